@@ -13,7 +13,7 @@
 --              partitioned by time, so that old history is dropped, not deleted
 --
 -- Lock order, everywhere: the root token of each instance (by id), then its other tokens (by id), then `ready`,
--- `timer`, `open_task`, `history`, `instance` and the rest. A statement that goes the other way round (claims, timer sweeps) takes
+-- `timer`, `open_task`, `history`, `instance` and the rest, last `slot` (by its key). A statement that goes the other way round (claims, timer sweeps) takes
 -- its tokens with SKIP LOCKED and never waits.
 --
 -- Variables of an instance are  vars || overlay || outputs of history with pos > folded_pos, in order of pos.
@@ -56,7 +56,9 @@ CREATE TABLE engine (                  -- one row per number that engines put in
 
 CREATE TABLE job_type (
   id          int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  name        text NOT NULL UNIQUE
+  name        text NOT NULL UNIQUE,
+  queue       int,                     -- whose policy its jobs are under
+  keyed       boolean NOT NULL DEFAULT false  -- in a queue, or had a job with a flow key: its jobs wait in `ready_flow`; stays
 );
 
 CREATE TABLE definition (
@@ -87,6 +89,8 @@ CREATE TABLE instance (
   started_by  text,                    -- with authentication: the caller that was proved
   failure_code text,                   -- of the error that failed it
   result      jsonb,                   -- what its END gave
+  priority    smallint,                -- of its jobs, and their flow key, where steps have none of their own; null: 5
+  flow_key    text COLLATE "C",
   CHECK ((status = 0 /* ACTIVE */) = (ended_at IS NULL))
 ) WITH (fillfactor = 50);                -- the one update at the end is HOT then: 100 B of WAL less per job
 CREATE INDEX instance_definition ON instance (definition, id);
@@ -138,7 +142,7 @@ CREATE TABLE token (
   unfolded    smallint NOT NULL DEFAULT 0,
   step        smallint NOT NULL,
   job_type    int,
-  held        int,                     -- slots that its attempt holds; null: none
+  held        int,                     -- slots of its attempt: queue * 4 + (1: the queue's) + (2: its key's); null: none
   seq         bigint NOT NULL,         -- this step execution; the job id is (instance_id, id, seq)
   queued      bigint,                  -- while READY, the id of its row in `ready`; null: seq
   entry       bigint,                  -- this entry of the step, the same after a `retry` of the instance; null: seq
@@ -170,6 +174,32 @@ CREATE TABLE ready (
   token_id    bigint NOT NULL,
   PRIMARY KEY (job_type, priority, seq)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+
+-- As `ready`, of jobs under a queue's policy or with a flow key: keys take turns within a priority. Which of the two tables
+-- a READY token waits in stands in it: in `ready` if, and only if, its flow_key is null ('': no key, and waits here).
+CREATE TABLE ready_flow (
+  job_type    int NOT NULL,
+  priority    smallint NOT NULL,
+  flow_key    text COLLATE "C" NOT NULL,
+  seq         bigint NOT NULL,
+  token_id    bigint NOT NULL,
+  PRIMARY KEY (job_type, priority, flow_key, seq)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+
+CREATE TABLE queue (                   -- a policy for the jobs of some types
+  id          int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  name        text COLLATE "C" NOT NULL UNIQUE,
+  policy      jsonb NOT NULL,          -- store/queues.py has its fields
+  revision    bigint NOT NULL
+);
+
+CREATE TABLE slot (                    -- what limits count: of a queue ('') and of its flow keys. Locked after tokens, in
+  queue       int NOT NULL,            -- the order of the key
+  running     int NOT NULL DEFAULT 0,  -- tokens whose `held` counts here, always
+  tat         timestamptz,             -- GCRA: when what a rate let begin is paid for
+  flow_key    text COLLATE "C" NOT NULL,
+  PRIMARY KEY (queue, flow_key)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 
 CREATE TABLE parked (                  -- tokens in state PARKED: what makes an instance WAITING
   instance_id bigint NOT NULL,

@@ -280,7 +280,7 @@ def _noun_of() -> dict[str, str]:
 def _model(files: dict[str, FileDescriptorProto]) -> Iterator[str]:
     yield _NOUNS_HEAD.format(file=NOUNS_FILE)
     yield "from datetime import datetime\nfrom typing import Annotated, Any\n\nfrom msgspec import field\n\n"
-    yield "from penstock.wire.codec import BOOL, INT32, JSON, MILLIS, STRUCT, TEXT, WORDS, Proto\n"
+    yield "from penstock.wire.codec import BOOL, INT32, JSON, MILLIS, OPTIONAL_INT32, STRUCT, TEXT, WORDS, Proto\n"
     yield "from penstock.wire.noun import Answer, Flag, InstanceMethods, JsonText, Request, Seconds, Text, Variables"
     yield "\nfrom penstock.wire.noun import Texts, Whole\n\n\n"
     messages = {f"{file.package}.{message.name}": message for file in files.values() for message in file.message_type}
@@ -372,6 +372,8 @@ def _noun_type(message: DescriptorProto, field: FieldDescriptorProto, *, answer:
 def _noun_proto(package: str, field: FieldDescriptorProto, enums: dict[str, tuple[str, ...]]) -> str:
     kinds = {5: "INT32", 8: "BOOL", 9: "TEXT", 12: "JSON", 13: "MILLIS"}
     kind = kinds.get(field.type, "STRUCT" if field.type_name.endswith(".Struct") else "")
+    if kind == "INT32" and field.proto3_optional:
+        kind = "OPTIONAL_INT32"
     if field.type_name in enums:
         return f'Proto({field.number}, WORDS, "{package}", {enums[field.type_name]!r})'
     if field.label == _LABEL_REPEATED:

@@ -174,8 +174,8 @@ class Driver:
     def snapshot(self) -> dict[str, list[tuple[Any, ...]]]:
         """Every row of every table that an operation may change."""
         tables = (
-            "instance", "token", "ready", "timer", "history", "abnormal_end", "instance_key", "job_note",
-            "buffered_signal", "signal_id", "dispatch_outbox", "parked", "idempotency", "audit", "message",
+            "instance", "token", "ready", "ready_flow", "slot", "timer", "history", "abnormal_end", "instance_key",
+            "job_note", "buffered_signal", "signal_id", "dispatch_outbox", "parked", "idempotency", "audit", "message",
             "message_id", "subscription",
         )  # fmt: skip
         return {table: self.rows(f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables}

@@ -135,7 +135,7 @@ async def test_a_preflight_lists_methods_and_headers(path: str) -> None:
     assert (answer.status, answer.body) == (204, b"")
     assert answer.headers == {
         "access-control-allow-origin": "*",
-        "access-control-allow-methods": "GET, POST, OPTIONS",
+        "access-control-allow-methods": "GET, POST, PUT, DELETE, OPTIONS",
         "access-control-allow-headers": "Accept, Authorization, Content-Type, Idempotency-Key, traceparent",
         "access-control-max-age": "600",
         "x-content-type-options": "nosniff",

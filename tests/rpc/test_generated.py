@@ -14,7 +14,20 @@ import msgspec
 import pytest
 
 from penstock.wire import grpc_health, grpc_reflection, model, penstock_v1, workflow_v1
-from penstock.wire.codec import BOOL, INT32, JSON, MILLIS, STRUCT, TEXT, UINT32, VALUE, WORDS, Proto, fields_of
+from penstock.wire.codec import (
+    BOOL,
+    INT32,
+    JSON,
+    MILLIS,
+    OPTIONAL_INT32,
+    STRUCT,
+    TEXT,
+    UINT32,
+    VALUE,
+    WORDS,
+    Proto,
+    fields_of,
+)
 from tools.generate_wire import NOUNS, OTHER_NAMES, PYTHON_NAMES
 
 SHARED = {message for messages in NOUNS.values() for message in messages}
@@ -142,7 +155,7 @@ def kind_in(field: Any) -> str:
 
 
 def kind_of(python_type: Any, proto: Proto) -> str:
-    if proto.kind in (STRUCT, UINT32, TEXT, INT32, BOOL):
+    if proto.kind in (STRUCT, UINT32, TEXT, INT32, OPTIONAL_INT32, BOOL):
         return proto.kind
     if proto.kind in (JSON, MILLIS, WORDS):
         return {JSON: "bytes", MILLIS: "uint32", WORDS: "int32"}[proto.kind]

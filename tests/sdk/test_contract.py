@@ -9,6 +9,7 @@ from penstock.client import operation as calls
 from penstock.client.exchange import exchange_for
 from penstock.rest.operations import OPERATIONS
 from penstock.wire.model import Park, PollRequest, PublishRequest, Signal, UserTaskCompletion
+from penstock.wire.queue import QueuePolicy
 
 # What no client calls: the description of the API itself, the sign of life, for which readiness stands in, and what is
 # for people: the console calls it.
@@ -64,6 +65,12 @@ CALLS = (
     calls.FailJobs(worker_id="w", results=[]),
     calls.HeartbeatJobs(worker_id="w", jobs=[]),
     calls.ReleaseJobs(worker_id="w", jobs=[]),
+    calls.PutQueue(name="{id}", policy=QueuePolicy(["t"])),
+    calls.GetQueue(name="{id}"),
+    calls.ListQueues(),
+    calls.PauseQueue(name="{id}", paused=True),
+    calls.PauseQueue(name="{id}", paused=False),
+    calls.DeleteQueue(name="{id}"),
 )
 
 

@@ -58,6 +58,7 @@ from penstock.wire.model import (
     StepExecution,
 )
 from penstock.wire.page import Page
+from penstock.wire.queue import Queue, QueueKey, QueuePolicy, Rate
 
 __all__ = [
     "Attempt",
@@ -95,6 +96,10 @@ __all__ = [
     "PayloadTooLarge",
     "Problem",
     "PublishedMessage",
+    "Queue",
+    "QueueKey",
+    "QueuePolicy",
+    "Rate",
     "RestTransport",
     "RunTree",
     "StartRequest",

@@ -6,10 +6,11 @@ from penstock.client.definitions import DefinitionCalls
 from penstock.client.instances import InstanceCalls
 from penstock.client.jobs import JobCalls
 from penstock.client.messages import MessageCalls
+from penstock.client.queues import QueueCalls
 from penstock.client.runs import RunCalls
 
 
-class Client(DefinitionCalls, InstanceCalls, RunCalls, MessageCalls, JobCalls):
+class Client(DefinitionCalls, InstanceCalls, RunCalls, MessageCalls, JobCalls, QueueCalls):
     """A client of one engine, or of several behind one address. Runs under asyncio and Trio.
 
     Args:

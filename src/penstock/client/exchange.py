@@ -18,6 +18,7 @@ from penstock.client.operation import (
     CompleteJob,
     CompleteJobs,
     CompleteUserTask,
+    DeleteQueue,
     EditVariables,
     FailJob,
     FailJobs,
@@ -26,6 +27,7 @@ from penstock.client.operation import (
     GetHistory,
     GetInstance,
     GetJournal,
+    GetQueue,
     GetTree,
     HeartbeatJob,
     HeartbeatJobs,
@@ -33,12 +35,15 @@ from penstock.client.operation import (
     ListFailedJobs,
     ListInstances,
     ListMessages,
+    ListQueues,
     ListSignals,
     MoveToken,
     Operation,
     ParkJob,
+    PauseQueue,
     PollJobs,
     PublishMessage,
+    PutQueue,
     ReleaseJobs,
     RetryInstance,
     SendMessage,
@@ -70,6 +75,7 @@ from penstock.wire.model import (
     StepExecution,
 )
 from penstock.wire.page import Page
+from penstock.wire.queue import Queue
 
 
 class Exchange(NamedTuple):
@@ -137,6 +143,8 @@ _read_summaries = _reader(Page[DefinitionSummary])
 _read_instances = _reader(Page[Instance])
 _read_failed_jobs = _reader(Page[FailedJob])
 _read_lease = _reader(Lease)
+_read_queue = _reader(Queue)
+_read_queues = _reader(Page[Queue])
 
 
 def _window(window: Window) -> dict[str, str | int | None]:
@@ -153,6 +161,8 @@ def _start_body(request: StartRequest) -> dict[str, object]:
         businessKey=request.business_key,
         instanceKey=request.instance_key,
         keepInstanceKey=request.keep_instance_key or None,
+        priority=request.priority,
+        flowKey=request.flow_key,
     )
 
 
@@ -401,6 +411,27 @@ def _release_jobs(operation: ReleaseJobs) -> Exchange:
     return Exchange("POST", "/v1/jobs/release", _read_outcomes, {"workerId": operation.worker_id, "jobs": jobs})
 
 
+def _put_queue(operation: PutQueue) -> Exchange:
+    return Exchange("PUT", f"/v1/queues/{_quoted(operation.name)}", _read_queue, operation.policy)
+
+
+def _get_queue(operation: GetQueue) -> Exchange:
+    return Exchange("GET", f"/v1/queues/{_quoted(operation.name)}", _read_queue)
+
+
+def _list_queues(operation: ListQueues) -> Exchange:
+    return Exchange("GET", "/v1/queues", _read_queues, query=_window(operation.window))
+
+
+def _pause_queue(operation: PauseQueue) -> Exchange:
+    verb = "pause" if operation.paused else "resume"
+    return Exchange("POST", f"/v1/queues/{_quoted(operation.name)}/{verb}", _read_queue)
+
+
+def _delete_queue(operation: DeleteQueue) -> Exchange:
+    return Exchange("DELETE", f"/v1/queues/{_quoted(operation.name)}", _nothing)
+
+
 _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     CheckReady: _check_ready,
     UploadDefinition: _upload_definition,
@@ -436,4 +467,9 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     CompleteJobs: _complete_jobs,
     FailJobs: _fail_jobs,
     ReleaseJobs: _release_jobs,
+    PutQueue: _put_queue,
+    GetQueue: _get_queue,
+    ListQueues: _list_queues,
+    PauseQueue: _pause_queue,
+    DeleteQueue: _delete_queue,
 }

@@ -62,6 +62,8 @@ class InstanceCalls(MendingCalls):
         instance_key: str | None = None,
         keep_instance_key: bool = False,
         idempotency_key: str | None = None,
+        priority: int | None = None,
+        flow_key: str | None = None,
     ) -> Instance:
         """Start an instance of the latest or the given version.
 
@@ -69,7 +71,8 @@ class InstanceCalls(MendingCalls):
         the start idempotent beyond this call (the engine keeps keys for 24 h). An ``instance_key`` is unique among the
         open instances of the definition: while there is one with it, that one is returned. With
         ``keep_instance_key`` the key stays taken after the end, as long as the engine keeps the instance: your own key
-        then makes the start happen once, however late it is repeated.
+        then makes the start happen once, however late it is repeated. ``priority`` (0 to 9, lower first) and
+        ``flow_key`` (a tenant, say) are of its jobs: docs/queues.md.
 
         Raises:
             NotFound: no such definition or version.
@@ -83,6 +86,8 @@ class InstanceCalls(MendingCalls):
             instance_key=instance_key,
             keep_instance_key=keep_instance_key,
             idempotency_key=idempotency_key or _new_idempotency_key(),
+            priority=priority,
+            flow_key=flow_key,
         )
         return await self.call(StartInstance(request=request))
 

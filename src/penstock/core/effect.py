@@ -45,6 +45,15 @@ class JobRef(msgspec.Struct, frozen=True):
     seq: int
     priority: int
     place: int
+    flow_key: str | None = None
+
+
+class Slots(msgspec.Struct, frozen=True):
+    """What an attempt held that has ended: ``held`` as in the token."""
+
+    job_type: str
+    held: int
+    flow_key: str
 
 
 class TaskRef(msgspec.Struct, frozen=True):
@@ -135,10 +144,11 @@ class Effects(msgspec.Struct):
 
     ``inserted`` and ``updated`` hold whole tokens in their final state, ``deleted`` their ids. ``dequeued`` and
     ``disarmed`` name queue rows and timers of executions that were closed; ``queued`` holds jobs that now wait for a
-    worker (the engine may hand them off instead). ``parked`` and ``unparked`` name the tokens that are PARKED now and
-    were not, and the other way round; ``opened`` and ``closed`` the user tasks that are open now and were not, and the
-    other way round; ``subscribed`` the waits that wait for a message now and did not, ``unsubscribed`` those (token,
-    seq) that do so no more. ``snapshot`` are the tokens a failure closed, for `retry`.
+    worker (the engine may hand them off instead), ``released`` what ended attempts held. ``parked`` and ``unparked``
+    name the tokens that are PARKED now and were not, and the other way round; ``opened`` and ``closed`` the user
+    tasks that are open now and were not, and the other way round; ``subscribed`` the waits that wait for a message now
+    and did not, ``unsubscribed`` those (token, seq) that do so no more. ``snapshot`` are the tokens a failure closed,
+    for `retry`.
     """
 
     instance: Instance
@@ -150,6 +160,7 @@ class Effects(msgspec.Struct):
     deleted: list[int] = []
     queued: list[JobRef] = []
     dequeued: list[JobRef] = []
+    released: list[Slots] = []
     parked: list[int] = []
     unparked: list[int] = []
     opened: list[TaskRef] = []

@@ -123,6 +123,7 @@ class Ending(Items):
             claimed_at=None,
             lease_until=None,
             waits_for=None,
+            held=None,
         )
         if entering is not None:
             kept.step = entering

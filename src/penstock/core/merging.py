@@ -34,6 +34,7 @@ def merged(outcomes: Sequence[Effects]) -> Effects:
             if inserted.pop(id, None) is None:
                 out.deleted.append(id)
         out.history += one.history
+        out.released += one.released
         out.audit += one.audit
         out.consumed_signals += one.consumed_signals
         out.calls += one.calls

@@ -14,8 +14,8 @@ from functools import partial
 import msgspec
 
 from penstock.core.definition import Definition, Step, StepType
-from penstock.core.effect import Effects, HistoryRow, JobRef, MapState, Subscription, TaskRef, Timer
-from penstock.core.state import HistoryKind, Instance, Token, TokenState
+from penstock.core.effect import Effects, HistoryRow, JobRef, MapState, Slots, Subscription, TaskRef, Timer
+from penstock.core.state import PRIORITY_DEFAULT, HistoryKind, Instance, Token, TokenState
 from penstock.core.work import Work
 
 DELTA_UNIT_BYTES = 131_072
@@ -129,6 +129,8 @@ class Recorder:
         token.claimed_by = token.claimed_at = token.lease_until = None
         token.timeout_s = step.timeout_s
         token.queued = token.waits_for = None
+        token.flow_key = self.instance.flow_key
+        token.priority = PRIORITY_DEFAULT if self.instance.priority is None else self.instance.priority
         token.entry = self.reentering.pop(token.id, None)
         self.mark_changed(token)
 
@@ -192,6 +194,10 @@ class Recorder:
         output: bytes | None = None,
         code: str | None = None,
     ) -> None:
+        if token.held is not None:  # whatever is recorded ends the attempt
+            job_type = self.definition.steps[token.step].job_type or ""
+            self.out.released.append(Slots(job_type, token.held, token.flow_key or ""))
+            token.held = None
         row = HistoryRow(
             position=self.position(),
             token_id=token.id,
@@ -212,7 +218,11 @@ class Recorder:
 
     def queue(self, token: Token, step: Step) -> None:
         assert step.job_type is not None
-        self.out.queued.append(JobRef(step.job_type, token.id, token.seq, token.priority, token.place))
+        self.out.queued.append(self._job(step.job_type, token))
+
+    @staticmethod
+    def _job(job_type: str, token: Token) -> JobRef:
+        return JobRef(job_type, token.id, token.seq, token.priority, token.place, token.flow_key)
 
     def queue_again(self, token: Token, step: Step) -> None:
         """Behind what waits."""
@@ -224,7 +234,7 @@ class Recorder:
         if token.state is TokenState.READY:
             job_type = self.definition.steps[token.step].job_type
             if job_type is not None:
-                self.out.dequeued.append(JobRef(job_type, token.id, token.seq, token.priority, token.place))
+                self.out.dequeued.append(self._job(job_type, token))
 
     def arm_boundaries(self, token: Token, step: Step) -> None:
         """Those of a forEach are the whole step's."""

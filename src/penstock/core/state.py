@@ -201,6 +201,8 @@ class Token(msgspec.Struct):
     timeout_s: float | None = None  # an attempt's lease is never extended beyond (step `timeout`)
     leaving: bool = False  # of what a failure closed: the step is done, and where it leads is still to be decided
     priority: int = PRIORITY_DEFAULT
+    flow_key: str | None = None  # while READY: it waits among those with keys ('': without one of its own)
+    held: int | None = None  # slots that its attempt holds; see `schema.sql`
     queued: int | None = None  # the id of its row in the queue, when it came there again; see `place`
     waits_for: str | None = None  # of a parked job: the signal that wakes it
 
@@ -236,6 +238,8 @@ class Instance(msgspec.Struct):
     failure: str | None = None
     failure_code: str | None = None
     result: bytes | None = None  # what its END gave, a JSON object
+    priority: int | None = None  # of its jobs, and their flow key
+    flow_key: str | None = None
     depth: int = 0  # how many instances called it, one the other; 0: a call waits for nothing of it
 
 

@@ -44,6 +44,7 @@ from penstock.engine.open_work import OpenWork
 from penstock.engine.overview import Overview
 from penstock.engine.payload import PayloadLimits
 from penstock.engine.polls import Polls
+from penstock.engine.queues import Queues
 from penstock.engine.repair import Repair
 from penstock.engine.runs import Runs
 from penstock.engine.standing import Standing
@@ -87,7 +88,10 @@ class Engine:
             upload_limits=DefinitionLimits(steps_max_count=settings.definition_max_steps),
             uploaded=self.events.uploaded,
         )
-        self.polls = Polls(database, self.definitions, settings, metrics, cache, self.answer_memory, self.events)
+        queues = self.queues = Queues(database, audit=settings.audit_log_enabled)
+        self.polls = Polls(
+            database, self.definitions, settings, metrics, cache, self.answer_memory, self.events, queues
+        )
         self.aside = Aside(metrics)
         self.timers = Timers(database, self._fire, self.aside, settings.background_failure_limit, self.events.armed)
         self.transactions = Transactions(
@@ -96,16 +100,8 @@ class Engine:
         self.full_path = FullPath(database, settings, metrics, self.definitions, self.transactions)
         self.fast_path = FastPath(database, settings, metrics, self.polls, cache, self._fold)
         self.starts = Starts(database, settings, metrics, self.definitions, self.polls, self.ids, self.transactions)
-        self.leases = Leases(
-            database,
-            settings,
-            metrics,
-            self.definitions,
-            self.full_path,
-            self.aside,
-            self.polls.queued,
-            self.timers.note_due_in,
-        )
+        queued, armed = self.polls.freed, self.timers.note_due_in
+        self.leases = Leases(database, settings, metrics, self.definitions, self.full_path, self.aside, queued, armed)
         self.jobs = Jobs(database, settings, metrics, self.definitions, self.polls, self.fast_path, self.full_path)
         self.journal = Journal(database, settings, metrics, self.polls, self.jobs, self.timers, self.events.mailed)
         self.runs = Runs(database, settings, self.definitions, self.journal)

@@ -30,6 +30,7 @@ from penstock.engine.paging import (
     slice_limit,
 )
 from penstock.engine.payload import EMPTY_OBJECT, check_text
+from penstock.engine.queues import check_flow_key, check_priority
 from penstock.engine.runs import Runs
 from penstock.engine.views import InstanceSummary, history_items, list_summaries, summarize_instances, view_instances
 from penstock.errors import BadRequest, NotFound, Overloaded, PenstockError
@@ -244,6 +245,9 @@ class Instances:
         ):
             if value is not None:
                 check_text(value, field, most)
+        check_priority(request.priority)
+        if request.flow_key is not None:
+            check_flow_key(request.flow_key)
         if request.keep_instance_key and request.instance_key is None:
             raise BadRequest("keepInstanceKey: needs an instanceKey to keep")
 

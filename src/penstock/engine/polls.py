@@ -7,7 +7,7 @@ at every wake-up), and its own deadline.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import trio
 
@@ -23,6 +23,7 @@ from penstock.engine.lanes.releases import Releases
 from penstock.engine.lease_book import LeaseBook
 from penstock.engine.losses import Loss, Losses
 from penstock.engine.queue_counts import QueueCounts
+from penstock.engine.queues import Queues, freed
 from penstock.engine.variables import VariablesCache
 from penstock.engine.waiters import Waiter, Waiters
 from penstock.errors import Overloaded
@@ -47,18 +48,21 @@ class Polls:
         cache: VariablesCache,
         memory: AnswerMemory,
         events: Events,
+        queues: Queues,
     ) -> None:
         self._database = database
+        self.queues = queues
+        queues.on_change = self.hint
         self._settings = settings
         self._memory = memory
         self._events = events
         self._sizes = JobSizes(memory)
-        self.waiters = Waiters(memory, settings.poll_parked_max_bytes)
+        self.waiters = Waiters(memory, settings.poll_parked_max_bytes, queues.is_limited)
         self.leases = LeaseBook(settings.leases_watched_max_items)
         self.losses = Losses(settings.poll_max_parked, events.lost)
         self.activity = Activity(metrics, self.waiters, trio.current_time)
         self.queue = QueueCounts(trio.current_time, settings.ready_probe_interval_seconds)
-        self.releases = Releases(database, settings, metrics, definitions, self.leases, self.queued, self._look_soon)
+        self.releases = Releases(database, settings, metrics, definitions, self.leases, self.freed, self._look_soon)
         self.deliveries = Deliveries(metrics, cache, memory, self.waiters, self.leases, self._sizes, self.releases)
         self.claims = Claims(
             database,
@@ -72,6 +76,7 @@ class Polls:
             self.queue,
             self.deliveries,
             self.releases,
+            queues,
         )
         self.draining = False
         self._wake = trio.Event()
@@ -139,12 +144,19 @@ class Polls:
     def queued(self, job_type: str) -> None:
         """A job of that type was committed to the queue by this engine."""
         self.queue.note_queued(job_type)
+        self.claims.turns.open((job_type,))
         self._events.queued(job_type)
         if self.waiters.idle_for(job_type):
             self._wake.set()
 
-    def hint(self, job_types: Sequence[str]) -> None:
-        """Another engine says that it queued jobs of these types."""
+    def freed(self, *job_types: str) -> None:
+        """Attempts at jobs of these types have ended: what their queues kept back may begin."""
+        for name in freed(self.queues, job_types):
+            self.queued(name)
+
+    def hint(self, job_types: Collection[str]) -> None:
+        """Another engine says that it queued jobs of these types, or ended some, or their queues have changed."""
+        self.claims.turns.open(job_types)
         known = self.queue.waiting(job_types)
         for name in job_types:
             if name not in known:  # else more of what there is enough of: a count that is thrown away costs a probe

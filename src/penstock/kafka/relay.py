@@ -46,6 +46,7 @@ from penstock.engine import ids
 from penstock.engine.aside import Portion
 from penstock.engine.engine import Engine
 from penstock.errors import PenstockError
+from penstock.kafka.admission import Admission
 from penstock.kafka.event import record_of
 from penstock.kafka.leadership import Leadership
 from penstock.kafka.record import Producer, PublishOutcome, Record, Result
@@ -89,6 +90,7 @@ class Relay:
         self._names: dict[int, str] = {}
         self._floors: dict[int, int] = {}  # by job type; those without one are looked at from the start
         self._troubles = Troubles()
+        self._admission = Admission(engine)
         self._portion: Portion[int] = Portion(engine.aside, "relay", engine.settings.outbox_batch_size)
         self._published: list[Published] = []  # acked, not deleted yet
         self._look_at = 0.0
@@ -124,7 +126,7 @@ class Relay:
             self._idle.set()
             await trio.sleep_forever()
         elif not await self.run_once() and not self._next_types(1):
-            with trio.move_on_at(self._look_at):
+            with trio.move_on_at(min(self._look_at, self._admission.next_at())):
                 await self._wake.wait()
             self._wake = trio.Event()
 
@@ -152,6 +154,7 @@ class Relay:
         if not self._leadership.leads():
             return 0
         async with self._database.connection(ahead=True) as connection:
+            self._put_back(await self._admission.run_once(connection))
             started = trio.current_time()
             if started < self._look_at:
                 look, records = await self._take_next(connection)

@@ -157,6 +157,12 @@ class Metrics:
         self.job_pickup_seconds = self._histogram(
             "engine_job_pickup_latency_seconds", "From the creation of a job to each lease of it", PICKUP_BUCKETS
         )
+        self.flow_claim_seconds = self._histogram(
+            "penstock_flow_claim_seconds", "Claims of jobs that wait for turns", LATENCY_BUCKETS
+        )
+        self.flow_overruns = self._counter(
+            "penstock_flow_overruns", "Late heartbeats that took their places in a queue back, full or not"
+        )
         self.empty_polls = self._counter("workflow_engine_job_lock_conflicts", "Polls that were answered without a job")
         self.run_takeovers = self._counter(
             "penstock_run_takeovers", "Runs of code whose executor ended, or lost its lease, while it held them"

@@ -60,6 +60,7 @@ from penstock.rest.overview import OverviewRoutes
 from penstock.rest.pages import Pages
 from penstock.rest.parameters import UnknownParameters
 from penstock.rest.problems import bug, nothing_at, problem_of
+from penstock.rest.queues import QueueRoutes
 from penstock.rest.reading import ROUTE
 from penstock.rest.routed import CALLER, RoutedApp
 from penstock.rest.runs import RunRoutes
@@ -334,7 +335,7 @@ def _routes(engine: Engine, degraded: Callable[[], Sequence[str]], gate: Gate | 
     rooms: list[object] = [
         DefinitionRoutes(engine), InstanceRoutes(engine), JobRoutes(engine), StartRoutes(engine), TaskRoutes(engine),
         RunRoutes(engine), OverviewRoutes(engine), BulkRoutes(engine), InboxRoutes(engine), DraftRoutes(engine),
-        OpenWorkRoutes(engine), DefinitionUseRoutes(engine),
+        QueueRoutes(engine), OpenWorkRoutes(engine), DefinitionUseRoutes(engine),
         HealthRoutes(engine, degraded), MeRoutes(),
         *([DocsRoutes(openapi_json)] if engine.settings.docs_enabled else []),
         SessionRoutes(gate),

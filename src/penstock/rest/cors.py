@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.rest.exchange import Headers, Reply
 
-METHODS: Final = b"GET, POST, OPTIONS"
+METHODS: Final = b"GET, POST, PUT, DELETE, OPTIONS"
 PREFLIGHT_MAX_AGE_SECONDS: Final = 600
 _VARY: Final = (b"vary", b"Origin")
 

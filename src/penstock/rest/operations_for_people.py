@@ -36,16 +36,18 @@ from penstock.rest.operation import (
     struct,
 )
 from penstock.rest.overview import OverviewRoutes
+from penstock.rest.queues import QueueRoutes
 from penstock.rest.sessions import CALLBACK, PlaceBody, SessionRoutes, SignInBegun, SignInWays, TokenBody
 from penstock.rest.watch import WatchRoutes
 from penstock.wire.page import Page
+from penstock.wire.queue import Queue, QueuePolicy
 
 CONSOLE: Final = Parameter(CONSOLE_HEADER, "header", "Anything: pages of other origins can't send it.", required=True)
 KINDS_FOR_PEOPLE: Final[Sequence[Kind]] = (
     Me, UserTask, Page[UserTask], ClaimBody, TokenBody, PlaceBody, SignInWays, SignInBegun, OverviewView, QueueRow,
-    Page[WorkerView], EngineList, BulkRequest, BulkPreview, BulkStarted, BulkView, Page[BulkView], Page[TimerView],
-    UnlockBody, SettingView, Page[VersionView], Page[VersionCounts], TokensView, VariablesInUse, ImpactView,
-    InstanceState,
+    Page[WorkerView], QueuePolicy, Queue, Page[Queue], EngineList, BulkRequest, BulkPreview, BulkStarted, BulkView,
+    Page[BulkView], Page[TimerView], UnlockBody, SettingView, Page[VersionView], Page[VersionCounts], TokensView,
+    VariablesInUse, ImpactView, InstanceState,
     InstanceCount, FailureList, Changes, VariablesAsOf, DraftCheck, ExpressionCheck, ExpressionVerdict,
 )  # fmt: skip
 FOR_PEOPLE: Final[Sequence[Operation]] = (
@@ -234,6 +236,33 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
         "GET", "/v1/job-types", OpenWorkRoutes.job_types, Permission.VIEW,
         "listJobTypes", "jobs", "List queues and who polls them, those first that wait longest (addition)",
         answer=list_in("items", QueueRow), errors=(503,),
+    ),
+    Operation(
+        "GET", "/v1/queues", QueueRoutes.list, Permission.VIEW, "listQueues", "jobs",
+        "List queues, policies for job types, by name (addition)", parameters=SLICE, answer=struct(Page[Queue]),
+        errors=(400, 503),
+    ),
+    Operation(
+        "GET", "/v1/queues/{id}", QueueRoutes.get, Permission.VIEW, "getQueue", "jobs",
+        "Read a queue, and how it stands (addition)", answer=struct(Queue), errors=(400, 404, 503),
+    ),
+    Operation(
+        "PUT", "/v1/queues/{id}", QueueRoutes.put, Permission.OPERATE, "putQueue", "jobs",
+        "Limit the jobs of some types (addition)",
+        "From the next claim on, in all engines. 409: a job type is in another queue, or an older engine lives.",
+        body=struct(QueuePolicy), answer=struct(Queue), errors=(400, 409, 503),
+    ),
+    Operation(
+        "DELETE", "/v1/queues/{id}", QueueRoutes.delete, Permission.OPERATE, "deleteQueue", "jobs",
+        "Forget a queue (addition)", "Its jobs are free at once.", status=204, errors=(400, 404, 503),
+    ),
+    Operation(
+        "POST", "/v1/queues/{id}/pause", QueueRoutes.pause, Permission.OPERATE, "pauseQueue", "jobs",
+        "Let no job of a queue begin (addition)", "What runs goes on.", answer=struct(Queue), errors=(400, 404, 503),
+    ),
+    Operation(
+        "POST", "/v1/queues/{id}/resume", QueueRoutes.resume, Permission.OPERATE, "resumeQueue", "jobs",
+        "Let the jobs of a queue begin again (addition)", answer=struct(Queue), errors=(400, 404, 503),
     ),
     Operation(
         "POST", "/v1/jobs/{id}/unlock", OpenWorkRoutes.unlock, Permission.OPERATE,

@@ -27,7 +27,7 @@ from penstock.rest.reading import ROUTE, respond
 
 CALLER: Final = "penstock.caller"
 """Key in the scope, with authentication: who calls, or the error that says why that is not known."""
-_METHOD_ORDER: Final = ("GET", "HEAD", "POST", "OPTIONS")
+_METHOD_ORDER: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS")
 
 
 class StepConverter(BaseConverter):

@@ -68,4 +68,6 @@ class StartRoutes:
             instance_key=body.instance_key or None,
             keep_instance_key=bool(body.keep_instance_key),
             idempotency_key=idempotency_key,
+            priority=body.priority,
+            flow_key=body.flow_key,
         )

@@ -68,6 +68,8 @@ class Worker:
             instance_key=item.instance_key or None,
             keep_instance_key=item.keep_instance_key,
             idempotency_key=item.idempotency_key or None,
+            priority=item.priority,
+            flow_key=item.flow_key or None,
         )
 
     async def publish(self, request: w.PublishMessagesRequest, _call: object) -> w.PublishMessagesResponse:

@@ -13,6 +13,7 @@ from penstock.store import activity as activity_store
 from penstock.store import idempotency
 from penstock.store import jobs as job_store
 from penstock.store import outbox as outbox_store
+from penstock.store import queues as queue_store
 from penstock.store.connection import TrioConnection
 
 INTERVAL_S = 10.0
@@ -23,6 +24,8 @@ ROLL_UP_ROUNDS = 6
 """Samples of the console are summed up once a minute."""
 LEASES_AT_ONCE = 2_000
 """Leases that are counted before others have their turn: a millisecond."""
+SLOTS_MAX_ROWS = 10_000
+"""Of limits' counters that one round looks at."""
 PURGES_MAX = 200
 """Such transactions of one round: far more keys than an engine can take meanwhile."""
 
@@ -34,6 +37,7 @@ class Housekeeping:
         self._engine = engine
         self._round = 0
         self._workers_after = ""
+        self._slots_after = (0, "")
 
     async def step(self) -> None:
         """One round of the service loop."""
@@ -51,6 +55,7 @@ class Housekeeping:
             await engine.messages.chores(connection)
             await engine.inbox.fill()
             await engine.failures.fill()
+            await self._purge_slots(connection)
             depth_of = outbox_store.depth if engine.settings.through_kafka else job_store.queue_depth
             depths = await depth_of(connection)
             await self._write_activity(connection, [(name, count, age_s or 0.0) for name, count, age_s in depths])
@@ -58,6 +63,11 @@ class Housekeeping:
         if engine.settings.through_kafka:
             engine.metrics.outbox_backlog.set(sum(count for _, count, _ in depths))
         return len(depths)
+
+    async def _purge_slots(self, connection: TrioConnection) -> None:
+        """A piece of the table each round."""
+        found = await queue_store.purge_slots(connection, self._slots_after, SLOTS_MAX_ROWS)
+        self._slots_after = (0, "") if found is None else found[0]
 
     async def _write_activity(self, connection: TrioConnection, depths: Sequence[tuple[str, int, float]]) -> None:
         """What the console shows of the last rounds; an engine without work and workers writes nothing."""

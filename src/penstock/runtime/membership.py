@@ -208,7 +208,7 @@ class Membership:
         log.warning("the engine number was lost and replaced", number=self.number)
 
     # -- payloads: "<tag> q <type>\n<type>...", "<tag> t <seconds>", "<tag> l <losses, JSON>", "<tag> m <mail, JSON>",
-    # "<tag> k" (API tokens)
+    # "<tag> k" (API tokens), "<tag> f" (queues)
 
     def _payloads(self, queued: set[str], timer_s: float | None) -> list[str]:
         payloads: list[str] = []
@@ -252,6 +252,8 @@ class Membership:
                 engine.journal.hear(mail)
         elif kind == "k":
             self.events.tokens_changed()
+        elif kind == "f":
+            engine.queues.hint()
 
     def _note_queued(self, job_type: str) -> None:
         if self.others and not self.relays_here():

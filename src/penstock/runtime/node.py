@@ -244,6 +244,7 @@ class Node:
             "dispatch migration": migration.step,
             "bulk operations": engine.bulk.step,
             "watch": engine.watch.step,
+            "queues": engine.queues.step,
         }
         if dispatch is not None:
             steps |= dispatch.steps()

@@ -343,6 +343,9 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
     lease_min_seconds: Annotated[float, _jobs("`leaseSeconds` is clamped up to this.", 0.05, 86_400)] = 5
     lease_max_seconds: Annotated[float, _jobs("`leaseSeconds` is clamped down to this.", 0.05, 86_400)] = 3_600
     lease_expiry_limit: Annotated[int, _jobs("A job whose lease expired this often is dead-lettered.", 1, 32_767)] = 10
+    flow_keys_per_claim: Annotated[
+        int, _jobs("Flow keys that one claim looks at, at most; the next one goes on from there.", 1, 10_000)
+    ] = 256
     leases_watched_max_items: Annotated[
         int,
         _jobs(

@@ -19,7 +19,7 @@ from penstock.core.effect import Effects
 from penstock.core.for_each import NO_ITEMS, KeptItems
 from penstock.core.search_attributes import SearchAttributes
 from penstock.core.state import JOB_STATES, HistoryKind, Instance, InstanceStatus, Token, TokenState
-from penstock.store import arrays, calls, for_each, search_attributes, signals
+from penstock.store import arrays, calls, flow, for_each, search_attributes, signals
 from penstock.store.calls import CalledBy
 from penstock.store.connection import TrioConnection
 from penstock.store.jobs import ExecutionInfo, JobKey, execution_info
@@ -112,7 +112,7 @@ async def lock_and_load(
         raise pg_errors.SerializationFailure("an instance was reopened meanwhile")
     locked = {
         id: LockedInstance(
-            Instance(id, InstanceStatus(status), failure, depth=depth or 0),
+            Instance(id, InstanceStatus(status), failure, depth=depth or 0, priority=of_jobs[0], flow_key=of_jobs[1]),
             definition,
             instance_key,
             business_key,
@@ -127,7 +127,7 @@ async def lock_and_load(
             called_seq=called_seq,
             failed_step=snapshots.get(id, (None, None))[1],
         )
-        for id, definition, status, failure, instance_key, business_key, ended_at, depth, called_seq in found
+        for id, definition, status, failure, instance_key, business_key, ended_at, depth, called_seq, *of_jobs in found
     }
     return LockedBatch(
         now,
@@ -159,8 +159,8 @@ async def more_positions(connection: TrioConnection, count: int) -> deque[int]:
 
 def _token(row: Sequence[Any]) -> Token:
     (id, instance_id, seq, step, state, entered_at, parent_id, side, attempt, failures, expiries, pending, arrived,
-     unfolded, claimed_by, claimed_at, lease_until, timeout_s, priority, queued, entry, waits_for,
-     item) = row  # fmt: skip
+     unfolded, claimed_by, claimed_at, lease_until, timeout_s, priority, queued, entry, waits_for, item,
+     held, flow_key) = row  # fmt: skip
     return Token(
         id=id,
         instance_id=instance_id,
@@ -185,6 +185,8 @@ def _token(row: Sequence[Any]) -> Token:
         entry=entry,
         waits_for=waits_for,
         item=item,
+        held=held,
+        flow_key=flow_key,
     )
 
 
@@ -252,7 +254,7 @@ def statements(
     extra: Iterable[Statement] = (),
     vault: Vault | None = None,
 ) -> list[Statement]:
-    """The writes of a batch, empty ones left out, in lock order (tokens, ready, timers, history, instances).
+    """The writes of a batch, empty ones left out, in lock order (tokens, ready, timers, history, instances, slots).
 
     ``to_outbox``: jobs wait for the relay, not in the queue.
     """
@@ -268,7 +270,7 @@ def statements(
     _history(changes, now, add, audit=audit, vault=vault)
     _instances(changes, now, add, vault)
     for_each.write([(change.effects, change.definition.maps) for change in changes], add, vault)
-    return [*writes, *_search_attributes(changes), *_calls(changes), *extra]
+    return [*writes, *_search_attributes(changes), *_calls(changes), *extra, *_slots(changes)]
 
 
 Add = Callable[..., None]
@@ -296,6 +298,10 @@ def _calls(changes: Sequence[Change]) -> list[Statement]:
     )
 
 
+def _slots(changes: Sequence[Change]) -> list[Statement]:
+    return flow.give_back([slots for change in changes for slots in change.effects.released])
+
+
 def _job_type(change: Change, token: Token) -> int | None:
     """Only tokens with an open job have one."""
     return change.definition.job_type_of(token.step) if token.state in JOB_STATES else None
@@ -310,26 +316,30 @@ def _tokens(changes: Sequence[Change], add: Add) -> None:
     updated = [
         (t.id, t.seq, t.step, t.state, _job_type(change, t), t.entered_at, t.parent_id, t.attempt, t.failures,
          t.expiries, t.pending, t.arrived, _bounded(t.unfolded), t.claimed_by, t.claimed_at,
-         t.lease_until, t.timeout_s, t.queued, t.entry, t.waits_for, t.item)
+         t.lease_until, t.timeout_s, t.queued, t.entry, t.waits_for, t.item,
+         t.held, t.priority, t.flow_key)
         for change in changes for t in change.effects.updated
     ]  # fmt: skip
     add("update_tokens", sorted(updated), ints, ints, ints, ints, ints, times, ints, ints, ints, ints, ints, ints, ints,
-        texts, times, times, arrays.floats, ints, ints, texts, ints)  # fmt: skip
+        texts, times, times, arrays.floats, ints, ints, texts, ints,
+        ints, ints, texts)  # fmt: skip
     inserted = [
         (t.id, t.instance_id, t.seq, t.step, t.state, _job_type(change, t), t.entered_at, t.parent_id, t.side,
          t.attempt, t.pending, t.arrived, _bounded(t.unfolded), t.claimed_by, t.claimed_at,
-         t.lease_until, t.timeout_s, t.entry, t.is_root and change.effects.instance.depth > 0, t.item)
+         t.lease_until, t.timeout_s, t.entry, t.is_root and change.effects.instance.depth > 0, t.item,
+         t.priority, t.flow_key)
         for change in changes for t in change.effects.inserted
     ]  # fmt: skip
     add("insert_tokens", inserted, ints, ints, ints, ints, ints, ints, times, ints, arrays.bools, ints, ints, ints,
-        ints, texts, times, times, arrays.floats, ints, arrays.bools, ints)  # fmt: skip
+        ints, texts, times, times, arrays.floats, ints, arrays.bools, ints,
+        ints, texts)  # fmt: skip
     add("delete_tokens", [(id,) for change in changes for id in change.effects.deleted], ints)
 
 
 def _queue_and_timers(changes: Sequence[Change], add: Add, *, to_outbox: bool) -> None:
     ints = arrays.ints
-    gone: list[tuple[int, int, int]] = []
-    queued: list[tuple[int, int, int, int]] = []
+    gone: list[tuple[int, int, str | None, int]] = []
+    queued: list[tuple[int, int, str | None, int, int]] = []
     outgoing: list[tuple[int, int, int, int, int]] = []
     for change in changes:
         out = change.effects
@@ -337,18 +347,22 @@ def _queue_and_timers(changes: Sequence[Change], add: Add, *, to_outbox: bool) -
         for job in out.dequeued:
             job_type = change.definition.job_type_of(steps[job.token_id, job.seq])
             assert job_type is not None
-            gone.append((job_type, job.priority, job.place))
+            gone.append((job_type, job.priority, job.flow_key, job.place))
         placed = {token.id: token for token in (*out.inserted, *out.updated)}
         for job in out.queued:
             token = placed[job.token_id]
             job_type = change.definition.job_type_of(token.step)
             assert job_type is not None
-            if to_outbox and not change.definition.code:
+            if to_outbox and not change.definition.code and job.flow_key is None:
                 outgoing.append((token.instance_id, token.id, token.seq, token.attempt + 1, job_type))
             else:
-                queued.append((job_type, job.priority, job.place, job.token_id))
-    add("delete_ready", sorted(gone), ints, ints, ints)
-    add("insert_ready", queued, ints, ints, ints, ints)
+                queued.append((job_type, job.priority, job.flow_key, job.place, job.token_id))
+    plain = [(job_type, priority, place) for job_type, priority, key, place in gone if key is None]
+    add("delete_ready", sorted(plain), ints, ints, ints)
+    add("insert_ready", [(*row[:2], *row[3:]) for row in queued if row[2] is None], ints, ints, ints, ints)
+    keyed = [row for row in gone if row[2] is not None]
+    add("delete_ready_flow", keyed, ints, ints, arrays.texts, ints)
+    add("insert_ready_flow", [row for row in queued if row[2] is not None], ints, ints, arrays.texts, ints, ints)
     add("insert_outbox", outgoing, ints, ints, ints, ints, ints)
     parked = [(change.effects.instance.id, id) for change in changes for id in change.effects.parked]
     add("insert_parked", parked, ints, ints)
@@ -397,11 +411,12 @@ def _history(changes: Sequence[Change], now: datetime, add: Add, *, audit: bool,
 def _instances(changes: Sequence[Change], now: datetime, add: Add, vault: Vault | None) -> None:
     ints, texts = arrays.ints, arrays.texts
     created = [
-        (n.id, now, n.definition, n.variables, n.business_key, n.instance_key, n.parent_id, n.started_by)
-        for n in (change.created for change in changes) if n is not None
+        (n.id, now, n.definition, n.variables, n.business_key, n.instance_key, n.parent_id, n.started_by,
+         c.effects.instance.priority, c.effects.instance.flow_key)
+        for c in changes if (n := c.created) is not None
     ]  # fmt: skip
     variables = partial(arrays.sealed, vault=vault)
-    add("insert_instances", created, ints, arrays.times, ints, variables, texts, texts, ints, texts)
+    add("insert_instances", created, ints, arrays.times, ints, variables, texts, texts, ints, texts, ints, texts)
     consumed = [(id,) for change in changes for id in change.effects.consumed_signals]
     add("delete_signals", consumed, ints)
     reopened = [(c.effects.instance.id,) for c in changes if c.effects.reopened]

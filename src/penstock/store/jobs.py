@@ -131,6 +131,8 @@ class Extended(NamedTuple):
     lease_until: datetime
     left_s: float
     mail: int
+    took: int | None
+    """The slots that it took back, as its lease had ended."""
 
 
 class Lease(NamedTuple):
@@ -218,14 +220,23 @@ async def held_tokens(connection: TrioConnection, tokens: Sequence[int]) -> set[
     return {id for id, _ in there} - {id for (id,) in free}
 
 
+class Ready(NamedTuple):
+    """What waits of a type: ``waiting`` jobs that anybody may take, whether there are jobs with flow keys, and whether
+    the type is ``keyed``, so that nobody may take the others."""
+
+    job_type: int
+    waiting: int
+    flows: bool
+    keyed: bool
+
+
 async def probe_ready(
     connection: TrioConnection, job_types: Sequence[int], limit: int, floors: Mapping[int, Floor] = NO_FLOORS
-) -> dict[int, int]:
-    """How many jobs wait per type, at most ``limit``; types with none are left out."""
+) -> list[Ready]:
+    """How many jobs wait per type, at most ``limit``."""
     priorities, places = _from(floors, job_types)
     params = (arrays.ints(job_types), limit, priorities, places)
-    rows = cast(Any, await connection.fetch(SQL["probe_ready"], params))
-    return {job_type: count for job_type, count in rows if count}
+    return [Ready(*cast(Any, row)) for row in await connection.fetch(SQL["probe_ready"], params)]
 
 
 async def claim(
@@ -240,7 +251,13 @@ async def claim(
         INLINE_VARIABLES_MAX_BYTES,
         *_from(floors, columns[0]),
     )
-    found, vault = [Claimed(*cast(Any, row)) for row in await connection.fetch(SQL["claim"], params)], connection.vault
+    rows = await connection.fetch(SQL["claim"], params)
+    return await readable(connection, [Claimed(*cast(Any, row)) for row in rows])
+
+
+async def readable(connection: TrioConnection, found: list[Claimed]) -> list[Claimed]:
+    """What was claimed, its payloads as they were before they were encrypted."""
+    vault = connection.vault
     if vault is not None:
         size_bytes = sum(len(row.variables or "") + len(row.checkpoint or "") for row in found)
         with trio.CancelScope(shield=True):  # they are claimed

@@ -2,8 +2,8 @@
 
 A statement begins at a line ``-- name: NAME``; the comment lines after it are its promise. Names are unique over all
 files. What several statements do in the same words stands once below ``-- steps: NAME``, and in each of them as a line
-``-- steps of: NAME``. A number of a state, status or kind has its name behind it, as ``0 /* READY */``. Must not format
-or otherwise change SQL.
+``-- steps of: NAME``, also in other steps. A number of a state, status or kind has its name
+behind it, as ``0 /* READY */``. Must not format or otherwise change SQL.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ def _load() -> Mapping[str, bytes]:
                 raise ValueError(f"{file.name}: {name} exists already")
             found[kind][name] = body.strip()
     statements, steps = found.values()
-    whole = {name: _STEPS_OF.sub(lambda line: steps[line[1]], body) for name, body in statements.items()}
-    return MappingProxyType({name: _COMMENT.sub("", body).strip().encode() for name, body in whole.items()})
+
+    def whole(body: str) -> str:
+        return _STEPS_OF.sub(lambda line: whole(steps[line[1]]), body)
+
+    return MappingProxyType({name: _COMMENT.sub("", whole(body)).strip().encode() for name, body in statements.items()})
 
 
 SQL: Mapping[str, bytes] = _load()

@@ -29,8 +29,9 @@ SELECT at, kind, seq, token_id, event, instance_id, attempt FROM (
 ORDER BY at, kind, seq, event LIMIT 1"""
 
 _OLDEST_JOB: Final = """
-SELECT j.name FROM ready r JOIN job_type j ON j.id = r.job_type WHERE j.name = ANY(%s)
-ORDER BY r.priority, r.seq LIMIT 1"""
+SELECT j.name FROM (
+  SELECT job_type, priority, seq FROM ready UNION ALL SELECT job_type, priority, seq FROM ready_flow) r
+JOIN job_type j ON j.id = r.job_type WHERE j.name = ANY(%s) ORDER BY r.priority, r.seq LIMIT 1"""
 
 # Numbers of states: core/state.py. Timers of -1 are back-offs, of -2 the ends of waits.
 _OPEN_STEPS: Final = """

@@ -15,17 +15,26 @@ import psycopg
 # Numbers of states and kinds: core/state.py. (0, 1, 2, 4, 5, 7) are the states with an open step execution.
 INVARIANTS: Final[dict[str, str]] = {
     "a job waits in the queue or in the outbox, not in both, if its token is READY": """
-        SELECT t.instance_id, t.id, t.seq, r.seq, o.attempt FROM token t LEFT JOIN ready r
+        SELECT t.instance_id, t.id, t.seq, r.seq, o.attempt FROM token t LEFT JOIN waiting r
           ON (r.job_type, r.priority, r.seq, r.token_id) = (t.job_type, t.priority, coalesce(t.queued, t.seq), t.id)
+            AND r.flow_key IS NOT DISTINCT FROM t.flow_key
         LEFT JOIN (SELECT DISTINCT token_id, seq, attempt, job_type FROM dispatch_outbox) o
           ON o.token_id = t.id AND o.seq = t.seq AND o.attempt = t.attempt + 1 AND o.job_type = t.job_type
         WHERE t.state = 0 AND (r.token_id IS NULL) = (o.token_id IS NULL)""",
     "a row of the queue is a job that waits, or one that was queued again and then taken unseen": """
-        SELECT r.token_id, r.seq, t.state, t.seq, t.queued FROM ready r LEFT JOIN token t ON t.id = r.token_id
-        WHERE (t.state, t.job_type, t.priority, coalesce(t.queued, t.seq))
-            IS DISTINCT FROM (0::smallint, r.job_type, r.priority, r.seq)
+        SELECT r.token_id, r.seq, t.state, t.seq, t.queued FROM waiting r LEFT JOIN token t ON t.id = r.token_id
+        WHERE (t.state, t.job_type, t.priority, coalesce(t.queued, t.seq), t.flow_key)
+            IS DISTINCT FROM (0::smallint, r.job_type, r.priority, r.seq, r.flow_key)
           AND (r.seq = t.seq OR EXISTS (
             SELECT FROM history h WHERE h.token_id = r.token_id AND h.seq = r.seq))""",
+    "what a limit counts are the attempts that took it, and no others": """
+        SELECT * FROM (
+          SELECT held / 4 AS queue, '' AS flow_key, count(*) AS running FROM token WHERE held & 1 = 1 GROUP BY 1, 2
+          UNION ALL
+          SELECT held / 4, flow_key, count(*) FROM token WHERE held & 2 = 2 GROUP BY 1, 2) t
+        FULL JOIN slot s USING (queue, flow_key) WHERE coalesce(t.running, 0) <> coalesce(s.running, 0)""",
+    "slots are held by attempts that are under way": """
+        SELECT instance_id, id, state, held FROM token WHERE held IS NOT NULL AND state NOT IN (1, 5)""",
     "the tokens that wait for a person or a signal are listed, and no others": """
         SELECT t.instance_id, t.id, t.state, p.instance_id, p.token_id
         FROM (SELECT * FROM token WHERE state = 2) t
@@ -293,6 +302,9 @@ CREATE TEMP VIEW definitions AS
 CREATE TEMP VIEW steps AS
   SELECT d.key, d.code, x.n - 1 AS index, x.step ->> 'type' AS type, x.step
   FROM definitions d CROSS JOIN LATERAL jsonb_array_elements(d.content -> 'steps') WITH ORDINALITY AS x(step, n);
+CREATE TEMP VIEW waiting AS
+  SELECT job_type, priority, NULL AS flow_key, seq, token_id FROM ready
+  UNION ALL SELECT job_type, priority, flow_key, seq, token_id FROM ready_flow;
 CREATE TEMP VIEW token AS
   SELECT t.*, i.definition FROM token t LEFT JOIN instance i ON i.id = t.instance_id;
 """

@@ -88,12 +88,14 @@ STRUCT, VALUE, UINT32 = "struct", "value", "uint32"
 JSON = "json"
 """Bytes that are JSON text; as a value of a noun they may be a Python value, too."""
 TEXT, INT32, BOOL = "string", "int32", "bool"
+OPTIONAL_INT32 = "int32 or none"
+"""Of which 0 and "not given" are two things."""
 WORDS = "enum"
 """An enum's number for its word in ``words``, which is empty for 0; a number without a word is shown as it is."""
 MILLIS = "millis"
 """uint32 milliseconds for seconds; 0 is "not given", and less than one is one."""
 
-_NOUN_KINDS = frozenset({STRUCT, JSON, TEXT, INT32, BOOL, MILLIS, WORDS})
+_NOUN_KINDS = frozenset({STRUCT, JSON, TEXT, INT32, OPTIONAL_INT32, BOOL, MILLIS, WORDS})
 
 
 class MessageCodec(Generic[MessageT]):
@@ -235,6 +237,8 @@ class MessageCodec(Generic[MessageT]):
             self._numbers[proto.number << 3 | VARINT] = take_word(name, proto.words)
             self._writers.append((name, put_word(write_tag(proto.number, VARINT), proto.words)))
         else:
+            if proto.kind == OPTIONAL_INT32:
+                self._present.add(name)
             self._add_number(name, proto, bool if proto.kind == BOOL else int)
 
     def _add_message(self, name: str, tag: int, prefix: bytes, read: ReadParts, write: Callable[[Any], bytes]) -> None:

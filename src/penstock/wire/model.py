@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from msgspec import field
 
-from penstock.wire.codec import BOOL, INT32, JSON, MILLIS, STRUCT, TEXT, WORDS, Proto
+from penstock.wire.codec import BOOL, INT32, JSON, MILLIS, OPTIONAL_INT32, STRUCT, TEXT, WORDS, Proto
 from penstock.wire.noun import Answer, Flag, InstanceMethods, JsonText, Request, Seconds, Text, Texts, Variables, Whole
 
 
@@ -152,6 +152,8 @@ class StartRequest(Request, frozen=True):
     instance_key: Annotated[str | None, Proto(6, TEXT, "workflow.v1"), Proto(6, TEXT, "penstock.v1")] = None
     keep_instance_key: Annotated[Flag, Proto(7, BOOL, "workflow.v1"), Proto(7, BOOL, "penstock.v1")] = False
     idempotency_key: Annotated[str | None, Proto(5, TEXT, "penstock.v1")] = None
+    priority: Annotated[int | None, Proto(8, OPTIONAL_INT32, "penstock.v1")] = None
+    flow_key: Annotated[str | None, Proto(9, TEXT, "penstock.v1")] = None
 
 
 class StartResult(Answer, frozen=True):

@@ -10,21 +10,26 @@ import trio
 from penstock.engine.answers import AnswerMemory
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.deliveries import Deliveries, Delivery
+from penstock.engine.flow_turns import FlowTurns
 from penstock.engine.job_sizes import JobSizes
 from penstock.engine.lanes.item import Item
 from penstock.engine.lanes.lane import Lane
 from penstock.engine.lanes.releases import Releases
 from penstock.engine.queue_counts import QueueCounts
 from penstock.engine.queue_floors import QueueFloors
+from penstock.engine.queues import Queues
 from penstock.engine.variables import VariablesCache
 from penstock.engine.waiters import Waiter, Waiters
 from penstock.metrics import Metrics
 from penstock.settings import Settings
+from penstock.store import flow as flow_store
 from penstock.store import jobs as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.outcome import InDoubt
 
+ADOPT_MAX_ROWS: Final = 1_000
+"""Of each type: some ten milliseconds."""
 CLAIM_TYPES_MAX_COUNT: Final = 2_000
 """Job types of one look at the queue; more polls than that take several."""
 
@@ -68,6 +73,7 @@ class Claims(Lane[ClaimItem]):
         counts: QueueCounts,
         deliveries: Deliveries,
         releases: Releases,
+        queues: Queues,
     ) -> None:
         super().__init__("poll", database, settings, metrics, self._claim, divide=groups_by_types, label="claim")
         self._settings = settings
@@ -79,14 +85,20 @@ class Claims(Lane[ClaimItem]):
         self._counts = counts
         self._deliveries = deliveries
         self._releases = releases
+        self._queues = queues
         self.floors = QueueFloors(trio.current_time)
+        self.turns = FlowTurns(trio.current_time)
         self._turn = 0
 
     async def _claim(self, connection: TrioConnection, items: list[ClaimItem], again: bool) -> None:
         waiters = [item.waiter for item in items]
         types = list(dict.fromkeys(name for waiter in waiters for name in waiter.types))
-        if not await self._claim_for(connection, waiters, types, self._counts.waiting(types)):
-            await self._claim_for(connection, [waiter for waiter in waiters if not waiter.jobs], types, {})
+        plain = [name for name in types if not self._queues.is_keyed(name)]
+        if plain and not await self._claim_for(connection, waiters, plain, self._counts.waiting(plain)):
+            await self._claim_for(connection, [waiter for waiter in waiters if not waiter.jobs], plain, {})
+        keyed = [name for name in types if self._queues.is_keyed(name)]
+        if keyed:
+            await self._claim_turns(connection, waiters, keyed)
         for item in items:
             item.answer(None)
 
@@ -122,6 +134,47 @@ class Claims(Lane[ClaimItem]):
             for waiter in plan.holders.values():
                 self._waiters.give_up(waiter)
         return probed or all(waiter.jobs for waiter in waiters)
+
+    async def _claim_turns(self, connection: TrioConnection, waiters: Sequence[Waiter], types: Sequence[str]) -> None:
+        """Claim jobs that wait for turns, from another type first each time."""
+        await self._definitions.resolve_job_types(connection, [*types])
+        ids = self._definitions.job_type_ids
+        known = [name for name in types if name in ids]
+        due = self.turns.to_adopt(known)
+        if due and await flow_store.adopt(connection, [ids[name] for name in due], ADOPT_MAX_ROWS) >= ADOPT_MAX_ROWS:
+            self.turns.adopt_again(due)
+        first = self._turn % max(1, len(known))
+        for name in (*known[first:], *known[:first]):
+            if self.turns.is_open(name):
+                await self._claim_type(connection, waiters, name)
+
+    async def _claim_type(self, connection: TrioConnection, waiters: Sequence[Waiter], name: str) -> None:
+        plan = ClaimPlan(self._memory.room_bytes)
+        keys_max, started = self._settings.flow_keys_per_claim, trio.current_time()
+        try:
+            for waiter in waiters:
+                if name in waiter.types:
+                    self._reserve(waiter, {name: self._settings.batch_max_items - len(plan.slots)}, plan)
+            if not plan.slots:
+                return
+            try:
+                with self._metrics.flow_claim_seconds.time():
+                    look, claimed = await flow_store.claim(connection, plan.slots, self.turns.cursor(name), keys_max)
+            except InDoubt as doubt:
+                self._return_claimed(flow_store.doubtful(doubt), plan)
+                raise
+            self.turns.note(
+                name,
+                cursor=look.cursor,
+                found=len(claimed),
+                more=look.visited >= keys_max,
+                retry_s=look.retry_s,
+                took_s=trio.current_time() - started,
+            )
+            await self._deliver_claimed(connection, plan, claimed)
+        finally:
+            for waiter in plan.holders.values():
+                self._waiters.give_up(waiter)
 
     def _return_doubtful(self, doubt: InDoubt, plan: ClaimPlan) -> None:
         """Give back what a claim may have leased, as nobody will get it. Of a claim whose answer did not come at all
@@ -207,10 +260,14 @@ class Claims(Lane[ClaimItem]):
         whole, started = self.floors.drop_if_due(), trio.current_time()
         floors, _ = self.floors.current()
         limit = self._settings.batch_max_items
-        found = await store.probe_ready(connection, list(names), limit, floors) if names else {}
+        found = await store.probe_ready(connection, list(names), limit, floors) if names else []
         if whole:
             self.floors.note_whole(trio.current_time() - started)
-        counts = {names[id]: count for id, count in found.items()}
+        counts = {names[row.job_type]: row.waiting for row in found if row.waiting and not row.keyed}
+        turns = [row for row in found if row.flows or (row.waiting and row.keyed)]
+        if any(row.keyed and not self._queues.is_keyed(names[row.job_type]) for row in found):
+            await self._queues.refresh(connection)
+        counts.update((names[row.job_type], limit) for row in turns if self.turns.is_open(names[row.job_type]))
         self._counts.note_probed(versions, counts)
         return counts
 

@@ -23,6 +23,7 @@ from penstock.engine.variables import FOLD_MIN_DELTAS, VariablesCache, merged
 from penstock.engine.waiters import Waiter
 from penstock.metrics import Metrics
 from penstock.settings import Settings
+from penstock.store import flow as flow_store
 from penstock.store import jobs as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, wait_replicated
@@ -35,7 +36,7 @@ TRIES_MAX = 3
 class FastCompletion(Item[Verdict]):
     """A completion with its plan. The answer APPLY means: not applied here, take the full path."""
 
-    __slots__ = ("business_key", "call", "job", "loaded", "output", "plan", "step", "tries", "waiter")
+    __slots__ = ("business_key", "call", "flow", "job", "loaded", "output", "plan", "step", "tries", "waiter")
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class FastCompletion(Item[Verdict]):
         self.plan = plan
         self.business_key = business_key
         self.tries = 0
+        self.flow = False  # it has a flow key, or holds slots
         self.waiter: Waiter | None = None
 
 
@@ -129,8 +131,7 @@ class FastPath(Lane[FastCompletion]):
         for item in items:
             plan = item.plan
             if not plan.ends and item.waiter is None:
-                job_type = item.loaded.definition.steps[plan.next_step].job_type or ""
-                item.waiter = self._polls.waiters.reserve(job_type)
+                item.waiter = self._polls.waiters.reserve(_job_type(item, plan.next_step))
             waiter = item.waiter
             rows.append(
                 FastItem(
@@ -147,7 +148,22 @@ class FastPath(Lane[FastCompletion]):
                 )
             )
         with self._metrics.db_transaction_seconds["complete"].time():
-            return await store.complete_fast(connection, rows, to_outbox=self._to_outbox)
+            if not any(map(self._is_flow, items)):
+                return await store.complete_fast(connection, rows, to_outbox=self._to_outbox)
+            waits = [self._polls.queues.waits(_job_type(item, item.plan.next_step)) for item in items]
+            moved = await flow_store.complete(connection, rows, waits, to_outbox=self._to_outbox)
+        held = {row.moved.token for row in moved if row.held is not None}
+        self._polls.freed(*{_job_type(item, item.step) for item in items if item.job.token in held})
+        return [row.moved for row in moved]
+
+    def _is_flow(self, item: FastCompletion) -> bool:
+        """Whether the statement for all has to be asked. What it refuses for this reason comes again as such."""
+        queues = self._polls.queues
+        return (
+            item.flow
+            or queues.is_keyed(_job_type(item, item.step))
+            or queues.is_keyed(_job_type(item, item.plan.next_step))
+        )
 
     def _moved(self, item: FastCompletion, row: Moved, deliveries: list[Delivery], known: dict[int, bytes]) -> None:
         """An applied completion: what this engine remembers of it, and the job it gave birth to."""
@@ -183,6 +199,7 @@ class FastPath(Lane[FastCompletion]):
             if about.execution.state is None:  # closed, through another engine maybe
                 self._polls.leases.forget(item.job.token, item.job.seq)
             item.tries += 1
+            item.flow = True
             if verdict is not Verdict.APPLY or item.tries >= TRIES_MAX:
                 item.answer(verdict)
 
@@ -208,6 +225,10 @@ class FastPath(Lane[FastCompletion]):
                 self._moved(item, row, deliveries, known)
         if deliveries:
             await self._polls.deliveries.deliver_all(connection, deliveries, known)
+
+
+def _job_type(item: FastCompletion, step: int) -> str:
+    return item.loaded.definition.steps[step].job_type or ""
 
 
 def _hand_over(item: FastCompletion, waiter: Waiter, seq: int, entered_at: datetime, lease_until: datetime) -> Delivery:

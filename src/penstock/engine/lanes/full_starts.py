@@ -113,7 +113,8 @@ class FullStarts:
             item.refuse(error)
             raise RefusedWithin from error
         variables = request.variables if loaded.needs_variables else None
-        case = Case(loaded, Instance(id), [], variables, Started(), transaction.now, {}, id)
+        instance = Instance(id, priority=request.priority, flow_key=request.flow_key)
+        case = Case(loaded, instance, [], variables, Started(), transaction.now, {}, id)
         new = NewInstance(
             id,
             loaded.key,
@@ -187,6 +188,8 @@ def _digest(request: StartRequest) -> bytes:
     parts = [request.definition_id, request.definition_version or 0, request.business_key, request.instance_key]
     if request.keep_instance_key:
         parts.append("kept")
+    if request.priority is not None or request.flow_key is not None:
+        parts += [request.priority, request.flow_key]
     return hashlib.sha256(msgspec.json.encode(parts) + variables).digest()
 
 

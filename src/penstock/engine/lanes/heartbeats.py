@@ -72,6 +72,8 @@ class Heartbeats(Lane[HeartbeatCall]):
                 refused.append(item)
                 continue
             self._watch(row, trio.current_time() + row.left_s)
+            if row.took is not None:
+                self._metrics.flow_overruns.inc()
             item.row = row
             item.answer(Lease(lock_expires_at=row.lease_until))
         if refused:

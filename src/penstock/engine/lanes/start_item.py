@@ -46,6 +46,11 @@ class StartItem(LongItem[model.Instance]):
         return self.request.idempotency_key is not None or self.request.instance_key is not None
 
     @property
+    def has_flow(self) -> bool:
+        """Whether it says in what order its jobs come."""
+        return self.request.flow_key is not None or self.request.priority is not None
+
+    @property
     def order(self) -> tuple[str, str]:
         """In what order starts claim their keys."""
         return self.request.idempotency_key or "", self.request.instance_key or ""

@@ -6,6 +6,8 @@ of their own, as one may wait for another one's commit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.deliveries import Delivery
@@ -16,8 +18,10 @@ from penstock.engine.lanes.long_path import LongPath
 from penstock.engine.lanes.start_item import StartItem
 from penstock.engine.lanes.transaction import Transactions
 from penstock.engine.polls import Polls
+from penstock.errors import Conflict
 from penstock.metrics import Metrics
 from penstock.settings import Settings
+from penstock.store import flow as flow_store
 from penstock.store import instances as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import LOCKED, Database, IdTaken
@@ -99,6 +103,17 @@ class Starts:
                 item.loaded = await self._definitions.by_key(connection, keys[request.definition_id])
             if item.loaded is None:
                 item.refuse(self._definitions.unknown(request.definition_id, request.definition_version or 0))
+            elif request.flow_key is not None:
+                try:
+                    await self._note_keyed(connection, item.loaded)
+                except Conflict as error:  # an older engine lives
+                    item.refuse(error)
+
+    async def _note_keyed(self, connection: TrioConnection, loaded: LoadedDefinition) -> None:
+        """Jobs with keys wait for turns, and with them all of their types."""
+        steps = loaded.definition.steps
+        types = {step.job_type or "": id for step in steps if (id := loaded.job_types[step.index]) is not None}
+        await self._polls.queues.note_keyed(connection, types)
 
     async def _start_fast(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
         rows: list[FastStart] = []
@@ -127,7 +142,7 @@ class Starts:
             )
         try:
             with self._metrics.db_transaction_seconds["start"].time():
-                begun = await store.start_fast(connection, rows, to_outbox=self._to_outbox)
+                begun = await self._begin_fast(connection, items, rows)
         except IdTaken:
             # After an outage the id may have been taken by our own earlier try, committed only now: that one is looked
             # for under its id at the next try.
@@ -139,6 +154,18 @@ class Starts:
         for item in items:
             self._begun(item, found[item.id], deliveries)
         await self._deliver(connection, items, deliveries)
+
+    async def _begin_fast(
+        self, connection: TrioConnection, items: Sequence[StartItem], rows: Sequence[FastStart]
+    ) -> list[store.Begun]:
+        waits = [self._polls.queues.waits(_first_type(item)) for item in items]
+        if not any(waits) and not any(item.has_flow for item in items):
+            return await store.start_fast(connection, rows, to_outbox=self._to_outbox)
+        starts = [
+            flow_store.FlowStart(row, item.request.priority, item.request.flow_key, where)
+            for row, item, where in zip(rows, items, waits, strict=True)
+        ]
+        return await flow_store.start(connection, starts, to_outbox=self._to_outbox)
 
     async def _deliver(self, connection: TrioConnection, items: list[StartItem], deliveries: list[Delivery]) -> None:
         if deliveries:
@@ -224,3 +251,8 @@ class Starts:
                     self.keyed.stand_aside([item], again)
                 if connection.pgconn.transaction_status != 0:
                     await connection.rollback()
+
+
+def _first_type(item: StartItem) -> str:
+    assert item.loaded is not None
+    return item.loaded.definition.steps[0].job_type or ""

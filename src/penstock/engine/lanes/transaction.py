@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from msgspec import structs
+
 from penstock.core.effect import JobRef
 from penstock.core.merging import merged
 from penstock.core.state import TAKEN_KINDS, HistoryKind, InstanceStatus, Token, Trigger, move
@@ -132,13 +134,16 @@ class Transaction:
         business_key = self._business_keys.get(out.instance.id)
         placed = {token.id: token for token in (*out.inserted, *out.updated)}
         kept: list[JobRef] = []
+        queues = self._parts.polls.queues
         for job in out.queued:
+            token = placed[job.token_id]
+            token.flow_key = queues.place_key(job.job_type, token.flow_key)
             waiter = self._parts.polls.waiters.reserve(job.job_type)
             if waiter is None:
-                kept.append(job)
+                kept.append(structs.replace(job, flow_key=token.flow_key))
                 self._queued.append(job.job_type)
             else:
-                self._lease(placed[job.token_id], waiter, out.instance.id, loaded, business_key)
+                self._lease(token, waiter, out.instance.id, loaded, business_key)
         out.queued = kept
 
     def _lease(
@@ -240,6 +245,7 @@ class Transaction:
 
     def _note(self, change: Change, loaded: LoadedDefinition) -> None:
         out, metrics, polls = change.effects, self._parts.metrics, self._parts.polls
+        polls.freed(*{slots.job_type for slots in out.released})
         steps = loaded.definition.steps
         for row in out.history:
             if row.kind < 10:

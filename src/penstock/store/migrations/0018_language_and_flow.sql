@@ -178,3 +178,28 @@ ALTER TABLE sample ADD COLUMN queues jsonb;
 ALTER TABLE worker_seen ADD COLUMN leased int NOT NULL DEFAULT 0;
 ALTER TABLE worker_seen ADD COLUMN done int NOT NULL DEFAULT 0;
 ALTER TABLE worker_seen ADD COLUMN failed int NOT NULL DEFAULT 0;
+
+-- Queues: policies that limit the jobs of some types, the jobs that wait under one or with a key, what the limits count.
+CREATE TABLE ready_flow (
+  job_type    int NOT NULL,
+  priority    smallint NOT NULL,
+  flow_key    text COLLATE "C" NOT NULL,
+  seq         bigint NOT NULL,
+  token_id    bigint NOT NULL,
+  PRIMARY KEY (job_type, priority, flow_key, seq)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+CREATE TABLE queue (
+  id          int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  name        text COLLATE "C" NOT NULL UNIQUE,
+  policy      jsonb NOT NULL,
+  revision    bigint NOT NULL
+);
+CREATE TABLE slot (
+  queue       int NOT NULL,
+  running     int NOT NULL DEFAULT 0,
+  tat         timestamptz,
+  flow_key    text COLLATE "C" NOT NULL,
+  PRIMARY KEY (queue, flow_key)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+ALTER TABLE job_type ADD COLUMN queue int, ADD COLUMN keyed boolean NOT NULL DEFAULT false;
+ALTER TABLE instance ADD COLUMN priority smallint, ADD COLUMN flow_key text COLLATE "C";

@@ -33,18 +33,18 @@ SELECT id, instance_id FROM token WHERE instance_id = ANY($2::bigint[]) AND id <
 -- name: read_instances
 -- Variables are read by a statement of their own, only for definitions that need them.
 SELECT i.id, i.definition, i.status, i.failure, i.instance_key, i.business_key, i.ended_at,
-  (SELECT c.depth FROM called c WHERE c.id = i.id), (SELECT c.seq FROM called c WHERE c.id = i.id)
+  (SELECT c.depth FROM called c WHERE c.id = i.id), (SELECT c.seq FROM called c WHERE c.id = i.id), i.priority, i.flow_key
 FROM instance i WHERE i.id = ANY($1::bigint[])
 
 -- name: read_tokens
 SELECT t.id, t.instance_id, t.seq, t.step, t.state, t.entered_at, t.parent_id, t.side, t.attempt, t.failures, t.expiries,
   t.pending, t.arrived, t.unfolded, t.claimed_by, t.claimed_at, t.lease_until, t.timeout_s, t.priority, t.queued,
-  t.entry, t.waits_for, t.item
+  t.entry, t.waits_for, t.item, t.held, t.flow_key
 FROM token t WHERE t.id = ANY($1::bigint[]) AND t.id = t.instance_id
 UNION ALL
 SELECT t.id, t.instance_id, t.seq, t.step, t.state, t.entered_at, t.parent_id, t.side, t.attempt, t.failures, t.expiries,
   t.pending, t.arrived, t.unfolded, t.claimed_by, t.claimed_at, t.lease_until, t.timeout_s, t.priority, t.queued,
-  t.entry, t.waits_for, t.item
+  t.entry, t.waits_for, t.item, t.held, t.flow_key
 FROM token t WHERE t.instance_id = ANY($1::bigint[]) AND t.id <> t.instance_id
 ORDER BY 1
 
@@ -52,8 +52,10 @@ ORDER BY 1
 SELECT nextval('step_seq') FROM generate_series(1, $1::int)
 
 -- name: insert_instances
-INSERT INTO instance (id, started_at, definition, vars, business_key, instance_key, parent_id, started_by)
-SELECT * FROM unnest($1::bigint[], $2::timestamptz[], $3::int[], $4::jsonb[], $5::text[], $6::text[], $7::bigint[], $8::text[])
+INSERT INTO instance (id, started_at, definition, vars, business_key, instance_key, parent_id, started_by, priority,
+  flow_key)
+SELECT * FROM unnest($1::bigint[], $2::timestamptz[], $3::int[], $4::jsonb[], $5::text[], $6::text[], $7::bigint[], $8::text[],
+  $9::smallint[], $10::text[])
 
 -- name: end_instances
 UPDATE instance i SET status = e.status, ended_at = e.ended_at, failure = e.failure, failure_code = e.failure_code,
@@ -81,22 +83,26 @@ DELETE FROM job_note WHERE token_id = ANY($1::bigint[])
 
 -- name: insert_tokens
 INSERT INTO token (id, instance_id, seq, step, state, job_type, entered_at, parent_id, side, attempt, pending, arrived,
-  unfolded, claimed_by, claimed_at, lease_until, timeout_s, entry, watched, item)
+  unfolded, claimed_by, claimed_at, lease_until, timeout_s, entry, watched, item, priority, flow_key)
 SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::smallint[], $5::smallint[], $6::int[],
   $7::timestamptz[], $8::bigint[], $9::boolean[], $10::int[], $11::smallint[], $12::smallint[], $13::smallint[],
-  $14::text[], $15::timestamptz[], $16::timestamptz[], $17::float8[], $18::bigint[], $19::boolean[], $20::int[])
+  $14::text[], $15::timestamptz[], $16::timestamptz[], $17::float8[], $18::bigint[], $19::boolean[], $20::int[],
+  $21::smallint[], $22::text[])
 
 -- name: update_tokens
 UPDATE token t SET seq = u.seq, step = u.step, state = u.state, job_type = u.job_type, entered_at = u.entered_at,
   parent_id = u.parent_id, attempt = u.attempt, failures = u.failures, expiries = u.expiries, pending = u.pending,
   arrived = u.arrived, unfolded = u.unfolded, claimed_by = u.claimed_by, claimed_at = u.claimed_at,
   lease_until = u.lease_until, timeout_s = u.timeout_s, queued = u.queued, entry = u.entry,
-  waits_for = u.waits_for, item = u.item
+  waits_for = u.waits_for, item = u.item, held = u.held, priority = u.priority,
+  flow_key = u.flow_key
 FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::smallint[], $5::int[], $6::timestamptz[], $7::bigint[],
   $8::int[], $9::int[], $10::smallint[], $11::smallint[], $12::smallint[], $13::smallint[], $14::text[],
-  $15::timestamptz[], $16::timestamptz[], $17::float8[], $18::bigint[], $19::bigint[], $20::text[], $21::int[])
+  $15::timestamptz[], $16::timestamptz[], $17::float8[], $18::bigint[], $19::bigint[], $20::text[], $21::int[],
+  $22::int[], $23::smallint[], $24::text[])
   AS u(id, seq, step, state, job_type, entered_at, parent_id, attempt, failures, expiries, pending, arrived, unfolded,
-       claimed_by, claimed_at, lease_until, timeout_s, queued, entry, waits_for, item)
+       claimed_by, claimed_at, lease_until, timeout_s, queued, entry, waits_for, item, held, priority,
+       flow_key)
 CROSS JOIN LATERAL (SELECT o.ctid FROM token o WHERE o.id = u.id OFFSET 0) old
 WHERE t.ctid = old.ctid
 
@@ -111,6 +117,17 @@ SELECT * FROM unnest($1::int[], $2::smallint[], $3::bigint[], $4::bigint[])
 DELETE FROM ready r USING unnest($1::int[], $2::smallint[], $3::bigint[]) AS d(job_type, priority, seq)
 CROSS JOIN LATERAL (
   SELECT o.ctid FROM ready o WHERE o.job_type = d.job_type AND o.priority = d.priority AND o.seq = d.seq OFFSET 0) old
+WHERE r.ctid = old.ctid
+
+-- name: insert_ready_flow
+INSERT INTO ready_flow (job_type, priority, flow_key, seq, token_id)
+SELECT * FROM unnest($1::int[], $2::smallint[], $3::text[], $4::bigint[], $5::bigint[])
+
+-- name: delete_ready_flow
+DELETE FROM ready_flow r USING unnest($1::int[], $2::smallint[], $3::text[], $4::bigint[]) AS d(job_type, priority, flow_key, seq)
+CROSS JOIN LATERAL (
+  SELECT o.ctid FROM ready_flow o
+  WHERE o.job_type = d.job_type AND o.priority = d.priority AND o.flow_key = d.flow_key COLLATE "C" AND o.seq = d.seq OFFSET 0) old
 WHERE r.ctid = old.ctid
 
 -- name: insert_parked

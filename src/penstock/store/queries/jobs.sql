@@ -7,9 +7,31 @@
 -- since the snapshot has another ctid: whether it is written then differs between minor versions of PostgreSQL, so what is
 -- asked of the row is asked again where it is written, and what is not written must be met again.
 
+-- steps: completed
+-- Of the tokens that `moved` and `ended` completed: their history, and what ends with an instance.
+closed AS (
+  -- `pos` only here: nextval in the UPDATE above would run before the token's lock is had, and a fold could pass it.
+  INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, end_step,
+                       worker, output)
+  SELECT instance_id, nextval('step_seq'), id, seq, started_at, entered_at, claimed_at, attempt, step, 1 /* COMPLETED */, NULL,
+    worker, output::jsonb
+  FROM moved
+  UNION ALL
+  SELECT instance_id, nextval('step_seq'), id, seq, started_at, (SELECT max(ended_at) FROM ended), claimed_at, attempt,
+    step, 1 /* COMPLETED */, next_step, worker, output::jsonb
+  FROM ended),  -- the step's end and the instance's bear one time
+finished AS (
+  UPDATE instance i SET status = 1 /* COMPLETED */, ended_at = (SELECT max(ended_at) FROM ended)
+  WHERE i.id = ANY(ARRAY(SELECT instance_id FROM ended))),
+unkeyed AS (
+  DELETE FROM instance_key k WHERE k.instance_id = ANY(ARRAY(SELECT instance_id FROM ended)) AND NOT k.kept),
+unnoted AS (
+  DELETE FROM job_note n WHERE n.token_id = ANY(ARRAY(SELECT id FROM ended)))
+
 -- name: complete_fast
 -- Advances tokens whose step and next step need nothing but the token itself. One item per token, sorted by
--- lock order (schema.sql). An item that is not returned was refused and changed nothing; its neighbours commit.
+-- lock order (schema.sql). An item that is not returned was refused and changed nothing; its neighbours commit. So are
+-- those that hold a slot or have a flow key: `complete_flow` takes them.
 -- $1 token $2 seq $3 attempt (null: any) $4 worker $5 op (0 advance, 1 end of a single-token instance) $6 next step
 -- $7 next job type $8 worker of a direct dispatch (null: to the queue) $9 lease seconds of it
 -- $10 output (null: none) $11 whether jobs wait in the outbox instead of the queue (Kafka mode)
@@ -36,7 +58,7 @@ moved AS (
   WHERE i.op = 0 AND t.ctid = old.ctid AND t.seq = i.seq
     AND (t.state IN (0 /* READY */, 1 /* LOCKED */) AND t.claimed_by = i.worker OR t.state = 5 /* DISPATCHED */)
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
-    AND (i.output IS NULL OR t.unfolded < 128)
+    AND t.held IS NULL AND t.flow_key IS NULL AND (i.output IS NULL OR t.unfolded < 128)
   RETURNING t.id, t.instance_id, t.seq AS new_seq, t.entered_at, t.lease_until, t.unfolded, t.priority,
     i.seq, i.next_type, i.direct_to, i.worker, i.output,
     old.step, old.state, old.job_type, old.attempt, old.entered_at AS started_at, old.claimed_at, old.place),
@@ -46,7 +68,7 @@ ended AS (
   WHERE i.op = 1 AND t.ctid = old.ctid AND t.seq = i.seq
     AND (t.state IN (0 /* READY */, 1 /* LOCKED */) AND t.claimed_by = i.worker OR t.state = 5 /* DISPATCHED */)
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
-    AND NOT t.watched  -- whoever called it is to be told
+    AND t.held IS NULL AND t.flow_key IS NULL AND NOT t.watched  -- whoever called it is to be told
   RETURNING t.id, t.instance_id, t.seq, t.step, t.state, t.job_type, t.priority, t.attempt,
     t.entered_at AS started_at, t.claimed_at, coalesce(t.queued, t.seq) AS place, i.worker, i.output, i.next_step,
     penstock_now() AS ended_at),
@@ -65,34 +87,18 @@ dispatched AS (
   INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
   SELECT nextval('step_seq'), instance_id, id, new_seq, entered_at, next_type, 1
   FROM moved WHERE $11::boolean),
-closed AS (
-  -- `pos` only here: nextval in the UPDATE above would run before the token's lock is had, and a fold could pass it.
-  INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, end_step,
-                       worker, output)
-  SELECT instance_id, nextval('step_seq'), id, seq, started_at, entered_at, claimed_at, attempt, step, 1 /* COMPLETED */, NULL,
-    worker, output::jsonb
-  FROM moved
-  UNION ALL
-  SELECT instance_id, nextval('step_seq'), id, seq, started_at, (SELECT max(ended_at) FROM ended), claimed_at, attempt,
-    step, 1 /* COMPLETED */, next_step, worker, output::jsonb
-  FROM ended),  -- the step's end and the instance's bear one time
-finished AS (
-  UPDATE instance i SET status = 1 /* COMPLETED */, ended_at = (SELECT max(ended_at) FROM ended)
-  WHERE i.id = ANY(ARRAY(SELECT instance_id FROM ended))),
-unkeyed AS (
-  DELETE FROM instance_key k WHERE k.instance_id = ANY(ARRAY(SELECT instance_id FROM ended)) AND NOT k.kept),
-unnoted AS (
-  DELETE FROM job_note n WHERE n.token_id = ANY(ARRAY(SELECT id FROM ended)))
+-- steps of: completed
 SELECT id, seq, new_seq, entered_at, lease_until, unfolded FROM moved
 UNION ALL
 SELECT id, seq, NULL, NULL, NULL, 0 FROM ended
 
 -- name: probe_ready
--- How many jobs (at most $2) wait for each of the types $1, from priority $3 and place $4 on. Serves all parked polls at
--- once; reads only.
+-- How many jobs (at most $2) wait for each of the types $1, from priority $3 and place $4 on; whether any wait in
+-- `ready_flow`, and the type is keyed. Serves all parked polls at once; reads only.
 SELECT j.id, (SELECT count(*) FROM (
   SELECT 1 FROM ready r WHERE r.job_type = j.id AND (r.priority, r.seq) >= (j.floor_priority, j.floor)
-  LIMIT $2::int) waiting)
+  LIMIT $2::int) waiting),
+  EXISTS (SELECT FROM ready_flow f WHERE f.job_type = j.id), (SELECT t.keyed FROM job_type t WHERE t.id = j.id)
 FROM unnest($1::int[], $3::smallint[], $4::bigint[]) AS j(id, floor_priority, floor)
 
 -- name: claim
@@ -102,12 +108,13 @@ FROM unnest($1::int[], $3::smallint[], $4::bigint[]) AS j(id, floor_priority, fl
 -- has another row now. Rows that are no token's place any more (schema.sql, `ready`) go when a type has fewer jobs than
 -- slots, all that were looked at: a probe counts none of them a second time. Variables of more than $4 bytes, or compressed
 -- (> 2 kB), are left out (null): the engine may have them, and to make them into text is dear (3 ms for 256 kB).
--- $5 $6: the priority and place from which on the slot's type is looked at, the same for all slots of a type.
+-- $5 $6: the priority and place from which on the slot's type is looked at, the same for all slots of a type. Of types
+-- that are keyed nothing is taken here, whatever the engine knows of them (`claim_flow`).
 WITH wanted AS MATERIALIZED (
   SELECT job_type, min(ordinal)::int AS first, count(*)::int AS n, min(floor_priority) AS floor_priority,
     min(floor) AS floor
   FROM unnest($1::int[], $5::smallint[], $6::bigint[]) WITH ORDINALITY AS s(job_type, floor_priority, floor, ordinal)
-  GROUP BY job_type),
+  GROUP BY job_type HAVING NOT coalesce((SELECT t.keyed FROM job_type t WHERE t.id = s.job_type), false)),
 held AS MATERIALIZED (
   SELECT c.* FROM wanted w CROSS JOIN LATERAL (
     SELECT r.job_type, r.priority, r.seq AS place, r.ctid AS queue_row, t.ctid AS token_row, w.first FROM (
@@ -150,29 +157,45 @@ FROM taken t CROSS JOIN LATERAL (SELECT * FROM instance i WHERE i.id = t.instanc
 
 -- name: extend
 -- Heartbeats. $1 token $2 seq $3 attempt (null: any) $4 worker $5 lease seconds $6 checkpoint $7 progress (null: keep)
--- The last holder of a job that is back in the queue takes it out again; a dispatched job gets its first holder, whose
+-- The last holder of a job that is back in the queue takes it out again, and its slots with it, over a limit if need be; a dispatched job gets its first holder, whose
 -- attempt begins now: how long the message waited in its topic is not the step's `timeout`.
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::float8[], $6::text[], $7::text[])
     AS i(token, seq, attempt, worker, lease_s, checkpoint, progress)),
 kept AS (
-  UPDATE token t SET state = 1 /* LOCKED */, claimed_by = i.worker,
+  UPDATE token t SET state = 1 /* LOCKED */, claimed_by = i.worker, held = CASE WHEN old.state = 0 /* READY */ THEN old.takes ELSE t.held END,
     claimed_at = CASE WHEN old.state = 5 /* DISPATCHED */ THEN penstock_now() ELSE t.claimed_at END,
     lease_until = least(  -- extended, never shortened
       greatest(t.lease_until, penstock_now() + i.lease_s * interval '1 s'),
       CASE WHEN old.state = 5 /* DISPATCHED */ THEN penstock_now() ELSE t.claimed_at END + t.timeout_s * interval '1 s')
   FROM item i CROSS JOIN LATERAL (
-    SELECT o.ctid, o.state, o.attempt, coalesce(o.queued, o.seq) AS place
+    SELECT o.ctid, o.state, o.attempt, coalesce(o.queued, o.seq) AS place, o.flow_key,
+      CASE WHEN o.state = 0 /* READY */ AND o.flow_key IS NOT NULL THEN (
+        SELECT CASE WHEN p.total OR p.per_key THEN p.id * 4 + p.total::int + 2 * p.per_key::int END FROM (
+          SELECT q.id, q.policy ? 'concurrency' AS total, q.policy ? 'concurrencyPerKey' AND o.flow_key <> '' AS per_key
+          FROM job_type j JOIN queue q ON q.id = j.queue WHERE j.id = o.job_type) p) END AS takes
     FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
   WHERE t.ctid = old.ctid AND t.seq = i.seq AND (t.state IN (0 /* READY */, 1 /* LOCKED */) AND t.claimed_by = i.worker OR t.state = 5 /* DISPATCHED */)
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
     AND (t.timeout_s IS NULL OR t.state = 5 /* DISPATCHED */ OR t.claimed_at + t.timeout_s * interval '1 s' > penstock_now())
-  RETURNING t.id, t.seq, t.instance_id, t.step, t.attempt, t.lease_until, t.mail, t.job_type, t.priority, old.state AS old_state,
-    old.place, i.checkpoint, i.progress),
+  RETURNING t.id, t.seq, t.instance_id, t.step, t.attempt, t.lease_until, t.mail, t.job_type, t.priority, t.flow_key, old.takes,
+    old.state AS old_state, old.place, i.checkpoint, i.progress),
 unqueued AS (
   DELETE FROM ready r USING kept k CROSS JOIN LATERAL (
     SELECT q.ctid FROM ready q WHERE q.job_type = k.job_type AND q.priority = k.priority AND q.seq = k.place OFFSET 0) old
+  WHERE k.old_state = 0 /* READY */ AND k.flow_key IS NULL AND r.ctid = old.ctid),
+unqueued_flow AS (
+  DELETE FROM ready_flow r USING kept k CROSS JOIN LATERAL (
+    SELECT q.ctid FROM ready_flow q
+    WHERE q.job_type = k.job_type AND q.priority = k.priority AND q.flow_key = k.flow_key AND q.seq = k.place OFFSET 0) old
   WHERE k.old_state = 0 /* READY */ AND r.ctid = old.ctid),
+retaken AS (  -- without asking for room: it does run
+  INSERT INTO slot AS s (queue, flow_key, running)
+  SELECT queue, flow_key, count(*) FROM (
+    SELECT takes / 4 AS queue, '' COLLATE "C" AS flow_key FROM kept WHERE takes & 1 = 1
+    UNION ALL SELECT takes / 4, flow_key FROM kept WHERE takes & 2 = 2) each
+  GROUP BY queue, flow_key ORDER BY queue, flow_key
+  ON CONFLICT (queue, flow_key) DO UPDATE SET running = s.running + excluded.running),
 noted AS (
   INSERT INTO job_note AS n (token_id, seq, attempt, checkpoint, progress)
   SELECT id, seq, attempt, checkpoint::jsonb, progress::jsonb FROM kept
@@ -180,19 +203,25 @@ noted AS (
   ON CONFLICT (token_id) DO UPDATE SET seq = excluded.seq, attempt = excluded.attempt,
     checkpoint = CASE WHEN n.seq = excluded.seq THEN coalesce(excluded.checkpoint, n.checkpoint) ELSE excluded.checkpoint END,
     progress = CASE WHEN n.seq = excluded.seq THEN coalesce(excluded.progress, n.progress) ELSE excluded.progress END)
-SELECT id, seq, instance_id, step, attempt, lease_until, extract(epoch FROM lease_until - penstock_now())::float8, mail FROM kept
+SELECT id, seq, instance_id, step, attempt, lease_until, extract(epoch FROM lease_until - penstock_now())::float8, mail, takes FROM kept
 
 -- steps: put_back
--- Of the tokens that `freed` made READY: each waits in the queue, or in Kafka mode, unless it is a run of code, in the outbox,
--- and its history says why, where `kind` does.
+-- Of the tokens that `freed` made READY: each waits in the queue, or in Kafka mode, unless it is a run of code or its type is
+-- keyed, in the outbox,
+-- and its history says why, where `kind` does. What its attempt held is free.
 queued AS (
   INSERT INTO ready (job_type, priority, seq, token_id)
   SELECT job_type, priority, queued, id FROM freed
-  WHERE NOT to_outbox OR job_type = ANY(ARRAY(SELECT j.id FROM job_type j WHERE j.name LIKE 'code:%'))),
+  WHERE flow_key IS NULL AND (NOT to_outbox OR job_type = ANY(ARRAY(SELECT j.id FROM job_type j WHERE j.keyed OR j.name LIKE 'code:%')))),
+queued_flow AS (
+  INSERT INTO ready_flow (job_type, priority, flow_key, seq, token_id)
+  SELECT job_type, priority, flow_key, queued, id FROM freed WHERE flow_key IS NOT NULL),
+let_go AS (SELECT held, flow_key FROM freed WHERE held IS NOT NULL),
+-- steps of: give_back
 dispatched AS (
   INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
   SELECT nextval('step_seq'), instance_id, id, seq, penstock_now(), job_type, attempt + 1 FROM freed
-  WHERE to_outbox AND job_type <> ALL(ARRAY(SELECT j.id FROM job_type j WHERE j.name LIKE 'code:%'))),
+  WHERE flow_key IS NULL AND to_outbox AND job_type <> ALL(ARRAY(SELECT j.id FROM job_type j WHERE j.keyed OR j.name LIKE 'code:%'))),
 noted AS (
   INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker, reason)
   SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, kind, worker, reason
@@ -206,14 +235,15 @@ WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $6::timestamptz[])
     AS i(token, seq, attempt, worker, claimed_at)),
 freed AS (
-  UPDATE token t SET state = 0 /* READY */, queued = nextval('step_seq'), claimed_by = NULL, claimed_at = NULL, lease_until = NULL
+  UPDATE token t SET state = 0 /* READY */, queued = nextval('step_seq'), held = NULL, claimed_by = NULL, claimed_at = NULL,
+    lease_until = NULL
   FROM item i CROSS JOIN LATERAL (
-    SELECT o.ctid, o.attempt, o.claimed_at FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
+    SELECT o.ctid, o.attempt, o.claimed_at, o.held FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
   WHERE t.ctid = old.ctid AND t.seq = i.seq AND t.state = 1 /* LOCKED */ AND t.claimed_by = i.worker
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND old.attempt = t.attempt
-    AND (i.claimed_at IS NULL OR t.claimed_at = i.claimed_at)
+    AND (i.claimed_at IS NULL OR t.claimed_at = i.claimed_at) AND t.held IS NOT DISTINCT FROM old.held
   RETURNING t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at,
-    old.claimed_at, i.worker, $5::boolean AS to_outbox, 12 /* ATTEMPT_RELEASED */ AS kind, NULL AS reason),
+    old.claimed_at, i.worker, $5::boolean AS to_outbox, 12 /* ATTEMPT_RELEASED */ AS kind, NULL AS reason, old.held, t.flow_key),
 -- steps of: put_back
 SELECT id, seq, job_type, attempt FROM freed
 
@@ -227,18 +257,18 @@ WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[]) AS i(token, seq, attempt)),
 due AS MATERIALIZED (
   SELECT t.*, t.counts AND t.expiries + 1 >= $4::int AS dead FROM item i CROSS JOIN LATERAL (
-    SELECT t.ctid, t.id, t.seq, t.attempt, t.job_type, t.instance_id, t.expiries, t.state,
+    SELECT t.ctid, t.id, t.seq, t.attempt, t.job_type, t.instance_id, t.expiries, t.state, t.held,
       t.state = 1 /* LOCKED */ AND NOT $5::boolean AS counts
     FROM token t
     WHERE t.id = i.token AND t.seq = i.seq AND t.attempt = i.attempt AND t.state IN (1 /* LOCKED */, 5 /* DISPATCHED */)
       AND t.lease_until <= penstock_now()
     FOR NO KEY UPDATE SKIP LOCKED) t),
 freed AS (
-  UPDATE token t SET state = 0 /* READY */, queued = nextval('step_seq'), expiries = t.expiries + d.counts::int
+  UPDATE token t SET state = 0 /* READY */, queued = nextval('step_seq'), held = NULL, expiries = t.expiries + d.counts::int
   FROM due d WHERE t.ctid = d.ctid AND t.seq = d.seq AND t.state = d.state AND NOT d.dead
   RETURNING t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at,
     t.claimed_at, t.claimed_by AS worker, $5::boolean AS to_outbox,
-    CASE d.state WHEN 5 /* DISPATCHED */ THEN 13 /* ATTEMPT_REDISPATCHED */ ELSE 11 /* ATTEMPT_EXPIRED */ END AS kind, NULL AS reason),
+    CASE d.state WHEN 5 /* DISPATCHED */ THEN 13 /* ATTEMPT_REDISPATCHED */ ELSE 11 /* ATTEMPT_EXPIRED */ END AS kind, NULL AS reason, d.held, t.flow_key),
 -- steps of: put_back
 SELECT id, seq, attempt, job_type, instance_id, false AS dead FROM freed
 UNION ALL
@@ -300,8 +330,14 @@ SELECT count(*) FROM (SELECT FROM abnormal_end e
   LIMIT $2::int) found
 
 -- name: queue_depth
--- Waiting jobs per type: count (exact to 100,000) and the oldest one's age in seconds.
-SELECT j.name, (SELECT count(*) FROM (SELECT 1 FROM ready r WHERE r.job_type = j.id LIMIT 100000) w),
-  (SELECT extract(epoch FROM penstock_now() - t.entered_at)::float8 FROM ready r JOIN token t ON t.id = r.token_id
-   WHERE r.job_type = j.id ORDER BY r.priority, r.seq LIMIT 1)
+-- Waiting jobs per type: count (exact to 100,000) and the oldest one's age in seconds, of jobs with flow keys that of the
+-- first in line.
+SELECT j.name, (SELECT count(*) FROM (
+    (SELECT 1 FROM ready r WHERE r.job_type = j.id LIMIT 100000)
+    UNION ALL (SELECT 1 FROM ready_flow r WHERE r.job_type = j.id LIMIT 100000) LIMIT 100000) w),
+  (SELECT max(extract(epoch FROM penstock_now() - t.entered_at))::float8 FROM (
+    (SELECT r.token_id FROM ready r WHERE r.job_type = j.id ORDER BY r.priority, r.seq LIMIT 1)
+    UNION ALL
+    (SELECT r.token_id FROM ready_flow r WHERE r.job_type = j.id ORDER BY r.priority, r.flow_key, r.seq LIMIT 1)) f
+   CROSS JOIN LATERAL (SELECT t.entered_at FROM token t WHERE t.id = f.token_id OFFSET 0) t)
 FROM job_type j

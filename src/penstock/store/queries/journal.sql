@@ -118,6 +118,14 @@ CROSS JOIN LATERAL (
   SELECT FROM journal j WHERE j.instance_id = r.instance AND j.pos > r.after AND j.kind = r.kind AND j.path = r.path
     AND j.attempt = r.attempt LIMIT 1) j
 
+-- steps: wait_again
+-- Runs of `waiting` stand in the queue.
+queued AS (
+  INSERT INTO ready (job_type, priority, seq, token_id) SELECT job_type, priority, queued, id FROM waiting WHERE flow_key IS NULL),
+queued_flow AS (
+  INSERT INTO ready_flow (job_type, priority, flow_key, seq, token_id)
+  SELECT job_type, priority, flow_key, queued, id FROM waiting WHERE flow_key IS NOT NULL),
+
 -- name: tell_runs
 -- Records that others have for runs: $1 instance $2 kind $3 path $4 name $5 payload $6 dedup $7 hash of what is said, in
 -- hex $8 actor (null: no audit record, '': nobody); the roots are locked. $9: so many messages in a row that nobody read are
@@ -150,9 +158,9 @@ told AS (
     queued = CASE t.state WHEN 2 /* PARKED */ THEN nextval('step_seq') ELSE t.queued END
   FROM (SELECT instance, row, state AS was, count(*)::int AS n FROM new GROUP BY instance, row, state) r
   WHERE t.ctid = r.row
-  RETURNING t.id, t.seq, t.job_type, t.priority, t.queued, t.mail, r.was),
-queued AS (
-  INSERT INTO ready (job_type, priority, seq, token_id) SELECT job_type, priority, queued, id FROM told WHERE was = 2),
+  RETURNING t.id, t.seq, t.job_type, t.priority, t.flow_key, t.queued, t.mail, r.was),
+waiting AS (SELECT * FROM told WHERE was = 2 /* PARKED */),
+-- steps of: wait_again
 unparked AS (
   DELETE FROM parked p USING told t CROSS JOIN LATERAL (
     SELECT o.ctid FROM parked o WHERE o.instance_id = t.id AND o.token_id = t.id OFFSET 0) old
@@ -180,11 +188,12 @@ WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::int[], $6::float8[], $7::text[], $8::text[])
     AS i(token, seq, attempt, holder, mail, due_at, branches, view)),
 let_go AS (
-  UPDATE token t SET state = 2 /* PARKED */, claimed_by = NULL, claimed_at = NULL, lease_until = NULL, expiries = 0, failures = 0
-  FROM item i CROSS JOIN LATERAL (SELECT o.ctid FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
+  UPDATE token t SET state = 2 /* PARKED */, held = NULL, claimed_by = NULL, claimed_at = NULL, lease_until = NULL, expiries = 0, failures = 0
+  FROM item i CROSS JOIN LATERAL (SELECT o.ctid, o.held FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
   WHERE t.ctid = old.ctid AND t.seq = i.seq AND t.state = 1 /* LOCKED */ AND t.attempt = i.attempt
-    AND t.claimed_by = i.holder AND t.mail = i.mail
-  RETURNING t.id, t.seq, t.instance_id, t.attempt, i.due_at, i.branches, i.view),
+    AND t.claimed_by = i.holder AND t.mail = i.mail AND t.held IS NOT DISTINCT FROM old.held
+  RETURNING t.id, t.seq, t.instance_id, t.attempt, i.due_at, i.branches, i.view, t.job_type, old.held, t.flow_key),
+-- steps of: give_back
 listed AS (INSERT INTO parked (instance_id, token_id) SELECT instance_id, id FROM let_go ON CONFLICT DO NOTHING),
 armed AS (
   INSERT INTO timer (token_id, seq, fire_at, instance_id, index)
@@ -224,9 +233,9 @@ run AS MATERIALIZED (
 woken AS (
   UPDATE token t SET state = 0 /* READY */, queued = nextval('step_seq') FROM run r
   WHERE t.ctid = r.token_row AND t.state = 2 /* PARKED */
-  RETURNING t.id, t.seq, t.job_type, t.priority, t.queued),
-queued AS (
-  INSERT INTO ready (job_type, priority, seq, token_id) SELECT job_type, priority, queued, id FROM woken),
+  RETURNING t.id, t.seq, t.job_type, t.priority, t.flow_key, t.queued),
+waiting AS (SELECT * FROM woken),
+-- steps of: wait_again
 unparked AS (
   DELETE FROM parked p USING woken t CROSS JOIN LATERAL (
     SELECT o.ctid FROM parked o WHERE o.instance_id = t.id AND o.token_id = t.id OFFSET 0) old
@@ -248,7 +257,9 @@ ended AS (
   WHERE t.ctid = old.ctid AND t.seq = i.seq AND t.state = 1 /* LOCKED */ AND t.attempt = i.attempt
     AND t.claimed_by = i.holder AND t.mail = i.mail
   RETURNING t.id, t.instance_id, t.seq, t.step, t.attempt, t.entered_at, t.claimed_at, t.claimed_by, i.status, i.end_step,
-    i.output, i.failure, i.shown),
+    i.output, i.failure, i.shown, t.held, t.flow_key),
+let_go AS (SELECT held, flow_key FROM ended),
+-- steps of: give_back
 clock AS MATERIALIZED (SELECT penstock_now() AS now FROM (SELECT count(*) FROM ended) AS after_the_locks),
 disarmed AS (
   DELETE FROM timer d USING ended e CROSS JOIN LATERAL (
@@ -288,14 +299,16 @@ SELECT id FROM ended
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::text[]) AS i(token, seq, attempt, holder, reason)),
 stopped AS (
-  UPDATE token t SET state = 4 /* BACKOFF */, failures = least(t.failures + 1, 1000), expiries = 0, claimed_by = NULL, claimed_at = NULL,
-    lease_until = NULL
+  UPDATE token t SET state = 4 /* BACKOFF */, failures = least(t.failures + 1, 1000), expiries = 0, held = NULL, claimed_by = NULL,
+    claimed_at = NULL, lease_until = NULL
   FROM item i CROSS JOIN LATERAL (
-    SELECT o.ctid, o.claimed_at FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
+    SELECT o.ctid, o.claimed_at, o.held FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
   WHERE t.ctid = old.ctid AND t.seq = i.seq AND t.state = 1 /* LOCKED */ AND t.attempt = i.attempt
-    AND t.claimed_by = i.holder
-  RETURNING t.*, i.holder, i.reason, old.claimed_at AS began_at,
+    AND t.claimed_by = i.holder AND t.held IS NOT DISTINCT FROM old.held
+  RETURNING t.*, i.holder, i.reason, old.claimed_at AS began_at, old.held AS was_held,
     least(5 * 2 ^ least(t.failures - 1, 10), 300)::float8 AS pause_s),
+let_go AS (SELECT was_held AS held, flow_key FROM stopped),
+-- steps of: give_back
 clock AS MATERIALIZED (SELECT penstock_now() AS now FROM (SELECT count(*) FROM stopped) AS after_the_locks),
 armed AS (
   INSERT INTO timer (token_id, seq, fire_at, instance_id, index)
@@ -318,7 +331,7 @@ WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[]) AS i(token, seq, attempt, holder)),
 due AS MATERIALIZED (
   SELECT t.* FROM item i CROSS JOIN LATERAL (
-    SELECT t.ctid, t.id, t.seq, t.expiries, t.expiries >= 2 AS stands_back, t.claimed_by, t.claimed_at FROM token t
+    SELECT t.ctid, t.id, t.seq, t.expiries, t.expiries >= 2 AS stands_back, t.claimed_by, t.claimed_at, t.held FROM token t
     WHERE t.id = i.token AND t.seq = i.seq AND t.attempt = i.attempt AND t.state = 1 /* LOCKED */
       AND t.job_type = ANY(ARRAY(SELECT j.id FROM job_type j WHERE j.name LIKE 'code:%'))
       AND CASE WHEN i.holder IS NULL THEN t.lease_until <= penstock_now() ELSE t.claimed_by = i.holder END
@@ -326,12 +339,14 @@ due AS MATERIALIZED (
 freed AS (
   UPDATE token t SET state = CASE WHEN d.stands_back THEN 4 /* BACKOFF */ ELSE 0 /* READY */ END,
     queued = CASE WHEN d.stands_back THEN t.queued ELSE nextval('step_seq') END,
-    claimed_by = NULL, claimed_at = NULL, lease_until = NULL, expiries = least(d.expiries + 1, 32000)
+    held = NULL, claimed_by = NULL, claimed_at = NULL, lease_until = NULL, expiries = least(d.expiries + 1, 32000)
   FROM due d WHERE t.ctid = d.ctid AND t.seq = d.seq AND t.state = 1 /* LOCKED */
-  RETURNING t.*, d.claimed_by AS holder, d.claimed_at AS began_at),
+  RETURNING t.*, d.claimed_by AS holder, d.claimed_at AS began_at, d.held AS was_held),
 clock AS MATERIALIZED (SELECT penstock_now() AS now FROM (SELECT count(*) FROM freed) AS after_the_locks),
-queued AS (
-  INSERT INTO ready (job_type, priority, seq, token_id) SELECT job_type, priority, queued, id FROM freed WHERE state = 0 /* READY */),
+waiting AS (SELECT * FROM freed WHERE state = 0 /* READY */),
+-- steps of: wait_again
+let_go AS (SELECT was_held AS held, flow_key FROM freed),
+-- steps of: give_back
 armed AS (
   INSERT INTO timer (token_id, seq, fire_at, instance_id, index)
   SELECT id, seq, now + least(5 * 2 ^ least(expiries - 3, 10), 300) * interval '1 s', instance_id, -1 FROM freed, clock

@@ -2,11 +2,16 @@
 -- Reads only.
 
 -- name: waiting_jobs
--- Of the job type $1, in the order in which they will be taken, after ($2 priority, $3 place).
+-- Of the job type $1, after ($2 priority, $3 place): in the order in which they will be taken, but for flow keys, which take turns.
 SELECT q.priority, q.seq, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.entered_at, NULL::text, NULL::timestamptz,
   i.definition
-FROM (SELECT * FROM ready WHERE job_type = $1::int AND (priority, seq) > ($2::smallint, $3::bigint)
-      ORDER BY priority, seq LIMIT $4::int) q
+FROM (
+  (SELECT priority, seq, token_id FROM ready WHERE job_type = $1::int AND (priority, seq) > ($2::smallint, $3::bigint)
+   ORDER BY priority, seq LIMIT $4::int)
+  UNION ALL
+  (SELECT priority, seq, token_id FROM ready_flow WHERE job_type = $1::int AND (priority, seq) > ($2::smallint, $3::bigint)
+   ORDER BY priority, seq LIMIT $4::int)
+  ORDER BY priority, seq LIMIT $4::int) q
 CROSS JOIN LATERAL (SELECT * FROM token o WHERE o.id = q.token_id AND o.state = 0 /* READY */ OFFSET 0) t
 CROSS JOIN LATERAL (SELECT definition FROM instance j WHERE j.id = t.instance_id OFFSET 0) i
 WHERE coalesce(t.queued, t.seq) = q.seq ORDER BY q.priority, q.seq

@@ -85,13 +85,14 @@ FROM job_type j
 -- $5, with a record of the batch when $6. Those that others hold at the moment are about to change: they are left. How many
 -- came back, and the last token that was looked at. Walks over the tokens (132 ms for 1,000,000), for an operator only.
 WITH due AS MATERIALIZED (
-  SELECT t.id, t.seq FROM token t
+  SELECT t.id, t.seq, t.held FROM token t
   WHERE t.state = 5 /* DISPATCHED */ AND t.id > $2::bigint AND ($1::int[] IS NULL OR t.job_type = ANY ($1))
   ORDER BY t.id LIMIT $3::int FOR NO KEY UPDATE OF t SKIP LOCKED),
 freed AS (
-  UPDATE token t SET state = 0 /* READY */, queued = nextval('step_seq') FROM due d WHERE t.id = d.id AND t.seq = d.seq AND t.state = 5 /* DISPATCHED */
+  UPDATE token t SET state = 0 /* READY */, queued = nextval('step_seq'), held = NULL FROM due d WHERE t.id = d.id AND t.seq = d.seq AND t.state = 5 /* DISPATCHED */
   RETURNING t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at, t.claimed_at,
-    $4::boolean AS to_outbox, 13 /* ATTEMPT_REDISPATCHED */ AS kind, NULL AS worker, 'brought back by ' || $5::text AS reason),
+    $4::boolean AS to_outbox, 13 /* ATTEMPT_REDISPATCHED */ AS kind, NULL AS worker, 'brought back by ' || $5::text AS reason,
+    d.held, t.flow_key),
 told AS (
   INSERT INTO audit (pos, at, kind, actor, detail)
   SELECT nextval('step_seq'), penstock_now(), 'DISPATCHES_REQUEUED', $5::text, count(*) || ' jobs' FROM freed
@@ -101,11 +102,11 @@ SELECT (SELECT count(*) FROM freed), (SELECT max(id) FROM due)
 
 -- name: queue_to_outbox
 -- Kafka mode: up to $1 jobs that another mode left in the queue move to the outbox, oldest first, without those of the
--- tokens $2 and without runs of code, which executors take in every mode. How many rows of the queue went. No token is locked: if one changes meanwhile, its row is void.
+-- tokens $2 and without runs of code, which executors take in every mode, and keyed types, which are admitted. How many rows of the queue went. No token is locked: if one changes meanwhile, its row is void.
 WITH gone AS (
   DELETE FROM ready r WHERE r.ctid = ANY(ARRAY(
     SELECT ctid FROM ready WHERE token_id <> ALL ($2::bigint[])
-      AND job_type <> ALL (ARRAY(SELECT j.id FROM job_type j WHERE j.name LIKE 'code:%'))
+      AND job_type <> ALL (ARRAY(SELECT j.id FROM job_type j WHERE j.keyed OR j.name LIKE 'code:%'))
     ORDER BY job_type, priority, seq LIMIT $1::int FOR UPDATE SKIP LOCKED))
   RETURNING r.job_type, r.priority, r.seq, r.token_id),
 dispatched AS (
@@ -124,8 +125,8 @@ WITH next AS MATERIALIZED (
   SELECT o.*, o.ctid AS outbox_row FROM dispatch_outbox o WHERE o.token_id <> ALL ($2::bigint[])
   ORDER BY o.job_type, o.id LIMIT $1::int),
 live AS MATERIALIZED (
-  SELECT n.outbox_row, n.seq, t.id AS token_id, t.state FROM next n CROSS JOIN LATERAL (
-    SELECT t.id, t.state FROM token t WHERE t.id = n.token_id AND t.seq = n.seq
+  SELECT n.outbox_row, n.seq, t.id AS token_id, t.state, t.held FROM next n CROSS JOIN LATERAL (
+    SELECT t.id, t.state, t.held FROM token t WHERE t.id = n.token_id AND t.seq = n.seq
       AND (t.state = 0 /* READY */ AND t.attempt = n.attempt - 1 OR t.state = 5 /* DISPATCHED */ AND t.attempt = n.attempt)
     FOR NO KEY UPDATE SKIP LOCKED) t),
 void AS MATERIALIZED (
@@ -135,9 +136,9 @@ void AS MATERIALIZED (
 freed AS (
   -- READY ones as well: a relay that has seen the row finds the token changed (`take_outbox`). By id: those that changed
   -- since the snapshot have to be met, too.
-  UPDATE token t SET state = 0 /* READY */, queued = nextval('step_seq') FROM live l WHERE t.id = l.token_id AND t.seq = l.seq
+  UPDATE token t SET state = 0 /* READY */, queued = nextval('step_seq'), held = NULL FROM live l WHERE t.id = l.token_id AND t.seq = l.seq
   RETURNING l.outbox_row, t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at,
-    t.claimed_at, false AS to_outbox, NULL AS worker, NULL AS reason,
+    t.claimed_at, false AS to_outbox, NULL AS worker, NULL AS reason, l.held, t.flow_key,
     -- the state under the lock: by the snapshot it may be READY still
     CASE l.state WHEN 5 /* DISPATCHED */ THEN 13 /* ATTEMPT_REDISPATCHED */ END AS kind),
 gone AS (
@@ -148,7 +149,7 @@ SELECT count(*) FROM gone
 
 -- name: first_to_outbox
 -- The token whose job `queue_to_outbox` moves first, without those $1.
-SELECT token_id FROM ready WHERE token_id <> ALL ($1::bigint[]) AND job_type <> ALL (ARRAY(SELECT j.id FROM job_type j WHERE j.name LIKE 'code:%'))
+SELECT token_id FROM ready WHERE token_id <> ALL ($1::bigint[]) AND job_type <> ALL (ARRAY(SELECT j.id FROM job_type j WHERE j.keyed OR j.name LIKE 'code:%'))
 ORDER BY job_type, priority, seq LIMIT 1
 
 -- name: first_to_queue
@@ -167,7 +168,7 @@ SELECT pg_advisory_xact_lock(coalesce(nullif(current_setting('penstock.lock_clas
 -- name: outbox_left
 -- Whether anything of the other mode is left: in the outbox ($1), else in the queue.
 SELECT CASE WHEN $1::boolean THEN EXISTS (SELECT FROM dispatch_outbox)
-  ELSE EXISTS (SELECT FROM ready WHERE job_type <> ALL (ARRAY(SELECT j.id FROM job_type j WHERE j.name LIKE 'code:%'))) END
+  ELSE EXISTS (SELECT FROM ready WHERE job_type <> ALL (ARRAY(SELECT j.id FROM job_type j WHERE j.keyed OR j.name LIKE 'code:%'))) END
 
 -- name: dispatched_types
 -- The job types that need a topic: of the latest versions, and of open jobs. Walks over all tokens, once at start.

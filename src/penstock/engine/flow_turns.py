@@ -1,0 +1,82 @@
+"""Where claims go on among the jobs that wait for turns: the place in the round, and when a look is worth its while.
+
+Pure bookkeeping, no I/O, by job type. Hints only: what may begin is decided by the rows, and without any hint a walk
+comes to every key.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+FRUITLESS_S: Final = 0.2
+"""A look that found nothing is repeated after so long, if nothing happened that may have made room."""
+FRUITLESS_SHARE: Final = 10
+"""Or after as many times as long as it took."""
+ADOPT_INTERVAL_S: Final = 1.0
+"""Between two looks for jobs that came to the queue of those without turns."""
+TYPES_MAX_ITEMS: Final = 20_000
+
+
+class FlowTurns:
+    """Of one engine."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """``clock`` gives seconds."""
+        self._clock = clock
+        self._cursors: OrderedDict[str, str] = OrderedDict()
+        self._closed: dict[str, float] = {}
+        self._adopt_at: dict[str, float] = {}
+
+    def cursor(self, job_type: str) -> str:
+        """The key that was served last."""
+        return self._cursors.get(job_type, "")
+
+    def is_open(self, job_type: str) -> bool:
+        """Whether a look may find something."""
+        return self._closed.get(job_type, 0.0) <= self._clock()
+
+    def next_open_at(self, job_types: Collection[str]) -> float:
+        """When a look at one of the types may find something, without a hint."""
+        return min((self._closed.get(name, 0.0) for name in job_types), default=math.inf)
+
+    def open(self, job_types: Iterable[str]) -> None:
+        """Something happened that may let jobs of these types begin."""
+        for name in job_types:
+            self._closed.pop(name, None)
+
+    def note(
+        self, job_type: str, *, cursor: str | None, found: int, more: bool, retry_s: float | None, took_s: float
+    ) -> None:
+        """A claim went on to ``cursor`` and found so many jobs. ``more``: there are keys that it did not look at.
+        ``retry_s``: when a rate lets something begin."""
+        if cursor is not None:
+            self._cursors[job_type] = cursor
+            self._cursors.move_to_end(job_type)
+            if len(self._cursors) > TYPES_MAX_ITEMS:
+                self._cursors.popitem(last=False)
+        if found:
+            self._closed.pop(job_type, None)
+            return
+        pause_s = FRUITLESS_SHARE * took_s if more else max(FRUITLESS_S, FRUITLESS_SHARE * took_s)
+        if retry_s is not None:
+            pause_s = min(pause_s, max(retry_s, 0.0))
+        if len(self._closed) > TYPES_MAX_ITEMS:
+            self._closed.clear()
+        self._closed[job_type] = self._clock() + pause_s
+
+    def to_adopt(self, job_types: Iterable[str]) -> list[str]:
+        """Those of the types that are due to be looked through for jobs without turns; not again for a while."""
+        now = self._clock()
+        due = [name for name in job_types if self._adopt_at.get(name, 0.0) <= now]
+        if len(self._adopt_at) > TYPES_MAX_ITEMS:
+            self._adopt_at.clear()
+        self._adopt_at.update((name, now + ADOPT_INTERVAL_S) for name in due)
+        return due
+
+    def adopt_again(self, job_types: Iterable[str]) -> None:
+        """There may be more of them."""
+        for name in job_types:
+            self._adopt_at.pop(name, None)

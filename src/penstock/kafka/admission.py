@@ -1,0 +1,66 @@
+"""Kafka mode: jobs that wait for turns come into the outbox, as many as their queues let begin.
+
+The leader's relay does it before each look into the outbox. Two at once do no harm: what begins is counted in the
+statement that takes it.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from penstock.engine.definitions import CODE_PREFIX
+from penstock.engine.engine import Engine
+from penstock.engine.lanes.claims import ADOPT_MAX_ROWS
+from penstock.store import flow as store
+from penstock.store.connection import TrioConnection
+
+
+class Admission:
+    """Of one engine's relay."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._queues = engine.queues
+        self._definitions = engine.definitions
+        self._settings = engine.settings
+        self._turns = engine.polls.claims.turns
+
+    async def run_once(self, connection: TrioConnection) -> list[int]:
+        """Admit jobs of all types whose queues may have room; the types that have rows in the outbox now."""
+        names = [name for name in self._types() if self._turns.is_open(name)]
+        if not names:
+            return []
+        await self._definitions.resolve_job_types(connection, names)
+        known = self._definitions.job_type_ids
+        types = {name: known[name] for name in names if name in known}
+        due = self._turns.to_adopt(types)
+        if due and await store.adopt(connection, [types[name] for name in due], ADOPT_MAX_ROWS) >= ADOPT_MAX_ROWS:
+            self._turns.adopt_again(due)
+        return [id for name, id in types.items() if await self._admit(connection, name, id)]
+
+    def next_at(self) -> float:
+        """When there may be something again, without a hint; trio time."""
+        return self._turns.next_open_at(self._types())
+
+    def _types(self) -> list[str]:
+        """Without those of runs of code, which executors claim in every mode."""
+        return [name for name in self._queues.keyed_types() if not name.startswith(CODE_PREFIX)]
+
+    async def _admit(self, connection: TrioConnection, name: str, job_type: int) -> int:
+        started, keys_max = trio.current_time(), self._settings.flow_keys_per_claim
+        look, count = await store.admit(
+            connection,
+            job_type,
+            self._settings.outbox_batch_size,
+            self._turns.cursor(name),
+            keys_max,
+            self._settings.dispatch_timeout_seconds,
+        )
+        self._turns.note(
+            name,
+            cursor=look.cursor,
+            found=count,
+            more=look.visited >= keys_max,
+            retry_s=look.retry_s,
+            took_s=trio.current_time() - started,
+        )
+        return count

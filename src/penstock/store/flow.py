@@ -1,0 +1,178 @@
+"""Jobs under a queue's policy, or with a flow key. One function per statement of ``queries/flow.sql``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from psycopg.errors import UniqueViolation
+
+from penstock.store import arrays
+from penstock.store.connection import TrioConnection
+from penstock.store.database import IdTaken
+from penstock.store.instances import Begun, FastStart
+from penstock.store.jobs import Claimed, FastItem, Moved, Slot, readable
+from penstock.store.outcome import InDoubt
+from penstock.store.statements import SQL, Statement
+from penstock.store.variables import INLINE_VARIABLES_MAX_BYTES
+
+if TYPE_CHECKING:
+    from penstock.core.effect import Slots
+
+COUNTED_WHOLE: Final = 1
+"""In ``token.held``: a place of the queue is taken."""
+COUNTED_BY_KEY: Final = 2
+"""One of its flow key is."""
+
+
+def queue_of(held: int) -> int:
+    """The queue whose places a token holds."""
+    return held // 4
+
+
+class Waits(IntEnum):
+    """Where a job of a type waits."""
+
+    ANYWHERE = 0  # in the queue, or the outbox; with a key of its own in `ready_flow`
+    KEYED = 1  # in `ready_flow`
+    UNFAIR = 2  # there, without its key
+
+
+class Look(NamedTuple):
+    """What a claim saw. ``cursor``: the key after which the next one begins, null: nothing was looked at. ``retry_s``:
+    when a rate lets something begin, null: no rate keeps anything back."""
+
+    cursor: str | None
+    visited: int
+    blocked: int
+    retry_s: float | None
+
+
+async def claim(
+    connection: TrioConnection,
+    slots: Sequence[Slot],
+    cursor: str,
+    keys_max: int,
+    hints: Sequence[str] | None = None,
+) -> tuple[Look, list[Claimed]]:
+    """Lease jobs of one type to slots. One transaction of its own; `doubtful` has what it did if that is in doubt."""
+    params = (
+        slots[0].job_type,
+        len(slots),
+        cursor,
+        keys_max,
+        None if hints is None else arrays.texts(hints),
+        arrays.texts(slot.worker for slot in slots),
+        arrays.floats(slot.lease_s for slot in slots),
+        INLINE_VARIABLES_MAX_BYTES,
+    )
+    rows = cast(Any, await connection.fetch(SQL["claim_flow"], params))
+    look = Look(*rows[0][: len(Look._fields)])
+    return look, await readable(connection, _claimed(rows))
+
+
+async def admit(
+    connection: TrioConnection, job_type: int, count: int, cursor: str, keys_max: int, deadline_s: float
+) -> tuple[Look, int]:
+    """Hand at most ``count`` jobs of a type to the relay; how many. One transaction of its own, safe to repeat."""
+    rows = cast(Any, await connection.fetch(SQL["admit"], (job_type, count, cursor, keys_max, None, deadline_s)))
+    *look, admitted = rows[0]
+    return Look(*look), admitted
+
+
+def doubtful(doubt: InDoubt) -> list[Claimed]:
+    """What a claim in doubt has leased, if it was committed; payloads as they are stored."""
+    return _claimed(doubt.rows)
+
+
+def _claimed(rows: Iterable[Sequence[Any]]) -> list[Claimed]:
+    jobs = (row[len(Look._fields) :] for row in rows)
+    return [Claimed(*cast(Any, job)) for job in jobs if job[0] is not None]
+
+
+async def adopt(connection: TrioConnection, job_types: Sequence[int], limit: int) -> int:
+    """Move jobs of these types to those with keys, at most ``limit`` of each; how many were looked at."""
+    rows = await connection.fetch(SQL["adopt"], (arrays.ints(job_types), limit))
+    return cast(int, rows[0][0])
+
+
+class MovedFlow(NamedTuple):
+    """An applied completion, and what its attempt held."""
+
+    moved: Moved
+    held: int | None
+    flow_key: str | None
+
+
+async def complete(
+    connection: TrioConnection, items: Sequence[FastItem], waits: Sequence[Waits], *, to_outbox: bool
+) -> list[MovedFlow]:
+    """As `jobs.complete_fast`. ``waits``: where the next jobs do."""
+    columns = list(zip(*items, strict=True))
+    params = (
+        arrays.ints(columns[0]),
+        arrays.ints(columns[1]),
+        arrays.ints(columns[2]),
+        arrays.texts(columns[3]),
+        arrays.ints(columns[4]),
+        arrays.ints(columns[5]),
+        arrays.ints(columns[6]),
+        arrays.texts(columns[7]),
+        arrays.floats(columns[8]),
+        arrays.sealed(columns[9], connection.vault),
+        to_outbox,
+        arrays.ints(waits),
+    )
+    rows = cast(Any, await connection.fetch(SQL["complete_flow"], params))
+    return [MovedFlow(Moved(*row[:-2]), *row[-2:]) for row in rows]
+
+
+class FlowStart(NamedTuple):
+    """A start with what its jobs have of the flow."""
+
+    start: FastStart
+    priority: int | None
+    flow_key: str | None
+    waits: Waits
+
+
+async def start(connection: TrioConnection, items: Sequence[FlowStart], *, to_outbox: bool) -> list[Begun]:
+    """As `instances.start_fast`."""
+    starts, priorities, flow_keys, waits = zip(*items, strict=True)
+    columns = list(zip(*starts, strict=True))
+    params = (
+        arrays.ints(columns[0]),
+        arrays.ints(columns[1]),
+        arrays.sealed(columns[2], connection.vault),
+        arrays.texts(columns[3]),
+        arrays.ints(columns[4]),
+        arrays.texts(columns[5]),
+        arrays.floats(columns[6]),
+        to_outbox,
+        arrays.texts(columns[7]),
+        arrays.ints(priorities),
+        arrays.texts(flow_keys),
+        arrays.ints(waits),
+    )
+    try:
+        return [Begun(*cast(Any, row)) for row in await connection.fetch(SQL["start_flow"], params)]
+    except UniqueViolation as error:
+        raise IdTaken(str(error)) from error
+
+
+def give_back(released: Iterable[Slots]) -> list[Statement]:
+    """What attempts held that ended; none without any."""
+    counts: Counter[tuple[int, str]] = Counter()
+    for slots in released:
+        queue = queue_of(slots.held)
+        if slots.held & COUNTED_WHOLE:
+            counts[queue, ""] += 1
+        if slots.held & COUNTED_BY_KEY:
+            counts[queue, slots.flow_key] += 1
+    if not counts:
+        return []
+    queues, keys = zip(*sorted(counts), strict=True)
+    numbers = arrays.ints(counts[key] for key in sorted(counts))
+    return [(SQL["release_slots"], (arrays.ints(queues), arrays.texts(keys), numbers))]

@@ -1,0 +1,355 @@
+-- Jobs under a queue's policy, or with a flow key: how they begin, are claimed, completed and given back. What the fast
+-- path's statements (jobs.sql, instances.sql) do for jobs that nobody limits, these do for all; those refuse what has a
+-- key or holds a slot.
+--
+-- A slot belongs to an attempt: it is taken in the statement that leases (`claim_flow`, `admit`, a late heartbeat) and
+-- given back in the one that ends the attempt, whatever ends it. token.held says what it took, so whatever the policy
+-- is by then. Lock order: token, then slot, a queue's own row ('') first, then its keys in their order. Claims take the
+-- queue's row before their tokens, which they take with SKIP LOCKED and so never wait for. A slot's row is never met
+-- by its ctid: it may have changed since the snapshot, and must not be missed.
+
+-- steps: give_back
+-- Slots of the attempts that `let_go` (held, flow_key) ended. Rows that hold none cost nothing.
+released AS (
+  UPDATE slot s SET running = s.running - r.n FROM (
+    SELECT queue, flow_key, count(*)::int AS n FROM (
+      SELECT held / 4 AS queue, '' COLLATE "C" AS flow_key FROM let_go WHERE held & 1 = 1
+      UNION ALL SELECT held / 4, flow_key FROM let_go WHERE held & 2 = 2) each
+    GROUP BY queue, flow_key ORDER BY queue, flow_key) r
+  WHERE s.queue = r.queue AND s.flow_key = r.flow_key),
+
+-- name: release_slots
+-- What attempts gave back that whole instances ended ($1 queue $2 flow key $3 how many), in lock order.
+UPDATE slot s SET running = s.running - r.n
+FROM unnest($1::int[], $2::text[] COLLATE "C", $3::int[]) AS r(queue, flow_key, n)
+WHERE s.queue = r.queue AND s.flow_key = r.flow_key
+
+-- steps: policy
+-- Of the job type $1, as this statement's snapshot has it. A job's pace, and what may run ahead of it, in microseconds.
+policy AS MATERIALIZED (
+  SELECT j.queue, coalesce((q.policy ->> 'paused')::boolean, false) AS paused,
+    (q.policy ->> 'concurrency')::int AS total, (q.policy ->> 'concurrencyPerKey')::int AS per_key,
+    (q.policy #>> '{rate,paceMicros}')::float8 AS pace, (q.policy #>> '{rate,burst}')::int AS burst,
+    (q.policy #>> '{ratePerKey,paceMicros}')::float8 AS key_pace, (q.policy #>> '{ratePerKey,burst}')::int AS key_burst,
+    q.policy -> 'weights' AS weights
+  FROM job_type j LEFT JOIN queue q ON q.id = j.queue WHERE j.id = $1::int),
+
+-- steps: room
+-- How many jobs the queue lets begin: its own row is held to the end of the statement, where it counts anything.
+gate AS MATERIALIZED (
+  SELECT s.running, s.tat FROM policy p CROSS JOIN LATERAL (
+    SELECT o.running, o.tat FROM slot o WHERE o.queue = p.queue AND o.flow_key = '' FOR NO KEY UPDATE) s
+  WHERE p.total IS NOT NULL OR p.pace IS NOT NULL),
+clock AS MATERIALIZED (SELECT penstock_now() AS now FROM (SELECT count(*) FROM gate) AS after_the_lock),
+allowed AS MATERIALIZED (
+  SELECT CASE WHEN p.total IS NOT NULL THEN coalesce(p.total - g.running, 0) END AS places,
+    CASE WHEN p.pace IS NULL THEN NULL WHEN g.running IS NULL THEN 0 ELSE
+      floor(p.burst - greatest(0, extract(epoch FROM g.tat - c.now)::float8 * 1e6) / p.pace + 1e-6)::int END AS tokens,
+    extract(epoch FROM g.tat - c.now)::float8 - (p.burst - 1) * p.pace / 1e6 AS wait_s
+  FROM policy p CROSS JOIN clock c LEFT JOIN gate g ON true),
+room AS MATERIALIZED (
+  SELECT CASE WHEN (SELECT paused FROM policy) THEN 0 ELSE greatest(0, least($2::int, places, tokens)) END AS n FROM allowed),
+
+-- steps: key_room
+-- Of the flow key of `k`: how many of its jobs may begin, and in how many seconds one may that its rate keeps back.
+CROSS JOIN LATERAL (
+  SELECT CASE WHEN k.flow_key = '' THEN 2000000000 ELSE least(
+      (SELECT per_key FROM policy) - coalesce(s.running, 0), f.tokens, 2000000000) END AS free,
+    CASE WHEN k.flow_key <> '' AND f.tokens < 1 THEN f.ahead_s - (SELECT (key_burst - 1) * key_pace / 1e6 FROM policy) END AS wait_s
+  FROM (SELECT) one
+  LEFT JOIN LATERAL (
+    SELECT o.running, o.tat FROM slot o WHERE k.flow_key <> '' AND (SELECT coalesce(per_key, key_burst) FROM policy) IS NOT NULL
+      AND o.queue = (SELECT queue FROM policy) AND o.flow_key = k.flow_key OFFSET 0) s ON true
+  CROSS JOIN LATERAL (
+    SELECT floor((SELECT key_burst FROM policy) - a.ahead_s * 1e6 / (SELECT key_pace FROM policy) + 1e-6)::int AS tokens, a.ahead_s
+    FROM (SELECT coalesce(greatest(0, extract(epoch FROM s.tat - (SELECT now FROM clock))::float8), 0) AS ahead_s OFFSET 0) a) f
+  OFFSET 0) f
+
+-- steps: walk
+-- The keys that wait, from the one after the cursor $3 on and round again, priority by priority, until enough of them have
+-- room or $4 were looked at: a loose scan of the index, which passes over a key in one step whatever waits behind it.
+-- Or the keys $5, which somebody thinks have room.
+walk(priority, flow_key, wrapped, stop, free, wait_s, visited, found) AS (
+  SELECT -1::smallint, '' COLLATE "C", true, NULL::text COLLATE "C", 0, NULL::float8, 0, 0 FROM room WHERE n > 0 AND $5::text[] IS NULL
+  UNION ALL
+  SELECT k.priority, k.flow_key, k.wrapped, k.stop, f.free, f.wait_s, w.visited + 1, w.found + (f.free > 0)::int
+  FROM walk w CROSS JOIN LATERAL (
+    (SELECT r.priority, r.flow_key, w.wrapped, w.stop FROM ready_flow r
+     WHERE r.job_type = $1::int AND r.priority = w.priority AND r.flow_key > w.flow_key AND (w.stop IS NULL OR r.flow_key <= w.stop)
+     ORDER BY r.flow_key LIMIT 1)
+    UNION ALL  -- past the last key: from the first one to where the walk of this priority began
+    (SELECT r.priority, r.flow_key, true, $3::text COLLATE "C" FROM ready_flow r
+     WHERE NOT w.wrapped AND r.job_type = $1::int AND r.priority = w.priority AND r.flow_key <= $3::text COLLATE "C"
+     ORDER BY r.flow_key LIMIT 1)
+    UNION ALL  -- the next priority
+    (SELECT next.priority, first.flow_key, first.wrapped, CASE WHEN first.wrapped THEN $3::text COLLATE "C" END
+     FROM (SELECT r.priority FROM ready_flow r WHERE r.job_type = $1::int AND r.priority > w.priority
+           ORDER BY r.priority LIMIT 1) next
+     CROSS JOIN LATERAL (
+       (SELECT r.flow_key, false AS wrapped FROM ready_flow r
+        WHERE r.job_type = $1::int AND r.priority = next.priority AND r.flow_key > $3::text COLLATE "C" ORDER BY r.flow_key LIMIT 1)
+       UNION ALL
+       (SELECT r.flow_key, true FROM ready_flow r
+        WHERE r.job_type = $1::int AND r.priority = next.priority AND r.flow_key <= $3::text COLLATE "C" ORDER BY r.flow_key LIMIT 1)
+       LIMIT 1) first)
+    LIMIT 1) k(priority, flow_key, wrapped, stop)
+-- steps of: key_room
+  WHERE w.visited < $4::int AND w.found < (SELECT n FROM room)),
+hinted AS MATERIALIZED (
+  SELECT k.priority, k.flow_key, f.free, f.wait_s, k.place::int AS visited FROM (
+    SELECT p.priority, h.flow_key COLLATE "C" AS flow_key, h.place FROM unnest($5::text[]) WITH ORDINALITY AS h(flow_key, place)
+    CROSS JOIN generate_series(0, 9) AS p(priority)
+    CROSS JOIN LATERAL (
+      SELECT FROM ready_flow r WHERE r.job_type = $1::int AND r.priority = p.priority AND r.flow_key = h.flow_key COLLATE "C" LIMIT 1) r
+    WHERE (SELECT n FROM room) > 0) k
+-- steps of: key_room
+  ),
+seen AS MATERIALIZED (
+  SELECT priority, flow_key, free, wait_s, visited FROM walk WHERE visited > 0
+  UNION ALL SELECT priority, flow_key, free, wait_s, visited FROM hinted),
+open_keys AS MATERIALIZED (
+  SELECT k.*, least(k.free, (SELECT n FROM room),
+    (((SELECT n FROM room) + k.keys - 1) / k.keys) * coalesce(((SELECT weights FROM policy) ->> k.flow_key)::int, 1)) AS quota
+  FROM (SELECT s.*, count(*) OVER (PARTITION BY s.priority)::int AS keys FROM seen s WHERE s.free > 0) k),
+held AS MATERIALIZED (
+  SELECT c.*, k.flow_key AS key, k.visited, k.free FROM open_keys k CROSS JOIN LATERAL (
+    SELECT r.priority, r.seq AS place, r.queue_row, t.token_row FROM (
+      SELECT r.*, r.ctid AS queue_row FROM ready_flow r
+      WHERE r.job_type = $1::int AND r.priority = k.priority AND r.flow_key = k.flow_key
+      ORDER BY r.seq LIMIT k.quota + 100) r
+    CROSS JOIN LATERAL (
+      SELECT o.xmin AS version FROM token o WHERE o.id = r.token_id AND coalesce(o.queued, o.seq) = r.seq AND o.state = 0 /* READY */ OFFSET 0) old
+    CROSS JOIN LATERAL (
+      SELECT t.ctid AS token_row, t.xmin AS version FROM token t
+      WHERE t.id = r.token_id AND coalesce(t.queued, t.seq) = r.seq AND t.state = 0 /* READY */
+      FOR NO KEY UPDATE SKIP LOCKED) t
+    WHERE t.version = old.version  -- what changed since the snapshot is not written below: it must not be counted
+    LIMIT k.quota) c),
+ranked AS MATERIALIZED (
+  SELECT n.* FROM (
+    SELECT h.*, row_number() OVER (PARTITION BY h.key ORDER BY h.priority, h.place) AS nth,
+      (row_number() OVER (PARTITION BY h.priority, h.key ORDER BY h.place) - 1)
+        / coalesce(((SELECT weights FROM policy) ->> h.key)::int, 1) AS turn
+    FROM held h) n
+  WHERE n.nth <= n.free ORDER BY n.priority, n.turn, n.visited, n.place LIMIT (SELECT n FROM room)),
+acquired AS (
+  INSERT INTO slot AS s (queue, flow_key, running, tat)
+  SELECT p.queue, r.key, CASE WHEN p.per_key IS NULL THEN 0 ELSE r.n END, c.now + ceil(r.n * p.key_pace) * interval '1 microsecond'
+  FROM (SELECT key, count(*)::int AS n FROM ranked WHERE key <> '' GROUP BY key) r CROSS JOIN policy p CROSS JOIN clock c
+  WHERE p.per_key IS NOT NULL OR p.key_pace IS NOT NULL ORDER BY r.key
+  ON CONFLICT (queue, flow_key) DO UPDATE SET running = s.running + excluded.running,
+    tat = CASE WHEN excluded.tat IS NULL THEN s.tat
+      ELSE greatest(s.tat, (SELECT now FROM clock)) + (excluded.tat - (SELECT now FROM clock)) END
+  WHERE ((SELECT per_key FROM policy) IS NULL OR s.running + excluded.running <= (SELECT per_key FROM policy))
+    AND (excluded.tat IS NULL OR greatest(s.tat, (SELECT now FROM clock)) + (excluded.tat - (SELECT now FROM clock))
+      <= (SELECT c.now + ceil(p.key_burst * p.key_pace) * interval '1 microsecond' FROM policy p CROSS JOIN clock c))
+  RETURNING flow_key),
+granted AS MATERIALIZED (
+  SELECT r.*, row_number() OVER (ORDER BY r.priority, r.turn, r.visited, r.place)::int AS ordinal FROM ranked r CROSS JOIN policy p
+  WHERE r.key = '' OR p.per_key IS NULL AND p.key_pace IS NULL OR r.key IN (SELECT flow_key FROM acquired)),
+
+-- steps: taken_away
+-- What `taken` leased or dispatched is counted in the queue's row and leaves the queue, with rows that are nobody's.
+counted AS (
+  UPDATE slot s SET running = s.running + CASE WHEN p.total IS NULL THEN 0 ELSE x.n END,
+    tat = CASE WHEN p.pace IS NULL THEN s.tat
+      ELSE greatest(s.tat, c.now) + ceil(x.n * p.pace) * interval '1 microsecond' END
+  FROM policy p CROSS JOIN clock c CROSS JOIN (SELECT count(*)::int AS n FROM taken) x
+  WHERE s.queue = p.queue AND s.flow_key = '' AND x.n > 0 AND (p.total IS NOT NULL OR p.pace IS NOT NULL)),
+void AS MATERIALIZED (
+  SELECT c.queue_row FROM open_keys k CROSS JOIN LATERAL (
+    SELECT r.*, r.ctid AS queue_row FROM ready_flow r
+    WHERE r.job_type = $1::int AND r.priority = k.priority AND r.flow_key = k.flow_key
+      AND (SELECT count(*) FROM held h WHERE h.priority = k.priority AND h.key = k.flow_key) < k.quota
+    ORDER BY r.seq LIMIT k.quota + 100) c
+  WHERE NOT EXISTS (
+    SELECT FROM token t WHERE t.id = c.token_id AND coalesce(t.queued, t.seq) = c.seq AND t.state = 0 /* READY */ OFFSET 0)),
+unqueued AS (
+  DELETE FROM ready_flow r USING (SELECT queue_row FROM taken UNION ALL SELECT queue_row FROM void) gone
+  WHERE r.ctid = gone.queue_row),
+about AS MATERIALIZED (
+  -- where the next walk begins: behind the key that was served last, or looked at last when there was more to look at
+  SELECT coalesce(
+      CASE WHEN (SELECT max(visited) FROM walk) < $4::int THEN (SELECT key FROM ranked ORDER BY priority DESC, turn DESC, visited DESC LIMIT 1) END,
+      (SELECT w.flow_key FROM walk w WHERE w.visited > 0 ORDER BY w.visited DESC LIMIT 1)) AS cursor,
+    (SELECT count(*) FROM seen)::int AS visited, (SELECT count(*) FROM seen WHERE free <= 0)::int AS blocked,
+    CASE WHEN coalesce(a.tokens, 1) < 1 THEN a.wait_s ELSE (SELECT min(wait_s) FROM seen) END AS retry_s
+  FROM allowed a),
+
+-- name: claim_flow
+-- Leases waiting jobs of the type $1 to $2 slots ($6 worker $7 lease seconds), keys in turn: as many as its queue has
+-- places and rate for, whole and by key. $3 cursor $4 keys to look at $5 keys that may have room (null: walk) $8 as $4 of
+-- `claim`. One row at least, with the cursor, how many keys were looked at and how many of them had no room, and in how many seconds a rate lets
+-- something begin; then the jobs, as `claim` has them.
+WITH RECURSIVE
+-- steps of: policy
+-- steps of: room
+-- steps of: walk
+taken AS (
+  UPDATE token t SET state = 1 /* LOCKED */, claimed_by = ($6::text[])[n.ordinal], attempt = t.attempt + 1, claimed_at = c.now,
+    lease_until = c.now + least(($7::float8[])[n.ordinal], t.timeout_s) * interval '1 s',
+    held = CASE WHEN p.total IS NOT NULL OR p.per_key IS NOT NULL AND n.key <> '' THEN
+      p.queue * 4 + (p.total IS NOT NULL)::int + 2 * (p.per_key IS NOT NULL AND n.key <> '')::int END
+  FROM granted n CROSS JOIN policy p CROSS JOIN clock c
+  WHERE t.ctid = n.token_row AND coalesce(t.queued, t.seq) = n.place AND t.state = 0 /* READY */
+  RETURNING t.*, n.ordinal, n.place, n.queue_row),
+-- steps of: taken_away
+jobs AS (
+  SELECT t.job_type, t.ordinal, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.entered_at, t.claimed_at,
+    t.lease_until, t.priority, t.place, coalesce(t.entry, t.seq), i.definition, i.business_key,
+    CASE WHEN pg_column_size(i.vars) + coalesce(pg_column_size(i.overlay), 0) <= $8::int
+        AND pg_column_compression(i.vars) IS NULL AND pg_column_compression(i.overlay) IS NULL THEN
+      (i.vars || coalesce(i.overlay, '{}') || coalesce((
+        SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
+        WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}'))::text END,
+    (SELECT n.checkpoint::text FROM job_note n WHERE n.token_id = t.id AND n.seq = t.seq)
+  FROM taken t CROSS JOIN LATERAL (SELECT * FROM instance i WHERE i.id = t.instance_id OFFSET 0) i)
+SELECT a.*, b.* FROM about a LEFT JOIN jobs b ON true
+
+-- name: admit
+-- Kafka mode: as `claim_flow`, but into the outbox, for $2 jobs: DISPATCHED until $6 seconds from now. One row as the first of
+-- `claim_flow`, with how many began.
+WITH RECURSIVE
+-- steps of: policy
+-- steps of: room
+-- steps of: walk
+taken AS (
+  UPDATE token t SET state = 5 /* DISPATCHED */, claimed_by = NULL, attempt = t.attempt + 1, claimed_at = c.now,
+    lease_until = c.now + $6::float8 * interval '1 s',
+    held = CASE WHEN p.total IS NOT NULL OR p.per_key IS NOT NULL AND n.key <> '' THEN
+      p.queue * 4 + (p.total IS NOT NULL)::int + 2 * (p.per_key IS NOT NULL AND n.key <> '')::int END
+  FROM granted n CROSS JOIN policy p CROSS JOIN clock c
+  WHERE t.ctid = n.token_row AND coalesce(t.queued, t.seq) = n.place AND t.state = 0 /* READY */
+  RETURNING t.*, n.ordinal, n.queue_row),
+-- steps of: taken_away
+dispatched AS (
+  INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
+  SELECT nextval('step_seq'), instance_id, id, seq, claimed_at, job_type, attempt FROM (SELECT * FROM taken ORDER BY ordinal) t)
+SELECT a.*, (SELECT count(*) FROM taken) FROM about a
+
+-- name: adopt
+-- Jobs of types in a queue ($1) that wait in `ready`, as they came before, or from an engine that did not know of it yet: at
+-- most $2 of each move to `ready_flow`. How many rows were looked at.
+WITH next AS MATERIALIZED (
+  SELECT r.* FROM unnest($1::int[]) AS j(id) CROSS JOIN LATERAL (
+    SELECT r.*, r.ctid AS queue_row FROM ready r WHERE r.job_type = j.id ORDER BY r.priority, r.seq LIMIT $2::int) r),
+live AS MATERIALIZED (
+  SELECT n.queue_row, n.seq, t.token_row FROM next n CROSS JOIN LATERAL (
+    SELECT t.ctid AS token_row FROM token t WHERE t.id = n.token_id AND coalesce(t.queued, t.seq) = n.seq AND t.state = 0 /* READY */
+    FOR NO KEY UPDATE SKIP LOCKED) t),
+adopted AS (
+  UPDATE token t SET flow_key = '' FROM live l
+  WHERE t.ctid = l.token_row AND coalesce(t.queued, t.seq) = l.seq AND t.state = 0 /* READY */ AND t.flow_key IS NULL
+  RETURNING t.job_type, t.priority, l.seq, t.id, l.queue_row),
+queued AS (
+  INSERT INTO ready_flow (job_type, priority, flow_key, seq, token_id) SELECT job_type, priority, '', seq, id FROM adopted),
+void AS MATERIALIZED (
+  SELECT n.queue_row FROM next n WHERE NOT EXISTS (
+    SELECT FROM token t WHERE t.id = n.token_id AND coalesce(t.queued, t.seq) = n.seq AND t.state = 0 /* READY */ OFFSET 0)),
+unqueued AS (
+  DELETE FROM ready r USING (SELECT queue_row FROM adopted UNION ALL SELECT queue_row FROM void) gone
+  WHERE r.ctid = gone.queue_row)
+SELECT count(*) FROM next
+
+-- name: complete_flow
+-- As `complete_fast`, for tokens with flow keys and slots as well as for those without. $12 of the next job: 0 it waits in the
+-- queue, or in the outbox; with a key, or 1: in `ready_flow`, as its type is keyed; 2: there without its key, as its queue is
+-- not fair. Tells what was held, too.
+WITH item AS MATERIALIZED (
+  SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::smallint[], $6::smallint[], $7::int[],
+                       $8::text[], $9::float8[], $10::text[], $12::smallint[])
+    AS i(token, seq, attempt, worker, op, next_step, next_type, direct_to, lease_s, output, waits)),
+moved AS (
+  -- `old` is the token as the statement's snapshot shows it. If the row changed since, attempt or state differ, the
+  -- re-check under the lock fails and the item is refused: then the caller looks (ExecutionState) and may come again.
+  UPDATE token t SET
+    held = NULL, flow_key = CASE WHEN i.waits = 2 THEN '' ELSE coalesce(old.own_key, CASE i.waits WHEN 1 THEN '' END) END,
+    seq = nextval('step_seq'), queued = NULL, entry = NULL, step = i.next_step, job_type = i.next_type,
+    state = CASE WHEN i.direct_to IS NULL THEN 0 /* READY */ ELSE 1 /* LOCKED */ END,
+    attempt = CASE WHEN i.direct_to IS NULL THEN 0 ELSE 1 END, failures = 0, expiries = 0,
+    entered_at = penstock_now(), timeout_s = NULL, claimed_by = i.direct_to,
+    claimed_at = CASE WHEN i.direct_to IS NOT NULL THEN penstock_now() END,
+    lease_until = CASE WHEN i.direct_to IS NOT NULL THEN penstock_now() + i.lease_s * interval '1 s' END,
+    unfolded = least(32000, t.unfolded + CASE WHEN i.output IS NULL THEN 0 ELSE 1 + octet_length(i.output) / 131072 END)
+  FROM item i CROSS JOIN LATERAL (
+    SELECT o.ctid, o.step, o.state, o.job_type, o.attempt, o.entered_at, o.claimed_at, coalesce(o.queued, o.seq) AS place,
+      o.held, o.flow_key, (SELECT x.flow_key FROM instance x WHERE x.id = o.instance_id) AS own_key
+    FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
+  WHERE i.op = 0 AND t.ctid = old.ctid AND t.seq = i.seq
+    AND (t.state IN (0 /* READY */, 1 /* LOCKED */) AND t.claimed_by = i.worker OR t.state = 5 /* DISPATCHED */)
+    AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
+    AND t.held IS NOT DISTINCT FROM old.held AND (i.output IS NULL OR t.unfolded < 128)
+  RETURNING t.id, t.instance_id, t.seq AS new_seq, t.entered_at, t.lease_until, t.unfolded, t.priority, t.flow_key AS next_key,
+    i.seq, i.next_type, i.direct_to, i.worker, i.output,
+    old.step, old.state, old.job_type, old.attempt, old.entered_at AS started_at, old.claimed_at, old.place, old.held, old.flow_key),
+ended AS (
+  DELETE FROM token t USING item i CROSS JOIN LATERAL (
+    SELECT o.ctid, o.state, o.attempt FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
+  WHERE i.op = 1 AND t.ctid = old.ctid AND t.seq = i.seq
+    AND (t.state IN (0 /* READY */, 1 /* LOCKED */) AND t.claimed_by = i.worker OR t.state = 5 /* DISPATCHED */)
+    AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
+    AND NOT t.watched  -- whoever called it is to be told
+  RETURNING t.id, t.instance_id, t.seq, t.step, t.state, t.job_type, t.priority, t.attempt,
+    t.entered_at AS started_at, t.claimed_at, coalesce(t.queued, t.seq) AS place, i.worker, i.output, i.next_step,
+    penstock_now() AS ended_at, t.held, t.flow_key),
+late AS (
+  SELECT job_type, priority, place, flow_key FROM moved WHERE state = 0 /* READY */
+  UNION ALL SELECT job_type, priority, place, flow_key FROM ended WHERE state = 0 /* READY */),
+unqueued AS (
+  DELETE FROM ready r USING late CROSS JOIN LATERAL (
+    SELECT q.ctid FROM ready q
+    WHERE q.job_type = late.job_type AND q.priority = late.priority AND q.seq = late.place OFFSET 0) old
+  WHERE late.flow_key IS NULL AND r.ctid = old.ctid),
+unqueued_flow AS (
+  DELETE FROM ready_flow r USING late CROSS JOIN LATERAL (
+    SELECT q.ctid FROM ready_flow q
+    WHERE q.job_type = late.job_type AND q.priority = late.priority AND q.flow_key = late.flow_key AND q.seq = late.place OFFSET 0) old
+  WHERE r.ctid = old.ctid),
+queued AS (
+  INSERT INTO ready (job_type, priority, seq, token_id)
+  SELECT next_type, priority, new_seq, id FROM moved WHERE direct_to IS NULL AND next_key IS NULL AND NOT $11::boolean),
+queued_flow AS (
+  INSERT INTO ready_flow (job_type, priority, flow_key, seq, token_id)
+  SELECT next_type, priority, next_key, new_seq, id FROM moved WHERE direct_to IS NULL AND next_key IS NOT NULL),
+dispatched AS (
+  INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
+  SELECT nextval('step_seq'), instance_id, id, new_seq, entered_at, next_type, 1
+  FROM moved WHERE direct_to IS NULL AND next_key IS NULL AND $11::boolean),
+let_go AS (SELECT held, flow_key FROM moved UNION ALL SELECT held, flow_key FROM ended),
+-- steps of: give_back
+-- steps of: completed
+SELECT id, seq, new_seq, entered_at, lease_until, unfolded, held, flow_key FROM moved
+UNION ALL
+SELECT id, seq, NULL, NULL, NULL, 0, held, flow_key FROM ended
+
+-- name: start_flow
+-- As `start_fast`; $10 priority (null: the usual) and $11 flow key of the instance's jobs, $12 as of `complete_flow`.
+WITH item AS MATERIALIZED (
+  SELECT * FROM unnest($1::bigint[], $2::int[], $3::text[], $4::text[], $5::int[], $6::text[], $7::float8[], $9::text[], $10::smallint[],
+                       $11::text[], $12::smallint[])
+    AS i(id, definition, vars, business_key, job_type, direct_to, lease_s, started_by, priority, flow_key, waits)),
+clock AS MATERIALIZED (SELECT penstock_now() AS now),
+begun AS (
+  INSERT INTO instance (id, started_at, definition, vars, business_key, started_by, priority, flow_key)
+  SELECT id, now, definition, vars::jsonb, business_key, started_by, priority, flow_key FROM item, clock),
+opened AS (
+  INSERT INTO token (id, instance_id, seq, entered_at, claimed_at, lease_until, job_type, attempt, step, state, claimed_by, priority,
+    flow_key)
+  SELECT id, id, nextval('step_seq'), now, CASE WHEN direct_to IS NOT NULL THEN now END,
+    CASE WHEN direct_to IS NOT NULL THEN now + lease_s * interval '1 s' END, job_type,
+    CASE WHEN direct_to IS NULL THEN 0 ELSE 1 END, 0,
+    CASE WHEN direct_to IS NULL THEN 0 /* READY */ ELSE 1 /* LOCKED */ END, direct_to, coalesce(priority, 5),
+    CASE WHEN waits = 2 THEN '' ELSE coalesce(flow_key, CASE waits WHEN 1 THEN '' END) END
+  FROM item, clock
+  RETURNING id, seq, entered_at, lease_until, job_type, priority, state, flow_key),
+queued AS (
+  INSERT INTO ready (job_type, priority, seq, token_id)
+  SELECT job_type, priority, seq, id FROM opened WHERE state = 0 /* READY */ AND flow_key IS NULL AND NOT $8::boolean),
+queued_flow AS (
+  INSERT INTO ready_flow (job_type, priority, flow_key, seq, token_id)
+  SELECT job_type, priority, flow_key, seq, id FROM opened WHERE state = 0 /* READY */ AND flow_key IS NOT NULL),
+dispatched AS (
+  INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
+  SELECT nextval('step_seq'), id, id, seq, entered_at, job_type, 1 FROM opened
+  WHERE state = 0 /* READY */ AND flow_key IS NULL AND $8::boolean)
+SELECT id, seq, entered_at, lease_until, entered_at AS started_at FROM opened

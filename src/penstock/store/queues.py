@@ -1,0 +1,218 @@
+"""Queues in the database: their policies, and how they stand. What they let begin is claimed in `store.flow`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, cast
+
+import msgspec
+
+from penstock.core.duration import parse_duration
+from penstock.store import arrays
+from penstock.store.connection import TrioConnection
+from penstock.store.definitions import ensure_job_types, job_type_ids
+from penstock.store.engines import notify
+from penstock.store.statements import SQL
+from penstock.wire.queue import QueuePolicy, Rate
+
+CHANGED: Final = "cli f"
+"""The wake-up that tells engines of a change; see `runtime.membership`."""
+
+
+class TypesTaken(Exception):
+    """Job types that are in another queue: (type, queue)."""
+
+    def __init__(self, taken: Sequence[tuple[str, str]]) -> None:
+        super().__init__(taken)
+        self.taken = taken
+
+
+class QueueRow(NamedTuple):
+    """A queue. Where its policy stands nothing is said of its job types."""
+
+    id: int
+    name: str
+    policy: QueuePolicy
+
+
+class KeyedType(NamedTuple):
+    """A job type whose jobs wait for turns; ``policy`` None: it is in no queue."""
+
+    id: int
+    name: str
+    queue: int | None
+    policy: QueuePolicy | None
+
+
+class State(NamedTuple):
+    """How a queue stands. ``running`` None: nothing counts it."""
+
+    running: int | None
+    waiting: int
+    oldest_s: float | None
+
+
+class _StoredRate(msgspec.Struct, rename="camel", omit_defaults=True):
+    limit: int
+    period: str
+    burst: int
+    pace_micros: float
+
+
+class _Stored(msgspec.Struct, rename="camel", omit_defaults=True):
+    """What the statements read: everything as a number."""
+
+    paused: bool = False
+    concurrency: int | None = None
+    concurrency_per_key: int | None = None
+    rate: _StoredRate | None = None
+    rate_per_key: _StoredRate | None = None
+    fair: bool = True
+    weights: dict[str, int] = {}
+
+
+def _stored(policy: QueuePolicy) -> bytes:
+    stored = _Stored(
+        policy.paused,
+        policy.concurrency,
+        policy.concurrency_per_key,
+        _stored_rate(policy.rate),
+        _stored_rate(policy.rate_per_key),
+        policy.fair,
+        policy.weights,
+    )
+    return msgspec.json.encode(stored)
+
+
+def _stored_rate(rate: Rate | None) -> _StoredRate | None:
+    if rate is None:
+        return None
+    pace = parse_duration(rate.period) * 1e6 / rate.limit
+    return _StoredRate(rate.limit, rate.period, rate.limit if rate.burst is None else rate.burst, pace)
+
+
+_read_stored = msgspec.json.Decoder(_Stored).decode
+
+
+def _policy(text: str, job_types: Sequence[str]) -> QueuePolicy:
+    found = _read_stored(text)
+    return QueuePolicy(
+        [*job_types],
+        found.paused,
+        found.concurrency,
+        found.concurrency_per_key,
+        _rate(found.rate),
+        _rate(found.rate_per_key),
+        found.fair,
+        found.weights,
+    )
+
+
+def _rate(stored: _StoredRate | None) -> Rate | None:
+    return None if stored is None else Rate(stored.limit, stored.period, stored.burst)
+
+
+async def version(connection: TrioConnection) -> str:
+    """Another one after every change."""
+    rows = await connection.fetch(SQL["queues_version"])
+    return cast(str, rows[0][0]) if rows else ""
+
+
+async def keyed_types(connection: TrioConnection) -> list[KeyedType]:
+    """The job types that are in a queue, or had a job with a flow key."""
+    return [
+        KeyedType(id, name, queue, None if policy is None else _policy(policy, ()))
+        for id, name, queue, policy in cast(Any, await connection.fetch(SQL["keyed_types"]))
+    ]
+
+
+async def page(connection: TrioConnection, after: str, limit: int) -> list[QueueRow]:
+    """Queues in order of their names, after one of them."""
+    rows = await connection.fetch(SQL["list_queues"], (after, limit, None))
+    return [QueueRow(id, name, _policy(policy, types)) for id, name, policy, types in cast(Any, rows)]
+
+
+async def find(connection: TrioConnection, name: str) -> QueueRow | None:
+    """A queue by its name."""
+    rows = await connection.fetch(SQL["list_queues"], ("", 1, name))
+    return next((QueueRow(id, name, _policy(policy, types)) for id, name, policy, types in cast(Any, rows)), None)
+
+
+async def put(connection: TrioConnection, name: str, policy: QueuePolicy, *, actor: str | None, audit: bool) -> None:
+    """Make a queue, or give it another policy. Raises TypesTaken, and changes nothing then."""
+    await ensure_job_types(connection, policy.job_types)
+    types = arrays.texts(policy.job_types)
+    async with connection.transaction():
+        await connection.roundtrip([(SQL["patient_locks"], ()), (SQL["lock_queues"], ())])
+        taken = await connection.fetch(SQL["types_of_other_queues"], (name, types))
+        if taken:
+            raise TypesTaken(cast(Any, taken))
+        text = _stored(policy).decode()
+        id = (await connection.fetch(SQL["put_queue"], (name, text)))[0][0]
+        await connection.fetch(SQL["assign_job_types"], (id, types))
+        await _changed(connection, "QUEUE_CHANGED", f"{name}: {text[:1000]}", actor, audit=audit)
+
+
+async def pause(connection: TrioConnection, name: str, paused: bool, *, actor: str | None, audit: bool) -> bool:
+    """Let nothing begin, or let it begin again; False: there is no such queue."""
+    async with connection.transaction():
+        await connection.roundtrip([(SQL["patient_locks"], ()), (SQL["lock_queues"], ())])
+        if not await connection.fetch(SQL["pause_queue"], (name, paused)):
+            return False
+        await _changed(connection, "QUEUE_PAUSED" if paused else "QUEUE_RESUMED", name, actor, audit=audit)
+    return True
+
+
+async def delete(connection: TrioConnection, name: str, *, actor: str | None, audit: bool) -> bool:
+    """Forget a queue: its jobs are free; False: there is none."""
+    async with connection.transaction():
+        await connection.roundtrip([(SQL["patient_locks"], ()), (SQL["lock_queues"], ())])
+        if not await connection.fetch(SQL["delete_queue"], (name,)):
+            return False
+        await _changed(connection, "QUEUE_DELETED", name, actor, audit=audit)
+    return True
+
+
+async def mark_keyed(connection: TrioConnection, job_types: Sequence[int]) -> None:
+    """Jobs of these types come with flow keys from now on."""
+    async with connection.transaction():
+        await connection.roundtrip([(SQL["patient_locks"], ()), (SQL["lock_queues"], ())])
+        await connection.fetch(SQL["mark_keyed"], (arrays.ints(job_types),))
+        await _changed(connection, "", "", None, audit=False)
+
+
+async def _changed(connection: TrioConnection, kind: str, detail: str, actor: str | None, *, audit: bool) -> None:
+    await connection.fetch(SQL["queues_changed"])
+    if audit:
+        await connection.fetch(SQL["audit_queue"], (kind, actor, detail))
+    await notify(connection, CHANGED)
+
+
+async def state(connection: TrioConnection, queue: QueueRow) -> State:
+    """How a queue stands."""
+    types = await job_type_ids(connection, queue.policy.job_types)
+    rows = await connection.fetch(SQL["queue_state"], (queue.id, arrays.ints(types.values())))
+    whole, by_key, waiting, oldest_s = cast(Any, rows[0])
+    running = whole if queue.policy.concurrency is not None else None
+    if running is None and queue.policy.concurrency_per_key is not None:
+        running = int(by_key or 0)
+    return State(running, waiting, oldest_s)
+
+
+async def keys(connection: TrioConnection, queue: QueueRow, limit: int) -> list[tuple[str, int, int]]:
+    """(flow key, running, waiting) of the keys with most under way, and of those first in line."""
+    types = await job_type_ids(connection, queue.policy.job_types)
+    rows = await connection.fetch(SQL["queue_keys"], (queue.id, arrays.ints(types.values()), limit))
+    return [cast(tuple[str, int, int], row) for row in rows]
+
+
+async def purge_slots(
+    connection: TrioConnection, after: tuple[int, str], limit: int
+) -> tuple[tuple[int, str], int] | None:
+    """Forget rows of slots that count nothing, of at most ``limit`` after one: the last one that was looked at, and how
+    many went; None: there are no more."""
+    rows = await connection.fetch(SQL["purge_slots"], (*after, limit))
+    if not rows:
+        return None
+    queue, key, count = cast(Any, rows[0])
+    return (queue, key), count

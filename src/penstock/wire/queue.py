@@ -1,0 +1,52 @@
+"""Queues: policies for the jobs of some types, as REST, the client and the settings file write them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.wire.noun import Answer
+
+
+class Rate(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """``limit`` attempts may begin in each ``period`` (an ISO 8601 duration), evenly; ``burst`` of them (by default
+    ``limit``) at once after a pause."""
+
+    limit: int
+    period: str = "PT1S"
+    burst: int | None = None
+
+
+class QueuePolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """What holds for the jobs of ``job_types``, all together and for those of each flow key. What is not given is not
+    limited. Keys take turns, those of ``weights`` several jobs at a time, unless ``fair`` is false."""
+
+    job_types: list[str]
+    paused: bool = False
+    concurrency: int | None = None
+    concurrency_per_key: int | None = None
+    rate: Rate | None = None
+    rate_per_key: Rate | None = None
+    fair: bool = True
+    weights: dict[str, int] = {}
+
+
+class QueueKey(Answer, frozen=True):
+    """A flow key of a queue: how many of its attempts are under way, where that is limited, and how many jobs wait, to
+    1,000."""
+
+    flow_key: str
+    running: int
+    waiting: int
+
+
+class Queue(Answer, frozen=True):
+    """A queue and its policy. Of one that was asked for by name also how it stands: ``running`` attempts, where their
+    number is limited, ``waiting`` jobs to 100,000, for how many seconds the first in line waits, and the flow keys with
+    most under way or first in line."""
+
+    name: str
+    policy: QueuePolicy
+    running: int | None = None
+    waiting: int | None = None
+    oldest_s: float | None = msgspec.field(default=None, name="oldestSeconds")
+    keys: list[QueueKey] | None = None
