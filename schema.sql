@@ -236,6 +236,7 @@ CREATE TABLE map_state (               -- how far a forEach is, by the token of 
   token_id    bigint NOT NULL,
   total       int NOT NULL,            -- items
   next        int NOT NULL,            -- the first that has not begun
+  done        int NOT NULL,
   failed      int NOT NULL,
   kept_bytes  int NOT NULL,            -- of what is collected
   PRIMARY KEY (instance_id, token_id)
@@ -286,6 +287,7 @@ CREATE TABLE history (
   output      jsonb,
   error_code  text,                    -- of the error with which it ended
   item        int,                     -- index of the item of a forEach
+  items       jsonb,                   -- of the whole of one: {"total", "completed", "failed", "running": 0}
   PRIMARY KEY (instance_id, pos)
 ) PARTITION BY RANGE (instance_id);      -- ids are ordered by time, and every statement names the instance
 CREATE TABLE history_other PARTITION OF history DEFAULT WITH (autovacuum_vacuum_insert_scale_factor = 0.5);

@@ -63,6 +63,7 @@ NOUNS = {
     "KeptMessage": (),
     "StepExecution": ("workflow.v1.StepExecution",),
     "Attempt": (),
+    "ItemCounts": (),
     "AuditRecord": (),
     "KeptSignal": (),
     "FailedJob": (),

@@ -14,7 +14,7 @@ from penstock.settings.secret import Secret
 from penstock.store import retention
 from penstock.testing.definitions import Json, definition, end, timer
 from penstock.testing.invariants import assert_invariants
-from penstock.wire.model import Job, Park
+from penstock.wire.model import ItemCounts, Job, Park
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number, variables_of
 from tests.engine.test_calls import settle
@@ -257,3 +257,27 @@ async def test_what_is_kept_of_a_failed_instance_goes_with_it(make_driver: MakeD
         removed = await retention.remove_instances(connection, [number(instance)])
     assert removed == [number(instance)]
     assert kept(driver) == [0, 0, 0]
+
+
+async def test_the_history_counts_the_items_of_a_step(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    instance = await begun(driver, prices(parallel=2, onError="COLLECT", until="${i == 2}"), [1, 2, 3, 4, 5])
+    for i, job in (await jobs(driver)).items():
+        await (driver.fail(job, "gone", retryable=False) if i == 0 else driver.complete(job, {"price": 1}))
+    history = [(item.item, item.status, item.items, item.attempt_number) for item in await driver.history(instance)]
+    assert history == [
+        (None, "RUNNING", ItemCounts(total=5, completed=1, failed=1, running=2), 1),
+        (0, "FAILED", None, 1),
+        (1, "COMPLETED", None, 1),
+        (2, "RUNNING", None, 1),
+        (3, "RUNNING", None, 1),
+    ]
+    waiting = await jobs(driver)
+    await driver.complete(waiting[2], {"price": 1})
+    history = [
+        (item.item, item.status, item.items) for item in await driver.history(instance) if item.step_id == "price"
+    ]
+    assert history[0] == (None, "COMPLETED", ItemCounts(total=5, completed=2, failed=1, running=0))
+    assert (history[-1][:2], len(history)) == ((3, "SKIPPED"), 5)
+    page = await driver.engine.standing.history(instance, None, 10, output=False)
+    assert [(item.item, item.items) for item in page.items if item.items is not None] == [(None, history[0][2])]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.client.builder import WorkflowBuilder, backoff, timer
+from penstock.client.builder import WorkflowBuilder, backoff, for_each, timer
 from penstock.core.parsing import parse_definition
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -74,6 +74,24 @@ def test_every_kind_of_step_is_accepted_by_the_engines_parser() -> None:
         "remind": None,
         "done": None,
     }
+
+
+def test_a_step_may_be_done_for_each_item_of_a_list() -> None:
+    each = for_each("${lines}", name="line", index="i", parallel=5, collect="${result.price}", into="prices")
+    flow = WorkflowBuilder("quotes")
+    flow.service_task("ask", "carrier.ask", for_each=each)
+    flow.user_task("sign", for_each=for_each("${people}", until="${result.no}", collect_errors=True))
+    flow.call("book", "booking", for_each=for_each("${lines}"))
+    flow.end()
+    document = flow.document()
+    steps = parse_definition(json.dumps(document).encode()).steps
+    assert document["steps"][0]["forEach"] == {
+        "items": "${lines}", "as": "line", "index": "i", "parallel": 5, "collect": "${result.price}", "into": "prices",
+    }  # fmt: skip
+    found = [step.for_each for step in steps if step.for_each is not None]
+    assert [(one.name, one.parallel, one.collects_errors) for one in found] == [
+        ("line", 5, False), ("item", 100, True), ("item", 100, False),
+    ]  # fmt: skip
 
 
 def test_a_step_that_leads_nowhere_unsaid_is_a_mistake() -> None:

@@ -2089,6 +2089,16 @@ export interface components {
             next?: string;
         };
         /**
+         * ItemCounts
+         * @description How many items a forEach has, and how they stand. The others are still to begin, or were skipped.
+         */
+        ItemCounts: {
+            total: number;
+            completed: number;
+            failed: number;
+            running: number;
+        };
+        /**
          * ItemOutcome
          * @description What became of one item of a batch report. `outcome` is `ok`, `already-completed`, `lease-lost`, `cancelled`,
          *         `not-found`, `invalid` (see `reason`) or `unavailable`.
@@ -2591,6 +2601,8 @@ export interface components {
             /** @description 1 to 100 of letters, digits, `_`, `.` and `-` (addition). */
             errorCode?: string;
             childInstanceId?: string;
+            item?: number;
+            items?: components["schemas"]["ItemCounts"];
             output?: unknown;
             outputBytes?: number;
         };
@@ -2718,6 +2730,19 @@ export interface components {
             retryOn?: string[];
             /** @description Errors with these codes are not tried again (addition). */
             noRetryOn?: string[];
+            /** @description Tasks and calls: done once for each item of a list (addition). */
+            forEach?: {
+                /** @description `${expression}` that gives the list. */
+                items: string;
+                as?: string;
+                index?: string;
+                parallel?: number;
+                collect?: string;
+                into?: string;
+                until?: string;
+                /** @enum {string} */
+                onError?: "FAIL" | "COLLECT";
+            };
             /** @description `END`: the instance's result, as `transformations` (addition). */
             output?: {
                 [key: string]: unknown;
@@ -2762,6 +2787,8 @@ export interface components {
             /** @description 1 to 100 of letters, digits, `_`, `.` and `-` (addition). */
             errorCode?: string;
             childInstanceId?: string;
+            item?: number;
+            items?: components["schemas"]["ItemCounts"];
         };
         /**
          * StepSkip

@@ -316,11 +316,12 @@ function Node({ step, x, y, width, height, far, state, note, running, selected, 
         event.preventDefault();
       }}
     >
-      <title>{`${name} (${step.type}${step.message ? `, message ${step.message.name}` : ""})`}</title>
+      <title>{`${name} (${step.type}${step.message ? `, message ${step.message.name}` : ""}${step.forEach ? `, for each of ${step.forEach.items}` : ""})`}</title>
       {selected && <rect className="halo" x="-5" y="-5" width={width + 10} height={height + 10} rx="13" />}
       <rect className="body" width={width} height={height} rx={step.type === "END" ? height / 2 : 9} />
       {tall && <rect className="chip" x="8" y={height / 2 - 14} width="28" height="28" rx="7" />}
       <path className="ico" transform={tall ? `translate(14 ${height / 2 - 8})` : `translate(12 ${height / 2 - 7}) scale(.875)`} d={step.message ? ENVELOPE : (ICON[step.type] ?? ICON.SERVICE_TASK)} />
+      {step.forEach && <path className="ico" transform={`translate(${width / 2} ${height - 8})`} d="M-3.500 0v5M0 0v5M3.500 0v5" />}
       {far ? (
         <FarName name={name} x={tall ? 48 : 36} middle={height / 2} wide={!tall} />
       ) : (

@@ -48,6 +48,28 @@ def on_error(target: str, *codes: str, variable: str | None = None) -> JsonObjec
     return _given(type="ERROR", errorCodes=list(codes) or None, errorVariable=variable, targetStepId=target)
 
 
+def for_each(
+    items: str,
+    *,
+    name: str | None = None,
+    index: str | None = None,
+    parallel: int | None = None,
+    collect: str | None = None,
+    into: str | None = None,
+    until: str | None = None,
+    collect_errors: bool = False,
+) -> JsonObject:
+    """What makes a step be done once for each item of a list: ``"${expression}"`` that gives it.
+
+    ``name`` (by default ``item``) and ``index`` are variables of each item; ``parallel`` of them are under way at once.
+    ``into`` becomes the list of what ``collect`` gives for each; once ``until`` is true the others are skipped. With
+    ``collect_errors`` an item that fails is an error in that list, and the others go on.
+    """
+    fields: JsonObject = {"items": items, "as": name, "index": index, "parallel": parallel, "collect": collect}
+    fields |= {"into": into, "until": until, "onError": "COLLECT" if collect_errors else None}
+    return _given(**fields)
+
+
 def backoff(initial: str, *, multiplier: float = 2.0, maximum: str | None = None, jitter: float = 0.2) -> JsonObject:
     """Pauses between the retries of a service task, as ISO 8601 durations."""
     return _given(initial=initial, multiplier=multiplier, max=maximum, jitter=jitter)
@@ -90,6 +112,7 @@ class WorkflowBuilder:
         timeout: str | None = None,
         retry_on: Sequence[str] = (),
         no_retry_on: Sequence[str] = (),
+        for_each: JsonObject | None = None,
         boundary: Sequence[JsonObject] = (),
         name: str | None = None,
         description: str | None = None,
@@ -97,6 +120,7 @@ class WorkflowBuilder:
         """A job for a worker. ``conditions`` (expression → step) come before ``then``, taken when none is true.
 
         Retries are for every failure, or for those with the codes ``retry_on`` only; never for ``no_retry_on``.
+        ``for_each``: a job for each item of a list (the function of that name makes it).
         """
         return self._add(
             _step(step_id, "SERVICE_TASK", name, description)
@@ -107,6 +131,7 @@ class WorkflowBuilder:
                 timeout=timeout,
                 retryOn=list(retry_on) or None,
                 noRetryOn=list(no_retry_on) or None,
+                forEach=for_each,
                 conditionalNextSteps=dict(conditions) if conditions else None,
                 boundaryEvents=list(boundary) or None,
             ),
@@ -122,6 +147,7 @@ class WorkflowBuilder:
         inputs: Mapping[str, Any] | None = None,
         outputs: Mapping[str, Any] | None = None,
         business_key: str | None = None,
+        for_each: JsonObject | None = None,
         then: NextStep = FOLLOWING,
         conditions: Mapping[str, str] | None = None,
         boundary: Sequence[JsonObject] = (),
@@ -142,6 +168,7 @@ class WorkflowBuilder:
                 input=None if inputs is None else dict(inputs),
                 output=dict(outputs) if outputs else None,
                 businessKey=business_key,
+                forEach=for_each,
                 conditionalNextSteps=dict(conditions) if conditions else None,
                 boundaryEvents=list(boundary) or None,
             ),
@@ -155,6 +182,7 @@ class WorkflowBuilder:
         then: NextStep = FOLLOWING,
         conditions: Mapping[str, str] | None = None,
         label: str | None = None,
+        for_each: JsonObject | None = None,
         boundary: Sequence[JsonObject] = (),
         name: str | None = None,
         description: str | None = None,
@@ -164,6 +192,7 @@ class WorkflowBuilder:
             _step(step_id, "USER_TASK", name, description)
             | _given(
                 jobType=label,
+                forEach=for_each,
                 conditionalNextSteps=dict(conditions) if conditions else None,
                 boundaryEvents=list(boundary) or None,
             ),

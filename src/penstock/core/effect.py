@@ -26,6 +26,7 @@ class HistoryRow(msgspec.Struct, frozen=True):
     output: bytes | None = None  # the variable delta, a JSON object
     code: str | None = None  # of the error with which it ended
     item: int | None = None  # of a forEach
+    items: bytes | None = None  # of the whole of one: how many there are, and became what
 
 
 class Timer(msgspec.Struct, frozen=True):
@@ -107,6 +108,7 @@ class MapState(msgspec.Struct):
 
     total: int
     next: int = 0  # the first item that has not begun
+    done: int = 0
     failed: int = 0
     kept_bytes: int = 0  # of what is collected
 

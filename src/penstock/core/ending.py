@@ -63,7 +63,7 @@ class Ending(Items):
                 reason, code = failed.reason, failed.code
             else:
                 self.close(token, HistoryKind.FAILED, worker=worker, reason=reason, code=code)
-                self.item_over(token, kept, failed=True)
+                self.item_over(token, kept, HistoryKind.FAILED)
                 return
         if whole is not token:
             self.close(whole, HistoryKind.FAILED, reason=reason, code=code)
@@ -86,7 +86,7 @@ class Ending(Items):
             self.fail(token, failed.reason, failed.code, worker=worker)
             return
         self.close(token, kind, worker=worker, reason=reason)
-        self.item_over(token, kept, enough=enough)
+        self.item_over(token, kept, kind, enough=enough)
 
     def end_instance(
         self, status: InstanceStatus, reason: str | None, culprit: Token | None = None, code: str | None = None

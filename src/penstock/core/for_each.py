@@ -8,7 +8,7 @@ is kept, as a row of its own, and gathered once when all are done. Pure; `advanc
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
+from functools import cached_property, partial
 from typing import Final, NamedTuple, cast
 
 import msgspec
@@ -72,6 +72,21 @@ class Items(Evaluator):
     """An `Evaluator` that knows the items of forEach steps."""
 
     _begun = 0  # items, in this advance
+
+    @cached_property
+    def _ended(self) -> dict[int, MapState]:
+        """Those that this advance has ended, by token."""
+        return {}
+
+    def items_counted(self, token: Token) -> bytes | None:
+        if not self.is_map(token):
+            return None
+        maps = self._maps()
+        state = self._ended.get(token.id) or maps.states.get(token.id) or self.inputs.maps.get(token.id)
+        if state is None:  # it had no list
+            return None
+        counts = {"total": state.total, "completed": state.done, "failed": state.failed, "running": 0}
+        return msgspec.json.encode(counts)
 
     def whole(self, token: Token) -> Token:
         """Of an item the token of its forEach; any other token itself."""
@@ -150,6 +165,7 @@ class Items(Evaluator):
         """All that is kept of it goes."""
         maps = self._maps()
         if whole.id in maps.begun or (whole.id in self.inputs.maps and whole.id not in maps.ended):
+            self._ended[whole.id] = self._state(whole)
             maps.end(whole.id)
         whole.pending = whole.arrived = 0
 
@@ -177,8 +193,7 @@ class Items(Evaluator):
         if each.until is None:
             return kept, False
         running = whole.pending - whole.arrived - 1
-        completed = state.next - state.failed - running
-        scope["items"] = {"total": state.total, "completed": completed, "failed": state.failed, "running": running}
+        scope["items"] = {"total": state.total, "completed": state.done + 1, "failed": state.failed, "running": running}
         enough = self.evaluate(step, each.until, scope)
         if not isinstance(enough, bool):
             raise StepFailed(f"step '{step.id}': until `{each.until.source}` gave {shown(enough)}, not true or false")
@@ -193,14 +208,15 @@ class Items(Evaluator):
         self._check_room(self.definition.steps[token.step], self._state(whole), kept)
         return kept
 
-    def item_over(self, token: Token, kept: bytes | None, *, enough: bool = False, failed: bool = False) -> None:
-        """An item was closed: its token goes on with the next one, or the step is done."""
+    def item_over(self, token: Token, kept: bytes | None, kind: HistoryKind, *, enough: bool = False) -> None:
+        """An item was closed so: its token goes on with the next one, or the step is done."""
         whole = self.whole(token)
         state = self._state(whole)
         if kept is not None and token.item is not None:
             self._maps().results[whole.id, token.item] = kept
             state.kept_bytes += len(kept)
-        state.failed += failed
+        state.done += kind is HistoryKind.COMPLETED
+        state.failed += kind is HistoryKind.FAILED
         whole.pending -= 1
         self.mark_changed(whole)
         if enough:

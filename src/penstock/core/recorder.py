@@ -213,8 +213,13 @@ class Recorder:
             output=output,
             code=code,
             item=token.item,
+            items=self.items_counted(token),
         )
         self.out.history.append(row)
+
+    def items_counted(self, token: Token) -> bytes | None:
+        """Of the whole of a forEach; `Items` knows."""
+        return None
 
     def queue(self, token: Token, step: Step) -> None:
         assert step.job_type is not None

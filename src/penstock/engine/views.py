@@ -15,7 +15,7 @@ from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.variables import without
 from penstock.store import instances as store
 from penstock.store.connection import TrioConnection
-from penstock.wire.model import Attempt, Instance, StepExecution
+from penstock.wire.model import Attempt, Instance, ItemCounts, StepExecution
 from penstock.wire.noun import Answer, raw
 
 LEFT_OUT: Any = msgspec.UNSET
@@ -160,7 +160,8 @@ def history_items(id: int, loaded: LoadedDefinition, rows: Sequence[store.Histor
         closing = next((part for part in parts if part.kind is not None and part.kind < 10), None)
         current = closing or parts[-1]
         step = steps[current.step]
-        entered[current.step] = entered.get(current.step, 0) + 1
+        if current.item is None or current.step not in entered:  # the items of one entry are no entries
+            entered[current.step] = entered.get(current.step, 0) + 1
         kind = None if closing is None or closing.kind is None else HistoryKind(closing.kind)
         reason = None
         if closing is not None and kind is not HistoryKind.COMPLETED:
@@ -180,6 +181,8 @@ def history_items(id: int, loaded: LoadedDefinition, rows: Sequence[store.Histor
                 error_code=None if closing is None else closing.code,
                 attempts=attempts,
                 child_instance_id=None if current.child is None else ids.show_instance(current.child),
+                item=current.item,
+                items=None if current.items is None else msgspec.json.decode(current.items, type=ItemCounts),
             )
         )
     return items

@@ -114,6 +114,7 @@ REQUIRED: Final[Mapping[str, Sequence[str]]] = {
     "PublishBody": ("name", "correlationKey"),
     # Of answers, whose classes clients share and so have a default for everything. A summary has no variables.
     "Attempt": ("attempt", "status"),
+    "ItemCounts": ("total", "completed", "failed", "running"),
     "BeatOutcome": ("jobId", "outcome"),
     "ItemOutcome": ("jobId", "outcome"),
     "DefinitionSummary": ("id", "version", "name", "uploadedAt"),

@@ -173,6 +173,21 @@ _STEP: Final[Schema] = {
         "retryBackoff": {"type": "object", "description": "`initial`, `multiplier`, `max`, `jitter` (addition)."},
         "retryOn": {**_CODES, "description": "Only errors with these codes are tried again (addition)."},
         "noRetryOn": {**_CODES, "description": "Errors with these codes are not tried again (addition)."},
+        "forEach": {
+            "type": "object",
+            "properties": {
+                "items": {"type": "string", "description": "`${expression}` that gives the list."},
+                "as": {"type": "string"},
+                "index": {"type": "string"},
+                "parallel": {"type": "integer", "minimum": 1, "maximum": 1000},
+                "collect": {"type": "string"},
+                "into": {"type": "string"},
+                "until": {"type": "string"},
+                "onError": {"type": "string", "enum": ["FAIL", "COLLECT"]},
+            },
+            "required": ["items"],
+            "description": "Tasks and calls: done once for each item of a list (addition).",
+        },
         "output": {
             "type": "object",
             "additionalProperties": True,

@@ -103,7 +103,7 @@ def write(outcomes: Iterable[tuple[Effects, bool]], add: Callable[..., None], va
         elif maps is not None:
             ended += [(id, token) for token in maps.ended]
             for token, state in maps.states.items():
-                rest = (state.next, state.failed, state.kept_bytes)
+                rest = (state.next, state.done, state.failed, state.kept_bytes)
                 if token in maps.begun:
                     begun.append((id, token, state.total, *rest))
                 else:
@@ -113,9 +113,9 @@ def write(outcomes: Iterable[tuple[Effects, bool]], add: Callable[..., None], va
             collected += [(id, *key, value) for key, value in maps.results.items()]
     add("remove_maps", over, ints)
     add("end_maps", ended, ints, ints)
-    add("begin_maps", begun, ints, ints, ints, ints, ints, ints)
+    add("begin_maps", begun, ints, ints, ints, ints, ints, ints, ints)
     add("insert_items", items, ints, ints, ints, variables)
-    add("update_maps", changed, ints, ints, ints, ints, ints)
+    add("update_maps", changed, ints, ints, ints, ints, ints, ints)
     add("update_items", told, ints, ints, ints, variables)
     add(
         "insert_map_results",

@@ -395,11 +395,11 @@ def _history(changes: Sequence[Change], now: datetime, add: Add, *, audit: bool,
     ints, texts, times = arrays.ints, arrays.texts, arrays.times
     rows = [
         (change.effects.instance.id, h.position, h.token_id, h.seq, h.started_at, h.ended_at, h.claimed_at, h.attempt,
-         h.step, h.kind, h.worker, h.reason, h.output, h.code, h.item)
+         h.step, h.kind, h.worker, h.reason, h.output, h.code, h.item, h.items)
         for change in changes for h in change.effects.history
     ]  # fmt: skip
     add("insert_history", rows, ints, ints, ints, ints, times, times, times, ints, ints, ints, texts, texts,
-        partial(arrays.sealed, vault=vault), texts, ints)  # fmt: skip
+        partial(arrays.sealed, vault=vault), texts, ints, arrays.documents)  # fmt: skip
     if audit:
         records = [
             (now, change.effects.instance.id, a.token_id, a.step, a.kind, a.actor, a.detail)

@@ -101,6 +101,10 @@ class HistoryEntry(NamedTuple):
     code: str | None
     child: int | None
     """The instance that this call waits for, or waited for last."""
+    item: int | None
+    """Of a forEach."""
+    items: str | None
+    """Of the whole of one: how many there are, and became what; JSON."""
 
 
 async def start_fast(connection: TrioConnection, items: Sequence[FastStart], *, to_outbox: bool = False) -> list[Begun]:

@@ -123,7 +123,7 @@ async def children(connection: TrioConnection, instance: int, most: int) -> list
 
 def _entry(row: Any) -> HistoryEntry:
     """Between a row of history and its child stand what it wrote, and the size of that."""
-    fields: Any = (*row[:12], row[14])
+    fields: Any = (*row[:12], *row[14:])
     return HistoryEntry(*fields)
 
 

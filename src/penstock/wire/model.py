@@ -287,6 +287,15 @@ class Attempt(Answer, frozen=True):
     error_code: str | None = None
 
 
+class ItemCounts(Answer, frozen=True):
+    """How many items a forEach has, and how they stand. The others are still to begin, or were skipped."""
+
+    total: int
+    completed: int
+    failed: int
+    running: int
+
+
 class StepExecution(Answer, frozen=True):
     """One entry into a step. `attempt_number`: how often the step was entered in this instance, up to this entry;
     retries are in `attempts`.
@@ -325,6 +334,8 @@ class StepExecution(Answer, frozen=True):
     attempts: list[Attempt] = []  # noqa: RUF012 - msgspec makes a new one each time
     error_code: str | None = None
     child_instance_id: str | None = None
+    item: int | None = None
+    items: ItemCounts | None = None
 
 
 class AuditRecord(Answer, frozen=True):

@@ -2,6 +2,7 @@
 
 -- forEach: which item an execution was for, and which a token is for.
 ALTER TABLE history ADD COLUMN item int;
+ALTER TABLE history ADD COLUMN items jsonb;
 ALTER TABLE token ADD COLUMN item int;
 
 -- Search attributes: variables by which the instances of definitions that declare them are found. No row for others.
@@ -152,6 +153,7 @@ CREATE TABLE map_state (               -- how far a forEach is, by the token of 
   token_id    bigint NOT NULL,
   total       int NOT NULL,            -- items
   next        int NOT NULL,            -- the first that has not begun
+  done        int NOT NULL,
   failed      int NOT NULL,
   kept_bytes  int NOT NULL,            -- of what is collected
   PRIMARY KEY (instance_id, token_id)

@@ -3,7 +3,7 @@
 
 -- name: read_maps
 -- Of the instances $1.
-SELECT m.instance_id, m.token_id, m.total, m.next, m.failed, m.kept_bytes FROM map_state m
+SELECT m.instance_id, m.token_id, m.total, m.next, m.done, m.failed, m.kept_bytes FROM map_state m
 WHERE m.instance_id = ANY($1::bigint[])
 
 -- name: read_items
@@ -31,17 +31,18 @@ WHERE t.id = ANY($1::bigint[])
 SELECT r.item, r.value::text FROM map_result r WHERE r.instance_id = $1::bigint AND r.token_id = $2::bigint
 
 -- name: begin_maps
-INSERT INTO map_state (instance_id, token_id, total, next, failed, kept_bytes)
-SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::int[], $5::int[], $6::int[])
+INSERT INTO map_state (instance_id, token_id, total, next, done, failed, kept_bytes)
+SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::int[], $5::int[], $6::int[], $7::int[])
 
 -- name: insert_items
 INSERT INTO item_vars (instance_id, token_id, item, vars)
 SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::jsonb[])
 
 -- name: update_maps
--- $1 instance $2 token $3 next $4 failed $5 bytes
-UPDATE map_state m SET next = u.next, failed = u.failed, kept_bytes = u.kept_bytes
-FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::int[], $5::int[]) AS u(instance_id, token_id, next, failed, kept_bytes)
+-- $1 instance $2 token $3 next $4 done $5 failed $6 bytes
+UPDATE map_state m SET next = u.next, done = u.done, failed = u.failed, kept_bytes = u.kept_bytes
+FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::int[], $5::int[], $6::int[])
+  AS u(instance_id, token_id, next, done, failed, kept_bytes)
 CROSS JOIN LATERAL (
   SELECT o.ctid FROM map_state o WHERE o.instance_id = u.instance_id AND o.token_id = u.token_id OFFSET 0) old
 WHERE m.ctid = old.ctid

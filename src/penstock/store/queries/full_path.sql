@@ -139,6 +139,6 @@ WHERE p.instance_id = d.instance_id AND p.token_id = d.token_id
 
 -- name: insert_history
 INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker,
-  reason, output, error_code, item)
+  reason, output, error_code, item, items)
 SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::timestamptz[], $6::timestamptz[],
-  $7::timestamptz[], $8::int[], $9::smallint[], $10::smallint[], $11::text[], $12::text[], $13::jsonb[], $14::text[], $15::int[])
+  $7::timestamptz[], $8::int[], $9::smallint[], $10::smallint[], $11::text[], $12::text[], $13::jsonb[], $14::text[], $15::int[], $16::jsonb[])

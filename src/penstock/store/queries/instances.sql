@@ -214,7 +214,8 @@ SELECT count(*) FROM history WHERE instance_id = $1::bigint
 -- execution of its own here, named by the position of the row that holds it. An open one has the time of its claim
 -- while somebody has the job.
 SELECT h.token_id, x.seq, x.step, h.kind, x.started_at, h.ended_at, x.claimed_at, x.attempt, x.worker, h.reason, h.pos,
-  CASE WHEN x.seq = h.seq THEN h.error_code END, (SELECT c.id FROM called c WHERE c.token_id = h.token_id AND c.seq = x.seq)
+  CASE WHEN x.seq = h.seq THEN h.error_code END, (SELECT c.id FROM called c WHERE c.token_id = h.token_id AND c.seq = x.seq),
+  CASE WHEN x.seq = h.seq THEN h.item END, CASE WHEN x.seq = h.seq THEN h.items::text END
 FROM history h CROSS JOIN LATERAL (
   SELECT h.seq, h.step, h.started_at, h.claimed_at, h.attempt, h.worker
   UNION ALL
@@ -222,8 +223,12 @@ FROM history h CROSS JOIN LATERAL (
 WHERE h.instance_id = $1::bigint
 UNION ALL
 SELECT t.id, t.seq, t.step, NULL, t.entered_at, NULL, CASE WHEN t.state IN (1 /* LOCKED */, 5 /* DISPATCHED */) THEN t.claimed_at END, t.attempt,
-  t.claimed_by, NULL, NULL, NULL, (SELECT c.id FROM called c WHERE c.token_id = t.id AND c.seq = t.seq)
-FROM token t WHERE (t.id = $1::bigint OR (t.instance_id = $1::bigint AND t.id <> t.instance_id)) AND t.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */, 7 /* CALLED */)
+  t.claimed_by, NULL, NULL, NULL, (SELECT c.id FROM called c WHERE c.token_id = t.id AND c.seq = t.seq), t.item,
+  (SELECT jsonb_build_object('total', m.total, 'completed', m.done, 'failed', m.failed, 'running', t.pending - t.arrived)::text
+    FROM map_state m WHERE t.state = 3 /* FORKED */ AND m.instance_id = $1::bigint AND m.token_id = t.id)
+FROM token t WHERE (t.id = $1::bigint OR (t.instance_id = $1::bigint AND t.id <> t.instance_id))
+  AND (t.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */, 7 /* CALLED */)
+    OR t.state = 3 /* FORKED */ AND EXISTS (SELECT FROM map_state m WHERE m.instance_id = $1::bigint AND m.token_id = t.id))
 ORDER BY 2, 11 NULLS LAST
 
 -- name: definition_of

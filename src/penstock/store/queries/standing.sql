@@ -54,14 +54,17 @@ SELECT id FROM instance WHERE parent_id = $1::bigint ORDER BY id DESC LIMIT $2::
 WITH open AS MATERIALIZED (
   SELECT t.* FROM token t
   WHERE (t.id = $1::bigint OR (t.instance_id = $1::bigint AND t.id <> t.instance_id))
-    AND t.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */, 7 /* CALLED */)
+    AND (t.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */, 7 /* CALLED */)
+      OR t.state = 3 /* FORKED */ AND EXISTS (SELECT FROM map_state m WHERE m.instance_id = $1::bigint AND m.token_id = t.id))
   ORDER BY t.seq LIMIT 200)
 SELECT t.id, t.seq, t.step, NULL, t.entered_at, NULL, CASE WHEN t.state IN (1 /* LOCKED */, 5 /* DISPATCHED */) THEN t.claimed_at END,
-  t.attempt, t.claimed_by, NULL, NULL, NULL, NULL, NULL, (SELECT c.id FROM called c WHERE c.token_id = t.id AND c.seq = t.seq)
+  t.attempt, t.claimed_by, NULL, NULL, NULL, NULL, NULL, (SELECT c.id FROM called c WHERE c.token_id = t.id AND c.seq = t.seq),
+  t.item, (SELECT jsonb_build_object('total', m.total, 'completed', m.done, 'failed', m.failed, 'running', t.pending - t.arrived)::text
+    FROM map_state m WHERE t.state = 3 /* FORKED */ AND m.instance_id = $1::bigint AND m.token_id = t.id)
 FROM open t
 UNION ALL
 SELECT h.token_id, h.seq, h.step, h.kind, h.started_at, h.ended_at, h.claimed_at, h.attempt, h.worker, h.reason, h.pos,
-  h.error_code, NULL, NULL, NULL
+  h.error_code, NULL, NULL, NULL, h.item, NULL
 FROM open t CROSS JOIN LATERAL (
   SELECT h.* FROM history h WHERE h.instance_id = $1::bigint AND h.pos > t.seq ORDER BY h.pos DESC LIMIT 200) h
 WHERE t.attempt > 0 AND h.token_id = t.id AND h.seq = t.seq AND h.kind >= 10
@@ -77,14 +80,15 @@ SELECT h.token_id, x.seq, x.step, h.kind, x.started_at, h.ended_at, x.claimed_at
   CASE WHEN $4::boolean AND x.seq = h.seq AND pg_column_size(h.output) <= $5::int AND octet_length(h.output::text) <= $5::int
     THEN h.output::text END,
   CASE WHEN $4::boolean AND x.seq = h.seq THEN pg_column_size(h.output) END,
-  (SELECT c.id FROM called c WHERE c.token_id = h.token_id AND c.seq = x.seq)
+  (SELECT c.id FROM called c WHERE c.token_id = h.token_id AND c.seq = x.seq),
+  CASE WHEN x.seq = h.seq THEN h.item END, CASE WHEN x.seq = h.seq THEN h.items::text END
 FROM closed h CROSS JOIN LATERAL (
   SELECT h.seq, h.step, h.started_at, h.claimed_at, h.attempt, h.worker
   UNION ALL
   SELECT h.pos, h.end_step, h.ended_at, NULL, 0, NULL WHERE h.end_step IS NOT NULL) x
 UNION ALL
 SELECT a.token_id, a.seq, a.step, a.kind, a.started_at, a.ended_at, a.claimed_at, a.attempt, a.worker, a.reason, a.pos,
-  a.error_code, NULL, NULL, NULL
+  a.error_code, NULL, NULL, NULL, a.item, NULL
 FROM closed c CROSS JOIN LATERAL (
   SELECT h.* FROM history h WHERE h.instance_id = $1::bigint AND h.pos > c.seq AND h.pos < c.pos ORDER BY h.pos DESC LIMIT 200) a
 WHERE (c.attempt > 1 OR c.kind <> 1 /* COMPLETED */) AND a.token_id = c.token_id AND a.seq = c.seq AND a.kind >= 10
