@@ -9,7 +9,7 @@ import trio
 
 from penstock.errors import BadRequest, Conflict, NotFound
 from penstock.testing.definitions import definition, end, linear, service
-from penstock.wire.model import Job
+from penstock.wire.model import Job, JobRef, Park
 from penstock.wire.queue import QueuePolicy, Rate
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
@@ -87,8 +87,6 @@ async def test_an_unfair_queue_is_first_in_first_out(driver: Driver) -> None:
     "end_attempt", ["complete", "fail for good", "retry", "back off", "release", "expire", "cancel", "park"]
 )
 async def test_whatever_ends_an_attempt_frees_its_slot(driver: Driver, end_attempt: str) -> None:
-    from penstock.wire.model import JobRef, Park
-
     step = service("a", "end", retryCount=3)
     if end_attempt == "back off":
         step["retryBackoff"] = {"initial": "PT1H"}

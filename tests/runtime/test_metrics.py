@@ -28,6 +28,7 @@ from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.supervise import forever
 from penstock.testing.definitions import definition, end, fork, linear, timer
 from penstock.wire.model import Completion, Failure, Heartbeat
+from penstock.wire.queue import QueuePolicy
 from tests.dispatch.conftest import KafkaDriver, kafka, make_kafka
 from tests.dispatch.fake_producer import ACKED, NO_TOPIC, TOO_LARGE, UNKNOWN
 from tests.dispatch.test_deadlines import sweep
@@ -236,6 +237,19 @@ async def test_job_timeouts(driver: Driver, kafka: KafkaDriver) -> None:
     growth = Growth(kafka)
     assert await sweep(kafka, 1_801) >= 1
     assert growth.of("engine_job_timeout_total") >= 1
+
+
+@drives("penstock_flow_claim_seconds", "Claims of jobs that wait for turns")
+@drives("penstock_flow_overruns", "Late heartbeats that took their places in a queue back, full or not")
+async def test_queues(driver: Driver) -> None:
+    await driver.engine.queues.put("q", QueuePolicy(["work"], concurrency=1))
+    await driver.run(linear(1))
+    growth = Growth(driver)
+    job = await driver.one("work", wait=0)
+    assert growth.of("penstock_flow_claim_seconds_count") == 1
+    assert await sweep(driver, 31) == 1
+    await driver.heartbeat(job)
+    assert growth.of("penstock_flow_overruns_total") == 1
 
 
 PICKUP, FIRST_LOCK = "engine_job_pickup_latency_seconds", "workflow_engine_job_poll_latency_seconds"

@@ -29,6 +29,7 @@ from penstock.store.database import Database
 from penstock.store.schema import SCHEMA_VERSION, schema_sql
 from penstock.testing.definitions import definition, end, linear, service, timer
 from penstock.wire.model import Park
+from penstock.wire.queue import QueuePolicy, Rate
 from tests.engine import runs
 from tests.engine.driver import Driver
 from tests.postgres import Server, apply_schema, run_directory, shared_server
@@ -159,6 +160,11 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
     await driver.upload(definition(wait("w", message=message), end(), definition_id="message"))
     await driver.start("message", {"order": 7})
     await driver.publish("paid", "8", {"sum": 3}, message_id="early")
+    await driver.upload(linear(1, definition_id="limited", job_type="limited"))
+    await driver.engine.queues.put("limits", QueuePolicy(["limited"], concurrency=2, rate_per_key=Rate(1, "PT1H")))
+    for number in range(3):
+        await driver.start("limited", business_key=f"limited-{number}", flow_key=f"tenant-{number % 2}", priority=2)
+    await driver.one("limited", lease=3600)
     made = await driver.engine.bulk.create(BulkRequest(action="cancel", filter=BulkFilter(business_key="cancelled")))
     await driver.engine.bulk.step()
     assert (await driver.engine.bulk.get(made.id)).state == "DONE"

@@ -233,10 +233,11 @@ class Ready(NamedTuple):
 async def probe_ready(
     connection: TrioConnection, job_types: Sequence[int], limit: int, floors: Mapping[int, Floor] = NO_FLOORS
 ) -> list[Ready]:
-    """How many jobs wait per type, at most ``limit``."""
+    """How many jobs wait per type, at most ``limit``; types with none are left out."""
     priorities, places = _from(floors, job_types)
     params = (arrays.ints(job_types), limit, priorities, places)
-    return [Ready(*cast(Any, row)) for row in await connection.fetch(SQL["probe_ready"], params)]
+    found = [Ready(*cast(Any, row)) for row in await connection.fetch(SQL["probe_ready"], params)]
+    return [row for row in found if row.waiting or row.flows]
 
 
 async def claim(

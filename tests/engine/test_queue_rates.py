@@ -1,0 +1,75 @@
+"""Rates of queues, on a clock of the test's: how many attempts begin in any period, and how evenly."""
+
+from __future__ import annotations
+
+import trio
+
+from penstock.testing.definitions import linear
+from penstock.wire.model import JobRef
+from penstock.wire.queue import QueuePolicy, Rate
+from tests.engine.driver import Driver
+
+
+async def limited(driver: Driver, policy: QueuePolicy, *keys: str | None) -> None:
+    driver.clock.stop()
+    await driver.upload(linear(1))
+    await driver.engine.queues.put("api", policy)
+    for key in keys:
+        await driver.start("linear", flow_key=key)
+
+
+async def begin(driver: Driver, *, after: float = 0.0) -> int:
+    """How many jobs a poll gets when so much time has passed."""
+    driver.clock.advance(after)
+    driver.engine.polls.claims.turns.open(["work"])
+    return len(await driver.poll("work", n=100))
+
+
+async def test_a_rate_lets_a_burst_begin_and_then_so_many(driver: Driver) -> None:
+    await limited(driver, QueuePolicy(["work"], rate=Rate(10, "PT1S")), *[None] * 40)
+    assert await begin(driver) == 10
+    assert await begin(driver) == 0
+    assert await begin(driver, after=0.25) == 2
+    assert await begin(driver, after=0.25) == 3  # half a job was left over
+    assert await begin(driver, after=60.0) == 10  # no more than a burst, however long nobody asked
+
+
+async def test_a_burst_of_one_spaces_attempts_evenly(driver: Driver) -> None:
+    await limited(driver, QueuePolicy(["work"], rate=Rate(60, "PT1M", 1)), *[None] * 5)
+    began = [await begin(driver, after=0.5) for _ in range(8)]
+    assert began == [1, 0, 1, 0, 1, 0, 1, 0]
+
+
+async def test_each_key_has_its_own_rate(driver: Driver) -> None:
+    await limited(driver, QueuePolicy(["work"], rate_per_key=Rate(2, "PT1M")), *["a"] * 5, *["b"] * 3, None, None)
+    assert await begin(driver) == 6
+    assert await begin(driver) == 0
+    assert await begin(driver, after=30.0) == 2
+    assert driver.rows("SELECT flow_key, count(*) FROM ready_flow GROUP BY 1 ORDER BY 1") == [("a", 2)]
+
+
+async def test_a_retry_and_a_job_given_back_count_again(driver: Driver) -> None:
+    await limited(driver, QueuePolicy(["work"], rate=Rate(2, "PT1M")), None)
+    job = await driver.one("work", wait=0)
+    await driver.engine.jobs.release_many([JobRef(job_id=job.id, attempt=job.attempt, worker_id=job.worker_id or "")])
+    assert await begin(driver) == 1
+    assert await driver.expire(31.0) == 1
+    assert await begin(driver) == 1  # half a minute brought one
+
+
+async def test_a_rate_and_a_limit_hold_together(driver: Driver) -> None:
+    policy = QueuePolicy(["work"], concurrency=3, rate=Rate(5, "PT1S"), concurrency_per_key=2, rate_per_key=Rate(1))
+    await limited(driver, policy, *["a"] * 4, *["b"] * 4, "c", "d")
+    assert await begin(driver) == 3
+    assert driver.rows("SELECT running FROM slot WHERE flow_key = ''") == [(3,)]
+    await driver.engine.queues.put("api", QueuePolicy(["work"], rate=Rate(5, "PT1S")))
+    assert await begin(driver) == 2
+
+
+async def test_what_a_rate_keeps_back_is_looked_for_in_time(driver: Driver) -> None:
+    await limited(driver, QueuePolicy(["work"], rate=Rate(1, "PT0.05S")), None, None)
+    turns = driver.engine.polls.claims.turns
+    assert len(await driver.poll("work")) == 1
+    assert await driver.poll("work") == []
+    assert not turns.is_open("work")
+    assert turns.next_open_at(["work"]) - trio.current_time() < 0.06
