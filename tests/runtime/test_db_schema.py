@@ -9,7 +9,7 @@ import trio
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from penstock.durable.local import open_engine
+from penstock.durable.own_engine import open_engine
 from penstock.engine.engine import Engine
 from penstock.runtime import migrate
 from penstock.settings import Secret, Settings
@@ -33,7 +33,7 @@ def execute(dsn: str, text: str) -> None:
 
 
 async def test_an_engine_finds_the_schema_that_a_program_made(empty_database_dsn: str):
-    async with open_engine(empty_database_dsn, serves=True, migrate=True) as (engine, _):
+    async with open_engine(empty_database_dsn, serves=True, migrate=True) as (engine, _, _):
         await engine.ready()
     assert schemas(empty_database_dsn) == ["penstock"]
     assert await trio.to_thread.run_sync(migrate.run, Settings(postgres_dsn=Secret(empty_database_dsn))) == 0
@@ -42,7 +42,7 @@ async def test_an_engine_finds_the_schema_that_a_program_made(empty_database_dsn
 
 async def test_a_program_finds_the_schema_that_an_engine_made(empty_database_dsn: str):
     assert await trio.to_thread.run_sync(migrate.run, Settings(postgres_dsn=Secret(empty_database_dsn))) == 0
-    async with open_engine(empty_database_dsn, serves=True, migrate=False) as (engine, _):
+    async with open_engine(empty_database_dsn, serves=True, migrate=False) as (engine, _, _):
         await engine.ready()
     assert schemas(empty_database_dsn) == ["penstock"]
 
@@ -51,7 +51,7 @@ async def test_programs_use_an_installation_in_public(empty_database_dsn: str):
     in_public = Settings(postgres_dsn=Secret(empty_database_dsn), db_schema="public")
     assert await trio.to_thread.run_sync(migrate.run, in_public) == 0
     assert await placed(empty_database_dsn, None) == empty_database_dsn
-    async with open_engine(empty_database_dsn, serves=True, migrate=True) as (engine, _):
+    async with open_engine(empty_database_dsn, serves=True, migrate=True) as (engine, _, _):
         await engine.ready()
     assert schemas(empty_database_dsn) == ["public"]
 
@@ -97,9 +97,9 @@ async def holders(engine: Engine) -> dict[int, int]:
 
 async def test_two_installations_in_one_database_do_not_meet(empty_database_dsn: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WE_DB_SCHEMA", "one")
-    async with open_engine(empty_database_dsn, serves=True, migrate=True) as (first, _):
+    async with open_engine(empty_database_dsn, serves=True, migrate=True) as (first, _, _):
         monkeypatch.setenv("WE_DB_SCHEMA", "two")
-        async with open_engine(empty_database_dsn, serves=True, migrate=True) as (second, _):
+        async with open_engine(empty_database_dsn, serves=True, migrate=True) as (second, _, _):
             with trio.fail_after(30):
                 while not {first.ids.number, second.ids.number} <= (held := await holders(first)).keys():
                     await trio.lowlevel.checkpoint()
@@ -149,5 +149,5 @@ async def test_a_program_changes_no_database_without_permission(empty_database_d
     assert schemas(empty_database_dsn) == []
     async with open_engine(empty_database_dsn, serves=True, migrate=True):
         pass
-    async with open_engine(empty_database_dsn, serves=True, migrate=False) as (engine, _):
+    async with open_engine(empty_database_dsn, serves=True, migrate=False) as (engine, _, _):
         await engine.ready()

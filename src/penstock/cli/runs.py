@@ -153,6 +153,14 @@ def save(
     typer.echo(f"{file}: {len(saved.records):,} records of {saved.workflow}@{saved.version}")
 
 
+@app.command(name="step-table")
+def step_table() -> None:
+    """Print the table that `@step.transaction(at=…)` needs in a database that is not Penstock's."""
+    from penstock.durable.transaction import STEP_TABLE
+
+    typer.echo(STEP_TABLE + ";")
+
+
 @app.command()
 def journal(id: IdArgument, at: AtOption = None) -> None:
     """The records of a run, oldest first, a JSON object each."""
@@ -173,7 +181,8 @@ def ask(at: str | None, call: Callable[[LocalRuns], Awaitable[T]], owner: str = 
     """The answer of the runs on the database, of the App with the name ``owner``; an error is told in a line."""
     from penstock.client.errors import ClientError
     from penstock.durable.app import run_ungrouped
-    from penstock.durable.local import LocalRuns, find_database, open_engine
+    from penstock.durable.local import LocalRuns
+    from penstock.durable.own_engine import find_database, open_engine
     from penstock.errors import PenstockError
     from penstock.log import configure_logging
     from penstock.store.database import DatabaseError, first_line
@@ -181,7 +190,7 @@ def ask(at: str | None, call: Callable[[LocalRuns], Awaitable[T]], owner: str = 
     configure_logging("error")
 
     async def ask() -> T:
-        async with open_engine(find_database(at), serves=False, migrate=False) as (engine, _):
+        async with open_engine(find_database(at), serves=False, migrate=False) as (engine, _, _):
             return await call(LocalRuns(engine, owner))
 
     try:

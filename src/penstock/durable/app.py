@@ -238,11 +238,12 @@ class App:
         self.claim()
         if self._runs is not None:
             raise RuntimeError("this app is in use already")
-        from penstock.durable.local import LocalBackend, LocalRuns, find_database, open_engine
+        from penstock.durable.local import LocalBackend, LocalRuns
+        from penstock.durable.own_engine import find_database, open_engine
 
         dsn, serves = find_database(self.at), bool(self._workflows)
         async with (
-            open_engine(dsn, serves=serves, migrate=self._migrate, rest_port=self._rest_port) as (engine, url),
+            open_engine(dsn, serves=serves, migrate=self._migrate, rest_port=self._rest_port) as (engine, url, dsn),
             trio.open_nursery() as nursery,
         ):
             runs = LocalRuns(engine, self.name)
@@ -252,7 +253,7 @@ class App:
                 if not self._workflows:
                     yield
                     return
-                backend = LocalBackend(engine, self.name, list(self._workflows.values()), runs)
+                backend = LocalBackend(engine, self.name, list(self._workflows.values()), runs, dsn=dsn)
                 await backend.register()
                 limits = msgspec.structs.replace(
                     self._limits or ExecutorLimits(),
@@ -266,6 +267,7 @@ class App:
                 finally:
                     with trio.CancelScope(shield=True), trio.move_on_after(grace_s + DRAIN_MAX_S):
                         await executor.drain(grace_s)
+                    backend.close()
             finally:
                 self._runs = self.rest_url = None
                 nursery.cancel_scope.cancel()

@@ -8,11 +8,17 @@ to be. Times are in seconds since 1970, by the backend's clock.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
+from penstock.kernel.operation import Outcome
 from penstock.kernel.record import Record
+
+if TYPE_CHECKING:
+    from trio import CapacityLimiter
+
+    from penstock.durable.step import StepCall, StepInfo
 
 
 class LeaseLost(Exception):
@@ -29,6 +35,22 @@ class Refused(Exception):
 
 class Away(Exception):
     """The journals can't be reached now. Whether the call took effect is not known."""
+
+
+COMMITTED: Final = Outcome(value=object())
+"""Of a step: its own transaction has written the record, which is to be read."""
+
+
+class Turn(Protocol):
+    """The appends of a run, of which a step's own commit is one: only one of them at a time."""
+
+    async def begin(self) -> None:
+        """Wait for it. Cancel-safe."""
+        ...
+
+    def end(self, *, committed: bool) -> None:
+        """It is over; what was committed is read before anything else is written."""
+        ...
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -141,6 +163,13 @@ class Backend(Protocol):
 
     async def give_back(self, held: Held) -> None:
         """The run waits for another executor, at once."""
+        ...
+
+    async def transact(
+        self, held: Held, call: StepCall, info: StepInfo, after: int, turn: Turn, limiter: CapacityLimiter
+    ) -> Outcome:
+        """Runs a step that is a transaction, in a thread of the limiter: `COMMITTED`, or what is to be recorded.
+        ``after``: a position in the journal behind which its outcome will stand. Raises `LeaseLost`."""
         ...
 
     async def send(self, run_id: str, name: str, payload: str, dedup: str) -> None:

@@ -18,11 +18,21 @@ import msgspec
 import trio
 
 from penstock.durable.activation import Activation, OpenCall
-from penstock.durable.backend import Away, Backend, Ending, Held, JournalFull, LeaseLost, Refused, Shown
+from penstock.durable.backend import (
+    COMMITTED,
+    Away,
+    Backend,
+    Ending,
+    Held,
+    JournalFull,
+    LeaseLost,
+    Refused,
+    Shown,
+)
 from penstock.durable.codec import PAYLOAD_MAX_BYTES
 from penstock.durable.errors import PayloadTooLarge, Unencodable
 from penstock.durable.failure import describe
-from penstock.durable.step import current_sender
+from penstock.durable.step import StepCall, StepInfo, current_sender, current_transaction
 from penstock.durable.step_host import StepHost, has_cancelled
 from penstock.durable.workflow import Workflow
 from penstock.kernel.drive import Limits
@@ -91,9 +101,9 @@ class HeldRun:
     """One run under lease. Times are Trio's. It is its activation's host."""
 
     __slots__ = (
-        "activation", "alarm_at", "has_written", "held", "is_gone", "is_pumped", "is_started", "keeper", "lease_ends",
-        "mail", "must_read", "outbox", "overflow", "page", "pos", "quiet_since", "records", "replaying", "scopes",
-        "shown_before", "wants_park",
+        "activation", "alarm_at", "commits", "has_written", "held", "is_gone", "is_pumped", "is_started", "keeper",
+        "lease_ends", "mail", "must_read", "outbox", "overflow", "page", "pos", "quiet_since", "records", "replaying",
+        "scopes", "shown_before", "wants_park",
     )  # fmt: skip
 
     def __init__(self, keeper: Keeper, held: Held, workflow: Workflow[..., Any], lease_ends: float) -> None:
@@ -110,6 +120,7 @@ class HeldRun:
         self.scopes: dict[str, trio.CancelScope] = {}
         self.must_read = self.replaying = not held.fresh
         self.is_started = self.is_pumped = self.is_gone = self.wants_park = self.has_written = False
+        self.commits: trio.Semaphore | None = None  # appends and commits of steps: one at a time
         self.quiet_since: float | None = None
         self.alarm_at = inf
         self.shown_before: tuple[str | None, ...] = (None,)
@@ -238,6 +249,14 @@ class HeldRun:
         self.activation.settle()
 
     async def _append(self) -> None:
+        if self.commits is None:
+            await self._append_now()
+            return
+        async with self.commits:
+            if not self.must_read:  # a step has written meanwhile: that comes first
+                await self._append_now()
+
+    async def _append_now(self) -> None:
         batch: list[Record] = []
         size = 0
         while self.outbox and len(batch) < APPEND_MAX_RECORDS and size < APPEND_MAX_BYTES:
@@ -346,6 +365,7 @@ class HeldRun:
     async def _attempt(self, call: OpenCall, scope: trio.CancelScope) -> None:
         outcome: Outcome | None = None
         current_sender.set(self.keeper.backend.send)  # the task is this attempt's own
+        current_transaction.set(self._transact)
         began = time.monotonic()
         try:
             with scope:
@@ -354,9 +374,14 @@ class HeldRun:
             if has_cancelled(group):
                 raise
             outcome = Outcome(error=group)
+        except LeaseLost:
+            self._leave("lost")
         if self.is_gone:
             return
         self.scopes.pop(call.path, None)
+        if outcome is COMMITTED:
+            call.is_running, call.is_written = False, True  # until it is read
+            return
         try:
             if outcome is None:
                 self.activation.attempt_stopped(call, abandoned=call.step.options.abandon)
@@ -366,6 +391,11 @@ class HeldRun:
             self._give_up(error)
         self.keeper.arm(self)
 
+    async def _transact(self, call: StepCall, info: StepInfo, limiter: trio.CapacityLimiter) -> Outcome:
+        if self.commits is None:
+            self.commits = trio.Semaphore(1)
+        return await self.keeper.backend.transact(self.held, call, info, self.pos, _CommitTurn(self), limiter)
+
     async def _watch_stop(self, call: OpenCall, scope: trio.CancelScope) -> None:
         grace_s = self.keeper.limits.cancel_grace_s
         await trio.sleep(grace_s)
@@ -374,6 +404,23 @@ class HeldRun:
                 "stuck step: %r at %s of run %s was cancelled %.0f s ago and still runs; the run waits for its end",
                 call.step.name, call.path, self.held, grace_s,
             )  # fmt: skip
+
+
+class _CommitTurn:
+    """The appends of a run, for a transaction that is about to write into its journal."""
+
+    def __init__(self, run: HeldRun) -> None:
+        self._run = run
+
+    async def begin(self) -> None:
+        assert self._run.commits is not None
+        await self._run.commits.acquire()
+
+    def end(self, *, committed: bool) -> None:
+        assert self._run.commits is not None
+        self._run.commits.release()
+        if committed:
+            self._run.look_again()
 
 
 def _ending(outcome: Outcome, run: Activation) -> Ending:

@@ -1,28 +1,38 @@
-"""An engine in this process, without listeners: the journals of an executor, and what an `App` asks for its caller.
+"""The engine in this process (`own_engine`): the journals of an executor, and what an `App` asks for its caller.
 
-The only module of `durable` that knows the engine. Batching, outages, commits in doubt, timers, sweeper and retention
+These two alone of `durable` know the engine. Batching, outages, commits in doubt, timers, sweeper and retention
 are the engine's; here is what one says to the other.
 """
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
-import structlog
 import trio
 
 from penstock.client.errors import BadRequest as BadRequestOfClient
 from penstock.client.errors import Conflict, NotFound, error_for
 from penstock.client.errors import PayloadTooLarge as TooLargeForClient
 from penstock.core.state import InstanceStatus, TokenState
-from penstock.durable.backend import Away, Beat, Ending, Held, JournalFull, LeaseLost, Page, Refused, Shown, Stored
+from penstock.durable.backend import (
+    Away,
+    Beat,
+    Ending,
+    Held,
+    JournalFull,
+    LeaseLost,
+    Page,
+    Refused,
+    Shown,
+    Stored,
+    Turn,
+)
 from penstock.durable.check import OpenRun, SavedRun
 from penstock.durable.errors import SendRefused
+from penstock.durable.step import StepCall, StepInfo
+from penstock.durable.transaction import Fence, Session, Transactions
 from penstock.durable.workflow import Workflow
 from penstock.engine.code import CodeWorkflow
 from penstock.engine.engine import Engine
@@ -34,136 +44,37 @@ from penstock.engine.payload import check_json_value
 from penstock.engine.runs import read_branches
 from penstock.errors import BadRequest, JournalTooLong, PayloadTooLarge, PenstockError, TooManyRequests, Unavailable
 from penstock.errors import LeaseLost as LeaseIsLost
-from penstock.kernel.record import Kind, Record
-from penstock.runtime.access import make_gate
-from penstock.runtime.node import Node, address, bind
-from penstock.runtime.stopping import Stopping
-from penstock.settings import Secret, Settings, load_settings
+from penstock.kernel.operation import Outcome
+from penstock.kernel.record import OUTCOMES, Kind, Record
 from penstock.store.database import AWAY, first_line
-from penstock.store.embedded import run_embedded
 from penstock.store.journal import OpenRun as StoredRun
 from penstock.wire.fields import json_text
 from penstock.wire.model import Instance
 
 T = TypeVar("T")
 
-MAX_CONNECTIONS = 6
-CLIENT_MAX_CONNECTIONS = 2
-REST_MAX_CONNECTIONS = 500
-"""The program's own files come first."""
-PROBE_INTERVAL_S = 1.0
-"""A program is told of new runs by hints; its looks into the queue are for those that were lost."""
 NAMES_MAX = 10_000
 PAGE_RECORDS, PAGE_RUNS = 500, 200
 LOOKED_AT_MAX = 10_000
-
-
-def find_database(at: str | None) -> str | None:
-    """The PostgreSQL that was named, here or in ``PENSTOCK_AT``; None for that of the settings. Raises ValueError."""
-    at = at or os.environ.get("PENSTOCK_AT")
-    if at is not None and "://" in at and not at.startswith(("postgresql://", "postgres://")):
-        raise ValueError(f"at: {at.split('://')[0]}://… can't be used; a PostgreSQL is postgresql://…")
-    return at
-
-
-class OpenEngine(NamedTuple):
-    """An engine that works, and where its REST interface is, if it has one."""
-
-    engine: Engine
-    rest_url: str | None
-
-
-def _settings(dsn: str | None, *, serves: bool, rest_port: int | None) -> Settings:
-    """Those of the environment (``WE_…``), for a program with an engine inside."""
-    settings = load_settings()
-    if rest_port is None:  # who may call is of no interest where nobody can
-        settings = msgspec.structs.replace(settings, authentication=False)
-    else:
-        few = min(settings.http_max_connections, REST_MAX_CONNECTIONS)
-        settings = msgspec.structs.replace(
-            settings, rest_port=rest_port, http_max_connections=few, grpc_max_connections=1
-        )
-    return msgspec.structs.replace(
-        settings,
-        postgres_dsn=settings.postgres_dsn if dsn is None else Secret(dsn),
-        db_max_conns=MAX_CONNECTIONS if serves else CLIENT_MAX_CONNECTIONS,
-        ready_probe_interval_seconds=PROBE_INTERVAL_S,
-        metrics_enabled=False,
-        processes=1,
-    )
-
-
-def _quiet_logs() -> None:
-    """The engine's lines go to the program's own logging, under ``penstock``; a program that has structlog set up keeps
-    what it has."""
-    if structlog.is_configured():
-        return
-    structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            structlog.processors.format_exc_info,
-            structlog.processors.KeyValueRenderer(key_order=["event"]),
-        ],
-        logger_factory=lambda *args: logging.getLogger("penstock.engine"),
-        wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=False,
-    )
-
-
-@asynccontextmanager
-async def open_engine(
-    dsn: str | None, *, serves: bool, migrate: bool, rest_port: int | None = None
-) -> AsyncGenerator[OpenEngine]:
-    """An engine for the block: on a database, or on the embedded PostgreSQL. Its failure is the block's.
-
-    Tables are made and changed in the embedded one, elsewhere only with ``migrate``. Without a ``rest_port`` it has no
-    listeners.
-    """
-    _quiet_logs()
-    works = serves or rest_port is not None
-    settings = _settings(dsn, serves=works, rest_port=rest_port)
-    async with trio.open_nursery() as nursery:
-        if settings.postgres_dsn is not None:
-            async with _node(
-                settings, settings.postgres_dsn.reveal(), rest_port, migrate=migrate, works=works
-            ) as found:
-                yield found
-        else:
-            async with (
-                run_embedded(settings.data_path, shared=True) as server,
-                server.watched(nursery),
-                _node(settings, server.dsn, rest_port, migrate=True, works=works) as found,
-            ):
-                yield found
-        nursery.cancel_scope.cancel()
-
-
-@asynccontextmanager
-async def _node(
-    settings: Settings, dsn: str, rest_port: int | None, *, migrate: bool, works: bool
-) -> AsyncGenerator[OpenEngine]:
-    stopping, gate = Stopping(), make_gate(settings)
-    sockets = {} if rest_port is None else bind(settings, ["REST"])  # a taken port is known before anything runs
-    scheme = "http" if settings.tls_cert_path is None else "https"
-    rest_url = f"{scheme}://{address(sockets['REST'])}" if sockets else None
-    async with trio.open_nursery() as nursery:
-
-        async def run(task_status: trio.TaskStatus[Engine]) -> None:
-            node = Node(settings, dsn, sockets, gate, task_status.started, migrate=migrate, works=works)
-            await node.run(stopping)
-
-        engine: Engine = await nursery.start(run)
-        yield OpenEngine(engine, rest_url)
-        stopping.asked.set()
 
 
 class LocalBackend:
     """The journals of one app's workflows, for one executor."""
 
     def __init__(
-        self, engine: Engine, app: str, workflows: Sequence[Workflow[..., Any]], runs: LocalRuns | None = None
+        self,
+        engine: Engine,
+        app: str,
+        workflows: Sequence[Workflow[..., Any]],
+        runs: LocalRuns | None = None,
+        *,
+        dsn: str = "",
     ) -> None:
-        """``runs``: what the app's caller asks; it knows the ids of those that were started here."""
+        """``runs``: what the app's caller asks; it knows the ids of those that were started here. ``dsn``: the database
+        for transactions of steps."""
+        vault = engine.database.vault
+        self._transactions = Transactions(dsn, self, str if vault is None else vault.seal_text)
+        self._schema: str | None = None
         self._engine, self._runs = engine, runs or LocalRuns(engine, app)
         self._code = [CodeWorkflow(each.name, each.version, app) for each in workflows]
         self._by_type = {each.job_type: each for each in self._code}
@@ -251,6 +162,35 @@ class LocalBackend:
     async def give_back(self, held: Held) -> None:
         """For others to take."""
         await _asked(self._engine.journal.give_back(_lease(held)))
+
+    async def transact(
+        self, held: Held, call: StepCall, info: StepInfo, after: int, turn: Turn, limiter: trio.CapacityLimiter
+    ) -> Outcome:
+        """A step that is a transaction."""
+        if self._schema is None:
+            self._schema = await _asked(self._engine.journal.schema())
+        lease = _lease(held)
+        fence = Fence(lease.instance, lease.seq, lease.attempt, lease.holder, self._schema)
+        max_bytes = self._engine.settings.payload_max_bytes
+        return await self._transactions.run(held, fence, call, info, after, turn, limiter, max_bytes)
+
+    async def end_session(self, session: Session) -> None:
+        """Until it is gone."""
+        await _asked(self._engine.journal.end_session(session.pid, session.started))
+
+    async def is_written(self, held: Held, path: str, after: int) -> bool:
+        """Whether the step has an outcome."""
+        while True:
+            page = await self.read(held, after)
+            if any(record.path == path and record.kind in OUTCOMES for record in page.records):
+                return True
+            if not page.more:
+                return False
+            after = page.records[-1].pos
+
+    def close(self) -> None:
+        """End what transactions of steps have left open."""
+        self._transactions.close()
 
     async def send(self, run_id: str, name: str, payload: str, dedup: str) -> None:
         """A message to a run of this app's workflows, or of any."""

@@ -14,9 +14,11 @@ from penstock.durable.codec import decode
 class Parameters:
     """Of one function. Types are looked up when they are first needed, so that a module's later names count."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *, skipped: int = 0) -> None:
+        """``skipped``: so many of the first parameters are none of the caller's."""
         self._function = function
-        self._signature = inspect.signature(function)
+        whole = inspect.signature(function)
+        self._signature = whole.replace(parameters=list(whole.parameters.values())[skipped:])
         self._hints: dict[str, Any] | None = None
         for parameter in self._signature.parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):

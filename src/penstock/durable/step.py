@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
@@ -78,6 +78,11 @@ class StepInfo(msgspec.Struct, frozen=True):
 current_step: ContextVar[StepInfo] = ContextVar("current_step")
 
 
+current_transaction: ContextVar[Callable[[StepCall, StepInfo, Any], Awaitable[Outcome]]] = ContextVar(
+    "current_transaction"
+)
+"""Runs a step that is a transaction, in a thread of the limiter that it is given."""
+
 current_sender: ContextVar[Callable[[str, str, str, str], Awaitable[None]]] = ContextVar("current_sender")
 """Delivers a message for a step of `send`: to which run, its name, JSON, and what makes a second one the same one."""
 
@@ -134,19 +139,35 @@ class StepCall:
 class Step(Generic[P, R]):
     """Made by `step`. Awaited in a body, its outcome is recorded; called elsewhere it is the plain function."""
 
-    def __init__(self, function: Callable[P, Any], options: StepOptions, name: str) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        options: StepOptions,
+        name: str,
+        *,
+        is_transaction: bool = False,
+        database: str | None = None,
+    ) -> None:
+        """``is_transaction``: its first parameter is a connection, in a transaction of ``database``, None for that of
+        the journals."""
         if not 0 < len(name) <= MAX_NAME_CHARS:
             raise ValueError(f"the name of a step has 1 to {MAX_NAME_CHARS} characters")
         self.function, self.options, self.name = function, options, name
+        self.is_transaction, self.database = is_transaction, database
         self.is_async = inspect.iscoroutinefunction(function)
+        if is_transaction and self.is_async:
+            raise TypeError(f"{name}: a transaction is a plain def, which runs in a thread with psycopg's Connection")
         if options.abandon and self.is_async:
             raise ValueError(f"{name}: abandon is for plain functions; what awaits can be cancelled, and is waited for")
-        self.parameters = Parameters(function)
+        self.parameters = Parameters(function, skipped=int(is_transaction))
         self.__name__, self.__doc__, self.__module__ = name, function.__doc__, function.__module__
         self.__wrapped__ = function
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
-        """In a body: a durable operation. Elsewhere, tests and other steps among them: the function itself."""
+        """In a body: a durable operation. Elsewhere, tests and other steps among them: the function itself; of a
+        transaction that is ``.function``, with a connection."""
+        if current_branch() is None and self.is_transaction:
+            raise NotInWorkflow(f"{self.name} is a transaction: call {self.name}.function(connection, …)")
         if current_branch() is None:
             return self._plain(args, kwargs)
         return self._recorded(args, kwargs)
@@ -164,7 +185,10 @@ class Step(Generic[P, R]):
     ) -> Step[P, R]:
         """The same step with other options, for one call."""
         given = _options(retries, first, cap, timeout, within, raises)
-        return Step(self.function, msgspec.structs.replace(self.options, **given), name or self.name)
+        options = msgspec.structs.replace(self.options, **given)
+        return Step(
+            self.function, options, name or self.name, is_transaction=self.is_transaction, database=self.database
+        )
 
     def known_errors(self, options: StepOptions) -> list[type[BaseException]]:
         """The classes that a recorded error may come back as: declared ones, and exceptions of the step's module."""
@@ -188,46 +212,106 @@ class Step(Generic[P, R]):
         return value
 
 
-@overload
-def step(function: Callable[P, Awaitable[R]], /) -> Step[P, R]: ...
-@overload
-def step(function: Callable[P, R], /) -> Step[P, R]: ...
-@overload
-def step(
-    *,
-    retries: int = 0,
-    first: Duration = 1.0,
-    cap: Duration = 60.0,
-    timeout: Duration | None = None,
-    within: Duration | None = None,
-    raises: Sequence[type[BaseException]] = (),
-    abandon: bool = False,
-    name: str | None = None,
-) -> _StepDecorator: ...
-def step(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    retries: int = 0,
-    first: Duration = 1.0,
-    cap: Duration = 60.0,
-    timeout: Duration | None = None,
-    within: Duration | None = None,
-    raises: Sequence[type[BaseException]] = (),
-    abandon: bool = False,
-    name: str | None = None,
-) -> Any:
-    """Makes a function a step, plain or with options.
+class _Steps:
+    """`step`, and `step.transaction`."""
 
-    ``raises`` are declared answers, not faults: they are recorded without a retry and come back as themselves. Any
-    other error is retried ``retries`` times, then the body meets it as itself when it is an exception class of the
-    step's own module, else as `StepFailed`. A plain ``def`` runs in a thread; it is awaited in bodies all the same.
-    A thread can't be cancelled: it is waited for, unless ``abandon`` says that the body may go on without it.
-    """
-    options = StepOptions(**_options(retries, first, cap, timeout, within, raises), abandon=abandon)
-    if function is None:
-        return _StepDecorator(options, name)
-    return _make(function, options, name)
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[R]], /) -> Step[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Step[P, R]: ...
+    @overload
+    def __call__(
+        self,
+        /,
+        *,
+        retries: int = 0,
+        first: Duration = 1.0,
+        cap: Duration = 60.0,
+        timeout: Duration | None = None,
+        within: Duration | None = None,
+        raises: Sequence[type[BaseException]] = (),
+        abandon: bool = False,
+        name: str | None = None,
+    ) -> _StepDecorator: ...
+    def __call__(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        retries: int = 0,
+        first: Duration = 1.0,
+        cap: Duration = 60.0,
+        timeout: Duration | None = None,
+        within: Duration | None = None,
+        raises: Sequence[type[BaseException]] = (),
+        abandon: bool = False,
+        name: str | None = None,
+    ) -> Any:
+        """Makes a function a step, plain or with options.
+
+        ``raises`` are declared answers, not faults: they are recorded without a retry and come back as themselves. Any
+        other error is retried ``retries`` times, then the body meets it as itself when it is an exception class of the
+        step's own module, else as `StepFailed`. A plain ``def`` runs in a thread; it is awaited in bodies all the same.
+        A thread can't be cancelled: it is waited for, unless ``abandon`` says that the body may go on without it.
+        """
+        options = StepOptions(**_options(retries, first, cap, timeout, within, raises), abandon=abandon)
+        if function is None:
+            return _StepDecorator(options, name)
+        return _make(function, options, name)
+
+    @overload
+    def transaction(self, function: Callable[Concatenate[Any, P], R], /) -> Step[P, R]: ...
+    @overload
+    def transaction(
+        self,
+        /,
+        *,
+        retries: int = 0,
+        first: Duration = 1.0,
+        cap: Duration = 60.0,
+        within: Duration | None = None,
+        raises: Sequence[type[BaseException]] = (),
+        name: str | None = None,
+        at: str | None = None,
+    ) -> _TransactionDecorator: ...
+    def transaction(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        retries: int = 0,
+        first: Duration = 1.0,
+        cap: Duration = 60.0,
+        within: Duration | None = None,
+        raises: Sequence[type[BaseException]] = (),
+        name: str | None = None,
+        at: str | None = None,
+    ) -> Any:
+        """Makes a plain function a step that is a transaction of a PostgreSQL: its first parameter is psycopg's
+        `Connection`, in a transaction that commits what it did together with the step's outcome: exactly once. Bodies
+        call it without that parameter.
+
+        The database is that of the journals, or ``at`` another one, which needs the table of `penstock runs
+        step-table`. The function neither commits nor rolls back; what it raises undoes it. The other options as of
+        `step`; a time limit is the server's ``statement_timeout``.
+        """
+        options = StepOptions(**_options(retries, first, cap, None, within, raises))
+        decorate = _TransactionDecorator(options, name, at)
+        return decorate if function is None else decorate(function)
+
+
+step = _Steps()
+
+
+class _TransactionDecorator:
+    """`step.transaction(…)` with options, waiting for its function."""
+
+    def __init__(self, options: StepOptions, name: str | None, database: str | None) -> None:
+        self._options, self._name, self._database = options, name, database
+
+    def __call__(self, function: Callable[Concatenate[Any, P], R], /) -> Step[P, R]:
+        name = self._name or function.__name__
+        return Step(function, self._options, name, is_transaction=True, database=self._database)
 
 
 class _StepDecorator:

@@ -16,7 +16,7 @@ from typing import Any
 import trio
 
 from penstock.durable.errors import NonRetryable
-from penstock.durable.step import StepCall, StepInfo, current_step, sending
+from penstock.durable.step import StepCall, StepInfo, current_step, current_transaction, sending
 from penstock.kernel.errors import TooSlow
 from penstock.kernel.operation import Outcome
 
@@ -39,17 +39,19 @@ class StepHost:
         """What the function gave or raised. Raises `trio.Cancelled` only when it was cancelled and has ended."""
         current_step.set(info)  # the task is this attempt's own
         if not call.step.is_async:
-            return await self._attempt(call)
+            return await self._attempt(call, info)
         try:
             self._tasks.acquire_nowait()  # `acquire` would let all other tasks run first
         except trio.WouldBlock:
             await self._tasks.acquire()
         try:
-            return await self._attempt(call)
+            return await self._attempt(call, info)
         finally:
             self._tasks.release()
 
-    async def _attempt(self, call: StepCall) -> Outcome:
+    async def _attempt(self, call: StepCall, info: StepInfo) -> Outcome:
+        if call.step.is_transaction:
+            return await current_transaction.get()(call, info, self._threads)
         limit_s = call.options.timeout_s
         try:
             if limit_s is None:

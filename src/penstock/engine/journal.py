@@ -47,7 +47,7 @@ from penstock.settings import Settings
 from penstock.store import jobs as job_store
 from penstock.store import journal as store
 from penstock.store.connection import TrioConnection
-from penstock.store.database import AWAY, Database, first_line
+from penstock.store.database import AWAY, Database, first_line, wait_replicated
 from penstock.store.jobs import JobKey
 
 T = TypeVar("T")
@@ -175,6 +175,18 @@ class Journal:
     async def marks(self, instance: int) -> list[str]:
         """The marks of all its records. As `read`."""
         return await self._ask(lambda connection: store.marks(connection, instance))
+
+    async def schema(self) -> str:
+        """In which the tables are. As `read`."""
+        return await self._ask(store.schema)
+
+    async def end_session(self, pid: int, started: str) -> None:
+        """End a session of the server's in which something may have been committed, and wait until it is gone and what
+        it did is as durable as all else. As `read`."""
+        backend = store.Backend(pid, started)
+        while await self._ask(lambda connection: store.end_backend(connection, backend)):  # noqa: ASYNC110 - the server's
+            await trio.sleep(RETRY_FIRST_S)
+        await self._ask(wait_replicated)
 
     async def _read(self, instance: int, after: int) -> JournalPage:
         return JournalPage(*await self._ask(lambda connection: store.read(connection, instance, after)))

@@ -476,6 +476,11 @@ async def backend_of(connection: TrioConnection) -> Backend:
     return Backend(*found)
 
 
+async def schema(connection: TrioConnection) -> str:
+    """In which the session's tables are."""
+    return cast(str, (await connection.fetch(SQL["this_schema"]))[0][0])
+
+
 async def end_backend(connection: TrioConnection, backend: Backend) -> bool:
     """Ask the server to end a session; whether it was still there. One that this account may not end ends by itself,
     as we have closed its connection."""

@@ -114,6 +114,10 @@ class Vault:
 
     # -- one value
 
+    def seal_text(self, payload: str) -> str:
+        """A payload of a journal, as `seal_value`."""
+        return self.seal_value(payload.encode(), PAYLOAD).decode()
+
     def seal_value(self, value: bytes, name: str) -> bytes:
         """A JSON value as the object that stands for it."""
         with self._counting:  # no nonce twice under one salt, whatever thread asks

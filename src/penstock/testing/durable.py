@@ -266,6 +266,8 @@ class Memory:
 
     def begin(self, run: Activation, call: OpenCall) -> None:
         """Its end comes when the step's time is over."""
+        if call.step.step.is_transaction and call.step.step.name not in self.fakes:
+            raise TypeError(f"{call.step.name} is a transaction, and there is no database here: steps={{…}} stands in")
         limit_s = call.step.options.timeout_s
         self.plan(min(self._takes_s(call), inf if limit_s is None else limit_s), call)
         self._running[call.path] = self._planned

@@ -1,0 +1,266 @@
+"""Steps whose own transaction commits their outcome: what they did and the record of it come to be together or not.
+
+In the database of the journals `penstock_append` is the transaction's last statement: it writes the record under the
+fence, so a process that lost its run is rolled back. In any other database the outcome is a row of `penstock_step`
+there, written by the same transaction and read before the step would run again. A COMMIT that nobody answered is looked
+up after its session has ended; nothing is taken for rolled back that was not.
+
+Runs in threads of steps, with psycopg's plain connections, which programs know.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+import msgspec
+import psycopg
+import trio
+import trio.from_thread
+from psycopg import sql
+
+from penstock.durable.backend import COMMITTED, Held, LeaseLost, Turn
+from penstock.durable.codec import decode
+from penstock.durable.errors import NonRetryable, PayloadTooLarge, Unencodable
+from penstock.durable.step import StepCall, StepInfo, current_step
+from penstock.kernel.operation import Outcome
+
+TRIES_MAX: Final = 10
+"""Of a transaction that the server undoes because of others: deadlocks, and what could not be serialized."""
+TRY_AGAIN: Final = frozenset({"40001", "40P01", "55P03"})
+FENCE: Final = "PK001"
+IDLE_MAX: Final = 40
+"""Connections that are kept open for the next step, of all databases together."""
+PAUSE_S: Final = 0.2
+
+STEP_TABLE: Final = """CREATE TABLE IF NOT EXISTS penstock_step (
+  run        text NOT NULL,            -- id of the instance
+  path       text NOT NULL,            -- of the step within its run
+  outcome    text NOT NULL,            -- JSON
+  written_at timestamptz NOT NULL DEFAULT now(),
+  PRIMARY KEY (run, path)
+)"""
+"""What a database that is not the journals' needs, once. Rows of runs that have ended may be deleted."""
+
+_SESSION: Final = "SELECT pg_backend_pid(), backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+_LOOK: Final = "SELECT outcome FROM penstock_step WHERE run = %s AND path = %s"
+_KEEP: Final = "INSERT INTO penstock_step (run, path, outcome) VALUES (%s, %s, %s)"
+
+
+class Session(msgspec.Struct, frozen=True):
+    """Of the server: what tells it from all others that it has, or had."""
+
+    pid: int
+    started: str
+
+
+class Fence(msgspec.Struct, frozen=True):
+    """Under what a run is held, as the tables have it; and their schema."""
+
+    run: int
+    seq: int
+    attempt: int
+    holder: str
+    schema: str
+
+
+class Journals(Protocol):
+    """What a transaction in doubt asks of the backend."""
+
+    async def end_session(self, session: Session) -> None:
+        """Returns when there is no such session any more."""
+        ...
+
+    async def is_written(self, held: Held, path: str, after: int) -> bool:
+        """Whether an outcome of the step stands in the journal. Raises `LeaseLost`."""
+        ...
+
+
+class _InDoubt(Exception):
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+
+class Transactions:
+    """Runs transactional steps, for one executor."""
+
+    def __init__(self, dsn: str, journals: Journals, seal: Callable[[str], str] = lambda text: text) -> None:
+        """``dsn``: of the journals' database, as the program connects to it. ``seal``: how its payloads are kept."""
+        self._dsn, self._journals, self._seal = dsn, journals, seal
+        self._idle: list[tuple[str, psycopg.Connection[Any], Session]] = []
+        self._lock = threading.Lock()
+
+    async def run(
+        self,
+        held: Held,
+        fence: Fence,
+        call: StepCall,
+        info: StepInfo,
+        after: int,
+        turn: Turn,
+        limiter: trio.CapacityLimiter,
+        max_bytes: int,
+    ) -> Outcome:
+        """`COMMITTED`, or what is to be recorded: an error, or the value of a transaction in another database.
+        ``after``: the position in the journal when the step was asked for. Raises `LeaseLost`."""
+        path = info.key.removeprefix(info.run_id)
+        while True:
+            try:
+                return await trio.to_thread.run_sync(
+                    self._attempt, fence, call, info, path, turn, max_bytes, limiter=limiter
+                )
+            except _InDoubt as doubt:
+                if call.step.database is None:
+                    await self._journals.end_session(doubt.session)
+                    if await self._journals.is_written(held, path, after):
+                        turn.end(committed=True)
+                        return COMMITTED
+                    turn.end(committed=False)
+            except _Away:
+                pass
+            await trio.sleep(PAUSE_S)
+
+    def close(self) -> None:
+        """End the sessions that are idle."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for _, connection, _ in idle:
+            connection.close()
+
+    # -- in a thread
+
+    def _attempt(self, fence: Fence, call: StepCall, info: StepInfo, path: str, turn: Turn, max_bytes: int) -> Outcome:
+        try:
+            args, kwargs = call.step.parameters.arguments(call.arguments)
+        except ValueError as error:
+            return Outcome(error=NonRetryable(f"{call.name} does not take its arguments: {error}"))
+        token = current_step.set(info)
+        try:
+            for tried in range(1, TRIES_MAX + 1):
+                try:
+                    return self._in_session(
+                        call, lambda connection: call.step.function(connection, *args, **kwargs),
+                        fence, info, path, turn, max_bytes,
+                    )  # fmt: skip
+                except _Lost as lost:
+                    if tried == TRIES_MAX:
+                        return Outcome(error=lost.error)
+                except psycopg.Error as error:
+                    if error.sqlstate == FENCE:
+                        raise LeaseLost from error
+                    if error.sqlstate not in TRY_AGAIN or tried == TRIES_MAX:
+                        return Outcome(error=error)
+        except (LeaseLost, _InDoubt, _Away, KeyboardInterrupt, trio.Cancelled):
+            raise
+        except BaseException as error:  # SystemExit too: a step does not end the process
+            return Outcome(error=error)
+        finally:
+            current_step.reset(token)
+        raise AssertionError
+
+    def _in_session(
+        self,
+        call: StepCall,
+        work: Callable[[psycopg.Connection[Any]], Any],
+        fence: Fence,
+        info: StepInfo,
+        path: str,
+        turn: Turn,
+        max_bytes: int,
+    ) -> Outcome:
+        dsn = call.step.database
+        connection, session = self._open(dsn or self._dsn)
+        asked = False
+        try:
+            with connection.transaction():
+                if dsn is not None and (found := connection.execute(_LOOK, (info.run_id, path)).fetchone()):
+                    return Outcome(decode(found[0], call.step.parameters.result_type()))
+                value = work(connection)
+                try:
+                    text = call.encode_value(value, path, max_bytes)
+                except (Unencodable, PayloadTooLarge) as error:  # it would be so again
+                    raise _Refused(error) from error
+                if dsn is not None:
+                    asked = True
+                    connection.execute(_KEEP, (info.run_id, path, text))
+                else:
+                    trio.from_thread.run(turn.begin)
+                    asked = True
+                    self._append(connection, fence, call, path, text, info.attempt)
+            if dsn is None:
+                trio.from_thread.run_sync(_end, turn, True)
+                asked = False
+                return COMMITTED
+            return Outcome(decode(text, call.step.parameters.result_type()))
+        except _Refused as refused:
+            return Outcome(error=refused.error)
+        except psycopg.Error as error:
+            rolled_back = error.sqlstate is not None and error.diag.severity_nonlocalized == "ERROR"
+            if asked and not rolled_back:
+                asked = False  # the turn ends when it is known what became of it
+                raise _InDoubt(session) from error
+            if dsn is not None and asked and error.sqlstate == "23505" and error.diag.table_name == "penstock_step":
+                raise _Away from error  # somebody else has done it: it is read
+            if connection.broken and not asked:  # COMMIT was not sent, so it is undone
+                raise _Lost(error) from error
+            raise
+        finally:
+            if asked and dsn is None:
+                trio.from_thread.run_sync(_end, turn, False)
+            self._give_back(dsn or self._dsn, connection, session)
+
+    def _append(
+        self, connection: psycopg.Connection[Any], fence: Fence, call: StepCall, path: str, text: str, attempt: int
+    ) -> None:
+        digest = None if call.digest is None else (call.digest + (1 << 31)) % (1 << 32) - (1 << 31)  # as `int`
+        fields = (fence.run, fence.seq, fence.attempt, fence.holder, path, call.name, self._seal(text), digest, attempt)
+        append = sql.SQL("SELECT {}(%s, %s, %s, %s, %s, %s, %s, %s, %s)")
+        connection.execute(append.format(sql.Identifier(fence.schema, "penstock_append")), fields)
+
+    def _open(self, dsn: str) -> tuple[psycopg.Connection[Any], Session]:
+        with self._lock:
+            for index in range(len(self._idle) - 1, -1, -1):
+                if self._idle[index][0] == dsn:
+                    _, connection, session = self._idle.pop(index)
+                    return connection, session
+        try:
+            connection = psycopg.connect(dsn, autocommit=True, fallback_application_name="penstock step")
+            row = connection.execute(_SESSION).fetchone()
+        except psycopg.OperationalError as error:
+            raise _Away from error
+        assert row is not None
+        return connection, Session(*row)
+
+    def _give_back(self, dsn: str, connection: psycopg.Connection[Any], session: Session) -> None:
+        usable = not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        if usable:
+            with self._lock:
+                if len(self._idle) < IDLE_MAX:
+                    self._idle.append((dsn, connection, session))
+                    return
+        with suppress(psycopg.Error):
+            connection.close()
+
+
+class _Away(Exception):
+    """The database can't be reached, or it has to be looked again."""
+
+
+class _Lost(Exception):
+    """The session ended before its COMMIT."""
+
+    def __init__(self, error: psycopg.Error) -> None:
+        self.error = error
+
+
+class _Refused(Exception):
+    """What the step gave can't be kept, so nothing of it may be."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def _end(turn: Turn, committed: bool) -> None:
+    turn.end(committed=committed)
