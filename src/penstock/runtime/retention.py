@@ -16,6 +16,7 @@ from penstock.engine.activity import Held
 from penstock.engine.engine import Engine
 from penstock.engine.ids import show_instance
 from penstock.log import RateLimitedLog, get_logger
+from penstock.runtime import archive
 from penstock.store import retention as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import BAD_DATA, DatabaseError
@@ -29,6 +30,7 @@ PAUSE_S = 0.05
 
 log = get_logger(__name__)
 _held = RateLimitedLog(log, interval_seconds=86_400)
+_unwritten = RateLimitedLog(log, interval_seconds=3_600)
 
 
 async def prepare_partitions(connection: TrioConnection, partition_days: float) -> int:
@@ -81,7 +83,10 @@ class Retention:
             after = self._removed_to.get(partition.name, -1)
             waiting = set(self._engine.aside.waiting(SERVICE))
             found = await store.retired(connection, partition, days, after)
-            removed = await self._remove(connection, [id for id in found if id not in waiting])
+            due = [id for id in found if id not in waiting]
+            if due and not await self._archive(connection, partition, due):
+                break
+            removed = await self._remove(connection, due)
             if not found or removed is None:
                 break
             self._removed_to[partition.name] = found[-1]
@@ -104,6 +109,24 @@ class Retention:
                 oldest=show_instance(left.oldest),
             )
         return False
+
+    async def _archive(self, connection: TrioConnection, partition: store.Partition, ids: Sequence[int]) -> bool:
+        """Whether they are archived, where an archive is kept; else nothing may be removed."""
+        directory = self._engine.settings.archive_path
+        if directory is None:
+            return True
+        try:
+            path = await archive.write(connection, directory / partition.name, ids)
+        except OSError as error:
+            _unwritten.error(
+                partition.name,
+                "instances can't be archived; they are not removed",
+                partition=partition.name,
+                reason=str(error),
+            )
+            return False
+        log.info("instances archived", count=len(ids), file=str(path))
+        return True
 
     async def _remove(self, connection: TrioConnection, ids: list[int]) -> int | None:
         """How many instances went; None when another engine is at it. One that can't be removed is set aside."""

@@ -320,6 +320,13 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
             "Default: never."
         ),
     ] = None
+    archive_dir: Annotated[
+        str | None,
+        _engine(
+            "Directory into which instances are written before retention removes them: gzipped JSON lines, with their "
+            "history. Without it they are gone. What can't be written is not removed."
+        ),
+    ] = None
     audit_retention_days: Annotated[
         _Days | None,
         _engine("Audit records are removed after this, a partition at a time. Default: never."),
@@ -437,6 +444,11 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
     def data_path(self) -> Path | None:
         """The directory of the embedded PostgreSQL, absolute; None leaves it to the store's default."""
         return Path(self.data_dir).expanduser().absolute() if self.data_dir else None
+
+    @property
+    def archive_path(self) -> Path | None:
+        """Where instances are archived, absolute; None: nowhere."""
+        return Path(self.archive_dir).expanduser().absolute() if self.archive_dir else None
 
     def redacted(self) -> dict[str, object]:
         """For the start-up log: what differs from the defaults, and which database, without secrets."""

@@ -16,8 +16,8 @@ CREATE TABLE search_attribute (
 CREATE INDEX search_attribute_text ON search_attribute (name, text, instance_id) WHERE text IS NOT NULL;
 CREATE INDEX search_attribute_number ON search_attribute (name, number, instance_id) WHERE number IS NOT NULL;
 
--- For people, with names in place of numbers (docs/support.md). Programs of ours don't read them: a view would hold what a
--- plan can do with its tables. now() and not penstock_now(), which is volatile: nothing could be pushed down into the views.
+-- For people, with names in place of numbers (docs/support.md). Programs of ours don't read them, but for the archive, whose
+-- lines are their rows: a view would hold what a plan can do with its tables. now() and not penstock_now(), which is volatile: nothing could be pushed down into the views.
 -- A row is found fast by `number`, of instances also by business key, definition or parent; by anything else it is a walk.
 
 CREATE FUNCTION penstock_number(id text) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE  -- of an instance's id, as REST shows it
