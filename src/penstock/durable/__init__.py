@@ -19,6 +19,7 @@ from penstock.durable.errors import (
     RunCancelled,
     RunFailed,
     SendRefused,
+    StartRefused,
     StepFailed,
     Unencodable,
 )
@@ -26,6 +27,7 @@ from penstock.durable.step import Step, StepInfo, step, step_info
 from penstock.durable.verbs import (
     RunInfo,
     Won,
+    each,
     fail_after,
     first,
     move_on_after,
@@ -39,6 +41,7 @@ from penstock.durable.verbs import (
     send,
     set_view,
     sleep,
+    start,
     uuid4,
 )
 from penstock.durable.verbs import (
@@ -98,6 +101,7 @@ __all__ = [
     "RunInfo",
     "Semaphore",
     "SendRefused",
+    "StartRefused",
     "Step",
     "StepFailed",
     "StepInfo",
@@ -108,6 +112,7 @@ __all__ = [
     "Won",
     "Workflow",
     "WouldBlock",
+    "each",
     "fail_after",
     "first",
     "move_on_after",
@@ -121,6 +126,7 @@ __all__ = [
     "send",
     "set_view",
     "sleep",
+    "start",
     "step",
     "step_info",
     "uuid4",

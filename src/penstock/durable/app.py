@@ -197,7 +197,7 @@ class App:
         IdempotencyConflict. So long after its start it is over its ``deadline``: cancelled, it cleans up and fails."""
         runs = self._open_runs()
         arguments = workflow.encode_arguments(args, kwargs, deadline=deadline, max_bytes=runs.payload_max_bytes)
-        instance_id = await runs.start(workflow, arguments, id)
+        instance_id = await runs.start(workflow.name, workflow.version, arguments, id)
         return Run(
             id or instance_id, instance_id, self._open_runs, self._news, workflow, is_new=id is None, portal=self.portal
         )  # fmt: skip

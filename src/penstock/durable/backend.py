@@ -172,6 +172,10 @@ class Backend(Protocol):
         ``after``: a position in the journal behind which its outcome will stand. Raises `LeaseLost`."""
         ...
 
+    async def start(self, workflow: str, version: int, arguments: str, id: str) -> str:
+        """Starts a run, or finds the one that has this id; gives its instance's. Raises `StartRefused`."""
+        ...
+
     async def send(self, run_id: str, name: str, payload: str, dedup: str) -> None:
         """A message to any run; with the same ``dedup`` once. Raises `SendRefused` where it can't be delivered ever."""
         ...

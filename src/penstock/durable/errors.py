@@ -35,6 +35,10 @@ class SendRefused(Exception):
     """A message to another run can't be delivered: there is no such run, or it has ended."""
 
 
+class StartRefused(Exception):
+    """A run can't be started: its id belongs to one with other arguments, or its name can't be one."""
+
+
 class StepFailed(Exception):
     """A step failed for good, with an error that is not among its ``raises``.
 

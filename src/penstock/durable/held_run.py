@@ -32,7 +32,7 @@ from penstock.durable.backend import (
 from penstock.durable.codec import PAYLOAD_MAX_BYTES
 from penstock.durable.errors import PayloadTooLarge, Unencodable
 from penstock.durable.failure import describe
-from penstock.durable.step import StepCall, StepInfo, current_sender, current_transaction
+from penstock.durable.step import StepCall, StepInfo, current_sender, current_starter, current_transaction
 from penstock.durable.step_host import StepHost, has_cancelled
 from penstock.durable.workflow import Workflow
 from penstock.kernel.drive import Limits
@@ -365,6 +365,7 @@ class HeldRun:
     async def _attempt(self, call: OpenCall, scope: trio.CancelScope) -> None:
         outcome: Outcome | None = None
         current_sender.set(self.keeper.backend.send)  # the task is this attempt's own
+        current_starter.set(self.keeper.backend.start)
         current_transaction.set(self._transact)
         began = time.monotonic()
         try:

@@ -61,7 +61,7 @@ _DURABLE: Final = "penstock.durable."
 _WORKFLOW: Final = ("workflow", "durable.workflow", "penstock.durable.workflow")
 _VERBS: Final = (
     "receive", "first", "open_nursery", "move_on_after", "fail_after", "set_view", "now", "rng", "uuid4", "sleep",
-    "CancelScope", "run_info", "patched",
+    "CancelScope", "run_info", "patched", "start", "each",
 )  # fmt: skip
 _FOREIGN_CANCELLED: Final = (
     "trio.Cancelled", "asyncio.CancelledError", "concurrent.futures.CancelledError", "anyio.get_cancelled_exc_class",

@@ -13,7 +13,7 @@ import msgspec
 import trio
 
 from penstock.client.errors import BadRequest as BadRequestOfClient
-from penstock.client.errors import Conflict, NotFound, error_for
+from penstock.client.errors import Conflict, IdempotencyConflict, NotFound, error_for
 from penstock.client.errors import PayloadTooLarge as TooLargeForClient
 from penstock.core.state import InstanceStatus, TokenState
 from penstock.durable.backend import (
@@ -30,7 +30,7 @@ from penstock.durable.backend import (
     Turn,
 )
 from penstock.durable.check import OpenRun, SavedRun
-from penstock.durable.errors import SendRefused
+from penstock.durable.errors import SendRefused, StartRefused
 from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.transaction import Fence, Session, Transactions
 from penstock.durable.workflow import Workflow
@@ -192,6 +192,13 @@ class LocalBackend:
         """End what transactions of steps have left open."""
         self._transactions.close()
 
+    async def start(self, workflow: str, version: int, arguments: str, id: str) -> str:
+        """A run of a workflow of this app, whoever serves it."""
+        try:
+            return await self._runs.start(workflow, version, arguments, id)
+        except (Conflict, IdempotencyConflict, BadRequestOfClient, TooLargeForClient) as error:
+            raise StartRefused(error.reason) from None
+
     async def send(self, run_id: str, name: str, payload: str, dedup: str) -> None:
         """A message to a run of this app's workflows, or of any."""
         try:
@@ -217,9 +224,9 @@ class LocalRuns:
         self.names: dict[str, str] = {}
         """By instance the ids that runs were started with here: the latest, for messages."""
 
-    async def start(self, workflow: Workflow[..., Any], arguments: str, id: str | None) -> str:
+    async def start(self, workflow: str, version: int, arguments: str, id: str | None) -> str:
         """The instance id of a new run, or of the one that has this id."""
-        code = CodeWorkflow(workflow.name, workflow.version, self._app)
+        code = CodeWorkflow(workflow, version, self._app)
         view = await told(self._engine.code.start(code, arguments.encode(), id=id))
         if id is not None:
             if len(self.names) >= NAMES_MAX:

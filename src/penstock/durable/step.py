@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.durable.codec import decode, decode_error, digest_of, encode, shown
 from penstock.durable.duration import Duration, seconds_of
-from penstock.durable.errors import NotInWorkflow, SendRefused, Unencodable
+from penstock.durable.errors import NotInWorkflow, SendRefused, StartRefused, Unencodable
 from penstock.durable.signature import Parameters
 from penstock.kernel.current import current_branch
 from penstock.kernel.errors import Cancelled, Undecodable
@@ -85,6 +85,10 @@ current_transaction: ContextVar[Callable[[StepCall, StepInfo, Any], Awaitable[Ou
 
 current_sender: ContextVar[Callable[[str, str, str, str], Awaitable[None]]] = ContextVar("current_sender")
 """Delivers a message for a step of `send`: to which run, its name, JSON, and what makes a second one the same one."""
+
+
+current_starter: ContextVar[Callable[[str, int, str, str], Awaitable[str]]] = ContextVar("current_starter")
+"""Starts a run for a step of `start`: name and version of its workflow, arguments (JSON), id; gives its instance's."""
 
 
 def step_info() -> StepInfo:
@@ -356,6 +360,13 @@ async def _send(run_id: str, name: str, payload: str) -> None:
     key = hashlib.blake2b(step_info().key.encode(), digest_size=24).hexdigest()
     await current_sender.get()(run_id, name, payload, key)
 
+
+async def _start(workflow: str, version: int, arguments: str, id: str | None) -> str:
+    return await current_starter.get()(workflow, version, arguments, id or step_info().key)
+
+
+starting = Step[..., str](_start, StepOptions(retries=1_000, raises=(StartRefused,)), "start")
+"""What `start` asks for: a step like others, that starts once, as its id is the same in all attempts."""
 
 sending = Step[..., None](_send, StepOptions(retries=1_000, raises=(SendRefused,)), "send")
 """What `send` asks for: a step like others, that delivers once, as its key is the same in all attempts."""

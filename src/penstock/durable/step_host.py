@@ -16,7 +16,7 @@ from typing import Any
 import trio
 
 from penstock.durable.errors import NonRetryable
-from penstock.durable.step import StepCall, StepInfo, current_step, current_transaction, sending
+from penstock.durable.step import StepCall, StepInfo, current_step, current_transaction, sending, starting
 from penstock.kernel.errors import TooSlow
 from penstock.kernel.operation import Outcome
 
@@ -70,7 +70,7 @@ class StepHost:
         except ValueError as error:
             return Outcome(error=NonRetryable(f"{call.name} does not take its arguments: {error}"))
         try:
-            if call.step.is_async and self._loop is not None and call.step is not sending:
+            if call.step.is_async and self._loop is not None and call.step not in (sending, starting):
                 return Outcome(await in_asyncio(self._loop, partial(call.step.function, *args, **kwargs)))
             if call.step.is_async:
                 return Outcome(await call.step.function(*args, **kwargs))

@@ -5,26 +5,30 @@ from __future__ import annotations
 import hashlib
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from datetime import UTC, datetime
 from math import inf
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 
 from penstock.durable.codec import decode, encode, shown
 from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.errors import BadMessage, NotInWorkflow
-from penstock.durable.step import sending
+from penstock.durable.step import sending, starting
+from penstock.durable.workflow import Workflow
 from penstock.kernel.branch import Branch
 from penstock.kernel.current import current_branch
-from penstock.kernel.local import MemoryReceiveChannel, MemorySendChannel, open_channel
+from penstock.kernel.local import MemoryReceiveChannel, MemorySendChannel, Semaphore, open_channel
 from penstock.kernel.nursery import Nursery
 from penstock.kernel.operation import Outcome, Receive, Sleep, block
 from penstock.kernel.record import Record
 from penstock.kernel.scope import CancelScope
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
+V = TypeVar("V")
 MAX_NAME_CHARS = 256
 
 
@@ -93,6 +97,44 @@ async def send(run_id: str, name: str, value: object = None) -> None:
     _branch("send", "Run.send of a client")
     _check_name(name)
     await sending(run_id, name, encode(value, f"message {name!r}"))
+
+
+async def start(workflow: Workflow[P, R], /, *args: Any, id: str | None = None, **kwargs: Any) -> str:
+    """Starts a run of its own, once, whatever happens here; nobody waits for it, and a cancel here is none of its
+    business. With ``id`` as of `App.start`. Gives its instance id. Raises `StartRefused`."""
+    _branch("start", "App.start")
+    return await starting(workflow.name, workflow.version, workflow.encode_arguments(args, kwargs), id)
+
+
+async def each(
+    function: Callable[[T], Awaitable[V]],
+    items: Iterable[T],
+    *,
+    limit: int = 10,
+    key: Callable[[T], object] | None = None,
+) -> list[V]:
+    """Calls it for each item, ``limit`` at a time, each in a branch of its own; gives the results in the items' order.
+
+    ``key`` gives a branch its name, so that items may change places between deploys; else it is their number. An
+    error of one cancels the others and is raised as an exception group, as of a nursery.
+    """
+    _branch("each", "a nursery")
+    if limit < 1:
+        raise ValueError("limit must be >= 1")
+    room = Semaphore(limit)
+    results: dict[int, V] = {}
+
+    async def one(number: int, item: T) -> None:
+        try:
+            results[number] = await function(item)
+        finally:
+            room.release()
+
+    async with open_nursery() as nursery:
+        for number, item in enumerate(items):
+            await room.acquire()  # in their order: branches are named by it
+            nursery.start_soon(one, number, item, key=None if key is None else str(key(item)))
+    return [results[number] for number in sorted(results)]
 
 
 async def first(**alternatives: Awaitable[T]) -> Won[T]:

@@ -27,7 +27,7 @@ from penstock.durable.codec import encode
 from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.errors import PayloadTooLarge, Unencodable
 from penstock.durable.forbidden import calls_checked, watch_bodies
-from penstock.durable.step import Step, StepCall, StepInfo, current_sender, current_step
+from penstock.durable.step import Step, StepCall, StepInfo, current_sender, current_starter, current_step
 from penstock.durable.workflow import Workflow
 from penstock.kernel.drive import Limits
 from penstock.kernel.errors import TooSlow
@@ -81,6 +81,15 @@ class Sent(msgspec.Struct, frozen=True):
     value: Any
 
 
+class Started(msgspec.Struct, frozen=True):
+    """A run that the body has started, and does not wait for."""
+
+    workflow: str
+    version: int
+    arguments: dict[str, Any]
+    id: str
+
+
 class WorkflowRun(msgspec.Struct, Generic[R]):
     """What became of a run. ``journal`` is what an engine would have stored."""
 
@@ -92,6 +101,7 @@ class WorkflowRun(msgspec.Struct, Generic[R]):
     stopped: list[str]  # paths of steps that were cancelled while they ran
     view: str | None  # JSON
     sent: list[Sent]  # to other runs
+    started: list[Started]
     saved: SavedRun  # what `save_journal` keeps
 
     def result(self) -> R:
@@ -162,6 +172,7 @@ class Memory:
         self.attempts: list[Called] = []
         self.stopped: list[str] = []
         self.sent: list[Sent] = []
+        self.started: list[Started] = []
         self._written: deque[Record] = deque()
         self._coming: list[tuple[float, int, Record | OpenCall]] = []
         self._running: dict[str, int] = {}  # by path the number of the planned end
@@ -223,6 +234,7 @@ class Memory:
             stopped=self.stopped,
             view=self.activation.info.view,
             sent=self.sent,
+            started=self.started,
             saved=self._saved(self.journal),
         )
 
@@ -299,15 +311,21 @@ class Memory:
     def _call(self, function: Callable[..., Any], call: StepCall, info: StepInfo) -> Any:
         args, kwargs = call.step.parameters.arguments(call.arguments)
         token, sender = current_step.set(info), current_sender.set(self._send)
+        starter = current_starter.set(self._start)
         try:
             value = function(*args, **kwargs)
             return _waited(value) if inspect.iscoroutine(value) else value
         finally:
             current_step.reset(token)
             current_sender.reset(sender)
+            current_starter.reset(starter)
 
     async def _send(self, run_id: str, name: str, payload: str, dedup: str) -> None:
         self.sent.append(Sent(run_id, name, msgspec.json.decode(payload)))
+
+    async def _start(self, workflow: str, version: int, arguments: str, id: str) -> str:
+        self.started.append(Started(workflow, version, msgspec.json.decode(arguments), id))
+        return id
 
     def _stuck(self) -> NoReturn:
         kernel = self.activation.kernel
