@@ -258,6 +258,29 @@ CREATE TABLE map_result (              -- what is collected of the items of a fo
   PRIMARY KEY (instance_id, token_id, item)
 );
 
+CREATE TABLE compensation (            -- completed executions that a handler has undone, or is about to: none twice
+  instance_id bigint NOT NULL,
+  pos         bigint NOT NULL,         -- of the execution's row in history
+  token_id    bigint NOT NULL UNIQUE,  -- the handler's
+  PRIMARY KEY (instance_id, pos)
+);
+
+CREATE TABLE undoing (                 -- instances that are undone before they end, and how they do; stays as long as they
+  instance_id bigint PRIMARY KEY,
+  status      smallint NOT NULL CHECK (status IN (2 /* FAILED */, 3 /* CANCELLED */)),
+  failure     text,
+  failure_code text,
+  step        smallint,                -- that failed
+  job         boolean NOT NULL         -- whether that was a job
+);
+
+CREATE TABLE item_output (             -- what items of a forEach completed with, of those that can be undone
+  instance_id bigint NOT NULL,
+  pos         bigint NOT NULL,         -- of the item's row in history
+  output      jsonb NOT NULL,
+  PRIMARY KEY (instance_id, pos)
+);
+
 CREATE TABLE timer (
   token_id    bigint NOT NULL,
   seq         bigint NOT NULL,         -- with token_id the second net: a timer of a closed execution is void
@@ -565,13 +588,18 @@ CREATE FUNCTION penstock_state(state int) RETURNS text LANGUAGE sql IMMUTABLE PA
 
 CREATE FUNCTION penstock_kind(kind int) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
   AS $$ SELECT CASE kind WHEN 1 /* COMPLETED */ THEN 'COMPLETED' WHEN 2 /* FAILED */ THEN 'FAILED' WHEN 3 /* SKIPPED */ THEN 'SKIPPED'
-    WHEN 4 /* INTERRUPTED */ THEN 'INTERRUPTED' WHEN 5 /* CAUGHT */ THEN 'CAUGHT' WHEN 10 /* ATTEMPT_FAILED */ THEN 'ATTEMPT_FAILED'
+    WHEN 4 /* INTERRUPTED */ THEN 'INTERRUPTED' WHEN 5 /* CAUGHT */ THEN 'CAUGHT' WHEN 6 /* COMPENSATED */ THEN 'COMPENSATED' WHEN 10 /* ATTEMPT_FAILED */ THEN 'ATTEMPT_FAILED'
     WHEN 11 /* ATTEMPT_EXPIRED */ THEN 'ATTEMPT_EXPIRED' WHEN 12 /* ATTEMPT_RELEASED */ THEN 'ATTEMPT_RELEASED'
     WHEN 13 /* ATTEMPT_REDISPATCHED */ THEN 'ATTEMPT_REDISPATCHED' WHEN 14 /* ATTEMPT_PARKED */ THEN 'ATTEMPT_PARKED'
     WHEN 15 /* JOB_SIGNALLED */ THEN 'JOB_SIGNALLED' ELSE kind::text END $$;
 
+-- Behind the steps of the definition come the hidden ones: a handler for each that has one, then what undoes an instance.
 CREATE FUNCTION penstock_step_id(content text, step int) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
-  AS $$ SELECT content::json -> 'steps' -> step ->> 'id' $$;
+  AS $$ SELECT coalesce(content::json -> 'steps' -> step ->> 'id', (
+    SELECT e.s ->> 'id' FROM json_array_elements(content::json -> 'steps') WITH ORDINALITY AS e(s, n)
+    WHERE e.s -> 'compensation' IS NOT NULL AND e.s ->> 'type' IN ('SERVICE_TASK', 'CALL_ACTIVITY')
+    ORDER BY e.n OFFSET greatest(0, step - json_array_length(content::json -> 'steps')) LIMIT 1), '') ||
+    CASE WHEN step >= json_array_length(content::json -> 'steps') THEN '/compensation' ELSE '' END $$;
 
 CREATE VIEW penstock_definitions AS
 SELECT d.id AS definition, d.version, d.name, d.description, d.code,

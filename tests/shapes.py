@@ -45,3 +45,7 @@ def task(step_id: str, next_step: str | None = "end", **fields: object) -> Json:
 def call(step_id: str, definition_id: str, next_step: str | None = "end", **fields: object) -> Json:
     following: Json = {} if next_step is None else {"nextStep": next_step}
     return step(step_id, "CALL_ACTIVITY", definitionId=definition_id, **following, **fields)
+
+
+def compensate(step_id: str = "undo", next_step: str = "end", **fields: object) -> Json:
+    return step(step_id, "COMPENSATE", nextStep=next_step, **fields)

@@ -11,9 +11,11 @@ from typing import Any
 import msgspec
 
 from penstock.core.advance import Inputs, PositionsExhausted, advance
+from penstock.core.compensation import compensating
+from penstock.core.completion import CompletionsNeeded, DoneExecution, Found, Question
 from penstock.core.correlation import Address, Closing, Wait, correlate, give
 from penstock.core.definition import Definition, Step, StepType
-from penstock.core.effect import ChildStart, Effects, HistoryRow, MapState, Timer
+from penstock.core.effect import ChildStart, Effects, HistoryRow, MapState, Timer, Undoing
 from penstock.core.event import (
     CancelRequested,
     ChildEnded,
@@ -81,6 +83,9 @@ class Machine:
         self.waits: dict[tuple[int, int], Address] = {}  # for messages, by (token, seq)
         self.messages: dict[int, tuple[Address, bytes]] = {}
         self.given: dict[tuple[int, int], int] = {}  # what is for a wait
+        self.handlers: dict[int, int] = {}  # of what is undone, or was: the handler's token by the position
+        self.undoing: Undoing | None = None
+        self.item_outputs: dict[int, bytes] = {}  # by position
         self.now = START
         self.inputs = inputs
         self.max_work = max_work
@@ -110,6 +115,7 @@ class Machine:
     def _advance(self, tokens: Sequence[Token], event: Event, inputs: dict[str, Any]) -> Effects:
         block = 3  # too small, to be asked for more
         work: Work = inputs.pop("work", None) or Work(self.max_work)
+        answers: dict[Question, Found] = {}
         mark = work.mark()
         items: dict[tuple[int, int], bytes] = {}
         results: dict[int, dict[int, bytes]] = {}
@@ -125,6 +131,7 @@ class Machine:
                         now=self.now,
                         new_id=self.ids.__next__,
                         positions=deque(next(self.positions) for _ in range(block)),
+                        completions=answers,
                         buffered=self.signals,
                         work=work,
                         maps=self.maps,
@@ -133,6 +140,9 @@ class Machine:
                         **inputs,
                     ),
                 )
+            except CompletionsNeeded as needed:
+                answers[needed.question] = Found(self._completion(needed.question), self.undoing)
+                work.rewind(mark)
             except PositionsExhausted:
                 block *= 8
             except ItemsNeeded as needed:
@@ -140,6 +150,31 @@ class Machine:
             except ResultsNeeded as needed:
                 results[needed.token] = {i: value for (id, i), value in self.results.items() if id == needed.token}
             work.rewind(mark)
+
+    def _completion(self, question: Question) -> DoneExecution | None:
+        by_token = {token: position for position, token in self.handlers.items()}
+        for row in reversed(self.history):
+            holder = self.handlers.get(row.position)
+            fits = row.kind is HistoryKind.COMPLETED and row.step in question.steps
+            fits &= (row.item is not None) is (row.step in question.by_item)
+            fits &= row.position not in question.taken and (holder is None or holder in question.freed)
+            if fits and (question.after is None or row.position < by_token[question.after]):
+                return self._done(row)
+        return None
+
+    def _done(self, row: HistoryRow) -> DoneExecution:
+        return DoneExecution(row.position, row.step, self.item_outputs.get(row.position, row.output), row.item)
+
+    @property
+    def told(self) -> list[Json]:
+        """What the jobs of open handlers are told, in order of entry."""
+        by_token = {token: position for position, token in self.handlers.items()}
+        found: list[Json] = []
+        for token in sorted(self.tokens.values(), key=lambda token: token.seq):
+            if self.definition.steps[token.step].compensates is not None:
+                [row] = [row for row in self.history if row.position == by_token[token.id]]
+                found.append(msgspec.json.decode(compensating(self.definition, self._done(row)))["compensating"])
+        return found
 
     def complete(self, step: str, output: Json | None = None, worker: str = "w") -> Effects:
         token = self.held(step, worker)
@@ -197,6 +232,9 @@ class Machine:
             variables = self.encode({**msgspec.json.decode(call.variables), **(output or {})})
         return self.apply(ChildEnded(token.id, "1f", call.definition_id, status, reason, code, variables))
 
+    def cancel(self, reason: str | None = None, *, compensate: bool = False) -> Effects:
+        return self.apply(CancelRequested(reason, compensate))
+
     def publish(self, name: str, key: str, output: Json) -> None:
         """As its publisher does it: whoever waits longest has it at once."""
         id = next(self.ids)
@@ -216,9 +254,6 @@ class Machine:
         (name, _), output = self.messages[id]
         self.timers.pop((token.id, token.seq, MESSAGE_TIMER), None)
         return self.apply(MessageReceived(token.id, id, name, None, output))
-
-    def cancel(self, reason: str | None = None) -> Effects:
-        return self.apply(CancelRequested(reason))
 
     def closed_by_failure(self) -> list[Token]:
         """Of a FAILED instance: what stood open."""
@@ -384,6 +419,14 @@ class Machine:
             self.calls[made.token_id, made.seq] = msgspec.structs.replace(made, variables=variables)
         for row in out.history:  # closed, whatever it waited for
             self.calls.pop((row.token_id, row.seq), None)
+        for undone in out.undone:
+            gone = self.handlers.get(undone.position)
+            assert gone is None or gone in out.deleted, "an execution is undone twice"
+            self.handlers[undone.position] = undone.token_id
+        self.item_outputs |= dict(out.item_outputs)
+        assert out.undoing is None or self.undoing is None
+        assert out.ended_as in (None, self.undoing)
+        self.undoing = out.undoing or self.undoing
         self.history += out.history
         used = set(out.consumed_signals)
         assert len(used) == len(out.consumed_signals)
@@ -466,3 +509,5 @@ class Machine:
             assert (token.state is TokenState.FORKED) is (token.pending > 0)
             assert token.state is not TokenState.ENDED or token.is_root
         assert all(h.kind is not HistoryKind.COMPLETED or h.reason is None for h in self.history)
+        handlers = {t.id for t in tokens if self.definition.steps[t.step].compensates is not None}
+        assert handlers <= set(self.handlers.values())

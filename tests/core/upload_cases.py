@@ -46,7 +46,7 @@ def with_timer(**fields: object) -> Json:
 
 
 THE_TYPES = (
-    "the types are SERVICE_TASK, USER_TASK, CALL_ACTIVITY, DECISION, TRANSFORMATION, WAIT, PARALLEL_GATEWAY, "
-    "JOIN_GATEWAY, END"
+    "the types are SERVICE_TASK, USER_TASK, CALL_ACTIVITY, COMPENSATE, DECISION, TRANSFORMATION, WAIT, "
+    "PARALLEL_GATEWAY, JOIN_GATEWAY, END"
 )
 NOT_REACHED = "cannot be reached from the first step"

@@ -92,6 +92,23 @@ async def test_a_retried_instances_job_is_published_under_its_first_key(kafka: K
     assert second.idempotency_key == first.idempotency_key == first.job_id
 
 
+async def test_a_handlers_job_is_told_what_it_undoes(kafka: KafkaDriver) -> None:
+    body = definition(
+        task("flight", "card", compensation={"jobType": "cancel-flight"}), task("card"), end(), onFailure="COMPENSATE"
+    )
+    await kafka.run(body, {"x": 1})
+    await kafka.drain()
+    booked = done(kafka.producer.log[0])
+    await kafka.engine.jobs.complete(msgspec.structs.replace(booked, variables=b'{"seat": "1A"}'))
+    await kafka.drain()
+    await kafka.engine.jobs.fail(msgspec.structs.replace(failed(kafka.producer.log[1]), retryable=False))
+    await kafka.drain()
+    event = kafka.producer.log[2]
+    assert (event.job_type, event.step_id) == ("cancel-flight", "flight/compensation")
+    told = {"stepId": "flight", "output": {"seat": "1A"}}
+    assert msgspec.json.decode(event.job_payload) == {"x": 1, "seat": "1A", "compensating": told}
+
+
 async def test_every_job_of_a_run_goes_through_the_outbox(kafka: KafkaDriver) -> None:
     instance = await kafka.run(LINE)
     await kafka.drain()

@@ -136,8 +136,8 @@ class Driver:
     async def history(self, instance: str) -> list[StepExecution]:
         return await self.engine.instances.history(instance)
 
-    async def cancel(self, instance: str, reason: str | None = None) -> Instance:
-        return await self.engine.instances.cancel(instance, reason)
+    async def cancel(self, instance: str, reason: str | None = None, *, compensate: bool = False) -> Instance:
+        return await self.engine.instances.cancel(instance, reason, compensate=compensate)
 
     async def retry(self, instance: str) -> Instance:
         return await self.engine.instances.retry(instance)
@@ -176,7 +176,7 @@ class Driver:
         tables = (
             "instance", "token", "ready", "ready_flow", "slot", "timer", "history", "abnormal_end", "instance_key",
             "job_note", "buffered_signal", "signal_id", "dispatch_outbox", "parked", "idempotency", "audit", "message",
-            "message_id", "subscription",
+            "message_id", "subscription", "compensation", "undoing",
         )  # fmt: skip
         return {table: self.rows(f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables}
 

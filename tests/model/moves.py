@@ -37,7 +37,7 @@ class Move(NamedTuple):
 def possible(game: ReferenceModel) -> list[Move]:
     """Every kind of move that the rules allow now, the likely ones first."""
     if game.status == "FAILED":
-        return [Move("retry"), Move("edit"), *mending(game)]
+        return [Move("retry"), Move("edit"), *mending(game)] if game.can_retry else []
     if game.status != "ACTIVE":
         return []
     moves: list[Move] = []
@@ -83,6 +83,8 @@ def possible(game: ReferenceModel) -> list[Move]:
     moves += mending(game)
     if moves:
         moves.append(Move("cancel"))
+        if not game.undoing:
+            moves.append(Move("undo"))
     return moves
 
 
@@ -143,7 +145,7 @@ def next_move(game: ReferenceModel, drawing: Drawing, before: Sequence[Move]) ->
     moves = possible(game)
     if not moves or (len(before) >= RETRIES_MAX and all(move.what == "retry" for move in before[-RETRIES_MAX:])):
         return None
-    end_it = {"cancel", "fail for good"}
+    end_it = {"cancel", "undo", "fail for good"}
     gentle = [move for move in moves if move.what not in end_it]
     if gentle and drawing.pick(range(ENDING_ONE_IN)):
         moves = gentle
@@ -191,6 +193,8 @@ def play(game: ReferenceModel, move: Move) -> None:
             game.edit(output_of(move), move.removed)
         case "cancel":
             game.cancel()
+        case "undo":
+            game.cancel(undo=True)
         case "retry":
             game.retry()
         case "skip":

@@ -23,6 +23,8 @@ from penstock.core.work import BYTES_PER_STEP, STEP_WORK
 from penstock.engine.advancer import STARTS_MAX
 
 TASKS = ("SERVICE_TASK", "USER_TASK", "WAIT", "CALL_ACTIVITY")
+UNDO = "/compensation"
+"""What an instance that is undone before its end does."""
 CONTINUE = -3
 """The timer of what is left for a move of its own: the next of many kept signals."""
 RECEIVE = -8
@@ -58,6 +60,7 @@ class ModelToken:
     failed_child: dict[str, Any] | None = None  # the same of one that failed, and goes on with a retry
     reentered: bool = False  # by a retry
     key: str = ""  # of the message that it waits for
+    undoes: int = -1  # of a handler: the place in `completed` of what it undoes
 
 
 class Stuck(Exception):
@@ -79,6 +82,16 @@ class ReferenceModel:
         max_calls: int = STARTS_MAX,
     ) -> None:
         self.steps: dict[str, dict[str, Any]] = {step["id"]: step for step in definition["steps"]}
+        for id, step in [*self.steps.items()]:
+            if step.get("compensation") and kind(step) in ("SERVICE_TASK", "CALL_ACTIVITY"):
+                hidden = f"{id}/compensation"
+                self.steps[hidden] = {**step["compensation"], "id": hidden, "type": "SERVICE_TASK", "undoes": id}
+        if any("undoes" in step for step in self.steps.values()):
+            self.steps[UNDO] = {"id": UNDO, "type": "COMPENSATE"}
+        self.undoes_failures = bool(definition.get("onFailure"))
+        self.completed: list[tuple[str, dict[str, Any] | None]] = []  # executions that can be undone, with their output
+        self._taken: set[int] = set()  # their places, of those that are undone, or about to be
+        self.ending: tuple[str, str | None, str | None] | None = None  # of an instance that is undone first
         self.variables = copy.deepcopy(variables)
         self.now = now
         self.max_automatic = max_automatic
@@ -120,6 +133,19 @@ class ReferenceModel:
         return sorted((token for token in self.tokens if token.open), key=lambda token: token.entered)
 
     @property
+    def undoing(self) -> bool:
+        return any(block.gateway == UNDO for block in self.blocks)
+
+    @property
+    def can_retry(self) -> bool:
+        return self._saved is not None
+
+    def compensating(self, token: ModelToken) -> dict[str, Any]:
+        """What a handler's job is told."""
+        step, output = self.completed[token.undoes]
+        return {"stepId": step, "output": output}
+
+    @property
     def waiting(self) -> bool:
         return any(token.parked or kind(self.steps[token.step]) in ("USER_TASK", "WAIT") for token in self.open_tokens)
 
@@ -135,6 +161,7 @@ class ReferenceModel:
                 output = self._come_back(token, step, output)
             except Stuck as stuck:
                 self._fail(token, str(stuck))
+                self._settle()
                 return
         self._leave_with(token, output)
         self._settle()
@@ -227,7 +254,6 @@ class ReferenceModel:
                 self._call(token, step)
             except Stuck as stuck:
                 self._fail(token, str(stuck))
-                return
         elif index == CONTINUE:
             pass
         elif index == -1:
@@ -255,9 +281,11 @@ class ReferenceModel:
         self.variables.pop(removed, None)
         self.variables.update(copy.deepcopy(given))
 
-    def cancel(self) -> None:
+    def cancel(self, *, undo: bool = False) -> None:
         self._begin()
-        self._end("CANCELLED", "cancelled")
+        if not (undo and self._undo_first("CANCELLED", "cancelled", None)):
+            self._end("CANCELLED", "cancelled")
+        self._settle()
 
     def keep_signal(self, step: str, output: dict[str, Any]) -> None:
         """For a wait that is not open yet."""
@@ -311,6 +339,8 @@ class ReferenceModel:
     def mover(self, place: int, target: str) -> ModelToken | None:
         """Which token goes when one is sent to a step; None where that would break a join."""
         token = self.mendable[place]
+        if token.undoes >= 0 or target == UNDO or "undoes" in self.steps[target]:
+            return None
         if kind(self.steps[target]) == "END":
             return token
         if token.block is not None:
@@ -371,7 +401,7 @@ class ReferenceModel:
     def _step_onto(self, token: ModelToken, name: str) -> None:
         step = self.steps[name]
         block = token.block
-        if block is not None:
+        if block is not None and "undoes" not in step:
             if name == self.steps[block.gateway]["joinStep"]:
                 self._vanish(token)
                 self._one_less(block, arrived=True)
@@ -456,6 +486,13 @@ class ReferenceModel:
         elif kind(step) == "TRANSFORMATION":
             self._transform(step)
             target = step["nextStep"]
+        elif kind(step) == "COMPENSATE":
+            newest = self._newest(step)
+            if newest is not None:
+                self.closed[step["id"], "COMPLETED"] += 1
+                self._undo(step, token, newest)
+                return
+            target = step["nextStep"]
         elif kind(step) == "PARALLEL_GATEWAY":
             heads = step["parallelNextSteps"]
             self._spend(STEP_WORK * len(heads))
@@ -492,11 +529,78 @@ class ReferenceModel:
 
     def _leave_with(self, token: ModelToken, output: dict[str, Any]) -> None:
         self.variables.update(copy.deepcopy(output))
+        if token.undoes >= 0:
+            self._close(token, "COMPENSATED")
+            self._leave(token)
+            return
+        if f"{token.step}/compensation" in self.steps:
+            self.completed.append((token.step, copy.deepcopy(output) or None))
         self._close(token, "COMPLETED")
         self._leave(token)
 
+    # -- undoing
+
+    def _newest(self, step: dict[str, Any], before: int | None = None) -> int | None:
+        """The place of what is to be undone next."""
+        for place in reversed(range(len(self.completed) if before is None else before)):
+            if place not in self._taken and self.completed[place][0] in (step.get("steps") or self.steps):
+                return place
+        return None
+
+    def _undo(self, step: dict[str, Any], owner: ModelToken, place: int) -> None:
+        block = Block(step["id"], owner, 1)
+        self.blocks.append(block)
+        self._handle(block, place)
+
+    def _handle(self, block: Block, place: int) -> None:
+        token = ModelToken(block=block, side=block.owner.side, undoes=place)
+        self._taken.add(place)
+        self.tokens.append(token)
+        self._go(token, f"{self.completed[place][0]}/compensation")
+
+    def _undone(self, token: ModelToken) -> None:
+        block = token.block
+        assert block is not None
+        self._vanish(token)
+        newest = self._newest(self.steps[block.gateway], before=token.undoes)
+        if newest is not None:
+            self._handle(block, newest)
+            return
+        self.blocks.remove(block)
+        if block.gateway != UNDO:
+            self._go(block.owner, self.steps[block.gateway]["nextStep"])
+            return
+        assert self.ending is not None
+        status, failure, self.failure_code = self.ending
+        self._end(status, failure, undone=True)
+
+    def _undo_first(self, status: str, failure: str | None, but: ModelToken | None) -> bool:
+        """Undo what the instance did before it ends so; False where there is nothing to undo."""
+        if UNDO not in self.steps:
+            return False
+        before = set(self._taken)
+        self._taken -= {token.undoes for token in self.tokens}
+        newest = self._newest(self.steps[UNDO])
+        if newest is None:
+            self._taken = before
+            return False
+        self._close_all(but)
+        self.ending = status, failure, self.failure_code
+        self.failure_code = None
+        self._bound = self._automatic + self.max_automatic
+        self._work_bound = self._work + self.max_work
+        self._entries += 1
+        self.closed[UNDO, "COMPLETED"] += 1
+        owner = ModelToken()
+        self.tokens.append(owner)
+        self._undo(self.steps[UNDO], owner, newest)
+        return True
+
     def _leave(self, token: ModelToken) -> None:
         """Of a step that is done."""
+        if token.undoes >= 0:
+            self._undone(token)
+            return
         step = self.steps[token.step]
         token.done = True
         try:
@@ -546,6 +650,8 @@ class ReferenceModel:
         self, token: ModelToken, reason: str, code: str | None = None, data: dict[str, Any] | None = None
     ) -> None:
         step = self.steps[token.step]
+        if token.undoes >= 0:
+            reason = f"compensation of step '{step['undoes']}' failed: {reason}"
         for event in boundaries(step, "ERROR") if code is not None and self._automatic < self._bound else ():
             if code in (event.get("errorCodes") or (code,)):
                 self._automatic += 1
@@ -560,19 +666,26 @@ class ReferenceModel:
         self.failure_code = code
         self._end("FAILED", reason, but=token)
 
-    def _end(self, status: str, failure: str | None, but: ModelToken | None = None) -> None:
-        if status == "FAILED":
+    def _end(self, status: str, failure: str | None, but: ModelToken | None = None, *, undone: bool = False) -> None:
+        self._saved = None
+        failed = status == "FAILED" and but is not None and but.undoes < 0
+        if failed and self.undoes_failures and not self.undoing and self._undo_first(status, failure, but):
+            return
+        if status == "FAILED" and not undone:
             for token, step in self._moving:
                 token.step, token.open = step, True
             memo: dict[int, Any] = {}
             self._saved = copy.deepcopy((self.tokens, self.blocks), memo)
+        self._close_all(but)
+        self.status, self.failure = status, failure
+
+    def _close_all(self, but: ModelToken | None) -> None:
         moving = [token for token, _ in self._moving]
         for token in self.tokens:
             if token.open and token is not but and token not in moving:
                 self.closed[token.step, "SKIPPED"] += 1
         self.tokens, self.blocks = [], []
         self._moving.clear()
-        self.status, self.failure = status, failure
 
     # -- expressions
 

@@ -15,6 +15,8 @@ import msgspec
 import pytest
 import trio
 
+from penstock.core.definition import StepType
+from penstock.core.parsing import parse_definition
 from penstock.engine.ids import show_instance
 from penstock.engine.lanes.call_commands import timer_command
 from penstock.engine.lanes.commands import FoldCommand
@@ -26,7 +28,7 @@ from penstock.testing.definitions import Json, definition, end, service
 from penstock.testing.random_definitions import MESSAGE, START_VARIABLES, random_definition
 from penstock.wire.model import Job, JobRef, Park
 from tests.engine.conftest import MakeDriver
-from tests.engine.driver import Driver, number
+from tests.engine.driver import Driver, number, variables_of
 from tests.model.moves import (
     MAX_AUTOMATIC,
     MAX_WORK,
@@ -52,6 +54,7 @@ MOVES = {
     "park",
     "signal job",
     "cancel",
+    "undo",
     "retry",
     "keep signal",
     "publish",
@@ -73,7 +76,10 @@ class Played:
         self.body = own_job_types(random_definition(self.source, failing=seed % 4 == 0, max_steps=20), seed)
         if seed % 3 == 0:  # an invariant compares them with the variables
             self.body["searchAttributes"] = {"n": "NUMBER", "flag": "BOOLEAN", "word": "STRING", "result": "STRING"}
-        self.types = sorted({step["jobType"] for step in self.steps if step["type"] == "SERVICE_TASK"})
+        self.all_steps = parse_definition(self.body).steps
+        self.types = sorted(
+            {step.job_type for step in self.all_steps if step.type is StepType.SERVICE_TASK and step.job_type}
+        )
         self.child = definition(service("work", "end", job_type=f"child-{seed}"), end(), definition_id=f"child-{seed}")
         self.jobs: dict[str, Job] = {}
         self.done: list[Job] = []
@@ -150,6 +156,9 @@ class Played:
             case "cancel":
                 await self.engine.cancel(self.instance, "cancelled")
                 return
+            case "undo":
+                await self.engine.cancel(self.instance, "cancelled", compensate=True)
+                return
             case "retry":
                 await self.engine.retry(self.instance)
                 return
@@ -184,6 +193,9 @@ class Played:
             await self.signal(step["id"], output_of(move))
         else:
             job = await self.job(token, seq)
+            mark = self.game.open_tokens[move.place]
+            told = self.game.compensating(mark) if mark.undoes >= 0 else None
+            assert variables_of(job).get("compensating") == told
             attempt = self.source.choice([None, job.attempt])
             if move.what == "park":
                 await self.engine.engine.jobs.park(self.park_of(job, move))
@@ -339,7 +351,7 @@ class Played:
         self.compare_rows(game)
         items = await self.engine.history(self.instance)
         closed = Counter((item.step_id, item.status) for item in items if item.status != "RUNNING")
-        names = {"INTERRUPTED": "FAILED", "CAUGHT": "FAILED"}
+        names = {"INTERRUPTED": "FAILED", "CAUGHT": "FAILED", "COMPENSATED": "COMPLETED"}
         assert closed == sum((Counter({(s, names.get(h, h)): n}) for (s, h), n in game.closed.items()), Counter())
         running = [item.step_id for item in items if item.status == "RUNNING"]
         assert running == [mark.step for mark in game.open_tokens]
@@ -358,7 +370,7 @@ class Played:
             " FROM token t WHERE t.instance_id = %s AND t.state <> 6 ORDER BY t.seq",
             number(self.instance),
         )
-        names = [step["id"] for step in self.steps]
+        names = [step.id for step in self.all_steps]
         seen = [
             (names[step], side, branch, state == 4, failures, set(timers))
             for _, step, state, side, branch, _, _, failures, timers in rows
@@ -388,6 +400,8 @@ def own_job_types(body: Json, seed: int) -> Json:
     for step in steps:
         if step["type"] == "SERVICE_TASK":
             step["jobType"] = f"{step['jobType']}-{seed}"
+        if "compensation" in step:
+            step["compensation"]["jobType"] += f"-{seed}"
         if step["type"] == "CALL_ACTIVITY":
             step["definitionId"] = f"{step['definitionId']}-{seed}"
         if "message" in step:

@@ -69,6 +69,7 @@ def compare(machine: Machine, game: ReferenceModel) -> None:
         assert (token.state is TokenState.BACKOFF) is mark.backing_off
         assert (token.waits_for or "") == mark.signal
         assert token.failures == mark.failures
+    assert machine.told == [game.compensating(mark) for mark in game.open_tokens if mark.undoes >= 0]
     blocks = Counter((block.gateway, block.under_way, block.arrived) for block in game.blocks)
     forked = [token for token in machine.tokens.values() if token.state is TokenState.FORKED]
     assert Counter((steps[t.step].id, t.pending, t.arrived) for t in forked) == blocks
@@ -95,6 +96,9 @@ def make(machine: Machine, move: Move, game: ReferenceModel) -> None:
     """The move, as the engine would feed it to `advance`."""
     if move.what == "cancel":
         machine.cancel("cancelled")
+        return
+    if move.what == "undo":
+        machine.cancel("cancelled", compensate=True)
         return
     if move.what == "retry":
         machine.retry()
@@ -289,10 +293,11 @@ def test_a_side_tokens_fork_to_a_foreign_join_is_lawful() -> None:
 
 GAMES = 800
 WANTED = {
-    "complete", "fire", "fail", "fail for good", "err", "park", "signal job", "cancel", "retry", "keep signal",
+    "complete", "fire", "fail", "fail for good", "err", "park", "signal job", "cancel", "undo", "retry", "keep signal",
     "edit", "publish", "skip", "move", "a broken join refused", "ended ACTIVE", "ended COMPLETED", "ended FAILED",
-    "ended CANCELLED", "a call", "a failed call", "a join fired", "a side token", "an interruption",
-    "an error caught", "an END failed it", "a result", "a step open twice", "an END closed others", "long",
+    "ended CANCELLED", "a call", "a failed call", "something undone", "undone before its end", "a join fired",
+    "a side token", "an interruption", "an error caught", "an END failed it", "a result", "a step open twice",
+    "an END closed others", "long",
 }  # fmt: skip
 
 
@@ -303,6 +308,8 @@ def look(machine: Machine, game: ReferenceModel) -> list[tuple[str, bool]]:
         ("a join fired", bool(joined)),
         ("a side token", any(token.side for token in machine.seen_tokens)),
         ("an interruption", any(how == "INTERRUPTED" for _, how in machine.path)),
+        ("something undone", any(how == "COMPENSATED" for _, how in machine.path)),
+        ("undone before its end", game.ending is not None and game.status in ("FAILED", "CANCELLED")),
         ("an error caught", any(how == "CAUGHT" for _, how in machine.path)),
         ("a result", game.result is not None),
         ("an END failed it", any(types[name] is StepType.END and how == "FAILED" for name, how in machine.path)),

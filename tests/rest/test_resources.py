@@ -314,7 +314,7 @@ async def test_cancel_takes_a_reason_or_nothing(
     engine.on("instances.cancel", instance(status="CANCELLED", failure_reason=reason))
     answer = await rest.post("/v1/instances/1f/cancel", body)
     assert (answer.status, answer.json["status"]) == (200, "CANCELLED")
-    assert engine.one("instances.cancel") == ("1f", reason, {"force": False})
+    assert engine.one("instances.cancel") == ("1f", reason, {"force": False, "compensate": False})
 
 
 async def test_cancel_refuses_a_body_that_it_can_not_read(rest: Rest, engine: ScriptedEngine) -> None:

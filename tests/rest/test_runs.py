@@ -109,4 +109,4 @@ async def test_a_full_mailbox_asks_to_come_back(rest: Rest, engine: ScriptedEngi
 async def test_a_cancel_by_force_is_handed_on(rest: Rest, engine: ScriptedEngine) -> None:
     engine.on("instances.cancel", instance(status="CANCELLED"))
     await rest.post("/v1/instances/1f/cancel", {"force": True})
-    assert engine.one("instances.cancel") == ("1f", None, {"force": True})
+    assert engine.one("instances.cancel") == ("1f", None, {"force": True, "compensate": False})

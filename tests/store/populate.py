@@ -33,7 +33,7 @@ from penstock.wire.queue import QueuePolicy, Rate
 from tests.engine import runs
 from tests.engine.driver import Driver
 from tests.postgres import Server, apply_schema, run_directory, shared_server
-from tests.shapes import call, parallel, user, wait
+from tests.shapes import call, parallel, task, user, wait
 
 VERSIONS: Final = Path(__file__).parent / "versions"
 VERSION_1: Final = Path(__file__).parent / "version_1"
@@ -165,6 +165,12 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
     for number in range(3):
         await driver.start("limited", business_key=f"limited-{number}", flow_key=f"tenant-{number % 2}", priority=2)
     await driver.one("limited", lease=3600)
+    undo = {"jobType": "undo"}
+    undone = task("undone", "end", forEach={"items": "${seats}", "as": "seat"}, compensation=undo)
+    await driver.upload(definition(undone, end(), definition_id="undone"))
+    journey = await driver.start("undone", {"seats": [1, 2]})
+    await driver.complete(await driver.one("undone"), {"booked": True})
+    await driver.cancel(journey.id, "changed my mind", compensate=True)
     made = await driver.engine.bulk.create(BulkRequest(action="cancel", filter=BulkFilter(business_key="cancelled")))
     await driver.engine.bulk.step()
     assert (await driver.engine.bulk.get(made.id)).state == "DONE"

@@ -20,14 +20,15 @@ class Edge(NamedTuple):
     target: int
     label: str
     boundary: bool
-    """Taken by a boundary event: drawn dotted."""
+    """Taken by a boundary event, or to a handler: drawn dotted."""
 
 
 def mermaid(definition: Definition) -> str:
     """A `flowchart TD` with a node per step, in their order; an edge's label is its condition or its event."""
     lines = ["flowchart TD"]
-    lines += [f"  s{step.index}{_shape(step)}" for step in definition.steps]
-    for step in definition.steps:
+    steps = definition.steps[: definition.undo_step]
+    lines += [f"  s{step.index}{_shape(step)}" for step in steps]
+    for step in steps:
         for edge in edges(step):
             arrow = "-.->" if edge.boundary else "-->"
             label = f'|"{_label(edge.label)}"|' if edge.label else ""
@@ -49,6 +50,8 @@ def edges(step: Step) -> Iterator[Edge]:
         else:
             label = f"after {event.duration}" if event.interrupting else f"after {event.duration}, beside"
         yield Edge(event.target, label, boundary=True)
+    if step.compensation is not None:
+        yield Edge(step.compensation, "undone by", boundary=True)
 
 
 def _shape(step: Step) -> str:
@@ -67,6 +70,8 @@ def _shape(step: Step) -> str:
             return f'("{name}")'
         case StepType.CALL_ACTIVITY:
             return f'{{{{"{name}"}}}}'
+        case StepType.COMPENSATE:
+            return f'>"{name}"]'
         case StepType.DECISION | StepType.PARALLEL_GATEWAY | StepType.JOIN_GATEWAY:
             return f'{{"{name}"}}'
         case StepType.END:

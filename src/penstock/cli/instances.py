@@ -152,13 +152,14 @@ def watch(
 def cancel(
     ids: Annotated[list[str], typer.Argument(help="Instances.", metavar="ID")],
     reason: Annotated[str | None, typer.Option(help="For the audit trail.")] = None,
+    compensate: Annotated[bool, typer.Option("--compensate", help="Undo first what they did.")] = False,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
 ) -> None:
     """Cancel instances, one after another; the first that can't be ends it."""
     with connected(url, token_file) as client:
         for each in ids:
-            typer.echo(_line(client.cancel_instance(each, reason=reason)))
+            typer.echo(_line(client.cancel_instance(each, reason=reason, compensate=compensate)))
 
 
 @app.command()

@@ -244,7 +244,8 @@ def _list_signals(operation: ListSignals) -> Exchange:
 
 def _cancel_instance(operation: CancelInstance) -> Exchange:
     path = f"/v1/instances/{_quoted(operation.id)}/cancel"
-    return Exchange("POST", path, _read_instance, _given(reason=operation.reason, force=operation.force or None))
+    body = _given(reason=operation.reason, force=operation.force or None, compensate=operation.compensate or None)
+    return Exchange("POST", path, _read_instance, body)
 
 
 def _get_journal(operation: GetJournal) -> Exchange:

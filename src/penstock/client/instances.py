@@ -236,7 +236,9 @@ class InstanceCalls(MendingCalls):
         """
         return await self.call(ListSignals(instance_id=instance_id))
 
-    async def cancel_instance(self, instance_id: str, *, reason: str | None = None, force: bool = False) -> Instance:
+    async def cancel_instance(
+        self, instance_id: str, *, reason: str | None = None, force: bool = False, compensate: bool = False
+    ) -> Instance:
         """Cancel an instance; its workers learn it at their next heartbeat.
 
         When the answer of an earlier try was lost and the instance turns out to be cancelled, that is success.
@@ -244,12 +246,16 @@ class InstanceCalls(MendingCalls):
         A run of code is asked to end: the clean-up of its body runs first, so what comes back may be open still.
         ``force`` ends it at once, without. An engine that is reached by gRPC knows no force.
 
+        ``compensate``: what the instance did is undone first, by the handlers of its steps; so it is open still in what
+        comes back, unless there was nothing to undo.
+
         Raises:
             NotFound: no such instance.
-            Conflict: it has ended already.
+            Conflict: it has ended already, or is being undone.
         """
+        cancel = CancelInstance(id=instance_id, reason=reason, force=force, compensate=compensate)
         try:
-            return await self.call(CancelInstance(id=instance_id, reason=reason, force=force))
+            return await self.call(cancel)
         except Unavailable as error:
             if not error.maybe_applied:
                 raise

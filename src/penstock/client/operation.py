@@ -186,12 +186,14 @@ class ListSignals(Operation[list[KeptSignal]], frozen=True):
 class CancelInstance(Operation[Instance], frozen=True):
     """Cancel an instance. A second cancel is a conflict, so a lost answer is not simply asked for again.
 
-    ``force``: a run of code ends at once, without the clean-up of its body.
+    ``force``: a run of code ends at once, without the clean-up of its body. ``compensate``: what an instance did is
+    undone first.
     """
 
     id: str
     reason: str | None = None
     force: bool = False
+    compensate: bool = False
 
     @property
     def repeat(self) -> Repeat:

@@ -2,7 +2,8 @@
 
 It is given the definition, the instance's tokens and variables as they are under the instance's lock, the event, and
 everything that is not data: the time, new ids, new positions, a random number. It does no I/O and keeps nothing, so
-the same inputs give the same outcome; the caller may throw an outcome away and ask again (`PositionsExhausted`).
+the same inputs give the same outcome; the caller may throw an outcome away and ask again (`PositionsExhausted`,
+`CompletionsNeeded`).
 
 Rules, with their source in `docs/guarantees.md`:
 
@@ -15,6 +16,7 @@ Rules, with their source in `docs/guarantees.md`:
   boundary's target; without one the instance fails. Expressions that fail are not caught.
 * **Calls.** A CALL_ACTIVITY starts an instance and waits for its end, which comes as an event of its own. Closed
   otherwise, it abandons what it started.
+* **Compensation.** What a COMPENSATE undoes, or an instance before its end, is undone by handlers, one after the other.
 * **Bounded.** More than ``max_automatic_steps`` steps that need nobody fail the instance, and so does more ``work``.
   Kept signals are taken in slices, each by an advance of its own: of a loop through a WAIT with thousands of them none
   is too long.
@@ -72,7 +74,9 @@ from penstock.wire.error_code import LEASE_EXPIRED, RETRIES_EXHAUSTED
 __all__ = ["Inputs", "PositionsExhausted", "advance"]
 
 
-Automatic = Literal[StepType.DECISION, StepType.TRANSFORMATION, StepType.PARALLEL_GATEWAY, StepType.END]
+Automatic = Literal[
+    StepType.DECISION, StepType.TRANSFORMATION, StepType.PARALLEL_GATEWAY, StepType.COMPENSATE, StepType.END
+]
 """Steps that need nobody."""
 
 
@@ -118,7 +122,7 @@ class _Run(Branches, Calls, Mending, Waiting):
             case StepGivenUp():
                 self.fail(self.tokens[event.token_id], event.reason)
             case CancelRequested():
-                self.end_instance(InstanceStatus.CANCELLED, event.reason)
+                self.cancel(event.reason, undo=event.compensate)
             case RetryRequested() | StepSkipped() | TokenMoved():
                 self.mend(event)
             case _:
@@ -246,7 +250,7 @@ class _Run(Branches, Calls, Mending, Waiting):
 
     def enter(self, token: Token, index: int) -> None:
         step = self.definition.steps[index]
-        if token.item is None and not self.goes_onto(token, step):
+        if token.item is None and step.compensates is None and not self.goes_onto(token, step):
             return
         self.begin_execution(token, step)
         self.work.spend(STEP_WORK)
@@ -272,7 +276,13 @@ class _Run(Branches, Calls, Mending, Waiting):
                 raise StepFailed(
                     f"JoinWithoutGateway: step '{step.id}' was reached by a branch of no gateway of its own"
                 )
-            case StepType.DECISION | StepType.TRANSFORMATION | StepType.PARALLEL_GATEWAY | StepType.END:
+            case (
+                StepType.DECISION
+                | StepType.TRANSFORMATION
+                | StepType.PARALLEL_GATEWAY
+                | StepType.COMPENSATE
+                | StepType.END
+            ):
                 self.automatic(token, step, kind)
             case _:
                 assert_never(kind)
@@ -297,6 +307,8 @@ class _Run(Branches, Calls, Mending, Waiting):
                 token.pending, token.arrived = len(step.branches), 0
                 for head in step.branches:
                     self.entering.append((self.new_token(head, parent_id=token.id, side=token.side), head))
+            case StepType.COMPENSATE:
+                self.compensate(token, step)
             case StepType.END if step.error_code is not None:
                 self.fail(token, f"step '{step.id}' ended it with the error {step.error_code}", step.error_code)
             case StepType.END:
@@ -339,7 +351,9 @@ class _Run(Branches, Calls, Mending, Waiting):
             self.finish_item(token, HistoryKind.COMPLETED, worker=worker, output=output)
             return
         output = self.merge(token, output)
-        self.close(token, HistoryKind.COMPLETED, worker=worker, output=output)
+        handler = self.definition.steps[token.step].compensates is not None
+        kind = HistoryKind.COMPENSATED if handler else HistoryKind.COMPLETED
+        self.close(token, kind, worker=worker, output=output)
         self.leave(token)
 
     def leave(self, token: Token) -> None:
@@ -348,6 +362,12 @@ class _Run(Branches, Calls, Mending, Waiting):
         When no condition holds, the instance fails and the work stays done: `retry` comes back to here.
         """
         step = self.definition.steps[token.step]
+        if step.compensates is not None:
+            undoing = self.handler_done(token)
+            if undoing is not None:
+                self.out.ended_as = undoing
+                self.end_instance(undoing.status, undoing.failure, code=undoing.code)
+            return
         token.leaving = True
         try:
             target = self.decide(step) if step.conditions else step.next

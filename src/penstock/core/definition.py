@@ -29,6 +29,7 @@ class StepType(enum.StrEnum):
     SERVICE_TASK = "SERVICE_TASK"
     USER_TASK = "USER_TASK"
     CALL_ACTIVITY = "CALL_ACTIVITY"
+    COMPENSATE = "COMPENSATE"
     DECISION = "DECISION"
     TRANSFORMATION = "TRANSFORMATION"
     WAIT = "WAIT"
@@ -157,6 +158,12 @@ class Step(msgspec.Struct, frozen=True):
     """WAIT."""
     for_each: ForEach | None = None
     """SERVICE_TASK, USER_TASK and CALL_ACTIVITY."""
+    compensation: int | None = None
+    """Index of the hidden step that undoes it."""
+    compensates: int | None = None
+    """Of such a hidden step: index of the one that it undoes."""
+    undoes: tuple[int, ...] = ()
+    """COMPENSATE: the steps whose executions it undoes."""
 
     @property
     def timers(self) -> list[tuple[int, Boundary]]:
@@ -188,7 +195,7 @@ class Definition(msgspec.Struct, frozen=True, dict=True):
     auto_start_next: bool
     next_workflow_id: str | None
     steps: tuple[Step, ...]
-    """``steps[0]`` is the entry; ``steps[i].index == i``."""
+    """``steps[0]`` is the entry; ``steps[i].index == i``. Hidden ones come last: nothing leads to them."""
     metadata: object | None
     content: str
     """Canonical JSON text: the given fields in a fixed order, without `version`. Two uploads are the same content
@@ -199,6 +206,11 @@ class Definition(msgspec.Struct, frozen=True, dict=True):
     """No parallel gateway, no forEach and no non-interrupting boundary event: an instance never has two open steps."""
     memory_bytes: int
     """What it takes in memory, estimated from above."""
+    undo_step: int | None = None
+    """Index of the hidden COMPENSATE that comes before the end of an instance that is to be undone; None where no step
+    can be."""
+    undoes_failures: bool = False
+    """`onFailure`: an instance is undone before it is FAILED."""
 
     def step(self, step_id: str) -> Step | None:
         """The step with this id, or None."""

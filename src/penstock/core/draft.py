@@ -37,6 +37,9 @@ BACKOFF_MULTIPLIER_MAX: Final = 100
 BACKOFF_DEFAULT_MULTIPLIER: Final = 2.0
 BACKOFF_DEFAULT_MAX_S: Final = 3_600.0
 
+JOB_FIELDS: Final = frozenset(
+    {"jobType", "retryCount", "delegateClass", "retryBackoff", "timeout", "retryOn", "noRetryOn"}
+)
 _TASK: Final = frozenset({"nextStep", "conditionalNextSteps", "boundaryEvents"})
 
 
@@ -44,12 +47,11 @@ def _fields(kind: StepType) -> tuple[frozenset[str], frozenset[str]]:
     """What a type uses, and what of that it needs."""
     match kind:
         case StepType.SERVICE_TASK:
-            more = {"jobType", "retryCount", "delegateClass", "retryBackoff", "timeout", "retryOn", "noRetryOn"}
-            return _TASK | {*more, "forEach"}, frozenset({"jobType"})
+            return _TASK | JOB_FIELDS | {"forEach", "compensation"}, frozenset({"jobType"})
         case StepType.USER_TASK:
             return _TASK | {"jobType", "forEach"}, frozenset()
         case StepType.CALL_ACTIVITY:
-            more = {"definitionId", "definitionVersion", "input", "output", "businessKey", "forEach"}
+            more = {"definitionId", "definitionVersion", "input", "output", "businessKey", "forEach", "compensation"}
             return _TASK | more, frozenset({"definitionId"})
         case StepType.DECISION:
             return frozenset({"conditionalNextSteps"}), frozenset({"conditionalNextSteps"})
@@ -61,6 +63,8 @@ def _fields(kind: StepType) -> tuple[frozenset[str], frozenset[str]]:
             return frozenset({"parallelNextSteps", "joinStep"}), frozenset({"parallelNextSteps", "joinStep"})
         case StepType.JOIN_GATEWAY:
             return frozenset({"nextStep"}), frozenset({"nextStep"})
+        case StepType.COMPENSATE:
+            return frozenset({"steps", "nextStep"}), frozenset({"nextStep"})
         case StepType.END:
             return frozenset({"errorCode", "output"}), frozenset()
         case _:
@@ -105,6 +109,9 @@ class StepDraft(msgspec.Struct, kw_only=True):
     callee: Callee | None = None
     message: AwaitedMessage | None = None
     for_each: ForEach | None = None
+    compensation: StepDraft | None = None
+    undoes: list[str | None] | None = None
+    """None: all that can be."""
 
     @property
     def path(self) -> str:
@@ -147,6 +154,7 @@ class StepReader:
         boundaries = self._boundaries.read(reader, checked=checked, may_fail=draft.type is not StepType.WAIT)
         if _uses(draft, "boundaryEvents"):
             draft.boundaries = boundaries
+        self._read_compensation(reader, draft)
         reader.refuse_unknown()
         return draft
 
@@ -161,6 +169,15 @@ class StepReader:
             return None
 
     def _read_task_fields(self, reader: FieldReader, draft: StepDraft) -> None:
+        self._read_job_fields(reader, draft)
+        error_code = reader.text("errorCode", max_chars=self._limits.id_max_chars)
+        if error_code is not None and _uses(draft, "errorCode"):
+            draft.error_code = error_code
+            if (problem := code_problem(error_code)) is not None:
+                reader.refuse("errorCode", problem)
+        self._read_result(reader, draft)
+
+    def _read_job_fields(self, reader: FieldReader, draft: StepDraft) -> None:
         limits = self._limits
         job_type = reader.text("jobType", required=_needs(draft, "jobType"), max_chars=limits.id_max_chars)
         if _uses(draft, "jobType"):
@@ -180,21 +197,12 @@ class StepReader:
         timeout = reader.text("timeout", max_chars=limits.expression_max_chars)
         if timeout is not None and _uses(draft, "timeout"):
             draft.timeout_s = self._seconds(timeout, reader.at("timeout"))
-        self._read_codes_of_step(reader, draft)
-        self._read_result(reader, draft)
-
-    def _read_codes_of_step(self, reader: FieldReader, draft: StepDraft) -> None:
         retry_on = self._boundaries.codes(reader, "retryOn", checked=_uses(draft, "retryOn"))
         no_retry_on = self._boundaries.codes(reader, "noRetryOn", checked=_uses(draft, "noRetryOn"))
         if _uses(draft, "retryOn"):
             draft.retry_on, draft.no_retry_on = retry_on or (), no_retry_on or ()
             for code in sorted(set(draft.retry_on) & set(draft.no_retry_on)):
                 reader.refuse("noRetryOn", f"the code {quote(code)} is in retryOn, too")
-        error_code = reader.text("errorCode", max_chars=self._limits.id_max_chars)
-        if error_code is not None and _uses(draft, "errorCode"):
-            draft.error_code = error_code
-            if (problem := code_problem(error_code)) is not None:
-                reader.refuse("errorCode", problem)
 
     def _read_result(self, reader: FieldReader, draft: StepDraft) -> None:
         output = reader.fields("output")
@@ -301,6 +309,27 @@ class StepReader:
             () if output is None else self._assignments(reader, "output", output),
             compiled,
         )
+
+    def _read_compensation(self, reader: FieldReader, draft: StepDraft) -> None:
+        """The handler is read as the job that it is; and what a COMPENSATE undoes."""
+        name = "compensation"
+        fields = reader.fields(name)
+        if fields is not None and _checks(draft, name):
+            inner = FieldReader(fields, reader.at(name), self._problems)
+            draft.compensation = StepDraft(index=draft.index, given=inner.given, type=StepType.SERVICE_TASK)
+            self._read_job_fields(inner, draft.compensation)
+            inner.refuse_unknown()
+            reader.given[name] = inner.given
+        items = reader.items("steps")
+        if items is None or not _checks(draft, "steps"):
+            return
+        if not items:
+            reader.refuse("steps", "must have at least one step")
+        if len(items) > self._limits.branches_max_count:
+            reader.refuse("steps", f"more than {self._limits.branches_max_count} steps")
+            return
+        path = reader.at("steps")
+        draft.undoes = [self._step_id(item, join_path(path, place), required=True) for place, item in enumerate(items)]
 
     def _read_flow_fields(self, reader: FieldReader, draft: StepDraft) -> None:
         id_max_chars = self._limits.id_max_chars

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import msgspec
 
-from penstock.core.state import HistoryKind, Instance, Token
+from penstock.core.state import HistoryKind, Instance, InstanceStatus, Token
 
 
 class HistoryRow(msgspec.Struct, frozen=True):
@@ -141,6 +141,23 @@ class MapEffects(msgspec.Struct):
         self.variables |= later.variables
 
 
+class Undone(msgspec.Struct, frozen=True):
+    """A completed step execution, by the position of its row, and the token of the handler that undoes it."""
+
+    position: int
+    token_id: int
+
+
+class Undoing(msgspec.Struct, frozen=True):
+    """How an instance ends once it is undone."""
+
+    status: InstanceStatus
+    failure: str | None
+    code: str | None
+    step: int | None  # that failed it
+    job: bool  # whether that was a job
+
+
 class Effects(msgspec.Struct):
     """Everything that one event changes in one instance.
 
@@ -180,5 +197,10 @@ class Effects(msgspec.Struct):
     unsubscribed: list[tuple[int, int]] = []
     received: list[int] = []  # messages that are done with
     maps: MapEffects | None = None
+    item_outputs: list[tuple[int, bytes]] = []  # by position, of items that can be undone: what they completed with
+    undone: list[Undone] = []
+    freed: list[int] = []  # tokens of handlers that were closed: what they were to undo, others will
+    undoing: Undoing | None = None  # it is undone from now on
+    ended_as: Undoing | None = None  # it was, and has ended
     snapshot: list[Token] | None = None
     steps_run: int = 0

@@ -8,15 +8,15 @@ from __future__ import annotations
 import msgspec
 from msgspec import structs
 
-from penstock.core.definition import Catch, Step
-from penstock.core.effect import Chain
+from penstock.core.compensation import Compensation
+from penstock.core.definition import Catch, Step, StepType
+from penstock.core.effect import Chain, Undoing
 from penstock.core.evaluation import StepFailed
-from penstock.core.for_each import Items
 from penstock.core.state import HistoryKind, InstanceStatus, Token, TokenState, change_status
 
 
-class Ending(Items):
-    """One that knows how steps fail and instances end."""
+class Ending(Compensation):
+    """Fails steps and ends instances."""
 
     def complete(self, token: Token, result: bytes | None) -> None:
         definition = self.definition
@@ -44,6 +44,8 @@ class Ending(Items):
         an item the boundary is the whole step's; without one its forEach may keep the error."""
         whole = self.whole(token)
         step = self.definition.steps[token.step]
+        if step.compensates is not None:
+            reason = f"compensation of step '{self.definition.steps[step.compensates].id}' failed: {reason}"
         caught = None if code is None else step.catch(code)
         if caught is not None and code is not None and self.out.steps_run < self.steps_max:
             self.out.steps_run += 1  # a call that can't be made may fail and be caught again and again in one advance
@@ -86,30 +88,41 @@ class Ending(Items):
             self.fail(token, failed.reason, failed.code, worker=worker)
             return
         self.close(token, kind, worker=worker, reason=reason)
+        if output is not None and self.definition.steps[token.step].compensation is not None:
+            self.out.item_outputs.append((self.out.history[-1].position, output))
         self.item_over(token, kept, kind, enough=enough)
 
     def end_instance(
         self, status: InstanceStatus, reason: str | None, culprit: Token | None = None, code: str | None = None
     ) -> None:
         """Close everything that is open. ``culprit``: the token whose step brought the end, and was closed already;
-        `retry` enters it again, or leaves it when it was done."""
-        entering = {token.id: index for token, index in self.entering}
-        self.entering.clear()
-        if status is InstanceStatus.FAILED:
+        `retry` enters it again, or leaves it when it was done. What has failed may be undone first."""
+        if status is InstanceStatus.FAILED and culprit is not None and self.undo_failure(reason, culprit, code):
+            return
+        if status is InstanceStatus.FAILED and self.out.ended_as is None:
+            entering = {token.id: index for token, index in self.entering}
             self.out.snapshot = [
                 self.keep_for_retry(token, token is culprit, entering.get(token.id)) for token in self.tokens.values()
             ]
-        closed = () if culprit is None else (culprit, self.whole(culprit))
-        for token in sorted(self.tokens.values(), key=lambda token: (token.item is None, token.seq)):
-            is_open = (token.is_open or self.is_map(token)) and token.id not in entering
-            if is_open and not any(token is other for other in closed):
-                self.close(token, HistoryKind.SKIPPED, reason=reason)
+        self.close_open(reason, culprit)
+        for token in [*self.tokens.values()]:
             self.remove(token)
         change_status(self.instance, status, reason, code)
         self.out.ended = True
-        self.out.queued.clear()  # nothing that this very advance queued, called or armed survives the end
-        self.out.calls.clear()
-        self.out.armed.clear()
+
+    def cancel(self, reason: str | None, *, undo: bool) -> None:
+        undoing = Undoing(InstanceStatus.CANCELLED, reason, None, None, job=False)
+        if not (undo and self.undo_first(undoing, None)):
+            self.end_instance(InstanceStatus.CANCELLED, reason)
+
+    def undo_failure(self, reason: str | None, culprit: Token, code: str | None) -> bool:
+        """Undo what the instance did before it is FAILED; False where that is not to be, and changes nothing. A handler
+        that failed is tried again by a `retry`."""
+        step = self.definition.steps[culprit.step]
+        if not self.definition.undoes_failures or step.compensates is not None:
+            return False
+        job = step.type is StepType.SERVICE_TASK and culprit.attempt > 0 and not culprit.leaving
+        return self.undo_first(Undoing(InstanceStatus.FAILED, reason, code, step.index, job), culprit)
 
     def keep_for_retry(self, token: Token, culprit: bool, entering: int | None) -> Token:
         """The token as `retry` finds it: open steps READY (entered anew, as the entry they were), gateways and

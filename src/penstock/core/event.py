@@ -106,9 +106,10 @@ class StepGivenUp(msgspec.Struct, frozen=True, tag=True):
 
 
 class CancelRequested(msgspec.Struct, frozen=True, tag=True):
-    """Somebody cancelled the instance."""
+    """Somebody cancelled the instance. ``compensate``: what it did is undone first."""
 
     reason: str | None
+    compensate: bool = False
 
 
 class RetryRequested(msgspec.Struct, frozen=True, tag=True):

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.core.state import CLOSING_KINDS, JOB_STATES, HistoryKind, InstanceStatus, TokenState
+from penstock.core.state import CLOSING_KINDS, DONE_KINDS, JOB_STATES, HistoryKind, InstanceStatus, TokenState
 
 
 class CallKind(enum.Enum):
@@ -95,7 +95,7 @@ def judge(call: FenceRequest, execution: ExecutionState) -> Verdict:
 def _judge_closed(call: FenceRequest, execution: ExecutionState) -> Verdict:
     """Of a step execution that is over."""
     heartbeat = call.kind in (CallKind.HEARTBEAT, CallKind.PARK)
-    if execution.closed is HistoryKind.COMPLETED:  # 1
+    if execution.closed in DONE_KINDS:  # 1
         if heartbeat or (call.attempt is not None and call.attempt != execution.closed_attempt):
             return Verdict.LEASE_LOST
         return Verdict.ALREADY

@@ -86,6 +86,7 @@ class Mending(Ending):
             if self.is_map(each):
                 self.forget_map(each)
         for branch in below:
+            self.free(branch)
             self.remove(branch)
         token.pending = token.arrived = 0
         token.leaving = False
@@ -103,7 +104,14 @@ class Mending(Ending):
 
 def find_mover(definition: Definition, tokens: Sequence[Token], token: Token, target: Step) -> Token:
     """The token that goes to ``target`` when ``token`` is sent there: itself, or that of the gateway whose block it is
-    the last one to leave. Raises Conflict for what would break a join."""
+    the last one to leave. Raises Conflict for what would break a join, or what is undone."""
+    undoes = definition.steps[token.step].compensates
+    if undoes is not None:
+        raise Conflict(f"it undoes step '{definition.steps[undoes].id}': it can be skipped, but not moved")
+    if definition.undo_step in (token.step, target.index):
+        raise Conflict("the instance is undone before it ends: nothing comes here, and nothing leaves")
+    if target.compensates is not None:
+        raise Conflict(f"step '{target.id}' undoes what another step did: nothing can be moved there")
     if target.type is StepType.END:
         return token
     by_id = {each.id: each for each in tokens}

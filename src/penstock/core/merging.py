@@ -1,7 +1,7 @@
 """Several outcomes of one instance, one after the other, as one: what is to be written of all of them together.
 
 Pure. Rows that come and go between the first and the last are not written at all. No outcome but the last one may end
-the instance, and none but the first may reopen it.
+the instance or begin to undo it, and none but the first may reopen it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ def merged(outcomes: Sequence[Effects]) -> Effects:
         return outcomes[0]
     last = outcomes[-1]
     out = Effects(last.instance, ended=last.ended, dead_end=last.dead_end, chain=last.chain, snapshot=last.snapshot)
+    out.undoing, out.ended_as = last.undoing, last.ended_as
     out.reopened = outcomes[0].reopened
     inserted: dict[int, Token] = {}
     updated: dict[int, Token] = {}
     for one in outcomes:
-        assert one is last or not one.ended
+        assert one is last or not (one.ended or one.undoing)
         inserted |= {token.id: token for token in one.inserted}
         for token in one.updated:
             (inserted if token.id in inserted else updated)[token.id] = token
@@ -40,6 +41,9 @@ def merged(outcomes: Sequence[Effects]) -> Effects:
         out.calls += one.calls
         out.abandoned += one.abandoned
         out.received += one.received
+        out.item_outputs += one.item_outputs
+        out.undone += one.undone
+        out.freed += one.freed
         out.steps_run += one.steps_run
         if one.maps is not None:
             out.maps = out.maps or MapEffects()

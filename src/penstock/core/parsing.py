@@ -25,8 +25,9 @@ from penstock.core.draft import StepDraft, StepReader, read_definition_id
 from penstock.core.draft_boundaries import BoundaryDraft, CatchDraft
 from penstock.core.expression import Expression
 from penstock.core.field_reader import FieldReader, Problems, kind_of
+from penstock.core.handlers import check_compensation, with_handlers
 from penstock.core.search_attributes import ATTRIBUTE_NAME, AttributeType, SearchAttributes
-from penstock.core.strict_json import BadJson, find_flaws, join_path, read_json, write_json
+from penstock.core.strict_json import BadJson, find_flaws, join_path, quote, read_json, write_json
 from penstock.core.validation import check_steps
 from penstock.errors import PayloadTooLarge
 
@@ -57,6 +58,7 @@ def parse_definition(body: bytes | object, *, limits: DefinitionLimits = DEFAULT
         raise InvalidDefinition([Problem("", f"a definition must be an object, not {kind_of(tree)}")])
     header = _Header(FieldReader(cast("dict[str, object]", tree), "", problems), limits, problems)
     indexes = check_steps(header.drafts, limits, problems)
+    check_compensation(header.drafts, indexes, problems, undoes_failures=header.undoes_failures)
     # Beyond here the canonical text is made, which a tree with flaws does not have.
     problems.raise_if_any()
     content = _write_content(header, limits, problems)
@@ -85,6 +87,10 @@ class _Header:
         self.next_workflow_id = read_definition_id(
             reader, "nextWorkflowId", limits, required=self.auto_start_next, checked=self.auto_start_next
         )
+        on_failure = reader.text("onFailure", max_chars=limits.id_max_chars)
+        if on_failure not in (None, "COMPENSATE"):
+            reader.refuse("onFailure", f"must be COMPENSATE, not {quote(on_failure)}")
+        self.undoes_failures = on_failure is not None
         self.steps = StepReader(limits, problems)
         self.drafts = _read_steps(reader, limits, self.steps)
         self.metadata = reader.fields("metadata")
@@ -144,7 +150,8 @@ def _write_content(header: _Header, limits: DefinitionLimits, problems: Problems
 def _build(header: _Header, indexes: Mapping[str, int], content: str) -> Definition:
     assert header.id is not None
     assert header.name is not None
-    steps = tuple(_build_step(draft, indexes) for draft in header.drafts)
+    visible = tuple(_build_step(draft, indexes) for draft in header.drafts)
+    steps, undo_step = with_handlers(visible, header.drafts, indexes)
     return Definition(
         id=header.id,
         name=header.name,
@@ -159,12 +166,14 @@ def _build(header: _Header, indexes: Mapping[str, int], content: str) -> Definit
         memory_bytes=_CONTENT_WEIGHT * len(content)
         + _NODE_BYTES * header.steps.compiler.nodes
         + _PATTERN_STEP_BYTES * header.steps.compiler.pattern_steps,
+        undo_step=undo_step,
+        undoes_failures=header.undoes_failures,
     )
 
 
 def _has_single_token(steps: Sequence[Step]) -> bool:
     return not any(
-        step.type is StepType.PARALLEL_GATEWAY
+        step.type in (StepType.PARALLEL_GATEWAY, StepType.COMPENSATE)
         or step.for_each is not None
         or any(not boundary.interrupting for _, boundary in step.timers)
         for step in steps

@@ -13,6 +13,7 @@ from functools import partial
 
 import msgspec
 
+from penstock.core.completion import Answers, DoneExecution
 from penstock.core.definition import Definition, Step, StepType
 from penstock.core.effect import Effects, HistoryRow, JobRef, MapState, Slots, Subscription, TaskRef, Timer
 from penstock.core.state import PRIORITY_DEFAULT, HistoryKind, Instance, Token, TokenState
@@ -50,6 +51,7 @@ class Inputs(msgspec.Struct):
     max_automatic_steps: int = 1000
     max_written_bytes: int = 67_108_864  # of variables that transformations may write in one advance
     work: Work = msgspec.field(default_factory=lambda: Work(MAX_WORK_STEPS))
+    completions: Answers = {}  # what `CompletionsNeeded` has asked for
     buffered: Mapping[int, Sequence[tuple[int, bytes]]] = {}  # of each WAIT all, or more than SIGNALS_PER_ADVANCE_MAX
     maps: Mapping[int, MapState] = {}  # of each token of a forEach
     items: Mapping[tuple[int, int], bytes] = {}  # by that token and index: variables of items that were read
@@ -84,6 +86,8 @@ class Recorder:
         self.entering: deque[tuple[Token, int]] = deque()
         self.reentering: dict[int, int | None] = {}  # by token: the entry that `retry` comes back to
         self.used_signals: set[int] = set()
+        self.undoes: dict[int, DoneExecution] = {}  # by handler's token, of handlers that this advance has begun
+        self.freed: list[int] = []  # tokens of handlers that it has given up: what they were to undo is nobody's
         self.returned: int | None = None  # the token of a call whose instance has ended
         self.steps_max = inputs.max_automatic_steps
         self.written_bytes: int = 0
@@ -133,6 +137,11 @@ class Recorder:
         token.priority = PRIORITY_DEFAULT if self.instance.priority is None else self.instance.priority
         token.entry = self.reentering.pop(token.id, None)
         self.mark_changed(token)
+
+    def free(self, token: Token) -> None:
+        """The token is given up: what it was to undo, if it is a handler's, is to be undone by others."""
+        if self.definition.steps[token.step].compensates is not None:
+            self.freed.append(token.id)
 
     def close(
         self,
@@ -288,6 +297,6 @@ class Recorder:
         out.parked, out.unparked = sorted(parked - self.parked_before), sorted(self.parked_before - parked)
         for token in self.changed.values():
             (out.inserted if token.id in self.fresh else out.updated).append(token)
-        out.deleted = self.removed
+        out.deleted, out.freed = self.removed, self.freed
         out.dead_end = not out.ended and all(token.state is TokenState.ENDED for token in self.tokens.values())
         return out

@@ -25,7 +25,7 @@ class TokenState(enum.IntEnum):
     READY = 0  # a job that waits for a worker (also after a lease ended: then the last holder is kept)
     LOCKED = 1  # a job under the lease of one worker
     PARKED = 2  # a user task, a wait, a job whose worker waits, or a run of code that waits
-    FORKED = 3  # the token of a gateway or a forEach, waiting for its branches or items
+    FORKED = 3  # of a gateway, a forEach or a COMPENSATE, waiting for its branches, its items or a handler
     BACKOFF = 4  # a failed job, until its retry timer fires
     DISPATCHED = 5  # a job handed to Kafka: no holder, a deadline
     ENDED = 6  # the root token after its last step; kept as the instance's lock until the instance ends
@@ -79,6 +79,7 @@ class HistoryKind(enum.IntEnum):
     SKIPPED = 3  # closed by END, a failure elsewhere, or a cancel
     INTERRUPTED = 4  # closed by an interrupting boundary timer; shown as FAILED
     CAUGHT = 5  # failed, and an error boundary goes on; shown as FAILED
+    COMPENSATED = 6  # of a compensation handler: what it undoes is undone; shown as COMPLETED
     ATTEMPT_FAILED = 10
     ATTEMPT_EXPIRED = 11
     ATTEMPT_RELEASED = 12
@@ -88,6 +89,8 @@ class HistoryKind(enum.IntEnum):
 
 
 CLOSING_KINDS = frozenset(kind for kind in HistoryKind if kind < HistoryKind.ATTEMPT_FAILED)
+DONE_KINDS = frozenset({HistoryKind.COMPLETED, HistoryKind.COMPENSATED})
+"""What closes a step execution whose work is done."""
 TAKEN_KINDS = frozenset({HistoryKind.SKIPPED, HistoryKind.INTERRUPTED})
 """What closes a step execution without the doing of whoever holds its job."""
 INTERRUPTED_REASON = "interrupted by boundary timer"  # existing clients look for this text
@@ -101,6 +104,7 @@ class Trigger(enum.Enum):
     ENTER_PARKED = "enter_parked"
     CALL = "call"
     FORK = "fork"
+    COMPENSATE = "compensate"
     CLAIM = "claim"
     HEARTBEAT = "heartbeat"
     RELEASE = "release"
@@ -141,7 +145,8 @@ TOKEN_TRANSITIONS: dict[Trigger, Transition] = {
     Trigger.ENTER_LEASED: _row(_LEFT, _L, "the same, dispatched directly: leased to a parked poll in one statement"),
     Trigger.ENTER_PARKED: _row(_LEFT, _P, "a user task or a wait is entered"),
     Trigger.CALL: _row(_LEFT, _C, "a call is entered; the instance that it starts comes to be in the same transaction"),
-    Trigger.FORK: _row(_LEFT, _F, "a parallel gateway or a step with forEach is entered"),
+    Trigger.FORK: _row(_LEFT, _F, "a parallel gateway or a step with forEach is entered, or what was done is undone"),
+    Trigger.COMPENSATE: _row(_E, _F, "the instance is undone, and its root token had nowhere to go"),
     Trigger.CLAIM: _row(_R, _L, "a poll takes the job"),
     Trigger.HEARTBEAT: _row(_HELD, _L, "the holder goes on, the last one comes back, a dispatched job gets one"),
     Trigger.RELEASE: _row(_L, _R, "the holder gives the job back"),
@@ -163,7 +168,16 @@ TOKEN_TRANSITIONS: dict[Trigger, Transition] = {
 of `BIRTH_STATES` (a start, a branch, a side token, a `retry`), and is deleted from any state when its branch or its
 instance ends."""
 
-ENTERING = frozenset({Trigger.ENTER_JOB, Trigger.ENTER_LEASED, Trigger.ENTER_PARKED, Trigger.CALL, Trigger.FORK})
+ENTERING = frozenset(
+    {
+        Trigger.ENTER_JOB,
+        Trigger.ENTER_LEASED,
+        Trigger.ENTER_PARKED,
+        Trigger.CALL,
+        Trigger.FORK,
+        Trigger.COMPENSATE,
+    }
+)
 """Those begin a step execution: ``seq`` changes. The others stay in it; `Trigger.END` may do either, as automatic steps
 have come and gone within the same advance."""
 

@@ -21,6 +21,7 @@ import msgspec
 import trio
 
 from penstock.core.advance import Inputs, PositionsExhausted, advance
+from penstock.core.completion import CompletionsNeeded
 from penstock.core.effect import ChildStart, Effects
 from penstock.core.event import Event, Started
 from penstock.core.for_each import NO_ITEMS, ItemsNeeded, KeptItems, ResultsNeeded
@@ -29,17 +30,16 @@ from penstock.core.work import LongWork, Record, Work
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.ids import IdSource
 from penstock.engine.lanes.item import Item
+from penstock.engine.supply import Answers, Supply
 from penstock.errors import PenstockError
 from penstock.log import get_logger
 from penstock.offload import run_long
 from penstock.settings import Settings
-from penstock.store import calls, for_each
 from penstock.store import full_path as store
 from penstock.store.calls import CalledBy
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.full_path import Change, NewInstance
-from penstock.store.vault import KeyMissing
 
 STARTS_MAX: Final = 100
 """Instances that one advance may start, chained or called, and those that they start. The last one of a chain fails;
@@ -68,6 +68,8 @@ class Case(NamedTuple):
     """The first instance of the tree of calls that it is in."""
     kept: KeptItems = NO_ITEMS
     """Of its forEach steps."""
+    first: bool = True
+    """Nothing that its transaction has decided of the instance is still to be written."""
 
     def same(self, other: Case) -> bool:
         """Whether it would evaluate the same on the same. `now` is that of the first."""
@@ -137,22 +139,6 @@ class LongItem(Item[R], Generic[R]):
         return id(self)
 
 
-class _Supply(NamedTuple):
-    """Where an advance gets what it can't make."""
-
-    new_id: Callable[[], int]
-    positions: deque[int]
-    more: Callable[[int], Awaitable[deque[int]]]
-    find: Callable[[str, int], Awaitable[LoadedDefinition | None]]
-    """A version of a definition, 0 for the latest."""
-    find_failed: Callable[[ChildStart], Awaitable[int | None]]
-    """The instance that failed, of those that an entry of a call started."""
-    items: Callable[[int, int, int], Awaitable[dict[tuple[int, int], bytes]]]
-    """The variables of the next items of a forEach: of which instance, token, from which on."""
-    results: Callable[[int, int], Awaitable[dict[int, bytes]]]
-    """What is collected of a forEach: of which instance and token."""
-
-
 class _Following(NamedTuple):
     """An instance that another one's advance starts."""
 
@@ -201,7 +187,8 @@ class Advancer:
     ) -> list[tuple[Change, LoadedDefinition]]:
         """The changes to the instance, and to those that are chained to it.
 
-        Raises PenstockError for an advance that failed, LongWork for one that takes long (then ``item.case`` is set).
+        Raises PenstockError for an advance that failed, LongWork for one that takes long (then ``item.case`` is set),
+        CompletionsNeeded where what it has to read is still to be written.
         """
         ahead = item.ahead if item.ahead is not None and item.ahead.case.same(case) else None
         if ahead is None and item.stays:
@@ -222,27 +209,13 @@ class Advancer:
             if ahead is not None and looked_up != ahead.found[: len(looked_up)]:
                 raise LongWork  # a newer version came meanwhile, or an instance went on
 
-        async def find(id: str, version: int) -> LoadedDefinition | None:
-            found = await self._definitions.find(connection, id, version, locks=not item.stays)
-            note(None if found is None else found.key)
-            return found
-
-        async def find_failed(call: ChildStart) -> int | None:
-            found = None if call.entry is None else await calls.failed_child(connection, call.token_id, call.entry)
-            note(found)
-            return found
-
         try:
             if too_large:
                 raise LongWork
-            supply = _Supply(
-                self._ids.next,
-                positions,
-                partial(store.more_positions, connection),
-                find,
-                find_failed,
-                partial(for_each.next_items, connection),
-                partial(for_each.results, connection),
+            connect, more = partial(self._one, connection), partial(store.more_positions, connection)
+            locks = not item.stays
+            supply = Supply(
+                self._definitions, connect, self._ids.next, positions, more, note, locks=locks, first=case.first
             )
             changes = await self._run(case._replace(variables=variables), work, supply, _call, created)
         except LongWork:
@@ -264,31 +237,8 @@ class Advancer:
             return deque(itertools.islice(dreamt, count))
 
         looked_up: list[int | None] = []
-
-        async def find(id: str, version: int) -> LoadedDefinition | None:
-            async with self._one(connection) as one:
-                found = await self._definitions.find(one, id, version)
-            looked_up.append(None if found is None else found.key)
-            return found
-
-        async def find_failed(call: ChildStart) -> int | None:
-            found = None
-            if call.entry is not None:
-                async with self._one(connection) as one:
-                    found = await calls.failed_child(one, call.token_id, call.entry)
-            looked_up.append(found)
-            return found
-
-        async def items(*which: int) -> dict[tuple[int, int], bytes]:
-            async with self._one(connection) as one:
-                return await for_each.next_items(one, *which)
-
-        async def results(*which: int) -> dict[int, bytes]:
-            async with self._one(connection) as one:
-                return await for_each.results(one, *which)
-
-        ids = itertools.count(-2, -1)
-        supply = _Supply(ids.__next__, await more(1_000), more, find, find_failed, items, results)
+        connect, ids = partial(self._one, connection), itertools.count(-2, -1)
+        supply = Supply(self._definitions, connect, ids.__next__, await more(1_000), more, looked_up.append)
         changes = await self._run(case, work, supply, run_long, None)
         return Ahead(case, work.record, looked_up, sum(len(change.effects.history) for change, _ in changes))
 
@@ -305,7 +255,7 @@ class Advancer:
         self,
         case: Case,
         work: Work,
-        supply: _Supply,
+        supply: Supply,
         call: Callable[..., Awaitable[Any]],
         created: NewInstance | None,
     ) -> list[tuple[Change, LoadedDefinition]]:
@@ -335,7 +285,7 @@ class Advancer:
         values: dict[str, Any] | None,
         advanced: _Advanced,
         work: Work,
-        supply: _Supply,
+        supply: Supply,
         call: Callable[..., Awaitable[Any]],
         recalled: list[tuple[int, int]],
     ) -> list[_Following]:
@@ -360,7 +310,7 @@ class Advancer:
         return starts
 
     @staticmethod
-    def _begin(one: _Following, case: Case, supply: _Supply) -> tuple[Case, dict[str, Any] | None, NewInstance]:
+    def _begin(one: _Following, case: Case, supply: Supply) -> tuple[Case, dict[str, Any] | None, NewInstance]:
         id, called_by, key = supply.new_id(), None, None
         if one.call is not None:
             called_by = CalledBy(one.parent, one.call.token_id, one.call.seq, case.root, one.depth)
@@ -376,7 +326,7 @@ class Advancer:
         case: Case,
         values: dict[str, Any] | None,
         work: Work,
-        supply: _Supply,
+        supply: Supply,
         call: Callable[..., Awaitable[Any]],
         *,
         left: int,
@@ -386,8 +336,7 @@ class Advancer:
         next_known = True
         found: dict[tuple[str, int], LoadedDefinition | None] = {}
         needed = len(supply.positions)
-        items = dict(case.kept.items)
-        results: dict[int, dict[int, bytes]] = {}
+        answers = Answers(supply, case.instance.id, case.kept)
         mark = work.mark()
         while True:
             inputs = Inputs(
@@ -402,10 +351,11 @@ class Advancer:
                 max_automatic_steps=self._settings.max_automatic_steps,
                 max_written_bytes=self._settings.instance_variables_max_bytes,
                 work=work,
+                completions=answers.completions,
                 buffered=case.signals,
                 maps=case.kept.states,
-                items=items,
-                results=results,
+                items=answers.items,
+                results=answers.results,
             )
             copies = [msgspec.structs.replace(token) for token in case.tokens]
             start = msgspec.structs.replace(case.instance)
@@ -418,8 +368,8 @@ class Advancer:
                 supply.positions.extend(await supply.more(needed))
                 work.rewind(mark)
                 continue
-            except (ItemsNeeded, ResultsNeeded) as needed_rows:
-                await _read_kept(needed_rows, case, supply, items, results)
+            except (ItemsNeeded, ResultsNeeded, CompletionsNeeded) as needed_rows:
+                await answers.read(needed_rows)
                 work.rewind(mark)
                 continue
             except LongWork:
@@ -442,33 +392,12 @@ class Advancer:
             work.rewind(mark)
 
 
-async def _find_called(
-    effects: Effects, supply: _Supply, found: dict[tuple[str, int], LoadedDefinition | None]
-) -> None:
+async def _find_called(effects: Effects, supply: Supply, found: dict[tuple[str, int], LoadedDefinition | None]) -> None:
     """Look up the definitions that calls name, each once; None for those that can't be called."""
     for about in dict.fromkeys((made.definition_id, made.version) for made in effects.calls):
         if about not in found:
             loaded = await supply.find(*about)
             found[about] = None if loaded is None or loaded.code else loaded
-
-
-async def _read_kept(
-    needed: ItemsNeeded | ResultsNeeded,
-    case: Case,
-    supply: _Supply,
-    items: dict[tuple[int, int], bytes],
-    results: dict[int, dict[int, bytes]],
-) -> None:
-    """Read what an advance needs of a forEach into ``items`` or ``results``. Raises KeyMissing."""
-    if isinstance(needed, ItemsNeeded):
-        found = await supply.items(case.instance.id, needed.token, needed.first)
-        if (needed.token, needed.first) not in found:
-            raise KeyMissing("the variables of an item can't be read: this engine lacks a key (encryption_keys)")
-        items |= found
-        return
-    written = await supply.results(case.instance.id, needed.token)
-    decided = {item: value for (token, item), value in case.kept.collected.items() if token == needed.token}
-    results[needed.token] = written | decided
 
 
 async def _call(compute: Callable[..., Any], *args: Any) -> Any:

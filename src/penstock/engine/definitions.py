@@ -328,6 +328,11 @@ def _summaries(rows: Sequence[ListedDefinition]) -> list[DefinitionSummary]:
     ]
 
 
+def job_path(step: Step) -> str:
+    """Where the fields of a job stand in the upload."""
+    return f"steps[{step.index}]" if step.compensates is None else f"steps[{step.compensates}].compensation"
+
+
 CODE_PREFIX: Final = "code:"
 """Of the job types of runs of code, which executors alone take."""
 _EXECUTOR: Final = re.compile(r"e\d+\.[0-9a-f]{8}/")
@@ -336,7 +341,7 @@ _EXECUTOR: Final = re.compile(r"e\d+\.[0-9a-f]{8}/")
 def check_is_graph(definition: Definition) -> None:
     """Raises InvalidDefinition for what only generated definitions may have."""
     problems = [
-        Problem(f"steps[{step.index}].jobType", f"job types that begin with '{CODE_PREFIX}' are for workflows as code")
+        Problem(f"{job_path(step)}.jobType", f"job types that begin with '{CODE_PREFIX}' are for workflows as code")
         for step in definition.steps
         if step.type is StepType.SERVICE_TASK and (step.job_type or "").startswith(CODE_PREFIX)
     ]
@@ -369,6 +374,10 @@ FLOW_VERSION: Final = 18
 """Those from it on know forEach."""
 
 
+COMPENSATION_VERSION: Final = 18
+"""Those from it on know compensation."""
+
+
 def _needed_version(definition: Definition) -> int:
     """The schema version that an engine has to know to run it; 0 for what all know."""
     if definition.search_attributes is not None:
@@ -377,6 +386,8 @@ def _needed_version(definition: Definition) -> int:
         return MESSAGES_VERSION  # an older one would leave what waits behind
     if definition.maps:
         return FLOW_VERSION  # an older one would take an item for a branch
+    if definition.undo_step is not None:
+        return COMPENSATION_VERSION
     if any(step.callee is not None for step in definition.steps):
         return CALLS_VERSION  # an older one would not tell the caller of an end
     if any(step.result is not None for step in definition.steps):
@@ -391,7 +402,7 @@ def _has_codes(step: Step) -> bool:
 
 def _check_topics(definition: Definition) -> None:
     problems = [
-        Problem(f"steps[{step.index}].jobType", problem)
+        Problem(f"{job_path(step)}.jobType", problem)
         for step in definition.steps
         if step.type is StepType.SERVICE_TASK and (problem := topic_problem(step.job_type or ""))
     ]

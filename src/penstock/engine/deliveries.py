@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import trio
 
+from penstock.core.compensation import compensating
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, AnswerMemory
 from penstock.engine.definitions import LoadedDefinition
@@ -21,7 +22,7 @@ from penstock.engine.lease_book import GrantedLease, LeaseBook
 from penstock.engine.variables import VariablesCache, merged
 from penstock.engine.waiters import Waiter, Waiters
 from penstock.metrics import Metrics
-from penstock.store import for_each
+from penstock.store import compensation, for_each
 from penstock.store import jobs as store
 from penstock.store.connection import TrioConnection
 from penstock.store.variables import INLINE_VARIABLES_MAX_BYTES
@@ -53,6 +54,11 @@ class Delivery(NamedTuple):
     def is_item(self) -> bool:
         """Whether it is for an item of a forEach, which has variables of its own."""
         return self.loaded.maps and self.loaded.definition.steps[self.step].for_each is not None
+
+    @property
+    def is_handler(self) -> bool:
+        """Whether it undoes what another step did, of which it is told."""
+        return self.loaded.definition.steps[self.step].compensates is not None
 
     def job(self, variables: bytes, checkpoint: str | None) -> Job:
         """As workers see it."""
@@ -142,8 +148,7 @@ class Deliveries:
             if checkpoints is None:
                 checkpoints = await store.checkpoints(connection, retried) if retried else {}
             read, left_out = await self._sizes.read(connection, missing) if missing else ({}, {})
-            items = [delivery.token for delivery in deliveries if delivery.is_item]
-            own = await for_each.of_tokens(connection, items) if items else {}
+            own = await self._own_variables(connection, deliveries)
         except BaseException:  # committed, but nobody can be given them: back to the queue
             for delivery in deliveries:
                 self._return(delivery)
@@ -157,8 +162,8 @@ class Deliveries:
             if variables is None and (text := read.get(delivery.instance)) is not None:
                 variables = text.encode()
                 copied_bytes += len(variables)
-            if variables is not None and delivery.is_item:
-                if delivery.token not in own:  # it is no item any more, or can't be read
+            if variables is not None and (delivery.is_item or delivery.is_handler):
+                if delivery.token not in own:  # it is no such token any more, or can't be read
                     self._return_later(delivery)
                     continue
                 variables = merged(variables, own[delivery.token])
@@ -173,6 +178,17 @@ class Deliveries:
                 self._return(delivery)
             else:
                 self.deliver(delivery, variables, checkpoints.get((delivery.token, delivery.seq)))
+
+    @staticmethod
+    async def _own_variables(connection: TrioConnection, deliveries: Sequence[Delivery]) -> dict[int, bytes]:
+        """What the jobs of some tokens see beside the variables of their instances. Left out: what can't be read."""
+        items = [delivery.token for delivery in deliveries if delivery.is_item]
+        own = await for_each.of_tokens(connection, items) if items else {}
+        handlers = {delivery.token: delivery.loaded.definition for delivery in deliveries if delivery.is_handler}
+        if handlers:
+            undone = await compensation.of_handlers(connection, [*handlers])
+            own |= {token: compensating(handlers[token], done) for token, done in undone.items()}
+        return own
 
     def _return(self, delivery: Delivery) -> None:
         """The job goes back to the queue, and its slot with it."""

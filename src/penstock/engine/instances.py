@@ -199,13 +199,14 @@ class Instances:
             count = await store.history_count(connection, number)
         await current_hold().reserve_soon(count * HISTORY_ITEM_BYTES)
 
-    async def cancel(self, id: str, reason: str | None, *, force: bool = False) -> Instance:
-        """End an instance, whatever it is doing. A run of code is asked to end, and cleans up, unless ``force`` is set.
-        Raises NotFound, Conflict when it has ended."""
+    async def cancel(self, id: str, reason: str | None, *, force: bool = False, compensate: bool = False) -> Instance:
+        """End an instance, whatever it is doing; with ``compensate`` what it did is undone first. A run of code is
+        asked to end, and cleans up, unless ``force`` is set. Raises NotFound, Conflict when it has ended, or is being
+        undone."""
         number = ids.read_instance(id)
         text = None if not reason else check_text(reason, "reason", REASON_MAX_CHARS)
         try:
-            await self._full_path.submit(CancelCommand(number, text, force=force))
+            await self._full_path.submit(CancelCommand(number, text, force=force, compensate=compensate))
         except IsCode:
             await self._runs.cancel(id, text)
         return await self._view(id, committed=True)

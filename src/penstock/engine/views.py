@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.core.state import INTERRUPTED_REASON, HistoryKind, InstanceStatus, TokenState
+from penstock.core.state import DONE_KINDS, INTERRUPTED_REASON, HistoryKind, InstanceStatus, TokenState
 from penstock.engine import ids
 from penstock.engine.causes import cause_of
 from penstock.engine.definitions import Definitions, LoadedDefinition
@@ -28,6 +28,7 @@ STATUS_OF_KIND = {
     HistoryKind.SKIPPED: "SKIPPED",
     HistoryKind.INTERRUPTED: "FAILED",
     HistoryKind.CAUGHT: "FAILED",
+    HistoryKind.COMPENSATED: "COMPLETED",
 }
 _ATTEMPT_STATUS = {
     HistoryKind.COMPLETED: "COMPLETED",
@@ -35,6 +36,7 @@ _ATTEMPT_STATUS = {
     HistoryKind.SKIPPED: "SKIPPED",
     HistoryKind.INTERRUPTED: "FAILED",
     HistoryKind.CAUGHT: "FAILED",
+    HistoryKind.COMPENSATED: "COMPLETED",
     HistoryKind.ATTEMPT_FAILED: "FAILED",
     HistoryKind.ATTEMPT_EXPIRED: "LEASE_EXPIRED",
     HistoryKind.ATTEMPT_RELEASED: "RELEASED",
@@ -164,7 +166,7 @@ def history_items(id: int, loaded: LoadedDefinition, rows: Sequence[store.Histor
             entered[current.step] = entered.get(current.step, 0) + 1
         kind = None if closing is None or closing.kind is None else HistoryKind(closing.kind)
         reason = None
-        if closing is not None and kind is not HistoryKind.COMPLETED:
+        if closing is not None and kind not in DONE_KINDS:
             reason = INTERRUPTED_REASON if kind is HistoryKind.INTERRUPTED else closing.reason
         attempts = attempts_of(parts)
         items.append(

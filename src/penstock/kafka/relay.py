@@ -41,10 +41,12 @@ from typing import Final
 
 import trio
 
+from penstock.core.compensation import compensating
 from penstock.core.topic import topic_of, topic_problem
 from penstock.engine import ids
 from penstock.engine.aside import Portion
 from penstock.engine.engine import Engine
+from penstock.engine.variables import merged
 from penstock.errors import PenstockError
 from penstock.kafka.admission import Admission
 from penstock.kafka.event import record_of
@@ -52,6 +54,7 @@ from penstock.kafka.leadership import Leadership
 from penstock.kafka.record import Producer, PublishOutcome, Record, Result
 from penstock.kafka.troubles import Troubles
 from penstock.log import RateLimitedLog, get_logger
+from penstock.store import compensation
 from penstock.store import outbox as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import DatabaseError
@@ -269,7 +272,15 @@ class Relay:
             return Result(PublishOutcome.TOPIC_REFUSED, "INVALID_TOPIC_EXCEPTION", f"'{job_type}' {problem}")
         if row.variables is None:
             return Result(PublishOutcome.RECORD_REFUSED, "KEY_MISSING", "its variables can't be read: a key is missing")
-        return record_of(row, loaded, row.variables)
+        if step.compensates is None:
+            return record_of(row, loaded, row.variables)
+        undone = (await compensation.of_handlers(connection, [row.token])).get(row.token)
+        if undone is None:
+            return Result(
+                PublishOutcome.RECORD_REFUSED, "KEY_MISSING", "what it undoes can't be read: a key is missing"
+            )
+        variables = merged(row.variables.encode(), compensating(loaded.definition, undone))
+        return record_of(row, loaded, variables.decode())
 
     async def _publish(self, rows: Sequence[Outgoing], records: Sequence[Record | Result]) -> list[Published]:
         """Publish; the rows that were acked. Others are taken again, at once or when their time comes."""

@@ -40,10 +40,12 @@ class WatchBody(Body):
 
 
 class CancelBody(Body):
-    """``force``: a run of code ends at once, without the clean-up of its body."""
+    """``force``: a run of code ends at once, without the clean-up of its body. ``compensate``: what an instance did is
+    undone first."""
 
     reason: str | None = None
     force: bool | None = None
+    compensate: bool | None = None
 
 
 class RetryBody(Body):

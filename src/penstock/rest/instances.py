@@ -162,7 +162,8 @@ class InstanceRoutes:
     async def cancel(self, id: str) -> Response:
         """``POST /v1/instances/{id}/cancel``"""
         body = _read_cancel(await body_of(request))
-        cancelled = await self._instances.cancel(id, body.reason, force=bool(body.force))
+        force, compensate = bool(body.force), bool(body.compensate)
+        cancelled = await self._instances.cancel(id, body.reason, force=force, compensate=compensate)
         return respond(Reply(200, await self._shown(cancelled)))
 
     async def edit_variables(self, id: str) -> Response:

@@ -236,7 +236,8 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "POST", "/v1/instances/{id}/cancel", InstanceRoutes.cancel, Permission.OPERATE,
         "cancelInstance", "instances", "Cancel an instance",
         "A run of a workflow written as code (addition) is asked to end: its scopes are cancelled and their clean-up "
-        "runs first, so it may still be open in the answer. `force` ends it at once, without.",
+        "runs first, so it may still be open in the answer. `force` ends it at once, without. With `compensate` what "
+        "an instance did is undone first (addition); 409 when that is under way already.",
         body=struct(CancelBody), body_required=False, answer=struct(Instance), errors=(400, 404, 409),
     ),
     Operation(

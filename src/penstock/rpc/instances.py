@@ -65,7 +65,8 @@ class InstanceCalls:
     async def cancel(self, request: m.CancelInstanceRequest, _call: object) -> m.CancelInstanceResponse:
         """FAILED_PRECONDITION when it has ended."""
         reason = clean_text(request.reason, ERROR_MESSAGE_MAX_BYTES)
-        view = await self._instances.cancel(required(request.id, "id"), reason or None)
+        id = required(request.id, "id")
+        view = await self._instances.cancel(id, reason or None, compensate=request.compensate)
         return m.CancelInstanceResponse(view)
 
     async def list(self, request: m.ListInstancesRequest, _call: object) -> m.ListInstancesResponse:

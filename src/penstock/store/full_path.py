@@ -19,7 +19,7 @@ from penstock.core.effect import Effects
 from penstock.core.for_each import NO_ITEMS, KeptItems
 from penstock.core.search_attributes import SearchAttributes
 from penstock.core.state import JOB_STATES, HistoryKind, Instance, InstanceStatus, Token, TokenState
-from penstock.store import arrays, calls, flow, for_each, search_attributes, signals
+from penstock.store import arrays, calls, compensation, flow, for_each, search_attributes, signals
 from penstock.store.calls import CalledBy
 from penstock.store.connection import TrioConnection
 from penstock.store.jobs import ExecutionInfo, JobKey, execution_info
@@ -268,6 +268,7 @@ def statements(
     _tokens(changes, add)
     _queue_and_timers(changes, add, to_outbox=to_outbox)
     _history(changes, now, add, audit=audit, vault=vault)
+    compensation.write([change.effects for change in changes], add, vault)
     _instances(changes, now, add, vault)
     for_each.write([(change.effects, change.definition.maps) for change in changes], add, vault)
     return [*writes, *_search_attributes(changes), *_calls(changes), *extra, *_slots(changes)]
@@ -451,12 +452,18 @@ def _failure(change: Change) -> tuple[int | None, str | None, str | None]:
     instance = change.effects.instance
     if instance.status is not InstanceStatus.FAILED:
         return None, None, None
-    failed = [row for row in change.effects.history if row.kind is HistoryKind.FAILED]
-    step = change.definition.step_id_of(failed[-1].step) if failed else None
+    undone = change.effects.ended_as
+    failed = [row.step for row in change.effects.history if row.kind is HistoryKind.FAILED]
+    if undone is not None and undone.step is not None:
+        failed = [undone.step]
+    step = change.definition.step_id_of(failed[-1]) if failed else None
     return change.definition.key, step, instance.failure or ""
 
 
 def _failed_job_type(change: Change) -> int | None:
     """The type of the job that failed the instance, if one did."""
+    undone = change.effects.ended_as
+    if undone is not None:
+        return change.definition.job_type_of(undone.step) if undone.job and undone.step is not None else None
     failed = [row for row in change.effects.history if row.kind is HistoryKind.FAILED]
     return change.definition.job_type_of(failed[-1].step) if failed and failed[-1].attempt > 0 else None

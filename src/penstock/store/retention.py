@@ -33,6 +33,9 @@ _REMOVALS: Final = (
     "remove_called",
     "remove_search_attributes",
     "remove_maps",
+    "remove_compensations",
+    "remove_item_outputs",
+    "remove_undoing",
 )
 
 

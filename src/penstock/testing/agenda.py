@@ -35,7 +35,9 @@ JOIN job_type j ON j.id = r.job_type WHERE j.name = ANY(%s) ORDER BY r.priority,
 
 # Numbers of states: core/state.py. Timers of -1 are back-offs, of -2 the ends of waits.
 _OPEN_STEPS: Final = """
-SELECT d.content::jsonb -> 'steps' -> t.step::int AS step, t.state, j.name, t.claimed_by, t.lease_until,
+SELECT coalesce(d.content::jsonb -> 'steps' -> t.step::int,
+    jsonb_build_object('id', penstock_step_id(d.content, t.step), 'type', 'SERVICE_TASK')) AS step,
+  t.state, j.name, t.claimed_by, t.lease_until,
   ARRAY(SELECT m.index::int FROM timer m WHERE m.token_id = t.id AND m.seq = t.seq ORDER BY m.fire_at, m.index),
   ARRAY(SELECT m.fire_at FROM timer m WHERE m.token_id = t.id AND m.seq = t.seq ORDER BY m.fire_at, m.index)
 FROM token t JOIN instance i ON i.id = t.instance_id JOIN definition d ON d.key = i.definition

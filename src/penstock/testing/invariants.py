@@ -65,7 +65,7 @@ INVARIANTS: Final[dict[str, str]] = {
         WHERE t.state <> 6
           AND NOT (t.state = 3 AND s.step ? 'forEach' AND t.item IS NULL)
           AND s.type <> ALL (CASE t.state WHEN 2 THEN '{USER_TASK,WAIT,SERVICE_TASK}'::text[]
-          WHEN 3 THEN '{PARALLEL_GATEWAY}' WHEN 7 THEN '{CALL_ACTIVITY}' ELSE '{SERVICE_TASK}' END)""",
+          WHEN 3 THEN '{PARALLEL_GATEWAY,COMPENSATE}' WHEN 7 THEN '{CALL_ACTIVITY}' ELSE '{SERVICE_TASK}' END)""",
     "an instance is active if, and only if, it has its root token": """
         SELECT i.id, i.status, t.id FROM instance i
         FULL JOIN (SELECT id FROM token WHERE id = instance_id) t ON t.id = i.id
@@ -187,7 +187,7 @@ INVARIANTS: Final[dict[str, str]] = {
     "a completed job had an attempt and a worker": """
         SELECT h.instance_id, h.token_id, h.seq, h.attempt, h.worker FROM history h
         JOIN instance i ON i.id = h.instance_id JOIN steps s ON s.key = i.definition AND s.index = h.step
-        WHERE h.kind = 1 AND s.type = 'SERVICE_TASK' AND (NOT s.step ? 'forEach' OR h.item IS NOT NULL)
+        WHERE h.kind IN (1, 6) AND s.type = 'SERVICE_TASK' AND (NOT s.step ? 'forEach' OR h.item IS NOT NULL)
           AND (h.attempt < 1 OR h.worker IS NULL)""",
     "time does not run backwards within a step execution": """
         SELECT instance_id, token_id, seq, started_at, ended_at FROM history WHERE ended_at < started_at""",
@@ -207,7 +207,7 @@ INVARIANTS: Final[dict[str, str]] = {
           SELECT FROM history h JOIN steps s ON s.key = i.definition AND s.index IN (h.step, h.end_step)
           WHERE h.instance_id = i.id AND h.kind = 1 AND s.type = 'END')""",
     "a failed instance has a reason": "SELECT id FROM instance WHERE status = 2 AND failure IS NULL",
-    "a failed instance has a failed step, a done one that can't be left, or a next workflow that could not start": """
+    "a failed instance has a failed step, a done one that can't be left, no next workflow, or was undone": """
         SELECT i.id, i.failure FROM instance i JOIN definitions d ON d.key = i.definition
         WHERE i.status = 2 AND NOT (d.chains AND i.failure ~ '^(NextWorkflowNotFound|too many workflows)')
           AND NOT EXISTS (
@@ -215,11 +215,42 @@ INVARIANTS: Final[dict[str, str]] = {
           AND NOT EXISTS (
           SELECT FROM abnormal_end e CROSS JOIN LATERAL jsonb_array_elements(e.tokens) AS t
           JOIN history h ON h.instance_id = i.id AND h.token_id = (t ->> 'id')::bigint AND h.seq = (t ->> 'seq')::bigint
-          WHERE e.status = 2 AND e.instance_id = i.id AND h.kind IN (1, 3) AND (t ->> 'leaving')::boolean)""",
+          WHERE e.status = 2 AND e.instance_id = i.id AND h.kind IN (1, 3) AND (t ->> 'leaving')::boolean)
+          AND NOT EXISTS (SELECT FROM undoing u WHERE u.instance_id = i.id AND u.failure = i.failure)""",
     "failed and cancelled instances are listed, and no others": """
         SELECT i.id, i.status, e.status FROM instance i FULL JOIN abnormal_end e ON e.instance_id = i.id
         WHERE (i.status IN (2, 3)) IS DISTINCT FROM (e.instance_id IS NOT NULL)
-           OR e.status <> i.status OR e.status = 2 AND e.tokens IS NULL""",
+           OR e.status <> i.status
+           OR e.status = 2 AND e.tokens IS NULL AND NOT EXISTS (SELECT FROM undoing u WHERE u.instance_id = i.id)""",
+    "handlers undo completed executions of their steps, each at most once": """
+        SELECT c.instance_id, c.pos, c.token_id, h.kind, h.step FROM compensation c
+        LEFT JOIN history h ON h.instance_id = c.instance_id AND h.pos = c.pos
+        LEFT JOIN instance i ON i.id = c.instance_id
+        LEFT JOIN steps s ON s.key = i.definition AND s.index = h.step
+        WHERE h.kind IS DISTINCT FROM 1 OR s.step -> 'compensation' IS NULL
+          OR (h.item IS NOT NULL) IS DISTINCT FROM s.step ? 'forEach'
+        UNION ALL
+        SELECT h.instance_id, h.pos, h.token_id, h.kind, h.step FROM history h JOIN instance i ON i.id = h.instance_id
+        JOIN steps s ON s.key = i.definition AND s.index = h.step
+        LEFT JOIN compensation c ON c.token_id = h.token_id
+        LEFT JOIN history o ON o.instance_id = h.instance_id AND o.pos = c.pos
+        WHERE h.kind = 6 AND (s.step -> 'compensates')::int IS DISTINCT FROM o.step
+        UNION ALL
+        SELECT h.instance_id, count(*), h.token_id, 6, max(h.step) FROM history h WHERE h.kind = 6
+        GROUP BY 1, 3 HAVING count(*) > 1""",
+    "an open handler has something to undo, and no other token has": """
+        SELECT t.instance_id, t.id, s.step, c.pos FROM token t JOIN steps s ON s.key = t.definition AND s.index = t.step
+        LEFT JOIN compensation c ON c.token_id = t.id
+        WHERE (s.step -> 'compensates' IS NOT NULL) IS DISTINCT FROM (c.pos IS NOT NULL)""",
+    "handlers of one COMPENSATE come one after the other": """
+        SELECT t.instance_id, t.id, t.pending FROM token t JOIN steps s ON s.key = t.definition AND s.index = t.step
+        WHERE t.state = 3 AND s.type = 'COMPENSATE' AND t.pending <> 1""",
+    "an open instance that is being undone has its root token there, and it is known how it will end": """
+        SELECT i.id, t.id, u.status FROM (SELECT * FROM instance WHERE status = 0) i
+        LEFT JOIN (SELECT t.* FROM token t JOIN steps s ON s.key = t.definition AND s.index = t.step
+          WHERE t.state = 3 AND s.step ->> 'id' = '/compensation') t ON t.instance_id = i.id
+        LEFT JOIN undoing u ON u.instance_id = i.id
+        WHERE (t.id IS NULL) IS DISTINCT FROM (u.status IS NULL)""",
     "an instance key is held by the instance that was started with it, while that is active or if it keeps it": """
         SELECT i.id, i.instance_key, k.key FROM instance i FULL JOIN instance_key k ON k.instance_id = i.id
         WHERE (CASE WHEN i.status = 0 OR k.kept THEN i.instance_key END) IS DISTINCT FROM k.key""",
@@ -292,16 +323,30 @@ INVARIANTS: Final[dict[str, str]] = {
 
 _VIEWS: Final = """
 CREATE TEMP VIEW definitions AS
-  SELECT key, code, content::jsonb AS content,
+  SELECT key, code, content::jsonb AS content, jsonb_path_query_array(content::jsonb, '$.steps[*]') AS steps,
     coalesce(content::jsonb ->> 'autoStartNextWorkflow', '') = 'true' AS chains,
     NOT content::jsonb @? '$.steps[*] ? (@.type == "PARALLEL_GATEWAY")'
     AND NOT content::jsonb @? '$.steps[*] ? (exists (@.forEach) && @.type != "WAIT")'
     AND NOT content::jsonb @? '$.steps[*].boundaryEvents[*] ? (@.type == "TIMER" && !(@.interrupting == true))'
+    AND NOT content::jsonb @? '$.steps[*] ? (@.type == "SERVICE_TASK" || @.type == "CALL_ACTIVITY").compensation'
       AS single_token
   FROM definition;
 CREATE TEMP VIEW steps AS
   SELECT d.key, d.code, x.n - 1 AS index, x.step ->> 'type' AS type, x.step
-  FROM definitions d CROSS JOIN LATERAL jsonb_array_elements(d.content -> 'steps') WITH ORDINALITY AS x(step, n);
+  FROM definitions d CROSS JOIN LATERAL jsonb_array_elements(d.steps) WITH ORDINALITY AS x(step, n)
+  UNION ALL
+  SELECT d.key, d.code, jsonb_array_length(d.steps) + y.n - 1,
+    'SERVICE_TASK', y.step
+  FROM definitions d CROSS JOIN LATERAL (
+    SELECT row_number() OVER (ORDER BY x.n) AS n, x.step -> 'compensation' || jsonb_build_object(
+      'id', (x.step ->> 'id') || '/compensation', 'compensates', x.n - 1) AS step
+    FROM jsonb_array_elements(d.steps) WITH ORDINALITY AS x(step, n)
+    WHERE x.step ? 'compensation' AND x.step ->> 'type' IN ('SERVICE_TASK', 'CALL_ACTIVITY')) y
+  UNION ALL
+  SELECT d.key, d.code, jsonb_array_length(d.steps) + count(*), 'COMPENSATE', '{"id": "/compensation"}'
+  FROM definitions d CROSS JOIN LATERAL jsonb_array_elements(d.steps) AS x(step)
+  WHERE x.step ? 'compensation' AND x.step ->> 'type' IN ('SERVICE_TASK', 'CALL_ACTIVITY')
+  GROUP BY d.key, d.code, d.steps;
 CREATE TEMP VIEW waiting AS
   SELECT job_type, priority, NULL AS flow_key, seq, token_id FROM ready
   UNION ALL SELECT job_type, priority, flow_key, seq, token_id FROM ready_flow;

@@ -90,9 +90,9 @@ def definitions(
     waits, boundary timers, dead ends and branches that leave their block. Start instances with START_VARIABLES.
 
     ``max_steps``: about so many at most. ``failing``: some conditions fail, or none matches. ``additions``:
-    retryBackoff, timeout, duration and until, messages, error boundaries and codes. ``wild``: some references are
-    turned elsewhere, as far as the definition stays valid (jumps into blocks, joins without their gateway, endless
-    loops). ``calls``: some steps call the definition `CHILD`.
+    retryBackoff, timeout, duration and until, messages, error boundaries and codes, compensation. ``wild``: some
+    references are turned elsewhere, as far as the definition stays valid (jumps into blocks, joins without their
+    gateway, endless loops). ``calls``: some steps call the definition `CHILD`.
     """
 
     def pick(choices: Sequence[_T]) -> _T:
@@ -128,7 +128,8 @@ def random_output(source: random.Random) -> Json:
 def _build(pick: _Pick, *, max_steps: int, failing: bool, additions: bool, wild: bool, calls: bool) -> Json:
     made = _Builder(pick, max_steps=max_steps, failing=failing, additions=additions, calls=calls).build()
     made = _rewire(made, pick) if wild and pick((True, False)) else made
-    return _with_errors(made, pick) if additions and pick((False, True)) else made
+    made = _with_errors(made, pick) if additions and pick((False, True)) else made
+    return _with_compensation(made, pick) if additions and pick((False, False, True)) else made
 
 
 class _Pick(Protocol):
@@ -347,6 +348,34 @@ def _with_codes(task: Json, targets: Sequence[str], pick: _Pick) -> None:
     if pick((True, False)):
         caught["errorVariable"] = "error"
     task["boundaryEvents"] = [*cast("list[Json]", task.get("boundaryEvents", [])), caught]
+
+
+def _with_compensation(made: Json, pick: _Pick) -> Json:
+    """The definition with handlers on a few steps, and with what makes them run."""
+    turned = copy.deepcopy(made)
+    steps = cast("list[Json]", turned["steps"])
+    tasks = [one for one in steps if one["type"] in ("SERVICE_TASK", "CALL_ACTIVITY")]
+    if not tasks:
+        return made
+    for _ in range(pick((1, 2, 4))):
+        retries: Json = pick(({}, {"retryCount": 1}, {"retryCount": 1, "retryBackoff": {"initial": "PT1S"}}))
+        pick(tasks)["compensation"] = {"jobType": pick(("work", "undo")), **retries}
+    if pick((False, True)):
+        turned["onFailure"] = "COMPENSATE"
+    handled = [one["id"] for one in tasks if "compensation" in one]
+    for number in range(pick((0, 1, 2))):
+        references = [(holder, key) for holder, key in _references(steps) if key != "joinStep"]
+        holder, key = pick(references)
+        undo = step(f"undo-{number}", "COMPENSATE", nextStep=holder[key])
+        if pick((False, False, True)):
+            undo["steps"] = [pick(handled)]
+        holder[key] = undo["id"]
+        steps.append(undo)
+    try:
+        parse_definition(turned)
+    except InvalidDefinition:  # a gateway's block may not be left everywhere
+        return made
+    return turned
 
 
 def _references(steps: Sequence[Json]) -> list[tuple[Json, str]]:

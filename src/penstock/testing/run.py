@@ -48,9 +48,9 @@ class Run(RunView):
         """
         await self._engine.client.signal(self.id, step_id, variables, buffer=buffer)
 
-    async def cancel(self, reason: str | None = None) -> None:
-        """Cancel it. Raises Conflict when it has ended."""
-        await self._engine.client.cancel_instance(self.id, reason=reason)
+    async def cancel(self, reason: str | None = None, *, compensate: bool = False) -> None:
+        """Cancel it; with ``compensate`` what it did is undone first. Raises Conflict when it has ended."""
+        await self._engine.client.cancel_instance(self.id, reason=reason, compensate=compensate)
 
     async def retry(self) -> None:
         """Let a failed one go on where it failed. Raises Conflict when it has not failed."""

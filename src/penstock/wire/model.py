@@ -321,6 +321,7 @@ class StepExecution(Answer, frozen=True):
                 "JOIN_GATEWAY",
                 "END",
                 "CALL_ACTIVITY",
+                "COMPENSATE",
             ),
         ),
     ] = field(default_factory=str)

@@ -35,6 +35,7 @@ class StepType(IntEnum):
     JOIN_GATEWAY = 7
     END = 8
     CALL_ACTIVITY = 9
+    COMPENSATE = 10
 
 
 class InstanceStatus(IntEnum):
@@ -166,6 +167,7 @@ class GetInstanceHistoryResponse(Struct):
 class CancelInstanceRequest(Struct):
     id: Annotated[str, Proto(1)] = ""
     reason: Annotated[str, Proto(2)] = ""
+    compensate: Annotated[bool, Proto(3)] = False
 
 
 class CancelInstanceResponse(Struct):

@@ -226,7 +226,7 @@ def _read_history(answer: m.GetInstanceHistoryResponse) -> list[StepExecution]:
 def _cancel_instance(operation: CancelInstance) -> Exchange:
     if operation.force:
         raise NotOverGrpc("CancelInstance has no `force` in gRPC: use a client over REST for it")
-    request = m.CancelInstanceRequest(operation.id, operation.reason or "")
+    request = m.CancelInstanceRequest(operation.id, operation.reason or "", operation.compensate)
     return Exchange(f"{ENGINE}CancelInstance", request, m.CancelInstanceResponse, _read_instance)
 
 

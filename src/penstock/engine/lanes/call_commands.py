@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from penstock.core.compensation import is_undoing
 from penstock.core.event import CancelRequested, ChildEnded, Event, MessageReceived, RetryRequested, StepGivenUp
 from penstock.core.state import CANCEL_TIMER, CHILD_TIMER, MESSAGE_TIMER, REOPEN_TIMER, InstanceStatus, Token
 from penstock.engine.definitions import LoadedDefinition
@@ -86,7 +87,7 @@ class ChildEndedCommand(_Told):
 
 
 class CancelChildCommand(_Told):
-    """The call that waited for the instance was closed."""
+    """The call that waited for the instance was closed. What is undone when it fails is undone now, too."""
 
     __slots__ = ()
 
@@ -96,7 +97,10 @@ class CancelChildCommand(_Told):
         assert self.timer is not None
         if locked.instance.status is not InstanceStatus.ACTIVE or locked.called_seq != self.timer[1]:
             raise WritesOnly
-        return CancelRequested(CANCEL_REASON)
+        undo = loaded.definition.undoes_failures
+        if undo and is_undoing(loaded.definition, locked.tokens):
+            raise WritesOnly  # as it is
+        return CancelRequested(CANCEL_REASON, undo)
 
 
 class ReopenChildCommand(_Told):

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from penstock.access.identity import actor
+from penstock.core.compensation import is_undoing
 from penstock.core.definition import Step, StepType
 from penstock.core.effect import AuditRow, Effects
 from penstock.core.event import (
@@ -104,13 +105,15 @@ class DeadLetterCommand(Command):
 
 
 class CancelCommand(Command):
-    """Cancel an instance. Raises IsCode for a run of code that is not to be ended by ``force``."""
+    """Cancel an instance. Raises IsCode for a run of code that is not to be ended by ``force``. ``compensate``: what it
+    did is undone first."""
 
-    __slots__ = ("actor", "force", "reason")
+    __slots__ = ("actor", "compensate", "force", "reason")
 
-    def __init__(self, instance: int, reason: str | None, *, force: bool = False) -> None:
+    def __init__(self, instance: int, reason: str | None, *, force: bool = False, compensate: bool = False) -> None:
         super().__init__(instance)
         self.force = force
+        self.compensate = compensate
         self.reason = reason
         self.actor = actor()
 
@@ -121,7 +124,9 @@ class CancelCommand(Command):
             raise Conflict(f"the instance is {locked.instance.status.name} already")
         if loaded.code and not self.force:
             raise IsCode
-        return CancelRequested(self.reason)
+        if self.compensate and is_undoing(loaded.definition, locked.tokens):
+            raise Conflict("the instance is being compensated already")
+        return CancelRequested(self.reason, self.compensate)
 
     def after(self, effects: Effects, loaded: LoadedDefinition) -> object:
         effects.audit.append(AuditRow("CANCELLED", actor=self.actor, detail=self.reason))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.core.completion import CompletionsNeeded
 from penstock.core.effect import Effects
 from penstock.core.work import LongWork
 from penstock.engine.advancer import Case
@@ -85,9 +86,12 @@ class FullPath(Lane[Command]):
                 if not together.may_join(item):
                     continue
                 try:
-                    effects = await self._plan(connection, transaction, locked, item, loaded, variables, known)
+                    first = together.is_first(item.instance)
+                    effects = await self._plan(connection, transaction, locked, item, loaded, variables, known, first)
                     decided.append(item)
                     together.go_on(item, effects)
+                except CompletionsNeeded:
+                    together.put_off(item)
                 except (Settled, PenstockError, LongWork) as reason:
                     undecided.append((item, reason))
                     failed = failed or (item.prepares and not isinstance(reason, Settled))
@@ -167,9 +171,10 @@ class FullPath(Lane[Command]):
         loaded: dict[int, LoadedDefinition],
         variables: dict[int, str],
         known: dict[int, ExecutionInfo],
+        first: bool,
     ) -> Effects | None:
         """Take what the item does into the transaction; None where that is no advance. Raises Settled, PenstockError,
-        LongWork."""
+        LongWork, CompletionsNeeded."""
         locked = batch.instances.get(item.instance)
         if locked is None:
             raise NotFound("the instance is unknown")
@@ -188,7 +193,9 @@ class FullPath(Lane[Command]):
         root = locked.instance.id
         if about.calls and locked.instance.depth:
             root = await calls.root_of(connection, root)
-        case = Case(about, locked.instance, locked.tokens, values, event, batch.now, locked.signals, root, locked.kept)
+        case = Case(
+            about, locked.instance, locked.tokens, values, event, batch.now, locked.signals, root, locked.kept, first
+        )
         change = await transaction.advance(connection, item, case, business_key=locked.business_key)
         item.planned = item.after(change.effects, about)
         return change.effects

@@ -38,6 +38,14 @@ class Together:
         self._closed.add(instance)
         return False
 
+    def is_first(self, instance: int) -> bool:
+        """Whether nothing of the instance has been decided yet."""
+        return instance not in self._touched
+
+    def put_off(self, item: Command) -> None:
+        """The item has to read what is decided and not written: it comes in the next transaction."""
+        self._closed.add(item.instance)
+
     def go_on(self, item: Command, effects: Effects | None) -> None:
         """The item was decided; ``effects`` None: it writes something else than an advance does."""
         instance = item.instance

@@ -12,9 +12,11 @@ SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5:
 SELECT c.root FROM called c WHERE c.id = $1::bigint
 
 -- name: failed_child
--- The instance that failed, of those that an entry of a call ($1 token $2 entry) started.
+-- The instance that failed and can go on, of those that an entry of a call ($1 token $2 entry) started.
 SELECT c.id FROM called c
-CROSS JOIN LATERAL (SELECT FROM instance i WHERE i.id = c.id AND i.status = 2 /* FAILED */ OFFSET 0) i
+CROSS JOIN LATERAL (
+  SELECT FROM abnormal_end e
+  WHERE e.status = 2 /* FAILED */ AND e.instance_id = c.id AND e.tokens IS NOT NULL OFFSET 0) e  -- else it was undone
 WHERE c.token_id = $1::bigint AND c.seq >= $2::bigint ORDER BY c.seq DESC LIMIT 1
 
 -- name: recall

@@ -172,10 +172,13 @@ SELECT CASE WHEN $1::boolean THEN EXISTS (SELECT FROM dispatch_outbox)
 
 -- name: dispatched_types
 -- The job types that need a topic: of the latest versions, and of open jobs. Walks over all tokens, once at start.
-SELECT DISTINCT s.step ->> 'jobType' FROM (
+SELECT DISTINCT j.type FROM (
   SELECT DISTINCT ON (id) content FROM definition WHERE NOT code ORDER BY id, version DESC) latest
 CROSS JOIN LATERAL jsonb_array_elements(latest.content::jsonb -> 'steps') AS s(step)
-WHERE s.step ->> 'type' = 'SERVICE_TASK'
+CROSS JOIN LATERAL (VALUES
+  (CASE WHEN s.step ->> 'type' = 'SERVICE_TASK' THEN s.step ->> 'jobType' END),
+  (CASE WHEN s.step ->> 'type' IN ('SERVICE_TASK', 'CALL_ACTIVITY') THEN s.step -> 'compensation' ->> 'jobType' END)) AS j(type)
+WHERE j.type IS NOT NULL
 UNION
 SELECT j.name FROM job_type j WHERE j.name NOT LIKE 'code:%' AND j.id IN (SELECT job_type FROM token WHERE state IN (0 /* READY */, 1 /* LOCKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */))
 

@@ -83,6 +83,15 @@ DELETE FROM called WHERE id = ANY($1::bigint[])
 -- name: remove_search_attributes
 DELETE FROM search_attribute WHERE instance_id = ANY($1::bigint[])
 
+-- name: remove_compensations
+DELETE FROM compensation WHERE instance_id = ANY($1::bigint[])
+
+-- name: remove_item_outputs
+DELETE FROM item_output WHERE instance_id = ANY($1::bigint[])
+
+-- name: remove_undoing
+DELETE FROM undoing WHERE instance_id = ANY($1::bigint[])
+
 -- name: remove_edits
 DELETE FROM variables_edit WHERE instance_id = ANY($1::bigint[])
 

@@ -1,0 +1,95 @@
+"""What an advance can't make itself: ids, positions, definitions, and the rows that it finds it has to read.
+
+Used by `advancer` alone, under locks by the connection that has them, before any lock by one of its own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+
+from penstock.core.completion import CompletionsNeeded, Found, Question
+from penstock.core.effect import ChildStart
+from penstock.core.for_each import ItemsNeeded, KeptItems, ResultsNeeded
+from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.store import calls, compensation, for_each
+from penstock.store.connection import TrioConnection
+from penstock.store.vault import KeyMissing
+
+
+class Supply:
+    """Of one item. ``connect`` gives the connection to read by; ``note`` is told what was looked up: definitions,
+    instances that go on, and what is to be undone. ``locks``: the connection holds some. ``first``: nothing that its
+    transaction has decided of the instance is still to be written."""
+
+    def __init__(
+        self,
+        definitions: Definitions,
+        connect: Callable[[], AbstractAsyncContextManager[TrioConnection]],
+        new_id: Callable[[], int],
+        positions: deque[int],
+        more: Callable[[int], Awaitable[deque[int]]],
+        note: Callable[[int | None], None],
+        *,
+        locks: bool = False,
+        first: bool = True,
+    ) -> None:
+        self._definitions = definitions
+        self.connect = connect
+        self.new_id = new_id
+        self.positions = positions
+        self.more = more
+        self.note = note
+        self._locks = locks
+        self.first = first
+
+    async def find(self, id: str, version: int) -> LoadedDefinition | None:
+        """A version of a definition, 0 for the latest."""
+        async with self.connect() as connection:
+            found = await self._definitions.find(connection, id, version, locks=self._locks)
+        self.note(None if found is None else found.key)
+        return found
+
+    async def find_failed(self, call: ChildStart) -> int | None:
+        """The instance that failed, of those that an entry of a call started."""
+        found = None
+        if call.entry is not None:
+            async with self.connect() as connection:
+                found = await calls.failed_child(connection, call.token_id, call.entry)
+        self.note(found)
+        return found
+
+
+class Answers:
+    """What one advance of an instance has asked for until now; ``kept`` is what was read of it with its locks."""
+
+    def __init__(self, supply: Supply, instance: int, kept: KeptItems) -> None:
+        self._supply = supply
+        self._instance = instance
+        self._collected = kept.collected
+        self.items = dict(kept.items)
+        self.results: dict[int, dict[int, bytes]] = {}
+        self.completions: dict[Question, Found] = {}
+
+    async def read(self, needed: ItemsNeeded | ResultsNeeded | CompletionsNeeded) -> None:
+        """Read it: then advance again. Raises KeyMissing, and CompletionsNeeded for what is still to be written."""
+        async with self._supply.connect() as connection:
+            match needed:
+                case ItemsNeeded():
+                    found = await for_each.next_items(connection, self._instance, needed.token, needed.first)
+                    if (needed.token, needed.first) not in found:
+                        raise KeyMissing(
+                            "the variables of an item can't be read: this engine lacks a key (encryption_keys)"
+                        )
+                    self.items |= found
+                case ResultsNeeded():
+                    written = await for_each.results(connection, self._instance, needed.token)
+                    decided = {item: value for (id, item), value in self._collected.items() if id == needed.token}
+                    self.results[needed.token] = written | decided
+                case CompletionsNeeded():
+                    if not self._supply.first:
+                        raise needed
+                    answer = await compensation.find(connection, self._instance, needed.question)
+                    self._supply.note(answer.position)
+                    self.completions[needed.question] = answer
