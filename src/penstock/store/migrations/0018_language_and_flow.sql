@@ -112,7 +112,7 @@ CREATE VIEW penstock_timers AS         -- to come; `step` is null of one whose e
 SELECT to_hex(m.instance_id) AS instance, m.instance_id AS number, d.id AS definition, d.version,
   penstock_step_id(d.content, t.step) AS step,
   CASE WHEN m.index >= 0 THEN 'BOUNDARY' WHEN m.index = -1 THEN 'RETRY' WHEN m.index = -2 THEN 'WAIT' WHEN m.index = -3 THEN 'CONTINUE'
-    WHEN m.index IN (-4, -5, -7) THEN 'CALL' WHEN m.index = -6 THEN 'DELAY' WHEN m.index = -16 THEN 'WAKE' ELSE m.index::text END AS kind,
+    WHEN m.index IN (-4, -5, -7) THEN 'CALL' WHEN m.index = -6 THEN 'DELAY' WHEN m.index = -8 THEN 'MESSAGE' WHEN m.index = -16 THEN 'WAKE' ELSE 'OTHER' END AS kind,
   m.fire_at, m.fire_at - now() AS due_in, coalesce(m.failures, 0) AS failures
 FROM timer m LEFT JOIN instance i ON i.id = m.instance_id LEFT JOIN definition d ON d.key = i.definition
 LEFT JOIN token t ON t.id = m.token_id AND t.seq = m.seq;
