@@ -233,3 +233,18 @@ def test_messages_are_published_and_listed(engine: RunningEngine, shell: Shell) 
     (line,) = shell.out("message", "list", "--name", "m").splitlines()[1:]
     assert line.split()[:2] == ["m", "k"]
     assert shell.run("message", "publish", "m", "").exit_code == 1
+
+
+def test_queues_are_set_shown_paused_and_deleted(engine: RunningEngine, shell: Shell, tmp_path: Path) -> None:
+    policy = {"jobTypes": ["cli.a", "cli.b"], "concurrency": 5, "ratePerKey": {"limit": 10, "period": "PT1M"}}
+    shell.out("queue", "set", "cli", json.dumps(policy))
+    assert "cli: 5 at once, 10 in PT1M per key" in shell.out("queue", "show", "cli")
+    shell.out("queue", "pause", "cli")
+    assert json.loads(shell.out("queue", "show", "cli", "--json"))["policy"]["paused"] is True
+    shell.out("queue", "resume", "cli")
+    (tmp_path / "policy.json").write_text(json.dumps({"jobTypes": ["cli.a"]}))
+    shell.out("queue", "set", "cli", "--file", tmp_path / "policy.json")
+    assert "no limits" in shell.out("queue", "list")
+    assert "unknown field" in shell.run("queue", "set", "cli", '{"jobTypes": ["cli.a"], "limit": 1}').output
+    shell.out("queue", "delete", "cli")
+    assert shell.run("queue", "show", "cli").exit_code == 1

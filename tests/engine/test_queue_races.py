@@ -15,6 +15,7 @@ from penstock.wire.model import JobRef
 from penstock.wire.queue import QueuePolicy
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
+from tests.waiting import wait_until
 
 WHOLE, PER_KEY = 6, 2
 ENGINES, WORKERS, JOBS = 3, 3, 30
@@ -66,16 +67,13 @@ async def test_engines_together_keep_to_the_limits(make_driver: MakeDriver, whol
                 for number in range(WORKERS):
                     nursery.start_soon(work, driver, f"w{at}-{number}", 100 * at + number)
 
-            async def watch() -> None:
-                left = True
-                while left:
-                    row = eyes.execute(MOST).fetchone()
-                    assert row is not None
-                    most[:] = [max(a, b) for a, b in zip(most, row, strict=True)]
-                    left = bool(drivers[0].rows("SELECT EXISTS (SELECT FROM token)")[0][0])
-                    await trio.sleep(0.005)
+            async def over() -> bool:
+                row = eyes.execute(MOST).fetchone()
+                assert row is not None
+                most[:] = [max(a, b) for a, b in zip(most, row, strict=True)]
+                return not drivers[0].rows("SELECT EXISTS (SELECT FROM token)")[0][0]
 
-            nursery.start_soon(watch)
+            await wait_until(over)
     assert most[1] <= PER_KEY
     assert whole is None or most[0] <= whole
     assert drivers[0].rows("SELECT count(*) FROM instance WHERE status = 1") == [(JOBS,)]

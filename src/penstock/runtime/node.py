@@ -35,6 +35,7 @@ from penstock.runtime.lease_sweeper import LeaseSweeper
 from penstock.runtime.membership import Membership
 from penstock.runtime.metrics_page import MetricsPage
 from penstock.runtime.processes import Reporter
+from penstock.runtime.queues_file import apply_queues
 from penstock.runtime.retention import Retention
 from penstock.runtime.stopping import Stopping
 from penstock.runtime.supervise import Supervisor, forever
@@ -161,6 +162,9 @@ class Node:
         )
         engine = Engine(database, self._settings, self._metrics, number, events)
         membership.attach(engine)
+        await engine.queues.run_once()
+        if self._settings.queues_file:
+            await apply_queues(engine.queues, self._settings.queues_file)
         for batcher in engine.batchers():
             await supervisor.start(f"batch {batcher.name}", batcher.run)
         dispatch = await self._start_dispatch(supervisor, engine)

@@ -350,6 +350,10 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
     lease_min_seconds: Annotated[float, _jobs("`leaseSeconds` is clamped up to this.", 0.05, 86_400)] = 5
     lease_max_seconds: Annotated[float, _jobs("`leaseSeconds` is clamped down to this.", 0.05, 86_400)] = 3_600
     lease_expiry_limit: Annotated[int, _jobs("A job whose lease expired this often is dead-lettered.", 1, 32_767)] = 10
+    queues_file: Annotated[
+        str,
+        _jobs("YAML or JSON file of queues by name, each put at the start (docs/queues.md); others stay."),
+    ] = ""
     flow_keys_per_claim: Annotated[
         int, _jobs("Flow keys that one claim looks at, at most; the next one goes on from there.", 1, 10_000)
     ] = 256

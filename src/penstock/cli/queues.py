@@ -1,0 +1,123 @@
+"""`penstock queue …`: policies that limit the jobs of some types, on a running engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected, json_object
+from penstock.cli.instances import FileOption
+from penstock.cli.options import JsonOption, LimitOption, print_json, print_page, print_table
+
+if TYPE_CHECKING:
+    from penstock.wire.queue import Queue, QueuePolicy, Rate
+
+app = typer.Typer(
+    name="queue", help="Queues of a running engine: limits, turns and pauses for job types.", no_args_is_help=True
+)
+NameArgument = Annotated[str, typer.Argument(help="The queue's name.", metavar="NAME")]
+
+
+@app.command(name="set")
+def set_queue(
+    name: NameArgument,
+    policy: Annotated[
+        str | None, typer.Argument(help='Such as {"jobTypes": ["mail"], "concurrency": 5}.', metavar="[JSON]")
+    ] = None,
+    file: FileOption = None,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+) -> None:
+    """Make a queue, or give it another policy: it counts from the next claim on. What is left out is not limited."""
+    import msgspec
+
+    from penstock.wire.queue import QueuePolicy
+
+    try:
+        wanted = msgspec.convert(json_object(policy, file) or {}, QueuePolicy)
+    except msgspec.ValidationError as error:
+        raise typer.BadParameter(str(error)) from error
+    with connected(url, token_file) as client:
+        client.put_queue(name, wanted)
+
+
+@app.command()
+def show(
+    name: NameArgument,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print a queue's policy and how it stands: what runs, what waits, and its flow keys."""
+    with connected(url, token_file) as client:
+        queue = client.get_queue(name)
+    if as_json:
+        print_json(queue)
+        return
+    typer.echo(f"{queue.name}: {_limits(queue)}")
+    typer.echo(f"job types: {', '.join(queue.policy.job_types)}")
+    running = "not counted" if queue.running is None else str(queue.running)
+    oldest = "" if queue.oldest_s is None else f", the first for {queue.oldest_s:.0f} s"
+    typer.echo(f"running: {running}; waiting: {queue.waiting}{oldest}")
+    if queue.keys:
+        rows = [(key.flow_key, str(key.running), str(key.waiting)) for key in queue.keys]
+        print_table(("flow key", "running", "waiting"), rows)
+
+
+@app.command(name="list")
+def list_queues(
+    limit: LimitOption = 50,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List queues with their policies, by name."""
+    with connected(url, token_file) as client:
+        page = client.list_queues(limit=limit)
+    print_page(
+        page,
+        ("name", "policy", "job types"),
+        lambda each: (each.name, _limits(each), ", ".join(each.policy.job_types)),
+        as_json=as_json,
+        limit=limit,
+        narrower="--json",
+    )
+
+
+@app.command()
+def pause(name: NameArgument, url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = None) -> None:
+    """Let none of its jobs begin; what runs goes on."""
+    with connected(url, token_file) as client:
+        client.pause_queue(name)
+
+
+@app.command()
+def resume(name: NameArgument, url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = None) -> None:
+    """Let its jobs begin again."""
+    with connected(url, token_file) as client:
+        client.resume_queue(name)
+
+
+@app.command()
+def delete(name: NameArgument, url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = None) -> None:
+    """Forget a queue: its jobs are free at once."""
+    with connected(url, token_file) as client:
+        client.delete_queue(name)
+
+
+def _limits(queue: Queue) -> str:
+    policy: QueuePolicy = queue.policy
+    said = [
+        "paused" if policy.paused else "",
+        "" if policy.concurrency is None else f"{policy.concurrency} at once",
+        "" if policy.concurrency_per_key is None else f"{policy.concurrency_per_key} per key",
+        "" if policy.rate is None else _pace(policy.rate),
+        "" if policy.rate_per_key is None else f"{_pace(policy.rate_per_key)} per key",
+        "" if policy.fair else "first in, first out",
+    ]
+    return ", ".join(filter(None, said)) or "no limits"
+
+
+def _pace(rate: Rate) -> str:
+    return f"{rate.limit} in {rate.period}"
