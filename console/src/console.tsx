@@ -1,7 +1,8 @@
 // The shell: rail, top bar, search, and which page stands at which address.
+import { useQuery } from "@tanstack/react-query";
 import { lazy, Suspense, useEffect, useMemo, useRef, useState } from "react";
 import { Link, Redirect, Route, Switch, useLocation } from "wouter";
-import { EngineError } from "./api/client";
+import { EngineError, engine } from "./api/client";
 import { useShortcuts } from "./keyboard";
 import { BulkOperationPage, BulkPage } from "./pages/bulk";
 import { DefinitionsPage } from "./pages/definitions";
@@ -15,7 +16,8 @@ import { chooseTheme, currentTheme } from "./theme";
 import { useReadiness } from "./watch/watch";
 
 // Pages with a picture load it when they are opened.
-const InstancePage = lazy(() => import("./pages/instance").then((page) => ({ default: page.InstancePage })));
+const InstancePage = lazy(() => import("./pages/instance/page").then((page) => ({ default: page.InstancePage })));
+const FailuresPage = lazy(() => import("./pages/failures").then((page) => ({ default: page.FailuresPage })));
 const EnginesPage = lazy(() => import("./pages/engines").then((page) => ({ default: page.EnginesPage })));
 const JobsPage = lazy(() => import("./pages/jobs").then((page) => ({ default: page.JobsPage })));
 const TimersPage = lazy(() => import("./pages/timers").then((page) => ({ default: page.TimersPage })));
@@ -84,6 +86,7 @@ export function Console() {
             <Route path="/timers" component={TimersPage} />
             <Route path="/settings" component={SettingsPage} />
             <Route path="/engines" component={EnginesPage} />
+            <Route path="/failures" component={FailuresPage} />
             <Route path="/bulk" component={BulkPage} />
             <Route path="/bulk/:id">{({ id }) => <BulkOperationPage key={id} id={decodeURIComponent(id)} />}</Route>
             <Route path="/search" component={SearchPage} />
@@ -197,9 +200,29 @@ function ThemeButton() {
   );
 }
 
+/** Failed instances of those that started within a day: counted by an index. */
+function FailedCount() {
+  const found = useQuery({
+    queryKey: ["instances", "count", "rail"],
+    queryFn: ({ signal }) => engine.countInstances({ status: "FAILED", startedAfter: new Date(Date.now() - DAY_MS).toISOString() }, signal),
+    refetchInterval: RAIL_MS,
+    retry: false,
+  });
+  if (!found.data?.count) return null;
+  const { count, exact } = found.data;
+  return (
+    <span className="n bad" title="Failed, of those that started within a day">
+      {`${exact ? "" : "> "}${count.toLocaleString("en")}`}
+      <span className="sr"> failed</span>
+    </span>
+  );
+}
+
 function Rail() {
   const [path] = useLocation();
   const here = roomOf(path);
+  const engines = useQuery({ queryKey: ["engines", "rail"], queryFn: ({ signal }) => engine.engines(signal), refetchInterval: RAIL_MS, retry: false });
+  const alive = engines.data?.items.filter((one) => one.alive).length;
   const rail = useRef<HTMLElement>(null);
   useEffect(() => {
     // On a narrow screen the rail is a row that scrolls.
@@ -211,16 +234,27 @@ function Rail() {
         <Link key={room.path} href={room.path} aria-current={room === here ? "page" : undefined}>
           <Icon name={room.icon} />
           <span>{room.name}</span>
+          {room.path === "/instances" && <FailedCount />}
+          {room.path === "/engines" && alive !== undefined && <span className="n">{alive}</span>}
         </Link>
       ))}
       <div className="foot">
         <Account />
+        {engines.data && (
+          <p>
+            {[...new Set(engines.data.items.flatMap((one) => (one.alive && one.report ? [one.report.version] : [])))].map((version) => `penstock ${version}`).join(", ")}
+            <br />
+            PostgreSQL {engines.data.database.version} · {engines.data.items.find((one) => one.alive)?.mode}
+          </p>
+        )}
         <a href="/docs">REST interface</a>
       </div>
     </nav>
   );
 }
 
+const RAIL_MS = 30_000;
+const DAY_MS = 86_400_000;
 const KEYS: [string, string][] = [
   ["/", "Search"],
   ...ROOMS.map((room): [string, string] => [room.key, room.name]),

@@ -41,6 +41,7 @@ def _at(place: str) -> Callable[[Furnished], str]:
 PAGES = {
     "overview": Page(_at(""), "card gateway: 503"),
     "instances": Page(_at("instances?status=FAILED&definitionId=order-fulfilment"), "newest first"),
+    "failures": Page(_at("failures"), "For example"),
     "bulk": Page(_at("instances?status=FAILED&definitionId=order-fulfilment"), "Those that start meanwhile"),
     "instance": Page(lambda made: f"instances/{made.loan}?step=send-contract", "Attempt 2"),
     "variables": Page(lambda made: f"instances/{made.loan}?tab=variables", "payslip-1.pdf"),

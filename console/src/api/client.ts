@@ -15,6 +15,10 @@ export type AuditRecord = Schemas["AuditRecord"];
 export type Definition = Schemas["Definition"];
 export type Step = Schemas["Step"];
 export type DefinitionSummary = Schemas["DefinitionSummary"];
+export type EngineView = Schemas["EngineView"];
+export type WorkerView = Schemas["WorkerView"];
+export type FailureGroup = Schemas["FailureGroup"];
+export type VersionView = Schemas["VersionView"];
 export type FailedJob = Schemas["FailedJob"];
 export type Overview = Schemas["OverviewView"];
 export type Readiness = Schemas["Readiness"];
@@ -22,6 +26,7 @@ export type Attention = Schemas["Attention"];
 export type QueueRow = Schemas["QueueRow"];
 export type OpenJob = Schemas["OpenJobView"];
 export type TimerView = Schemas["TimerView"];
+export type JournalRecord = Schemas["JournalRecord"];
 export type Branch = Schemas["Branch"];
 export type UserTask = Schemas["UserTask"];
 export type BulkFilter = Schemas["BulkFilter"];
@@ -124,6 +129,8 @@ export interface InstanceFilter {
   startedAfter?: string;
   startedBefore?: string;
 }
+/** In place of a value that the engine does not show here (`console_hide_variables`). */
+export const HIDDEN = "***";
 export const PAGE_ITEMS = 50;
 /** Executions that are loaded at a time: a run of 100,000 steps opens as fast as one of 5. */
 export const HISTORY_ITEMS = 500;
@@ -139,7 +146,8 @@ export const engine = {
   ready: (signal?: AbortSignal) => get<Readiness>("/readyz", s(signal)),
   overview: (range: string, signal?: AbortSignal) => get<Overview>("/v1/overview", { query: { range }, ...s(signal) }),
   workers: (cursor: string, signal?: AbortSignal, jobType?: string) => get<Schemas["WorkerViewPage"]>("/v1/workers", { query: { jobType, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
-  engines: (signal?: AbortSignal) => get<{ items: Schemas["EngineView"][] }>("/v1/engines", s(signal)),
+  engines: (signal?: AbortSignal) => get<Schemas["EngineList"]>("/v1/engines", s(signal)),
+  failures: (definitionId: string, range: string, signal?: AbortSignal) => get<Schemas["FailureList"]>("/v1/failures", { query: { definitionId, range }, ...s(signal) }),
   instances: (filter: InstanceFilter, cursor: string, limit: number, signal?: AbortSignal) =>
     get<Schemas["InstanceSummaryPage"]>("/v1/instances", { query: { ...filter, view: "summary", limit, cursor: cursor || undefined }, ...s(signal) }),
   countInstances: (filter: InstanceFilter, signal?: AbortSignal) => get<Schemas["InstanceCount"]>("/v1/instances/count", { query: { ...filter }, ...s(signal) }),

@@ -161,7 +161,7 @@ export interface paths {
         put?: never;
         /**
          * Cancel an instance
-         * @description A run of a workflow written as code (addition) is asked to end: its scopes are cancelled and their clean-up runs first, so it may still be open in the answer. `force` ends it at once, without.
+         * @description A run of a workflow written as code (addition) is asked to end: its scopes are cancelled and their clean-up runs first, so it may still be open in the answer. `force` ends it at once, without. With `compensate` what an instance did is undone first (addition); 409 when that is under way already.
          */
         post: operations["cancelInstance"];
         delete?: never;
@@ -1570,11 +1570,13 @@ export interface components {
         };
         /**
          * CancelBody
-         * @description `force`: a run of code ends at once, without the clean-up of its body.
+         * @description `force`: a run of code ends at once, without the clean-up of its body. `compensate`: what an instance did is
+         *         undone first.
          */
         CancelBody: {
             reason?: string;
             force?: boolean;
+            compensate?: boolean;
         };
         /**
          * ChangedSteps
@@ -2587,7 +2589,7 @@ export interface components {
             instanceId: string;
             stepId: string;
             /** @enum {string} */
-            stepType: "SERVICE_TASK" | "USER_TASK" | "CALL_ACTIVITY" | "DECISION" | "TRANSFORMATION" | "WAIT" | "PARALLEL_GATEWAY" | "JOIN_GATEWAY" | "END";
+            stepType: "SERVICE_TASK" | "USER_TASK" | "CALL_ACTIVITY" | "COMPENSATE" | "DECISION" | "TRANSFORMATION" | "WAIT" | "PARALLEL_GATEWAY" | "JOIN_GATEWAY" | "END";
             /** @description How often the step was entered, up to this entry. */
             attemptNumber: number;
             /** @enum {string} */
@@ -2695,7 +2697,7 @@ export interface components {
             id: string;
             name: string;
             /** @enum {string} */
-            type: "SERVICE_TASK" | "USER_TASK" | "CALL_ACTIVITY" | "DECISION" | "TRANSFORMATION" | "WAIT" | "PARALLEL_GATEWAY" | "JOIN_GATEWAY" | "END";
+            type: "SERVICE_TASK" | "USER_TASK" | "CALL_ACTIVITY" | "COMPENSATE" | "DECISION" | "TRANSFORMATION" | "WAIT" | "PARALLEL_GATEWAY" | "JOIN_GATEWAY" | "END";
             description?: string;
             nextStep?: string;
             /** @description Expression to step id; in this order, the first that is true wins. */
@@ -2773,7 +2775,7 @@ export interface components {
             instanceId: string;
             stepId: string;
             /** @enum {string} */
-            stepType: "SERVICE_TASK" | "USER_TASK" | "CALL_ACTIVITY" | "DECISION" | "TRANSFORMATION" | "WAIT" | "PARALLEL_GATEWAY" | "JOIN_GATEWAY" | "END";
+            stepType: "SERVICE_TASK" | "USER_TASK" | "CALL_ACTIVITY" | "COMPENSATE" | "DECISION" | "TRANSFORMATION" | "WAIT" | "PARALLEL_GATEWAY" | "JOIN_GATEWAY" | "END";
             /** @description How often the step was entered, up to this entry. */
             attemptNumber: number;
             /** @enum {string} */

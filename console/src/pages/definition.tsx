@@ -8,6 +8,7 @@ import { changesOf, type StepChange, unionOf } from "../graph/diff";
 import { type Note, Picture } from "../graph/picture";
 import { Icon } from "../parts/icons";
 import { Empty, Problem, Skeleton } from "../parts/states";
+import { Read, Table } from "../parts/table";
 import { Ago } from "../parts/time";
 import { useCan } from "../session";
 import { StartDialog } from "./start";
@@ -120,6 +121,11 @@ interface OpenProps {
   select: (id: string | undefined) => void;
 }
 
+function failedHref(definition: Definition, stepId: string): string {
+  const version = definition.version === undefined ? {} : { definitionVersion: String(definition.version) };
+  return `/instances?${new URLSearchParams({ status: "FAILED", definitionId: definition.id, stepId, ...version })}`;
+}
+
 function Open({ definition, tokens, selected, select }: OpenProps) {
   if (tokens.error) return <Problem error={tokens.error} retry={() => tokens.refetch()} />;
   if (!tokens.data) return <Skeleton rows={3} />;
@@ -139,41 +145,25 @@ function Open({ definition, tokens, selected, select }: OpenProps) {
         {sampled ? "About " : ""}
         {instances.toLocaleString()} {instances === 1 ? "instance is" : "instances are"} open, counted <Ago at={at} />
       </p>
-      <table>
-        <thead>
-          <tr>
-            <th>Step</th>
-            <th className="r">Open</th>
-            <th className="r">Back-off</th>
-            <th className="r">Failed</th>
-            <th className="r">Oldest</th>
-          </tr>
-        </thead>
-        <tbody>
-          {steps.map((step) => (
-            <tr key={step.stepId}>
-              <td>
-                <button type="button" className="link" aria-pressed={selected === step.stepId} onClick={() => select(selected === step.stepId ? undefined : step.stepId)}>
-                  {name(step.stepId)}
-                </button>
-              </td>
-              <td className="r">{step.open.toLocaleString()}</td>
-              <td className="r">{step.backingOff ?? 0}</td>
-              <td className="r">
-                {step.failed ? (
-                  <Link href={`/instances?${new URLSearchParams({ status: "FAILED", definitionId: definition.id, stepId: step.stepId, ...(definition.version && { definitionVersion: String(definition.version) }) })}`}>
-                    {step.failed >= FAILED_MAX ? "> " : ""}
-                    {step.failed.toLocaleString("en")}
-                  </Link>
-                ) : (
-                  0
-                )}
-              </td>
-              <td className="r mute">{step.oldest === undefined ? "–" : <Ago at={step.oldest} />}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
+      <Table
+        plain
+        rows={steps}
+        keyOf={(step) => step.stepId}
+        columns={[
+          {
+            head: "Step",
+            cell: (step) => (
+              <button type="button" className="link" aria-pressed={selected === step.stepId} onClick={() => select(selected === step.stepId ? undefined : step.stepId)}>
+                {name(step.stepId)}
+              </button>
+            ),
+          },
+          { head: "Open", look: "r", cell: (step) => step.open.toLocaleString("en") },
+          { head: "Back-off", look: "r", cell: (step) => step.backingOff ?? 0 },
+          { head: "Failed", look: "r", cell: (step) => (step.failed ? <Link href={failedHref(definition, step.stepId)}>{`${step.failed >= FAILED_MAX ? "> " : ""}${step.failed.toLocaleString("en")}`}</Link> : 0) },
+          { head: "Oldest", look: "r mute", cell: (step) => (step.oldest === undefined ? "–" : <Ago at={step.oldest} />) },
+        ]}
+      />
     </>
   );
 }
@@ -181,36 +171,33 @@ function Open({ definition, tokens, selected, select }: OpenProps) {
 /** `counted`: when what is open was, with which the versions come again. */
 function Versions({ id, shown, counted, choose }: { id: string; shown: number; counted: string | undefined; choose: (version: number) => void }) {
   const found = useQuery({ queryKey: ["versions", id, counted], placeholderData: keepPreviousData, queryFn: ({ signal }) => engine.versions(id, "", signal) });
-  if (found.error) return <Problem error={found.error} retry={() => found.refetch()} />;
-  if (!found.data) return <Skeleton rows={3} />;
   return (
-    <table>
-      <thead>
-        <tr>
-          <th>Version</th>
-          <th>Name</th>
-          <th className="r">Open</th>
-          <th className="r">Uploaded</th>
-        </tr>
-      </thead>
-      <tbody>
-        {found.data.items.map((one) => (
-          <tr key={one.version} aria-current={one.version === shown ? "true" : undefined}>
-            <td>
-              <button type="button" className="link" onClick={() => choose(one.version)}>
-                v{one.version}
-              </button>
-              {one.version === shown && <span className="mute"> shown</span>}
-            </td>
-            <td className="el">{one.name}</td>
-            <td className="r">{one.open?.toLocaleString("en") ?? "–"}</td>
-            <td className="r mute">
-              <Ago at={one.uploadedAt} />
-            </td>
-          </tr>
-        ))}
-      </tbody>
-    </table>
+    <Read of={found}>
+      {({ items }) => (
+        <Table
+          plain
+          rows={items}
+          keyOf={(one) => one.version}
+          isCurrent={(one) => one.version === shown}
+          columns={[
+            {
+              head: "Version",
+              cell: (one) => (
+                <>
+                  <button type="button" className="link" onClick={() => choose(one.version)}>
+                    v{one.version}
+                  </button>
+                  {one.version === shown && <span className="mute"> shown</span>}
+                </>
+              ),
+            },
+            { head: "Name", look: "el", cell: (one) => one.name },
+            { head: "Open", look: "r", cell: (one) => one.open?.toLocaleString("en") ?? "–" },
+            { head: "Uploaded", look: "r mute", cell: (one) => <Ago at={one.uploadedAt} /> },
+          ]}
+        />
+      )}
+    </Read>
   );
 }
 

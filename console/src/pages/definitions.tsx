@@ -3,8 +3,9 @@ import { useState } from "react";
 import { Link } from "wouter";
 import { useAddress } from "../address";
 import { engine } from "../api/client";
-import { More, WordFilter } from "../parts/list";
-import { Empty, Problem, Skeleton } from "../parts/states";
+import { WordFilter } from "../parts/list";
+import { Empty } from "../parts/states";
+import { Listing } from "../parts/table";
 import { Ago } from "../parts/time";
 import { useCan } from "../session";
 import { StartDialog } from "./start";
@@ -21,7 +22,6 @@ export function DefinitionsPage() {
     initialPageParam: "",
     getNextPageParam: (last) => last.next,
   });
-  const rows = pages.data?.pages.flatMap((page) => page.items) ?? [];
   return (
     <>
       <div className="head">
@@ -29,57 +29,39 @@ export function DefinitionsPage() {
       </div>
       <WordFilter label="Word in id or name" value={keyword} apply={(word) => change({ keyword: word })} />
       <section className="card" aria-label="Definitions" aria-busy={pages.isPlaceholderData}>
-        {pages.error ? (
-          <Problem error={pages.error} retry={() => pages.refetch()} />
-        ) : pages.isPending ? (
-          <Skeleton />
-        ) : rows.length === 0 ? (
-          <Empty title={keyword ? "No definition has that word" : "No definition yet"}>
-            <p>
-              Upload one by <code>POST /v1/definitions</code>; the repository's <code>examples/</code> has some.
-            </p>
-          </Empty>
-        ) : (
-          <table className="wide">
-            <thead>
-              <tr>
-                <th>Definition</th>
-                <th>Name</th>
-                <th className="r">Latest version</th>
-                <th className="r">Uploaded</th>
-                <th>
-                  <span className="sr">Start</span>
-                </th>
-              </tr>
-            </thead>
-            <tbody>
-              {rows.map((row) => (
-                <tr key={row.id}>
-                  <td>
-                    <Link href={`/definitions/${encodeURIComponent(row.id)}`}>
-                      <code>{row.id}</code>
-                    </Link>
-                  </td>
-                  <td className="el" title={row.description}>
-                    {row.name}
-                  </td>
-                  <td className="r">v{row.version}</td>
-                  <td className="r mute">
-                    <Ago at={row.uploadedAt} />
-                  </td>
-                  <td className="r">
-                    {operates && (
-                      <button type="button" className="btn sm" onClick={() => setStarting(row.id)} aria-label={`Start ${row.id}`}>
-                        Start
-                      </button>
-                    )}
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        )}
-        <More pages={pages} />
+        <Listing
+          pages={pages}
+          keyOf={(row) => row.id}
+          empty={
+            <Empty title={keyword ? "No definition has that word" : "No definition yet"}>
+              <p>
+                Upload one by <code>POST /v1/definitions</code>; the repository's <code>examples/</code> has some.
+              </p>
+            </Empty>
+          }
+          columns={[
+            {
+              head: "Definition",
+              cell: (row) => (
+                <Link href={`/definitions/${encodeURIComponent(row.id)}`}>
+                  <code>{row.id}</code>
+                </Link>
+              ),
+            },
+            { head: "Name", look: "el", title: (row) => row.description, cell: (row) => row.name },
+            { head: "Latest version", look: "r", cell: (row) => `v${row.version}` },
+            { head: "Uploaded", look: "r mute", cell: (row) => <Ago at={row.uploadedAt} /> },
+            operates && {
+              head: <span className="sr">Start</span>,
+              look: "r",
+              cell: (row) => (
+                <button type="button" className="btn sm" onClick={() => setStarting(row.id)} aria-label={`Start ${row.id}`}>
+                  Start
+                </button>
+              ),
+            },
+          ]}
+        />
       </section>
       {starting !== undefined && <StartDialog definitionId={starting} close={() => setStarting(undefined)} />}
     </>

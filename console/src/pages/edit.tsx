@@ -1,7 +1,12 @@
 // Changing the variables of an instance that waits or has failed: as one JSON object, of which only what differs is sent.
 import { useId } from "react";
-import { engine, type Instance } from "../api/client";
+import { engine, HIDDEN, type Instance } from "../api/client";
 import { Dialog, VariablesField, variablesOf } from "../parts/dialog";
+
+/** Without values that are not shown. */
+export function shownOf(variables: Record<string, unknown>): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(variables).filter(([, value]) => value !== HIDDEN));
+}
 
 /** What was set and what was taken out, top-level name by name. */
 export function changesOf(before: Record<string, unknown>, after: Record<string, unknown>): { set: Record<string, unknown>; remove: string[] } {
@@ -9,10 +14,18 @@ export function changesOf(before: Record<string, unknown>, after: Record<string,
   return { set, remove: Object.keys(before).filter((name) => !Object.hasOwn(after, name)) };
 }
 
+/** That some variables are not shown, and stay as they are or are left out. */
+export function HiddenNote({ variables }: { variables: Record<string, unknown> }) {
+  const hidden = Object.keys(variables).filter((name) => variables[name] === HIDDEN);
+  if (hidden.length === 0) return null;
+  return <p className="mute">Not shown here, and not touched unless you write them: {hidden.join(", ")}.</p>;
+}
+
 export function EditDialog({ instance, close, done }: { instance: Instance; close: () => void; done: () => Promise<void> }) {
   const id = useId();
+  const shown = shownOf(instance.variables);
   const save = async (form: FormData) => {
-    const { set, remove } = changesOf(instance.variables, variablesOf(String(form.get("variables"))));
+    const { set, remove } = changesOf(shown, variablesOf(String(form.get("variables"))));
     if (Object.keys(set).length === 0 && remove.length === 0) return;
     await engine.editVariables(instance.id, set, remove, String(form.get("note")).trim());
     await done();
@@ -20,7 +33,8 @@ export function EditDialog({ instance, close, done }: { instance: Instance; clos
   return (
     <Dialog title="Edit variables" verb="Save" close={close} act={save}>
       <p>Only what you change is written. Workers that have a job of this instance go on with what they were given.</p>
-      <VariablesField initial={JSON.stringify(instance.variables, null, 2)} />
+      <HiddenNote variables={instance.variables} />
+      <VariablesField initial={JSON.stringify(shown, null, 2)} />
       <div className="field">
         <label htmlFor={id}>Note, for the audit trail</label>
         <input id={id} name="note" className="in" maxLength={1000} />

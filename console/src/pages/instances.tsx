@@ -2,7 +2,7 @@ import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient } from "@t
 import { type FormEvent, useEffect, useMemo, useRef, useState } from "react";
 import { Link, useLocation } from "wouter";
 import { useAddress } from "../address";
-import { type BulkAction, engine, type InstanceFilter, type ListedInstance, PAGE_ITEMS } from "../api/client";
+import { type BulkAction, type BulkFilter, engine, type InstanceFilter, type ListedInstance, PAGE_ITEMS } from "../api/client";
 import { useShortcuts } from "../keyboard";
 import { CopyButton } from "../parts/copy";
 import { Icon } from "../parts/icons";
@@ -31,9 +31,11 @@ const MORE_FIELDS = [
   ["startedBefore", "Started before"],
 ] as const;
 const ALL_FIELDS = [...FIELDS, ...MORE_FIELDS];
-/** What a bulk operation can be told. */
-const BULK_FIELDS = ["status", "definitionId", "businessKey", "cause"];
+/** The one that a bulk operation can't be told: at most one instance has it. */
+const NOT_IN_BULK = "instanceKey";
 const NEWER_MS = 3_000;
+/** Not counted further (engine/watch.py). */
+const NEWER_MAX = 100;
 const WATCHED_ROWS = 100;
 /** Of these at once the new state is read. */
 const CHANGED_ROWS = 20;
@@ -102,12 +104,11 @@ export function InstancesPage() {
         {(ticked.size > 0 || all) && (
           <div className="selbar">
             <span>{all ? "All that match are selected, also those on other pages" : `${ticked.size} selected`}</span>
-            {!all && filtered && Object.keys(filter).every((name) => BULK_FIELDS.includes(name)) && (
+            {!all && filtered && !(NOT_IN_BULK in filter) && (
               <button type="button" className="link" onClick={() => setAll(true)}>
                 Select all that match
               </button>
             )}
-            {!all && filtered && !Object.keys(filter).every((name) => BULK_FIELDS.includes(name)) && <span className="hint">All that match can be selected by status, definition, business key and cause only</span>}
             <button type="button" className="link" onClick={clear}>
               Clear
             </button>
@@ -167,9 +168,8 @@ export function InstancesPage() {
   );
 }
 
-function bulkFilterOf(filter: InstanceFilter) {
-  const { status, definitionId, businessKey, cause } = filter;
-  return { ...(status && { status }), ...(definitionId && { definitionId }), ...(businessKey && { businessKey }), ...(cause && { cause }) };
+function bulkFilterOf({ definitionVersion, instanceKey: _, ...filter }: InstanceFilter): BulkFilter {
+  return { ...filter, ...(definitionVersion && { definitionVersion: Number(definitionVersion) }) };
 }
 
 function Filters({ params, change }: { params: URLSearchParams; change: ReturnType<typeof useAddress>[1] }) {
@@ -222,18 +222,26 @@ function Count({ filter }: { filter: InstanceFilter }) {
 /** Says that there are newer ones; they come in on request only. */
 function Newer({ filter, newest, show }: { filter: InstanceFilter; newest: string; show: () => void }) {
   const queries = useQueryClient();
+  const filtered = Object.keys(filter).length > 0;
+  const [told, setTold] = useState({ than: newest, count: 0 });
   const first = useQuery({
     queryKey: ["instances", "newer", filter],
     queryFn: ({ signal }) => engine.instances(filter, "", 10, signal),
     refetchInterval: filter.status === undefined ? false : NEWER_MS, // instances come into a status at any age
+    enabled: filtered,
   });
-  useWatch([], newest, ({ newer }) => newer && void queries.invalidateQueries({ queryKey: ["instances", "newer", filter] }));
+  useWatch([], newest, ({ newer }) => {
+    if (newer === 0) return;
+    setTold({ than: newest, count: newer });
+    if (filtered) void queries.invalidateQueries({ queryKey: ["instances", "newer", filter] });
+  });
   const items = first.data?.items ?? [];
   const at = items.findIndex((item) => item.id === newest);
-  if (!first.data || at === 0 || items.length === 0) return null;
+  const found = filtered ? (items.length === 0 ? 0 : at < 0 ? NEWER_MAX : at) : told.than === newest ? told.count : 0;
+  if (found === 0) return null;
   return (
     <button type="button" className="newer" onClick={show}>
-      {at < 0 ? "Many" : at} newer {at === 1 ? "instance matches" : "instances match"}. Show them
+      {found >= NEWER_MAX ? "Many" : found} newer {found === 1 ? "instance matches" : "instances match"}. Show them
     </button>
   );
 }

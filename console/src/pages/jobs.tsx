@@ -3,12 +3,14 @@ import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient } from "@t
 import { useState } from "react";
 import { Link } from "wouter";
 import { useAddress } from "../address";
-import { engine, type FailedJob, type OpenJob } from "../api/client";
+import { engine, type FailedJob, type OpenJob, type QueueRow } from "../api/client";
 import { Dialog } from "../parts/dialog";
-import { More, WordFilter } from "../parts/list";
-import { Empty, Problem, Skeleton } from "../parts/states";
+import { WordFilter } from "../parts/list";
+import { Empty } from "../parts/states";
+import { type Column, Listing, Read, Table } from "../parts/table";
 import { Ago, duration, useNow } from "../parts/time";
 import { useCan } from "../session";
+import { WorkersOf } from "./engines";
 
 const REFRESH_MS = 2_000;
 const LEASED_REFRESH_MS = 10_000;
@@ -46,73 +48,38 @@ export function JobsPage() {
 
 function JobTypes({ chosen, choose }: { chosen: string; choose: (name: string) => void }) {
   const found = useQuery({ queryKey: ["job-types"], queryFn: ({ signal }) => engine.jobTypes(signal), refetchInterval: REFRESH_MS });
-  if (found.error) return <Problem error={found.error} retry={() => found.refetch()} />;
-  if (!found.data) return <Skeleton rows={3} />;
+  const columns: Column<QueueRow>[] = [
+    {
+      head: "Job type",
+      cell: (row) => (
+        <button type="button" className="link" onClick={() => choose(row.jobType)}>
+          <code>{row.jobType}</code>
+        </button>
+      ),
+    },
+    { head: "Waiting", look: "r", label: "waiting", cell: (row) => `${row.waitingExact ? "" : "> "}${row.waiting.toLocaleString("en")}` },
+    { head: "Oldest waits", look: "r", label: "oldest", cell: (row) => (row.waiting > 0 ? duration(row.oldestSeconds * 1_000) : "–") },
+    { head: "At workers", look: "r", label: "at workers", cell: (row) => row.locked.toLocaleString("en") },
+    { head: "Done", look: "r", label: "done", title: () => "Of the last minute", cell: (row) => `${row.donePerSecond} /s` },
+    { head: "Workers", look: "r", label: "workers", cell: (row) => row.workers },
+    { head: "Last poll", look: "r mute", label: "last poll", cell: (row) => (row.lastPollAt === undefined ? "–" : <Ago at={row.lastPollAt} />) },
+  ];
   return (
     <section className="card queues" aria-label="Job types">
       <h2>Queues, those first that wait longest</h2>
-      {found.data.items.length === 0 ? (
-        <Empty title="No job waits, and nobody polls">
-          <p>Job types with jobs that wait, or with workers, are listed within ten seconds.</p>
-        </Empty>
-      ) : (
-        <div className="scroll" tabIndex={0} role="group" aria-label="Queues">
-          <table className="wide">
-            <thead>
-              <tr>
-                <th>Job type</th>
-                <th className="r">Waiting</th>
-                <th className="r">Oldest waits</th>
-                <th className="r">Workers</th>
-              </tr>
-            </thead>
-            <tbody>
-              {found.data.items.map((row) => (
-                <tr key={row.jobType} aria-current={row.jobType === chosen ? "true" : undefined}>
-                  <td>
-                    <button type="button" className="link" onClick={() => choose(row.jobType)}>
-                      <code>{row.jobType}</code>
-                    </button>
-                  </td>
-                  <td className="r" data-label="waiting">
-                    {row.waiting.toLocaleString("en")}
-                  </td>
-                  <td className="r" data-label="oldest">
-                    {row.waiting > 0 ? duration(row.oldestSeconds * 1_000) : "–"}
-                  </td>
-                  <td className="r" data-label="workers">
-                    {row.workers}
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
-      )}
-    </section>
-  );
-}
-
-/** Who asks for jobs of a type, and when they did last. */
-function WorkersOf({ jobType }: { jobType: string }) {
-  const found = useQuery({ queryKey: ["workers", "of", jobType], queryFn: ({ signal }) => engine.workers("", signal, jobType), refetchInterval: REFRESH_MS });
-  if (found.error) return <Problem error={found.error} retry={() => found.refetch()} />;
-  if (!found.data) return <Skeleton rows={1} />;
-  return (
-    <section className="card workers" aria-label="Workers">
-      <h2>Workers of {jobType}</h2>
-      {found.data.items.length === 0 ? (
-        <p className="none">None was seen within a day: jobs of this type wait until a worker polls for it.</p>
-      ) : (
-        <ul>
-          {found.data.items.map((worker) => (
-            <li key={`${worker.id} ${worker.engine}`}>
-              <code>{worker.id}</code> <span className="mute">polled <Ago at={worker.lastPollAt} /></span>
-            </li>
-          ))}
-          {found.data.next !== undefined && <li className="mute">and more</li>}
-        </ul>
-      )}
+      <Read of={found}>
+        {({ items }) =>
+          items.length === 0 ? (
+            <Empty title="No job waits, and nobody polls">
+              <p>Job types with jobs that wait, or with workers, are listed within ten seconds.</p>
+            </Empty>
+          ) : (
+            <div className="scroll" tabIndex={0} role="group" aria-label="Queues">
+              <Table columns={columns} rows={items} keyOf={(row) => row.jobType} isCurrent={(row) => row.jobType === chosen} />
+            </div>
+          )
+        }
+      </Read>
     </section>
   );
 }
@@ -127,67 +94,40 @@ function FailedJobs({ jobType }: { jobType: string }) {
   });
   const operates = useCan("operate");
   const [retrying, setRetrying] = useState<FailedJob>();
-  const rows = pages.data?.pages.flatMap((page) => page.items) ?? [];
-  if (pages.error) return <Problem error={pages.error} retry={() => pages.refetch()} />;
-  if (pages.isPending) return <Skeleton />;
-  if (rows.length === 0)
-    return (
-      <Empty title={jobType ? `No job of ${jobType} failed for good` : "No job failed for good"}>
-        <p>A job fails for good when its retries are used up. Its instance can then be retried.</p>
-      </Empty>
-    );
   return (
     <>
-      <table className="wide">
-        <thead>
-          <tr>
-            <th>Job type</th>
-            <th>Instance</th>
-            <th>Step</th>
-            <th>Why</th>
-            <th>Worker</th>
-            <th className="r">Failed</th>
-            {operates && (
-              <th>
-                <span className="sr">Retry</span>
-              </th>
-            )}
-          </tr>
-        </thead>
-        <tbody>
-          {rows.map((row) => (
-            <tr key={row.id}>
-              <td>
-                <code>{row.jobType}</code>
-              </td>
-              <td>
-                <InstanceLink id={row.instanceId} step={row.stepId} />
-              </td>
-              <td>{row.stepId}</td>
-              <td className="el" title={row.reason}>
-                {row.reason}
-              </td>
-              <td className="mute">{row.workerId ?? "–"}</td>
-              <td className="r mute">
-                <Ago at={row.failedAt} />
-              </td>
-              {operates && (
-                <td className="r">
-                  <button type="button" className="btn sm" aria-label={`Retry ${row.instanceId}`} onClick={() => setRetrying(row)}>
-                    Retry
-                  </button>
-                </td>
-              )}
-            </tr>
-          ))}
-        </tbody>
-      </table>
+      <Listing
+        pages={pages}
+        keyOf={(row) => row.id}
+        more="Older"
+        empty={
+          <Empty title={jobType ? `No job of ${jobType} failed for good` : "No job failed for good"}>
+            <p>A job fails for good when its retries are used up. Its instance can then be retried.</p>
+          </Empty>
+        }
+        columns={[
+          { head: "Job type", cell: (row) => <code>{row.jobType}</code> },
+          { head: "Instance", cell: (row) => <InstanceLink id={row.instanceId} step={row.stepId} /> },
+          { head: "Step", cell: (row) => row.stepId },
+          { head: "Why", look: "el", title: (row) => row.reason, cell: (row) => row.reason },
+          { head: "Worker", look: "mute", cell: (row) => row.workerId ?? "–" },
+          { head: "Failed", look: "r mute", cell: (row) => <Ago at={row.failedAt} /> },
+          operates && {
+            head: <span className="sr">Retry</span>,
+            look: "r",
+            cell: (row) => (
+              <button type="button" className="btn sm" aria-label={`Retry ${row.instanceId}`} onClick={() => setRetrying(row)}>
+                Retry
+              </button>
+            ),
+          },
+        ]}
+      />
       {operates && (
         <p className="mute note">
-          Many at once: filter the <Link href="/instances?status=FAILED">failed instances</Link>, select them, Retry.
+          Many at once: <Link href="/failures">by cause</Link>, or filter the <Link href="/instances?status=FAILED">failed instances</Link>, select them, Retry.
         </p>
       )}
-      <More pages={pages} word="Older" />
       {retrying && (
         <Dialog title="Retry this instance?" verb="Retry" close={() => setRetrying(undefined)} act={() => engine.retry(retrying.instanceId).then(() => pages.refetch()).then(() => undefined)}>
           <p>
@@ -225,59 +165,40 @@ function OpenJobs({ state, jobType }: { state: Exclude<State, "FAILED">; jobType
         <p>Choose a job type above: each has a queue of its own.</p>
       </Empty>
     );
-  if (pages.error) return <Problem error={pages.error} retry={() => pages.refetch()} />;
-  if (pages.isPending) return <Skeleton />;
-  const rows = pages.data.pages.flatMap((page) => page.items);
   const [title, meaning] = NOTHING[state];
-  if (rows.length === 0)
-    return (
-      <Empty title={title}>
-        <p>{meaning}</p>
-      </Empty>
-    );
+  const leased = state === "LOCKED";
   return (
     <>
-      <table className="wide">
-        <thead>
-          <tr>
-            <th>Job type</th>
-            <th>Instance</th>
-            <th>Step</th>
-            <th className="r">Attempt</th>
-            {state === "LOCKED" && <th>Worker</th>}
-            {state === "LOCKED" && <th className="r">Lease left</th>}
-            {state === "BACKOFF" && <th className="r">Next attempt in</th>}
-            <th className="r">{state === "LOCKED" ? "Has it for" : "Since"}</th>
-            {state === "LOCKED" && operates && <th className="r">Act</th>}
-          </tr>
-        </thead>
-        <tbody>
-          {rows.map((row) => (
-            <tr key={row.id}>
-              <td>
-                <code>{row.jobType}</code>
-              </td>
-              <td>
-                <InstanceLink id={row.instanceId} step={row.stepId} />
-              </td>
-              <td>{row.stepId}</td>
-              <td className="r">{state === "LOCKED" ? row.attempt : (row.attempt ?? 0) + 1}</td>
-              {state === "LOCKED" && <td className="el">{row.workerId}</td>}
-              {state === "LOCKED" && <td className="r">{left(row.leaseUntil, now)}</td>}
-              {state === "BACKOFF" && <td className="r">{left(row.retryAt, now)}</td>}
-              <td className="r mute">{state === "LOCKED" ? duration(now - Date.parse(row.since)) : <Ago at={row.since} />}</td>
-              {state === "LOCKED" && operates && (
-                <td className="r">
-                  <button type="button" className="btn sm" onClick={() => setUnlocking(row)}>
-                    End lease…
-                  </button>
-                </td>
-              )}
-            </tr>
-          ))}
-        </tbody>
-      </table>
-      <More pages={pages} />
+      <Listing
+        pages={pages}
+        keyOf={(row) => row.id}
+        empty={
+          <Empty title={title}>
+            <p>{meaning}</p>
+          </Empty>
+        }
+        columns={[
+          { head: "Job type", cell: (row) => <code>{row.jobType}</code> },
+          { head: "Instance", cell: (row) => <InstanceLink id={row.instanceId} step={row.stepId} /> },
+          { head: "Step", cell: (row) => row.stepId },
+          { head: "Attempt", look: "r", label: "attempt", cell: (row) => (leased ? row.attempt : (row.attempt ?? 0) + 1) },
+          leased && { head: "Worker", look: "el", cell: (row) => row.workerId },
+          leased && { head: "Progress", look: "el", title: (row) => progress(row), cell: (row) => progress(row) ?? "–" },
+          leased && { head: "Lease left", look: "r", label: "lease left", cell: (row) => left(row.leaseUntil, now) },
+          state === "BACKOFF" && { head: "Next attempt in", look: "r", label: "next in", cell: (row) => left(row.retryAt, now) },
+          { head: leased ? "Has it for" : "Since", look: "r mute", cell: (row) => (leased ? duration(now - Date.parse(row.since)) : <Ago at={row.since} />) },
+          leased &&
+            operates && {
+              head: "Act",
+              look: "r",
+              cell: (row) => (
+                <button type="button" className="btn sm" onClick={() => setUnlocking(row)}>
+                  End lease…
+                </button>
+              ),
+            },
+        ]}
+      />
       {unlocking && (
         <Dialog
           title="End this lease?"
@@ -300,6 +221,11 @@ function OpenJobs({ state, jobType }: { state: Exclude<State, "FAILED">; jobType
       )}
     </>
   );
+}
+
+/** What its worker told last. */
+function progress(row: OpenJob): string | undefined {
+  return row.progress === undefined ? undefined : typeof row.progress === "string" ? row.progress : JSON.stringify(row.progress);
 }
 
 function left(at: string | undefined, now: number): string {

@@ -4,6 +4,7 @@ import { type Attention, type Overview, type QueueRow } from "../api/client";
 import { RateChart, Spark } from "../parts/chart";
 import { Icon } from "../parts/icons";
 import { Empty, Problem, Skeleton } from "../parts/states";
+import { Table } from "../parts/table";
 import { Ago, bothZones, duration } from "../parts/time";
 import { useOverview, useReadiness } from "../watch/watch";
 
@@ -43,10 +44,10 @@ export function OverviewPage() {
         <Skeleton />
       ) : (
         <>
-          <Numbers overview={found.data} words={words} />
+          <Numbers overview={found.data} words={words} range={range} />
           <div className="grid rates">
             <Rates overview={found.data} />
-            <Needs attention={found.data.attention} />
+            <Needs attention={found.data.attention} range={range} />
           </div>
           <Queues rows={found.data.queues} at={found.data.at} />
         </>
@@ -84,7 +85,14 @@ function perSecond(value: number): string {
   return value >= 100 ? count(Math.round(value)) : String(Number(value.toPrecision(2)));
 }
 
-function Numbers({ overview, words }: { overview: Overview; words: string }) {
+/** Estimated within steps of about the double: two digits say enough. */
+function seconds(value: number): string {
+  return duration(Number((value * 1_000).toPrecision(2)));
+}
+
+function Numbers({ overview, words, range }: { overview: Overview; words: string; range: string }) {
+  const { p50, p99 } = overview.durations;
+  const most = Math.max(0, ...overview.attention.filter((one) => one.kind === "failures").map((one) => one.count ?? 0));
   const oldest = overview.queues.reduce<QueueRow | undefined>((before, row) => (row.waiting > 0 && row.oldestSeconds > (before?.oldestSeconds ?? -1) ? row : before), undefined);
   return (
     <dl className="card kp" title={`as of ${bothZones(overview.at)}`}>
@@ -103,13 +111,13 @@ function Numbers({ overview, words }: { overview: Overview; words: string }) {
           {perSecond(overview.completed.perSecond)} <small>/s</small>
         </dd>
         <dd className="d">
-          {count(overview.completed.inRange)} in {words}
+          {p50 === undefined || p99 === undefined ? `${count(overview.completed.inRange)} in ${words}` : `p50 ${seconds(p50)}, p99 ${seconds(p99)}`}
         </dd>
       </div>
       <div>
         <dt>Failed</dt>
         <dd className={overview.failed.inRange ? "bad" : ""}>{count(overview.failed.inRange)}</dd>
-        <dd className="d">{overview.cancelled.inRange ? `${count(overview.cancelled.inRange)} cancelled` : `in ${words}`}</dd>
+        <dd className="d">{most > 1 ? <Link href={`/failures?range=${range}`}>{`${count(most)} of them alike`}</Link> : overview.cancelled.inRange ? `${count(overview.cancelled.inRange)} cancelled` : `in ${words}`}</dd>
       </div>
       <div>
         <dt>Open now</dt>
@@ -153,10 +161,17 @@ function Rates({ overview }: { overview: Overview }) {
   );
 }
 
-function Needs({ attention }: { attention: Attention[] }) {
+function Needs({ attention, range }: { attention: Attention[]; range: string }) {
   return (
     <section className="card" aria-label="Needs attention">
-      <h2>Needs attention</h2>
+      <h2>
+        Needs attention
+        {attention.some((one) => one.kind === "failures") && (
+          <span className="more">
+            <Link href={`/failures?range=${range}`}>all failures by cause</Link>
+          </span>
+        )}
+      </h2>
       {attention.length === 0 ? (
         <Empty title="Nothing">
           <p>No failures in this range, every queue has workers, all engines are there.</p>
@@ -177,7 +192,7 @@ function Needs({ attention }: { attention: Attention[] }) {
                   </p>
                 )}
               </div>
-              {one.kind === "failures" && (
+              {one.query !== undefined && (
                 <Link className="btn sm" href={`/instances?${new URLSearchParams(one.query)}`}>
                   Show {count(one.count ?? 0)}
                 </Link>
@@ -223,50 +238,47 @@ function Queues({ rows: all, at }: { rows: QueueRow[]; at: string }) {
           </p>
         </Empty>
       ) : (
-        <table className="wide">
-          <thead>
-            <tr>
-              <th>Job type</th>
-              <th className="r">Waiting</th>
-              <th>
-                <span className="sr">How many, as a bar</span>
-              </th>
-              <th className="r">Oldest waits</th>
-              <th className="r">Workers</th>
-              <th>15 minutes</th>
-            </tr>
-          </thead>
-          <tbody>
-            {rows.map((row) => {
-              const age = row.waiting === 0 ? "" : row.oldestSeconds > OLD_CRITICAL_S ? "crit" : row.oldestSeconds > OLD_WARNING_S ? "warn" : "";
-              return (
-                <tr key={row.jobType}>
-                  <td>
-                    <Link href={queueHref(row.jobType)}>
-                      <code>{row.jobType}</code>
-                    </Link>
-                  </td>
-                  <td className="r" data-label="waiting">
-                    {row.waiting >= 100_000 ? `> ${count(row.waiting)}` : count(row.waiting)}
-                  </td>
-                  <td className="bar" aria-hidden="true">
-                    <svg width="110" height="6">
-                      <rect className={age} width={row.waiting ? Math.max(4, (110 * row.waiting) / most) : 2} height="6" rx="3" />
-                    </svg>
-                  </td>
-                  <td className="r" data-label="oldest">
-                    <span className={`age ${age}`}>{row.waiting ? duration(row.oldestSeconds * 1_000) : "–"}</span>
-                  </td>
-                  <td className="r" data-label="workers">{row.workers || (row.waiting ? <span className="none">none</span> : "0")}</td>
-                  <td>
-                    <Spark values={row.series} bad={age === "crit"} />
-                  </td>
-                </tr>
-              );
-            })}
-          </tbody>
-        </table>
+        <Table
+          rows={rows}
+          keyOf={(row) => row.jobType}
+          columns={[
+            {
+              head: "Job type",
+              cell: (row) => (
+                <Link href={queueHref(row.jobType)}>
+                  <code>{row.jobType}</code>
+                </Link>
+              ),
+            },
+            { head: "Waiting", look: "r", label: "waiting", cell: (row) => `${row.waitingExact ? "" : "> "}${count(row.waiting)}` },
+            { head: <span className="sr">How many, as a bar</span>, look: "bar", cell: (row) => <Bar share={row.waiting / most} age={ageOf(row)} /> },
+            { head: "Oldest waits", look: "r", label: "oldest", cell: (row) => <span className={`age ${ageOf(row)}`}>{row.waiting ? duration(row.oldestSeconds * 1_000) : "–"}</span> },
+            { head: "Locked", look: "r", label: "locked", title: () => "Jobs that workers have", cell: (row) => count(row.locked) },
+            {
+              head: "Workers",
+              look: "r",
+              label: "workers",
+              title: (row) => (row.lastPollAt === undefined ? undefined : `last poll ${bothZones(row.lastPollAt)}`),
+              cell: (row) => row.workers || (row.waiting ? <span className="none">none</span> : "0"),
+            },
+            { head: "Done", look: "r", label: "done", title: () => "Of the last minute", cell: (row) => `${perSecond(row.donePerSecond)} /s` },
+            { head: "15 minutes", cell: (row) => <Spark values={row.series} bad={ageOf(row) === "crit"} /> },
+          ]}
+        />
       )}
     </section>
+  );
+}
+
+function ageOf(row: QueueRow): "" | "crit" | "warn" {
+  if (row.waiting === 0) return "";
+  return row.oldestSeconds > OLD_CRITICAL_S ? "crit" : row.oldestSeconds > OLD_WARNING_S ? "warn" : "";
+}
+
+function Bar({ share, age }: { share: number; age: string }) {
+  return (
+    <svg width="110" height="6" aria-hidden="true">
+      <rect className={age} width={share ? Math.max(4, 110 * share) : 2} height="6" rx="3" />
+    </svg>
   );
 }

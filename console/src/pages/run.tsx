@@ -1,9 +1,9 @@
 // A run of a workflow written as code: its branches as a tree, with what each waits for, and its journal.
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
-import { type Branch, engine } from "../api/client";
-import { More } from "../parts/list";
+import { type Branch, engine, type JournalRecord } from "../api/client";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { Badge, type Look } from "../parts/status";
+import { type Column, Listing } from "../parts/table";
 import { At, bothZones, duration, useNow } from "../parts/time";
 
 const REFRESH_MS = 1_000;
@@ -64,6 +64,22 @@ function Times({ branch }: { branch: Branch }) {
   );
 }
 
+const RECORDS: Column<JournalRecord>[] = [
+  { head: "When", look: "mute", cell: (record) => <At at={record.at} /> },
+  {
+    head: "What",
+    cell: (record) => (
+      <>
+        {record.kind}
+        {(record.attempt ?? 1) > 1 && <span className="mute"> ×{record.attempt}</span>}
+      </>
+    ),
+  },
+  { head: "Name", look: "el", title: (record) => (record.payload === undefined ? undefined : JSON.stringify(record.payload)), cell: (record) => record.name ?? "–" },
+  { head: "Path", cell: (record) => <code>{record.path || "/"}</code> },
+  { head: "Took", look: "r mute", cell: (record) => (record.tookMs === undefined ? "–" : duration(record.tookMs)) },
+];
+
 export function Journal({ id }: { id: string }) {
   const pages = useInfiniteQuery({
     queryKey: ["journal", id],
@@ -71,45 +87,12 @@ export function Journal({ id }: { id: string }) {
     initialPageParam: "",
     getNextPageParam: (last) => last.next,
   });
-  if (pages.error) return <Problem error={pages.error} retry={() => pages.refetch()} />;
-  if (pages.isPending) return <Skeleton />;
-  const records = pages.data.pages.flatMap((page) => page.items);
-  if (records.length === 0) return <Empty title="Nothing was recorded yet" />;
   return (
     <>
       <p className="mute note">All that came into the code from outside, in order: what is read again when the run goes on elsewhere.</p>
-      <table className="journal wide">
-        <thead>
-          <tr>
-            <th>When</th>
-            <th>What</th>
-            <th>Name</th>
-            <th>Path</th>
-            <th className="r">Took</th>
-          </tr>
-        </thead>
-        <tbody>
-          {records.map((record) => (
-            <tr key={record.pos}>
-              <td className="mute">
-                <At at={record.at} />
-              </td>
-              <td>
-                {record.kind}
-                {(record.attempt ?? 1) > 1 && <span className="mute"> ×{record.attempt}</span>}
-              </td>
-              <td className="el" title={record.payload === undefined ? undefined : JSON.stringify(record.payload)}>
-                {record.name ?? "–"}
-              </td>
-              <td>
-                <code>{record.path || "/"}</code>
-              </td>
-              <td className="r mute">{record.tookMs === undefined ? "–" : duration(record.tookMs)}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-      <More pages={pages} />
+      <div className="journal">
+        <Listing pages={pages} columns={RECORDS} keyOf={(record) => record.pos} empty={<Empty title="Nothing was recorded yet" />} />
+      </div>
     </>
   );
 }

@@ -3,15 +3,16 @@ import { useState } from "react";
 import { useLocation } from "wouter";
 import { engine, newKey } from "../api/client";
 import { Dialog, VariablesField, variablesOf } from "../parts/dialog";
+import { HiddenNote, shownOf } from "./edit";
 
-export function StartDialog({ definitionId, variables, close }: { definitionId: string; variables?: unknown; close: () => void }) {
+export function StartDialog({ definitionId, variables, close }: { definitionId: string; variables?: Record<string, unknown>; close: () => void }) {
   const [, go] = useLocation();
   // One key per form: pressing the button twice starts one instance.
   const [key] = useState(newKey);
   const given = variables !== undefined || definitionId === "";
   const about = useQuery({ queryKey: ["definition", definitionId, "latest"], queryFn: ({ signal }) => engine.definition(definitionId, undefined, signal), enabled: !given, retry: false });
   // What the definition names to begin with (docs/console.md), until somebody has typed something else.
-  const example = given ? variables : about.data?.metadata?.exampleVariables;
+  const example = given ? variables && shownOf(variables) : about.data?.metadata?.exampleVariables;
   return (
     <Dialog
       title="Start an instance"
@@ -30,6 +31,7 @@ export function StartDialog({ definitionId, variables, close }: { definitionId: 
         <label htmlFor="business">Business key, if it has one</label>
         <input id="business" name="business" className="in" maxLength={256} />
       </div>
+      {variables && <HiddenNote variables={variables} />}
       <VariablesField key={about.status} initial={JSON.stringify(example ?? {}, null, 2)} />
     </Dialog>
   );

@@ -3,8 +3,8 @@ import { keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
 import { Link } from "wouter";
 import { useAddress } from "../address";
 import { engine, type TimerView } from "../api/client";
-import { More } from "../parts/list";
-import { Empty, Problem, Skeleton } from "../parts/states";
+import { Empty } from "../parts/states";
+import { Listing } from "../parts/table";
 import { bothZones, duration, useNow } from "../parts/time";
 
 const REFRESH_MS = 5_000;
@@ -22,7 +22,6 @@ export function TimersPage() {
     getNextPageParam: (last) => last.next,
     refetchInterval: REFRESH_MS,
   });
-  const rows = pages.data?.pages.flatMap((page) => page.items) ?? [];
   return (
     <>
       <div className="head">
@@ -38,48 +37,30 @@ export function TimersPage() {
         </div>
       </div>
       <section className="card" aria-label="Timers" aria-busy={pages.isPlaceholderData}>
-        {pages.error ? (
-          <Problem error={pages.error} retry={() => pages.refetch()} />
-        ) : pages.isPending ? (
-          <Skeleton />
-        ) : rows.length === 0 ? (
-          <Empty title={pages.hasNextPage ? "None among the next timers" : "No timer is armed"}>
-            <p>Boundary events, retries and waits with a time are listed here, those first that fire next.</p>
-          </Empty>
-        ) : (
-          <table className="wide">
-            <thead>
-              <tr>
-                <th>What</th>
-                <th>Instance</th>
-                <th>Step</th>
-                <th>Definition</th>
-                <th className="r">Fires in</th>
-              </tr>
-            </thead>
-            <tbody>
-              {rows.map((row, at) => (
-                // biome-ignore lint: an instance may have several timers of one step
-                <tr key={`${row.instanceId} ${row.stepId} ${row.fireAt} ${at}`}>
-                  <td>{words(row)}</td>
-                  <td>
-                    <Link href={`/instances/${encodeURIComponent(row.instanceId)}?step=${encodeURIComponent(row.stepId)}`}>
-                      <code>{row.instanceId}</code>
-                    </Link>
-                  </td>
-                  <td>{row.stepId}</td>
-                  <td>
-                    {row.definitionId} v{row.version}
-                  </td>
-                  <td className="r" title={bothZones(row.fireAt)} data-label="fires in">
-                    {Date.parse(row.fireAt) > now ? duration(Date.parse(row.fireAt) - now) : "due"}
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        )}
-        <More pages={pages} word="Later" />
+        <Listing
+          pages={pages}
+          keyOf={(row, at) => `${row.instanceId} ${row.stepId} ${row.fireAt} ${at}`} // an instance may have several timers of one step
+          more="Later"
+          empty={
+            <Empty title={pages.hasNextPage ? "None among the next timers" : "No timer is armed"}>
+              <p>Boundary events, retries and waits with a time are listed here, those first that fire next.</p>
+            </Empty>
+          }
+          columns={[
+            { head: "What", cell: words },
+            {
+              head: "Instance",
+              cell: (row) => (
+                <Link href={`/instances/${encodeURIComponent(row.instanceId)}?step=${encodeURIComponent(row.stepId)}`}>
+                  <code>{row.instanceId}</code>
+                </Link>
+              ),
+            },
+            { head: "Step", cell: (row) => row.stepId },
+            { head: "Definition", cell: (row) => `${row.definitionId} v${row.version}` },
+            { head: "Fires in", look: "r", label: "fires in", title: (row) => bothZones(row.fireAt), cell: (row) => (Date.parse(row.fireAt) > now ? duration(Date.parse(row.fireAt) - now) : "due") },
+          ]}
+        />
       </section>
     </>
   );

@@ -1,0 +1,208 @@
+// What an instance is, and what may be done with it.
+import { useQueryClient } from "@tanstack/react-query";
+import { useMemo, useState } from "react";
+import { Link } from "wouter";
+import { type Definition, engine, type InstanceSummary, newKey } from "../../api/client";
+import { useShortcuts } from "../../keyboard";
+import { Dialog, VariablesField, variablesOf } from "../../parts/dialog";
+import { Icon } from "../../parts/icons";
+import { InstanceStatusBadge } from "../../parts/status";
+import { Ago, duration } from "../../parts/time";
+import { useCan } from "../../session";
+import { EditDialog } from "../edit";
+import { StartDialog } from "../start";
+import { WithVariables } from "./variables";
+
+type Asked = "retry" | "cancel" | "signal" | "complete" | "again" | "edit";
+
+export function Heading({ instance, definition, childIds }: { instance: InstanceSummary; definition: Definition | undefined; childIds: string[] }) {
+  const [asked, setAsked] = useState<Asked>();
+  const queries = useQueryClient();
+  const operates = useCan("operate");
+  const doesTasks = useCan("tasks");
+  const open = instance.completedAt === undefined;
+  const openSteps = (type: string) => (open ? (definition?.steps ?? []).filter((step) => step.type === type && instance.currentStepIds.includes(step.id)) : []);
+  // A signal may come before its wait is open: it is kept for it.
+  const waits = open ? [...openSteps("WAIT"), ...(definition?.steps ?? []).filter((step) => step.type === "WAIT" && !instance.currentStepIds.includes(step.id))] : [];
+  const waitsNow = waits.some((step) => instance.currentStepIds.includes(step.id));
+  const tasks = openSteps("USER_TASK");
+  const failed = instance.status === "FAILED" && operates;
+  useShortcuts(useMemo(() => (failed ? { r: () => setAsked("retry") } : {}), [failed]));
+  const done = async () => {
+    await queries.invalidateQueries({ queryKey: ["state", instance.id] });
+    await queries.invalidateQueries({ queryKey: ["instance", instance.id] });
+    await queries.invalidateQueries({ queryKey: ["history", instance.id] });
+    await queries.invalidateQueries({ queryKey: ["audit", instance.id] });
+  };
+  const close = () => setAsked(undefined);
+  return (
+    <header className="ihead">
+      <div className="head">
+        <h1>{definition?.name || instance.definitionId}</h1>
+        <InstanceStatusBadge status={instance.status} />
+        <span className="tag">{instance.id}</span>
+        <div className="act">
+          {!open && operates && (
+            <button type="button" className="btn" onClick={() => setAsked("again")}>
+              Start again with these variables
+            </button>
+          )}
+          {operates && (instance.status === "FAILED" || instance.status === "WAITING") && (
+            <button type="button" className="btn" onClick={() => setAsked("edit")}>
+              Edit variables…
+            </button>
+          )}
+          {open && operates && (
+            <button type="button" className="btn bad" onClick={() => setAsked("cancel")}>
+              Cancel…
+            </button>
+          )}
+          {waits.length > 0 && operates && (
+            <button type="button" className={waitsNow ? "btn pri" : "btn"} onClick={() => setAsked("signal")}>
+              Signal…
+            </button>
+          )}
+          {tasks.length > 0 && doesTasks && (
+            <button type="button" className="btn pri" onClick={() => setAsked("complete")}>
+              Complete task…
+            </button>
+          )}
+          {failed && (
+            <button type="button" className="btn pri" onClick={() => setAsked("retry")}>
+              <Icon name="retry" />
+              Retry
+            </button>
+          )}
+        </div>
+      </div>
+      <Facts instance={instance} childIds={childIds} />
+      {asked === "retry" && (
+        <Dialog title="Retry this instance?" verb="Retry" close={close} act={() => engine.retry(instance.id).then(done)}>
+          <p>It goes on at the step that failed, with the variables it has and all its retries again.</p>
+        </Dialog>
+      )}
+      {asked === "cancel" && (
+        <Dialog title="Cancel this instance?" verb="Cancel this instance" danger close={close} act={(form) => engine.cancel(instance.id, String(form.get("reason")).trim()).then(done)}>
+          <p>Its open steps end; workers are told to stop. This can't be taken back.</p>
+          <div className="field">
+            <label htmlFor="reason">Reason, for the audit trail</label>
+            <input id="reason" name="reason" className="in" maxLength={1000} />
+          </div>
+        </Dialog>
+      )}
+      {asked === "edit" && (
+        <WithVariables id={instance.id} mark={undefined}>
+          {(whole) => <EditDialog instance={whole} close={close} done={done} />}
+        </WithVariables>
+      )}
+      {asked === "signal" && <SignalDialog id={instance.id} steps={waits} open={instance.currentStepIds} close={close} done={done} />}
+      {asked === "complete" && (
+        <Dialog title="Complete a task" verb="Complete" close={close} act={(form) => engine.completeTask(instance.id, String(form.get("step")), variablesOf(String(form.get("variables")))).then(done)}>
+          <StepField steps={tasks} />
+          <VariablesField />
+        </Dialog>
+      )}
+      {asked === "again" && (
+        <WithVariables id={instance.id} mark={undefined}>
+          {(whole) => <StartDialog definitionId={instance.definitionId} variables={whole.variables} close={close} />}
+        </WithVariables>
+      )}
+    </header>
+  );
+}
+
+function SignalDialog({ id, steps, open, close, done }: { id: string; steps: Definition["steps"]; open: string[]; close: () => void; done: () => Promise<void> }) {
+  const [key] = useState(newKey);
+  return (
+    <Dialog title="Send a signal" verb="Send" close={close} act={(form) => {
+        const step = String(form.get("step"));
+        return engine.signal(id, step, variablesOf(String(form.get("variables"))), key, !open.includes(step)).then(done);
+      }}
+    >
+      <StepField steps={steps} note={(id) => (open.includes(id) ? " (waits now)" : " (kept until it waits)")} />
+      <VariablesField />
+    </Dialog>
+  );
+}
+
+function StepField({ steps, note }: { steps: Definition["steps"]; note?: (id: string) => string }) {
+  return (
+    <div className="field">
+      <label htmlFor="step">Step</label>
+      <select id="step" name="step" className="in">
+        {steps.map((step) => (
+          <option key={step.id} value={step.id}>
+            {step.name || step.id}
+            {note?.(step.id)}
+          </option>
+        ))}
+      </select>
+    </div>
+  );
+}
+
+const CHILDREN_SHOWN = 5;
+
+function Facts({ instance, childIds }: { instance: InstanceSummary; childIds: string[] }) {
+  return (
+    <dl className="facts">
+      <div>
+        <dt>Definition</dt>
+        <dd>
+          <Link href={`/definitions/${encodeURIComponent(instance.definitionId)}?version=${instance.definitionVersion}`}>
+            {instance.definitionId} v{instance.definitionVersion}
+          </Link>
+        </dd>
+      </div>
+      {instance.businessKey !== undefined && (
+        <div>
+          <dt>Business key</dt>
+          <dd>{instance.businessKey}</dd>
+        </div>
+      )}
+      {instance.instanceKey !== undefined && (
+        <div>
+          <dt>Instance key</dt>
+          <dd>{instance.instanceKey}</dd>
+        </div>
+      )}
+      <div>
+        <dt>Started</dt>
+        <dd>
+          <Ago at={instance.startedAt} />
+        </dd>
+      </div>
+      {instance.completedAt !== undefined && (
+        <div>
+          <dt>{instance.status === "FAILED" ? "Failed" : instance.status === "CANCELLED" ? "Cancelled" : "Ended"}</dt>
+          <dd>
+            <Ago at={instance.completedAt} />, after {duration(Date.parse(instance.completedAt) - Date.parse(instance.startedAt))}
+          </dd>
+        </div>
+      )}
+      {instance.parentInstanceId !== undefined && (
+        <div>
+          <dt>Chained from</dt>
+          <dd>
+            <Link href={`/instances/${encodeURIComponent(instance.parentInstanceId)}`}>
+              <code>{instance.parentInstanceId}</code>
+            </Link>
+          </dd>
+        </div>
+      )}
+      {childIds.length > 0 && (
+        <div>
+          <dt>Started by it</dt>
+          <dd>
+            {childIds.slice(0, CHILDREN_SHOWN).map((id) => (
+              <Link key={id} href={`/instances/${encodeURIComponent(id)}`}>
+                <code>{id}</code>{" "}
+              </Link>
+            ))}
+            {childIds.length > CHILDREN_SHOWN && `and ${childIds.length - CHILDREN_SHOWN} more`}
+          </dd>
+        </div>
+      )}
+    </dl>
+  );
+}

@@ -1,0 +1,91 @@
+// One row per execution, and the attempts of the step that is selected.
+import { useMemo } from "react";
+import type { Definition, Execution } from "../../api/client";
+import { timelineOf } from "../../graph/timeline";
+import { Empty } from "../../parts/states";
+import { ExecutionBadge } from "../../parts/status";
+import { At, duration, useNow } from "../../parts/time";
+
+export function TimelineTab({ history, definition, selected, select }: { history: Execution[]; definition: Definition | undefined; selected: string | undefined; select: (id: string | undefined) => void }) {
+  const now = useNow();
+  const open = history.some((entry) => entry.endedAt === undefined);
+  const until = open ? now : 0;
+  const timeline = useMemo(() => timelineOf(history, until), [history, until]);
+  const names = new Map(definition?.steps.map((step) => [step.id, step.name]));
+  if (history.length === 0)
+    return (
+      <Empty title="Nothing has run yet">
+        <p>Every execution of a step and every attempt will have a row here.</p>
+      </Empty>
+    );
+  const chosen = history.filter((entry) => entry.stepId === selected);
+  return (
+    <>
+      <div className="gantt-head" aria-hidden="true">
+        <span>Step</span>
+        <span>{timeline.folded && "long gaps folded"}</span>
+      </div>
+      <ol className="gantt">
+        {timeline.rows.map(({ execution, bars, ms }) => (
+          <li key={execution.id} className={execution.stepId === selected ? "on" : ""}>
+            <button type="button" aria-pressed={execution.stepId === selected} onClick={() => select(execution.stepId === selected ? undefined : execution.stepId)}>
+              <span className="name">
+                {names.get(execution.stepId) || execution.stepId}
+                {execution.attemptNumber > 1 && <span className="mute"> ×{execution.attemptNumber}</span>}
+              </span>
+              <span className="track">
+                {bars.map((bar, at) => (
+                  // biome-ignore lint: bars of a row keep their order
+                  <i key={at} className={bar.look} title={bar.text} style={{ left: `${bar.from * 100}%`, width: `${(bar.to - bar.from) * 100}%` }} />
+                ))}
+              </span>
+              <span className="took">{(execution.attempts?.length ?? 0) > 1 ? `${execution.attempts!.length} attempts` : duration(ms)}</span>
+              <span className="sr">{execution.status.toLowerCase()}</span>
+            </button>
+          </li>
+        ))}
+      </ol>
+      {chosen.map((entry) => (
+        <Attempts key={entry.id} entry={entry} name={names.get(entry.stepId) || entry.stepId} />
+      ))}
+    </>
+  );
+}
+
+function Attempts({ entry, name }: { entry: Execution; name: string }) {
+  return (
+    <section className="attempts" aria-label={`Attempts of ${name}`}>
+      <h2>
+        {name} <span className="tag">{entry.stepId}</span> <ExecutionBadge status={entry.status} />
+      </h2>
+      <p className="mute">
+        Entered <At at={entry.startedAt} />
+        {entry.endedAt !== undefined && (
+          <>
+            , ended <At at={entry.endedAt} />
+          </>
+        )}
+      </p>
+      {entry.failureReason !== undefined && (
+        <p className="mono refused">
+          {entry.errorCode !== undefined && <b>{entry.errorCode} </b>}
+          {entry.failureReason}
+        </p>
+      )}
+      {(entry.attempts ?? []).length > 0 && (
+        <ol className="card">
+          {entry.attempts!.map((attempt) => (
+            <li key={attempt.attempt}>
+              <div>
+                <b>Attempt {attempt.attempt}</b>
+                {attempt.worker !== undefined && ` · ${attempt.worker}`}
+                {attempt.reason !== undefined && <p className="mono">{attempt.reason}</p>}
+              </div>
+              <span className="mute">{attempt.startedAt !== undefined && attempt.endedAt !== undefined ? duration(Date.parse(attempt.endedAt) - Date.parse(attempt.startedAt)) : attempt.status.toLowerCase()}</span>
+            </li>
+          ))}
+        </ol>
+      )}
+    </section>
+  );
+}
