@@ -1,0 +1,136 @@
+"""Pages beside the twelve tasks: failures by cause, what a step wrote, timers, children, keys, what is hidden."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+
+import pytest
+
+from penstock.testing.definitions import definition, end, linear, service, step, timer
+from tests import postgres
+from tests.browser.test_console import TIMEOUT_MS, Visitor, fail, start, take, upload, violations
+from tests.runtime.engine_process import EngineProcess
+from tests.runtime.waiting import wait_until
+from tests.shapes import call
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def engine(postgres_server: postgres.Server) -> Generator[EngineProcess]:
+    """One that does not show what is called `card` and something."""
+    with (
+        postgres_server.database(postgres.apply_schema) as dsn,
+        EngineProcess(dsn, console_hide_variables="card*") as process,
+    ):
+        process.wait_ready()
+        yield process
+
+
+def test_failures_of_a_cause_are_retried_where_they_failed(visitor: Visitor, engine: EngineProcess) -> None:
+    pay, ship = service("pay", job_type="pay", next_step="ship"), service("ship", job_type="ship", next_step="end")
+    shape = definition(pay, ship, end(), definition_id="shop")
+    upload(engine, shape)
+    keys = [f"F-{number}" for number in range(4)]
+    started = [start(engine, "shop", key) for key in keys]
+    for number, instance in enumerate(started):
+        if number == 3:
+            job = take(engine, "pay")
+            body = {"workerId": "w-1", "attempt": job["attempt"]}
+            assert engine.call("POST", f"/v1/jobs/{job['id']}/complete", body)[0] in (200, 204)
+            fail(engine, instance, "ship", "gateway: 501")
+        else:
+            fail(engine, instance, "pay", f"gateway: 50{number}")
+    visitor.go("failures").see_role("row", re.compile("shop v1.*ship"))
+    assert violations(visitor.page) == []
+    visitor.click("link", "Show 3")
+    visitor.see("newest first")
+    visitor.click("checkbox", "All rows shown")
+    visitor.click("button", "Select all that match")
+    visitor.click("button", "Retry…")
+    visitor.click("button", "Retry 3 instances")
+
+    def failed() -> list[str]:
+        return [
+            one["businessKey"]
+            for one in engine.call("GET", "/v1/instances?definitionId=shop&status=FAILED")[1]["items"]
+        ]
+
+    wait_until(lambda: len(failed()) == 1)
+    assert failed() == [keys[3]], "the other step's is left alone"
+    visitor.go("bulk")
+    visitor.page.get_by_role("link", name=re.compile("retry", re.IGNORECASE)).first.click(timeout=TIMEOUT_MS)
+    visitor.see("Done")
+    assert re.search(r"/bulk/\d+$", visitor.page.url), "a bulk operation has an address of its own"
+    visitor.see("3")
+
+
+def test_a_step_tells_what_it_wrote_and_hides_cards(visitor: Visitor, engine: EngineProcess) -> None:
+    upload(engine, linear(2, definition_id="written", job_type="write"))
+    instance = start(engine, "written", "W-1", {"card_number": "4711", "amount": 5})
+    for variables in ({"amount": 7, "state": "new"}, {"amount": 9}):
+        job = take(engine, "write")
+        body = {"workerId": "w-1", "attempt": job["attempt"], "variables": variables}
+        assert engine.call("POST", f"/v1/jobs/{job['id']}/complete", body)[0] in (200, 204)
+    visitor.go(f"instances/{instance}?step=task-2")
+    here = visitor.page.get_by_label("Variables here", exact=True)
+    here.get_by_text("- amount 7").wait_for(timeout=TIMEOUT_MS)
+    assert here.locator("ins").all_inner_texts() == ["+ amount 9\n"]
+    visitor.click("button", "all 3")
+    variables = visitor.page.get_by_role("tabpanel", name="Variables")
+    variables.get_by_text("written here").wait_for(timeout=TIMEOUT_MS)
+    assert variables.locator("del").all_inner_texts() == ["7"]
+    variables.get_by_text('"***"').wait_for(timeout=TIMEOUT_MS)
+    assert "4711" not in visitor.page.content()
+    visitor.click("button", "Start again with these variables")
+    visitor.see("Not shown here, and not touched unless you write them: card_number.")
+    assert "card_number" not in visitor.page.get_by_role("textbox", name="Variables, as a JSON object").input_value()
+    assert violations(visitor.page) == []
+
+
+def test_an_instance_shows_its_timers_and_its_children(visitor: Visitor, engine: EngineProcess) -> None:
+    late = step("ask", "USER_TASK", jobType="people", nextStep="end", boundaryEvents=[timer("end", "PT2H")])
+    upload(engine, definition(late, end(), definition_id="child"))
+    upload(engine, definition(call("order", "child"), end(), definition_id="caller"))
+    parent = start(engine, "caller", "P-1")
+
+    def children() -> list[str]:
+        return list(engine.call("GET", f"/v1/instances/{parent}/state")[1]["children"])
+
+    wait_until(lambda: len(children()) == 1)
+    (child,) = children()
+    visitor.go(f"instances/{parent}")
+    visitor.click("link", child)
+    visitor.click("tab", re.compile("^Timers"))
+    visitor.see_role("row", re.compile(r"ask boundary event, goes to .* 1 h 59 min"))
+    visitor.click("link", parent)
+    visitor.see_role("link", child)
+    visitor.go("timers").see_role("row", re.compile("goes to end.*child v1"))
+
+
+def test_keys_lead_to_the_actions_and_out_again(visitor: Visitor, engine: EngineProcess) -> None:
+    upload(engine, linear(1, definition_id="keys", job_type="keys"))
+    instance = start(engine, "keys", "K-1")
+    visitor.go(f"instances/{instance}").see_role("button", "Cancel…")
+    visitor.page.keyboard.press(".")
+    assert visitor.page.evaluate("() => document.activeElement.textContent") == "Cancel…"
+    visitor.page.keyboard.press("Enter")
+    visitor.see_role("dialog", "Cancel this instance?")
+    visitor.page.keyboard.press("Escape")
+    visitor.page.get_by_role("dialog").wait_for(state="detached", timeout=TIMEOUT_MS)
+    visitor.page.keyboard.press("g")
+    visitor.page.keyboard.press("e")
+    visitor.see_role("heading", "Engines and workers")
+    assert engine.call("GET", f"/v1/instances/{instance}")[1]["status"] == "ACTIVE"
+    assert visitor.clicks == 0
+
+
+def test_the_rail_tells_failures_engines_and_versions(visitor: Visitor, engine: EngineProcess) -> None:
+    upload(engine, linear(1, definition_id="rail", job_type="rail"))
+    fail(engine, start(engine, "rail", "R-1"), "rail", "no rail")
+    visitor.go("settings")
+    rail = visitor.page.get_by_role("navigation", name="Main")
+    rail.get_by_role("link", name=re.compile(r"^Instances ?[1-9]\d* failed$")).wait_for(timeout=TIMEOUT_MS)
+    rail.get_by_role("link", name=re.compile(r"^Engines ?1$")).wait_for(timeout=TIMEOUT_MS)
+    rail.get_by_text(re.compile(r"^penstock \d.*PostgreSQL 18\.\d+ · polling", re.DOTALL)).wait_for(timeout=TIMEOUT_MS)
