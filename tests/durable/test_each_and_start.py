@@ -36,7 +36,7 @@ def test_ten_thousand_items_hold_few_branches():
     async def body() -> int:
         return sum(await each(label, range(10_000), limit=100))
 
-    run = run_workflow(body)
+    run = run_workflow(body, steps={label: lambda n: n * 2})
     assert run.result() == sum(range(10_000)) * 2
     assert len(run.journal) == 10_000
 
