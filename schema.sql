@@ -116,6 +116,18 @@ CREATE INDEX abnormal_end_step ON abnormal_end (definition, step, instance_id) W
 CREATE INDEX failed_job ON abnormal_end (instance_id) WHERE job_type IS NOT NULL;
 CREATE INDEX failed_job_type ON abnormal_end (job_type, instance_id) WHERE job_type IS NOT NULL;
 
+CREATE TABLE instance_version (        -- of instances that were migrated: which rows, by position, are of which version.
+                                       -- Step numbers belong to a version
+  instance_id bigint NOT NULL,
+  from_pos    bigint NOT NULL,         -- rows with this position and later ones; 0: those of its start
+  definition  int NOT NULL,
+  renamed     jsonb NOT NULL DEFAULT '{}',  -- ids of steps in the version before, and what they are in this one, where that is another
+  PRIMARY KEY (instance_id, from_pos)
+);
+CREATE FUNCTION definition_at(instance bigint, pos bigint, last int) RETURNS int LANGUAGE sql STABLE PARALLEL SAFE
+  AS $$ SELECT coalesce((SELECT v.definition FROM instance_version v
+    WHERE v.instance_id = instance AND v.from_pos <= pos ORDER BY v.from_pos DESC LIMIT 1), last) $$;
+
 CREATE TABLE instance_key (            -- unique among the instances of a definition id that are open or keep theirs
   definition_id text NOT NULL,
   key         text NOT NULL,
@@ -156,6 +168,8 @@ CREATE TABLE token (
   flow_key    text COLLATE "C",
   waits_for   text,                    -- of a parked job: the signal that wakes it
   item        int,                     -- index of the item of a forEach that it is for
+  migrated    boolean,                 -- its instance came to another version since it entered the step: what engines
+                                       -- remember of that is of the one before. Null: no
   CHECK (state <> 1 /* LOCKED */ OR (claimed_by IS NOT NULL AND lease_until IS NOT NULL)),
   CHECK ((state = 3 /* FORKED */) = (pending > 0)),
   CHECK (state <> 6 /* ENDED */ OR id = instance_id)
@@ -485,7 +499,7 @@ CREATE TABLE worker_seen (             -- workers by their own names, for a day
 
 CREATE TABLE bulk_operation (          -- something done to many instances: by one engine at a time, page by page, newest first
   id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  action      text NOT NULL CHECK (action IN ('retry', 'cancel', 'signal')),
+  action      text NOT NULL CHECK (action IN ('retry', 'cancel', 'signal', 'skip', 'move', 'migrate')),
   filter      jsonb NOT NULL,          -- which, or {"ids": […]}
   step        text,                    -- of a signal
   output      text,                    -- of a signal, encrypted where variables are
@@ -503,7 +517,8 @@ CREATE TABLE bulk_operation (          -- something done to many instances: by o
   stage       text NOT NULL DEFAULT 'RUNNING' CHECK (stage IN ('RUNNING', 'DONE', 'STOPPED')),
   ended_at    timestamptz,
   engine      int,                     -- that works on it
-  leased_until timestamptz             -- until then
+  leased_until timestamptz,            -- until then
+  details     jsonb                    -- of an action that needs more: {"toStepId": …} or {"version": …, "steps": {…}}
 );
 CREATE INDEX bulk_running ON bulk_operation (id) WHERE stage = 'RUNNING';
 
@@ -661,7 +676,8 @@ FROM penstock_branches b JOIN definition d ON d.key = b.definition WHERE b.state
 UNION ALL
 SELECT to_hex(h.instance_id), h.instance_id, d.id, d.version, penstock_step_id(d.content, x.step), penstock_kind(x.kind), false,
   x.attempt, x.worker, x.started_at, h.ended_at, h.ended_at - x.started_at, x.reason, x.error_code, x.item, x.output, x.seq, h.pos
-FROM history h JOIN instance i ON i.id = h.instance_id JOIN definition d ON d.key = i.definition CROSS JOIN LATERAL (
+FROM history h JOIN instance i ON i.id = h.instance_id JOIN definition d ON d.key = definition_at(i.id, h.pos, i.definition)
+CROSS JOIN LATERAL (
   SELECT h.seq, h.step, h.kind, h.started_at, h.attempt, h.worker, h.reason, h.error_code, h.item, h.output
   UNION ALL
   SELECT h.pos, h.end_step, 1 /* COMPLETED */, h.ended_at, 0, NULL, NULL, NULL, NULL, NULL WHERE h.end_step IS NOT NULL) x;

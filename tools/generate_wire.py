@@ -73,6 +73,7 @@ NOUNS = {
     "JournalRecord": (),
     "Branch": (),
     "RunTree": (),
+    "MigrationCheck": (),
 }
 """Which messages of gRPC each class of the model is. Their fields have its fields' names, but for these."""
 OTHER_NAMES = {

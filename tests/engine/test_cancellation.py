@@ -19,6 +19,7 @@ from penstock.engine.drafts import ExpressionCheck
 from penstock.engine.engine import Engine
 from penstock.engine.journal_items import Taken
 from penstock.engine.lanes.call_commands import timer_command
+from penstock.engine.migrations import MigrationRequest
 from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
 from penstock.metrics import Metrics
 from penstock.runtime.supervise import forever
@@ -65,7 +66,10 @@ LATER = definition(
 CHILD = definition(service("task", "end"), end(), definition_id="child")
 CALLER = definition(call("call", "child", output={"y": "${result.y}"}), end(), definition_id="caller")
 
-UPLOADS = (linear(1), fork(1, 1), LINE, CHOICE, ASK, WAIT, LATER, CHILD, CALLER)
+OLD = definition(service("a", "end"), end(), definition_id="versions")
+NEW = definition(service("z", "b"), service("b", "end"), end(), definition_id="versions")
+
+UPLOADS = (linear(1), fork(1, 1), LINE, CHOICE, ASK, WAIT, LATER, CHILD, CALLER, OLD, NEW)
 
 
 async def begun(driver: Driver, key: str, about: dict[str, Any], **variables: Any) -> tuple[str, Job]:
@@ -265,6 +269,13 @@ async def retry_from(driver: Driver, key: str) -> LockedBatch:
     return LockedBatch(key, lambda: driver.engine.repair.retry_from(instance, "task-2", None, None))
 
 
+async def migrate(driver: Driver, key: str) -> LockedBatch:
+    """From the first version of the definition, of two, to the second one, with a job under lease."""
+    view = await driver.start("versions", business_key=key, definition_version=1)
+    await driver.poll("work", n=1)
+    return LockedBatch(key, lambda: driver.engine.migrations.migrate(view.id, MigrationRequest(steps={"a": "b"})))
+
+
 async def unlock(driver: Driver, key: str) -> LockedBatch:
     _, job = await begun(driver, key, linear(1))
     return LockedBatch(key, lambda: driver.engine.open_work.unlock(job.id, "stuck"))
@@ -376,6 +387,7 @@ SCENARIOS: dict[str, Prepare] = {
     "a step that is skipped": skip,
     "a token that is moved": move,
     "a retry from another step": retry_from,
+    "a migration": migrate,
     "a lease that an operator ends": unlock,
     "a watch": watch,
     "a look at an instance": look,
@@ -392,10 +404,11 @@ SELECT i.status, i.definition, t.state, t.step, t.failures, t.attempt, n.checkpo
   (SELECT count(*) FROM buffered_signal b WHERE b.instance_id = i.id),
   (SELECT array_agg(assignee ORDER BY seq) FROM open_task o WHERE o.instance_id = i.id),
   i.vars::text, (SELECT count(*) FROM variables_edit v WHERE v.instance_id = i.id),
-  (SELECT count(*) FROM audit a WHERE a.instance_id = i.id AND a.kind ~ '^(TASK|VARIABLES|SKIPPED|MOVED|RETRIED)'),
+  (SELECT count(*) FROM audit a WHERE a.instance_id = i.id AND a.kind ~ '^(TASK|VARIABLES|(SKIPP|MOV|RETRI|MIGRAT)ED)'),
   (SELECT count(*) FROM signal_id s WHERE s.instance_id = i.id),
   (SELECT kept FROM instance_key k WHERE k.instance_id = i.id), t.mail,
-  (SELECT count(*) FROM journal j WHERE j.instance_id = i.id), (SELECT count(*) FROM parked p WHERE p.token_id = t.id)
+  (SELECT count(*) FROM journal j WHERE j.instance_id = i.id), t.migrated,
+  (SELECT count(*) FROM instance_version v WHERE v.instance_id = i.id), (SELECT count(*) FROM parked p WHERE p.token_id = t.id)
 FROM instance i LEFT JOIN token t ON t.instance_id = i.id LEFT JOIN ready r ON r.token_id = t.id
 LEFT JOIN job_note n ON n.token_id = t.id WHERE i.business_key = %s ORDER BY i.id, t.id
 """

@@ -47,6 +47,8 @@ CALLS = (
     calls.CancelInstance(id="{id}"),
     calls.RetryInstance(id="{id}"),
     calls.SkipStep(id="{id}", step_id="a"),
+    calls.MigrateInstance(id="{id}"),
+    calls.CheckMigration(id="{id}", version=2, steps={"a": "b"}),
     calls.MoveToken(id="{id}", step_id="a", to_step_id="b"),
     calls.EditVariables(id="{id}", variables={"a": 1}, remove=["b"], if_version="1", note="n"),
     calls.CompleteUserTask(completion=UserTaskCompletion("{id}", "{stepId}")),

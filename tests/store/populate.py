@@ -22,6 +22,7 @@ import trio
 
 from penstock.engine.bulk import BulkFilter, BulkRequest
 from penstock.engine.engine import Engine
+from penstock.engine.migrations import MigrationRequest
 from penstock.engine.repair import VariablesEdit
 from penstock.metrics import Metrics
 from penstock.settings import Settings
@@ -171,6 +172,9 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
     journey = await driver.start("undone", {"seats": [1, 2]})
     await driver.complete(await driver.one("undone"), {"booked": True})
     await driver.cancel(journey.id, "changed my mind", compensate=True)
+    await driver.upload(linear(2, definition_id="child", job_type="child"))
+    child = driver.rows("SELECT id FROM called")[0][0]
+    await driver.engine.migrations.migrate(f"{child:x}", MigrationRequest(note="two steps"))
     made = await driver.engine.bulk.create(BulkRequest(action="cancel", filter=BulkFilter(business_key="cancelled")))
     await driver.engine.bulk.step()
     assert (await driver.engine.bulk.get(made.id)).state == "DONE"

@@ -49,6 +49,8 @@ HOT = (
     "lock_addresses", "closing_waits", "open_waits", "kept_messages", "unsubscribe", "give_messages", "take_messages",
     "drop_messages", "message_for", "find_message_ids", "note_receivers", "receivers_of", "messages_there",
     "purge_messages", "purge_message_ids",
+    "migrate_tokens", "requeue_migrated", "outdate_dispatch", "boundary_timers", "delete_boundary_timers", "migrate_tasks",
+    "signal_steps", "migrate_signals",
     "due_timers", "find_idempotency", "answer_idempotency", "take_outbox", "delete_published",
 )  # fmt: skip
 LOOSE = b"SET enable_hashjoin = on; SET enable_mergejoin = on; SET enable_memoize = on"

@@ -211,6 +211,37 @@ def move(
 
 
 @app.command()
+def migrate(
+    ids: Annotated[list[str], typer.Argument(help="Instances.", metavar="ID")],
+    version: Annotated[int | None, typer.Option(help="[default: the latest]", min=1)] = None,
+    steps: Annotated[
+        list[str] | None, typer.Option("--step", help="A step that has another id there.", metavar="OLD=NEW")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say whether they can, and why not.")] = False,
+    note: NoteOption = None,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+) -> None:
+    """Let open or failed instances go on in another version of their definition, one after another.
+
+    The first that can't ends it; with --dry-run all are looked at, and the exit code is 1 if one can't.
+    """
+    renamed = _renamed(steps or [])
+    possible = True
+    with connected(url, token_file) as client:
+        for each in ids:
+            if not dry_run:
+                typer.echo(_line(client.migrate_instance(each, version, steps=renamed, note=note)))
+                continue
+            check = client.check_migration(each, version, steps=renamed)
+            possible = possible and check.possible
+            versions = f"{check.instance_id}  version {check.from_version} to {check.to_version}"
+            typer.echo(f"{versions}  {'possible' if check.possible else '; '.join(check.reasons)}")
+    if not possible:
+        raise typer.Exit(NOT_COMPLETED)
+
+
+@app.command()
 def signal(
     id: IdArgument,
     step: StepArgument,
@@ -240,6 +271,13 @@ def complete(
     given = json_object(variables, file)
     with connected(url, token_file) as client:
         client.complete_user_task(id, step, given, completed_by=by)
+
+
+def _renamed(pairs: list[str]) -> dict[str, str]:
+    found = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    if len(found) < len(pairs):
+        raise typer.BadParameter("must be OLD=NEW, each OLD once", param_hint="--step")
+    return found
 
 
 def _line(instance: Instance) -> str:

@@ -203,6 +203,8 @@ class SyncClient:
     edit_variables = _blocking(Client.edit_variables)
     skip_step = _blocking(Client.skip_step)
     move_token = _blocking(Client.move_token)
+    migrate_instance = _blocking(Client.migrate_instance)
+    check_migration = _blocking(Client.check_migration)
     complete_user_task = _blocking(Client.complete_user_task)
     signal = _blocking(Client.signal)
     signal_by_key = _blocking(Client.signal_by_key)

@@ -14,6 +14,7 @@ import msgspec
 from penstock.client.model import StartResult
 from penstock.client.operation import (
     CancelInstance,
+    CheckMigration,
     CheckReady,
     CompleteJob,
     CompleteJobs,
@@ -37,6 +38,7 @@ from penstock.client.operation import (
     ListMessages,
     ListQueues,
     ListSignals,
+    MigrateInstance,
     MoveToken,
     Operation,
     ParkJob,
@@ -70,6 +72,7 @@ from penstock.wire.model import (
     Lease,
     LostJob,
     PublishedMessage,
+    MigrationCheck,
     RunTree,
     StartRequest,
     StepExecution,
@@ -145,6 +148,7 @@ _read_failed_jobs = _reader(Page[FailedJob])
 _read_lease = _reader(Lease)
 _read_queue = _reader(Queue)
 _read_queues = _reader(Page[Queue])
+_read_migration_check = _reader(MigrationCheck)
 
 
 def _window(window: Window) -> dict[str, str | int | None]:
@@ -296,6 +300,16 @@ def _move_token(operation: MoveToken) -> Exchange:
         note=operation.note,
     )
     return Exchange("POST", f"/v1/instances/{_quoted(operation.id)}/move", _read_instance, body)
+
+
+def _migrate_instance(operation: MigrateInstance) -> Exchange:
+    body = _given(version=operation.version, steps=operation.steps, note=operation.note)
+    return Exchange("POST", f"/v1/instances/{_quoted(operation.id)}/migrate", _read_instance, body)
+
+
+def _check_migration(operation: CheckMigration) -> Exchange:
+    body = _given(version=operation.version, steps=operation.steps, dryRun=True)
+    return Exchange("POST", f"/v1/instances/{_quoted(operation.id)}/migrate", _read_migration_check, body)
 
 
 def _complete_user_task(operation: CompleteUserTask) -> Exchange:
@@ -453,6 +467,8 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     RetryInstance: _retry_instance,
     SkipStep: _skip_step,
     MoveToken: _move_token,
+    MigrateInstance: _migrate_instance,
+    CheckMigration: _check_migration,
     CompleteUserTask: _complete_user_task,
     SendSignal: _send_signal,
     PublishMessage: _publish_message,

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from penstock.client.caller import Caller
 from penstock.client.encoding import optional_object
-from penstock.client.operation import EditVariables, MoveToken, RetryInstance, SkipStep
-from penstock.wire.model import Instance
+from penstock.client.operation import (
+    CheckMigration,
+    EditVariables,
+    MigrateInstance,
+    MoveToken,
+    RetryInstance,
+    SkipStep,
+)
+from penstock.wire.model import Instance, MigrationCheck
 
 
 class MendingCalls(Caller):
@@ -78,6 +85,37 @@ class MendingCalls(Caller):
             id=instance_id, step_id=step_id, to_step_id=to_step_id, execution_id=execution_id, note=note
         )
         return await self.call(operation)
+
+    async def migrate_instance(
+        self,
+        instance_id: str,
+        version: int | None = None,
+        *,
+        steps: Mapping[str, str] | None = None,
+        note: str | None = None,
+    ) -> Instance:
+        """Let an open or failed instance go on in another version of its definition, by default the latest one.
+
+        It stays on the steps on which it stands; ``steps`` names those whose ids are others in that version. What was
+        begun (leases, timers, instances that were called, kept signals) goes on.
+
+        Raises:
+            NotFound: no such instance, or version.
+            Conflict: it can't, with every reason why not; see ``check_migration``.
+            BadRequest: the version has no such step.
+        """
+        return await self.call(MigrateInstance(id=instance_id, version=version, steps=steps, note=note))
+
+    async def check_migration(
+        self, instance_id: str, version: int | None = None, *, steps: Mapping[str, str] | None = None
+    ) -> MigrationCheck:
+        """What ``migrate_instance`` would meet now: whether it is possible, and if not, every reason.
+
+        Raises:
+            NotFound: no such instance, or version.
+            BadRequest: the version has no such step.
+        """
+        return await self.call(CheckMigration(id=instance_id, version=version, steps=steps))
 
     async def edit_variables(
         self,

@@ -28,6 +28,7 @@ from penstock.wire.model import (
     KeptSignal,
     Lease,
     LostJob,
+    MigrationCheck,
     Park,
     PollRequest,
     PublishedMessage,
@@ -254,6 +255,27 @@ class MoveToken(Operation[Instance], frozen=True):
     @property
     def repeat(self) -> Repeat:
         return Repeat.IF_NOT_APPLIED
+
+
+class MigrateInstance(Operation[Instance], frozen=True):
+    """Let an instance go on in another version of its definition. A second one is a conflict, as with cancel."""
+
+    id: str
+    version: int | None = None
+    steps: Mapping[str, str] | None = None
+    note: str | None = None
+
+    @property
+    def repeat(self) -> Repeat:
+        return Repeat.IF_NOT_APPLIED
+
+
+class CheckMigration(Operation[MigrationCheck], frozen=True):
+    """Whether an instance could go on in another version."""
+
+    id: str
+    version: int | None = None
+    steps: Mapping[str, str] | None = None
 
 
 class CompleteUserTask(Operation[None], frozen=True):

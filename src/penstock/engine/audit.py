@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from penstock.core.definition import StepType
 from penstock.core.state import HistoryKind
 from penstock.engine import ids
-from penstock.engine.definitions import LoadedDefinition
+from penstock.engine.versions import Versions
 from penstock.engine.views import FROM_ELSEWHERE
 from penstock.errors import BadRequest
 from penstock.store.audit import AuditEntry
@@ -44,13 +44,12 @@ _RANKS = {"STARTED": 0, "CHAINED": 0, "SIGNALLED": 1, "USER_TASK_COMPLETED": 1, 
 def audit_records(
     id: int,
     view: Instance,
-    loaded: LoadedDefinition,
+    versions: Versions,
     history: Sequence[HistoryEntry],
     rows: Sequence[AuditEntry],
     started_by: str | None = None,
 ) -> list[AuditRecord]:
     """All records, oldest first. A dispatch is recorded by the attempt it began."""
-    steps = loaded.definition.steps
     kind = "STARTED" if view.parent_instance_id is None else "CHAINED"
     assert view.started_at is not None
     records = [AuditRecord(at=view.started_at, kind=kind, actor=view.parent_instance_id or started_by)]
@@ -58,7 +57,7 @@ def audit_records(
     for entry in history:
         attempt = (entry.token, entry.seq, entry.attempt)
         execution = ids.show_job(id, entry.token, entry.seq)
-        step = steps[entry.step]
+        step = versions.step(entry.step, entry.position)
         if entry.claimed_at is not None and attempt not in dispatched and step.type is StepType.SERVICE_TASK:
             dispatched.add(attempt)
             records.append(
@@ -86,7 +85,7 @@ def audit_records(
         AuditRecord(
             at=row.at,
             kind=row.kind,
-            step_id=None if row.step is None else steps[row.step].id,
+            step_id=None if row.step is None else versions.step(row.step, row.position).id,
             actor=row.actor,
             detail=row.detail,
         )

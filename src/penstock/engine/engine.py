@@ -40,6 +40,7 @@ from penstock.engine.lanes.transaction import Transactions
 from penstock.engine.leases import Leases
 from penstock.engine.looks import Looks
 from penstock.engine.messages import Messages
+from penstock.engine.migrations import Migrations
 from penstock.engine.open_work import OpenWork
 from penstock.engine.overview import Overview
 from penstock.engine.payload import PayloadLimits
@@ -113,6 +114,7 @@ class Engine:
         self.hiding = Hiding(settings.console_hide_variables)
         self.inbox = Inbox(database, self.definitions, self.hiding, audit=audit)
         self.repair = Repair(database, settings, self.limits, self.instances, self.full_path)
+        self.migrations = Migrations(database, settings, self.definitions, self.full_path, self.polls, self.timers)
         self.definition_use = DefinitionUse(self.looks, self.definitions, self.instances)
         self.drafts = Drafts(database, self.definitions, self.instances, self.limits, self.hiding, polled=polled)
         self.open_work = OpenWork(database, looks, self.definitions, self.jobs, self.polls, audit=audit)

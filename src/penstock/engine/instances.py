@@ -32,6 +32,7 @@ from penstock.engine.paging import (
 from penstock.engine.payload import EMPTY_OBJECT, check_text
 from penstock.engine.queues import check_flow_key, check_priority
 from penstock.engine.runs import Runs
+from penstock.engine.versions import versions_of
 from penstock.engine.views import InstanceSummary, history_items, list_summaries, summarize_instances, view_instances
 from penstock.errors import BadRequest, NotFound, Overloaded, PenstockError
 from penstock.settings import Settings
@@ -163,12 +164,12 @@ class Instances:
         """Every step execution in order of entry. Raises NotFound."""
         number = ids.read_instance(id)
         await self._reserve_history(number)
-        async with self._database.connection() as connection:
+        async with self._database.connection() as connection, store.one_snapshot(connection):
             found = await store.history(connection, number)
             if found is None:
                 raise NotFound(f"instance '{id}' is unknown")
-            loaded = await self._definitions.by_key(connection, found[0])
-        return history_items(number, loaded, found[1])
+            versions = await versions_of(connection, self._definitions, found[0])
+        return history_items(number, versions, found[1])
 
     async def audit(
         self, id: str, limit: int = AUDIT_PAGE_MAX, after: int = 0, cursor: str | None = None
@@ -187,10 +188,10 @@ class Instances:
             found = await store.history(connection, number)
             if not views or found is None:
                 raise NotFound(f"instance '{id}' is unknown")
-            loaded = await self._definitions.by_key(connection, found[0])
+            versions = await versions_of(connection, self._definitions, found[0])
             rows = await audit_store.of_instance(connection, number)
             started_by = await store.started_by(connection, number)
-        records = audit_records(number, views[0], loaded, found[1], rows, started_by)
+        records = audit_records(number, views[0], versions, found[1], rows, started_by)
         first = max(after, 0) if cursor is None else place_after(records, cursor)
         return slice_of(records, first, min(max(limit, 1), AUDIT_PAGE_MAX))
 

@@ -17,9 +17,10 @@ from penstock.core.definition import Step, StepType
 from penstock.core.state import RETRY_TIMER, WAIT_TIMER, TokenState
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
-from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.definitions import Definitions
 from penstock.engine.looks import Looks
 from penstock.engine.taken_path import Edge, taken_path
+from penstock.engine.versions import Versions, versions_of
 from penstock.engine.views import history_items, summarize_instances
 from penstock.errors import BadRequest, Conflict, NotFound
 from penstock.store import activity as activity_store
@@ -28,7 +29,7 @@ from penstock.store import standing as store
 from penstock.store import variables as variables_store
 from penstock.store.connection import TrioConnection
 from penstock.store.instances import HistoryEntry
-from penstock.store.standing import StandingTimer, StandingToken, Written
+from penstock.store.standing import Passage, StandingTimer, StandingToken, Written
 from penstock.wire.error_code import OWN_PREFIX
 from penstock.wire.model import Instance, StepExecution
 from penstock.wire.page import Page
@@ -144,7 +145,8 @@ class Standing:
             found = await summarize_instances(connection, self._definitions, [number])
             if not found:
                 raise NotFound(f"instance '{id}' is unknown")
-            loaded = await self._loaded(connection, number)
+            versions = await self._versions(connection, number)
+            loaded = versions.current
             tokens = await store.tokens(connection, number)
             timers = await store.timers(connection, tokens) if tokens else []
             workers = None if loaded.code else await self._workers(connection, tokens)
@@ -159,12 +161,12 @@ class Standing:
         places = [_place(token, steps[token.step], timers, workers, now) for token in tokens]
         return InstanceState(
             found[0],
-            _why(found[0], places, failure, steps),
+            _why(found[0], places, failure, versions),
             [_shown(number, place, retries.get(place.token.token)) for place in places],
             _timers(timers, {place.token.token: place.step for place in places}, steps),
             signals,
             [ids.show_instance(child) for child in children],
-            [] if loaded.code else taken_path(steps, passages, number, whole=whole),
+            [] if loaded.code else taken_path(steps, _as_now(passages, versions), number, whole=whole),
             str(version),
         )
 
@@ -177,12 +179,12 @@ class Standing:
         limit = most if limit <= 0 else min(limit, most)
         await current_hold().reserve_soon(limit * (_EXECUTION_BYTES + (OUTPUT_MAX_BYTES if output else 0)))
         async with self._looks.connection() as connection, store.brief_look(connection):
-            loaded = await self._loaded(connection, number)
+            versions = await self._versions(connection, number)
             opened = await store.open_history(connection, number) if cursor is None else []
             closed = await store.history_slice(
                 connection, number, before=before, most=limit, output_max_bytes=OUTPUT_MAX_BYTES if output else None
             )
-        return _slice(number, loaded, opened, closed, limit)
+        return _slice(number, versions, opened, closed, limit)
 
     async def variables_after(self, id: str, after: str) -> VariablesAsOf:
         """The variables as an execution left them. Raises NotFound, Conflict for one that is open, Overloaded, and
@@ -193,21 +195,22 @@ class Standing:
         while True:
             await current_hold().reserve_soon(COPIES * size_bytes)
             async with self._looks.connection() as connection, store.brief_look(connection):
-                loaded = await self._loaded(connection, number)
+                versions = await self._versions(connection, number)
                 closed = await store.closed_at(connection, key)
                 if closed is None:
                     raise Conflict(f"execution '{after}' has not ended: what it wrote is not known yet")
                 position, step = closed
                 text, size_bytes, changed = await store.variables_as_of(connection, number, position, size_bytes)
             if text is not None:
-                return VariablesAsOf(msgspec.Raw(text.encode()), changed, loaded.definition.steps[step].id)
+                by = versions.step(step, position).id
+                return VariablesAsOf(msgspec.Raw(text.encode()), changed, by)
             current_hold().keep(0)
 
-    async def _loaded(self, connection: TrioConnection, number: int) -> LoadedDefinition:
-        key = await instance_store.definition_of(connection, number)
-        if key is None:
+    async def _versions(self, connection: TrioConnection, number: int) -> Versions:
+        found = await instance_store.definition_of(connection, number)
+        if found is None:
             raise NotFound(f"instance '{ids.show_instance(number)}' is unknown")
-        return await self._definitions.by_key(connection, key)
+        return await versions_of(connection, self._definitions, found)
 
     async def _workers(self, connection: TrioConnection, tokens: Sequence[StandingToken]) -> Mapping[str, int] | None:
         """Those that poll for each job type, where a job waits for one of them."""
@@ -250,7 +253,13 @@ def _place(
             assert_never(state)
 
 
-def _why(instance: Instance, places: Sequence[_Place], failure: store.LastFailure | None, steps: Sequence[Step]) -> Why:
+def _as_now(passages: Sequence[Passage], versions: Versions) -> list[Passage]:
+    """With the numbers that their steps have now; those of steps that are gone are left out."""
+    known = [(each, versions.became(each.step, each.closed_at)) for each in passages]
+    return [each._replace(step=step) for each, step in known if step is not None]
+
+
+def _why(instance: Instance, places: Sequence[_Place], failure: store.LastFailure | None, versions: Versions) -> Why:
     if instance.status == "FAILED":
         reason = instance.failure_reason or (failure.reason if failure is not None else None) or "no reason was given"
         if failure is None:
@@ -258,8 +267,9 @@ def _why(instance: Instance, places: Sequence[_Place], failure: store.LastFailur
         attempts = f" after {failure.attempt} attempts" if failure.attempt > 1 else ""
         own = instance.failure_code is None or instance.failure_code.startswith(OWN_PREFIX)
         code = "" if own else f" with {instance.failure_code}"
-        text = f"{_name(steps[failure.step])} failed for good{attempts}{code}: {reason}"
-        return Why("failed", text, steps[failure.step].id, failure.at)
+        step = versions.step(failure.step, failure.position)
+        text = f"{_name(step)} failed for good{attempts}{code}: {reason}"
+        return Why("failed", text, step.id, failure.at)
     if instance.status == "CANCELLED":
         reason = f": {instance.failure_reason}" if instance.failure_reason else ""
         return Why("cancelled", f"It was cancelled{reason}", since=instance.completed_at)
@@ -310,7 +320,7 @@ def _timers(timers: Sequence[StandingTimer], of: Mapping[int, Step], steps: Sequ
 
 def _slice(
     instance: int,
-    loaded: LoadedDefinition,
+    versions: Versions,
     opened: Sequence[HistoryEntry],
     closed: Sequence[tuple[HistoryEntry, Written]],
     limit: int,
@@ -331,7 +341,7 @@ def _slice(
             output=None if (text := _output(wrote.get(item.id))) is None else msgspec.Raw(text.encode()),
             output_bytes=wrote[item.id].bytes if item.id in wrote else None,
         )
-        for item in history_items(instance, loaded, rows)
+        for item in history_items(instance, versions, rows)
     ]
     items.sort(key=lambda item: ends.get(item.id, (math.inf, ids.read_job(item.id).seq)), reverse=True)
     positions = [row.position for row, _ in closed if row.kind is not None and row.kind < 10]

@@ -40,7 +40,8 @@ def taken_path(steps: Sequence[Step], passages: Sequence[Passage], root: int, *,
     makers = _makers(steps)
     for token, own in by_token.items():
         for before, after in pairwise(own):
-            if after.step in _leads_to(steps[before.step], before.kind):
+            skipped = before.kind == HistoryKind.SKIPPED  # by hand, if it led on
+            if after.step in _leads_to(steps[before.step], HistoryKind.COMPLETED if skipped else before.kind):
                 taken[before.step, after.step] += 1
         if token == root:
             continue

@@ -13,6 +13,7 @@ from penstock.engine import ids
 from penstock.engine.causes import cause_of
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.variables import without
+from penstock.engine.versions import Versions
 from penstock.store import instances as store
 from penstock.store.connection import TrioConnection
 from penstock.wire.model import Attempt, Instance, ItemCounts, StepExecution
@@ -150,20 +151,19 @@ def _shown(row: store.InstanceRow, loaded: LoadedDefinition) -> dict[str, Any]:
     }
 
 
-def history_items(id: int, loaded: LoadedDefinition, rows: Sequence[store.HistoryEntry]) -> list[StepExecution]:
+def history_items(id: int, versions: Versions, rows: Sequence[store.HistoryEntry]) -> list[StepExecution]:
     """One item per step execution in order of entry; ended attempts are folded into their execution."""
-    steps = loaded.definition.steps
     executions: dict[tuple[int, int], list[store.HistoryEntry]] = {}
     for row in rows:
         executions.setdefault((row.token, row.seq), []).append(row)
-    entered: dict[int, int] = {}
+    entered: dict[str, int] = {}
     items: list[StepExecution] = []
     for (token, seq), parts in executions.items():
         closing = next((part for part in parts if part.kind is not None and part.kind < 10), None)
         current = closing or parts[-1]
-        step = steps[current.step]
-        if current.item is None or current.step not in entered:  # the items of one entry are no entries
-            entered[current.step] = entered.get(current.step, 0) + 1
+        step = versions.step(current.step, current.position)
+        if current.item is None or step.id not in entered:  # the items of one entry are no entries
+            entered[step.id] = entered.get(step.id, 0) + 1
         kind = None if closing is None or closing.kind is None else HistoryKind(closing.kind)
         reason = None
         if closing is not None and kind not in DONE_KINDS:
@@ -175,7 +175,7 @@ def history_items(id: int, loaded: LoadedDefinition, rows: Sequence[store.Histor
                 instance_id=ids.show_instance(id),
                 step_id=step.id,
                 step_type=step.type.value,
-                attempt_number=entered[current.step],
+                attempt_number=entered[step.id],
                 status="RUNNING" if kind is None else STATUS_OF_KIND[kind],
                 started_at=current.started_at,
                 ended_at=None if closing is None else closing.ended_at,

@@ -13,6 +13,7 @@ from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
 from penstock.engine.engine import Engine
 from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.instances import AUDIT_PAGE_MAX
+from penstock.engine.migrations import MigrationRequest
 from penstock.engine.paging import CAUSE_MAX_CHARS
 from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
 from penstock.errors import BadRequest
@@ -67,6 +68,7 @@ _read_retry = optional_decoder(RetryBody)
 _read_edit = decoder(VariablesEdit)
 _read_skip = decoder(StepSkip)
 _read_move = decoder(TokenMove)
+_read_migration = decoder(MigrationRequest)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -76,6 +78,7 @@ class InstanceRoutes:
     def __init__(self, engine: Engine) -> None:
         self._instances = engine.instances
         self._repair = engine.repair
+        self._migrations = engine.migrations
         self._standing = engine.standing
         self._hiding = engine.hiding
 
@@ -188,6 +191,14 @@ class InstanceRoutes:
         data = await body_of(request)
         skip = await run_sized(len(data), lambda: _read_skip(data))
         return respond(Reply(200, await self._shown(await self._repair.skip(id, skip))))
+
+    async def migrate(self, id: str) -> Response:
+        """``POST /v1/instances/{id}/migrate``"""
+        wanted = _read_migration(await body_of(request))
+        if wanted.dry_run:
+            return respond(Reply(200, _encode(await self._migrations.check(id, wanted))))
+        await self._migrations.migrate(id, wanted)
+        return respond(Reply(200, _encode(await self._instances.after_change(id))))
 
     async def move(self, id: str) -> Response:
         """``POST /v1/instances/{id}/move``"""

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from penstock.access.roles import Permission
+from penstock.engine.migrations import MigrationRequest
 from penstock.engine.open_work import OpenJobView
 from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
 from penstock.engine.standing import ShownExecution
@@ -60,6 +61,7 @@ from penstock.wire.model import (
     KeptSignal,
     Lease,
     LostJob,
+    MigrationCheck,
     Park,
     PollRequest,
     PublishedMessage,
@@ -150,7 +152,7 @@ KINDS: Final[Sequence[Kind]] = (
     Whereabouts, Page[InstanceSummary], StepExecution, Page[ShownExecution],
     Page[AuditRecord], Page[JournalRecord], Branch, RunTree, StartResult, Job, LostJob,
     Lease, JobOutcome, HeartbeatOutcome, Page[FailedJob], KeptSignal, Readiness,
-    VariablesEdit, StepSkip, TokenMove, Page[OpenJobView], *KINDS_FOR_PEOPLE,
+    VariablesEdit, StepSkip, TokenMove, MigrationRequest, MigrationCheck, Page[OpenJobView], *KINDS_FOR_PEOPLE,
 )  # fmt: skip
 
 OPERATIONS: Final[Sequence[Operation]] = (
@@ -265,6 +267,13 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "Of an open instance, or of one that has failed, which goes on by it. Refused where a join would wait for "
         "ever; of a gateway all branches are moved together.",
         body=struct(TokenMove), answer=struct(Instance), errors=(400, 404, 409),
+    ),
+    Operation(
+        "POST", "/v1/instances/{id}/migrate", InstanceRoutes.migrate, Permission.OPERATE,
+        "migrateInstance", "instances", "Let an instance go on in another version (addition)",
+        "On the steps on which it stands, or that are named for them. With `dryRun` only whether it can, and every "
+        "reason why not.",
+        body=struct(MigrationRequest), answer=either(Instance, MigrationCheck), errors=(400, 404, 409),
     ),
     Operation(
         "GET", "/v1/instances/{id}/journal", RunRoutes.journal, Permission.VIEW,

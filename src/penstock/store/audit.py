@@ -17,6 +17,7 @@ class AuditEntry(NamedTuple):
     step: int | None
     actor: str | None
     detail: str | None
+    position: int
 
 
 async def of_instance(connection: TrioConnection, instance: int) -> list[AuditEntry]:

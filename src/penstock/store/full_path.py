@@ -104,7 +104,7 @@ async def lock_and_load(
     tokens: dict[int, list[Token]] = {}
     snapshots: dict[int, tuple[str | None, str | None]] = {id: (snapshot, step) for id, snapshot, step in ended_rows}
     for row in token_rows:
-        tokens.setdefault(row[1], []).append(_token(row))
+        tokens.setdefault(row[1], []).append(token_of(row))
     kept = await signals.kept(connection, signal_rows)
     roots = set(root_rows)
     if any(status == InstanceStatus.ACTIVE and (id,) not in roots for id, _, status, *_ in found):
@@ -157,7 +157,8 @@ async def more_positions(connection: TrioConnection, count: int) -> deque[int]:
     return deque(cast(int, row[0]) for row in await connection.fetch(SQL["positions"], (count,)))
 
 
-def _token(row: Sequence[Any]) -> Token:
+def token_of(row: Sequence[Any]) -> Token:
+    """A row of `read_tokens`."""
     (id, instance_id, seq, step, state, entered_at, parent_id, side, attempt, failures, expiries, pending, arrived,
      unfolded, claimed_by, claimed_at, lease_until, timeout_s, priority, queued, entry, waits_for, item,
      held, flow_key) = row  # fmt: skip

@@ -374,18 +374,33 @@ async def history_count(connection: TrioConnection, id: int) -> int:
     return cast(int, (await connection.fetch(SQL["history_count"], (id,)))[0][0])
 
 
-async def history(connection: TrioConnection, id: int) -> tuple[int, list[HistoryEntry]] | None:
-    """The definition key of an instance and its history; None when there is no such instance."""
+class DefinitionOf(NamedTuple):
+    """The key of an instance's definition; and of one that was migrated, from which position on which one, with the ids
+    of steps that became others then."""
+
+    key: int
+    versions: Sequence[tuple[int, int, dict[str, str]]] = ()
+
+
+async def history(connection: TrioConnection, id: int) -> tuple[DefinitionOf, list[HistoryEntry]] | None:
+    """The definition of an instance and its history; None when there is no such instance. In `one_snapshot`."""
     found, rows = await connection.roundtrip([(SQL["definition_of"], (id,)), (SQL["history"], (id,))])
     if not found:
         return None
-    return cast(int, found[0][0]), [HistoryEntry(*cast(Any, row)) for row in rows]
+    return _definition_of(found[0]), [HistoryEntry(*cast(Any, row)) for row in rows]
 
 
-async def definition_of(connection: TrioConnection, id: int) -> int | None:
-    """The definition key of an instance; None when there is no such instance."""
+async def definition_of(connection: TrioConnection, id: int) -> DefinitionOf | None:
+    """The definition of an instance; None when there is no such instance."""
     rows = await connection.fetch(SQL["definition_of"], (id,))
-    return cast(int, rows[0][0]) if rows else None
+    return _definition_of(rows[0]) if rows else None
+
+
+def _definition_of(row: Any) -> DefinitionOf:
+    key, _, versions = row
+    return DefinitionOf(
+        key, () if versions is None else msgspec.json.decode(versions, type=list[tuple[int, int, dict[str, str]]])
+    )
 
 
 @asynccontextmanager

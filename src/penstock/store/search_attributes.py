@@ -24,6 +24,11 @@ def of_edit(instance: int, changed: Mapping[str, Indexed], removed: Iterable[str
     return _write(rows | {(instance, name): value for name, value in changed.items()})
 
 
+def forget(instance: int) -> list[Statement]:
+    """All that an instance is found by."""
+    return [(SQL["remove_search_attributes"], (arrays.ints([instance]),))]
+
+
 def _write(rows: Mapping[tuple[int, str], Indexed]) -> list[Statement]:
     if not rows:
         return []

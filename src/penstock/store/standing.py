@@ -55,6 +55,7 @@ class LastFailure(NamedTuple):
     attempt: int
     reason: str | None
     at: datetime
+    position: int
 
 
 class Passage(NamedTuple):

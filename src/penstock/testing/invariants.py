@@ -264,7 +264,8 @@ INVARIANTS: Final[dict[str, str]] = {
     "what waits for Kafka is the next attempt of a job, the one under way, or void": """
         SELECT o.instance_id, o.id, o.attempt, t.attempt FROM dispatch_outbox o
         JOIN token t ON t.id = o.token_id AND t.seq = o.seq
-        WHERE o.attempt > t.attempt + 1 OR o.attempt < 1 OR o.instance_id <> t.instance_id OR o.job_type <> t.job_type
+        WHERE o.attempt > t.attempt + 1 OR o.attempt < 1 OR o.instance_id <> t.instance_id
+          OR o.job_type <> t.job_type AND (t.migrated IS NULL OR o.attempt > t.attempt)
         UNION ALL
         SELECT o.instance_id, o.id, o.attempt, NULL FROM dispatch_outbox o
         WHERE NOT EXISTS (SELECT FROM instance i WHERE i.id = o.instance_id)""",
@@ -317,6 +318,13 @@ INVARIANTS: Final[dict[str, str]] = {
         UNION ALL
         SELECT s.instance_id, s.name, NULL, s.text, s.number FROM search_attribute s
         WHERE NOT EXISTS (SELECT FROM instance i WHERE i.id = s.instance_id)""",
+    "the newest version of an instance that was migrated is the one that it has, from its start on one is known": """
+        SELECT v.instance_id, v.definition, i.definition FROM (
+          SELECT DISTINCT ON (instance_id) instance_id, definition FROM instance_version
+          ORDER BY instance_id, from_pos DESC) v
+        LEFT JOIN instance i ON i.id = v.instance_id WHERE i.definition IS DISTINCT FROM v.definition
+        UNION ALL
+        SELECT v.instance_id, NULL, NULL FROM instance_version v GROUP BY 1 HAVING min(v.from_pos) > 0""",
     "what was folded is kept": "SELECT id FROM instance WHERE folded_pos > 0 AND overlay IS NULL",
 }
 """Sentence → the query that finds the rows for which it is not true."""

@@ -448,3 +448,13 @@ class RunTree(Answer, frozen=True):
     view: Any = None
     waits_for: str | None = None
     mail: int = 0
+
+
+class MigrationCheck(Answer, frozen=True):
+    """Whether an instance can go on in another version of its definition; if not, every reason."""
+
+    instance_id: str
+    from_version: int
+    to_version: int
+    possible: bool
+    reasons: list[str]

@@ -20,6 +20,7 @@ from penstock.client.grpc.values import int32, json_text, only, struct_text, the
 from penstock.client.model import StartResult
 from penstock.client.operation import (
     CancelInstance,
+    CheckMigration,
     CheckReady,
     CompleteJob,
     CompleteJobs,
@@ -40,6 +41,7 @@ from penstock.client.operation import (
     ListInstances,
     ListMessages,
     ListSignals,
+    MigrateInstance,
     MoveToken,
     Operation,
     ParkJob,
@@ -280,6 +282,6 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
 }
 # Not in the contract's gRPC: kept as names so that a test can hold that every operation is in one list or the other.
 WITHOUT_FORM: tuple[type[Operation[Any]], ...] = (
-    EditVariables, GetAudit, GetJournal, GetTree, ListFailedJobs, ListMessages, ListSignals, MoveToken, RetryInstance,
-    SendMessage, SkipStep, WaitLostJobs,
+    CheckMigration, EditVariables, GetAudit, GetJournal, GetTree, ListFailedJobs, ListMessages, ListSignals,
+    MigrateInstance, MoveToken, RetryInstance, SendMessage, SkipStep, WaitLostJobs,
 )  # fmt: skip

@@ -243,7 +243,9 @@ class Claims(Lane[ClaimItem]):
                     row.business_key,
                 )
             )
-            found = self._cache.find(row.token, row.seq) if row.variables is None else row.variables.encode()
+            found = None if row.variables is None else row.variables.encode()
+            if found is None and row.place == row.seq:  # one that came back may be of another version by now
+                found = self._cache.find(row.token, row.seq)
             if found is not None:
                 known[row.token] = found
             if row.checkpoint is not None:

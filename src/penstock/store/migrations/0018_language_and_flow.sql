@@ -18,6 +18,23 @@ CREATE INDEX search_attribute_number ON search_attribute (name, number, instance
 
 -- For people, with names in place of numbers (docs/support.md). Programs of ours don't read them, but for the archive, whose
 -- lines are their rows: a view would hold what a plan can do with its tables. now() and not penstock_now(), which is volatile: nothing could be pushed down into the views.
+-- Instances that were migrated: which rows of theirs, by position, are of which version. Step numbers belong to a version.
+CREATE TABLE instance_version (
+  instance_id bigint NOT NULL,
+  from_pos    bigint NOT NULL,         -- rows with this position and later ones; 0: those of its start
+  definition  int NOT NULL,
+  renamed     jsonb NOT NULL DEFAULT '{}',  -- ids of steps in the version before, and what they are in this one, where that is another
+  PRIMARY KEY (instance_id, from_pos)
+);
+CREATE FUNCTION definition_at(instance bigint, pos bigint, last int) RETURNS int LANGUAGE sql STABLE PARALLEL SAFE
+  AS $$ SELECT coalesce((SELECT v.definition FROM instance_version v
+    WHERE v.instance_id = instance AND v.from_pos <= pos ORDER BY v.from_pos DESC LIMIT 1), last) $$;
+ALTER TABLE token ADD COLUMN migrated boolean;
+ALTER TABLE bulk_operation ADD COLUMN details jsonb, DROP CONSTRAINT bulk_operation_action_check,
+  ADD CONSTRAINT bulk_operation_action_check CHECK (action IN ('retry', 'cancel', 'signal', 'skip', 'move', 'migrate'));
+
+-- For people, with names in place of numbers (docs/support.md). Programs of ours don't read them: a view would hold what a
+-- plan can do with its tables. now() and not penstock_now(), which is volatile: nothing could be pushed down into the views.
 -- A row is found fast by `number`, of instances also by business key, definition or parent; by anything else it is a walk.
 
 CREATE FUNCTION penstock_number(id text) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE  -- of an instance's id, as REST shows it
@@ -103,7 +120,8 @@ FROM penstock_branches b JOIN definition d ON d.key = b.definition WHERE b.state
 UNION ALL
 SELECT to_hex(h.instance_id), h.instance_id, d.id, d.version, penstock_step_id(d.content, x.step), penstock_kind(x.kind), false,
   x.attempt, x.worker, x.started_at, h.ended_at, h.ended_at - x.started_at, x.reason, x.error_code, x.item, x.output, x.seq, h.pos
-FROM history h JOIN instance i ON i.id = h.instance_id JOIN definition d ON d.key = i.definition CROSS JOIN LATERAL (
+FROM history h JOIN instance i ON i.id = h.instance_id JOIN definition d ON d.key = definition_at(i.id, h.pos, i.definition)
+CROSS JOIN LATERAL (
   SELECT h.seq, h.step, h.kind, h.started_at, h.attempt, h.worker, h.reason, h.error_code, h.item, h.output
   UNION ALL
   SELECT h.pos, h.end_step, 1 /* COMPLETED */, h.ended_at, 0, NULL, NULL, NULL, NULL, NULL WHERE h.end_step IS NOT NULL) x;

@@ -10,4 +10,4 @@ INSERT INTO audit (pos, at, instance_id, step, kind, actor, detail)
 VALUES (nextval('step_seq'), penstock_now(), $1::bigint, $2::smallint, $3::text, $4::text, $5::text)
 
 -- name: audit_of
-SELECT at, kind, step, actor, detail FROM audit WHERE instance_id = $1::bigint ORDER BY pos LIMIT 100000
+SELECT at, kind, step, actor, detail, pos FROM audit WHERE instance_id = $1::bigint ORDER BY pos LIMIT 100000

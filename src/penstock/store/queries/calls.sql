@@ -77,12 +77,12 @@ WITH RECURSIVE tree AS (
   SELECT c.* FROM called c WHERE c.caller = $1::bigint
   UNION ALL
   SELECT c.* FROM tree t CROSS JOIN LATERAL (SELECT * FROM called c WHERE c.caller = t.id OFFSET 0) c)
-SELECT t.id, t.caller, i.definition, p.definition, coalesce(
-    (SELECT k.step FROM token k WHERE k.id = t.token_id AND k.seq = t.seq),
-    (SELECT h.step FROM history h
-     WHERE h.instance_id = t.caller AND h.pos > t.seq AND h.token_id = t.token_id AND h.seq = t.seq ORDER BY h.pos LIMIT 1)),
-  i.status, i.started_at, i.ended_at, EXISTS (SELECT FROM parked w WHERE w.instance_id = t.id)
+SELECT t.id, t.caller, i.definition, CASE WHEN k.step IS NULL AND h.pos IS NOT NULL
+    THEN definition_at(t.caller, h.pos, p.definition) ELSE p.definition END, coalesce(k.step, h.step), i.status, i.started_at, i.ended_at, EXISTS (SELECT FROM parked w WHERE w.instance_id = t.id)
 FROM (SELECT * FROM tree LIMIT $2::int) t
 CROSS JOIN LATERAL (SELECT * FROM instance i WHERE i.id = t.id OFFSET 0) i
 CROSS JOIN LATERAL (SELECT p.definition FROM instance p WHERE p.id = t.caller OFFSET 0) p
+LEFT JOIN LATERAL (SELECT k.step FROM token k WHERE k.id = t.token_id AND k.seq = t.seq) k ON true
+LEFT JOIN LATERAL (SELECT h.step, h.pos FROM history h
+  WHERE h.instance_id = t.caller AND h.pos > t.seq AND h.token_id = t.token_id AND h.seq = t.seq ORDER BY h.pos LIMIT 1) h ON true
 ORDER BY t.seq

@@ -95,7 +95,8 @@ UPDATE token t SET seq = u.seq, step = u.step, state = u.state, job_type = u.job
   arrived = u.arrived, unfolded = u.unfolded, claimed_by = u.claimed_by, claimed_at = u.claimed_at,
   lease_until = u.lease_until, timeout_s = u.timeout_s, queued = u.queued, entry = u.entry,
   waits_for = u.waits_for, item = u.item, held = u.held, priority = u.priority,
-  flow_key = u.flow_key
+  flow_key = u.flow_key,
+  migrated = CASE WHEN t.seq = u.seq THEN t.migrated END
 FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::smallint[], $5::int[], $6::timestamptz[], $7::bigint[],
   $8::int[], $9::int[], $10::smallint[], $11::smallint[], $12::smallint[], $13::smallint[], $14::text[],
   $15::timestamptz[], $16::timestamptz[], $17::float8[], $18::bigint[], $19::bigint[], $20::text[], $21::int[],

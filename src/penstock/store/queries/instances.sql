@@ -232,7 +232,11 @@ FROM token t WHERE (t.id = $1::bigint OR (t.instance_id = $1::bigint AND t.id <>
 ORDER BY 2, 11 NULLS LAST
 
 -- name: definition_of
-SELECT definition, status FROM instance WHERE id = $1::bigint
+-- Of an instance: its definition, status, and of one that was migrated its versions: from which position on which
+-- definition, and the ids of steps that became others then.
+SELECT definition, status, (SELECT json_agg(json_build_array(v.from_pos, v.definition, v.renamed) ORDER BY v.from_pos)::text
+  FROM instance_version v WHERE v.instance_id = i.id)
+FROM instance i WHERE id = $1::bigint
 
 -- name: find_ended
 -- Those of the instances $1 that are not open: ended, or not there.

@@ -59,6 +59,7 @@ moved AS (
     AND (t.state IN (0 /* READY */, 1 /* LOCKED */) AND t.claimed_by = i.worker OR t.state = 5 /* DISPATCHED */)
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
     AND t.held IS NULL AND t.flow_key IS NULL AND (i.output IS NULL OR t.unfolded < 128)
+    AND t.migrated IS NULL  -- the plan may be that of the version before
   RETURNING t.id, t.instance_id, t.seq AS new_seq, t.entered_at, t.lease_until, t.unfolded, t.priority,
     i.seq, i.next_type, i.direct_to, i.worker, i.output,
     old.step, old.state, old.job_type, old.attempt, old.entered_at AS started_at, old.claimed_at, old.place),
@@ -68,7 +69,7 @@ ended AS (
   WHERE i.op = 1 AND t.ctid = old.ctid AND t.seq = i.seq
     AND (t.state IN (0 /* READY */, 1 /* LOCKED */) AND t.claimed_by = i.worker OR t.state = 5 /* DISPATCHED */)
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
-    AND t.held IS NULL AND t.flow_key IS NULL AND NOT t.watched  -- whoever called it is to be told
+    AND t.held IS NULL AND t.flow_key IS NULL AND t.migrated IS NULL AND NOT t.watched  -- whoever called it is to be told
   RETURNING t.id, t.instance_id, t.seq, t.step, t.state, t.job_type, t.priority, t.attempt,
     t.entered_at AS started_at, t.claimed_at, coalesce(t.queued, t.seq) AS place, i.worker, i.output, i.next_step,
     penstock_now() AS ended_at),
@@ -314,7 +315,7 @@ ORDER BY k.n
 
 -- name: failed_jobs
 -- Jobs that failed for good, newest instance first ($1 job type, null: any, $2 limit $3 offset $4 only instances below).
-SELECT h.instance_id, h.token_id, h.seq, h.step, h.ended_at, h.reason, h.worker, i.definition
+SELECT h.instance_id, h.token_id, h.seq, h.step, h.ended_at, h.reason, h.worker, definition_at(i.id, h.pos, i.definition)
 FROM (SELECT e.instance_id FROM abnormal_end e
       WHERE e.job_type IS NOT NULL AND e.instance_id < $4::bigint
         AND ($1::text IS NULL OR e.job_type = (SELECT j.id FROM job_type j WHERE j.name = $1))

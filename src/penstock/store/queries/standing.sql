@@ -23,8 +23,8 @@ SELECT r.token_id, r.index, r.fire_at FROM unnest($1::bigint[], $2::bigint[]) AS
 ORDER BY r.fire_at LIMIT 200
 
 -- name: standing_failure
--- The failure that ended the instance $1, if it is among its last 1,000 rows: (step, attempt, reason, when).
-SELECT h.step, h.attempt, h.reason, h.ended_at FROM (
+-- The failure that ended the instance $1, if it is among its last 1,000 rows: (step, attempt, reason, when, position).
+SELECT h.step, h.attempt, h.reason, h.ended_at, h.pos FROM (
   SELECT h.step, h.kind, h.attempt, h.reason, h.ended_at, h.pos FROM history h
   WHERE h.instance_id = $1::bigint ORDER BY h.pos DESC LIMIT 1000) h
 WHERE h.kind = 2 /* FAILED */ ORDER BY h.pos DESC LIMIT 1

@@ -1,0 +1,160 @@
+"""Whether an instance can go on in another version of its definition, and what changes when it does. Pure.
+
+Each token stays where it is: on the step of the same id, or of the one that is named for it. What can't be kept is a
+reason not to: all of them are told at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from penstock.core.definition import Boundary, Definition, Step, StepType
+from penstock.core.effect import Timer
+from penstock.core.state import JOB_STATES, Token, TokenState
+from penstock.errors import Conflict
+
+REASONS_MAX: Final = 20
+_HELD: Final = (TokenState.LOCKED, TokenState.DISPATCHED)
+
+
+class CantMigrate(Conflict):
+    """Why an instance can't go on in the version."""
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        self.reasons = list(reasons[:REASONS_MAX])
+        super().__init__("; ".join(self.reasons))
+
+
+class Migration(NamedTuple):
+    """What changes. ``timers``: all boundary timers as they are then. ``retyped``: tokens whose waiting job has another
+    type; it goes behind those of that type."""
+
+    steps: Mapping[int, int]
+    """By token."""
+    signals: Mapping[int, int]
+    """By the step that kept signals are for: the step that they are for then."""
+    timers: Sequence[Timer]
+    retyped: Collection[int]
+
+
+def plan_migration(
+    old: Definition,
+    new: Definition,
+    renamed: Mapping[str, str],
+    tokens: Sequence[Token],
+    armed: Sequence[Timer],
+    signals: Collection[int],
+    now: datetime,
+) -> Migration:
+    """``renamed``: ids of steps in ``old`` and what they are in ``new``, where that is another one. ``tokens``: of
+    an open instance, or what a failure closed. ``armed``: their timers; ``signals``: for which steps some are kept.
+    Raises CantMigrate."""
+    plan = _Plan(old, new, renamed, {token.id: token for token in tokens})
+    steps = {token.id: plan.place(token) for token in tokens}
+    kept = {step: plan.step(step, "signals are kept for") for step in sorted(signals)}
+    found = {id: step.index for id, step in steps.items() if step is not None}
+    if not plan.reasons:
+        for token in tokens:
+            plan.check_block(token, found)
+    if plan.reasons:
+        raise CantMigrate(list(dict.fromkeys(plan.reasons)))
+    timers = [
+        timer
+        for token in tokens
+        if token.is_open
+        for timer in plan.timers(token, new.steps[found[token.id]], armed, now)
+    ]
+    retyped = {token.id for token in tokens if plan.is_retyped(token, new.steps[found[token.id]])}
+    moved = {step: after.index for step, after in kept.items() if after is not None}
+    return Migration(found, moved, timers, retyped)
+
+
+class _Plan:
+    def __init__(
+        self, old: Definition, new: Definition, renamed: Mapping[str, str], tokens: Mapping[int, Token]
+    ) -> None:
+        self._old = old
+        self._new = new
+        self._renamed = renamed
+        self._tokens = tokens
+        self.reasons: list[str] = []
+
+    def step(self, index: int, what: str) -> Step | None:
+        """What a step of the old version is in the new one."""
+        before = self._old.steps[index]
+        name = self._renamed.get(before.id, before.id)
+        after = self._new.step(name)
+        if after is None:
+            self.reasons.append(f"{what} step '{before.id}': the version has no '{name}'; say which step it becomes")
+        elif after.type is not before.type:
+            change = f"is a {before.type.value}, and '{after.id}' is a {after.type.value} in the version"
+            self.reasons.append(f"{what} step '{before.id}', which {change}")
+            return None
+        return after
+
+    def place(self, token: Token) -> Step | None:
+        """Where a token stands then."""
+        if token.state is TokenState.ENDED:  # nobody reads where it ended
+            return self._new.steps[0]
+        before, after = self._old.steps[token.step], self.step(token.step, "it stands on")
+        if after is None:
+            return None
+        if token.state in _HELD and after.job_type != before.job_type:
+            self.reasons.append(
+                f"step '{before.id}' is under way as a job of type '{before.job_type}', which would be "
+                f"'{after.job_type}': wait for its end, or end its lease"
+            )
+        if token.state is TokenState.CALLED and before.callee and after.callee:
+            called, calls = before.callee.definition_id, after.callee.definition_id
+            if called != calls:
+                self.reasons.append(f"step '{before.id}' has called '{called}', and would call '{calls}'")
+        return after
+
+    def is_retyped(self, token: Token, after: Step) -> bool:
+        before = self._old.steps[token.step]
+        return token.state in JOB_STATES and before.job_type != after.job_type
+
+    def check_block(self, token: Token, steps: Mapping[int, int]) -> None:
+        """A branch has to be in its gateway's block still, and what is none in no block."""
+        if token.state is TokenState.ENDED:
+            return
+        step = self._new.steps[steps[token.id]]
+        if token.parent_id is None:
+            around = [] if token.side or step.type is StepType.PARALLEL_GATEWAY else self._new.blocks.around(step.index)
+            if around:
+                name = self._new.steps[around[0]].id
+                self.reasons.append(
+                    f"step '{step.id}' is inside the block of gateway '{name}' in the version, and it came there "
+                    "otherwise: its join would never end"
+                )
+            return
+        gateway = self._new.steps[steps[token.parent_id]]
+        if gateway.type is not StepType.PARALLEL_GATEWAY:
+            return
+        inside = self._new.is_inside(gateway.index, step.index) or step.index == gateway.join
+        if not inside and step.type is not StepType.END:
+            self.reasons.append(f"step '{step.id}' is outside of the block of gateway '{gateway.id}' in the version")
+
+    def timers(self, token: Token, after: Step, armed: Sequence[Timer], now: datetime) -> Iterator[Timer]:
+        """Its boundary timers. One that was there goes on from the entry of the step, one that has fired does not come
+        back, a new one begins now."""
+        own = {timer.index: timer.fire_at for timer in armed if (timer.token_id, timer.seq) == (token.id, token.seq)}
+        left = self._old.steps[token.step].timers
+        for index, event in after.timers:
+            known = next((each for each in left if self._is_same(each[1], event)), None)
+            if known is None:
+                yield Timer(now + timedelta(seconds=event.seconds), token.id, token.seq, index)
+                continue
+            left.remove(known)
+            if known[0] in own:
+                fire_at = own[known[0]]
+                if known[1].seconds != event.seconds:
+                    fire_at = token.entered_at + timedelta(seconds=event.seconds)
+                yield Timer(fire_at, token.id, token.seq, index)
+
+    def _is_same(self, before: Boundary, after: Boundary) -> bool:
+        target = self._old.steps[before.target].id
+        same = self._renamed.get(target, target) == self._new.steps[after.target].id
+        return same and before.interrupting == after.interrupting

@@ -1,0 +1,159 @@
+"""Instances go on in another version of their definition: checked, tried without effect, and done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from penstock.core.definition import DefinitionLimits
+from penstock.core.migration import CantMigrate, plan_migration
+from penstock.engine import ids
+from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.lanes.full_path import FullPath
+from penstock.engine.lanes.migrate import MigrateCommand, check_target
+from penstock.engine.polls import Polls
+from penstock.engine.repair import check_note
+from penstock.engine.timers import Timers
+from penstock.errors import BadRequest, Conflict, NotFound
+from penstock.settings import Settings
+from penstock.store import engines as engine_store
+from penstock.store import migration as store
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database
+from penstock.wire.model import MigrationCheck
+
+MIGRATION_VERSION: Final = 18
+"""Of the schema: engines before would go on with what they remember of the version before."""
+RENAMED_MAX: Final = 10_000
+
+
+class MigrationRequest(msgspec.Struct, rename="camel", kw_only=True):
+    """``version``: which one, 0 for the latest. ``steps``: ids of steps that have another one there."""
+
+    version: int = 0
+    steps: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    note: str | None = None
+    dry_run: bool = False
+
+
+class Migrations:
+    """The operations on versions of instances."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        definitions: Definitions,
+        full_path: FullPath,
+        polls: Polls,
+        timers: Timers,
+    ) -> None:
+        self._database = database
+        self._settings = settings
+        self._definitions = definitions
+        self._full_path = full_path
+        self._polls = polls
+        self._timers = timers
+
+    async def check(self, id: str, request: MigrationRequest) -> MigrationCheck:
+        """What `migrate` would say; nothing is changed. Raises NotFound, BadRequest."""
+        number = ids.read_instance(id)
+        async with self._database.connection() as connection:
+            target = await self._target(connection, number, request.version)
+            check_steps(target, request.steps)
+            [found] = await self.check_many(connection, [number], target, request.steps)
+        return found
+
+    async def migrate(self, id: str, request: MigrationRequest) -> None:
+        """Let an open or FAILED instance go on in another version of its definition, on the steps on which it stands.
+
+        Raises NotFound, BadRequest, and Conflict with every reason why it can't.
+        """
+        number = ids.read_instance(id)
+        note = check_note(request.note)
+        async with self._database.connection() as connection:
+            await engine_store.require_version(connection, MIGRATION_VERSION)
+            target = await self._target(connection, number, request.version)
+        check_steps(target, request.steps)
+        await self.migrate_one(number, target, request.steps, note)
+
+    async def migrate_one(
+        self, instance: int, target: LoadedDefinition, renamed: Mapping[str, str], note: str | None
+    ) -> None:
+        """As `migrate`, into a version that was found."""
+        command = MigrateCommand(
+            instance,
+            target,
+            renamed,
+            note=note,
+            audit=self._settings.audit_log_enabled,
+            to_outbox=self._settings.through_kafka,
+            changed=self._note_changed,
+        )
+        await self._full_path.submit(command)
+
+    async def check_many(
+        self, connection: TrioConnection, instances: Sequence[int], target: LoadedDefinition, renamed: Mapping[str, str]
+    ) -> list[MigrationCheck]:
+        """Each of the instances that are there, as it stands now."""
+        checks: list[MigrationCheck] = []
+        for seen in await store.look(connection, instances):
+            loaded = await self._definitions.by_key(connection, seen.definition)
+            try:
+                check_target(seen.status, loaded, target)
+                if seen.tokens is None:
+                    raise Conflict("the failure left nothing that could be retried")
+                plan_migration(
+                    loaded.definition,
+                    target.definition,
+                    renamed,
+                    seen.tokens,
+                    seen.timers,
+                    seen.signals,
+                    target.uploaded_at,
+                )
+                reasons: list[str] = []
+            except CantMigrate as error:
+                reasons = error.reasons
+            except Conflict as error:
+                reasons = [error.reason]
+            checks.append(
+                MigrationCheck(
+                    instance_id=ids.show_instance(seen.id),
+                    from_version=loaded.version,
+                    to_version=target.version,
+                    possible=not reasons,
+                    reasons=reasons,
+                )
+            )
+        return checks
+
+    async def _target(self, connection: TrioConnection, instance: int, version: int) -> LoadedDefinition:
+        found = await store.look(connection, [instance])
+        if not found:
+            raise NotFound(f"instance '{ids.show_instance(instance)}' is unknown")
+        loaded = await self._definitions.by_key(connection, found[0].definition)
+        target = await self._definitions.find(connection, loaded.definition.id, version)
+        if target is None:
+            raise Definitions.unknown(loaded.definition.id, version)
+        return target
+
+    def _note_changed(self, queued: set[str], armed: Sequence[datetime], now: datetime) -> None:
+        for job_type in queued:
+            self._polls.queued(job_type)
+        if armed:
+            self._timers.note_armed(min(armed), now)
+
+
+def check_steps(target: LoadedDefinition, renamed: Mapping[str, str]) -> None:
+    """Raises BadRequest for what is no step of the version."""
+    if len(renamed) > RENAMED_MAX:
+        raise BadRequest(f"steps: more than {RENAMED_MAX:,}")
+    longest = DefinitionLimits().id_max_chars
+    for before, after in renamed.items():
+        if len(before) > longest or target.definition.step(after) is None:
+            about = f"'{target.definition.id}' version {target.version}"
+            raise BadRequest(f"steps: '{before[:longest]}' becomes '{after[:longest]}', which is no step of {about}")

@@ -1,0 +1,56 @@
+"""With which version of its definition each row of an instance is read: of a migrated one it is not always the last.
+
+What is open, and has no position yet, is of the version that the instance has now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from penstock.core.definition import Step
+from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.store.connection import TrioConnection
+from penstock.store.instances import DefinitionOf
+
+
+class _Version(NamedTuple):
+    from_position: int
+    loaded: LoadedDefinition
+    renamed: Mapping[str, str]
+
+
+class Versions:
+    """The versions of one instance. ``current``: the one that it has now."""
+
+    def __init__(self, current: LoadedDefinition, known: Sequence[_Version] = ()) -> None:
+        self.current = current
+        self._known = known
+
+    def step(self, index: int, position: int | None) -> Step:
+        """The step of a row at a position; None: of what is open."""
+        at = None if position is None else self._at(position)
+        return (self.current if at is None else self._known[at].loaded).definition.steps[index]
+
+    def became(self, index: int, position: int | None) -> int | None:
+        """The same step's number in the current version; None where that has none."""
+        at = None if position is None else self._at(position)
+        if at is None:
+            return index
+        name = self._known[at].loaded.definition.steps[index].id
+        for later in self._known[at + 1 :]:
+            name = later.renamed.get(name, name)
+        step = self.current.definition.step(name)
+        return None if step is None else step.index
+
+    def _at(self, position: int) -> int | None:
+        return next((i for i in reversed(range(len(self._known))) if self._known[i].from_position <= position), None)
+
+
+async def versions_of(connection: TrioConnection, definitions: Definitions, found: DefinitionOf) -> Versions:
+    """The versions of an instance, whose definitions may have to be loaded."""
+    known = [
+        _Version(position, await definitions.by_key(connection, key), renamed)
+        for position, key, renamed in found.versions
+    ]
+    return Versions(await definitions.by_key(connection, found.key), known)

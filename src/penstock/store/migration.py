@@ -1,0 +1,160 @@
+"""Instances that go on in another version: what is read of them, and what is written. `core.migration` decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from penstock.core.effect import Timer
+from penstock.core.state import InstanceStatus, Token
+from penstock.store import arrays
+from penstock.store.connection import TrioConnection
+from penstock.store.full_path import token_of
+from penstock.store.instances import one_snapshot
+from penstock.store.statements import SQL, Statement
+
+
+class Seen(NamedTuple):
+    """An instance as it stands, or as its failure left it. Without a lock."""
+
+    id: int
+    status: InstanceStatus
+    definition: int
+    tokens: Sequence[Token] | None
+    """None: its failure left none."""
+    timers: Sequence[Timer]
+    signals: Sequence[int]
+
+
+class MovedToken(NamedTuple):
+    """A token and what its step is in the new version."""
+
+    token: Token
+    step: int
+    job_type: int | None
+    timeout_s: float | None
+
+
+async def look(connection: TrioConnection, instances: Sequence[int]) -> list[Seen]:
+    """What `core.migration` is to decide on; instances that are not there are left out."""
+    ids = arrays.ints(instances)
+    async with one_snapshot(connection):
+        found, token_rows, failures, signals = cast(
+            Any,
+            await connection.roundtrip(
+                [
+                    (SQL["read_instances"], (ids,)),
+                    (SQL["read_tokens"], (ids,)),
+                    (SQL["failures_of"], (ids,)),
+                    (SQL["signal_steps"], (ids,)),
+                ]
+            ),
+        )
+        tokens: dict[int, list[Token]] = {}
+        for token in map(token_of, token_rows):
+            tokens.setdefault(token.instance_id, []).append(token)
+        timers = await timers_of(connection, [token for each in tokens.values() for token in each])
+    failed = {id: None if snapshot is None else _tokens(snapshot) for id, snapshot, _ in failures}
+    kept: dict[int, list[int]] = {}
+    for id, step in signals:
+        kept.setdefault(id, []).append(step)
+    return [
+        Seen(
+            id,
+            InstanceStatus(status),
+            definition,
+            failed.get(id) if status == InstanceStatus.FAILED else tokens.get(id, []),
+            timers,
+            kept.get(id, []),
+        )
+        for id, definition, status, *_ in found
+    ]
+
+
+async def timers_of(connection: TrioConnection, tokens: Iterable[Token]) -> list[Timer]:
+    """The boundary timers of tokens."""
+    ids = arrays.ints(token.id for token in tokens)
+    return [Timer(*cast(Any, row)) for row in await connection.fetch(SQL["boundary_timers"], (ids,))]
+
+
+async def signal_steps(connection: TrioConnection, instance: int) -> list[int]:
+    """For which steps of an instance signals are kept."""
+    rows = await connection.fetch(SQL["signal_steps"], (arrays.ints([instance]),))
+    return [cast(int, row[1]) for row in rows]
+
+
+def _tokens(snapshot: str) -> list[Token]:
+    return msgspec.json.decode(snapshot, type=list[Token])
+
+
+def move_tokens(moved: Sequence[MovedToken]) -> list[Statement]:
+    """The steps of all tokens of an open instance."""
+    ints = arrays.ints
+    columns = (
+        ints(each.token.id for each in moved),
+        ints(each.step for each in moved),
+        ints(each.job_type for each in moved),
+        arrays.floats([each.timeout_s for each in moved]),
+    )
+    return [(SQL["migrate_tokens"], columns)]
+
+
+def requeue(waiting: Sequence[tuple[Token, int]], retyped: Mapping[int, int], *, to_outbox: bool) -> list[Statement]:
+    """Jobs that wait, with the types under which they did; ``retyped``: those of another type now, with that."""
+    ints = arrays.ints
+    if to_outbox:
+        changed = [token for token, _ in waiting if token.id in retyped]
+        if not changed:
+            return []
+        rows = [(t.instance_id, t.id, t.seq, t.attempt + 2, retyped[t.id]) for t in changed]
+        return [
+            (SQL["outdate_dispatch"], (ints(token.id for token in changed),)),
+            (SQL["insert_outbox"], tuple(ints(column) for column in zip(*rows, strict=True))),
+        ]
+    if not waiting:
+        return []
+    gone = sorted((job_type, token.priority, token.place) for token, job_type in waiting)
+    ids = [token.id for token, _ in waiting]
+    return [
+        (SQL["delete_ready"], tuple(ints(column) for column in zip(*gone, strict=True))),
+        (SQL["requeue_migrated"], (ints(ids), arrays.bools([id in retyped for id in ids]))),
+    ]
+
+
+def replace_timers(instance: int, tokens: Iterable[Token], timers: Sequence[Timer]) -> list[Statement]:
+    """All boundary timers of the tokens."""
+    ints = arrays.ints
+    writes: list[Statement] = [(SQL["delete_boundary_timers"], (ints(token.id for token in tokens),))]
+    if timers:
+        keys = [(timer.token_id, timer.seq, instance, timer.index) for timer in timers]
+        columns = (ints(column) for column in zip(*keys, strict=True))
+        writes.append((SQL["insert_timers"], (arrays.times([timer.fire_at for timer in timers]), *columns)))
+    return writes
+
+
+def move_tasks(tasks: Sequence[tuple[int, int, int, int]], definition: int) -> list[Statement]:
+    """User tasks in the inbox: for whom it was, seq, for whom it is, step."""
+    if not tasks:
+        return []
+    columns = tuple(arrays.ints(column) for column in zip(*tasks, strict=True))
+    return [(SQL["migrate_tasks"], (*columns, definition))]
+
+
+def move_failure(instance: int, definition: int, step: str | None, tokens: Sequence[Token]) -> Statement:
+    """What a failure closed."""
+    return SQL["migrate_failure"], (instance, definition, step, msgspec.json.encode(list(tokens)).decode())
+
+
+def note(
+    instance: int, before: int, definition: int, renamed: Mapping[str, str], signals: Mapping[int, int]
+) -> list[Statement]:
+    """Which version it has, and had; and for which steps its kept ``signals`` are."""
+    writes: list[Statement] = [
+        (SQL["migrate_instance"], (instance, definition)),
+        (SQL["note_version"], (instance, before, definition, msgspec.json.encode(dict(renamed)).decode())),
+    ]
+    if signals:
+        writes.append((SQL["migrate_signals"], (instance, arrays.ints(signals), arrays.ints(signals.values()))))
+    return writes
