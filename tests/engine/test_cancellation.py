@@ -408,7 +408,8 @@ SELECT i.status, i.definition, t.state, t.step, t.failures, t.attempt, n.checkpo
   (SELECT count(*) FROM signal_id s WHERE s.instance_id = i.id),
   (SELECT kept FROM instance_key k WHERE k.instance_id = i.id), t.mail,
   (SELECT count(*) FROM journal j WHERE j.instance_id = i.id), t.migrated,
-  (SELECT count(*) FROM instance_version v WHERE v.instance_id = i.id), (SELECT count(*) FROM parked p WHERE p.token_id = t.id)
+  (SELECT count(*) FROM instance_version v WHERE v.instance_id = i.id),
+  (SELECT count(*) FROM parked p WHERE p.token_id = t.id)
 FROM instance i LEFT JOIN token t ON t.instance_id = i.id LEFT JOIN ready r ON r.token_id = t.id
 LEFT JOIN job_note n ON n.token_id = t.id WHERE i.business_key = %s ORDER BY i.id, t.id
 """

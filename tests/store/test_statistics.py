@@ -31,7 +31,7 @@ TABLES = {
     "idempotency": "instance_id", "abnormal_end": "instance_id", "job_note": "token_id", "dispatch_outbox": "id",
     "buffered_signal": "id", "parked": "token_id", "instance_key": "instance_id", "journal_other": "instance_id",
     "signal_id": "instance_id", "open_task": "seq", "variables_edit": "pos", "message": "id",
-    "subscription": "token_id", "message_id": "message",
+    "subscription": "token_id", "message_id": "message", "search_attribute": "instance_id",
 }  # fmt: skip
 """With a column that tells their rows apart."""
 
@@ -49,8 +49,8 @@ HOT = (
     "lock_addresses", "closing_waits", "open_waits", "kept_messages", "unsubscribe", "give_messages", "take_messages",
     "drop_messages", "message_for", "find_message_ids", "note_receivers", "receivers_of", "messages_there",
     "purge_messages", "purge_message_ids",
-    "migrate_tokens", "requeue_migrated", "outdate_dispatch", "boundary_timers", "delete_boundary_timers", "migrate_tasks",
-    "signal_steps", "migrate_signals",
+    "migrate_tokens", "requeue_migrated", "outdate_dispatch", "boundary_timers", "delete_boundary_timers",
+    "migrate_tasks", "signal_steps", "migrate_signals",
     "due_timers", "find_idempotency", "answer_idempotency", "take_outbox", "delete_published",
 )  # fmt: skip
 LOOSE = b"SET enable_hashjoin = on; SET enable_mergejoin = on; SET enable_memoize = on"

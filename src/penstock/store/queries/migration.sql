@@ -41,7 +41,8 @@ WHERE t.ctid = old.ctid
 -- User tasks ($1 for whom they were $2 seq) as they stand in the inbox: $3 for whom $4 step $5 definition.
 UPDATE open_task o SET job_type = u.job_type, step = u.step, definition = $5::int
 FROM unnest($1::int[], $2::bigint[], $3::int[], $4::smallint[]) AS u(old_type, seq, job_type, step)
-WHERE o.job_type = u.old_type AND o.seq = u.seq
+CROSS JOIN LATERAL (SELECT p.ctid FROM open_task p WHERE p.job_type = u.old_type AND p.seq = u.seq OFFSET 0) old
+WHERE o.ctid = old.ctid
 
 -- name: signal_steps
 -- For which steps of the instances $1 signals are kept.
