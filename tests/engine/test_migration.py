@@ -14,6 +14,7 @@ from penstock.settings import DispatchMode
 from penstock.testing.definitions import Json, definition, end, timer
 from penstock.testing.invariants import find_broken
 from penstock.wire.model import Park
+from penstock.wire.queue import QueuePolicy
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, completion, number
 from tests.shapes import call, choose, gateway, joining, task, user, wait
@@ -372,3 +373,58 @@ async def test_in_kafka_mode_the_job_has_another_topic(make_driver: MakeDriver) 
 def test_a_request_has_a_version_and_steps() -> None:
     read = msgspec.json.decode(b'{"version": 3, "steps": {"a": "b"}, "dryRun": true}', type=MigrationRequest)
     assert (read.version, read.steps, read.dry_run, read.note) == (3, {"a": "b"}, True, None)
+
+
+@pytest.mark.parametrize("flow_key", [None, "gold"])
+async def test_jobs_that_wait_for_turns_wait_on(driver: Driver, flow_key: str | None) -> None:
+    """In the queue with keys under the type of before, and of the new one, which is in no queue."""
+    await driver.engine.queues.put("turns", QueuePolicy(["one"], concurrency=1))
+    await driver.upload(line("one", "two"))
+    first, second = [(await driver.start("line", flow_key=flow_key)).id for _ in range(2)]
+    [held] = await driver.poll("one")
+    await driver.upload(line("zero", "one", "three"))
+    await migrate(driver, first)
+    await migrate(driver, second)
+    assert await driver.poll("one") == []
+    await driver.complete(held)
+    [job] = await driver.poll("one")
+    assert {held.instance_id, job.instance_id} == {first, second}
+    await driver.upload(definition({**task("one"), "jobType": "uno"}, end(), id="line"))
+    assert "is under way as a job of type 'one'" in (await reasons(driver, job.instance_id))[0]
+    third = (await driver.start("line", flow_key=flow_key, definition_version=1)).id
+    await migrate(driver, third)
+    assert [job.instance_id for job in await driver.poll("uno", "one")] == [third]
+    assert find_broken(driver.dsn) == []
+
+
+async def test_items_of_a_list_go_on(driver: Driver) -> None:
+    each = {"items": "${lines}", "as": "line", "parallel": 1, "collect": "${result.n}", "into": "sums"}
+    old = definition(task("count", forEach=each), end(), id="items")
+    instance = await driver.run(old, {"lines": [1, 2]})
+    await driver.upload(definition(task("zero", "sum"), task("sum", forEach=each), end(), id="items"))
+    assert await reasons(driver, instance, steps={"count": "zero"}) == [
+        "step 'count' is a forEach in one of the versions, and is none in the other"
+    ]
+    await migrate(driver, instance, steps={"count": "sum"})
+    for n in (7, 8):
+        await driver.complete(await driver.one("sum"), {"n": n})
+    assert (await driver.status(instance), (await driver.variables(instance))["sums"]) == ("COMPLETED", [7, 8])
+    assert find_broken(driver.dsn) == []
+
+
+async def test_a_wait_for_a_message_keeps_its_name(driver: Driver) -> None:
+    def waiting(name: str, *before: Json) -> Json:
+        message = {"name": name, "correlationKey": "${order}"}
+        return definition(*before, wait("paid", message=message), end(), id="message")
+
+    instance = await driver.run(waiting("paid"), {"order": 7})
+    await driver.upload(waiting("settled"))
+    assert await reasons(driver, instance) == [
+        "step 'paid' waits for the message 'paid', and would wait for the message 'settled'"
+    ]
+    await driver.upload(waiting("paid", task("zero", "paid")))
+    await migrate(driver, instance)
+    await driver.publish("paid", "7", {"sum": 3})
+    await driver.due()
+    assert await driver.status(instance) == "COMPLETED"
+    assert find_broken(driver.dsn) == []

@@ -619,6 +619,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/messages": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List messages that nobody has received yet, oldest first (addition) */
+        get: operations["listMessages"];
+        put?: never;
+        /**
+         * Publish a message to whoever waits for it (addition)
+         * @description It goes to the `WAIT` that waits longest for its name and key, or with `deliver` `ALL` to all that wait now. What nobody waits for is kept for `ttl`. A second one with the same `messageId` is answered as the first.
+         */
+        post: operations["publishMessage"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/healthz": {
         parameters: {
             query?: never;
@@ -1050,7 +1071,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List engines, those gone within a day, too (addition) */
+        /**
+         * List engines, those gone within a day, too (addition)
+         * @description With what they say of themselves, and what of the database is of interest.
+         */
         get: operations["listEngines"];
         put?: never;
         post?: never;
@@ -1077,6 +1101,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/definitions/{id}/counts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Count the instances of versions by status (addition)
+         * @description Newest version first, at most 20. Exact for a version with up to 10,000 instances, else from a sample, with `totalIsEstimate`.
+         */
+        get: operations["countVersions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/definitions/{id}/tokens": {
         parameters: {
             query?: never;
@@ -1089,6 +1133,26 @@ export interface paths {
          * @description As of the last minute; with more than 500,000 open branches estimated.
          */
         get: operations["listTokens"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/definitions/{id}/variables": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List variables that instances of a definition have (addition)
+         * @description By name, with their JSON types, of the newest 100 instances of any version.
+         */
+        get: operations["listVariables"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1168,6 +1232,85 @@ export interface paths {
         get: operations["listJobTypes"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/queues": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List queues, policies for job types, by name (addition) */
+        get: operations["listQueues"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/queues/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Read a queue, and how it stands (addition) */
+        get: operations["getQueue"];
+        /**
+         * Limit the jobs of some types (addition)
+         * @description From the next claim on, in all engines. 409: a job type is in another queue, or an older engine lives.
+         */
+        put: operations["putQueue"];
+        post?: never;
+        /**
+         * Forget a queue (addition)
+         * @description Its jobs are free at once.
+         */
+        delete: operations["deleteQueue"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/queues/{id}/pause": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Let no job of a queue begin (addition)
+         * @description What runs goes on.
+         */
+        post: operations["pauseQueue"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/queues/{id}/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Let the jobs of a queue begin again (addition) */
+        post: operations["resumeQueue"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1466,13 +1609,13 @@ export interface components {
         };
         /**
          * Changes
-         * @description What has changed. `tag` is the `since` of the next call; `newer`: instances were started. `overview` is
-         *         there when it was asked for and is another one than before.
+         * @description What has changed. `tag` is the `since` of the next call; `newer`: so many instances were started,
+         *         counted to 100. `overview` is there when it was asked for and is another one than before.
          */
         Changes: {
             tag: string;
             changed: string[];
-            newer?: boolean;
+            newer?: number;
             overview?: components["schemas"]["OverviewView"];
         };
         /**
@@ -1505,6 +1648,18 @@ export interface components {
             variables?: {
                 [key: string]: unknown;
             };
+        };
+        /**
+         * DatabaseView
+         * @description The database. `history_since`: where its oldest partition of history begins; `oldest_instance` is what keeps
+         *         the partition of its time.
+         */
+        DatabaseView: {
+            version: string;
+            bytes: number;
+            partitions: number;
+            historySince?: string;
+            oldestInstance?: string;
         };
         /** @description A workflow. Unknown fields are refused. The first step is where it begins. */
         Definition: {
@@ -1585,6 +1740,14 @@ export interface components {
             stepId?: string;
         };
         /**
+         * Durations
+         * @description Seconds from start to completion, of those that completed; estimated within steps of about the double.
+         */
+        Durations: {
+            p50?: number;
+            p99?: number;
+        };
+        /**
          * Edge
          * @description A way from one step to another, and how often it was taken.
          */
@@ -1594,8 +1757,32 @@ export interface components {
             times: number;
         };
         /**
+         * EngineList
+         * @description All engines by number, and what they share.
+         */
+        EngineList: {
+            items: components["schemas"]["EngineView"][];
+            database: components["schemas"]["DatabaseView"];
+        };
+        /**
+         * EngineReport
+         * @description What an engine says of itself: connections to the database, of clients, parked polls, jobs under its leases;
+         *         transactions and their items since it said so before; how late its loop was within a minute.
+         */
+        EngineReport: {
+            version: string;
+            since: string;
+            databaseConnections: number;
+            clientConnections: number;
+            parkedPolls: number;
+            leasedJobs: number;
+            batchesPerSecond: number;
+            itemsPerBatch: number;
+            loopLagSeconds: number;
+        };
+        /**
          * EngineView
-         * @description An engine that lives, or did within a day.
+         * @description An engine that lives, or did within a day. `report`: what it said of itself within five seconds.
          */
         EngineView: {
             number: number;
@@ -1603,6 +1790,7 @@ export interface components {
             mode: string;
             schemaVersion: number;
             alive: boolean;
+            report?: components["schemas"]["EngineReport"];
         };
         /**
          * ErrorObject
@@ -2015,6 +2203,39 @@ export interface components {
             next?: string;
         };
         /**
+         * KeptMessage
+         * @description A message that nobody has received yet. `taken`: it is on its way to a wait.
+         */
+        KeptMessage: {
+            id: string;
+            name: string;
+            correlationKey: string;
+            /** Format: date-time */
+            publishedAt: string;
+            /** Format: date-time */
+            expiresAt: string;
+            sizeBytes: number;
+            taken: boolean;
+            messageId?: string;
+        };
+        /**
+         * KeptMessagePage
+         * @description Some items of a list.
+         *
+         *         Asked for by number it says `total`, how many there are on all pages: exact, unless `total_is_estimate`. Asked
+         *         for by `limit` and `cursor` it says `next`, the cursor of what comes after its items, none at the end of the
+         *         list; before the end it may have fewer items than asked for, or none.
+         */
+        KeptMessagePage: {
+            items: components["schemas"]["KeptMessage"][];
+            page?: number;
+            pageSize?: number;
+            total?: number;
+            /** @description Beyond 10,000 (addition). */
+            totalIsEstimate?: boolean;
+            next?: string;
+        };
+        /**
          * KeptSignal
          * @description A signal that came before its wait was open and is kept for it.
          */
@@ -2067,6 +2288,14 @@ export interface components {
             payload?: unknown;
         };
         /**
+         * MessageReceiver
+         * @description A wait that has received a message.
+         */
+        MessageReceiver: {
+            instanceId?: string;
+            stepId?: string;
+        };
+        /**
          * MigrationCheck
          * @description Whether an instance can go on in another version of its definition; if not, every reason.
          */
@@ -2099,7 +2328,7 @@ export interface components {
         };
         /**
          * OpenJobView
-         * @description An open job: `since` when it waits, is under way, or backs off.
+         * @description An open job: `since` when it waits, is under way, or backs off. `progress`: what its worker told last.
          */
         OpenJobView: {
             id: string;
@@ -2116,6 +2345,8 @@ export interface components {
             leaseUntil?: string;
             /** Format: date-time */
             retryAt?: string;
+            /** @description JSON, shown per open step of the instance (addition). */
+            progress?: unknown;
         };
         /**
          * OpenJobViewPage
@@ -2136,7 +2367,7 @@ export interface components {
         };
         /**
          * OpenStep
-         * @description An open execution, with the name of the token's state.
+         * @description An open execution, with the name of the token's state. `progress`: what its worker told last.
          */
         OpenStep: {
             id: string;
@@ -2151,6 +2382,8 @@ export interface components {
             leaseUntil?: string;
             /** Format: date-time */
             retryAt?: string;
+            /** @description JSON, shown per open step of the instance (addition). */
+            progress?: unknown;
         };
         /**
          * OpenTimer
@@ -2170,10 +2403,11 @@ export interface components {
         OverviewView: {
             /** Format: date-time */
             at: string;
-            started: components["schemas"]["Rate"];
-            completed: components["schemas"]["Rate"];
-            failed: components["schemas"]["Rate"];
-            cancelled: components["schemas"]["Rate"];
+            started: components["schemas"]["penstock.engine.overview.Rate"];
+            completed: components["schemas"]["penstock.engine.overview.Rate"];
+            failed: components["schemas"]["penstock.engine.overview.Rate"];
+            cancelled: components["schemas"]["penstock.engine.overview.Rate"];
+            durations: components["schemas"]["Durations"];
             open: components["schemas"]["OpenCount"];
             series: components["schemas"]["Series"];
             queues: components["schemas"]["QueueRow"][];
@@ -2219,23 +2453,101 @@ export interface components {
             reason: string;
         };
         /**
+         * PublishBody
+         * @description A message to whoever waits for its name with its key.
+         */
+        PublishBody: {
+            name: string;
+            correlationKey: string;
+            variables?: {
+                [key: string]: unknown;
+            };
+            ttl?: string;
+            messageId?: string;
+            deliver?: string;
+        };
+        /**
+         * PublishedMessage
+         * @description What became of a message. `kept`: it is here, for a wait that is still to come or has not received it yet.
+         */
+        PublishedMessage: {
+            delivered?: components["schemas"]["MessageReceiver"][];
+            kept?: boolean;
+        };
+        /**
+         * Queue
+         * @description A queue and its policy. Of one that was asked for by name also how it stands: `running` attempts, where their
+         *         number is limited, `waiting` jobs to 100,000, for how many seconds the first in line waits, and the flow keys with
+         *         most under way or first in line.
+         */
+        Queue: {
+            name: string;
+            policy: components["schemas"]["QueuePolicy"];
+            running?: number;
+            waiting?: number;
+            oldestSeconds?: number;
+            keys?: components["schemas"]["QueueKey"][];
+        };
+        /**
+         * QueueKey
+         * @description A flow key of a queue: how many of its attempts are under way, where that is limited, and how many jobs wait, to
+         *         1,000.
+         */
+        QueueKey: {
+            flowKey: string;
+            running: number;
+            waiting: number;
+        };
+        /**
+         * QueuePage
+         * @description Some items of a list.
+         *
+         *         Asked for by number it says `total`, how many there are on all pages: exact, unless `total_is_estimate`. Asked
+         *         for by `limit` and `cursor` it says `next`, the cursor of what comes after its items, none at the end of the
+         *         list; before the end it may have fewer items than asked for, or none.
+         */
+        QueuePage: {
+            items: components["schemas"]["Queue"][];
+            page?: number;
+            pageSize?: number;
+            total?: number;
+            /** @description Beyond 10,000 (addition). */
+            totalIsEstimate?: boolean;
+            next?: string;
+        };
+        /**
+         * QueuePolicy
+         * @description What holds for the jobs of `job_types`, all together and for those of each flow key. What is not given is not
+         *         limited. Keys take turns, those of `weights` several jobs at a time, unless `fair` is false.
+         */
+        QueuePolicy: {
+            jobTypes: string[];
+            paused?: boolean;
+            concurrency?: number;
+            concurrencyPerKey?: number;
+            rate?: components["schemas"]["penstock.wire.queue.Rate"];
+            ratePerKey?: components["schemas"]["penstock.wire.queue.Rate"];
+            fair?: boolean;
+            weights?: {
+                [key: string]: number;
+            };
+        };
+        /**
          * QueueRow
-         * @description A job type with jobs that wait (exact to 100,000), or with workers. `series`: 15 minutes of what waited.
+         * @description A job type with jobs that wait (exact to 100,000), with workers, or with jobs under lease (as engines know of
+         *         theirs). `series`: 15 minutes of what waited; `done_per_second`: of the last minute.
          */
         QueueRow: {
             jobType: string;
             waiting: number;
+            waitingExact: boolean;
             oldestSeconds: number;
+            locked: number;
             workers: number;
+            donePerSecond: number;
             series: number[];
-        };
-        /**
-         * Rate
-         * @description How many within the range, and per second.
-         */
-        Rate: {
-            inRange: number;
-            perSecond: number;
+            /** Format: date-time */
+            lastPollAt?: string;
         };
         /**
          * Readiness
@@ -2389,6 +2701,8 @@ export interface components {
             instanceKey?: string;
             /** @description `instanceKey` stays taken after the end (addition). */
             keepInstanceKey?: boolean;
+            priority?: number;
+            flowKey?: string;
         };
         /**
          * StartItem
@@ -2409,6 +2723,8 @@ export interface components {
             /** @description `instanceKey` stays taken after the end (addition). */
             keepInstanceKey?: boolean;
             idempotencyKey?: string;
+            priority?: number;
+            flowKey?: string;
         };
         /**
          * StartResult
@@ -2484,6 +2800,11 @@ export interface components {
             duration?: string;
             /** @description `WAIT`: goes on at this time (addition). */
             until?: string;
+            /** @description `WAIT`: goes on with a message of this name and key, text or `${expression}` (addition). */
+            message?: {
+                name: string;
+                correlationKey: string;
+            };
             /** @description `WAIT`: signals that come early are kept (addition). */
             buffer?: boolean;
         };
@@ -2528,13 +2849,14 @@ export interface components {
         };
         /**
          * StepTokens
-         * @description What stands on a step now.
+         * @description What stands on a step now, and how many instances failed there, of 10,000 of the version that did.
          */
         StepTokens: {
             stepId: string;
             open: number;
-            oldest: string;
+            oldest?: string;
             backingOff?: number;
+            failed?: number;
         };
         /**
          * TimerView
@@ -2652,6 +2974,15 @@ export interface components {
             next?: string;
         };
         /**
+         * VariableUse
+         * @description A variable of instances: the JSON types that it has, and `in` how many it is.
+         */
+        VariableUse: {
+            name: string;
+            types: string[];
+            in: number;
+        };
+        /**
          * VariablesAsOf
          * @description An instance's variables after one of its executions; `changed` are those that it wrote, `by` is its step.
          */
@@ -2673,6 +3004,46 @@ export interface components {
             note?: string;
         };
         /**
+         * VariablesInUse
+         * @description Variables of the newest instances, `of` so many; those first that most of them have.
+         */
+        VariablesInUse: {
+            of: number;
+            items: components["schemas"]["VariableUse"][];
+        };
+        /**
+         * VersionCounts
+         * @description How many instances a version has, by status.
+         */
+        VersionCounts: {
+            version: number;
+            total: number;
+            active?: number;
+            waiting?: number;
+            completed?: number;
+            failed?: number;
+            cancelled?: number;
+            /** @description Beyond 10,000 (addition). */
+            totalIsEstimate?: boolean;
+        };
+        /**
+         * VersionCountsPage
+         * @description Some items of a list.
+         *
+         *         Asked for by number it says `total`, how many there are on all pages: exact, unless `total_is_estimate`. Asked
+         *         for by `limit` and `cursor` it says `next`, the cursor of what comes after its items, none at the end of the
+         *         list; before the end it may have fewer items than asked for, or none.
+         */
+        VersionCountsPage: {
+            items: components["schemas"]["VersionCounts"][];
+            page?: number;
+            pageSize?: number;
+            total?: number;
+            /** @description Beyond 10,000 (addition). */
+            totalIsEstimate?: boolean;
+            next?: string;
+        };
+        /**
          * VersionImpact
          * @description Open instances of a version, and how many branches stand on a step that the new one changes or lacks.
          */
@@ -2684,13 +3055,14 @@ export interface components {
         };
         /**
          * VersionView
-         * @description A version of a definition.
+         * @description A version of a definition. `open`: its open instances, where they were counted within the last minute.
          */
         VersionView: {
             version: number;
             name: string;
             /** Format: date-time */
             uploadedAt: string;
+            open?: number;
         };
         /**
          * VersionViewPage
@@ -2737,13 +3109,17 @@ export interface components {
         };
         /**
          * WorkerView
-         * @description A worker that an engine has seen within a day.
+         * @description A worker that an engine has seen within a day. `leased`: the jobs that it had then; what it did and reported as
+         *         failed within the 15 minutes before.
          */
         WorkerView: {
             id: string;
             jobTypes: string[];
             /** Format: date-time */
             lastPollAt: string;
+            leased: number;
+            doneLast15m: number;
+            failedLast15m: number;
             engine: number;
         };
         /**
@@ -2762,6 +3138,24 @@ export interface components {
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
             next?: string;
+        };
+        /**
+         * Rate
+         * @description How many within the range, and per second.
+         */
+        "penstock.engine.overview.Rate": {
+            inRange: number;
+            perSecond: number;
+        };
+        /**
+         * Rate
+         * @description `limit` attempts may begin in each `period` (an ISO 8601 duration), evenly; `burst` of them (by default
+         *         `limit`) at once after a pause.
+         */
+        "penstock.wire.queue.Rate": {
+            limit: number;
+            period?: string;
+            burst?: number;
         };
     };
     responses: never;
@@ -5525,6 +5919,140 @@ export interface operations {
             };
         };
     };
+    listMessages: {
+        parameters: {
+            query?: {
+                /** @description Exactly this. */
+                name?: string;
+                /** @description Exactly this. */
+                correlationKey?: string;
+                /** @description 1 to 200, clamped. */
+                limit?: number;
+                /** @description The `next` of the slice before. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeptMessagePage"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    publishMessage: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PublishBody"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PublishedMessage"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Its state does not allow it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
     live: {
         parameters: {
             query?: never;
@@ -6902,9 +7430,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        items: components["schemas"]["EngineView"][];
-                    };
+                    "application/json": components["schemas"]["EngineList"];
                 };
             };
             /** @description The request is wrong; `reason` names the field. */
@@ -7009,6 +7535,79 @@ export interface operations {
             };
         };
     };
+    countVersions: {
+        parameters: {
+            query?: {
+                /** @description 1 to 200, clamped. */
+                limit?: number;
+                /** @description The `next` of the slice before. */
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VersionCountsPage"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
     listTokens: {
         parameters: {
             query?: {
@@ -7031,6 +7630,74 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TokensView"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    listVariables: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VariablesInUse"];
                 };
             };
             /** @description The request is wrong; `reason` names the field. */
@@ -7348,6 +8015,427 @@ export interface operations {
             };
             /** @description The caller lacks the role; without authentication: a web page of another origin. */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    listQueues: {
+        parameters: {
+            query?: {
+                /** @description 1 to 200, clamped. */
+                limit?: number;
+                /** @description The `next` of the slice before. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QueuePage"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    getQueue: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Queue"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    putQueue: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["QueuePolicy"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Queue"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Its state does not allow it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    deleteQueue: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    pauseQueue: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Queue"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    resumeQueue: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Queue"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too large. */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };

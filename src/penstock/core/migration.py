@@ -63,7 +63,7 @@ def plan_migration(
     timers = [
         timer
         for token in tokens
-        if token.is_open
+        if token.item is None  # those of a forEach are the whole step's
         for timer in plan.timers(token, new.steps[found[token.id]], armed, now)
     ]
     retyped = {token.id for token in tokens if plan.is_retyped(token, new.steps[found[token.id]])}
@@ -106,6 +106,12 @@ class _Plan:
                 f"step '{before.id}' is under way as a job of type '{before.job_type}', which would be "
                 f"'{after.job_type}': wait for its end, or end its lease"
             )
+        if (before.for_each is None) is not (after.for_each is None):
+            self.reasons.append(f"step '{before.id}' is a forEach in one of the versions, and is none in the other")
+        awaited, awaits = (step.message.name if step.message else None for step in (before, after))
+        if awaited != awaits:
+            words = [f"the message '{name}'" if name else "no message" for name in (awaited, awaits)]
+            self.reasons.append(f"step '{before.id}' waits for {words[0]}, and would wait for {words[1]}")
         if token.state is TokenState.CALLED and before.callee and after.callee:
             called, calls = before.callee.definition_id, after.callee.definition_id
             if called != calls:
@@ -140,6 +146,8 @@ class _Plan:
     def timers(self, token: Token, after: Step, armed: Sequence[Timer], now: datetime) -> Iterator[Timer]:
         """Its boundary timers. One that was there goes on from the entry of the step, one that has fired does not come
         back, a new one begins now."""
+        if not token.is_open and after.for_each is None:
+            return
         own = {timer.index: timer.fire_at for timer in armed if (timer.token_id, timer.seq) == (token.id, token.seq)}
         left = self._old.steps[token.step].timers
         for index, event in after.timers:

@@ -75,7 +75,6 @@ class Migrations:
         number = ids.read_instance(id)
         note = check_note(request.note)
         async with self._database.connection() as connection:
-            await engine_store.require_version(connection, MIGRATION_VERSION)
             target = await self._target(connection, number, request.version)
         check_steps(target, request.steps)
         await self.migrate_one(number, target, request.steps, note)
@@ -84,6 +83,12 @@ class Migrations:
         self, instance: int, target: LoadedDefinition, renamed: Mapping[str, str], note: str | None
     ) -> None:
         """As `migrate`, into a version that was found."""
+        async with self._database.connection() as connection:
+            await engine_store.require_version(connection, MIGRATION_VERSION)
+            if await store.flow_key_of(connection, instance) is not None:  # its jobs wait for turns, of all types
+                steps = target.definition.steps
+                types = {step.job_type or "": id for step in steps if (id := target.job_types[step.index]) is not None}
+                await self._polls.queues.note_keyed(connection, types)
         command = MigrateCommand(
             instance,
             target,
@@ -91,6 +96,7 @@ class Migrations:
             note=note,
             audit=self._settings.audit_log_enabled,
             to_outbox=self._settings.through_kafka,
+            place_key=self._polls.queues.place_key,
             changed=self._note_changed,
         )
         await self._full_path.submit(command)

@@ -22,6 +22,7 @@ class Seen(NamedTuple):
     id: int
     status: InstanceStatus
     definition: int
+    flow_key: str | None
     tokens: Sequence[Token] | None
     """None: its failure left none."""
     timers: Sequence[Timer]
@@ -65,12 +66,19 @@ async def look(connection: TrioConnection, instances: Sequence[int]) -> list[See
             id,
             InstanceStatus(status),
             definition,
+            flow_key,
             failed.get(id) if status == InstanceStatus.FAILED else tokens.get(id, []),
             timers,
             kept.get(id, []),
         )
-        for id, definition, status, *_ in found
+        for id, definition, status, *_, flow_key in found
     ]
+
+
+async def flow_key_of(connection: TrioConnection, instance: int) -> str | None:
+    """Among which key the jobs of an instance wait."""
+    rows = await connection.fetch(SQL["flow_key_of"], (instance,))
+    return cast("str | None", rows[0][0]) if rows else None
 
 
 async def timers_of(connection: TrioConnection, tokens: Iterable[Token]) -> list[Timer]:
@@ -101,26 +109,42 @@ def move_tokens(moved: Sequence[MovedToken]) -> list[Statement]:
     return [(SQL["migrate_tokens"], columns)]
 
 
-def requeue(waiting: Sequence[tuple[Token, int]], retyped: Mapping[int, int], *, to_outbox: bool) -> list[Statement]:
-    """Jobs that wait, with the types under which they did; ``retyped``: those of another type now, with that."""
-    ints = arrays.ints
-    if to_outbox:
-        changed = [token for token, _ in waiting if token.id in retyped]
-        if not changed:
-            return []
-        rows = [(t.instance_id, t.id, t.seq, t.attempt + 2, retyped[t.id]) for t in changed]
-        return [
-            (SQL["outdate_dispatch"], (ints(token.id for token in changed),)),
-            (SQL["insert_outbox"], tuple(ints(column) for column in zip(*rows, strict=True))),
-        ]
-    if not waiting:
-        return []
-    gone = sorted((job_type, token.priority, token.place) for token, job_type in waiting)
-    ids = [token.id for token, _ in waiting]
-    return [
-        (SQL["delete_ready"], tuple(ints(column) for column in zip(*gone, strict=True))),
-        (SQL["requeue_migrated"], (ints(ids), arrays.bools([id in retyped for id in ids]))),
-    ]
+class Waiting(NamedTuple):
+    """A job that waits: the type under which it does, the one that it has now, and where it waits then."""
+
+    token: Token
+    old_type: int
+    job_type: int
+    flow_key: str | None
+    retyped: bool
+
+
+def requeue(waiting: Sequence[Waiting], *, to_outbox: bool) -> list[Statement]:
+    """Jobs that wait get places of their own in their queues; in the outbox those that have another type now."""
+    ints, texts = arrays.ints, arrays.texts
+    writes: list[Statement] = []
+    plain = sorted((w.old_type, w.token.priority, w.token.place) for w in waiting if w.token.flow_key is None)
+    if plain and not to_outbox:
+        writes.append((SQL["delete_ready"], tuple(ints(column) for column in zip(*plain, strict=True))))
+    keyed = [w for w in waiting if w.token.flow_key is not None]
+    if keyed:
+        types, priorities = ints(w.old_type for w in keyed), ints(w.token.priority for w in keyed)
+        places = texts([w.token.flow_key for w in keyed]), ints(w.token.place for w in keyed)
+        writes.append((SQL["delete_ready_flow"], (types, priorities, *places)))
+    void = [w.token.id for w in waiting if to_outbox and w.retyped and w.token.flow_key is None]
+    if void:
+        writes.append((SQL["outdate_dispatch"], (ints(void),)))
+    outgoing = [
+        (w.token.instance_id, w.token.id, w.token.seq, w.token.attempt + 1 + (w.token.id in void), w.job_type)
+        for w in waiting if to_outbox and w.retyped and w.flow_key is None
+    ]  # fmt: skip
+    if outgoing:
+        writes.append((SQL["insert_outbox"], tuple(ints(column) for column in zip(*outgoing, strict=True))))
+    queued = [w for w in waiting if w.flow_key is not None or not to_outbox]
+    if queued:
+        columns = ints(w.token.id for w in queued), arrays.bools([w.retyped for w in queued])
+        writes.append((SQL["requeue_migrated"], (*columns, texts([w.flow_key for w in queued]))))
+    return writes
 
 
 def replace_timers(instance: int, tokens: Iterable[Token], timers: Sequence[Timer]) -> list[Statement]:

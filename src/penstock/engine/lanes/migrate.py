@@ -33,8 +33,8 @@ class MigrateCommand(Command):
     are."""
 
     __slots__ = (
-        "_actor", "_audit", "_changed", "_note", "_now", "_plan", "_queued", "_renamed", "_target", "_to_outbox",
-        "_writes",
+        "_actor", "_audit", "_changed", "_flow_key", "_note", "_now", "_place_key", "_plan", "_queued", "_renamed",
+        "_target", "_to_outbox", "_writes",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +46,7 @@ class MigrateCommand(Command):
         note: str | None,
         audit: bool,
         to_outbox: bool,
+        place_key: Callable[[str, str | None], str | None],
         changed: Callable[[set[str], list[datetime], datetime], None],
     ) -> None:
         super().__init__(instance)
@@ -55,6 +56,8 @@ class MigrateCommand(Command):
         self._audit = audit
         self._actor = actor()
         self._to_outbox = to_outbox
+        self._place_key = place_key
+        self._flow_key: str | None = None
         self._changed = changed
         self._writes: list[Statement] = []
         self._queued: set[str] = set()
@@ -68,6 +71,7 @@ class MigrateCommand(Command):
         plan = plan_migration(
             loaded.definition, self._target.definition, self._renamed, tokens, timers, signals, locked.now
         )
+        self._flow_key = locked.instance.flow_key
         self._plan, self._now, self._writes, self._queued = plan, locked.now, [], set()
         if failed:
             for token in tokens:
@@ -87,25 +91,23 @@ class MigrateCommand(Command):
     def _of_open(self, loaded: LoadedDefinition, tokens: list[Token]) -> list[Statement]:
         plan, target = self._plan, self._target
         moved: list[store.MovedToken] = []
-        waiting: list[tuple[Token, int]] = []
-        retyped: dict[int, int] = {}
+        waiting: list[store.Waiting] = []
         tasks: list[tuple[int, int, int, int]] = []
         for token in tokens:
             step = target.definition.steps[plan.steps[token.id]]
             job_type = target.job_type_of(step.index) if token.state in JOB_STATES else None
             moved.append(store.MovedToken(token, step.index, job_type, _timeout_s(token, step)))
             old_type = loaded.job_type_of(token.step)
-            if token.id in plan.retyped:
-                assert job_type is not None
-                retyped[token.id] = job_type
-            if token.state is TokenState.READY and old_type is not None:
-                waiting.append((token, old_type))
+            if token.state is TokenState.READY and old_type is not None and job_type is not None:
+                retyped = token.id in plan.retyped
+                key = self._place_key(step.job_type or "", self._flow_key) if retyped else token.flow_key
+                waiting.append(store.Waiting(token, old_type, job_type, key, retyped))
                 self._queued.add(step.job_type or "")
             if token.state is TokenState.PARKED and step.type is StepType.USER_TASK:
                 tasks.append((loaded.task_type_of(token.step), token.seq, target.task_type_of(step.index), step.index))
         return [
             *store.move_tokens(moved),
-            *store.requeue(waiting, retyped, to_outbox=self._to_outbox),
+            *store.requeue(waiting, to_outbox=self._to_outbox),
             *store.replace_timers(self.instance, tokens, plan.timers),
             *store.move_tasks(tasks, target.key),
         ]

@@ -278,7 +278,7 @@ moved AS (
   WHERE i.op = 0 AND t.ctid = old.ctid AND t.seq = i.seq
     AND (t.state IN (0 /* READY */, 1 /* LOCKED */) AND t.claimed_by = i.worker OR t.state = 5 /* DISPATCHED */)
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
-    AND t.held IS NOT DISTINCT FROM old.held AND (i.output IS NULL OR t.unfolded < 128)
+    AND t.held IS NOT DISTINCT FROM old.held AND t.migrated IS NULL AND (i.output IS NULL OR t.unfolded < 128)
   RETURNING t.id, t.instance_id, t.seq AS new_seq, t.entered_at, t.lease_until, t.unfolded, t.priority, t.flow_key AS next_key,
     i.seq, i.next_type, i.direct_to, i.worker, i.output,
     old.step, old.state, old.job_type, old.attempt, old.entered_at AS started_at, old.claimed_at, old.place, old.held, old.flow_key),
@@ -288,7 +288,7 @@ ended AS (
   WHERE i.op = 1 AND t.ctid = old.ctid AND t.seq = i.seq
     AND (t.state IN (0 /* READY */, 1 /* LOCKED */) AND t.claimed_by = i.worker OR t.state = 5 /* DISPATCHED */)
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
-    AND NOT t.watched  -- whoever called it is to be told
+    AND t.migrated IS NULL AND NOT t.watched  -- whoever called it is to be told
   RETURNING t.id, t.instance_id, t.seq, t.step, t.state, t.job_type, t.priority, t.attempt,
     t.entered_at AS started_at, t.claimed_at, coalesce(t.queued, t.seq) AS place, i.worker, i.output, i.next_step,
     penstock_now() AS ended_at, t.held, t.flow_key),

@@ -11,14 +11,17 @@ WHERE t.ctid = old.ctid
 
 -- name: requeue_migrated
 -- Jobs of tokens $1 that wait, whose rows in the queue are gone: each gets a place of its own there, so that a claim which saw the old
--- one takes no step of one version with the definition of the other. $2: whether its type is another one, and its last holder nobody.
+-- one takes no step of one version with the definition of the other. $2: whether its type is another one, and its last holder nobody; $3 among which keys it waits.
 WITH moved AS (
-  UPDATE token t SET queued = nextval('step_seq'), claimed_by = CASE WHEN NOT u.retyped THEN t.claimed_by END
-  FROM unnest($1::bigint[], $2::boolean[]) AS u(id, retyped)
+  UPDATE token t SET queued = nextval('step_seq'), flow_key = u.flow_key,
+    claimed_by = CASE WHEN NOT u.retyped THEN t.claimed_by END
+  FROM unnest($1::bigint[], $2::boolean[], $3::text[]) AS u(id, retyped, flow_key)
   CROSS JOIN LATERAL (SELECT o.ctid FROM token o WHERE o.id = u.id OFFSET 0) old
   WHERE t.ctid = old.ctid
-  RETURNING t.job_type, t.priority, t.queued, t.id)
-INSERT INTO ready (job_type, priority, seq, token_id) SELECT * FROM moved
+  RETURNING t.job_type, t.priority, t.flow_key, t.queued, t.id),
+plain AS (
+  INSERT INTO ready (job_type, priority, seq, token_id) SELECT job_type, priority, queued, id FROM moved WHERE flow_key IS NULL)
+INSERT INTO ready_flow (job_type, priority, flow_key, seq, token_id) SELECT * FROM moved WHERE flow_key IS NOT NULL
 
 -- name: outdate_dispatch
 -- In Kafka mode, jobs of tokens $1 whose type is another one: the row in the outbox is void, as one attempt was passed over.
@@ -68,6 +71,9 @@ WITH first AS (
   INSERT INTO instance_version (instance_id, from_pos, definition) VALUES ($1::bigint, 0, $2::int) ON CONFLICT DO NOTHING)
 INSERT INTO instance_version (instance_id, from_pos, definition, renamed)
 VALUES ($1::bigint, nextval('step_seq'), $3::int, $4::jsonb)
+
+-- name: flow_key_of
+SELECT flow_key FROM instance WHERE id = $1::bigint
 
 -- name: failures_of
 -- What the failures of instances $1 closed, and at which step they failed. No locks.
