@@ -33,13 +33,10 @@ _REMOVALS: Final = (
     "remove_called",
     "remove_search_attributes",
     "remove_maps",
-<<<<<<< HEAD
     "remove_compensations",
     "remove_item_outputs",
     "remove_undoing",
-=======
     "remove_versions",
->>>>>>> 9b068a97 (Instances go on in another version of their definition: checked first, with every reason why one can't)
 )
 
 
