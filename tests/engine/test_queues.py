@@ -272,7 +272,7 @@ async def test_a_job_is_not_handed_out_before_it_is_counted(make_driver: MakeDri
 
 async def test_a_policy_says_what_is_wrong_with_it(driver: Driver) -> None:
     for field, policy in {
-        "jobTypes": QueuePolicy([]),
+        "jobTypes": QueuePolicy([f"t{n}" for n in range(1001)]),
         "named twice": QueuePolicy(["a", "a"]),
         "concurrency:": QueuePolicy(["a"], concurrency=0),
         "concurrencyPerKey": QueuePolicy(["a"], concurrency_per_key=1_000_001),

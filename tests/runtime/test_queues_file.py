@@ -36,7 +36,7 @@ async def test_a_file_of_queues_is_applied(driver: Driver, tmp_path: Path) -> No
     [
         ("- crm", "must map"),
         ("crm: {jobTypes: [a], concurency: 5}", "crm: Object contains unknown field `concurency`"),
-        ("crm: {jobTypes: []}", "jobTypes"),
+        ("crm: {jobTypes: [a], concurrency: 0}", "concurrency"),
         ("{", "can't be read"),
     ],
 )

@@ -77,6 +77,7 @@ class LocalBackend:
         self._schema: str | None = None
         self._engine, self._runs = engine, runs or LocalRuns(engine, app)
         self._code = [CodeWorkflow(each.name, each.version, app) for each in workflows]
+        self._queues = {(each.name, each.version): each.queue for each in workflows}
         self._by_type = {each.job_type: each for each in self._code}
         self._holder = engine.code.holder(app or "app", 1)
         engine.journal.open_mailbox(self._holder)
@@ -85,6 +86,9 @@ class LocalBackend:
         """Make the workflows known, so that their runs can be asked for."""
         for each in self._code:
             await told(self._engine.code.register(each))
+            queue = self._queues.get((each.name, each.version))
+            if queue is not None:
+                await told(self._engine.queues.join(queue, each.job_type))
 
     async def take(self, max_runs: int, max_wait_s: float) -> list[Held]:
         """Runs under lease."""

@@ -21,16 +21,21 @@ DEADLINE = "$deadline_s"
 
 
 class Workflow(Generic[P, R]):
-    """Made by `workflow`. ``version`` is part of what a run is: runs of another version need code of that version."""
+    """Made by `workflow`. ``version`` is part of what a run is: runs of another version need code of that version.
+    ``queue`` is the one whose policy says when its runs are active."""
 
-    def __init__(self, function: Callable[P, Coroutine[Any, Any, R]], name: str, version: int) -> None:
+    def __init__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], name: str, version: int, queue: str | None = None
+    ) -> None:
         if not inspect.iscoroutinefunction(function):
             raise TypeError(f"{name} is no async def: a workflow's body awaits its steps")
         if not 0 < len(name) <= MAX_NAME_CHARS:
             raise ValueError(f"the name of a workflow has 1 to {MAX_NAME_CHARS} characters")
         if version < 1:
             raise ValueError("version must be >= 1")
-        self.function, self.name, self.version = function, name, version
+        if queue is not None and not 0 < len(queue) <= MAX_NAME_CHARS:
+            raise ValueError(f"the name of a queue has 1 to {MAX_NAME_CHARS} characters")
+        self.function, self.name, self.version, self.queue = function, name, version, queue
         self.parameters = Parameters(function)
         self.__name__, self.__doc__, self.__module__ = name, function.__doc__, function.__module__
         self.__wrapped__ = function
@@ -93,12 +98,13 @@ def deadline_s(arguments: str) -> float:
 def workflow(function: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
 @overload
 def workflow(
-    *, name: str | None = None, version: int = 1
+    *, name: str | None = None, version: int = 1, queue: str | None = None
 ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Workflow[P, R]]: ...
-def workflow(function: Any = None, /, *, name: str | None = None, version: int = 1) -> Any:
-    """Makes an ``async def`` a workflow, plain or with a name and a version."""
+def workflow(function: Any = None, /, *, name: str | None = None, version: int = 1, queue: str | None = None) -> Any:
+    """Makes an ``async def`` a workflow, plain or with a name and a version. ``queue``: by whose policy its runs become
+    active (docs/queues.md); one that waits is not."""
 
     def decorate(function: Callable[..., Coroutine[Any, Any, Any]]) -> Workflow[..., Any]:
-        return Workflow(function, name or function.__name__, version)
+        return Workflow(function, name or function.__name__, version, queue)
 
     return decorate if function is None else decorate(function)

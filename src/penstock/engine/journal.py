@@ -102,7 +102,14 @@ class Journal:
         self._appending_bytes = 0
         self._mailed_elsewhere = mailed
         self.lanes = JournalLanes(
-            database, settings, metrics, polls.leases, timers, queued=polls.queued, mailed=self._mailed
+            database,
+            settings,
+            metrics,
+            polls.leases,
+            timers,
+            queued=polls.queued,
+            let_go=polls.let_go,
+            mailed=self._mailed,
         )
 
     def batchers(self) -> list[Lane[Any]]:

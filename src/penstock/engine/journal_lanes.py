@@ -19,7 +19,7 @@ from penstock.engine.ids import age_s
 from penstock.engine.journal_items import AppendAnswer, Held, Mail, NewRecord, RecordKind
 from penstock.engine.lanes.item import Item
 from penstock.engine.lanes.lane import BUSY_REASON, Lane
-from penstock.engine.lease_book import LeaseBook
+from penstock.engine.lease_book import GrantedLease, LeaseBook
 from penstock.engine.timers import Timers
 from penstock.errors import Conflict, IdempotencyConflict, LeaseLost, NotFound, TooManyRequests, Unavailable
 from penstock.metrics import Metrics
@@ -141,14 +141,17 @@ class JournalLanes:
         timers: Timers,
         *,
         queued: Callable[[str], None],
+        let_go: Callable[[str], None],
         mailed: Callable[[Mail], None],
     ) -> None:
-        """``queued`` hears of the job type of every run that came to the queue, ``mailed`` of mail for held runs."""
+        """``queued`` hears of the job type of every run that came to the queue, ``let_go`` of that of every run
+        that has no holder any more, ``mailed`` of mail for held runs."""
         self._settings = settings
         self._metrics = metrics
         self._leases = leases
         self._timers = timers
         self._queued = queued
+        self._tell_let_go = let_go
         self._mailed = mailed
         self._doubts: OrderedDict[int, set[Backend]] = OrderedDict()
 
@@ -232,6 +235,7 @@ class JournalLanes:
                 item.refuse(Unavailable(BUSY_REASON))
 
     def _let_go(self, held: Held) -> None:
+        self._note_let_go(self._leases.find(held.instance, held.seq))
         self._leases.end(held.instance, held.seq, held.attempt)
 
     # -- tell
@@ -376,11 +380,16 @@ class JournalLanes:
     def _ended(self, item: FinishItem) -> None:
         held, status = item.held, InstanceStatus(item.finish.status)
         lease = self._leases.find(held.instance, held.seq)
+        self._note_let_go(lease)
         self._leases.forget(held.instance, held.seq)
         self._metrics.steps_executed["SERVICE_TASK"].inc()
         if lease is not None and lease.loaded is not None:
             self._metrics.note_end(lease.loaded.definition.id, status.name, age_s(held.instance))
         item.answer(True)
+
+    def _note_let_go(self, lease: GrantedLease | None) -> None:
+        if lease is not None and lease.loaded is not None:
+            self._tell_let_go(lease.loaded.definition.steps[lease.step].job_type or "")
 
 
 def is_held(state: RunState, held: Held) -> bool:

@@ -154,6 +154,11 @@ class Polls:
         for name in freed(self.queues, job_types):
             self.queued(name)
 
+    def let_go(self, job_type: str) -> None:
+        """A run of code of that type has no holder any more."""
+        if self.queues.is_limited(job_type):
+            self.freed(job_type)
+
     def hint(self, job_types: Collection[str]) -> None:
         """Another engine says that it queued jobs of these types, or ended some, or their queues have changed."""
         self.claims.turns.open(job_types)

@@ -149,6 +149,15 @@ class Queues:
             row = await store.find(connection, name)
         return Queue(name=name, policy=policy if row is None else row.policy)
 
+    async def join(self, name: str, job_type: str) -> None:
+        """Put the job type of a workflow written as code into a queue, which is made without limits where it is not
+        there. Raises BadRequest; Conflict while an older engine lives."""
+        check_name(name)
+        async with self._database.connection() as connection:
+            await self._require(connection)
+            await store.join(connection, name, job_type)
+            await self.refresh(connection)
+
     async def get(self, name: str) -> Queue:
         """A queue, and how it stands. Raises NotFound."""
         check_name(name)
@@ -224,8 +233,8 @@ def check_name(name: str) -> None:
 def check_policy(policy: QueuePolicy) -> None:
     """Raises BadRequest with the field that is no good, and why."""
     types = policy.job_types
-    if not types or len(types) > JOB_TYPES_MAX:
-        raise BadRequest(f"jobTypes: needs 1 to {JOB_TYPES_MAX} job types")
+    if len(types) > JOB_TYPES_MAX:
+        raise BadRequest(f"jobTypes: more than {JOB_TYPES_MAX} job types")
     for name in types:
         check_text(name, "jobTypes", NAME_MAX_CHARS)
         if not name:

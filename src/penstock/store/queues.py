@@ -153,6 +153,16 @@ async def put(connection: TrioConnection, name: str, policy: QueuePolicy, *, act
         await _changed(connection, "QUEUE_CHANGED", f"{name}: {text[:1000]}", actor, audit=audit)
 
 
+async def join(connection: TrioConnection, name: str, job_type: str) -> None:
+    """Put a job type into a queue, which is made without limits where it is not there."""
+    await ensure_job_types(connection, [job_type])
+    async with connection.transaction():
+        await connection.roundtrip([(SQL["patient_locks"], ()), (SQL["lock_queues"], ())])
+        id = (await connection.fetch(SQL["make_queue"], (name,)))[0][0]
+        if await connection.fetch(SQL["join_queue"], (id, job_type)):
+            await _changed(connection, "", "", None, audit=False)
+
+
 async def pause(connection: TrioConnection, name: str, paused: bool, *, actor: str | None, audit: bool) -> bool:
     """Let nothing begin, or let it begin again; False: there is no such queue."""
     async with connection.transaction():

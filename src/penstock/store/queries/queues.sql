@@ -34,9 +34,20 @@ counted AS (INSERT INTO slot (queue, flow_key) SELECT id, '' FROM kept ON CONFLI
 SELECT id FROM kept
 
 -- name: assign_job_types
--- The job types of the queue $1 are now those called $2.
+-- The job types of the queue $1 are now those called $2, and those that joined it: of workflows written as code.
 UPDATE job_type SET queue = CASE WHEN name = ANY($2::text[]) THEN $1::int END, keyed = true
-WHERE queue = $1::int AND name <> ALL($2::text[]) OR name = ANY($2::text[]) AND (queue IS DISTINCT FROM $1::int OR NOT keyed)
+WHERE queue = $1::int AND name <> ALL($2::text[]) AND name NOT LIKE 'code:%' OR name = ANY($2::text[]) AND (queue IS DISTINCT FROM $1::int OR NOT keyed)
+
+-- name: join_queue
+-- The job type $2 is in the queue $1 from now on.
+UPDATE job_type SET queue = $1::int, keyed = true WHERE name = $2::text AND queue IS DISTINCT FROM $1::int RETURNING id
+
+-- name: make_queue
+-- The queue called $1, without limits where it is new.
+WITH made AS (
+  INSERT INTO queue (name, policy, revision) VALUES ($1::text, '{}', 1) ON CONFLICT (name) DO NOTHING RETURNING id),
+counted AS (INSERT INTO slot (queue, flow_key) SELECT id, '' FROM made)
+SELECT id FROM made UNION ALL SELECT id FROM queue WHERE name = $1::text
 
 -- name: mark_keyed
 -- Jobs of the types $1 come with flow keys.
