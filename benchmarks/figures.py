@@ -56,6 +56,8 @@ FIGURES: Final[dict[str, Figure]] = {
     "start_p99_ms": Figure("start p99", "ms", "lower", 2),
     "round_p50_ms": Figure("start → completed p50", "ms", "lower", 2),
     "round_p99_ms": Figure("start → completed p99", "ms", "lower", 2),
+    "call_p50_ms": Figure("call of an empty child p50", "ms", "lower", 2),
+    "children_1000_s": Figure("1,000 children", "s", "lower", 2),
     "commit_p50_ms": Figure("one durable commit p50", "ms", "", 2),
     "round_over_four_commits_ms": Figure("start → completed p50 beyond 4 commits", "ms", "lower", 2),
     "pickup_p50_ms": Figure("pick-up p50", "ms", "lower", 2),

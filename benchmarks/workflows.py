@@ -91,6 +91,14 @@ def fork_join(tag: str, branches: int) -> Workflow:
     return Workflow(definition(tag, f"fork-{branches}", steps), outputs, branches + 1)
 
 
+def items(tag: str, number: int, parallel: int) -> Workflow:
+    """One instance with that many items of a service task, whose results are collected."""
+    job_type = f"bench.{tag}.item"
+    each = {"items": f"${{1..{number}}}", "parallel": parallel, "collect": "${result.price}", "into": "prices"}
+    steps: list[dict[str, object]] = [service_task("each", job_type, forEach=each, nextStep="end"), END]
+    return Workflow(definition(tag, f"items-{number}", steps), {job_type: output_of("price")}, number)
+
+
 def decisions(tag: str) -> Workflow:
     """Three service tasks, with a transformation and a decision behind the first two."""
     types = [f"bench.{tag}.step-{number}" for number in (1, 2, 3)]

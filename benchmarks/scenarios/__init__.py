@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from benchmarks.scenarios import (
     backlog,
+    calls,
     decisions,
     durable,
     durable_waits,
     flow,
+    for_each,
     fork_join,
     grpc,
     held_transaction,
@@ -37,6 +39,8 @@ SCENARIOS: dict[str, Scenario] = {
         latency,
         idle_fleet,
         fork_join,
+        for_each,
+        calls,
         decisions,
         large_variables,
         two_engines,

@@ -13,6 +13,7 @@ import random
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from copy import copy
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -357,7 +358,7 @@ class Advancer:
                 items=answers.items,
                 results=answers.results,
             )
-            copies = [msgspec.structs.replace(token) for token in case.tokens]
+            copies = [copy(token) for token in case.tokens]
             start = msgspec.structs.replace(case.instance)
             try:
                 effects: Effects = await call(

@@ -64,18 +64,19 @@ async def failed_child(connection: TrioConnection, token: int, entry: int) -> in
     return cast(int, rows[0][0]) if rows else None
 
 
-async def take_timer(connection: TrioConnection, token: int, seq: int, index: int) -> bool:
-    """Delete a timer; False when somebody else has acted on it."""
-    return bool(await connection.fetch(SQL["take_timer"], (token, seq, index)))
-
-
-async def child_of(connection: TrioConnection, token: int, seq: int) -> Child | None:
-    """What a call waits for."""
-    rows = await connection.fetch(SQL["child_of_call"], (token, seq))
-    if not rows:
-        return None
-    id, status, *about = cast(Any, rows[0])
-    return Child(id, InstanceStatus(status), *about)
+async def hold_told(
+    connection: TrioConnection, timers: Sequence[tuple[int, int, int]], waiting: Sequence[tuple[int, int]]
+) -> tuple[set[tuple[int, int, int]], dict[tuple[int, int], Child]]:
+    """Those of the timers that nobody else has acted on, held until this transaction ends; and what calls (token and
+    seq) wait for."""
+    held = tuple(arrays.ints(column) for column in zip(*timers, strict=True))
+    calls = tuple(arrays.ints(column) for column in zip(*waiting, strict=True)) or ("{}", "{}")
+    timer_rows, child_rows = await connection.roundtrip([(SQL["hold_told"], held), (SQL["children_of_calls"], calls)])
+    children = {
+        (token, seq): Child(id, InstanceStatus(status), *about)
+        for token, seq, id, status, *about in cast(Any, child_rows)
+    }
+    return set(cast(Any, timer_rows)), children
 
 
 async def take_telling(connection: TrioConnection, instance: int) -> tuple[int, bool] | None:

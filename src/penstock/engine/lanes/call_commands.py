@@ -1,76 +1,100 @@
 """What one instance tells another, and messages that are for a wait: commands whose timers another transaction has
 inserted (`store/queries/calls.sql`, `messages.sql`).
 
-Each deletes its timer first: the row is there for one of several who want to act on it (`RetryCommand` is another one).
+Each holds its timer first, those of a batch together (`hear`): the row is there for one of several who want to act on
+it (`RetryCommand` is another one), and goes with what they write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 
 import msgspec
 
 from penstock.core.compensation import is_undoing
+from penstock.core.effect import Effects, Timer
 from penstock.core.event import CancelRequested, ChildEnded, Event, MessageReceived, RetryRequested, StepGivenUp
 from penstock.core.state import CANCEL_TIMER, CHILD_TIMER, MESSAGE_TIMER, REOPEN_TIMER, InstanceStatus, Token
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.ids import show_instance
-from penstock.engine.lanes.command import Settled, WritesOnly
+from penstock.engine.lanes.command import Command, Settled, WritesOnly
 from penstock.engine.lanes.commands import TimerCommand, TimerKey, ignore_refusal
 from penstock.errors import PenstockError
-from penstock.store import calls, messages
+from penstock.store import calls, messages, timers
 from penstock.store import instances as instance_store
+from penstock.store.calls import Child
 from penstock.store.connection import TrioConnection
 from penstock.store.full_path import LockedInstance
+from penstock.store.instances import InstanceRow
 from penstock.store.jobs import ExecutionInfo
 from penstock.store.statements import Statement
+from penstock.store.vault import KeyMissing
 
+NO_TIME = datetime.min.replace(tzinfo=UTC)
+"""Of timers that are only named."""
 CANCEL_REASON = "the call that waited for it was closed"
+
+
+RESULTS_MAX_BYTES = 8_388_608
+"""Of children that are read for one batch; what has more is read by itself."""
 
 
 class _Told(TimerCommand):
     """Something that another instance told this one. Answers whether it was acted on."""
 
-    __slots__ = ()
+    __slots__ = ("_acted", "held")
 
-    prepares = True
+    held: bool
+    """Whether the timer is there, and nobody else's."""
 
     async def prepare(self, connection: TrioConnection, locked: LockedInstance, loaded: LoadedDefinition) -> None:
-        assert self.timer is not None
-        self.planned = False
-        if not await calls.take_timer(connection, *self.timer):
+        self.planned, self._acted = False, False
+        if not self.held:
             raise Settled(False)
 
+    def after(self, effects: Effects, loaded: LoadedDefinition) -> object:
+        assert self.timer is not None
+        self._acted = True
+        effects.fired.append(Timer(NO_TIME, *self.timer))
+        return True
+
     def statements(self) -> list[Statement]:
-        return []
+        assert self.timer is not None
+        return [] if self._acted else [timers.delete(*self.timer)]
 
 
 class ChildEndedCommand(_Told):
     """A call's instance has ended."""
 
-    __slots__ = ("_child", "_result")
+    __slots__ = ("child", "result")
+
+    child: Child | None
+    result: bytes | None
+
+    def asks_for(self, locked: LockedInstance, loaded: LoadedDefinition) -> int | None:
+        """The instance whose result is asked for. None is where it is given up: that may be what failed."""
+        assert self.timer is not None
+        token = _waiting(locked, *self.timer[:2])
+        done = self.child is not None and self.child.status is InstanceStatus.COMPLETED
+        if self.child is None or token is None or not done or self._give_up is not None:
+            return None
+        step = loaded.definition.steps[token.step]
+        return self.child.id if step.for_each is not None or (step.callee is not None and step.callee.output) else None
 
     async def prepare(self, connection: TrioConnection, locked: LockedInstance, loaded: LoadedDefinition) -> None:
         await super().prepare(connection, locked, loaded)
-        assert self.timer is not None
-        token_id, seq, _ = self.timer
-        self._result: bytes | None = None
-        self._child = await calls.child_of(connection, token_id, seq)
-        token = _waiting(locked, token_id, seq)
-        done = self._child is not None and self._child.status is InstanceStatus.COMPLETED
-        if self._child is None or token is None or not done or self._give_up is not None:
-            return  # nothing is read where it is given up: that may be what failed
-        step = loaded.definition.steps[token.step]
-        if step.for_each is not None or (step.callee is not None and step.callee.output):
-            [row] = await instance_store.view(connection, [self._child.id])
-            self._result = (row.result or row.variables or "{}").encode()
+        asked = self.asks_for(locked, loaded)
+        if asked is not None and self.result is None:
+            [row] = await instance_store.view(connection, [asked])
+            self.result = _result(row)
 
     def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
     ) -> Event:
         assert self.timer is not None
         token = _waiting(locked, *self.timer[:2])
-        child = self._child
+        child = self.child
         if token is None or child is None or child.status is InstanceStatus.ACTIVE:
             raise WritesOnly
         if self._give_up is not None:
@@ -82,7 +106,7 @@ class ChildEndedCommand(_Told):
             child.status,
             child.failure,
             child.failure_code,
-            self._result,
+            self.result,
         )
 
 
@@ -122,7 +146,7 @@ class ReopenChildCommand(_Told):
         return RetryRequested()
 
     def statements(self) -> list[Statement]:
-        return calls.tell([], [], [self.instance], []) if self._tells else []
+        return [*super().statements(), *(calls.tell([], [], [self.instance], []) if self._tells else [])]
 
 
 class MessageCommand(_Told):
@@ -150,6 +174,43 @@ class MessageCommand(_Told):
         if token is None or message is None:
             raise WritesOnly
         return MessageReceived(token.id, message.id, message.name, message.sender, message.body)
+
+
+async def hear(
+    connection: TrioConnection,
+    items: Sequence[Command],
+    instances: Mapping[int, LockedInstance],
+    loaded: Mapping[int, LoadedDefinition],
+) -> None:
+    """Hold the timers of what instances were told, and read what the children of calls ended with."""
+    told = [item for item in items if isinstance(item, _Told)]
+    if not told:
+        return
+    ended = [item for item in told if isinstance(item, ChildEndedCommand)]
+    waiting = [item.timer[:2] for item in ended if item.timer is not None]
+    held, children = await calls.hold_told(connection, [item.timer for item in told if item.timer], waiting)
+    for item in told:
+        item.held = item.timer in held
+    asked: dict[int, ChildEndedCommand] = {}
+    for item in ended:
+        assert item.timer is not None
+        item.child, item.result = children.get(item.timer[:2]), None
+        locked = instances.get(item.instance)
+        child = None if locked is None or not item.held else item.asks_for(locked, loaded[item.instance])
+        if child is not None:
+            asked[child] = item
+    if not asked:
+        return
+    try:
+        rows = await instance_store.view(connection, list(asked), RESULTS_MAX_BYTES)
+    except KeyMissing:
+        return  # each is read by itself: one that can't be is refused, and no other one
+    for row in rows:
+        asked[row.id].result = None if row.variables is None else _result(row)
+
+
+def _result(row: InstanceRow) -> bytes:
+    return (row.result or row.variables or "{}").encode()
 
 
 def _waiting(locked: LockedInstance, token_id: int, seq: int) -> Token | None:

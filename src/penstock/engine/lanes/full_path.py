@@ -14,6 +14,7 @@ from penstock.core.effect import Effects
 from penstock.core.work import LongWork
 from penstock.engine.advancer import Case
 from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.lanes.call_commands import hear
 from penstock.engine.lanes.command import Command, Settled, WritesOnly
 from penstock.engine.lanes.lane import Lane
 from penstock.engine.lanes.long_path import LongPath
@@ -76,6 +77,7 @@ class FullPath(Lane[Command]):
             return
         variables = await self._read(connection, loaded)
         await self._read_items(connection, items, locked, loaded)
+        await hear(connection, items, locked.instances, loaded)
         transaction = self._transactions.begin(locked.now, locked.xid, locked.positions)
         decided: list[Command] = []
         undecided: list[tuple[Command, Settled | PenstockError | LongWork]] = []

@@ -54,14 +54,21 @@ CROSS JOIN LATERAL (
   SELECT c.id, c.seq FROM called c WHERE c.token_id = a.token_id AND c.seq = a.seq OFFSET 0) c
 CROSS JOIN LATERAL (SELECT FROM instance i WHERE i.id = c.id AND i.status = 0 /* ACTIVE */ OFFSET 0) i
 
--- name: take_timer
--- Deletes a timer ($1 token $2 seq $3 index): whoever gets the row acts on it.
-DELETE FROM timer WHERE token_id = $1::bigint AND seq = $2::bigint AND index = $3::smallint RETURNING token_id
+-- name: hold_told
+-- Timers ($1 token $2 seq $3 index), locked: whoever holds the row acts on it and deletes it. In an order, as several are.
+SELECT t.token_id, t.seq, t.index::int FROM (
+  SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::smallint[]) AS u(token_id, seq, index) ORDER BY 1, 2, 3) u
+CROSS JOIN LATERAL (
+  SELECT t.token_id, t.seq, t.index FROM timer t
+  WHERE t.token_id = u.token_id AND t.seq = u.seq AND t.index = u.index FOR UPDATE) t
 
--- name: child_of_call
--- What a call ($1 token $2 seq) waits for.
-SELECT c.id, i.status, i.failure, i.failure_code, d.id FROM called c JOIN instance i ON i.id = c.id JOIN definition d ON d.key = i.definition
-WHERE c.token_id = $1::bigint AND c.seq = $2::bigint
+-- name: children_of_calls
+-- What calls ($1 token $2 seq) wait for.
+SELECT u.token_id, u.seq, c.id, i.status, i.failure, i.failure_code, d.id
+FROM unnest($1::bigint[], $2::bigint[]) AS u(token_id, seq)
+CROSS JOIN LATERAL (SELECT c.id FROM called c WHERE c.token_id = u.token_id AND c.seq = u.seq OFFSET 0) c
+CROSS JOIN LATERAL (SELECT * FROM instance i WHERE i.id = c.id OFFSET 0) i
+CROSS JOIN LATERAL (SELECT d.id FROM definition d WHERE d.key = i.definition OFFSET 0) d
 
 -- name: take_telling
 -- The caller of the instance $1, and whether it had not heard of its end yet; it never will.
