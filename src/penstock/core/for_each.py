@@ -218,6 +218,7 @@ class Items(Evaluator):
         state.done += kind is HistoryKind.COMPLETED
         state.failed += kind is HistoryKind.FAILED
         whole.pending -= 1
+        whole.unfolded += 1  # its row, though it has no delta: reads of the variables walk over it until the next fold
         self.mark_changed(whole)
         if enough:
             self._skip_items(whole, None, token)

@@ -72,9 +72,10 @@ class Recorder:
         self.definition = definition
         self.instance = instance
         self.tokens = {token.id: token for token in tokens}
-        self.parked_before = self.parked()
-        self.tasks_before = self.open_tasks()
-        self.awaiting_before = self.awaiting_messages()
+        parked = self.parked()
+        self.parked_before = {token.id for token in parked}
+        self.tasks_before = self.open_tasks(parked)
+        self.awaiting_before = self.awaiting_messages(parked)
         self.subscriptions: dict[tuple[int, int], Subscription] = {}  # of waits that were entered in this advance
         self.fresh: set[int] = set()
         self.changed: dict[int, Token] = {}
@@ -266,34 +267,32 @@ class Recorder:
             raise PositionsExhausted
         return self.inputs.positions.popleft()
 
-    def parked(self) -> set[int]:
-        return {token.id for token in self.tokens.values() if token.state is TokenState.PARKED}
+    def parked(self) -> list[Token]:
+        """Of hundreds, as a rule, few: looked for once before and once after."""
+        return [token for token in self.tokens.values() if token.state is TokenState.PARKED]
 
-    def open_tasks(self) -> dict[tuple[int, int], TaskRef]:
+    def open_tasks(self, parked: Sequence[Token]) -> dict[tuple[int, int], TaskRef]:
         steps = self.definition.steps
         return {
             (token.id, token.seq): TaskRef(token.id, token.seq, token.step, token.entered_at)
-            for token in self.tokens.values()
-            if token.state is TokenState.PARKED and steps[token.step].type is StepType.USER_TASK
+            for token in parked
+            if steps[token.step].type is StepType.USER_TASK
         }
 
-    def awaiting_messages(self) -> set[tuple[int, int]]:
+    def awaiting_messages(self, parked: Sequence[Token]) -> set[tuple[int, int]]:
         steps = self.definition.steps
-        return {
-            (token.id, token.seq)
-            for token in self.tokens.values()
-            if token.state is TokenState.PARKED and steps[token.step].message is not None
-        }
+        return {(token.id, token.seq) for token in parked if steps[token.step].message is not None}
 
     def finish(self) -> Effects:
         out = self.out
-        awaiting = self.awaiting_messages()
+        open_now = self.parked()
+        awaiting = self.awaiting_messages(open_now)
         out.subscribed = [one for key, one in self.subscriptions.items() if key in awaiting]
         out.unsubscribed = sorted(self.awaiting_before - awaiting)
-        tasks = self.open_tasks()
+        tasks = self.open_tasks(open_now)
         out.opened = [task for key, task in tasks.items() if key not in self.tasks_before]
         out.closed = [task for key, task in self.tasks_before.items() if key not in tasks]
-        parked = self.parked()
+        parked = {token.id for token in open_now}
         out.parked, out.unparked = sorted(parked - self.parked_before), sorted(self.parked_before - parked)
         for token in self.changed.values():
             (out.inserted if token.id in self.fresh else out.updated).append(token)

@@ -197,7 +197,7 @@ taken AS (
 jobs AS (
   SELECT t.job_type, t.ordinal, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.entered_at, t.claimed_at,
     t.lease_until, t.priority, t.place, coalesce(t.entry, t.seq), i.definition, i.business_key,
-    CASE WHEN pg_column_size(i.vars) + coalesce(pg_column_size(i.overlay), 0) <= $8::int
+    CASE WHEN t.item IS NULL AND pg_column_size(i.vars) + coalesce(pg_column_size(i.overlay), 0) <= $8::int
         AND pg_column_compression(i.vars) IS NULL AND pg_column_compression(i.overlay) IS NULL THEN
       (i.vars || coalesce(i.overlay, '{}') || coalesce((
         SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h

@@ -108,7 +108,8 @@ FROM unnest($1::int[], $3::smallint[], $4::bigint[]) AS j(id, floor_priority, fl
 -- token another transaction holds is left, and so is one whose token left the queue and came back since the snapshot: it
 -- has another row now. Rows that are no token's place any more (schema.sql, `ready`) go when a type has fewer jobs than
 -- slots, all that were looked at: a probe counts none of them a second time. Variables of more than $4 bytes, or compressed
--- (> 2 kB), are left out (null): the engine may have them, and to make them into text is dear (3 ms for 256 kB).
+-- (> 2 kB), are left out (null): the engine may have them, and to make them into text is dear (3 ms for 256 kB). Likewise
+-- those of items of a forEach, which are read once for all of them.
 -- $5 $6: the priority and place from which on the slot's type is looked at, the same for all slots of a type. Of types
 -- that are keyed nothing is taken here, whatever the engine knows of them (`claim_flow`).
 WITH wanted AS MATERIALIZED (
@@ -148,7 +149,7 @@ unqueued AS (
   WHERE r.ctid = gone.queue_row)
 SELECT t.job_type, t.ordinal, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.entered_at, t.claimed_at,
   t.lease_until, t.priority, t.place, coalesce(t.entry, t.seq), i.definition, i.business_key,
-  CASE WHEN pg_column_size(i.vars) + coalesce(pg_column_size(i.overlay), 0) <= $4::int
+  CASE WHEN t.item IS NULL AND pg_column_size(i.vars) + coalesce(pg_column_size(i.overlay), 0) <= $4::int
       AND pg_column_compression(i.vars) IS NULL AND pg_column_compression(i.overlay) IS NULL THEN
     (i.vars || coalesce(i.overlay, '{}') || coalesce((
       SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
