@@ -14,7 +14,7 @@ import trio
 
 from chaos.journal import Journal
 from chaos.worker_process import outcome_of
-from chaos.workflows import WORKFLOWS
+from chaos.workflows import MESSAGE, WORKFLOWS
 from penstock.client import Client, ClientError, Conflict, NotFound, StartRequest, Unavailable
 
 T = TypeVar("T")
@@ -193,6 +193,9 @@ class Load:
         elif about.signal:
             await trio.sleep(rng.uniform(0, 0.5))
             await self._signal(number, instance, about.signal)
+        elif about.message:  # before its wait is entered, with it, or after
+            await trio.sleep(rng.uniform(0, 0.5))
+            await self._publish(number, instance, about.message)
         elif about.user_task:
             await trio.sleep(rng.uniform(0, 0.5))
             await self._finish_task(number, instance, about.user_task)
@@ -224,6 +227,21 @@ class Load:
                 continue
             except ClientError as error:
                 self._journal.note("surprise", call="signal", outcome=outcome_of(error))
+            else:
+                self._journal.note("signalled", instance=instance, step=step)
+            return
+
+    async def _publish(self, number: int, instance: str, step: str) -> None:
+        for turn in range(number, number + 1_000_000):
+            try:
+                await self._client(turn).publish_message(
+                    MESSAGE, str(number), {step: "signal"}, message_id=f"{instance}-{step}"
+                )
+            except Unavailable:
+                await trio.sleep(PAUSE_S)
+                continue
+            except ClientError as error:
+                self._journal.note("surprise", call="message", outcome=outcome_of(error))
             else:
                 self._journal.note("signalled", instance=instance, step=step)
             return

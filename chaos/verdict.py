@@ -20,6 +20,9 @@ from chaos.workflows import WORKFLOWS
 from penstock.testing.invariants import find_broken
 
 COMPLETED, FAILED, CANCELLED = 1, 2, 3
+EMPTY_AT_END = (
+    "token", "ready", "parked", "timer", "buffered_signal", "instance_key", "message", "subscription",
+)  # fmt: skip
 JOB_STEPS = {
     (name, str(step["id"]))
     for name, workflow in WORKFLOWS.items()
@@ -87,7 +90,7 @@ class Evidence:
             self.instances = {row[0]: Ended(*row) for row in connection.execute(_INSTANCES)}
             self.left = {
                 table: connection.execute(f"SELECT count(*) FROM {table}".encode()).fetchall()[0][0]
-                for table in ("token", "ready", "parked", "timer", "buffered_signal", "instance_key")
+                for table in EMPTY_AT_END
             }
         self.closed = {row.job: row for row in self.history if row.kind < 10}
         self.completed = {job: row for job, row in self.closed.items() if row.kind == COMPLETED}

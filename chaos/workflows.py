@@ -15,6 +15,7 @@ JOB_TYPES = ("steady", "batch", "sdk")
 """Each is polled by workers of another make."""
 NEVER = "never"
 """A job type that nobody polls: only its timer gets an instance past it."""
+MESSAGE = "chaos"
 BACKOFF: Json = {"initial": "PT0.2S", "multiplier": 2, "max": "PT1S"}
 
 
@@ -25,6 +26,8 @@ class Workflow(NamedTuple):
     before: Mapping[str, Sequence[str]] = {}
     joins: Sequence[str] = ()
     signal: str = ""
+    message: str = ""
+    """The step that waits for the message with the instance's number as its key."""
     user_task: str = ""
     fails: bool = False
     """Whether a job of it may fail for good: the load then retries the instance."""
@@ -95,6 +98,17 @@ def _signalled() -> Workflow:
     return _workflow(body, 2, "begin", "wait", "go", "end", before={"go": ["begin", "wait"]}, signal="wait")
 
 
+def _told() -> Workflow:
+    message = {"name": MESSAGE, "correlationKey": "${number}"}
+    body = definition(
+        service("begin", "wait", job_type="batch"),
+        step("wait", "WAIT", nextStep="go", message=message),
+        service("go", "end", job_type="sdk"),
+        end(), definition_id="told",
+    )  # fmt: skip
+    return _workflow(body, 2, "begin", "wait", "go", "end", before={"go": ["begin", "wait"]}, message="wait")
+
+
 def _asked() -> Workflow:
     body = definition(
         step("ask", "USER_TASK", nextStep="go"), service("go", "end", job_type="steady"), end(), definition_id="asked"
@@ -121,5 +135,5 @@ def _doomed() -> Workflow:
 
 WORKFLOWS: Mapping[str, Workflow] = {
     str(each.definition["id"]): each
-    for each in (_line(), _fork(), _choose(), _timed(), _signalled(), _asked(), _chained(), _doomed())
+    for each in (_line(), _fork(), _choose(), _timed(), _signalled(), _told(), _asked(), _chained(), _doomed())
 }

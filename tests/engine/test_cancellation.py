@@ -25,12 +25,13 @@ from penstock.metrics import Metrics
 from penstock.runtime.supervise import forever
 from penstock.settings import Settings
 from penstock.store.database import Database
+from penstock.store.messages import OWN_DELIVERY_S
 from penstock.testing.cancellation import Attempt, CancelAtStep, cancel_at_step
 from penstock.testing.definitions import definition, end, fork, linear, service, step
 from penstock.wire.model import Failure, Heartbeat, Job, JobRef, Park, StartRequest
 from tests.engine import runs
 from tests.engine.conftest import MakeDriver
-from tests.engine.driver import Driver, completion
+from tests.engine.driver import Driver, completion, number
 from tests.shapes import call
 from tests.waiting import wait_until
 
@@ -66,10 +67,16 @@ LATER = definition(
 CHILD = definition(service("task", "end"), end(), definition_id="child")
 CALLER = definition(call("call", "child", output={"y": "${result.y}"}), end(), definition_id="caller")
 
+TOLD = definition(
+    step("told", "WAIT", nextStep="end", message={"name": "told", "correlationKey": "${key}"}),
+    end(),
+    definition_id="told",
+)
+
 OLD = definition(service("a", "end"), end(), definition_id="versions")
 NEW = definition(service("z", "b"), service("b", "end"), end(), definition_id="versions")
 
-UPLOADS = (linear(1), fork(1, 1), LINE, CHOICE, ASK, WAIT, LATER, CHILD, CALLER, OLD, NEW)
+UPLOADS = (linear(1), fork(1, 1), LINE, CHOICE, ASK, WAIT, LATER, CHILD, CALLER, OLD, NEW, TOLD)
 
 
 async def begun(driver: Driver, key: str, about: dict[str, Any], **variables: Any) -> tuple[str, Job]:
@@ -320,6 +327,29 @@ async def early_signal_by_key(driver: Driver, key: str) -> LockedBatch:
     return LockedBatch(key, lambda: driver.signal_by_key("later", key, "wait", {"y": key}, signal_id="once"))
 
 
+async def publish(driver: Driver, key: str) -> LockedBatch:
+    """To a wait that is open. What was published gets there also when nobody waits for the answer."""
+    await driver.start("told", {"key": key}, business_key=key)
+    return LockedBatch(key, lambda: driver.publish("told", key, {"y": key}, message_id=key))
+
+
+async def publish_early(driver: Driver, key: str) -> LockedBatch:
+    return LockedBatch(key, lambda: driver.publish("told", f"early {key}", {"y": key}, message_id=key))
+
+
+async def start_with_a_message(driver: Driver, key: str) -> LockedBatch:
+    await driver.publish("told", key, {"y": key})
+    return LockedBatch(key, lambda: driver.start("told", {"key": key}, business_key=key))
+
+
+async def receive(driver: Driver, key: str) -> LockedBatch:
+    await driver.publish("told", key, {"y": key})
+    instance = number((await driver.start("told", {"key": key}, business_key=key)).id)
+    found = "SELECT token_id, seq, index::int FROM timer WHERE index = -8 AND instance_id = %s"
+    ((token, seq, index),) = driver.rows(found, instance)
+    return LockedBatch(key, lambda: driver.engine.full_path.submit(timer_command(instance, (token, seq, index))))
+
+
 async def start_a_caller(driver: Driver, key: str) -> LockedBatch:
     return LockedBatch(key, lambda: driver.start("caller", {"x": 1}, business_key=key))
 
@@ -393,6 +423,10 @@ SCENARIOS: dict[str, Prepare] = {
     "a look at an instance": look,
     "an expression that is tried": try_expression,
     "a signal": signal,
+    "a message to who waits": publish,
+    "a message that comes early": publish_early,
+    "a start that a message waits for": start_with_a_message,
+    "a message that is received": receive,
     "a signal by key": signal_by_key,
     "an early signal by key": early_signal_by_key,
 }
@@ -403,10 +437,12 @@ SELECT i.status, i.definition, t.state, t.step, t.failures, t.attempt, n.checkpo
   (SELECT count(*) FROM timer m WHERE m.instance_id = i.id), i.instance_key IS NULL,
   (SELECT count(*) FROM buffered_signal b WHERE b.instance_id = i.id),
   (SELECT array_agg(assignee ORDER BY seq) FROM open_task o WHERE o.instance_id = i.id),
-  i.vars::text, (SELECT count(*) FROM variables_edit v WHERE v.instance_id = i.id),
+  (i.vars - 'key')::text, (SELECT count(*) FROM variables_edit v WHERE v.instance_id = i.id),
   (SELECT count(*) FROM audit a WHERE a.instance_id = i.id AND a.kind ~ '^(TASK|VARIABLES|(SKIPP|MOV|RETRI|MIGRAT)ED)'),
   (SELECT count(*) FROM signal_id s WHERE s.instance_id = i.id),
   (SELECT kept FROM instance_key k WHERE k.instance_id = i.id), t.mail,
+  (SELECT array_agg(coalesce(m.taken, false)) FROM subscription u LEFT JOIN message m ON m.id = u.message
+   WHERE u.instance_id = i.id),
   (SELECT count(*) FROM journal j WHERE j.instance_id = i.id), t.migrated,
   (SELECT count(*) FROM instance_version v WHERE v.instance_id = i.id),
   (SELECT count(*) FROM parked p WHERE p.token_id = t.id)
@@ -559,6 +595,8 @@ async def test_a_cancelled_engine_leaves_the_state_before_or_after(driver: Drive
     for point in range(1, STEPS_MAX):
         key = f"point-{point}"
         before, attempt = await crash_at_step(driver.dsn, point, name, key)
+        if name == "a message to who waits":  # that engine can't bring it any more
+            await driver.due(OWN_DELIVERY_S + 1)
         check_before_or_after(before, state(driver, key), after, attempt)
         await finish(driver, key)
         if not attempt.fired:

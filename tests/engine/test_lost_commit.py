@@ -51,9 +51,16 @@ def chosen() -> dict[str, Any]:
     )  # fmt: skip
 
 
-async def losing(proxy: Proxy, committed: bool, operation: Callable[[], Awaitable[Any]]) -> Any:
-    """Run the operation with its transaction's answer lost; its result."""
-    cut = proxy.cut_at(MARK.encode(), committed=committed)
+TOLD = definition(
+    step("told", "WAIT", nextStep="end", message={"name": "told", "correlationKey": "k"}), end(), definition_id="told"
+)
+
+
+async def losing(
+    proxy: Proxy, committed: bool, operation: Callable[[], Awaitable[Any]], pattern: bytes = MARK.encode()
+) -> Any:
+    """Run the operation with its transaction's answer lost; its result. ``pattern``: by which it is known."""
+    cut = proxy.cut_at(pattern, committed=committed)
     with trio.fail_after(60):
         answer = await operation()
     assert cut.done.is_set(), "the connection was not cut: the test shows nothing"
@@ -286,6 +293,30 @@ async def test_a_signal(cut_driver: Driver, proxy: Proxy, committed: bool) -> No
     await losing(proxy, committed, lambda: cut_driver.signal(instance, "wait", {"x": MARK}))
     assert await cut_driver.status(instance) == "COMPLETED"
     assert await cut_driver.variables(instance) == {"x": MARK}
+
+
+async def test_a_message_to_who_waits(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
+    instance = await cut_driver.run(TOLD)
+    published = await losing(proxy, committed, lambda: cut_driver.publish("told", "k", {"x": MARK}))
+    assert [one.instance_id for one in published.delivered] == [instance]
+    assert await cut_driver.status(instance) == "COMPLETED"
+    assert cut_driver.rows("SELECT id FROM message") == []
+
+
+async def test_a_message_that_is_kept(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
+    published = await losing(proxy, committed, lambda: cut_driver.publish("told", "k", {"x": MARK}, message_id="m"))
+    assert (published.delivered, published.kept) == ([], True)
+    assert await cut_driver.publish("told", "k", {"x": MARK}, message_id="m") == published
+    assert cut_driver.rows("SELECT body FROM message") == [({"x": MARK},)]
+
+
+async def test_a_start_that_a_message_waits_for(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
+    await cut_driver.upload(TOLD)
+    await cut_driver.publish("told", "k", {"x": 1})
+    view = await losing(proxy, committed, lambda: cut_driver.start("told"), b"INSERT INTO subscription")
+    await cut_driver.due()
+    assert await cut_driver.status(view.id) == "COMPLETED"
+    assert cut_driver.rows("SELECT count(*) FROM instance") == [(1,)]
 
 
 async def test_a_heartbeat(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
