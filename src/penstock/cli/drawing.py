@@ -58,6 +58,8 @@ def _shape(step: Step) -> str:
     name = step.name if step.name == step.id else f"{step.name}\n{step.id}"
     if step.for_each is not None:
         name += f"\nfor each of {step.for_each.items.source.removeprefix('${').removesuffix('}')}"
+    if step.message is not None:
+        name += f"\nmessage {step.message.name}"
     name = _label(name)
     match step.type:
         case StepType.SERVICE_TASK:

@@ -39,7 +39,8 @@ SELECT coalesce(d.content::jsonb -> 'steps' -> t.step::int,
     jsonb_build_object('id', penstock_step_id(d.content, t.step), 'type', 'SERVICE_TASK')) AS step,
   t.state, j.name, t.claimed_by, t.lease_until,
   ARRAY(SELECT m.index::int FROM timer m WHERE m.token_id = t.id AND m.seq = t.seq ORDER BY m.fire_at, m.index),
-  ARRAY(SELECT m.fire_at FROM timer m WHERE m.token_id = t.id AND m.seq = t.seq ORDER BY m.fire_at, m.index)
+  ARRAY(SELECT m.fire_at FROM timer m WHERE m.token_id = t.id AND m.seq = t.seq ORDER BY m.fire_at, m.index),
+  (SELECT u.key FROM subscription u WHERE u.token_id = t.id AND u.seq = t.seq)
 FROM token t JOIN instance i ON i.id = t.instance_id JOIN definition d ON d.key = i.definition
 LEFT JOIN job_type j ON j.id = t.job_type
 WHERE t.instance_id = %s AND t.state IN (0, 1, 2, 4, 7) ORDER BY t.seq"""
@@ -127,6 +128,7 @@ def _open_step(
     lease_until: dt.datetime | None,
     indexes: list[int],
     times: list[dt.datetime],
+    message_key: str | None,
 ) -> OpenStep:
     timers = dict(zip(indexes, times, strict=True))
     match state:
@@ -138,10 +140,11 @@ def _open_step(
             what = f"a job of type {job_type!r} failed and is tried again at {show_time(timers[-1])}"
         case TokenState.PARKED if step["type"] == "USER_TASK":
             what = "a user task is open"
-        case TokenState.PARKED if -2 in timers:
-            what = f"waits until {show_time(timers[-2])} or a signal"
         case TokenState.PARKED:
-            what = "waits for a signal"
+            told = "a signal"
+            if message_key is not None:
+                told = f"the message {step['message']['name']!r} {message_key!r}"
+            what = f"waits until {show_time(timers[-2])} or {told}" if -2 in timers else f"waits for {told}"
         case TokenState.CALLED:
             what = f"waits for the instance of {step['definitionId']!r} that it called"
         case TokenState.FORKED | TokenState.DISPATCHED | TokenState.ENDED | TokenState.DELAYED:

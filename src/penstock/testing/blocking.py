@@ -120,6 +120,7 @@ class SyncTestEngine:
 
     deploy = _blocking(TestEngine.deploy)
     stub_workflow = _blocking(TestEngine.stub_workflow)
+    publish = _blocking(TestEngine.publish)
     settle = _blocking(TestEngine.settle)
     advance = _blocking(TestEngine.advance)
 

@@ -21,7 +21,7 @@ from typing import Any
 import anyio
 import psycopg
 
-from penstock.client import Client, DefinitionSummary, Job
+from penstock.client import Client, DefinitionSummary, Job, PublishedMessage
 from penstock.client.builder import WorkflowBuilder
 from penstock.client.validation import Document
 from penstock.settings import SETTINGS, load_settings
@@ -191,6 +191,12 @@ class TestEngine:
             definition_id, variables, version=version, business_key=business_key, instance_key=instance_key
         )
         return Run(self, instance.id)
+
+    async def publish(
+        self, name: str, correlation_key: str, variables: object = None, *, ttl: str | None = None
+    ) -> PublishedMessage:
+        """Publish a message to whoever waits for it; what nobody waits for is kept for ``ttl``, by default a day."""
+        return await self.client.publish_message(name, correlation_key, variables, ttl=ttl)
 
     def run(self, instance_id: str) -> Run:
         """The run of an instance that was started in another way."""
