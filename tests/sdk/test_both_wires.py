@@ -27,6 +27,7 @@ from penstock.client import (
     JobRef,
     LeaseLost,
     NotFound,
+    NotOverGrpc,
     StartRequest,
     SyncClient,
 )
@@ -392,6 +393,43 @@ def test_people_and_signals_move_an_instance_on(run: Run, wire: Wire) -> None:
                 await client.complete_user_task(started.id, "approve")
             steps = [(step.step_id, step.step_type, step.status) for step in await client.get_history(started.id)]
             assert steps[:2] == [("papers", "WAIT", "COMPLETED"), ("approve", "USER_TASK", "COMPLETED")]
+
+    run(main)
+
+
+def test_lists_take_every_filter_of_the_engine(run: Run, wire: Wire) -> None:
+    name = f"filters-{uuid.uuid4().hex[:8]}"
+    flow = WorkflowBuilder(name).service_task("pay", name).end().document()
+    child = f"{name}-child"
+    caller = WorkflowBuilder(f"{name}-caller").call("call", child).end().document()
+
+    async def main() -> None:
+        async with Client(wire.url) as client, Client(wire.rest_url) as rest:
+            for document in (flow, WorkflowBuilder(child).user_task("ask").end().document(), caller):
+                await rest.upload_definition(document)
+            started = [await rest.start_instance(name, business_key=f"{name}-{n}") for n in range(2)]
+            [job] = await rest.poll_jobs("w", [name], max_jobs=1, wait_s=20)
+            error: Any = {"error_code": "DECLINED", "attempt": job.attempt}
+            await rest.fail_job(job.id, "w", "no funds 17", retryable=False, **error)
+            parent = await rest.start_instance(f"{name}-caller")
+
+            async def found(**filters: Any) -> list[str]:
+                return [one.id async for one in rest.iterate_instances(**filters)]
+
+            assert await found(business_key_prefix=f"{name}-") == [started[1].id, started[0].id]
+            assert await found(definition_id=name, definition_version=2) == []
+            assert await found(definition_id=name, status="FAILED", step_id="pay") == [job.instance_id]
+            assert job.instance_id in await found(status="FAILED", cause="no funds 4")
+            (called,) = (await rest.list_instances(parent_instance_id=parent.id)).items
+            assert called.definition_id == child
+            later = parent.started_at + timedelta(minutes=1)
+            assert await found(definition_id=name, started_after=later) == []
+            assert len(await found(definition_id=name, started_before=later)) == 2
+            (failed,) = (await rest.list_failed_jobs(job_type=name)).items
+            assert (failed.error_code, failed.reason) == ("DECLINED", "no funds 17")
+            if wire.url != wire.rest_url:
+                with pytest.raises(NotOverGrpc, match="parent_instance_id"):
+                    await client.list_instances(parent_instance_id=parent.id)
 
     run(main)
 

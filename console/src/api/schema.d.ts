@@ -1851,6 +1851,8 @@ export interface components {
             failedAt: string;
             reason?: string;
             workerId?: string;
+            /** @description 1 to 100 of letters, digits, `_`, `.` and `-` (addition). */
+            errorCode?: string;
         };
         /**
          * FailedJobPage

@@ -25,8 +25,15 @@ def failed(
         page = client.list_failed_jobs(job_type=job_type, limit=limit)
     print_page(
         page,
-        ("instance", "step", "job type", "failed", "reason"),
-        lambda each: (each.instance_id, each.step_id, each.job_type, shown_time(each.failed_at), each.reason or ""),
+        ("instance", "step", "job type", "failed", "code", "reason"),
+        lambda each: (
+            each.instance_id,
+            each.step_id,
+            each.job_type,
+            shown_time(each.failed_at),
+            each.error_code or "",
+            each.reason or "",
+        ),
         as_json=as_json,
         limit=limit,
         narrower="--job-type",

@@ -9,18 +9,18 @@ from __future__ import annotations
 import functools
 import os
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from threading import Thread
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar, TypeVarTuple
+from typing import Any, Concatenate, ParamSpec, TypeVar, TypeVarTuple, Unpack
 
 import anyio
 from anyio.from_thread import BlockingPortal
 
 from penstock.client.caller import CALL_TIMEOUT_S, EXCHANGE_TIMEOUT_S
 from penstock.client.client import Client
-from penstock.client.operation import Transport
+from penstock.client.operation import InstanceFilters, Transport
 from penstock.client.token import Token
 from penstock.wire.model import AuditRecord, FailedJob, Instance, JournalRecord
 
@@ -125,20 +125,9 @@ class SyncClient:
         """Run a function of the asynchronous client to its end, e.g. several calls at once in a task group."""
         return run_blocking(self._loop().portal, call, self._client)
 
-    def iterate_instances(
-        self,
-        *,
-        definition_id: str | None = None,
-        status: str | None = None,
-        business_key: str | None = None,
-        attributes: Mapping[str, str] | None = None,
-    ) -> Iterator[Instance]:
+    def iterate_instances(self, **filters: Unpack[InstanceFilters]) -> Iterator[Instance]:
         """All instances that match, newest first, read as you go. See ``Client.iterate_instances``."""
-        return self._each(
-            self._client.iterate_instances(
-                definition_id=definition_id, status=status, business_key=business_key, attributes=attributes
-            )
-        )
+        return self._each(self._client.iterate_instances(**filters))
 
     def iterate_failed_jobs(self, *, job_type: str | None = None) -> Iterator[FailedJob]:
         """All jobs that failed for good, newest first, read as you go. See ``Client.iterate_failed_jobs``."""

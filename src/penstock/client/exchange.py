@@ -6,6 +6,7 @@ Pure: builds and reads, sends nothing. One function per operation and one table 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -221,12 +222,24 @@ def _get_instance(operation: GetInstance) -> Exchange:
     return Exchange("GET", f"/v1/instances/{_quoted(operation.id)}", _read_instance)
 
 
+def _time(at: datetime | None) -> str | None:
+    """One without a zone is the caller's own."""
+    return None if at is None else at.astimezone(UTC).isoformat()
+
+
 def _list_instances(operation: ListInstances) -> Exchange:
     query = {
         "definitionId": operation.definition_id,
         "status": operation.status,
         "businessKey": operation.business_key,
         "instanceKey": operation.instance_key,
+        "businessKeyPrefix": operation.business_key_prefix,
+        "parentInstanceId": operation.parent_instance_id,
+        "definitionVersion": operation.definition_version,
+        "cause": operation.cause,
+        "stepId": operation.step_id,
+        "startedAfter": _time(operation.started_after),
+        "startedBefore": _time(operation.started_before),
         **{f"attr.{name}": value for name, value in operation.attributes.items()},
         **_window(operation.window),
     }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Unpack
 
 import anyio
 import msgspec
@@ -21,6 +22,7 @@ from penstock.client.operation import (
     GetAudit,
     GetHistory,
     GetInstance,
+    InstanceFilters,
     ListInstances,
     ListSignals,
     SendSignal,
@@ -152,57 +154,27 @@ class InstanceCalls(MendingCalls):
     async def list_instances(
         self,
         *,
-        definition_id: str | None = None,
-        status: str | None = None,
-        business_key: str | None = None,
-        attributes: Mapping[str, str] | None = None,
         page: int = 0,
         page_size: int = 20,
         cursor: str | None = None,
         limit: int | None = None,
+        **filters: Unpack[InstanceFilters],
     ) -> Page[Instance]:
-        """One page of the instances that match all given filters, newest first. Pages count from 0.
-
-        ``attributes`` are search attributes: ``{"customer": "4711", "amount.from": "100", "amount.to": "200"}``; over
-        REST.
+        """One page of the instances that match all given filters (`InstanceFilters`), newest first. Pages count from 0.
 
         With a ``limit`` in place of pages: go on with ``cursor=page.next`` until that is None. So nothing is left out
         or comes twice, whatever changes meanwhile. ``iterate_instances`` does it.
         """
         window = Window(page=page, page_size=page_size, cursor=cursor, limit=limit)
-        return await self.call(
-            ListInstances(
-                definition_id=definition_id,
-                status=status,
-                business_key=business_key,
-                attributes=attributes or {},
-                window=window,
-            )
-        )
+        return await self.call(ListInstances(window=window, **filters))
 
-    def iterate_instances(
-        self,
-        *,
-        definition_id: str | None = None,
-        status: str | None = None,
-        business_key: str | None = None,
-        attributes: Mapping[str, str] | None = None,
-    ) -> AsyncIterator[Instance]:
+    def iterate_instances(self, **filters: Unpack[InstanceFilters]) -> AsyncIterator[Instance]:
         """All instances that match, newest first, read as you go.
 
         You may change what is yielded (cancel it, retry it): each instance that matches when it is read is yielded
         once, none is skipped. Those that start meanwhile are not.
         """
-        return every_item(
-            lambda cursor: self.list_instances(
-                definition_id=definition_id,
-                status=status,
-                business_key=business_key,
-                attributes=attributes,
-                cursor=cursor,
-                limit=LIST_PART_ITEMS,
-            )
-        )
+        return every_item(lambda cursor: self.list_instances(cursor=cursor, limit=LIST_PART_ITEMS, **filters))
 
     async def get_history(self, instance_id: str) -> list[StepExecution]:
         """All step executions of an instance in the order of entry.

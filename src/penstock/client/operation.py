@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from datetime import datetime
+from typing import Any, Generic, Protocol, TypedDict, TypeVar
 
 import msgspec
 
@@ -153,6 +154,28 @@ class GetInstance(Operation[Instance], frozen=True):
     id: str
 
 
+class InstanceFilters(TypedDict, total=False):
+    """Which instances a list has: those with all that is given.
+
+    ``business_key_prefix``: how the key begins. ``parent_instance_id``: which called them, or chained into them.
+    ``definition_version`` needs a ``definition_id``. ``cause`` (a reason, whose numbers and quoted parts may differ)
+    and ``step_id`` need the status ``FAILED``. ``attributes`` are search attributes: ``{"customer": "4711",
+    "amount.from": "100", "amount.to": "200"}``. Over gRPC there are only the first three.
+    """
+
+    definition_id: str | None
+    status: str | None
+    business_key: str | None
+    business_key_prefix: str | None
+    parent_instance_id: str | None
+    definition_version: int | None
+    cause: str | None
+    step_id: str | None
+    started_after: datetime | None
+    started_before: datetime | None
+    attributes: Mapping[str, str]
+
+
 class ListInstances(Operation[Page[Instance]], frozen=True):
     """List instances, newest first."""
 
@@ -160,6 +183,13 @@ class ListInstances(Operation[Page[Instance]], frozen=True):
     status: str | None = None
     business_key: str | None = None
     instance_key: str | None = None
+    business_key_prefix: str | None = None
+    parent_instance_id: str | None = None
+    definition_version: int | None = None
+    cause: str | None = None
+    step_id: str | None = None
+    started_after: datetime | None = None
+    started_before: datetime | None = None
     attributes: Mapping[str, str] = {}
     window: Window = Window()
 

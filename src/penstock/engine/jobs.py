@@ -268,6 +268,7 @@ class Jobs:
                     failed_at=row.failed_at,
                     reason=row.reason,
                     worker_id=row.worker,
+                    error_code=row.code,
                 )
             )
         return items

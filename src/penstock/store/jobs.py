@@ -407,6 +407,7 @@ class FailedJob(NamedTuple):
     reason: str | None
     worker: str | None
     definition: int
+    code: str | None
 
 
 async def failed_jobs(

@@ -369,6 +369,7 @@ class FailedJob(Answer, frozen=True):
     failed_at: datetime
     reason: str | None = None
     worker_id: str | None = None
+    error_code: str | None = None
 
 
 class LostJob(Answer, frozen=True):

@@ -200,8 +200,9 @@ def _get_instance(operation: GetInstance) -> Exchange:
 
 
 def _list_instances(operation: ListInstances) -> Exchange:
-    if operation.attributes:
-        raise NotOverGrpc("ListInstances has no `attributes` in gRPC: use a client over REST for it")
+    given = {name for name in operation.__struct_fields__ if getattr(operation, name)}
+    if more := sorted(given - {"definition_id", "status", "business_key", "instance_key", "window"}):
+        raise NotOverGrpc(f"ListInstances has no `{more[0]}` in gRPC: use a client over REST for it")
     request = m.ListInstancesRequest(
         definition_id=operation.definition_id or "",
         status=_status_number(operation.status),

@@ -316,7 +316,7 @@ ORDER BY k.n
 
 -- name: failed_jobs
 -- Jobs that failed for good, newest instance first ($1 job type, null: any, $2 limit $3 offset $4 only instances below).
-SELECT h.instance_id, h.token_id, h.seq, h.step, h.ended_at, h.reason, h.worker, definition_at(i.id, h.pos, i.definition)
+SELECT h.instance_id, h.token_id, h.seq, h.step, h.ended_at, h.reason, h.worker, definition_at(i.id, h.pos, i.definition), h.error_code
 FROM (SELECT e.instance_id FROM abnormal_end e
       WHERE e.job_type IS NOT NULL AND e.instance_id < $4::bigint
         AND ($1::text IS NULL OR e.job_type = (SELECT j.id FROM job_type j WHERE j.name = $1))
