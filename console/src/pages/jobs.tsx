@@ -96,7 +96,6 @@ function FailedJobs({ jobType }: { jobType: string }) {
   const [retrying, setRetrying] = useState<FailedJob>();
   return (
     <>
-<<<<<<< HEAD
       <Listing
         pages={pages}
         keyOf={(row) => row.id}
@@ -110,6 +109,7 @@ function FailedJobs({ jobType }: { jobType: string }) {
           { head: "Job type", cell: (row) => <code>{row.jobType}</code> },
           { head: "Instance", cell: (row) => <InstanceLink id={row.instanceId} step={row.stepId} /> },
           { head: "Step", cell: (row) => row.stepId },
+          { head: "Code", cell: (row) => (row.errorCode ? <code>{row.errorCode}</code> : "–") },
           { head: "Why", look: "el", title: (row) => row.reason, cell: (row) => row.reason },
           { head: "Worker", look: "mute", cell: (row) => row.workerId ?? "–" },
           { head: "Failed", look: "r mute", cell: (row) => <Ago at={row.failedAt} /> },
@@ -124,53 +124,6 @@ function FailedJobs({ jobType }: { jobType: string }) {
           },
         ]}
       />
-=======
-      <table className="wide">
-        <thead>
-          <tr>
-            <th>Job type</th>
-            <th>Instance</th>
-            <th>Step</th>
-            <th>Why</th>
-            <th>Worker</th>
-            <th className="r">Failed</th>
-            {operates && (
-              <th>
-                <span className="sr">Retry</span>
-              </th>
-            )}
-          </tr>
-        </thead>
-        <tbody>
-          {rows.map((row) => (
-            <tr key={row.id}>
-              <td>
-                <code>{row.jobType}</code>
-              </td>
-              <td>
-                <InstanceLink id={row.instanceId} step={row.stepId} />
-              </td>
-              <td>{row.stepId}</td>
-              <td className="el" title={row.reason}>
-                {row.errorCode && <span className="mono">{row.errorCode} </span>}
-                {row.reason}
-              </td>
-              <td className="mute">{row.workerId ?? "–"}</td>
-              <td className="r mute">
-                <Ago at={row.failedAt} />
-              </td>
-              {operates && (
-                <td className="r">
-                  <button type="button" className="btn sm" aria-label={`Retry ${row.instanceId}`} onClick={() => setRetrying(row)}>
-                    Retry
-                  </button>
-                </td>
-              )}
-            </tr>
-          ))}
-        </tbody>
-      </table>
->>>>>>> 8ee0ecb0 (Clients filter lists as the engine does, and lists of failed jobs tell the error's code)
       {operates && (
         <p className="mute note">
           Many at once: <Link href="/failures">by cause</Link>, or filter the <Link href="/instances?status=FAILED">failed instances</Link>, select them, Retry.
