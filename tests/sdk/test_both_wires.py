@@ -422,6 +422,7 @@ def test_lists_take_every_filter_of_the_engine(run: Run, wire: Wire) -> None:
             assert job.instance_id in await found(status="FAILED", cause="no funds 4")
             (called,) = (await rest.list_instances(parent_instance_id=parent.id)).items
             assert called.definition_id == child
+            assert parent.started_at is not None
             later = parent.started_at + timedelta(minutes=1)
             assert await found(definition_id=name, started_after=later) == []
             assert len(await found(definition_id=name, started_before=later)) == 2
