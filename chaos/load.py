@@ -14,7 +14,7 @@ import trio
 
 from chaos.journal import Journal
 from chaos.worker_process import outcome_of
-from chaos.workflows import MESSAGE, WORKFLOWS
+from chaos.workflows import LIMITS, MESSAGE, WORKFLOWS
 from penstock.client import Client, ClientError, Conflict, NotFound, StartRequest, Unavailable
 
 T = TypeVar("T")
@@ -52,7 +52,8 @@ class Load:
         """Of the last starts, for soaks."""
 
     async def upload(self) -> None:
-        """All definitions."""
+        """All definitions, and the limits of the jobs of one type."""
+        await self._clients[0].put_queue("limited", LIMITS)
         for workflow in WORKFLOWS.values():
             await self._clients[0].upload_definition(workflow.definition)
 
@@ -112,7 +113,14 @@ class Load:
     def _request(self, number: int, workflow: str) -> StartRequest:
         key = f"{self._seed}-{number}"
         variables = {"number": number}
-        return StartRequest(definition_id=workflow, variables=variables, business_key=key, idempotency_key=key)
+        flow_key = None if number % 5 == 4 else f"key-{number % 5}"
+        return StartRequest(
+            definition_id=workflow,
+            variables=variables,
+            business_key=key,
+            idempotency_key=key,
+            flow_key=flow_key,
+        )
 
     def _workflow(self, number: int) -> str:
         return random.Random(f"{self._seed} workflow {number}").choices(NAMES, WEIGHTS)[0]
@@ -130,7 +138,7 @@ class Load:
                 began = trio.current_time()
                 try:
                     instance = await self._client(number + turn).start_instance(
-                        workflow, request.variables, business_key=key, idempotency_key=key
+                        workflow, request.variables, business_key=key, idempotency_key=key, flow_key=request.flow_key
                     )
                 except ClientError as error:
                     if not isinstance(error, Unavailable):

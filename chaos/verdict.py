@@ -16,7 +16,7 @@ import psycopg
 
 from chaos.journal import read_journals
 from chaos.worker_process import STRANGER
-from chaos.workflows import WORKFLOWS
+from chaos.workflows import LIMITED, LIMITS, WORKFLOWS
 from penstock.testing.invariants import find_broken
 
 COMPLETED, FAILED, CANCELLED = 1, 2, 3
@@ -42,6 +42,14 @@ FROM history h JOIN instance i ON i.id = h.instance_id JOIN definition d ON d.ke
 CROSS JOIN LATERAL (SELECT h.seq, h.step::int UNION ALL
   SELECT h.pos, h.end_step::int WHERE h.end_step IS NOT NULL) x (seq, step)
 WHERE d.id NOT LIKE 'fault-%'
+"""
+_SPANS = """
+SELECT h.claimed_at, h.ended_at FROM history h
+JOIN instance i ON i.id = h.instance_id JOIN definition d ON d.key = i.definition
+WHERE d.content::jsonb -> 'steps' -> h.step::int ->> 'jobType' = %s AND h.claimed_at IS NOT NULL AND h.attempt > 0
+  AND NOT EXISTS (SELECT FROM history e
+    WHERE e.instance_id = h.instance_id AND e.token_id = h.token_id AND e.seq = h.seq
+      AND e.attempt = h.attempt AND e.kind = 11)
 """
 _INSTANCES = """
 SELECT to_hex(i.id), d.id, i.status, i.business_key, to_hex(i.parent_id), i.failure,
@@ -106,6 +114,8 @@ def judge(dsn: str, journals: Path, lenient: frozenset[str] = frozenset()) -> tu
     evidence = Evidence(dsn, journals)
     for rule in RULES:
         broken += rule(evidence)
+    if not lenient:  # else the times say nothing
+        broken += limits_kept(dsn)
     counts = {
         "histories": len(evidence.instances),
         "steps completed": len(evidence.completed),
@@ -114,6 +124,21 @@ def judge(dsn: str, journals: Path, lenient: frozenset[str] = frozenset()) -> tu
         "attempts ended otherwise": sum(row.kind >= 10 for row in evidence.history),
     }
     return broken, counts
+
+
+def limits_kept(dsn: str) -> Iterator[str]:
+    """Never were more attempts under way than the queue has places. Those whose lease ended may have come back late,
+    which is no fault; their places are counted in the invariants."""
+    with psycopg.connect(dsn) as connection:
+        spans = connection.execute(_SPANS.encode(), (LIMITED,)).fetchall()
+    most = now = 0
+    for _, step in sorted([(ended, -1) for _, ended in spans] + [(began, 1) for began, _ in spans]):
+        now += step
+        most = max(most, now)
+    if most > (LIMITS.concurrency or 0):
+        yield f"{most} attempts were under way at once in a queue of {LIMITS.concurrency}"
+    if not spans:
+        yield "no attempt of a limited job is in the history"
 
 
 def started_once(evidence: Evidence) -> Iterator[str]:

@@ -10,9 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from penstock.testing.definitions import Json, definition, end, service, step, timer
+from penstock.wire.queue import QueuePolicy
 
 JOB_TYPES = ("steady", "batch", "sdk")
 """Each is polled by workers of another make."""
+LIMITED = "batch"
+LIMITS = QueuePolicy([LIMITED], concurrency=10, concurrency_per_key=4)
+"""Few enough to be met, and enough for what a killed worker holds until its leases end."""
 NEVER = "never"
 """A job type that nobody polls: only its timer gets an instance past it."""
 MESSAGE = "chaos"
