@@ -76,6 +76,12 @@ TABLE: dict[str, tuple[ExecutionState, list[Verdict], list[Verdict], list[Verdic
         [ALREADY, CANCELLED, CANCELLED, CANCELLED],
         [CANCELLED] * 3,
     ),
+    "6 failed by the caller, its instance undone or retried": (
+        ExecutionState(instance=ACTIVE, closed=HistoryKind.FAILED, closed_attempt=ATTEMPT, failed_attempt=ATTEMPT),
+        [LOST, LOST, LOST, LOST],
+        [ALREADY, ALREADY, LOST, ALREADY],
+        [LOST] * 3,
+    ),
     "7 failed, its instance retried": (
         FAILED_THEN_RETRIED,
         [LOST, LOST, LOST, LOST],

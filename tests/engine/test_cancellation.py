@@ -76,7 +76,12 @@ TOLD = definition(
 OLD = definition(service("a", "end"), end(), definition_id="versions")
 NEW = definition(service("z", "b"), service("b", "end"), end(), definition_id="versions")
 
-UPLOADS = (linear(1), fork(1, 1), LINE, CHOICE, ASK, WAIT, LATER, CHILD, CALLER, OLD, NEW, TOLD)
+UNDONE = definition(
+    service("task", "next", compensation={"jobType": "work"}), service("next", "end"), end(), definition_id="undone",
+    onFailure="COMPENSATE",
+)  # fmt: skip
+
+UPLOADS = (UNDONE, linear(1), fork(1, 1), LINE, CHOICE, ASK, WAIT, LATER, CHILD, CALLER, OLD, NEW, TOLD)
 
 
 async def begun(driver: Driver, key: str, about: dict[str, Any], **variables: Any) -> tuple[str, Job]:
@@ -205,6 +210,24 @@ async def signal_to_a_parked_job(driver: Driver, key: str) -> LockedBatch:
 async def cancel(driver: Driver, key: str) -> LockedBatch:
     instance, _ = await begun(driver, key, linear(1))
     return LockedBatch(key, lambda: driver.cancel(instance, "enough"))
+
+
+def undoing(how: str) -> Prepare:
+    """An instance whose first step is done: it is cancelled, fails, or is undone already but for its end."""
+
+    async def prepare(driver: Driver, key: str) -> LockedBatch:
+        instance, job = await begun(driver, key, UNDONE)
+        await driver.complete(job, {"y": key})
+        if how == "a cancel":
+            return LockedBatch(key, lambda: driver.cancel(instance, "enough", compensate=True))
+        (second,) = await driver.poll("work", n=1)
+        if how == "a failure":
+            return LockedBatch(key, lambda: driver.fail(second, retryable=False))
+        await driver.fail(second, retryable=False)
+        (handler,) = await driver.poll("work", n=1)
+        return LockedBatch(key, lambda: driver.complete(handler))
+
+    return prepare
 
 
 async def retry(driver: Driver, key: str) -> LockedBatch:
@@ -396,6 +419,9 @@ SCENARIOS: dict[str, Prepare] = {
     "a batch of heartbeats": beating(many=True),
     "a batch of releases": release,
     "a cancel": cancel,
+    "a cancel that undoes": undoing("a cancel"),
+    "a failure that is undone": undoing("a failure"),
+    "a handler's end": undoing("an end"),
     "a start that calls": start_a_caller,
     "a child's end told to its caller": told(),
     "a caller's end told to its child": told(cancelled=True),
@@ -441,6 +467,8 @@ SELECT i.status, i.definition, t.state, t.step, t.failures, t.attempt, n.checkpo
   (SELECT count(*) FROM audit a WHERE a.instance_id = i.id AND a.kind ~ '^(TASK|VARIABLES|(SKIPP|MOV|RETRI|MIGRAT)ED)'),
   (SELECT count(*) FROM signal_id s WHERE s.instance_id = i.id),
   (SELECT kept FROM instance_key k WHERE k.instance_id = i.id), t.mail,
+  (SELECT count(*) FROM compensation c WHERE c.instance_id = i.id),
+  (SELECT u.status FROM undoing u WHERE u.instance_id = i.id),
   (SELECT array_agg(coalesce(m.taken, false)) FROM subscription u LEFT JOIN message m ON m.id = u.message
    WHERE u.instance_id = i.id),
   (SELECT count(*) FROM journal j WHERE j.instance_id = i.id), t.migrated,

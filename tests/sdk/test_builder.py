@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.client.builder import WorkflowBuilder, backoff, for_each, timer
+from penstock.client.builder import WorkflowBuilder, backoff, compensation, for_each, timer
 from penstock.core.parsing import parse_definition
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -92,6 +92,22 @@ def test_a_step_may_be_done_for_each_item_of_a_list() -> None:
     assert [(one.name, one.parallel, one.collects_errors) for one in found] == [
         ("line", 5, False), ("item", 100, True), ("item", 100, False),
     ]  # fmt: skip
+
+
+def test_what_a_step_did_may_be_undone() -> None:
+    flow = WorkflowBuilder("travel", compensate_failures=True)
+    cancel = compensation(
+        "hotel.cancel", retries=5, retry_backoff=backoff("PT1S"), timeout="PT1M", no_retry_on=["GONE"]
+    )
+    flow.service_task("hotel", "hotel.book", compensation=cancel)
+    flow.call("flight", "booking", compensation=compensation("flight.cancel"), conditions={"full": "undo"}, then="end")
+    flow.compensate("undo", steps=["hotel"])
+    flow.end()
+    parsed = parse_definition(json.dumps(flow.document()).encode())
+    hotel, flight, undo, _, cancels, *_ = parsed.steps
+    assert (hotel.compensation, flight.compensation, undo.undoes) == (4, 5, (0,))
+    assert (cancels.job_type, cancels.retry_count, cancels.timeout_s) == ("hotel.cancel", 5, 60)
+    assert parsed.undoes_failures
 
 
 def test_a_step_that_leads_nowhere_unsaid_is_a_mistake() -> None:

@@ -41,7 +41,7 @@ from penstock.client import (
     traceparent,
 )
 from penstock.client import operation as calls
-from penstock.client.builder import WorkflowBuilder
+from penstock.client.builder import WorkflowBuilder, compensation
 from penstock.client.grpc import GrpcTransport
 from penstock.client.grpc.connection import GrpcLimits
 from penstock.client.grpc.exchange import WITHOUT_FORM, exchange_for
@@ -558,6 +558,11 @@ def test_every_operation_has_its_form_or_known_lack_of_one() -> None:
             assert exchange_for(operation).path.startswith("/")
 
 
+def test_a_cancel_says_that_it_compensates() -> None:
+    request = exchange_for(calls.CancelInstance(id="1", reason="r", compensate=True)).request
+    assert request == m.CancelInstanceRequest("1", "r", compensate=True)
+
+
 def test_a_cancel_by_force_is_known_to_have_none() -> None:
     with pytest.raises(NotOverGrpc, match="force"):
         exchange_for(calls.CancelInstance(id="1", force=True))
@@ -572,6 +577,9 @@ def test_an_ambiguous_definition_is_refused_with_every_reason() -> None:
         exchange_for(calls.UploadDefinition(document=msgspec.json.encode(document)))
     for part in ("steps[0] has timeout", "steps[1] has duration", "steps[2].conditionalNextSteps", "steps[3].transf"):
         assert part in caught.value.reason
+    undone = WorkflowBuilder("d", compensate_failures=True).service_task("a", "a", compensation=compensation("b")).end()
+    with pytest.raises(NotOverGrpc, match="has compensation, which has no field there; onFailure has no field"):
+        exchange_for(calls.UploadDefinition(document=msgspec.json.encode(undone.document())))
     with pytest.raises(BadRequest, match="surprise"):
         exchange_for(calls.UploadDefinition(document=b'{"id":"d","surprise":1}'))
 

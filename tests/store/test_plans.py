@@ -19,12 +19,13 @@ import psycopg
 import pytest
 import trio
 
+from penstock.core.completion import Question
 from penstock.core.search_attributes import Wanted
 from penstock.engine.engine import Engine
 from penstock.engine.timers import DUE_MAX
 from penstock.metrics import Metrics
 from penstock.settings import Settings
-from penstock.store import definition_use, idempotency, instances, jobs, standing, timers, variables
+from penstock.store import compensation, definition_use, idempotency, instances, jobs, standing, timers, variables
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, configure
 from penstock.store.instances import FastStart, IdPage, Listed
@@ -208,6 +209,16 @@ async def way(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
     return found
 
 
+async def next_undone(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+    found = await compensation.find(connection, BASE + 4 * 100 + 2, Question((0, 1)))
+    return [found.completion] if found.completion else []
+
+
+async def nothing_undone(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+    found = await compensation.find(connection, BASE + 4 * 100, Question((0, 1)))
+    return [found.completion] if found.completion else []
+
+
 async def history_slice(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
     instance = BASE + 4 * 100 + 2
     opened = await standing.open_history(connection, instance)
@@ -302,6 +313,9 @@ CASES = {
     "standing": Case(stands, 2, 60),
     "summary": Case(summary, 26, 600),
     "path, children and version": Case(way, 1, 60),
+    "next to be undone": Case(next_undone, 1, 30),
+    "next to be undone of nothing": Case(nothing_undone, 0, 20),
+    "what handlers undo": Case(lambda c, _: compensation.of_handlers(c, [*range(100)]), 0, 100 * 6),
     "history slice": Case(history_slice, 1, 60),
     "failed jobs": Case(lambda c, _: failed(c, None), 5, 150),  # counted; their history is not there
     "failed jobs of an unknown type": Case(lambda c, _: failed(c, "none"), 0, 60),

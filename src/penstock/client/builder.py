@@ -75,6 +75,26 @@ def backoff(initial: str, *, multiplier: float = 2.0, maximum: str | None = None
     return _given(initial=initial, multiplier=multiplier, max=maximum, jitter=jitter)
 
 
+def compensation(
+    job_type: str,
+    *,
+    retries: int = 0,
+    retry_backoff: JsonObject | None = None,
+    timeout: str | None = None,
+    retry_on: Sequence[str] = (),
+    no_retry_on: Sequence[str] = (),
+) -> JsonObject:
+    """The job that undoes a step, when what completed is undone."""
+    return _given(
+        jobType=job_type,
+        retryCount=retries or None,
+        retryBackoff=retry_backoff,
+        timeout=timeout,
+        retryOn=list(retry_on) or None,
+        noRetryOn=list(no_retry_on) or None,
+    )
+
+
 class WorkflowBuilder:
     """Collects the steps of one definition. Names default to ids."""
 
@@ -87,13 +107,16 @@ class WorkflowBuilder:
         next_workflow: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         search_attributes: Mapping[str, str] | None = None,
+        compensate_failures: bool = False,
     ) -> None:
+        """``compensate_failures``: what completed is undone before an instance fails."""
         self._head = _given(
             id=definition_id,
             name=name or definition_id,
             description=description,
             autoStartNextWorkflow=True if next_workflow else None,
             nextWorkflowId=next_workflow,
+            onFailure="COMPENSATE" if compensate_failures else None,
             searchAttributes=dict(search_attributes) if search_attributes else None,
         )
         self._metadata = metadata
@@ -113,6 +136,7 @@ class WorkflowBuilder:
         retry_on: Sequence[str] = (),
         no_retry_on: Sequence[str] = (),
         for_each: JsonObject | None = None,
+        compensation: JsonObject | None = None,
         boundary: Sequence[JsonObject] = (),
         name: str | None = None,
         description: str | None = None,
@@ -120,7 +144,8 @@ class WorkflowBuilder:
         """A job for a worker. ``conditions`` (expression → step) come before ``then``, taken when none is true.
 
         Retries are for every failure, or for those with the codes ``retry_on`` only; never for ``no_retry_on``.
-        ``for_each``: a job for each item of a list (the function of that name makes it).
+        ``for_each``: a job for each item of a list; ``compensation``: the job that undoes it (functions of these names
+        make them).
         """
         return self._add(
             _step(step_id, "SERVICE_TASK", name, description)
@@ -132,6 +157,7 @@ class WorkflowBuilder:
                 retryOn=list(retry_on) or None,
                 noRetryOn=list(no_retry_on) or None,
                 forEach=for_each,
+                compensation=compensation,
                 conditionalNextSteps=dict(conditions) if conditions else None,
                 boundaryEvents=list(boundary) or None,
             ),
@@ -148,6 +174,7 @@ class WorkflowBuilder:
         outputs: Mapping[str, Any] | None = None,
         business_key: str | None = None,
         for_each: JsonObject | None = None,
+        compensation: JsonObject | None = None,
         then: NextStep = FOLLOWING,
         conditions: Mapping[str, str] | None = None,
         boundary: Sequence[JsonObject] = (),
@@ -169,6 +196,7 @@ class WorkflowBuilder:
                 output=dict(outputs) if outputs else None,
                 businessKey=business_key,
                 forEach=for_each,
+                compensation=compensation,
                 conditionalNextSteps=dict(conditions) if conditions else None,
                 boundaryEvents=list(boundary) or None,
             ),
@@ -279,6 +307,19 @@ class WorkflowBuilder:
     ) -> Self:
         """Goes on when every branch of its gateway has arrived."""
         return self._add(_step(step_id, "JOIN_GATEWAY", name, description), then)
+
+    def compensate(
+        self,
+        step_id: str,
+        *,
+        steps: Sequence[str] = (),
+        then: NextStep = FOLLOWING,
+        name: str | None = None,
+        description: str | None = None,
+    ) -> Self:
+        """Undoes what has completed of ``steps``, by default of all that have a compensation, the last first."""
+        made = _step(step_id, "COMPENSATE", name, description) | _given(steps=list(steps) or None)
+        return self._add(made, then)
 
     def end(
         self,

@@ -50,9 +50,7 @@ class ExecutionState(msgspec.Struct, frozen=True):
     state: TokenState | None = None  # of the token, while it stands on this very execution
     holder: str | None = None
     attempt: int = 0
-    failed_attempt: int | None = (
-        None  # of the latest applied `fail` of an open or caught step, when it was this worker's
-    )
+    failed_attempt: int | None = None  # of the latest applied `fail` of the step, when it was this worker's
 
 
 class Verdict(enum.Enum):
@@ -99,7 +97,8 @@ def _judge_closed(call: FenceRequest, execution: ExecutionState) -> Verdict:
         if heartbeat or (call.attempt is not None and call.attempt != execution.closed_attempt):
             return Verdict.LEASE_LOST
         return Verdict.ALREADY
-    if execution.closed is HistoryKind.CAUGHT and _is_repeated(call, execution):  # 6
+    goes_on = execution.closed is HistoryKind.FAILED and execution.instance is InstanceStatus.ACTIVE  # it is undone
+    if (goes_on or execution.closed is HistoryKind.CAUGHT) and _is_repeated(call, execution):  # 6
         return Verdict.ALREADY
     if execution.instance is not InstanceStatus.ACTIVE or execution.closed in _ELSEWHERE:  # 2
         if heartbeat or call.explicit or call.attempt is not None:

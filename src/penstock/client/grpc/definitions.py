@@ -49,6 +49,8 @@ class _Step(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     no_retry_on: Any = None
     error_code: Any = None
     output: Any = None
+    compensation: Any = None
+    steps: Any = None
 
 
 class _Document(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -58,6 +60,7 @@ class _Document(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     description: str | None = None
     auto_start_next_workflow: bool | None = None
     next_workflow_id: str | None = None
+    on_failure: Any = None
     steps: list[_Step] | None = None
     metadata: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)  # `| None` would take null only
 
@@ -72,6 +75,8 @@ _WITHOUT_FIELD = {
     "no_retry_on": "noRetryOn",
     "error_code": "errorCode",
     "output": "output",
+    "compensation": "compensation",
+    "steps": "steps",
 }
 
 
@@ -88,6 +93,8 @@ def message_of(document: bytes) -> m.WorkflowDefinition:
         raise BadRequest(f"not a definition: {error}") from error
     steps = read.steps or []
     reasons = [reason for index, step in enumerate(steps) for reason in _what_is_lost(step, f"steps[{index}]")]
+    if read.on_failure is not None:
+        reasons.append("onFailure has no field there")
     if reasons:
         raise NotOverGrpc(f"this definition can't go over gRPC as it is, upload it over REST: {'; '.join(reasons)}")
     return m.WorkflowDefinition(

@@ -302,7 +302,7 @@ CROSS JOIN LATERAL (
 SELECT i.status, c.kind, c.attempt, t.state, t.claimed_by, t.attempt, t.step, t.lease_until, i.definition, i.business_key,
   (SELECT CASE WHEN a.worker = k.worker THEN a.attempt END FROM history a
     WHERE a.instance_id = k.instance AND a.pos > k.seq AND a.token_id = k.token AND a.seq = k.seq
-      AND a.kind IN (10 /* ATTEMPT_FAILED */, 5 /* CAUGHT */)
+      AND a.kind IN (10 /* ATTEMPT_FAILED */, 5 /* CAUGHT */, 2 /* FAILED */)
     ORDER BY a.pos DESC LIMIT 1)
 FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[]) WITH ORDINALITY AS k(instance, token, seq, worker, n)
 LEFT JOIN LATERAL (SELECT * FROM instance i WHERE i.id = k.instance OFFSET 0) i ON true
