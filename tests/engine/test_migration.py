@@ -16,7 +16,7 @@ from penstock.testing.invariants import find_broken
 from penstock.wire.model import Park
 from penstock.wire.queue import QueuePolicy
 from tests.engine.conftest import MakeDriver
-from tests.engine.driver import Driver, completion, number
+from tests.engine.driver import Driver, completion, number, variables_of
 from tests.shapes import call, choose, gateway, joining, task, user, wait
 
 
@@ -427,4 +427,25 @@ async def test_a_wait_for_a_message_keeps_its_name(driver: Driver) -> None:
     await driver.publish("paid", "7", {"sum": 3})
     await driver.due()
     assert await driver.status(instance) == "COMPLETED"
+    assert find_broken(driver.dsn) == []
+
+
+async def test_what_was_done_before_is_undone_in_the_new_version(driver: Driver) -> None:
+    def booking(*before: Json, name: str = "book", **fields: Any) -> Json:
+        undone = {**task(name, "pay"), "compensation": {"jobType": "undo"}, **fields}
+        return definition(*before, undone, task("pay"), end(), id="booking")
+
+    instance = await driver.run(booking())
+    await driver.complete(await driver.one("book"), {"seat": 7})
+    await driver.upload(booking(task("zero", "book"), compensation=None))
+    assert await reasons(driver, instance) == ["step 'book' was completed, and the version can't undo it any more"]
+    await driver.upload(booking(task("zero", "first"), task("first", "reserve"), name="reserve"))
+    await migrate(driver, instance, steps={"book": "reserve"})
+    await driver.upload(booking(task("zero", "book")))
+    await migrate(driver, instance, steps={"reserve": "book"})
+    await driver.engine.instances.cancel(instance, "not needed", compensate=True)
+    job = await driver.one("undo")
+    assert variables_of(job)["compensating"] == {"stepId": "book", "output": {"seat": 7}}
+    await driver.complete(job)
+    assert await driver.status(instance) == "CANCELLED"
     assert find_broken(driver.dsn) == []

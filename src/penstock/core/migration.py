@@ -19,6 +19,27 @@ REASONS_MAX: Final = 20
 _HELD: Final = (TokenState.LOCKED, TokenState.DISPATCHED)
 
 
+def numbers(old: Definition, new: Definition, renamed: Mapping[str, str]) -> list[int]:
+    """By the numbers of steps in ``old`` those in ``new``; -1: it has none."""
+    found = [counterpart(old, new, renamed, step.index) for step in old.steps]
+    return [-1 if step is None else step.index for step in found]
+
+
+def counterpart(old: Definition, new: Definition, renamed: Mapping[str, str], index: int) -> Step | None:
+    """What a step of ``old`` is in ``new``. A handler is that of the step that it undoes."""
+    before = old.steps[index]
+    if before.compensates is not None:
+        undone = counterpart(old, new, renamed, before.compensates)
+        return None if undone is None or undone.compensation is None else new.steps[undone.compensation]
+    return new.step(renamed.get(before.id, before.id))
+
+
+def not_undone_any_more(old: Definition, new: Definition, renamed: Mapping[str, str]) -> list[int]:
+    """Steps that ``old`` undoes, and ``new`` does not: instances that have completed one stay."""
+    known = [(step.index, counterpart(old, new, renamed, step.index)) for step in old.steps if step.compensation]
+    return [index for index, step in known if step is None or step.compensation is None]
+
+
 class CantMigrate(Conflict):
     """Why an instance can't go on in the version."""
 
@@ -47,11 +68,14 @@ def plan_migration(
     armed: Sequence[Timer],
     signals: Collection[int],
     now: datetime,
+    completed: Collection[int] = (),
 ) -> Migration:
     """``renamed``: ids of steps in ``old`` and what they are in ``new``, where that is another one. ``tokens``: of
     an open instance, or what a failure closed. ``armed``: their timers; ``signals``: for which steps some are kept.
-    Raises CantMigrate."""
+    ``completed``: those of `not_undone_any_more` that it has completed. Raises CantMigrate."""
     plan = _Plan(old, new, renamed, {token.id: token for token in tokens})
+    for index in completed:
+        plan.reasons.append(f"step '{old.steps[index].id}' was completed, and the version can't undo it any more")
     steps = {token.id: plan.place(token) for token in tokens}
     kept = {step: plan.step(step, "signals are kept for") for step in sorted(signals)}
     found = {id: step.index for id, step in steps.items() if step is not None}
@@ -85,7 +109,7 @@ class _Plan:
         """What a step of the old version is in the new one."""
         before = self._old.steps[index]
         name = self._renamed.get(before.id, before.id)
-        after = self._new.step(name)
+        after = counterpart(self._old, self._new, self._renamed, index)
         if after is None:
             self.reasons.append(f"{what} step '{before.id}': the version has no '{name}'; say which step it becomes")
         elif after.type is not before.type:

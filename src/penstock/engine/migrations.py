@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from penstock.core.definition import DefinitionLimits
-from penstock.core.migration import CantMigrate, plan_migration
+from penstock.core.migration import CantMigrate, not_undone_any_more, plan_migration
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.lanes.full_path import FullPath
@@ -112,15 +112,10 @@ class Migrations:
                 check_target(seen.status, loaded, target)
                 if seen.tokens is None:
                     raise Conflict("the failure left nothing that could be retried")
-                plan_migration(
-                    loaded.definition,
-                    target.definition,
-                    renamed,
-                    seen.tokens,
-                    seen.timers,
-                    seen.signals,
-                    target.uploaded_at,
-                )
+                old, new, now = loaded.definition, target.definition, target.uploaded_at
+                lost = not_undone_any_more(old, new, renamed)
+                completed = await store.completed_steps(connection, seen.id, lost)
+                plan_migration(old, new, renamed, seen.tokens, seen.timers, seen.signals, now, completed)
                 reasons: list[str] = []
             except CantMigrate as error:
                 reasons = error.reasons

@@ -5,7 +5,7 @@ What is open, and has no position yet, is of the version that the instance has n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.core.definition import Step
@@ -17,7 +17,7 @@ from penstock.store.instances import DefinitionOf
 class _Version(NamedTuple):
     from_position: int
     loaded: LoadedDefinition
-    renamed: Mapping[str, str]
+    steps: Sequence[int] | None
 
 
 class Versions:
@@ -35,13 +35,10 @@ class Versions:
     def became(self, index: int, position: int | None) -> int | None:
         """The same step's number in the current version; None where that has none."""
         at = None if position is None else self._at(position)
-        if at is None:
+        steps = None if at is None else self._known[at].steps
+        if steps is None:
             return index
-        name = self._known[at].loaded.definition.steps[index].id
-        for later in self._known[at + 1 :]:
-            name = later.renamed.get(name, name)
-        step = self.current.definition.step(name)
-        return None if step is None else step.index
+        return steps[index] if steps[index] >= 0 else None
 
     def _at(self, position: int) -> int | None:
         return next((i for i in reversed(range(len(self._known))) if self._known[i].from_position <= position), None)
@@ -50,7 +47,6 @@ class Versions:
 async def versions_of(connection: TrioConnection, definitions: Definitions, found: DefinitionOf) -> Versions:
     """The versions of an instance, whose definitions may have to be loaded."""
     known = [
-        _Version(position, await definitions.by_key(connection, key), renamed)
-        for position, key, renamed in found.versions
+        _Version(position, await definitions.by_key(connection, key), steps) for position, key, steps in found.versions
     ]
     return Versions(await definitions.by_key(connection, found.key), known)

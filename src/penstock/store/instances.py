@@ -375,11 +375,11 @@ async def history_count(connection: TrioConnection, id: int) -> int:
 
 
 class DefinitionOf(NamedTuple):
-    """The key of an instance's definition; and of one that was migrated, from which position on which one, with the ids
-    of steps that became others then."""
+    """The key of an instance's definition; and of one that was migrated, from which position on which one, with the
+    numbers that its steps have now (-1: none), by theirs."""
 
     key: int
-    versions: Sequence[tuple[int, int, dict[str, str]]] = ()
+    versions: Sequence[tuple[int, int, list[int] | None]] = ()
 
 
 async def history(connection: TrioConnection, id: int) -> tuple[DefinitionOf, list[HistoryEntry]] | None:
@@ -399,7 +399,7 @@ async def definition_of(connection: TrioConnection, id: int) -> DefinitionOf | N
 def _definition_of(row: Any) -> DefinitionOf:
     key, _, versions = row
     return DefinitionOf(
-        key, () if versions is None else msgspec.json.decode(versions, type=list[tuple[int, int, dict[str, str]]])
+        key, () if versions is None else msgspec.json.decode(versions, type=list[tuple[int, int, list[int] | None]])
     )
 
 

@@ -172,13 +172,24 @@ def move_failure(instance: int, definition: int, step: str | None, tokens: Seque
 
 
 def note(
-    instance: int, before: int, definition: int, renamed: Mapping[str, str], signals: Mapping[int, int]
+    instance: int, before: int, definition: int, numbers: Sequence[int], signals: Mapping[int, int]
 ) -> list[Statement]:
-    """Which version it has, and had; and for which steps its kept ``signals`` are."""
+    """Which version it has, and had; ``numbers`` of its steps, by those of before; and for which its kept ``signals``
+    are."""
+    steps = arrays.ints(numbers)
     writes: list[Statement] = [
         (SQL["migrate_instance"], (instance, definition)),
-        (SQL["note_version"], (instance, before, definition, msgspec.json.encode(dict(renamed)).decode())),
+        (SQL["note_first_version"], (instance, before)),
+        (SQL["renumber_versions"], (instance, steps)),
+        (SQL["note_version"], (instance, definition)),
+        (SQL["migrate_undoing"], (instance, steps)),
     ]
     if signals:
         writes.append((SQL["migrate_signals"], (instance, arrays.ints(signals), arrays.ints(signals.values()))))
     return writes
+
+
+async def completed_steps(connection: TrioConnection, instance: int, steps: Sequence[int]) -> list[int]:
+    """Which of the steps an instance has completed."""
+    rows = await connection.fetch(SQL["completed_steps"], (instance, arrays.ints(steps))) if steps else []
+    return [cast(int, row[0]) for row in rows]

@@ -186,7 +186,8 @@ INVARIANTS: Final[dict[str, str]] = {
             SELECT FROM token t WHERE t.id = h.token_id AND t.seq = h.seq AND t.state IN (0, 1, 2, 4, 5, 7))""",
     "a completed job had an attempt and a worker": """
         SELECT h.instance_id, h.token_id, h.seq, h.attempt, h.worker FROM history h
-        JOIN instance i ON i.id = h.instance_id JOIN steps s ON s.key = i.definition AND s.index = h.step
+        JOIN instance i ON i.id = h.instance_id
+        JOIN steps s ON s.key = definition_at(i.id, h.pos, i.definition) AND s.index = h.step
         WHERE h.kind IN (1, 6) AND s.type = 'SERVICE_TASK' AND (NOT s.step ? 'forEach' OR h.item IS NOT NULL)
           AND (h.attempt < 1 OR h.worker IS NULL)""",
     "time does not run backwards within a step execution": """
@@ -199,12 +200,14 @@ INVARIANTS: Final[dict[str, str]] = {
         SELECT instance_id, token_id, seq, pos FROM history WHERE output IS NOT NULL AND pos <= seq""",
     "a completed instance reached END": """
         SELECT i.id FROM instance i WHERE i.status = 1 AND NOT EXISTS (
-          SELECT FROM history h JOIN steps s ON s.key = i.definition AND s.index IN (h.step, h.end_step)
+          SELECT FROM history h
+          JOIN steps s ON s.key = definition_at(i.id, h.pos, i.definition) AND s.index IN (h.step, h.end_step)
           WHERE h.instance_id = i.id AND h.kind = 1 AND s.type = 'END')""",
     "an active instance has not reached END, unless it was retried after a missing next workflow": """
         SELECT i.id FROM instance i JOIN definitions d ON d.key = i.definition
         WHERE i.status = 0 AND NOT d.chains AND EXISTS (
-          SELECT FROM history h JOIN steps s ON s.key = i.definition AND s.index IN (h.step, h.end_step)
+          SELECT FROM history h
+          JOIN steps s ON s.key = definition_at(i.id, h.pos, i.definition) AND s.index IN (h.step, h.end_step)
           WHERE h.instance_id = i.id AND h.kind = 1 AND s.type = 'END')""",
     "a failed instance has a reason": "SELECT id FROM instance WHERE status = 2 AND failure IS NULL",
     "a failed instance has a failed step, a done one that can't be left, no next workflow, or was undone": """
@@ -226,15 +229,15 @@ INVARIANTS: Final[dict[str, str]] = {
         SELECT c.instance_id, c.pos, c.token_id, h.kind, h.step FROM compensation c
         LEFT JOIN history h ON h.instance_id = c.instance_id AND h.pos = c.pos
         LEFT JOIN instance i ON i.id = c.instance_id
-        LEFT JOIN steps s ON s.key = i.definition AND s.index = h.step
+        LEFT JOIN steps s ON s.key = i.definition AND s.index = step_now(i.id, h.pos, h.step)
         WHERE h.kind IS DISTINCT FROM 1 OR s.step -> 'compensation' IS NULL
           OR (h.item IS NOT NULL) IS DISTINCT FROM s.step ? 'forEach'
         UNION ALL
         SELECT h.instance_id, h.pos, h.token_id, h.kind, h.step FROM history h JOIN instance i ON i.id = h.instance_id
-        JOIN steps s ON s.key = i.definition AND s.index = h.step
+        JOIN steps s ON s.key = i.definition AND s.index = step_now(i.id, h.pos, h.step)
         LEFT JOIN compensation c ON c.token_id = h.token_id
         LEFT JOIN history o ON o.instance_id = h.instance_id AND o.pos = c.pos
-        WHERE h.kind = 6 AND (s.step -> 'compensates')::int IS DISTINCT FROM o.step
+        WHERE h.kind = 6 AND (s.step -> 'compensates')::int IS DISTINCT FROM step_now(i.id, o.pos, o.step)
         UNION ALL
         SELECT h.instance_id, count(*), h.token_id, 6, max(h.step) FROM history h WHERE h.kind = 6
         GROUP BY 1, 3 HAVING count(*) > 1""",

@@ -13,7 +13,7 @@ from typing import Any
 from penstock.access.identity import actor
 from penstock.core.definition import Step, StepType
 from penstock.core.event import Event
-from penstock.core.migration import plan_migration
+from penstock.core.migration import not_undone_any_more, numbers, plan_migration
 from penstock.core.state import JOB_STATES, InstanceStatus, Token, TokenState
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.lanes.command import Command, WritesOnly
@@ -68,9 +68,10 @@ class MigrateCommand(Command):
         tokens = failed_tokens(locked, None) if failed else locked.tokens
         timers = [] if failed else await store.timers_of(connection, tokens)
         signals = await store.signal_steps(connection, self.instance)
-        plan = plan_migration(
-            loaded.definition, self._target.definition, self._renamed, tokens, timers, signals, locked.now
-        )
+        old, new = loaded.definition, self._target.definition
+        lost = not_undone_any_more(old, new, self._renamed)
+        completed = await store.completed_steps(connection, self.instance, lost)
+        plan = plan_migration(old, new, self._renamed, tokens, timers, signals, locked.now, completed)
         self._flow_key = locked.instance.flow_key
         self._plan, self._now, self._writes, self._queued = plan, locked.now, [], set()
         if failed:
@@ -82,7 +83,8 @@ class MigrateCommand(Command):
         else:
             self._writes += self._of_open(loaded, tokens)
         self._writes += await self._attributes(connection)
-        self._writes += store.note(self.instance, loaded.key, self._target.key, self._renamed, plan.signals)
+        steps = numbers(old, new, self._renamed)
+        self._writes += store.note(self.instance, loaded.key, self._target.key, steps, plan.signals)
         if self._audit:
             versions = f"from version {loaded.version} to {self._target.version}"
             detail = versions if not self._note else f"{versions}: {self._note}"

@@ -23,12 +23,15 @@ CREATE TABLE instance_version (
   instance_id bigint NOT NULL,
   from_pos    bigint NOT NULL,         -- rows with this position and later ones; 0: those of its start
   definition  int NOT NULL,
-  renamed     jsonb NOT NULL DEFAULT '{}',  -- ids of steps in the version before, and what they are in this one, where that is another
+  steps       smallint[],              -- of a version before: by its numbers those of the same steps now; -1: there is none
   PRIMARY KEY (instance_id, from_pos)
 );
 CREATE FUNCTION definition_at(instance bigint, pos bigint, last int) RETURNS int LANGUAGE sql STABLE PARALLEL SAFE
   AS $$ SELECT coalesce((SELECT v.definition FROM instance_version v
     WHERE v.instance_id = instance AND v.from_pos <= pos ORDER BY v.from_pos DESC LIMIT 1), last) $$;
+CREATE FUNCTION step_now(instance bigint, pos bigint, step int) RETURNS int LANGUAGE sql STABLE PARALLEL SAFE
+  AS $$ SELECT coalesce((SELECT v.steps[step + 1] FROM instance_version v
+    WHERE v.instance_id = instance AND v.from_pos <= pos ORDER BY v.from_pos DESC LIMIT 1), step) $$;
 ALTER TABLE token ADD COLUMN migrated boolean;
 ALTER TABLE bulk_operation ADD COLUMN details jsonb, DROP CONSTRAINT bulk_operation_action_check,
   ADD CONSTRAINT bulk_operation_action_check CHECK (action IN ('retry', 'cancel', 'signal', 'skip', 'move', 'migrate'));

@@ -5,13 +5,16 @@
 -- those on the tokens $5, that is none of the positions $4, and that came before what the handler on $3 has undone (null: any).
 -- Of the steps $6 each item is one.
 -- One walk back through history over all compensations of an instance: each begins where the one before has found something.
+-- Of an instance that was migrated, steps have the numbers of now.
+WITH versions AS MATERIALIZED (SELECT EXISTS (SELECT FROM instance_version v WHERE v.instance_id = $1::bigint) AS found)
 SELECT u.status, u.failure, u.failure_code, u.step, u.job, h.pos, h.step, coalesce(h.output, (
     SELECT o.output FROM item_output o WHERE o.instance_id = $1::bigint AND o.pos = h.pos))::text, h.item
 FROM (SELECT) one LEFT JOIN undoing u ON u.instance_id = $1::bigint
 LEFT JOIN LATERAL (
-  SELECT h.pos, h.step, h.output, h.item FROM history h
-  WHERE h.instance_id = $1::bigint AND h.kind = 1 /* COMPLETED */ AND h.step = ANY ($2::smallint[])
-    AND (h.item IS NOT NULL) = (h.step = ANY ($6::smallint[]))
+  SELECT h.pos, n.step, h.output, h.item FROM history h
+  CROSS JOIN LATERAL (SELECT CASE WHEN (SELECT found FROM versions) THEN step_now($1::bigint, h.pos, h.step) ELSE h.step END AS step) n
+  WHERE h.instance_id = $1::bigint AND h.kind = 1 /* COMPLETED */ AND n.step = ANY ($2::smallint[])
+    AND (h.item IS NOT NULL) = (n.step = ANY ($6::smallint[]))
     AND h.pos < coalesce((SELECT c.pos FROM compensation c WHERE c.token_id = $3::bigint), 9223372036854775807)
     AND h.pos <> ALL ($4::bigint[])
     AND NOT EXISTS (
@@ -20,7 +23,7 @@ LEFT JOIN LATERAL (
 
 -- name: completions_of_handlers
 -- What the handlers on the tokens $1 are to undo.
-SELECT c.token_id, c.instance_id, h.pos, h.step, coalesce(h.output, (
+SELECT c.token_id, c.instance_id, h.pos, step_now(c.instance_id, h.pos, h.step), coalesce(h.output, (
     SELECT o.output FROM item_output o WHERE o.instance_id = h.instance_id AND o.pos = h.pos))::text, h.item
 FROM compensation c CROSS JOIN LATERAL (
   SELECT * FROM history h WHERE h.instance_id = c.instance_id AND h.pos = c.pos OFFSET 0) h

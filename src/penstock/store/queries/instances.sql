@@ -233,8 +233,8 @@ ORDER BY 2, 11 NULLS LAST
 
 -- name: definition_of
 -- Of an instance: its definition, status, and of one that was migrated its versions: from which position on which
--- definition, and the ids of steps that became others then.
-SELECT definition, status, (SELECT json_agg(json_build_array(v.from_pos, v.definition, v.renamed) ORDER BY v.from_pos)::text
+-- definition, and by their step numbers those of now.
+SELECT definition, status, (SELECT json_agg(json_build_array(v.from_pos, v.definition, v.steps) ORDER BY v.from_pos)::text
   FROM instance_version v WHERE v.instance_id = i.id)
 FROM instance i WHERE id = $1::bigint
 

@@ -64,13 +64,29 @@ WHERE status = 2 /* FAILED */ AND instance_id = $1::bigint
 -- name: migrate_instance
 UPDATE instance SET definition = $2::int WHERE id = $1::bigint
 
+-- name: note_first_version
+-- All rows of the instance $1 are of the definition $2, unless that is known better.
+INSERT INTO instance_version (instance_id, from_pos, definition) VALUES ($1::bigint, 0, $2::int) ON CONFLICT DO NOTHING
+
+-- name: renumber_versions
+-- By the numbers of the version of now ($2) those of the next one, for all that the instance $1 had.
+UPDATE instance_version v SET steps = CASE WHEN v.steps IS NULL THEN $2::smallint[] ELSE ARRAY(
+  SELECT CASE WHEN s.step < 0 THEN s.step ELSE ($2::smallint[])[s.step + 1] END
+  FROM unnest(v.steps) WITH ORDINALITY AS s(step, place) ORDER BY s.place) END
+WHERE v.instance_id = $1::bigint
+
 -- name: note_version
--- The rows of the instance $1 from now on are of the definition $3, those before of $2, where none was noted before; $4 what became
--- of steps.
-WITH first AS (
-  INSERT INTO instance_version (instance_id, from_pos, definition) VALUES ($1::bigint, 0, $2::int) ON CONFLICT DO NOTHING)
-INSERT INTO instance_version (instance_id, from_pos, definition, renamed)
-VALUES ($1::bigint, nextval('step_seq'), $3::int, $4::jsonb)
+-- The rows of the instance $1 from now on are of the definition $2.
+INSERT INTO instance_version (instance_id, from_pos, definition) VALUES ($1::bigint, nextval('step_seq'), $2::int)
+
+-- name: migrate_undoing
+-- The step at which the instance $1 failed, before it is undone: by its number its number in the new version ($2).
+UPDATE undoing SET step = nullif(($2::smallint[])[step + 1], -1) WHERE instance_id = $1::bigint AND step IS NOT NULL
+
+-- name: completed_steps
+-- Which of the steps $2 the instance $1 has completed.
+SELECT s.step FROM unnest($2::smallint[]) AS s(step) WHERE EXISTS (
+  SELECT FROM history h WHERE h.instance_id = $1::bigint AND h.kind = 1 /* COMPLETED */ AND step_now(h.instance_id, h.pos, h.step) = s.step)
 
 -- name: flow_key_of
 SELECT flow_key FROM instance WHERE id = $1::bigint
