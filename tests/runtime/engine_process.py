@@ -54,8 +54,9 @@ class EngineProcess:
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """The log so far."""
-        return [json.loads(line) for line in self.told.splitlines() if line.startswith("{")]
+        """The log so far, without a line that is just being written."""
+        lines = self.told.splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}\n")]
 
     def said(self, message: str, *fields: str) -> dict[str, Any] | None:
         """The last line with that message, and these fields."""

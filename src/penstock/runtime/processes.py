@@ -27,6 +27,8 @@ BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.2, 10.0
 STEADY_S = 30.0
 """A child that lived this long starts again without a back-off."""
 REPORT_INTERVAL_S = 1.0
+READY_TIMEOUT_S = 120.0
+"""For a child that was restarted; then the next one."""
 FRAME_MAX_BYTES = 16 << 20
 STOP_MARGIN_S = 15.0
 """Beyond the grace: flushing, closing. A child that takes longer is killed."""
@@ -77,6 +79,8 @@ class Parent:
         self.registry.register(self._aggregate)
         self._children: dict[int, trio.Process] = {}
         self._stopping = False
+        self._restarting: dict[int, trio.Event] = {}
+        """By index of a child that is to end: set when the next one is ready."""
         self.ready = [trio.Event() for _ in range(settings.processes)]
 
     async def run_child(self, index: int, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -88,6 +92,10 @@ class Parent:
             code = await self._run_once(index)
             if self._stopping:
                 return
+            if index in self._restarting:  # only now: the last report of the one that ended came before
+                self.ready[index] = self._restarting.pop(index)
+                backoff_s = BACKOFF_FIRST_S
+                continue
             if trio.current_time() - started > STEADY_S:
                 backoff_s = BACKOFF_FIRST_S
             log.error("an engine process died", index=index, exit_code=code, restart_in_s=backoff_s)
@@ -145,6 +153,31 @@ class Parent:
                 self._aggregate.update(name, bytes(buffer[_HEAD.size : _HEAD.size + size]))
                 del buffer[: _HEAD.size + size]
                 self.ready[index].set()
+
+    async def restart_each(self) -> bool:
+        """Stop and start one child after the other, each when the one before is ready: the others take all calls
+        meanwhile, as the ports stay open. False when one does not come back; the others are left as they are then."""
+        for index in range(len(self.ready)):
+            await self.ready[index].wait()
+            ready = trio.Event()
+            process = self._children.get(index)
+            if process is None:  # it died, and is started anew just now
+                self.ready[index] = ready
+            else:
+                self._restarting[index] = ready
+                process.terminate()
+                with trio.move_on_after(self._settings.shutdown_grace_seconds + STOP_MARGIN_S):
+                    await process.wait()
+                if process.returncode is None:
+                    log.error("an engine process did not stop and is killed", pid=process.pid)
+                    process.kill()
+            with trio.move_on_after(READY_TIMEOUT_S) as waiting:
+                await ready.wait()
+            if waiting.cancelled_caught:
+                log.error("an engine process did not come back; the others are not restarted", index=index)
+                return False
+        log.info("engine processes restarted", processes=len(self.ready))
+        return True
 
     async def stop(self) -> bool:
         """Close the ports here, tell the children, wait; True when all ended well within the grace."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import resource
+import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -181,6 +182,7 @@ async def _parent(settings: Settings, dsn: str, stopping: Stopping, gate: Gate |
                 log.info("ready", processes=settings.processes, **where)
 
             nursery.start_soon(announce)
+            await nursery.start(_watch_restarts, parent)
             await stopping.asked.wait()
             for name in names:
                 supervisor.expect_end(name)
@@ -194,6 +196,15 @@ async def _parent(settings: Settings, dsn: str, stopping: Stopping, gate: Gate |
         with trio.CancelScope(shield=True):
             await database.close(0)
     log.info("stopped")
+
+
+async def _watch_restarts(parent: Parent, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    """SIGHUP: the engine processes are restarted, one after the other. Those that come meanwhile are one more."""
+    with trio.open_signal_receiver(signal.SIGHUP) as signals:
+        task_status.started()
+        async for _ in signals:
+            log.info("restarting the engine processes, one after the other")
+            await parent.restart_each()
 
 
 @asynccontextmanager
