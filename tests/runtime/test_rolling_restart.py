@@ -73,6 +73,7 @@ def test_processes_are_restarted_one_by_one_without_a_refused_call(
     assert_invariants(database_dsn)
 
 
+@pytest.mark.chaos
 def test_one_that_dies_meanwhile_does_not_end_the_restart(start_engine: StartEngine) -> None:
     engine = start_engine("--processes", "2").wait_ready()
     before = children(engine.process.pid)
