@@ -152,7 +152,7 @@ CREATE TABLE token (
   pending     smallint NOT NULL DEFAULT 0 CHECK (pending >= 0),
   arrived     smallint NOT NULL DEFAULT 0,
   side        boolean NOT NULL DEFAULT false,
-  watched     boolean NOT NULL DEFAULT false,  -- of the root: a call of another instance waits for its end
+  watched     boolean NOT NULL DEFAULT false,  -- of the root: somebody is to be told of its end
   mail        int NOT NULL DEFAULT 0,  -- of a code run: what it has been told
   unfolded    smallint NOT NULL DEFAULT 0,
   step        smallint NOT NULL,
@@ -525,6 +525,41 @@ CREATE TABLE bulk_operation (          -- something done to many instances: by o
 );
 CREATE INDEX bulk_running ON bulk_operation (id) WHERE stage = 'RUNNING';
 
+CREATE TABLE schedule (                -- what is started by the clock
+  id          int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  name        text NOT NULL UNIQUE,
+  spec        jsonb NOT NULL,          -- when, and what to do where runs meet: core/schedule.py
+  variables   jsonb NOT NULL,
+  definition_id text NOT NULL,
+  done_until  timestamptz NOT NULL,    -- up to here each of its times was decided about
+  fire_at     timestamptz,             -- when to look at it next; null: not before somebody changes it
+  buffered    timestamptz[] NOT NULL DEFAULT '{}',  -- times that wait for the end of the open run
+  last_instance bigint,                -- that it started
+  paused      boolean NOT NULL DEFAULT false,
+  note        text,                    -- why it is paused
+  backfill    jsonb,                   -- one under way, and how far it came
+  missed      bigint NOT NULL DEFAULT 0  -- times that passed and were not caught up
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX schedule_due ON schedule (fire_at) WHERE fire_at IS NOT NULL;
+
+CREATE TABLE schedule_run (            -- what became of its times; the last 100. The key is the second net against two runs of one
+  schedule    int NOT NULL,
+  at          timestamptz NOT NULL,    -- the nominal time
+  seq         bigint GENERATED ALWAYS AS IDENTITY,  -- in what order they were decided about
+  instance_id bigint,
+  outcome     smallint NOT NULL,       -- core/schedule.py has the numbers
+  reason      text,                    -- why it could not be started
+  PRIMARY KEY (schedule, at)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX schedule_run_order ON schedule_run (schedule, seq);
+
+CREATE TABLE scheduled (               -- instances that a schedule started
+  instance_id bigint PRIMARY KEY,
+  schedule    text NOT NULL,           -- its name, also when it is gone
+  at          timestamptz NOT NULL,
+  watched     boolean NOT NULL         -- whether the schedule is to be told of its end
+);
+
 -- Partitions of `history` and `journal` (by the time in the instance's id) and `audit` (by `at`). They are made ahead of time, in which
 -- case the default partitions stay empty; what falls outside all of them lands there and is never dropped.
 CREATE TABLE log_partition (
@@ -689,7 +724,8 @@ CREATE VIEW penstock_timers AS         -- to come; `step` is null of one whose e
 SELECT to_hex(m.instance_id) AS instance, m.instance_id AS number, d.id AS definition, d.version,
   penstock_step_id(d.content, t.step) AS step,
   CASE WHEN m.index >= 0 THEN 'BOUNDARY' WHEN m.index = -1 THEN 'RETRY' WHEN m.index = -2 THEN 'WAIT' WHEN m.index = -3 THEN 'CONTINUE'
-    WHEN m.index IN (-4, -5, -7) THEN 'CALL' WHEN m.index = -6 THEN 'DELAY' WHEN m.index = -8 THEN 'MESSAGE' WHEN m.index = -16 THEN 'WAKE' ELSE 'OTHER' END AS kind,
+    WHEN m.index IN (-4, -5, -7) THEN 'CALL' WHEN m.index = -6 THEN 'DELAY' WHEN m.index = -8 THEN 'MESSAGE' WHEN m.index IN (-12, -13) THEN 'SCHEDULE'
+    WHEN m.index = -16 THEN 'WAKE' ELSE 'OTHER' END AS kind,
   m.fire_at, m.fire_at - now() AS due_in, coalesce(m.failures, 0) AS failures
 FROM timer m LEFT JOIN instance i ON i.id = m.instance_id LEFT JOIN definition d ON d.key = i.definition
 LEFT JOIN token t ON t.id = m.token_id AND t.seq = m.seq;

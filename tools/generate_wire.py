@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,11 +36,13 @@ DESCRIPTORS = PACKAGE / "rpc" / "descriptors.py"
 MODULES = {
     "workflow/v1/engine.proto": PACKAGE / "wire" / "workflow_v1.py",
     "penstock/v1/worker.proto": PACKAGE / "wire" / "penstock_v1.py",
+    "penstock/v1/schedules.proto": PACKAGE / "wire" / "schedules_v1.py",
     "grpc/health/v1/health.proto": PACKAGE / "wire" / "grpc_health.py",
     # v1alpha has the same messages in a package of another name.
     "grpc/reflection/v1/reflection.proto": PACKAGE / "wire" / "grpc_reflection.py",
 }
 NOUNS_FILE, NOUNS_MODULE = "penstock/rest/v1/rest.proto", PACKAGE / "wire" / "model.py"
+SCHEDULES_MODULE = PACKAGE / "wire" / "schedule.py"
 NOUNS = {
     "Job": ("workflow.v1.Job", "penstock.v1.Job"),
     "Completion": ("workflow.v1.CompleteJobRequest", "penstock.v1.Completion"),
@@ -74,8 +76,14 @@ NOUNS = {
     "Branch": (),
     "RunTree": (),
     "MigrationCheck": (),
+    "ScheduleSpec": ("penstock.v1.ScheduleSpec",),
+    "ScheduleRun": ("penstock.v1.ScheduleRun",),
+    "Schedule": ("penstock.v1.Schedule",),
+    "ScheduleTime": ("penstock.v1.ScheduleTime",),
 }
 """Which messages of gRPC each class of the model is. Their fields have its fields' names, but for these."""
+SCHEDULE_NOUNS = ("ScheduleSpec", "ScheduleRun", "Schedule", "ScheduleTime")
+"""In a module of their own."""
 OTHER_NAMES = {
     "penstock.v1.Failure.retry_after_ms": "retry_after_seconds",
     "workflow.v1.CompleteJobRequest.variables_to_set": "variables",
@@ -85,7 +93,7 @@ OTHER_NAMES = {
 }
 REQUESTS = {
     "Completion", "Failure", "Park", "JobRef", "Heartbeat", "StartRequest", "PollRequest", "UserTaskCompletion",
-    "Signal", "PublishRequest",
+    "Signal", "PublishRequest", "ScheduleSpec",
 }  # fmt: skip
 """What the engine is told; it says the others."""
 LEFT_OUT_EMPTY = {
@@ -150,7 +158,8 @@ def generate() -> dict[Path, str]:
     described = FileDescriptorSet.FromString(_compile(names, "--include_source_info"))
     files = {file.name: file for file in described.file}
     texts = {path: _formatted(path, "".join(_module(files[name]))) for name, path in MODULES.items()}
-    texts[NOUNS_MODULE] = _formatted(NOUNS_MODULE, "".join(_model(files)))
+    for path, nouns in ((NOUNS_MODULE, NOUNS.keys() - SCHEDULE_NOUNS), (SCHEDULES_MODULE, SCHEDULE_NOUNS)):
+        texts[path] = _formatted(path, "".join(_model(files, nouns)))
     served = [name for name in names if name != NOUNS_FILE]
     return {**texts, DESCRIPTORS: _descriptors(_compile(served))}
 
@@ -185,7 +194,8 @@ def _module(file: FileDescriptorProto) -> Iterator[str]:
     yield _HEAD.format(package=file.package, file=file.name)
     yield "from datetime import datetime\nfrom enum import IntEnum\nfrom typing import Annotated\n\n"
     yield "from msgspec import Struct, field\n\nfrom penstock.wire.codec import STRUCT, UINT32, VALUE, Proto\n"
-    yield f'from penstock.wire.model import {", ".join(NOUNS)}\n\nPACKAGE = "{file.package}"\n\n\n'
+    yield f"from penstock.wire.model import {', '.join(noun for noun in NOUNS if noun not in SCHEDULE_NOUNS)}\n"
+    yield f'from penstock.wire.schedule import {", ".join(SCHEDULE_NOUNS)}\n\nPACKAGE = "{file.package}"\n\n\n'
     comments = {tuple(place.path): place.leading_comments.strip() for place in file.source_code_info.location}
     called = [message for message in file.message_type if f"{file.package}.{message.name}" not in _noun_of()]
     used = {field.type_name for message in called for field in message.field}
@@ -279,7 +289,7 @@ def _noun_of() -> dict[str, str]:
     return {message: noun for noun, messages in NOUNS.items() for message in messages}
 
 
-def _model(files: dict[str, FileDescriptorProto]) -> Iterator[str]:
+def _model(files: dict[str, FileDescriptorProto], nouns: Collection[str]) -> Iterator[str]:
     yield _NOUNS_HEAD.format(file=NOUNS_FILE)
     yield "from datetime import datetime\nfrom typing import Annotated, Any\n\nfrom msgspec import field\n\n"
     yield "from penstock.wire.codec import BOOL, INT32, JSON, MILLIS, OPTIONAL_INT32, STRUCT, TEXT, WORDS, Proto\n"
@@ -296,6 +306,8 @@ def _model(files: dict[str, FileDescriptorProto]) -> Iterator[str]:
     }
     for name in _by_need({f".{described.package}.{message.name}": message for message in described.message_type}):
         message = messages[name[1:]]
+        if message.name not in nouns:
+            continue
         parts = {of: messages[of] for of in NOUNS[message.name]}
         base = messages.get(f"{described.package}.{EXTENDS.get(message.name, '')}")
         yield _noun(message, notes[message.name], parts, enums, base)

@@ -248,3 +248,30 @@ def test_queues_are_set_shown_paused_and_deleted(engine: RunningEngine, shell: S
     assert "unknown field" in shell.run("queue", "set", "cli", '{"jobTypes": ["cli.a"], "limit": 1}').output
     shell.out("queue", "delete", "cli")
     assert shell.run("queue", "show", "cli").exit_code == 1
+
+
+def test_a_schedule_is_made_shown_paused_run_and_deleted(shell: Shell) -> None:
+    when = ("--cron", "0 2 * * *", "--time-zone", "Europe/Berlin")
+    assert shell.out("schedule", "set", "nightly", "claim", *when).startswith(
+        "nightly: starts claim, 0 2 * * * (Europe/Berlin); active\nnext: "
+    )
+    assert len(shell.out("schedule", "next", "nightly").split()) == 10
+    outcome, instance = shell.out("schedule", "trigger", "nightly").split()
+    assert outcome == "STARTED"
+    assert json.loads(shell.out("instance", "show", instance, "--json"))["instance"]["scheduleId"] == "nightly"
+    shell.out("schedule", "pause", "nightly", "--note", "holidays")
+    shown = shell.out("schedule", "show", "nightly")
+    assert "paused\nholidays\n" in shown
+    assert instance in shown
+    shell.out("schedule", "resume", "nightly")
+    [listed] = [line for line in shell.out("schedule", "list").splitlines() if line.startswith("nightly")]
+    assert listed.split()[-1] == "active"
+    shell.out(
+        "schedule", "backfill", "nightly", "2026-01-01T00:00:00", "2026-01-02T23:00:00", "--overlap", "BUFFER_ALL"
+    )
+    assert json.loads(shell.out("schedule", "set", "nightly", "claim", *when, "--json"))["backfillUntil"]
+    shell.out("schedule", "delete", "nightly")
+    gone = shell.run("schedule", "show", "nightly")
+    assert (gone.exit_code, gone.stderr) == (1, "penstock: schedule 'nightly' is unknown\n")
+    wrong = shell.run("schedule", "set", "nightly", "claim", "--cron", "0 2 * *")
+    assert (wrong.exit_code, "cron[0]: '0 2 * *' is no cron expression" in wrong.stderr) == (1, True)

@@ -29,6 +29,7 @@ from penstock.store.messages import OWN_DELIVERY_S
 from penstock.testing.cancellation import Attempt, CancelAtStep, cancel_at_step
 from penstock.testing.definitions import definition, end, fork, linear, service, step
 from penstock.wire.model import Failure, Heartbeat, Job, JobRef, Park, StartRequest
+from penstock.wire.schedule import ScheduleSpec
 from tests.engine import runs
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, completion, number
@@ -394,6 +395,24 @@ def told(*, cancelled: bool = False) -> Prepare:
     return prepare
 
 
+def scheduled(*, triggered: bool) -> Prepare:
+    """One of its own, which is due by a backfill, or triggered."""
+
+    async def prepare(driver: Driver, key: str) -> LockedBatch:
+        schedules = driver.engine.schedules
+        given = msgspec.Raw(b'{"schedule":0}')  # what it would be has the time in it
+        spec = ScheduleSpec("linear", every="P1D", business_key=key, variables=given, overlap="BUFFER_ONE")
+        await schedules.put(key, spec)
+        while await schedules.fire_once():
+            pass
+        if triggered:
+            return LockedBatch(key, lambda: schedules.trigger(key, None))
+        await schedules.backfill(key, "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z", None)
+        return LockedBatch(key, schedules.fire_once)
+
+    return prepare
+
+
 SCENARIOS: dict[str, Prepare] = {
     "a narrow start": starting(linear(1)),
     "a wide start": starting(fork(1, 1)),
@@ -425,6 +444,8 @@ SCENARIOS: dict[str, Prepare] = {
     "a start that calls": start_a_caller,
     "a child's end told to its caller": told(),
     "a caller's end told to its child": told(cancelled=True),
+    "a schedule that is due": scheduled(triggered=False),
+    "a schedule that is triggered": scheduled(triggered=True),
     "a retry of an instance": retry,
     "a poll of an executor": take_run,
     "an append": of_run(lambda driver, run: runs.append(driver, run.held, runs.done("/0"), runs.done("/1"))),
@@ -531,6 +552,7 @@ def heard_of(result: Any) -> set[str]:
 
 async def finish(driver: Driver, key: str) -> None:
     """The next operations work: every instance of the scene is brought to its end."""
+    driver.rows("DELETE FROM schedule RETURNING 1")  # else it would fire in the next scene what it did not in this one
     while driver.rows("SELECT FROM timer WHERE fire_at <= penstock_now()"):
         await driver.due()
     for id, status in driver.rows("SELECT id, status FROM instance WHERE business_key = %s ORDER BY id DESC", key):

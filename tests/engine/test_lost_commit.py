@@ -17,6 +17,7 @@ import trio
 from penstock.runtime.supervise import forever
 from penstock.testing.definitions import definition, end, fork, linear, service, step
 from penstock.wire.model import Job
+from penstock.wire.schedule import ScheduleSpec
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.store.proxy import Proxy
@@ -427,3 +428,18 @@ async def test_a_start_whose_commit_takes_its_time(
     job = await delivered(cut_driver, jobs)
     assert (job.instance_id, job.attempt) == (view.id, 1)
     assert cut_driver.rows("SELECT count(*) FROM instance") == [(1,)]
+
+
+async def test_a_schedule_that_fires(proxy: Proxy, cut_driver: Driver, committed: bool) -> None:
+    await cut_driver.upload(linear(1))
+    schedules = cut_driver.engine.schedules
+    await schedules.put("nightly", ScheduleSpec("linear", every="P1D", business_key=MARK))
+    while await schedules.fire_once():
+        pass
+    await schedules.backfill("nightly", "2026-01-01T00:00:00Z", "2026-01-03T00:00:00Z", None)
+    await losing(proxy, committed, schedules.fire_once)
+    while await schedules.fire_once():
+        pass
+    assert cut_driver.rows("SELECT count(*), count(DISTINCT at) FROM scheduled") == [(3, 3)]
+    assert cut_driver.rows("SELECT count(*) FROM instance") == [(3,)]
+    assert len(await cut_driver.poll("work")) == 3

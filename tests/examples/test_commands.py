@@ -26,6 +26,7 @@ SAID = {
     "order_worker": ["A-1 COMPLETED PS-A-1", "A-2 COMPLETED PS-A-2", "A-3 FAILED order A-3 has a negative amount: -1"],
     "approval_worker": ["20 COMPLETED P-", "waits at approval", "200 COMPLETED P-"],
     "durable_order": ["A-1 shipped ship-", "A-2 undone: refused by ann - reserve, ask_for_approval, refund, release"],
+    "nightly_report": ["next: ", "sales of "],
     "cpu_worker": ["up to 1000 there are 168 primes", "up to 1000000 there are 78498 primes"],
     "loan_worker": [
         "waits for a credit officer, score 742",

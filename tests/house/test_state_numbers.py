@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from penstock.core.schedule import RunOutcome
 from penstock.core.state import HistoryKind, InstanceStatus, TokenState
 from tests.house.sources import TOP
 
 FILES = [*sorted((TOP / "src/penstock/store/queries").glob("*.sql")), TOP / "schema.sql"]
-MEANINGS: dict[str, type[IntEnum]] = {"state": TokenState, "status": InstanceStatus, "kind": HistoryKind}
+MEANINGS: dict[str, type[IntEnum]] = {
+    "state": TokenState, "status": InstanceStatus, "kind": HistoryKind, "outcome": RunOutcome,
+}  # fmt: skip
 NAMED = re.compile(r"(\d+) /\* (\w+) \*/")
 ASKED = re.compile(r"\b(?:old_)?(state|status|kind)\b (?:=|<>) (\d+)( /\* \w+ \*/)?")
 LISTED = re.compile(r"\b(state|status|kind) IN \(([^()$]*)\)")

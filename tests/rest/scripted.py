@@ -106,6 +106,7 @@ class ScriptedEngine:
         self.definition_use, self.drafts = Part(self, "definition_use"), Part(self, "drafts")
         self.watch, self.standing = Part(self, "watch"), Part(self, "standing")
         self.messages = Part(self, "messages")
+        self.schedules = Part(self, "schedules")
         self.ready = Part(self, "engine").ready
         self.on("definitions.parse", self._parse)
 

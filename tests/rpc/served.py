@@ -15,6 +15,7 @@ from grpclib.const import Status
 from penstock.engine.engine import Engine
 from penstock.rpc.limits import Limits
 from penstock.rpc.problems import status_of
+from penstock.rpc.schedule_service import Schedules
 from penstock.rpc.server import Server
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import Worker
@@ -139,7 +140,9 @@ class Work:
 @contextlib.asynccontextmanager
 async def served(engine: Engine, limits: Limits | None = None) -> AsyncGenerator[Served, None]:
     """Serve for the block; nothing may be left of the calls afterwards."""
-    server = Server([WorkflowEngine(engine), Worker(engine)], status_of=status_of, limits=limits or Limits())
+    server = Server(
+        [WorkflowEngine(engine), Worker(engine), Schedules(engine)], status_of=status_of, limits=limits or Limits()
+    )
     sock = socket.create_server(("127.0.0.1", 0))
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, [sock])

@@ -21,6 +21,7 @@ from penstock.errors import NotFound
 from penstock.log import trace_id
 from penstock.rpc import call, definitions
 from penstock.rpc.definitions import LIST_MAX_BYTES
+from penstock.rpc.schedule_service import Schedules
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import Worker
 from penstock.settings import DispatchMode
@@ -39,6 +40,11 @@ from tests.waiting import wait_until
 __all__ = ["make_driver"]  # pytest finds the fixture here
 
 KINDS = m.StepType
+FILES = (
+    ("workflow/v1/engine.proto", "workflow.v1"),
+    ("penstock/v1/worker.proto", "penstock.v1"),
+    ("penstock/v1/schedules.proto", "penstock.v1"),
+)
 
 
 @pytest.fixture
@@ -75,7 +81,7 @@ def test_every_method_of_the_proto_files_is_served() -> None:
     """Read from the files themselves, so that one that is added there is missed here."""
     top = Path(__file__).resolve().parents[2] / "proto"
     expected: set[str] = set()
-    for file, package in (("workflow/v1/engine.proto", "workflow.v1"), ("penstock/v1/worker.proto", "penstock.v1")):
+    for file, package in FILES:
         name = ""
         for line in (top / file).read_text().splitlines():
             words = line.replace("(", " ").split()
@@ -84,7 +90,8 @@ def test_every_method_of_the_proto_files_is_served() -> None:
             elif words[:1] == ["rpc"]:
                 expected.add(f"/{package}.{name}/{words[1]}")
     engine: Any = _Nothing()
-    assert expected == set(WorkflowEngine(engine).__mapping__()) | set(Worker(engine).__mapping__())
+    services = (WorkflowEngine(engine), Worker(engine), Schedules(engine))
+    assert expected == {path for service in services for path in service.__mapping__()}
     assert len([path for path in expected if path.startswith(WORKFLOW)]) == 13
 
 

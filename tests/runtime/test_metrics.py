@@ -29,6 +29,7 @@ from penstock.runtime.supervise import forever
 from penstock.testing.definitions import definition, end, fork, linear, timer
 from penstock.wire.model import Completion, Failure, Heartbeat
 from penstock.wire.queue import QueuePolicy
+from penstock.wire.schedule import ScheduleSpec
 from tests.dispatch.conftest import KafkaDriver, kafka, make_kafka
 from tests.dispatch.fake_producer import ACKED, NO_TOPIC, TOO_LARGE, UNKNOWN
 from tests.dispatch.test_deadlines import sweep
@@ -118,6 +119,17 @@ async def test_definition_versions(driver: Driver) -> None:
     await driver.upload(linear(1))  # the same content makes none
     await driver.upload(linear(2))
     assert growth.of("workflow_definitions_uploaded_total") == 2
+
+
+@drives("penstock_schedule_times", "Times of schedules that were decided about, by what became of them")
+async def test_times_of_schedules(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    await driver.engine.schedules.put("nightly", ScheduleSpec("linear", every="P1D"))
+    growth = Growth(driver)
+    for _ in range(2):
+        await driver.engine.schedules.trigger("nightly", None)
+    assert growth.of("penstock_schedule_times_total", outcome="STARTED") == 1
+    assert growth.of("penstock_schedule_times_total", outcome="SKIPPED") == 1
 
 
 @drives("workflow_instances_started", "Instances started")

@@ -6,10 +6,12 @@ from urllib.parse import unquote
 
 from penstock.client import Completion, Failure, JobRef, StartRequest
 from penstock.client import operation as calls
+from penstock.client import schedule_operation as schedule_calls
 from penstock.client.exchange import exchange_for
 from penstock.rest.operations import OPERATIONS
 from penstock.wire.model import Park, PollRequest, PublishRequest, Signal, UserTaskCompletion
 from penstock.wire.queue import QueuePolicy
+from penstock.wire.schedule import ScheduleSpec
 
 # What no client calls: the description of the API itself, the sign of life, for which readiness stands in, and what is
 # for people: the console calls it.
@@ -66,6 +68,15 @@ CALLS = (
     calls.CompleteJobs(worker_id="w", results=[]),
     calls.FailJobs(worker_id="w", results=[]),
     calls.HeartbeatJobs(worker_id="w", jobs=[]),
+    schedule_calls.PutSchedule(id="{id}", spec=ScheduleSpec(definition_id="d", every="PT1H")),
+    schedule_calls.GetSchedule(id="{id}"),
+    schedule_calls.ListSchedules(),
+    schedule_calls.DeleteSchedule(id="{id}"),
+    schedule_calls.PauseSchedule(id="{id}", note="n"),
+    schedule_calls.ResumeSchedule(id="{id}"),
+    schedule_calls.TriggerSchedule(id="{id}", overlap="ALLOW"),
+    schedule_calls.BackfillSchedule(id="{id}", since="2026-01-01T00:00:00Z", until="2026-01-02T00:00:00Z"),
+    schedule_calls.PreviewSchedule(id="n", spec=ScheduleSpec(definition_id="d", every="PT1H")),
     calls.ReleaseJobs(worker_id="w", jobs=[]),
     calls.PutQueue(name="{id}", policy=QueuePolicy(["t"])),
     calls.GetQueue(name="{id}"),

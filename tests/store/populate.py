@@ -31,6 +31,7 @@ from penstock.store.schema import SCHEMA_VERSION, schema_sql
 from penstock.testing.definitions import definition, end, linear, service, timer
 from penstock.wire.model import Park
 from penstock.wire.queue import QueuePolicy, Rate
+from penstock.wire.schedule import ScheduleSpec
 from tests.engine import runs
 from tests.engine.driver import Driver
 from tests.postgres import Server, apply_schema, run_directory, shared_server
@@ -175,6 +176,8 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
     await driver.upload(linear(2, definition_id="child", job_type="child"))
     child = driver.rows("SELECT id FROM called")[0][0]
     await driver.engine.migrations.migrate(f"{child:x}", MigrationRequest(note="two steps"))
+    await driver.engine.schedules.put("hourly", ScheduleSpec("child", every="PT1H", overlap="BUFFER_ONE"))
+    assert (await driver.engine.schedules.trigger("hourly", None)).outcome == "STARTED"
     made = await driver.engine.bulk.create(BulkRequest(action="cancel", filter=BulkFilter(business_key="cancelled")))
     await driver.engine.bulk.step()
     assert (await driver.engine.bulk.get(made.id)).state == "DONE"

@@ -21,6 +21,7 @@ METRICS: Final = VIEW
 
 _WORKFLOW: Final = "/workflow.v1.WorkflowEngine/"
 _WORKER: Final = "/penstock.v1.Worker/"
+_SCHEDULES: Final = "/penstock.v1.Schedules/"
 
 RPC: Final[Mapping[str, Permission]] = {
     _WORKFLOW + "UploadDefinition": MODEL,
@@ -44,6 +45,15 @@ RPC: Final[Mapping[str, Permission]] = {
     _WORKER + "ParkJobs": WORK,
     _WORKER + "HeartbeatJobs": WORK,
     _WORKER + "Work": WORK,
+    _SCHEDULES + "PutSchedule": OPERATE,
+    _SCHEDULES + "GetSchedule": VIEW,
+    _SCHEDULES + "ListSchedules": VIEW,
+    _SCHEDULES + "DeleteSchedule": OPERATE,
+    _SCHEDULES + "PauseSchedule": OPERATE,
+    _SCHEDULES + "ResumeSchedule": OPERATE,
+    _SCHEDULES + "TriggerSchedule": OPERATE,
+    _SCHEDULES + "BackfillSchedule": OPERATE,
+    _SCHEDULES + "PreviewSchedule": VIEW,
     "/grpc.health.v1.Health/Check": OPEN,
     "/grpc.health.v1.Health/Watch": OPEN,
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": VIEW,

@@ -60,6 +60,7 @@ from penstock.wire.model import (
 )
 from penstock.wire.page import Page
 from penstock.wire.queue import Queue, QueueKey, QueuePolicy, Rate
+from penstock.wire.schedule import Schedule, ScheduleRun, ScheduleSpec, ScheduleTime
 
 __all__ = [
     "Attempt",
@@ -104,6 +105,10 @@ __all__ = [
     "Rate",
     "RestTransport",
     "RunTree",
+    "Schedule",
+    "ScheduleRun",
+    "ScheduleSpec",
+    "ScheduleTime",
     "StartRequest",
     "StartResult",
     "StepExecution",

@@ -23,6 +23,7 @@ from penstock.client.client import Client
 from penstock.client.operation import InstanceFilters, Transport
 from penstock.client.token import Token
 from penstock.wire.model import AuditRecord, FailedJob, Instance, JournalRecord
+from penstock.wire.schedule import Schedule
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -141,6 +142,10 @@ class SyncClient:
         """The whole journal of a run of code, oldest first. See ``Client.iterate_journal``."""
         return self._each(self._client.iterate_journal(instance_id))
 
+    def iterate_schedules(self) -> Iterator[Schedule]:
+        """All schedules by id, read as you go. See ``Client.iterate_schedules``."""
+        return self._each(self._client.iterate_schedules())
+
     def _each(self, found: AsyncIterator[T]) -> Iterator[T]:
         async def next_one(_client: Client) -> T | None:
             return await anext(found, None)
@@ -216,3 +221,12 @@ class SyncClient:
     fail_jobs = _blocking(Client.fail_jobs)
     release_jobs = _blocking(Client.release_jobs)
     park_job = _blocking(Client.park_job)
+    put_schedule = _blocking(Client.put_schedule)
+    get_schedule = _blocking(Client.get_schedule)
+    list_schedules = _blocking(Client.list_schedules)
+    delete_schedule = _blocking(Client.delete_schedule)
+    pause_schedule = _blocking(Client.pause_schedule)
+    resume_schedule = _blocking(Client.resume_schedule)
+    trigger_schedule = _blocking(Client.trigger_schedule)
+    backfill_schedule = _blocking(Client.backfill_schedule)
+    preview_schedule = _blocking(Client.preview_schedule)

@@ -8,9 +8,10 @@ from penstock.client.jobs import JobCalls
 from penstock.client.messages import MessageCalls
 from penstock.client.queues import QueueCalls
 from penstock.client.runs import RunCalls
+from penstock.client.schedules import ScheduleCalls
 
 
-class Client(DefinitionCalls, InstanceCalls, RunCalls, MessageCalls, JobCalls, QueueCalls):
+class Client(DefinitionCalls, InstanceCalls, RunCalls, MessageCalls, JobCalls, QueueCalls, ScheduleCalls):
     """A client of one engine, or of several behind one address. Runs under asyncio and Trio.
 
     Args:

@@ -5,13 +5,11 @@ Pure: builds and reads, sends nothing. One function per operation and one table 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
-from urllib.parse import quote
+from typing import Any
 
-import msgspec
-
+from penstock.client.http_exchange import Exchange, given, list_reader, nothing, quoted, reader
 from penstock.client.model import StartResult
 from penstock.client.operation import (
     CancelInstance,
@@ -58,6 +56,7 @@ from penstock.client.operation import (
     WaitLostJobs,
     Window,
 )
+from penstock.client.schedule_exchange import SCHEDULE_EXCHANGES
 from penstock.wire.model import (
     AuditRecord,
     Completion,
@@ -82,74 +81,32 @@ from penstock.wire.page import Page
 from penstock.wire.queue import Queue
 
 
-class Exchange(NamedTuple):
-    """One HTTP request and how to read its answer. ``body`` is sent as JSON (bytes as they are)."""
-
-    method: str
-    path: str
-    answer: Callable[[bytes], Any]
-    body: object = None
-    query: Mapping[str, str | int | None] | None = None
-    idempotency_key: str | None = None
-
-
 def exchange_for(operation: Operation[Any]) -> Exchange:
     """The HTTP exchange of an operation."""
     return _EXCHANGES[type(operation)](operation)
 
 
-def _quoted(part: str) -> str:
-    return quote(part, safe="")
-
-
-def _given(**fields: object) -> dict[str, object]:
-    """Only what was given: a request field that is null counts as absent, and is not sent."""
-    return {name: value for name, value in fields.items() if not _is_absent(value)}
-
-
-def _is_absent(value: object) -> bool:
-    return value is None or value is msgspec.UNSET or (isinstance(value, msgspec.Raw) and not value)
-
-
-def _nothing(_content: bytes) -> None:
-    return None
-
-
-def _reader(kind: Any) -> Callable[[bytes], Any]:
-    return msgspec.json.Decoder(kind).decode
-
-
-def _list_reader(field: str, kind: Any) -> Callable[[bytes], Any]:
-    """Reads the list in a field of the answer; a missing one is empty."""
-    decode = msgspec.json.Decoder(msgspec.defstruct("Answer", [(field, list[kind], [])])).decode
-
-    def read(content: bytes) -> Any:
-        return getattr(decode(content), field)
-
-    return read
-
-
-_read_history = _list_reader("items", StepExecution)
-_read_audit = _reader(Page[AuditRecord])
-_read_journal = _reader(Page[JournalRecord])
-_read_tree = _reader(RunTree)
-_read_published = _reader(PublishedMessage)
-_read_messages = _reader(Page[KeptMessage])
-_read_signals = _list_reader("items", KeptSignal)
-_read_jobs = _list_reader("jobs", Job)
-_read_lost = _list_reader("lost", LostJob)
-_read_outcomes = _list_reader("results", JobOutcome)
-_read_started = _list_reader("results", StartResult)
-_read_instance = _reader(Instance)
-_read_summary = _reader(DefinitionSummary)
-_read_document = _reader(dict[str, Any])
-_read_summaries = _reader(Page[DefinitionSummary])
-_read_instances = _reader(Page[Instance])
-_read_failed_jobs = _reader(Page[FailedJob])
-_read_lease = _reader(Lease)
-_read_queue = _reader(Queue)
-_read_queues = _reader(Page[Queue])
-_read_migration_check = _reader(MigrationCheck)
+_read_history = list_reader("items", StepExecution)
+_read_audit = reader(Page[AuditRecord])
+_read_journal = reader(Page[JournalRecord])
+_read_tree = reader(RunTree)
+_read_published = reader(PublishedMessage)
+_read_messages = reader(Page[KeptMessage])
+_read_signals = list_reader("items", KeptSignal)
+_read_jobs = list_reader("jobs", Job)
+_read_lost = list_reader("lost", LostJob)
+_read_outcomes = list_reader("results", JobOutcome)
+_read_started = list_reader("results", StartResult)
+_read_instance = reader(Instance)
+_read_summary = reader(DefinitionSummary)
+_read_document = reader(dict[str, Any])
+_read_summaries = reader(Page[DefinitionSummary])
+_read_instances = reader(Page[Instance])
+_read_failed_jobs = reader(Page[FailedJob])
+_read_lease = reader(Lease)
+_read_queue = reader(Queue)
+_read_queues = reader(Page[Queue])
+_read_migration_check = reader(MigrationCheck)
 
 
 def _window(window: Window) -> dict[str, str | int | None]:
@@ -159,7 +116,7 @@ def _window(window: Window) -> dict[str, str | int | None]:
 
 
 def _start_body(request: StartRequest) -> dict[str, object]:
-    return _given(
+    return given(
         definitionId=request.definition_id,
         definitionVersion=request.definition_version,
         variables=request.variables,
@@ -172,11 +129,11 @@ def _start_body(request: StartRequest) -> dict[str, object]:
 
 
 def _completion_body(item: Completion) -> dict[str, object]:
-    return _given(attempt=item.attempt, variables=item.variables)
+    return given(attempt=item.attempt, variables=item.variables)
 
 
 def _failure_body(item: Failure) -> dict[str, object]:
-    return _given(
+    return given(
         attempt=item.attempt,
         retryable=item.retryable,
         errorMessage=item.error_message,
@@ -187,7 +144,7 @@ def _failure_body(item: Failure) -> dict[str, object]:
 
 
 def _check_ready(_operation: CheckReady) -> Exchange:
-    return Exchange("GET", "/readyz", _nothing)
+    return Exchange("GET", "/readyz", nothing)
 
 
 def _upload_definition(operation: UploadDefinition) -> Exchange:
@@ -195,7 +152,7 @@ def _upload_definition(operation: UploadDefinition) -> Exchange:
 
 
 def _get_definition(operation: GetDefinition) -> Exchange:
-    path = f"/v1/definitions/{_quoted(operation.id)}"
+    path = f"/v1/definitions/{quoted(operation.id)}"
     if operation.version is not None:
         path += f"/versions/{operation.version}"
     return Exchange("GET", path, _read_document)
@@ -214,12 +171,12 @@ def _start_instance(operation: StartInstance) -> Exchange:
 
 
 def _start_instances(operation: StartInstances) -> Exchange:
-    items = [_start_body(item) | _given(idempotencyKey=item.idempotency_key) for item in operation.items]
+    items = [_start_body(item) | given(idempotencyKey=item.idempotency_key) for item in operation.items]
     return Exchange("POST", "/v1/instances/batch", _read_started, {"items": items})
 
 
 def _get_instance(operation: GetInstance) -> Exchange:
-    return Exchange("GET", f"/v1/instances/{_quoted(operation.id)}", _read_instance)
+    return Exchange("GET", f"/v1/instances/{quoted(operation.id)}", _read_instance)
 
 
 def _time(at: datetime | None) -> str | None:
@@ -247,104 +204,104 @@ def _list_instances(operation: ListInstances) -> Exchange:
 
 
 def _get_history(operation: GetHistory) -> Exchange:
-    return Exchange("GET", f"/v1/instances/{_quoted(operation.id)}/history", _read_history)
+    return Exchange("GET", f"/v1/instances/{quoted(operation.id)}/history", _read_history)
 
 
 def _get_audit(operation: GetAudit) -> Exchange:
-    path = f"/v1/instances/{_quoted(operation.id)}/audit"
+    path = f"/v1/instances/{quoted(operation.id)}/audit"
     return Exchange("GET", path, _read_audit, query={"limit": operation.limit, "cursor": operation.cursor})
 
 
 def _list_signals(operation: ListSignals) -> Exchange:
-    return Exchange("GET", f"/v1/instances/{_quoted(operation.instance_id)}/signals", _read_signals)
+    return Exchange("GET", f"/v1/instances/{quoted(operation.instance_id)}/signals", _read_signals)
 
 
 def _cancel_instance(operation: CancelInstance) -> Exchange:
-    path = f"/v1/instances/{_quoted(operation.id)}/cancel"
-    body = _given(reason=operation.reason, force=operation.force or None, compensate=operation.compensate or None)
+    path = f"/v1/instances/{quoted(operation.id)}/cancel"
+    body = given(reason=operation.reason, force=operation.force or None, compensate=operation.compensate or None)
     return Exchange("POST", path, _read_instance, body)
 
 
 def _get_journal(operation: GetJournal) -> Exchange:
-    path = f"/v1/instances/{_quoted(operation.instance_id)}/journal"
+    path = f"/v1/instances/{quoted(operation.instance_id)}/journal"
     return Exchange("GET", path, _read_journal, query={"cursor": operation.cursor, "limit": operation.limit})
 
 
 def _get_tree(operation: GetTree) -> Exchange:
-    return Exchange("GET", f"/v1/instances/{_quoted(operation.instance_id)}/tree", _read_tree)
+    return Exchange("GET", f"/v1/instances/{quoted(operation.instance_id)}/tree", _read_tree)
 
 
 def _send_message(operation: SendMessage) -> Exchange:
-    path = f"/v1/instances/{_quoted(operation.instance_id)}/messages"
+    path = f"/v1/instances/{quoted(operation.instance_id)}/messages"
     body = {"name": operation.name, "payload": operation.payload}
-    return Exchange("POST", path, _nothing, body, idempotency_key=operation.idempotency_key)
+    return Exchange("POST", path, nothing, body, idempotency_key=operation.idempotency_key)
 
 
 def _edit_variables(operation: EditVariables) -> Exchange:
-    body = _given(
+    body = given(
         set=operation.variables,
         remove=list(operation.remove) or None,
         ifVersion=operation.if_version,
         note=operation.note,
     )
-    return Exchange("POST", f"/v1/instances/{_quoted(operation.id)}/variables", _read_instance, body)
+    return Exchange("POST", f"/v1/instances/{quoted(operation.id)}/variables", _read_instance, body)
 
 
 def _retry_instance(operation: RetryInstance) -> Exchange:
-    body = _given(fromStepId=operation.from_step_id, stepId=operation.step_id, note=operation.note)
-    return Exchange("POST", f"/v1/instances/{_quoted(operation.id)}/retry", _read_instance, body or None)
+    body = given(fromStepId=operation.from_step_id, stepId=operation.step_id, note=operation.note)
+    return Exchange("POST", f"/v1/instances/{quoted(operation.id)}/retry", _read_instance, body or None)
 
 
 def _skip_step(operation: SkipStep) -> Exchange:
-    body = _given(
+    body = given(
         stepId=operation.step_id,
         variables=operation.variables,
         executionId=operation.execution_id,
         note=operation.note,
     )
-    return Exchange("POST", f"/v1/instances/{_quoted(operation.id)}/skip", _read_instance, body)
+    return Exchange("POST", f"/v1/instances/{quoted(operation.id)}/skip", _read_instance, body)
 
 
 def _move_token(operation: MoveToken) -> Exchange:
-    body = _given(
+    body = given(
         stepId=operation.step_id,
         toStepId=operation.to_step_id,
         executionId=operation.execution_id,
         note=operation.note,
     )
-    return Exchange("POST", f"/v1/instances/{_quoted(operation.id)}/move", _read_instance, body)
+    return Exchange("POST", f"/v1/instances/{quoted(operation.id)}/move", _read_instance, body)
 
 
 def _migrate_instance(operation: MigrateInstance) -> Exchange:
-    body = _given(version=operation.version, steps=operation.steps, note=operation.note)
-    return Exchange("POST", f"/v1/instances/{_quoted(operation.id)}/migrate", _read_instance, body)
+    body = given(version=operation.version, steps=operation.steps, note=operation.note)
+    return Exchange("POST", f"/v1/instances/{quoted(operation.id)}/migrate", _read_instance, body)
 
 
 def _check_migration(operation: CheckMigration) -> Exchange:
-    body = _given(version=operation.version, steps=operation.steps, dryRun=True)
-    return Exchange("POST", f"/v1/instances/{_quoted(operation.id)}/migrate", _read_migration_check, body)
+    body = given(version=operation.version, steps=operation.steps, dryRun=True)
+    return Exchange("POST", f"/v1/instances/{quoted(operation.id)}/migrate", _read_migration_check, body)
 
 
 def _complete_user_task(operation: CompleteUserTask) -> Exchange:
     done = operation.completion
-    path = f"/v1/instances/{_quoted(done.instance_id)}/user-tasks/{_quoted(done.step_id)}/complete"
-    return Exchange("POST", path, _nothing, _given(variables=done.variables, completedBy=done.completed_by))
+    path = f"/v1/instances/{quoted(done.instance_id)}/user-tasks/{quoted(done.step_id)}/complete"
+    return Exchange("POST", path, nothing, given(variables=done.variables, completedBy=done.completed_by))
 
 
 def _send_signal(operation: SendSignal) -> Exchange:
     signal = operation.signal
     if signal.definition_id is None:
-        path = f"/v1/instances/{_quoted(signal.instance_id)}"
+        path = f"/v1/instances/{quoted(signal.instance_id)}"
     else:
-        path = f"/v1/definitions/{_quoted(signal.definition_id)}/keys/{_quoted(signal.instance_key or '')}"
-    path += f"/signals/{_quoted(signal.step_id)}"
+        path = f"/v1/definitions/{quoted(signal.definition_id)}/keys/{quoted(signal.instance_key or '')}"
+    path += f"/signals/{quoted(signal.step_id)}"
     query = {"buffer": "true" if signal.buffer else None, "signalId": signal.signal_id}
-    return Exchange("POST", path, _nothing, signal.variables, query, signal.idempotency_key)
+    return Exchange("POST", path, nothing, signal.variables, query, signal.idempotency_key)
 
 
 def _publish_message(operation: PublishMessage) -> Exchange:
     message = operation.message
-    body = {"name": message.name, "correlationKey": message.correlation_key} | _given(
+    body = {"name": message.name, "correlationKey": message.correlation_key} | given(
         variables=message.variables, ttl=message.ttl, messageId=message.message_id, deliver=message.deliver
     )
     return Exchange("POST", "/v1/messages", _read_published, body)
@@ -387,27 +344,27 @@ def _list_failed_jobs(operation: ListFailedJobs) -> Exchange:
 
 
 def _complete_job(operation: CompleteJob) -> Exchange:
-    path = f"/v1/jobs/{_quoted(operation.completion.job_id)}/complete"
+    path = f"/v1/jobs/{quoted(operation.completion.job_id)}/complete"
     body = {"workerId": operation.worker_id} | _completion_body(operation.completion)
-    return Exchange("POST", path, _nothing, body)
+    return Exchange("POST", path, nothing, body)
 
 
 def _fail_job(operation: FailJob) -> Exchange:
-    path = f"/v1/jobs/{_quoted(operation.failure.job_id)}/fail"
+    path = f"/v1/jobs/{quoted(operation.failure.job_id)}/fail"
     body = {"workerId": operation.worker_id} | _failure_body(operation.failure)
-    return Exchange("POST", path, _nothing, body)
+    return Exchange("POST", path, nothing, body)
 
 
 def _park_job(operation: ParkJob) -> Exchange:
     park = operation.park
-    path = f"/v1/jobs/{_quoted(park.job_id)}/park"
-    body = _given(workerId=operation.worker_id, attempt=park.attempt, until=park.until, signal=park.signal)
-    return Exchange("POST", path, _nothing, body)
+    path = f"/v1/jobs/{quoted(park.job_id)}/park"
+    body = given(workerId=operation.worker_id, attempt=park.attempt, until=park.until, signal=park.signal)
+    return Exchange("POST", path, nothing, body)
 
 
 def _heartbeat_job(operation: HeartbeatJob) -> Exchange:
-    path = f"/v1/jobs/{_quoted(operation.job.job_id)}/heartbeat"
-    body = _given(
+    path = f"/v1/jobs/{quoted(operation.job.job_id)}/heartbeat"
+    body = given(
         workerId=operation.worker_id,
         attempt=operation.job.attempt,
         leaseSeconds=operation.lease_s,
@@ -418,7 +375,7 @@ def _heartbeat_job(operation: HeartbeatJob) -> Exchange:
 
 
 def _heartbeat_jobs(operation: HeartbeatJobs) -> Exchange:
-    jobs = [_given(jobId=job.job_id, attempt=job.attempt, leaseSeconds=operation.lease_s) for job in operation.jobs]
+    jobs = [given(jobId=job.job_id, attempt=job.attempt, leaseSeconds=operation.lease_s) for job in operation.jobs]
     return Exchange("POST", "/v1/jobs/heartbeat", _read_outcomes, {"workerId": operation.worker_id, "jobs": jobs})
 
 
@@ -435,16 +392,16 @@ def _fail_jobs(operation: FailJobs) -> Exchange:
 
 
 def _release_jobs(operation: ReleaseJobs) -> Exchange:
-    jobs = [_given(jobId=job.job_id, attempt=job.attempt) for job in operation.jobs]
+    jobs = [given(jobId=job.job_id, attempt=job.attempt) for job in operation.jobs]
     return Exchange("POST", "/v1/jobs/release", _read_outcomes, {"workerId": operation.worker_id, "jobs": jobs})
 
 
 def _put_queue(operation: PutQueue) -> Exchange:
-    return Exchange("PUT", f"/v1/queues/{_quoted(operation.name)}", _read_queue, operation.policy)
+    return Exchange("PUT", f"/v1/queues/{quoted(operation.name)}", _read_queue, operation.policy)
 
 
 def _get_queue(operation: GetQueue) -> Exchange:
-    return Exchange("GET", f"/v1/queues/{_quoted(operation.name)}", _read_queue)
+    return Exchange("GET", f"/v1/queues/{quoted(operation.name)}", _read_queue)
 
 
 def _list_queues(operation: ListQueues) -> Exchange:
@@ -453,11 +410,11 @@ def _list_queues(operation: ListQueues) -> Exchange:
 
 def _pause_queue(operation: PauseQueue) -> Exchange:
     verb = "pause" if operation.paused else "resume"
-    return Exchange("POST", f"/v1/queues/{_quoted(operation.name)}/{verb}", _read_queue)
+    return Exchange("POST", f"/v1/queues/{quoted(operation.name)}/{verb}", _read_queue)
 
 
 def _delete_queue(operation: DeleteQueue) -> Exchange:
-    return Exchange("DELETE", f"/v1/queues/{_quoted(operation.name)}", _nothing)
+    return Exchange("DELETE", f"/v1/queues/{quoted(operation.name)}", nothing)
 
 
 _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
@@ -502,4 +459,5 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     ListQueues: _list_queues,
     PauseQueue: _pause_queue,
     DeleteQueue: _delete_queue,
+    **SCHEDULE_EXCHANGES,
 }

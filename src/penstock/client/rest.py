@@ -28,8 +28,9 @@ from penstock.client.errors import (
     Unavailable,
     error_for,
 )
-from penstock.client.exchange import Exchange, exchange_for
+from penstock.client.exchange import exchange_for
 from penstock.client.forked import MadeHere, leave_to_parent
+from penstock.client.http_exchange import Exchange
 from penstock.client.operation import Operation
 from penstock.client.token import Token, bearer_of, check_token
 from penstock.client.tracing import current_traceparent

@@ -46,6 +46,8 @@ CHILD_TIMER = -4  # of a call: the instance that it started has ended
 CANCEL_TIMER = -5  # of an instance (its id, and the seq of the call): the call that waited for it was closed
 REOPEN_TIMER = -7  # likewise: a `retry` of the caller came back to the call
 MESSAGE_TIMER = -8  # of a wait: there is a message for it (`core.correlation`)
+RUN_ENDED_TIMER = -12  # of an instance (its id, and 0): it has ended, and its schedule is to know
+OVERTAKEN_TIMER = -13  # likewise, of one that is open: its schedule starts another one in its place
 WAKE_TIMER = -16  # the time that a parked run of code waits for
 OWN_TIMERS = (
     RETRY_TIMER,
@@ -55,6 +57,8 @@ OWN_TIMERS = (
     CANCEL_TIMER,
     REOPEN_TIMER,
     MESSAGE_TIMER,
+    RUN_ENDED_TIMER,
+    OVERTAKEN_TIMER,
     WAKE_TIMER,
 )
 
@@ -255,6 +259,7 @@ class Instance(msgspec.Struct):
     priority: int | None = None  # of its jobs, and their flow key
     flow_key: str | None = None
     depth: int = 0  # how many instances called it, one the other; 0: a call waits for nothing of it
+    watched: bool = False  # whether the schedule that started it is to know of its end
 
 
 def move(token: Token, trigger: Trigger) -> None:

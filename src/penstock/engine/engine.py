@@ -14,7 +14,7 @@ from typing import Any
 import trio
 
 from penstock.core.definition import DefinitionLimits
-from penstock.core.state import WAKE_TIMER
+from penstock.core.state import OVERTAKEN_TIMER, RUN_ENDED_TIMER, WAKE_TIMER
 from penstock.engine.answers import AnswerMemory
 from penstock.engine.aside import Aside
 from penstock.engine.bulk import Bulk
@@ -34,6 +34,7 @@ from penstock.engine.lanes.batcher import Batcher
 from penstock.engine.lanes.call_commands import timer_command
 from penstock.engine.lanes.commands import FoldCommand
 from penstock.engine.lanes.fast_path import FastPath
+from penstock.engine.lanes.firings import Firings
 from penstock.engine.lanes.full_path import FullPath
 from penstock.engine.lanes.starts import Starts
 from penstock.engine.lanes.transaction import Transactions
@@ -48,6 +49,7 @@ from penstock.engine.polls import Polls
 from penstock.engine.queues import Queues
 from penstock.engine.repair import Repair
 from penstock.engine.runs import Runs
+from penstock.engine.schedules import Schedules
 from penstock.engine.standing import Standing
 from penstock.engine.tasks import Tasks
 from penstock.engine.timers import Timers
@@ -123,11 +125,12 @@ class Engine:
         self.failures = Failures(database, looks, self.definitions)
         self.overview = Overview(self.looks, self.instances, self.polls.activity, settings.retention_days)
         self.watch = Watch(database, self.overview)
+        self.firings = Firings(database, settings, metrics, self.definitions, self.ids, self.transactions)
+        self.schedules = Schedules(database, self.limits, self.firings, self.instances, self.aside)
         self.bulk = Bulk(database, self.instances, self.tasks, self.limits, engine_number)
         _watch(self.batchers(), metrics)
         self._folding: set[int] = set()
-        self._stopping = False
-        self._looking = trio.Lock()
+        self._stopping, self._looking = False, trio.Lock()
         self._looks_begun = self._look_answered = 0
 
     def batchers(self) -> list[Batcher[Any]]:
@@ -139,6 +142,7 @@ class Engine:
             self.starts.keyed,
             self.full_path.long.batcher,
             self.starts.long.batcher,
+            self.firings.lane,
             self.polls.claims,
             self.polls.releases,
             self.jobs.beats,
@@ -177,6 +181,10 @@ class Engine:
     async def _fire(self, instance: int, timer: tuple[int, int, int], give_up: str | None) -> bool | None:
         if timer[2] == WAKE_TIMER:
             return await self.journal.wake(timer[0], timer[1])
+        if timer[2] == RUN_ENDED_TIMER:
+            return await self.schedules.run_ended(instance)
+        if timer[2] == OVERTAKEN_TIMER:
+            return await self.schedules.cancel_overtaken(instance, timer)
         item = timer_command(instance, timer, give_up, self.timers.note_refused)
         self.full_path.submit_nowait(item)
         return bool(await item.wait_answer()) if await item.wait_tried() else None

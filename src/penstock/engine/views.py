@@ -147,6 +147,8 @@ def _shown(row: store.InstanceRow, loaded: LoadedDefinition) -> dict[str, Any]:
         "business_key": row.business_key,
         "instance_key": row.instance_key,
         "parent_instance_id": None if row.parent_id is None else ids.show_instance(row.parent_id),
+        "schedule_id": row.schedule,
+        "scheduled_at": row.scheduled_at,
         "progress": progress,
     }
 

@@ -107,6 +107,13 @@ class Metrics:
         self.dead_ends = self._counter(
             "penstock_instances_dead_ended", "Instances whose last branch ended without an END step; they stay ACTIVE"
         )
+        self.schedule_times: Family[str, Counter] = Family(
+            self._counter(
+                "penstock_schedule_times",
+                "Times of schedules that were decided about, by what became of them",
+                "outcome",
+            )
+        )
         self.batch_items: Family[str, Histogram] = Family(
             self._histogram("penstock_batch_items", "Items that one transaction took", BATCH_BUCKETS, "lane")
         )

@@ -64,6 +64,7 @@ from penstock.rest.queues import QueueRoutes
 from penstock.rest.reading import ROUTE
 from penstock.rest.routed import CALLER, RoutedApp
 from penstock.rest.runs import RunRoutes
+from penstock.rest.schedules import ScheduleRoutes
 from penstock.rest.sessions import SessionRoutes, cookie_of
 from penstock.rest.starts import StartRoutes
 from penstock.rest.tasks import TaskRoutes
@@ -335,7 +336,7 @@ def _routes(engine: Engine, degraded: Callable[[], Sequence[str]], gate: Gate | 
     rooms: list[object] = [
         DefinitionRoutes(engine), InstanceRoutes(engine), JobRoutes(engine), StartRoutes(engine), TaskRoutes(engine),
         RunRoutes(engine), OverviewRoutes(engine), BulkRoutes(engine), InboxRoutes(engine), DraftRoutes(engine),
-        QueueRoutes(engine), OpenWorkRoutes(engine), DefinitionUseRoutes(engine),
+        QueueRoutes(engine), OpenWorkRoutes(engine), DefinitionUseRoutes(engine), ScheduleRoutes(engine),
         HealthRoutes(engine, degraded), MeRoutes(),
         *([DocsRoutes(openapi_json)] if engine.settings.docs_enabled else []),
         SessionRoutes(gate),

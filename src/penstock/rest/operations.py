@@ -40,6 +40,7 @@ from penstock.rest.operation import (
     struct,
 )
 from penstock.rest.operations_for_people import FOR_PEOPLE, KINDS_FOR_PEOPLE
+from penstock.rest.operations_of_schedules import KINDS_OF_SCHEDULES, OF_SCHEDULES
 from penstock.rest.runs import RunRoutes
 from penstock.rest.starts import StartRoutes
 from penstock.rest.tasks import TaskRoutes
@@ -77,6 +78,7 @@ TAGS: Final[Mapping[str, str]] = {
     "instances": "Runs of a definition.",
     "jobs": "Work for workers.",
     "tasks": "User tasks and waits.",
+    "schedules": "What is started by the clock.",
     "service": "The engine itself.",
 }
 PAGE: Final = (
@@ -114,12 +116,20 @@ REQUIRED: Final[Mapping[str, Sequence[str]]] = {
     "StartItem": ("definitionId",),
     "MessageBody": ("name",),
     "PublishBody": ("name", "correlationKey"),
+    "ScheduleSpec": ("definitionId",),
+    "BackfillBody": ("from", "to"),
     # Of answers, whose classes clients share and so have a default for everything. A summary has no variables.
     "Attempt": ("attempt", "status"),
     "ItemCounts": ("total", "completed", "failed", "running"),
     "BeatOutcome": ("jobId", "outcome"),
     "ItemOutcome": ("jobId", "outcome"),
     "DefinitionSummary": ("id", "version", "name", "uploadedAt"),
+    "Schedule": (
+        "id", "definitionId", "variables", "cron", "overlap", "catchUp", "catchUpWindow", "pauseOnFailure", "paused",
+        "nextTimes", "runs", "buffered", "missed",
+    ),
+    "ScheduleRun": ("at", "outcome"),
+    "ScheduleTime": ("at", "firesAt"),
     "Instance": ("id", "definitionId", "definitionVersion", "status", "currentStepIds", "startedAt"),
     "InstanceSummary": ("id", "definitionId", "definitionVersion", "status", "currentStepIds", "startedAt", "where"),
     "StepExecution": ("id", "instanceId", "stepId", "stepType", "attemptNumber", "status", "startedAt"),
@@ -153,6 +163,7 @@ KINDS: Final[Sequence[Kind]] = (
     Page[AuditRecord], Page[JournalRecord], Branch, RunTree, StartResult, Job, LostJob,
     Lease, JobOutcome, HeartbeatOutcome, Page[FailedJob], KeptSignal, Readiness,
     VariablesEdit, StepSkip, TokenMove, MigrationRequest, MigrationCheck, Page[OpenJobView], *KINDS_FOR_PEOPLE,
+    *KINDS_OF_SCHEDULES,
 )  # fmt: skip
 
 OPERATIONS: Final[Sequence[Operation]] = (
@@ -431,5 +442,6 @@ OPERATIONS: Final[Sequence[Operation]] = (
         answer_type="text/html", answer_description="A page that loads nothing from other hosts.",
     ),
     *FOR_PEOPLE,
+    *OF_SCHEDULES,
 )  # fmt: skip
 LIVE: Final = next(operation for operation in OPERATIONS if operation.path == LIVE_PATH)

@@ -11,6 +11,7 @@ from typing import Any, Final, cast, get_origin
 import msgspec
 
 from penstock.core.definition import StepType
+from penstock.core.schedule import CatchUp, Overlap, RunOutcome
 from penstock.core.search_attributes import AttributeType
 from penstock.rest.operation import VARIABLES, Kind, Schema, name_of, ref
 from penstock.rest.operations import BODIES, KINDS, REQUIRED
@@ -92,6 +93,11 @@ def _with_words(name: str, schema: Schema) -> Schema:
         fields[field] = _FIELDS.get(field) or (_TIME if field.endswith(("At", "at")) else _plain(made))
     if name in _STATUS:
         fields["status"] = {"type": "string", "enum": _STATUS[name]}
+    if name == "ScheduleRun":
+        fields["outcome"] = {"type": "string", "enum": [outcome.name for outcome in RunOutcome]}
+    if name in ("ScheduleSpec", "Schedule"):
+        fields["overlap"] = {"type": "string", "enum": [*Overlap]}
+        fields["catchUp"] = {"type": "string", "enum": [*CatchUp]}
     if name == "Instance":
         fields["result"] = {**VARIABLES, "description": "What its `END` gave as `output` (addition)."}
         fields["progress"] = {"type": "object", "additionalProperties": True, "description": "By step id (addition)."}

@@ -235,9 +235,14 @@ class Node:
             await engine.timers.wait_due()
             await engine.timers.fire_once()
 
+        async def look_at_schedules() -> None:
+            await engine.schedules.wait_due()
+            await engine.schedules.fire_once()
+
         steps: dict[str, Callable[[], Awaitable[object]]] = {
             "ready probe": probe,
             "timers": fire,
+            "schedules": look_at_schedules,
             "lease sweeper": sweeper.step,
             "listener": membership.listen,
             "membership": membership.look,

@@ -18,6 +18,7 @@ from penstock.rpc.limits import Limits
 from penstock.rpc.methods import service_names
 from penstock.rpc.problems import status_of
 from penstock.rpc.reflection import Reflection
+from penstock.rpc.schedule_service import Schedules
 from penstock.rpc.server import Server
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import Worker
@@ -38,13 +39,13 @@ class RpcServer:
         *,
         max_connections: int | None = None,
     ) -> None:
-        workflow, worker = WorkflowEngine(engine), Worker(engine)
-        ours = service_names({**workflow.__mapping__(), **worker.__mapping__()})
+        workflow, worker, schedules = WorkflowEngine(engine), Worker(engine), Schedules(engine)
+        ours = service_names({**workflow.__mapping__(), **worker.__mapping__(), **schedules.__mapping__()})
         self._health = Health(ours)
         reflection = Reflection(ours | service_names(self._health.__mapping__()))
         seconds = engine.metrics.grpc_request_seconds
         self.server = Server(
-            [workflow, worker, self._health, *([reflection] if settings.grpc_reflection_enabled else [])],
+            [workflow, worker, schedules, self._health, *([reflection] if settings.grpc_reflection_enabled else [])],
             limits=Limits(
                 connections=max_connections or settings.grpc_max_connections,
                 connections_per_address=settings.address_max_connections,

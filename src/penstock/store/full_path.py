@@ -19,7 +19,7 @@ from penstock.core.effect import Effects
 from penstock.core.for_each import NO_ITEMS, KeptItems
 from penstock.core.search_attributes import SearchAttributes
 from penstock.core.state import JOB_STATES, HistoryKind, Instance, InstanceStatus, Token, TokenState
-from penstock.store import arrays, calls, compensation, flow, for_each, search_attributes, signals
+from penstock.store import arrays, calls, compensation, flow, for_each, schedules, search_attributes, signals
 from penstock.store.calls import CalledBy
 from penstock.store.connection import TrioConnection
 from penstock.store.jobs import ExecutionInfo, JobKey, execution_info
@@ -112,7 +112,7 @@ async def lock_and_load(
         raise pg_errors.SerializationFailure("an instance was reopened meanwhile")
     locked = {
         id: LockedInstance(
-            Instance(id, InstanceStatus(status), failure, depth=depth or 0, priority=of_jobs[0], flow_key=of_jobs[1]),
+            Instance(id, InstanceStatus(status), failure, None, None, *about),
             definition,
             instance_key,
             business_key,
@@ -127,7 +127,7 @@ async def lock_and_load(
             called_seq=called_seq,
             failed_step=snapshots.get(id, (None, None))[1],
         )
-        for id, definition, status, failure, instance_key, business_key, ended_at, depth, called_seq, *of_jobs in found
+        for id, definition, status, failure, instance_key, business_key, ended_at, called_seq, *about in found
     }
     return LockedBatch(
         now,
@@ -292,7 +292,9 @@ def _search_attributes(changes: Sequence[Change]) -> list[Statement]:
 
 def _calls(changes: Sequence[Change]) -> list[Statement]:
     created = [change.created for change in changes if change.created is not None]
-    return calls.tell(
+    watched = [c.effects.instance.id for c in changes if c.effects.ended and c.effects.instance.watched]
+    told = [schedules.tell(watched)] if watched else []
+    return told + calls.tell(
         [(new.id, new.called_by) for new in created if new.called_by is not None],
         [recalled for change in changes for recalled in change.recalled],
         [c.effects.instance.id for c in changes if c.effects.ended and c.effects.instance.depth],
@@ -307,6 +309,10 @@ def _slots(changes: Sequence[Change]) -> list[Statement]:
 def _job_type(change: Change, token: Token) -> int | None:
     """Only tokens with an open job have one."""
     return change.definition.job_type_of(token.step) if token.state in JOB_STATES else None
+
+
+def _is_watched(instance: Instance) -> bool:
+    return instance.depth > 0 or instance.watched
 
 
 def _bounded(deltas: int) -> int:
@@ -328,7 +334,7 @@ def _tokens(changes: Sequence[Change], add: Add) -> None:
     inserted = [
         (t.id, t.instance_id, t.seq, t.step, t.state, _job_type(change, t), t.entered_at, t.parent_id, t.side,
          t.attempt, t.pending, t.arrived, _bounded(t.unfolded), t.claimed_by, t.claimed_at,
-         t.lease_until, t.timeout_s, t.entry, t.is_root and change.effects.instance.depth > 0, t.item,
+         t.lease_until, t.timeout_s, t.entry, t.is_root and _is_watched(change.effects.instance), t.item,
          t.priority, t.flow_key)
         for change in changes for t in change.effects.inserted
     ]  # fmt: skip

@@ -73,6 +73,8 @@ class InstanceRow(NamedTuple):
     waiting: bool
     progress: str | None
     result: str | None
+    schedule: str | None
+    scheduled_at: datetime | None
 
 
 class Place(NamedTuple):

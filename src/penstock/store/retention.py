@@ -37,6 +37,7 @@ _REMOVALS: Final = (
     "remove_item_outputs",
     "remove_undoing",
     "remove_versions",
+    "remove_scheduled",
 )
 
 

@@ -80,7 +80,7 @@ INVARIANTS: Final[dict[str, str]] = {
         SELECT m.instance_id, m.token_id, m.seq, m.index FROM timer m
         LEFT JOIN token t ON t.id = m.token_id AND t.seq = m.seq AND t.instance_id = m.instance_id
           AND t.state IN (0, 1, 2, 3, 4, 5, 7)
-        WHERE t.id IS NULL AND m.index NOT IN (-4, -5, -7)""",
+        WHERE t.id IS NULL AND m.index NOT IN (-4, -5, -7, -12, -13)""",
     "a retry timer is armed if, and only if, its job is in back-off": """
         SELECT t.instance_id, t.id, t.state FROM token t
         LEFT JOIN timer m ON m.token_id = t.id AND m.seq = t.seq AND m.index = -1
@@ -292,9 +292,20 @@ INVARIANTS: Final[dict[str, str]] = {
         WHERE i.status = 0
           AND NOT EXISTS (SELECT FROM token t WHERE t.id = c.token_id AND t.seq = c.seq AND t.state = 7)
           AND NOT EXISTS (SELECT FROM timer m WHERE m.token_id = c.id AND m.seq = c.seq AND m.index = -5)""",
-    "root tokens of instances that were called are watched, and no others": """
+    "root tokens of instances whose end is to be told are watched, and no others": """
         SELECT t.instance_id, t.id, t.watched, c.id FROM token t LEFT JOIN called c ON c.id = t.id
-        WHERE t.watched IS DISTINCT FROM (c.id IS NOT NULL)""",
+        LEFT JOIN scheduled s ON s.instance_id = t.id AND s.watched
+        WHERE t.watched IS DISTINCT FROM (c.id IS NOT NULL OR s.instance_id IS NOT NULL)""",
+    "a run of a schedule and its instance know each other": """
+        SELECT r.schedule, r.at, r.instance_id FROM schedule_run r JOIN schedule s ON s.id = r.schedule
+        WHERE (r.outcome = 0 /* STARTED */) IS DISTINCT FROM (r.instance_id IS NOT NULL)
+          OR (r.instance_id IS NOT NULL AND EXISTS (SELECT FROM instance i WHERE i.id = r.instance_id) AND NOT EXISTS (
+            SELECT FROM scheduled d WHERE d.instance_id = r.instance_id AND d.schedule = s.name AND d.at = r.at))""",
+    "no two instances are of one time of a schedule": """
+        SELECT d.schedule, d.at, count(*) FROM scheduled d GROUP BY 1, 2 HAVING count(*) > 1""",
+    "a time that waits stands in its schedule, too": """
+        SELECT r.schedule, r.at FROM schedule_run r JOIN schedule s ON s.id = r.schedule
+        WHERE r.outcome = 1 /* BUFFERED */ AND NOT r.at = ANY(s.buffered)""",
     "the time that a run waits for is armed while it is parked, and no longer": """
         SELECT m.instance_id, m.token_id, t.state FROM timer m LEFT JOIN token t ON t.id = m.token_id AND t.seq = m.seq
         WHERE m.index = -16 AND t.state IS DISTINCT FROM 2""",

@@ -138,6 +138,8 @@ class Instance(InstanceMethods, frozen=True):
     )
     failure_code: Annotated[str | None, Proto(13, TEXT, "penstock.v1")] = None
     result: Annotated[Any, Proto(14, JSON, "penstock.v1")] = None
+    schedule_id: str | None = None
+    scheduled_at: datetime | None = None
 
 
 class StartRequest(Request, frozen=True):

@@ -110,8 +110,8 @@ class Transaction:
         if business_key is not None:
             self._business_keys[out.instance.id] = business_key
         self._armed.extend(timer.fire_at for timer in out.armed)
-        if change.recalled or out.abandoned or (out.ended and out.instance.depth):
-            self._armed.append(self.now)  # what other instances are told
+        if change.recalled or out.abandoned or (out.ended and (out.instance.depth or out.instance.watched)):
+            self._armed.append(self.now)  # what other instances, or schedules, are told
 
     def _merge(self) -> list[Change]:
         """One change per instance; jobs that somebody waits for are dispatched directly."""

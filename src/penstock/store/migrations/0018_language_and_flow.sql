@@ -133,7 +133,8 @@ CREATE VIEW penstock_timers AS         -- to come; `step` is null of one whose e
 SELECT to_hex(m.instance_id) AS instance, m.instance_id AS number, d.id AS definition, d.version,
   penstock_step_id(d.content, t.step) AS step,
   CASE WHEN m.index >= 0 THEN 'BOUNDARY' WHEN m.index = -1 THEN 'RETRY' WHEN m.index = -2 THEN 'WAIT' WHEN m.index = -3 THEN 'CONTINUE'
-    WHEN m.index IN (-4, -5, -7) THEN 'CALL' WHEN m.index = -6 THEN 'DELAY' WHEN m.index = -8 THEN 'MESSAGE' WHEN m.index = -16 THEN 'WAKE' ELSE 'OTHER' END AS kind,
+    WHEN m.index IN (-4, -5, -7) THEN 'CALL' WHEN m.index = -6 THEN 'DELAY' WHEN m.index = -8 THEN 'MESSAGE' WHEN m.index IN (-12, -13) THEN 'SCHEDULE'
+    WHEN m.index = -16 THEN 'WAKE' ELSE 'OTHER' END AS kind,
   m.fire_at, m.fire_at - now() AS due_in, coalesce(m.failures, 0) AS failures
 FROM timer m LEFT JOIN instance i ON i.id = m.instance_id LEFT JOIN definition d ON d.key = i.definition
 LEFT JOIN token t ON t.id = m.token_id AND t.seq = m.seq;
@@ -272,4 +273,38 @@ CREATE TABLE item_output (             -- what items of a forEach completed with
   pos         bigint NOT NULL,         -- of the item's row in history
   output      jsonb NOT NULL,
   PRIMARY KEY (instance_id, pos)
+-- Schedules: what is started by the clock, what became of each time, and which instances were started so.
+CREATE TABLE schedule (
+  id          int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  name        text NOT NULL UNIQUE,
+  spec        jsonb NOT NULL,
+  variables   jsonb NOT NULL,
+  definition_id text NOT NULL,
+  done_until  timestamptz NOT NULL,
+  fire_at     timestamptz,
+  buffered    timestamptz[] NOT NULL DEFAULT '{}',
+  last_instance bigint,
+  paused      boolean NOT NULL DEFAULT false,
+  note        text,
+  backfill    jsonb,
+  missed      bigint NOT NULL DEFAULT 0
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX schedule_due ON schedule (fire_at) WHERE fire_at IS NOT NULL;
+
+CREATE TABLE schedule_run (
+  schedule    int NOT NULL,
+  at          timestamptz NOT NULL,
+  seq         bigint GENERATED ALWAYS AS IDENTITY,
+  instance_id bigint,
+  outcome     smallint NOT NULL,
+  reason      text,
+  PRIMARY KEY (schedule, at)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX schedule_run_order ON schedule_run (schedule, seq);
+
+CREATE TABLE scheduled (
+  instance_id bigint PRIMARY KEY,
+  schedule    text NOT NULL,
+  at          timestamptz NOT NULL,
+  watched     boolean NOT NULL
 );

@@ -33,7 +33,8 @@ SELECT id, instance_id FROM token WHERE instance_id = ANY($2::bigint[]) AND id <
 -- name: read_instances
 -- Variables are read by a statement of their own, only for definitions that need them.
 SELECT i.id, i.definition, i.status, i.failure, i.instance_key, i.business_key, i.ended_at,
-  (SELECT c.depth FROM called c WHERE c.id = i.id), (SELECT c.seq FROM called c WHERE c.id = i.id), i.priority, i.flow_key
+  (SELECT c.seq FROM called c WHERE c.id = i.id), i.priority, i.flow_key,
+  coalesce((SELECT c.depth FROM called c WHERE c.id = i.id), 0), EXISTS (SELECT FROM scheduled s WHERE s.instance_id = i.id AND s.watched)
 FROM instance i WHERE i.id = ANY($1::bigint[])
 
 -- name: read_tokens

@@ -92,6 +92,9 @@ DELETE FROM item_output WHERE instance_id = ANY($1::bigint[])
 -- name: remove_undoing
 DELETE FROM undoing WHERE instance_id = ANY($1::bigint[])
 
+-- name: remove_scheduled
+DELETE FROM scheduled WHERE instance_id = ANY($1::bigint[])
+
 -- name: remove_edits
 DELETE FROM variables_edit WHERE instance_id = ANY($1::bigint[])
 

@@ -1,0 +1,198 @@
+"""`penstock schedule …`: what a running engine starts by the clock."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected, json_object
+from penstock.cli.options import JsonOption, LimitOption, print_json, print_page, print_table, shown_time
+
+if TYPE_CHECKING:
+    from penstock.client import Schedule
+
+app = typer.Typer(name="schedule", help="What a running engine starts by the clock.", no_args_is_help=True)
+
+IdArgument = Annotated[str, typer.Argument(help="The schedule's id.", metavar="ID")]
+CronOption = Annotated[
+    list[str] | None, typer.Option(help="A cron expression, such as '0 2 * * *'; may be given again.", metavar="CRON")
+]
+ZoneOption = Annotated[str | None, typer.Option(help="Of the cron expressions. [default: UTC]", metavar="ZONE")]
+EveryOption = Annotated[str | None, typer.Option(help="In place of --cron: an interval, such as PT15M.")]
+JitterOption = Annotated[str | None, typer.Option(help="Start later by up to so much, such as PT2M.")]
+OverlapOption = Annotated[
+    str | None,
+    typer.Option(help="While the last run is open: SKIP, BUFFER_ONE, BUFFER_ALL, ALLOW or CANCEL_OTHER."),
+]
+
+
+@app.command(name="set")
+def set_schedule(
+    id: IdArgument,
+    definition: Annotated[str, typer.Argument(help="The id of the definition that is started.")],
+    cron: CronOption = None,
+    time_zone: ZoneOption = None,
+    every: EveryOption = None,
+    jitter: JitterOption = None,
+    overlap: OverlapOption = None,
+    catch_up: Annotated[str | None, typer.Option(help="Of times that passed: LAST, ALL or NONE.")] = None,
+    pause_on_failure: Annotated[bool, typer.Option("--pause-on-failure", help="When a run fails.")] = False,
+    variables: Annotated[str | None, typer.Option(help="Of each instance, a JSON object.", metavar="JSON")] = None,
+    file: Annotated[Path | None, typer.Option(help="Read the variables from a file; - is standard input.")] = None,
+    version: Annotated[int | None, typer.Option(help="[default: the latest when it fires]", min=1)] = None,
+    business_key: Annotated[str | None, typer.Option(help="Of each instance.")] = None,
+    note: Annotated[str | None, typer.Option(help="For people.")] = None,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a schedule, or change it from now on."""
+    from penstock.client import ScheduleSpec
+
+    spec = ScheduleSpec(
+        definition_id=definition,
+        definition_version=version,
+        variables=json_object(variables, file),
+        business_key=business_key,
+        cron=cron or [],
+        time_zone=time_zone,
+        every=every,
+        jitter=jitter,
+        overlap=overlap,
+        catch_up=catch_up,
+        pause_on_failure=pause_on_failure,
+        note=note,
+    )
+    with connected(url, token_file) as client:
+        _print(client.put_schedule(id, spec), as_json)
+
+
+@app.command(name="list")
+def list_schedules(
+    limit: LimitOption = 50,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List schedules by id."""
+    with connected(url, token_file) as client:
+        page = client.list_schedules(limit=limit)
+    print_page(
+        page,
+        ("id", "definition", "when", "next", "state"),
+        lambda each: (each.id, each.definition_id, _when(each), *each.next_times[:1], *_padding(each), _state(each)),
+        as_json=as_json,
+        limit=limit,
+        narrower="`penstock schedule show`",
+    )
+
+
+@app.command()
+def show(
+    id: IdArgument,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a schedule and its last runs."""
+    with connected(url, token_file) as client:
+        _print(client.get_schedule(id), as_json)
+
+
+@app.command(name="next")
+def next_times(
+    id: IdArgument,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+) -> None:
+    """Print the next 10 times of a schedule."""
+    with connected(url, token_file) as client:
+        for at in client.get_schedule(id).next_times:
+            typer.echo(at)
+
+
+@app.command()
+def pause(
+    id: IdArgument,
+    note: Annotated[str | None, typer.Option(help="Why.")] = None,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+) -> None:
+    """Start nothing until it is resumed."""
+    with connected(url, token_file) as client:
+        client.pause_schedule(id, note)
+
+
+@app.command()
+def resume(id: IdArgument, url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = None) -> None:
+    """Go on from now: what passed meanwhile is not caught up."""
+    with connected(url, token_file) as client:
+        client.resume_schedule(id)
+
+
+@app.command()
+def trigger(
+    id: IdArgument,
+    overlap: OverlapOption = None,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+) -> None:
+    """Start a run now; prints what became of it, and the instance."""
+    with connected(url, token_file) as client:
+        run = client.trigger_schedule(id, overlap=overlap)
+    typer.echo(" ".join(filter(None, (run.outcome, run.instance_id, run.reason))))
+
+
+@app.command()
+def backfill(
+    id: IdArgument,
+    since: Annotated[datetime, typer.Argument(help="The first time.", metavar="FROM")],
+    until: Annotated[datetime, typer.Argument(help="The last time, which has passed.", metavar="TO")],
+    overlap: Annotated[
+        str | None, typer.Option(help="ALLOW: all at once (the default). BUFFER_ALL: one after the other.")
+    ] = None,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+) -> None:
+    """Start the times of a span of the past. Times without a zone are this machine's."""
+    with connected(url, token_file) as client:
+        client.backfill_schedule(id, since, until, overlap=overlap)
+
+
+@app.command()
+def delete(id: IdArgument, url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = None) -> None:
+    """Delete a schedule; what it started goes on."""
+    with connected(url, token_file) as client:
+        client.delete_schedule(id)
+
+
+def _print(schedule: Schedule, as_json: bool) -> None:
+    if as_json:
+        print_json(schedule)
+        return
+    typer.echo(f"{schedule.id}: starts {schedule.definition_id}, {_when(schedule)}; {_state(schedule)}")
+    for text in (schedule.note, schedule.pause_note):
+        if text:
+            typer.echo(text)
+    typer.echo("next: " + (", ".join(schedule.next_times[:3]) or "never"))
+    if schedule.runs:
+        rows = [(shown_time(run.at), run.outcome, run.instance_id or "", run.reason or "") for run in schedule.runs]
+        print_table(("time", "outcome", "instance", "reason"), rows)
+
+
+def _when(schedule: Schedule) -> str:
+    if schedule.every:
+        return f"every {schedule.every}"
+    return " and ".join(schedule.cron) + f" ({schedule.time_zone or 'UTC'})"
+
+
+def _padding(schedule: Schedule) -> list[str]:
+    return [] if schedule.next_times else ["never"]
+
+
+def _state(schedule: Schedule) -> str:
+    waiting = f", {schedule.buffered} waiting" if schedule.buffered else ""
+    return ("paused" if schedule.paused else "active") + waiting

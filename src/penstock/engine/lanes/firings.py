@@ -1,0 +1,287 @@
+"""The lane of schedules: what a look at them decides, and the instances that it starts, in one transaction.
+
+A time is started exactly once: the row of the schedule is locked, its mark moves over the time in the transaction that
+makes the instance, and the key of `schedule_run` would refuse a second one. Of several engines one has the row; the
+others pass it by. What can't be started is recorded, and the schedule goes on, or is paused if it says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import trio
+
+from penstock.core.event import Started
+from penstock.core.schedule import Backfill, Decision, Overlap, Rules, RunOutcome, Standing, decide
+from penstock.core.schedule_times import ScheduleError
+from penstock.core.state import Instance
+from penstock.core.work import LongWork
+from penstock.engine.advancer import Case, LongItem
+from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.ids import IdSource
+from penstock.engine.lanes.lane import Lane, halves
+from penstock.engine.lanes.transaction import POSITIONS_PER_ITEM, Transaction, Transactions
+from penstock.engine.schedule_spec import read_rules, read_spec
+from penstock.errors import NotFound, PenstockError
+from penstock.metrics import Metrics
+from penstock.offload import run_long
+from penstock.settings import Settings
+from penstock.store import full_path as full_store
+from penstock.store import schedules as store
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database
+from penstock.store.definitions import latest_keys
+from penstock.store.full_path import NewInstance
+from penstock.store.schedules import LockedSchedule, Moved, NewRun, Scheduled
+from penstock.wire.schedule import ScheduleSpec
+
+SCHEDULES_MAX: Final = 100
+"""Of one transaction."""
+STARTS_MAX: Final = 500
+"""Likewise; what a schedule has beyond it comes with the next look."""
+INLINE_S: Final = 60.0
+"""What has been due for longer may have thousands of times to go through: away from the loop."""
+VARIABLE: Final = "schedule"
+"""Of the instances: `{"id": …, "at": …}`, unless they have one."""
+REASON_MAX_CHARS: Final = 1_000
+
+Fired = list[tuple[datetime, RunOutcome, int | None, str | None]]
+"""What a look decided: time, outcome, instance, reason."""
+
+
+class Trigger(NamedTuple):
+    """Somebody wants a run now. ``overlap`` None: as the schedule has it."""
+
+    overlap: Overlap | None
+
+
+class FiringItem(LongItem[Fired]):
+    """A look at one schedule, which is due or triggered."""
+
+    __slots__ = ("schedule", "trigger")
+
+    def __init__(self, schedule: int, trigger: Trigger | None = None) -> None:
+        super().__init__()
+        self.schedule = schedule
+        self.trigger = trigger
+
+
+class _Look(NamedTuple):
+    """What was decided about one schedule."""
+
+    locked: LockedSchedule
+    spec: ScheduleSpec
+    rules: Rules
+    decision: Decision
+    item: FiringItem
+    variables: bytes
+
+
+class Firings:
+    """The lane, and what applies it."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        metrics: Metrics,
+        definitions: Definitions,
+        id_source: IdSource,
+        transactions: Transactions,
+    ) -> None:
+        self._metrics = metrics
+        self._definitions = definitions
+        self._ids = id_source
+        self._transactions = transactions
+        self.lane: Lane[FiringItem] = Lane(
+            "schedule",
+            database,
+            settings,
+            metrics,
+            self._batch,
+            key=lambda item: item.schedule,
+            divide=_divide,
+        )
+
+    async def _batch(self, connection: TrioConnection, items: list[FiringItem], again: bool) -> None:
+        now, xid, positions = await full_store.begin(connection, POSITIONS_PER_ITEM * len(items))
+        transaction = self._transactions.begin(now, xid, positions)
+        by_schedule = {item.schedule: item for item in items}
+        with self.lane.transaction(transaction):
+            asked = [item.schedule for item in items if item.trigger is not None]
+            locked = await store.lock(connection, [*by_schedule], asked)
+            looks = await self._look(connection, locked, by_schedule, now)
+            await self._leave(connection, items, {one.id for one in locked}, again)
+            if not looks:
+                await connection.rollback()
+                return
+            writes = await self._start(connection, transaction, looks)
+            done = [look.item for look in looks]
+            await self.lane.commit(connection, transaction, await transaction.writes(connection, done, writes))
+        await transaction.carry_out(connection, now)
+        for look in looks:
+            for _, outcome, _, _ in look.item.planned:
+                self._metrics.schedule_times[outcome.name].inc()
+
+    async def _leave(
+        self, connection: TrioConnection, items: Sequence[FiringItem], locked: set[int], again: bool
+    ) -> None:
+        """Those that were not had: nothing is due of them any more, or somebody else has them just now."""
+        for item in items:
+            if item.schedule in locked:
+                continue
+            if item.trigger is None:
+                item.answer([])
+            elif await store.exists(connection, item.schedule):
+                self.lane.stand_aside([item], again)
+            else:
+                item.refuse(NotFound("the schedule was deleted"))
+
+    async def _look(
+        self,
+        connection: TrioConnection,
+        locked: Sequence[LockedSchedule],
+        items: dict[int, FiringItem],
+        now: datetime,
+    ) -> list[_Look]:
+        looks: list[_Look] = []
+        left = STARTS_MAX
+        for one in locked:
+            item = items[one.id]
+            if left <= 0:
+                item.answer([])  # it is due still, for the next look
+                continue
+            try:
+                spec, rules = read_spec(one.spec), read_rules(one.name, one.spec)
+                variables = await store.open_variables(connection, one.variables)
+            except ScheduleError as error:
+                item.refuse(PenstockError(f"schedule '{one.name}': {error}"))
+                continue
+            except PenstockError as error:
+                item.refuse(error)  # its key is missing here; another engine may have it
+                continue
+            standing = _standing(one, rules, item, now)
+            behind = (now - one.done_until).total_seconds() > INLINE_S or standing.backfill is not None
+            args = (rules, standing, now, left)
+            decision = await run_long(decide, *args) if behind else decide(*args)
+            left -= len(decision.starts)
+            looks.append(_Look(one, spec, rules, decision, item, variables))
+            await trio.lowlevel.checkpoint()
+        return looks
+
+    async def _start(self, connection: TrioConnection, transaction: Transaction, looks: Sequence[_Look]) -> list[Any]:
+        """Start what was decided, and plan the answers; what is written beside the instances."""
+        loaded = await self._load(connection, {(look.spec.definition_id, _version(look.spec)) for look in looks})
+        moved: list[Moved] = []
+        runs: list[NewRun] = []
+        scheduled: list[Scheduled] = []
+        overtaken: list[int] = []
+        for look in looks:
+            one, decision = look.locked, look.decision
+            fired: Fired = [(at, outcome, None, None) for at, outcome in decision.runs]
+            failure: str | None = None
+            last: int | None = None
+            for at in decision.starts:
+                definition = loaded[look.spec.definition_id, _version(look.spec)]
+                begun = await self._begin(connection, transaction, look, definition, at)
+                if isinstance(begun, str):
+                    failure = begun
+                    fired.append((at, RunOutcome.FAILED, None, begun))
+                    continue
+                last = begun
+                fired.append((at, RunOutcome.STARTED, begun, None))
+                scheduled.append(Scheduled(begun, one.name, at, _is_watched(look)))
+            if decision.cancels and last is not None and one.last_instance is not None:
+                overtaken.append(one.last_instance)
+            backfill = None if decision.backfill is None else msgspec.json.encode(decision.backfill)
+            pauses = None
+            if failure is not None and look.spec.pause_on_failure:
+                pauses = f"a run could not be started: {failure}"
+            moved.append(
+                Moved(one.id, decision.done_until, None if pauses else decision.fire_at, decision.buffered, last,
+                      backfill, decision.passed + _missed(fired), pauses)
+            )  # fmt: skip
+            runs += [NewRun(one.id, at, outcome, instance, reason) for at, outcome, instance, reason in fired]
+            look.item.planned = fired
+        return store.writes(moved, runs, scheduled, overtaken)
+
+    async def _begin(
+        self,
+        connection: TrioConnection,
+        transaction: Transaction,
+        look: _Look,
+        definition: LoadedDefinition | PenstockError,
+        at: datetime,
+    ) -> int | str:
+        """The instance, or why there is none."""
+        if isinstance(definition, PenstockError):
+            return definition.reason[:REASON_MAX_CHARS]
+        id = self._ids.next()
+        start: LongItem[Any] = LongItem()
+        variables = _with_schedule(look.variables, look.locked.name, at)
+        known = variables if definition.needs_variables else None
+        instance = Instance(id, watched=_is_watched(look))
+        case = Case(definition, instance, [], known, Started(), transaction.now, {}, id)
+        key = look.spec.business_key
+        new = NewInstance(id, definition.key, variables, key, started_by=f"schedule:{look.locked.name}")
+        try:
+            try:
+                await transaction.advance(connection, start, case, new, business_key=key)
+            except LongWork:
+                start.stays = True  # evaluated in a thread: only the schedules' rows are locked meanwhile
+                await transaction.advance(connection, start, case, new, business_key=key)
+        except PenstockError as error:
+            return error.reason[:REASON_MAX_CHARS]
+        return id
+
+    async def _load(
+        self, connection: TrioConnection, wanted: set[tuple[str, int]]
+    ) -> dict[tuple[str, int], LoadedDefinition | PenstockError]:
+        latest = sorted({name for name, version in wanted if not version})
+        keys = await latest_keys(connection, latest) if latest else {}
+        found: dict[tuple[str, int], LoadedDefinition | PenstockError] = {}
+        for name, version in wanted:
+            loaded = None
+            if version:
+                loaded = await self._definitions.find(connection, name, version)
+            elif name in keys:
+                loaded = await self._definitions.by_key(connection, keys[name])
+            found[name, version] = self._definitions.unknown(name, version) if loaded is None else loaded
+        return found
+
+
+def _divide(items: list[FiringItem]) -> list[list[FiringItem]]:
+    if len(items) <= SCHEDULES_MAX:
+        return [items]
+    return [part for half in halves(items) for part in _divide([*half])]
+
+
+def _version(spec: ScheduleSpec) -> int:
+    return spec.definition_version or 0
+
+
+def _standing(one: LockedSchedule, rules: Rules, item: FiringItem, now: datetime) -> Standing:
+    backfill = None if one.backfill is None else msgspec.json.decode(one.backfill, type=Backfill)
+    trigger = None if item.trigger is None else (now, item.trigger.overlap or rules.overlap)
+    return Standing(one.done_until, one.buffered, one.is_open, backfill, trigger, one.paused, one.started)
+
+
+def _is_watched(look: _Look) -> bool:
+    """Whether the schedule is to hear of the end of what it starts."""
+    waits = look.rules.overlap in (Overlap.BUFFER_ONE, Overlap.BUFFER_ALL)
+    return waits or look.spec.pause_on_failure or bool(look.decision.buffered) or look.decision.backfill is not None
+
+
+def _with_schedule(variables: bytes, name: str, at: datetime) -> bytes:
+    given = msgspec.json.decode(variables, type=dict[str, msgspec.Raw])
+    if VARIABLE in given:
+        return variables
+    about = {"id": name, "at": at.astimezone(UTC)}
+    return msgspec.json.encode({**given, VARIABLE: about})
+
+
+def _missed(fired: Fired) -> int:
+    return sum(outcome is RunOutcome.MISSED for _, outcome, _, _ in fired)

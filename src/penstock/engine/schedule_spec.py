@@ -1,0 +1,97 @@
+"""What a schedule says: checked as it comes, kept as JSON, and read again as the rules of `core.schedule`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final, TypeVar
+
+import msgspec
+
+from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
+from penstock.core.duration import DurationError, parse_duration
+from penstock.core.schedule import CATCH_UP_WINDOW_DEFAULT, CatchUp, Overlap, Rules
+from penstock.core.schedule_times import ScheduleError, check_ahead, read_times
+from penstock.engine.paging import NAME_MAX_CHARS
+from penstock.engine.payload import check_text
+from penstock.errors import BadRequest
+from penstock.wire.schedule import ScheduleSpec
+
+E = TypeVar("E", bound=StrEnum)
+
+NOTE_MAX_CHARS: Final = 4_096
+RULES_KEPT: Final = 1_024
+TIMELESS: Final = (
+    "definitionId", "definitionVersion", "businessKey", "overlap", "catchUp", "catchUpWindow", "pauseOnFailure", "note",
+)  # fmt: skip
+"""Fields that say nothing about times."""
+
+_decode = msgspec.json.Decoder(ScheduleSpec).decode
+
+
+def check_spec(name: str, spec: ScheduleSpec, now: datetime) -> bytes:
+    """As it is kept, but for the variables and whether it is paused. Raises BadRequest with the field and the reason.
+    May take a while."""
+    check_text(name, "id", NAME_MAX_CHARS)
+    if not spec.definition_id:
+        raise BadRequest("definitionId: is required")
+    check_text(spec.definition_id, "definitionId", NAME_MAX_CHARS)
+    if (spec.definition_version or 0) < 0:
+        raise BadRequest("definitionVersion: is 0 for the latest, or one of its versions")
+    for value, field, most in (
+        (spec.business_key, "businessKey", BUSINESS_KEY_MAX_CHARS),
+        (spec.note, "note", NOTE_MAX_CHARS),
+    ):
+        if value is not None:
+            check_text(value, field, most)
+    kept = msgspec.structs.replace(spec, variables=None, paused=None, cron=spec.cron or [])
+    text = msgspec.json.encode(kept)
+    try:
+        check_ahead(_rules(name, kept).times, now)
+    except ScheduleError as error:
+        raise BadRequest(str(error)) from None
+    return text
+
+
+@lru_cache(maxsize=RULES_KEPT)
+def read_spec(text: str) -> ScheduleSpec:
+    """One that was kept."""
+    return _decode(text)
+
+
+@lru_cache(maxsize=RULES_KEPT)
+def read_rules(name: str, text: str) -> Rules:
+    """Of one that was kept. Raises ScheduleError where it is right no more: a time zone may be gone."""
+    return _rules(name, read_spec(text))
+
+
+def _rules(name: str, spec: ScheduleSpec) -> Rules:
+    times = read_times(
+        cron=spec.cron,
+        time_zone=spec.time_zone,
+        every=spec.every,
+        anchor=spec.anchor,
+        start_at=spec.start_at,
+        end_at=spec.end_at,
+        jitter=spec.jitter,
+    )
+    overlap = read_overlap(spec.overlap)
+    catch_up = _word(CatchUp, spec.catch_up, CatchUp.LAST, "catchUp")
+    try:
+        window_s = parse_duration(spec.catch_up_window or CATCH_UP_WINDOW_DEFAULT)
+    except DurationError as error:
+        raise ScheduleError("catchUpWindow", str(error)) from None
+    return Rules(name, times, overlap, catch_up, window_s)
+
+
+def read_overlap(word: str | None, default: Overlap = Overlap.SKIP) -> Overlap:
+    """Raises ScheduleError."""
+    return _word(Overlap, word, default, "overlap")
+
+
+def _word(kind: type[E], word: str | None, default: E, field: str) -> E:
+    try:
+        return default if word is None else kind(word)
+    except ValueError:
+        raise ScheduleError(field, f"is one of {', '.join(kind)}") from None
