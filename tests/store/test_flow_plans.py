@@ -1,96 +1,150 @@
-"""What claims and completions of jobs that wait for turns cost, in blocks: with many keys, most of them full."""
+"""What the statements of calls and forEach steps cost beside many others: no sequential scan, and blocks by the row.
+
+20,000 calls that wait and 200 lists of 100 items. The statements are prepared while the tables are empty and were never
+analysed, as in an engine that was started on a new database; each runs in a transaction that is rolled back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator
-from typing import Any
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, NamedTuple
 
 import psycopg
 import pytest
+import trio
 
-from penstock.core.effect import Slots
-from penstock.store import flow
+from penstock.store import calls, for_each
 from penstock.store.connection import TrioConnection
-from penstock.store.flow import Waits
-from penstock.store.jobs import Slot
 from penstock.store.statements import SQL
 from tests.postgres import Server, apply_schema
-from tests.store.test_plans import connect, counted, last_completion
+from tests.store.test_plans import BASE, BLOCKS, SCANS, connect
 
-pytestmark = pytest.mark.slow
+CALLS = 20_000
+LISTS, ITEMS = 200, 100
+TABLES = ("instance", "token", "timer", "called", "map_state", "item_vars", "map_result", "definition", "abnormal_end")
+FILL = f"""
+SET synchronous_commit = off;
+SET session_replication_role = replica;
+INSERT INTO definition (id, version, name, content, uploaded_at) VALUES ('d', 1, 'd', '{{}}', now());
+INSERT INTO instance (id, started_at, ended_at, definition, status, vars)
+  SELECT {BASE} + k, now(), CASE WHEN k % 2 = 1 THEN now() END, 1, k % 2, '{{}}'
+  FROM generate_series(0, 2 * {CALLS} - 1) k;
+INSERT INTO token (id, instance_id, seq, entered_at, step, state)
+  SELECT {BASE} + 2 * k, {BASE} + 2 * k, k + 1, now(), 0, 7 FROM generate_series(0, {CALLS} - 1) k;
+INSERT INTO called (id, caller, token_id, seq, root, depth)
+  SELECT {BASE} + 2 * k + 1, {BASE} + 2 * k, {BASE} + 2 * k, k + 1, {BASE} + 2 * k, 1
+  FROM generate_series(0, {CALLS} - 1) k;
+INSERT INTO timer (token_id, seq, fire_at, instance_id, index)
+  SELECT {BASE} + 2 * k, k + 1, now(), {BASE} + 2 * k, -4 FROM generate_series(0, {CALLS} / 2) k;
+INSERT INTO map_state (instance_id, token_id, total, next, done, failed, kept_bytes)
+  SELECT {BASE} + k, {BASE} + k, {ITEMS}, {ITEMS}, 0, 0, 0 FROM generate_series(0, {LISTS} - 1) k;
+INSERT INTO item_vars (instance_id, token_id, item, vars)
+  SELECT {BASE} + k, {BASE} + k, i, '{{"item": 1}}'
+  FROM generate_series(0, {LISTS} - 1) k, generate_series(0, {ITEMS} - 1) i;
+INSERT INTO map_result (instance_id, token_id, item, value)
+  SELECT {BASE} + k, {BASE} + k, i, '1' FROM generate_series(0, {LISTS} - 1) k, generate_series(0, {ITEMS} - 1) i;
+INSERT INTO token (id, instance_id, parent_id, seq, entered_at, step, state, item)
+  SELECT {BASE} + 1000000 + k, {BASE} + k, {BASE} + k, 100000 + k, now(), 0, 2, 7
+  FROM generate_series(0, {LISTS} - 1) k;
+"""
 
-KEYS, EACH = 5_000, 4
-FULL, FREE = 1, 2
-"""Job types: all but ten keys of the first have no room; of the second each has for two."""
-FILL = """
-INSERT INTO queue (name, policy, revision) VALUES ('full', '{"concurrencyPerKey": 2}', 1),
-  ('free', '{"concurrency": 100000, "concurrencyPerKey": 2}', 1);
-INSERT INTO job_type (name, queue, keyed) VALUES ('full', 1, true), ('free', 2, true);
-INSERT INTO definition (id, version, name, content, uploaded_at) VALUES ('d', 1, 'd', '{}', now());
-INSERT INTO instance (id, started_at, definition, vars, flow_key)
-  SELECT n, now(), 1, '{}', 'k' || lpad((n % %(keys)s)::text, 6, '0') FROM generate_series(1, 2 * %(rows)s) n;
-INSERT INTO token (id, instance_id, seq, step, state, job_type, entered_at, flow_key)
-  SELECT id, id, id, 0, 0, 1 + (id > %(rows)s)::int, now(), flow_key FROM instance;
-INSERT INTO ready_flow SELECT job_type, priority, flow_key, seq, id FROM token;
-INSERT INTO slot (queue, flow_key, running) SELECT q, '', 0 FROM (VALUES (1), (2)) v(q)
-  UNION ALL SELECT 1, 'k' || lpad(n::text, 6, '0'), 2 FROM generate_series(0, %(keys)s - 11) n;
-SELECT setval('step_seq', 10000000)"""
+Call = Callable[[TrioConnection], Awaitable[Any]]
 
 
-@pytest.fixture(scope="module", params=["analyzed when empty", "analyzed when full"])
-def full_dsn(postgres_server: Server, request: pytest.FixtureRequest) -> Generator[str]:
+class Case(NamedTuple):
+    """``call`` touches ``rows`` of what it is about, at ``blocks`` each, and gives so many."""
+
+    call: Call
+    rows: int
+    blocks: int
+    gives: int | None = None
+
+
+def ints(values: Any) -> str:
+    return "{" + ",".join(map(str, values)) + "}"
+
+
+TIMERS = [(BASE + 2 * k, k + 1, -4) for k in range(0, 5_000, 50)]
+LIST = BASE + 100
+
+
+async def told(connection: TrioConnection) -> list[Any]:
+    held, children = await calls.hold_told(connection, TIMERS, [timer[:2] for timer in TIMERS])
+    return [*held, *children]
+
+
+async def kept(connection: TrioConnection) -> list[Any]:
+    found = await for_each.read(connection, [LIST], [(LIST, LIST, item) for item in range(50)])
+    return list(found[LIST].items)
+
+
+async def run(connection: TrioConnection, name: str, *parameters: str) -> list[Any]:
+    return list(await connection.fetch(SQL[name], parameters) or [])
+
+
+UNTOLD = ints(BASE + 2 * k + 1 for k in range(15_000, 20_000, 50))
+CASES = {
+    "hold_told and children_of_calls": Case(told, 100, 40, 200),
+    "tell_callers": Case(lambda c: run(c, "tell_callers", UNTOLD), 100, 30),
+    "tell_cancel": Case(lambda c: run(c, "tell_cancel", *_executions()), 100, 30),
+    "forget_reopen": Case(lambda c: run(c, "forget_reopen", *_executions()), 100, 30),
+    "failed_child": Case(lambda c: calls.failed_child(c, BASE, 1), 1, 30),
+    "tree": Case(lambda c: calls.tree(c, BASE, 100), 1, 60, 1),
+    "read_maps and read_items": Case(kept, 50, 10, 50),
+    "read_next_items": Case(lambda c: for_each.next_items(c, LIST, LIST, 0), 100, 3, 100),
+    "read_items_of_tokens": Case(
+        lambda c: for_each.of_tokens(c, [BASE + 1_000_000 + k for k in range(100)]), 100, 12, 100
+    ),
+    "read_map_results": Case(lambda c: for_each.results(c, LIST, LIST), 100, 3, 100),
+    "update_maps": Case(lambda c: run(c, "update_maps", *(ints([value]) for value in (LIST, LIST, 9, 1, 1, 1))), 1, 30),
+    "end_maps": Case(lambda c: run(c, "end_maps", ints([LIST]), ints([LIST])), 201, 6),
+    "remove_maps": Case(lambda c: run(c, "remove_maps", ints([LIST])), 201, 6),
+}
+
+
+def _executions() -> tuple[str, str]:
+    return ints(timer[0] for timer in TIMERS), ints(timer[1] for timer in TIMERS)
+
+
+async def counted(connection: TrioConnection) -> tuple[int, dict[str, int]]:
+    rows: Any = await connection.fetch(BLOCKS)
+    scans: Any = await connection.fetch(SCANS, ("{" + ",".join(TABLES) + "}",))
+    return rows[0][0], dict(scans)
+
+
+@pytest.fixture(scope="module")
+def costs(postgres_server: Server) -> Generator[dict[str, tuple[int, dict[str, int], Any]]]:
+    async def measure(dsn: str) -> dict[str, tuple[int, dict[str, int], Any]]:
+        found: dict[str, tuple[int, dict[str, int], Any]] = {}
+        async with await connect(dsn) as connection:
+            for filled in (False, True):
+                for name, case in CASES.items():
+                    await connection.fetch(SQL["begin"])
+                    before = await counted(connection)
+                    given = await case.call(connection)
+                    after = await counted(connection)
+                    await connection.fetch(b"ROLLBACK")
+                    scans = {table: n - before[1][table] for table, n in after[1].items() if n > before[1][table]}
+                    found[name] = after[0] - before[0], scans, given
+                if not filled:
+                    await trio.to_thread.run_sync(fill, dsn)
+        return found
+
     with postgres_server.database(apply_schema) as dsn:
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            fill = FILL.replace("%(rows)s", str(KEYS * EACH)).replace("%(keys)s", str(KEYS))
-            if request.param == "analyzed when empty":
-                connection.execute("ANALYZE")
-            psycopg.ClientCursor(connection).execute(fill.encode())
-            if request.param == "analyzed when full":
-                connection.execute("ANALYZE")
-        yield dsn
+        yield trio.run(measure, dsn)
 
 
-@pytest.fixture
-async def connection(full_dsn: str) -> AsyncGenerator[TrioConnection]:
-    """In a transaction that nothing is left of."""
-    made = await connect(full_dsn)
-    await made.fetch(SQL["begin"])
-    yield made
-    await made.close()
+def fill(dsn: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute(FILL.encode())
 
 
-async def cost(connection: TrioConnection, call: Any) -> tuple[int, Any]:
-    before, _ = await counted(connection)
-    result = await call()
-    after, _ = await counted(connection)
-    return after - before, result
-
-
-def slots(job_type: int, n: int) -> list[Slot]:
-    return [Slot(job_type, ordinal, "w", 30) for ordinal in range(1, n + 1)]
-
-
-async def test_a_claim_passes_over_full_keys_in_a_few_blocks(connection: TrioConnection) -> None:
-    blocks, (look, jobs) = await cost(connection, lambda: flow.claim(connection, slots(FULL, 64), "", 256))
-    assert (look.visited, look.blocked, len(jobs)) == (256, 256, 0)
-    assert blocks < 256 * 16
-    blocks, (look, jobs) = await cost(
-        connection, lambda: flow.claim(connection, slots(FULL, 64), f"k{KEYS - 20:06}", 256)
-    )
-    assert len(jobs) == 20
-    assert blocks < 256 * 16 + 20 * 60
-
-
-async def test_what_ends_gives_back_by_the_key(connection: TrioConnection) -> None:
-    blocks, (_, jobs) = await cost(connection, lambda: flow.claim(connection, slots(FREE, 64), "", 256))
-    assert len(jobs) == 64
-    assert blocks < 64 * 80
-    items = [last_completion(job) for job in jobs]
-    blocks, moved = await cost(
-        connection, lambda: flow.complete(connection, items, [Waits.KEYED] * 64, to_outbox=False)
-    )
-    assert len(moved) == 64
-    assert blocks < 64 * 60
-    released = [Slots("full", FULL * 4 + flow.COUNTED_BY_KEY, f"k{n:06}") for n in range(50)]
-    blocks, _ = await cost(connection, lambda: connection.roundtrip(flow.give_back(released)))
-    assert blocks < 50 * 15
+@pytest.mark.parametrize("name", CASES)
+def test_a_statement_scans_no_table_and_keeps_to_its_blocks(
+    costs: dict[str, tuple[int, dict[str, int], Any]], name: str
+) -> None:
+    blocks, scans, given = costs[name]
+    case = CASES[name]
+    assert scans == {}
+    assert blocks <= case.rows * case.blocks
+    assert case.gives is None or len(given) == case.gives
