@@ -163,7 +163,7 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
     await driver.start("message", {"order": 7})
     await driver.publish("paid", "8", {"sum": 3}, message_id="early")
     await driver.upload(linear(1, definition_id="limited", job_type="limited"))
-    await driver.engine.queues.put("limits", QueuePolicy(["limited"], concurrency=2, rate_per_key=Rate(1, "PT1H")))
+    await driver.engine.queues.put("limits", QueuePolicy(["limited"], concurrency=2, rate_per_key=Rate(10, "PT1H")))
     for number in range(3):
         await driver.start("limited", business_key=f"limited-{number}", flow_key=f"tenant-{number % 2}", priority=2)
     await driver.one("limited", lease=3600)
