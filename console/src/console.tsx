@@ -18,6 +18,7 @@ import { useReadiness } from "./watch/watch";
 // Pages with a picture load it when they are opened.
 const InstancePage = lazy(() => import("./pages/instance/page").then((page) => ({ default: page.InstancePage })));
 const FailuresPage = lazy(() => import("./pages/failures").then((page) => ({ default: page.FailuresPage })));
+const QueuesPage = lazy(() => import("./pages/queues").then((page) => ({ default: page.QueuesPage })));
 const EnginesPage = lazy(() => import("./pages/engines").then((page) => ({ default: page.EnginesPage })));
 const JobsPage = lazy(() => import("./pages/jobs").then((page) => ({ default: page.JobsPage })));
 const TimersPage = lazy(() => import("./pages/timers").then((page) => ({ default: page.TimersPage })));
@@ -86,6 +87,7 @@ export function Console() {
             <Route path="/timers" component={TimersPage} />
             <Route path="/settings" component={SettingsPage} />
             <Route path="/engines" component={EnginesPage} />
+            <Route path="/queues" component={QueuesPage} />
             <Route path="/failures" component={FailuresPage} />
             <Route path="/bulk" component={BulkPage} />
             <Route path="/bulk/:id">{({ id }) => <BulkOperationPage key={id} id={decodeURIComponent(id)} />}</Route>

@@ -336,6 +336,17 @@ async def try_expression(driver: Driver, key: str) -> LockedBatch:
     return LockedBatch(key, lambda: driver.engine.drafts.check_expression(asked))
 
 
+async def validate(driver: Driver, key: str) -> LockedBatch:
+    await driver.start("ask", business_key=key)
+    body = msgspec.json.encode({**LINE, "name": key})
+    return LockedBatch(key, lambda: driver.engine.drafts.validate(body))
+
+
+async def list_variables(driver: Driver, key: str) -> LockedBatch:
+    await driver.start("ask", {"x": 1}, business_key=key)
+    return LockedBatch(key, lambda: driver.engine.definition_use.variables("ask"))
+
+
 async def signal(driver: Driver, key: str) -> LockedBatch:
     instance = (await driver.start("wait", business_key=key)).id
     return LockedBatch(key, lambda: driver.signal(instance, "wait", {"y": key}, idempotency_key="once"))
@@ -469,6 +480,8 @@ SCENARIOS: dict[str, Prepare] = {
     "a watch": watch,
     "a look at an instance": look,
     "an expression that is tried": try_expression,
+    "a definition that is checked": validate,
+    "a list of variables in use": list_variables,
     "a signal": signal,
     "a message to who waits": publish,
     "a message that comes early": publish_early,

@@ -1804,6 +1804,14 @@ export interface components {
             };
         };
         /**
+         * Counted
+         * @description How many within the range, and per second.
+         */
+        Counted: {
+            inRange: number;
+            perSecond: number;
+        };
+        /**
          * DatabaseView
          * @description The database. `history_since`: where its oldest partition of history begins; `oldest_instance` is what keeps
          *         the partition of its time.
@@ -2565,10 +2573,10 @@ export interface components {
         OverviewView: {
             /** Format: date-time */
             at: string;
-            started: components["schemas"]["penstock.engine.overview.Rate"];
-            completed: components["schemas"]["penstock.engine.overview.Rate"];
-            failed: components["schemas"]["penstock.engine.overview.Rate"];
-            cancelled: components["schemas"]["penstock.engine.overview.Rate"];
+            started: components["schemas"]["Counted"];
+            completed: components["schemas"]["Counted"];
+            failed: components["schemas"]["Counted"];
+            cancelled: components["schemas"]["Counted"];
             durations: components["schemas"]["Durations"];
             open: components["schemas"]["OpenCount"];
             series: components["schemas"]["Series"];
@@ -2694,8 +2702,8 @@ export interface components {
             paused?: boolean;
             concurrency?: number;
             concurrencyPerKey?: number;
-            rate?: components["schemas"]["penstock.wire.queue.Rate"];
-            ratePerKey?: components["schemas"]["penstock.wire.queue.Rate"];
+            rate?: components["schemas"]["Rate"];
+            ratePerKey?: components["schemas"]["Rate"];
             fair?: boolean;
             weights?: {
                 [key: string]: number;
@@ -2717,6 +2725,16 @@ export interface components {
             series: number[];
             /** Format: date-time */
             lastPollAt?: string;
+        };
+        /**
+         * Rate
+         * @description `limit` attempts may begin in each `period` (an ISO 8601 duration), evenly; `burst` of them (by default
+         *         `limit`) at once after a pause.
+         */
+        Rate: {
+            limit: number;
+            period?: string;
+            burst?: number;
         };
         /**
          * Readiness
@@ -3431,24 +3449,6 @@ export interface components {
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
             next?: string;
-        };
-        /**
-         * Rate
-         * @description How many within the range, and per second.
-         */
-        "penstock.engine.overview.Rate": {
-            inRange: number;
-            perSecond: number;
-        };
-        /**
-         * Rate
-         * @description `limit` attempts may begin in each `period` (an ISO 8601 duration), evenly; `burst` of them (by default
-         *         `limit`) at once after a pause.
-         */
-        "penstock.wire.queue.Rate": {
-            limit: number;
-            period?: string;
-            burst?: number;
         };
     };
     responses: never;

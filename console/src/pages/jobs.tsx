@@ -26,6 +26,9 @@ export function JobsPage() {
     <>
       <div className="head">
         <h1>Jobs</h1>
+        <Link className="act" href="/queues">
+          Queues with limits
+        </Link>
       </div>
       <JobTypes chosen={jobType} choose={(name) => change({ jobType: name, state: state === "FAILED" ? "WAITING" : state })} />
       <WordFilter label="Job type" value={jobType} mono apply={(word) => change({ jobType: word })} />

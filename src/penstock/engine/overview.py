@@ -51,7 +51,7 @@ DATABASE_KEPT_S: Final = 30.0
 """So old the size of the database may be."""
 
 
-class Rate(msgspec.Struct, frozen=True, rename="camel"):
+class Counted(msgspec.Struct, frozen=True, rename="camel"):
     """How many within the range, and per second."""
 
     in_range: int
@@ -101,10 +101,10 @@ class OverviewView(msgspec.Struct, frozen=True, rename="camel"):
     """The answer of `GET /v1/overview`."""
 
     at: datetime
-    started: Rate
-    completed: Rate
-    failed: Rate
-    cancelled: Rate
+    started: Counted
+    completed: Counted
+    failed: Counted
+    cancelled: Counted
     durations: Durations
     open: OpenCount
     series: Series
@@ -300,9 +300,9 @@ def check_range(name: str) -> None:
         raise BadRequest(f"range: must be one of {', '.join(RANGES)}")
 
 
-def _rate(steps: Sequence[store.Step], name: str, range_s: int) -> Rate:
+def _rate(steps: Sequence[store.Step], name: str, range_s: int) -> Counted:
     total = sum(getattr(step, name) for step in steps)
-    return Rate(total, round(total / range_s, 3))
+    return Counted(total, round(total / range_s, 3))
 
 
 def _series(steps: Sequence[store.Step], now: datetime, range_s: int, step_s: int) -> Series:

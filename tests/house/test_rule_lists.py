@@ -1,19 +1,22 @@
-"""The list of rules (`README.md` beside this) names tests that are there."""
+"""The lists of rules and of the tests that show them name tests that are there."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
+
+import pytest
 
 from tests.house.sources import TOP
 
 POINTER = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
 
 
-def test_each_rule_is_shown_by_tests_that_are_there():
-    page = Path(__file__).with_name("README.md").read_text()
-    pointers = POINTER.findall(page)
-    rows = [line for line in page.splitlines() if line.startswith("|") and not re.match(r"\|(-|.*shown by \|$)", line)]
+@pytest.mark.parametrize("page", ["tests/durable/README.md", "tests/console/README.md"])
+def test_each_rule_is_shown_by_tests_that_are_there(page):
+    text = (TOP / page).read_text()
+    pointers = POINTER.findall(text)
+    rows = [line for line in text.splitlines() if line.startswith("|") and not re.match(r"\|(-|.*shown by \|$)", line)]
+    assert rows
     assert [row for row in rows if not POINTER.search(row)] == []
     sources: dict[str, str] = {}
     for file, _ in pointers:

@@ -1,0 +1,120 @@
+// Queues: what limits the jobs of some types. Made by the command line and by REST (docs/queues.md); shown, paused and
+// resumed here.
+import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { useState } from "react";
+import { useAddress } from "../address";
+import { engine, type Queue } from "../api/client";
+import { Dialog } from "../parts/dialog";
+import { Empty } from "../parts/states";
+import { Badge } from "../parts/status";
+import { type Column, Listing, Read, Table } from "../parts/table";
+import { duration } from "../parts/time";
+import { useCan } from "../session";
+
+const REFRESH_MS = 5_000;
+
+export function QueuesPage() {
+  const [params, change] = useAddress();
+  const chosen = params.get("queue") ?? undefined;
+  const operates = useCan("operate");
+  const [asked, setAsked] = useState<Queue>();
+  const pages = useInfiniteQuery({
+    queryKey: ["queues"],
+    queryFn: ({ pageParam, signal }) => engine.queues(pageParam, signal),
+    initialPageParam: "",
+    getNextPageParam: (last) => last.next,
+    refetchInterval: REFRESH_MS,
+  });
+  const columns: (Column<Queue> | false)[] = [
+    {
+      head: "Queue",
+      cell: (row) => (
+        <button type="button" className="link" onClick={() => change({ queue: row.name === chosen ? undefined : row.name })}>
+          <code>{row.name}</code>
+        </button>
+      ),
+    },
+    { head: "State", cell: (row) => (row.policy.paused ? <Badge look="wait">Paused</Badge> : <Badge look="run">Open</Badge>) },
+    { head: "Job types", look: "el types", title: (row) => row.policy.jobTypes.join(", "), cell: (row) => row.policy.jobTypes.join(", ") },
+    { head: "At once", look: "r", label: "at once", cell: (row) => row.policy.concurrency ?? "any" },
+    { head: "Of a key", look: "r", label: "of a key", cell: (row) => row.policy.concurrencyPerKey ?? "any" },
+    { head: "Rate", look: "r", label: "rate", cell: (row) => rate(row.policy.rate) },
+    { head: "Rate of a key", look: "r", label: "rate of a key", cell: (row) => rate(row.policy.ratePerKey) },
+    operates && {
+      head: <span className="sr">Act</span>,
+      look: "r",
+      cell: (row) => (
+        <button type="button" className="btn sm" aria-label={`${row.policy.paused ? "Resume" : "Pause"} ${row.name}`} onClick={() => setAsked(row)}>
+          {row.policy.paused ? "Resume" : "Pause…"}
+        </button>
+      ),
+    },
+  ];
+  const act = async () => {
+    await (asked!.policy.paused ? engine.resumeQueue(asked!.name) : engine.pauseQueue(asked!.name));
+    await pages.refetch();
+  };
+  return (
+    <>
+      <div className="head">
+        <h1>Queues with limits</h1>
+      </div>
+      <section className="card" aria-label="Queues">
+        <Listing
+          pages={pages}
+          columns={columns}
+          keyOf={(row) => row.name}
+          isCurrent={(row) => row.name === chosen}
+          empty={
+            <Empty title="No queue has limits">
+              <p>
+                Jobs of all types go to workers as these ask. A limit is set by <code>PUT /v1/queues/…</code> or <code>penstock queue</code>.
+              </p>
+            </Empty>
+          }
+        />
+      </section>
+      {chosen !== undefined && <Standing name={chosen} />}
+      {asked && (
+        <Dialog title={`${asked.policy.paused ? "Resume" : "Pause"} ${asked.name}?`} verb={asked.policy.paused ? "Resume" : "Pause"} danger={!asked.policy.paused} close={() => setAsked(undefined)} act={act}>
+          <p>{asked.policy.paused ? "Its jobs may begin again, at once." : "No job of it begins until it is resumed; those that run go on."}</p>
+        </Dialog>
+      )}
+    </>
+  );
+}
+
+/** How one queue stands, with the flow keys that have most under way or are first in line. */
+function Standing({ name }: { name: string }) {
+  const found = useQuery({ queryKey: ["queue", name], queryFn: ({ signal }) => engine.queue(name, signal), refetchInterval: REFRESH_MS });
+  return (
+    <section className="card queues" aria-label={`Queue ${name}`}>
+      <h2>{name}</h2>
+      <Read of={found}>
+        {({ running, waiting, oldestSeconds, keys }) => (
+          <>
+            <p className="mute note">
+              {running === undefined ? "" : `${running.toLocaleString("en")} under way, `}
+              {(waiting ?? 0).toLocaleString("en")} waiting{oldestSeconds !== undefined && `, the first for ${duration(oldestSeconds * 1_000)}`}
+            </p>
+            {keys !== undefined && keys.length > 0 && (
+              <Table
+                rows={keys}
+                keyOf={(row) => row.flowKey}
+                columns={[
+                  { head: "Flow key", cell: (row) => <code>{row.flowKey || "none"}</code> },
+                  { head: "Under way", look: "r", label: "under way", cell: (row) => row.running },
+                  { head: "Waiting", look: "r", label: "waiting", cell: (row) => row.waiting.toLocaleString("en") },
+                ]}
+              />
+            )}
+          </>
+        )}
+      </Read>
+    </section>
+  );
+}
+
+function rate(of: Queue["policy"]["rate"]): string {
+  return of === undefined || of === null ? "any" : `${of.limit} in ${of.period ?? "PT1S"}`;
+}
