@@ -206,7 +206,7 @@ async def test_an_instance_leaves_out_what_it_has_not(rest: Rest, engine: Script
         "parentInstanceId": "2a",
         "progress": {"pay": [0.5]},
     }
-    assert engine.one("instances.get") == "1f"
+    assert engine.one("instances.get") == ("1f", 0)
 
 
 INSTANCE_SUMMARY: dict[str, Any] = {

@@ -3953,7 +3953,10 @@ export interface operations {
     };
     getInstance: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Answer when it has ended, or after so long, at most 60 (addition). */
+                waitSeconds?: number;
+            };
             header?: never;
             path: {
                 /** @description Id, percent-encoded or not. */
@@ -3992,6 +3995,15 @@ export interface operations {
             };
             /** @description Unknown. */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many of these at once; try again. */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -176,7 +176,8 @@ def _start_instances(operation: StartInstances) -> Exchange:
 
 
 def _get_instance(operation: GetInstance) -> Exchange:
-    return Exchange("GET", f"/v1/instances/{quoted(operation.id)}", _read_instance)
+    query = {"waitSeconds": operation.wait_s} if operation.wait_s else None
+    return Exchange("GET", f"/v1/instances/{quoted(operation.id)}", _read_instance, query=query)
 
 
 def _time(at: datetime | None) -> str | None:

@@ -132,13 +132,14 @@ class InstanceCalls(MendingCalls):
                 return [result for result in results if result is not None]
             await anyio.sleep(pause_s)
 
-    async def get_instance(self, instance_id: str) -> Instance:
-        """The instance as it is now.
+    async def get_instance(self, instance_id: str, *, wait_s: int = 0) -> Instance:
+        """The instance as it is now; with ``wait_s`` (0 to 60; over REST) when it has ended, or after so long.
 
         Raises:
             NotFound: no such instance.
+            TooManyRequests: the engine has as many calls that wait as it takes.
         """
-        return await self.call(GetInstance(id=instance_id))
+        return await self.call(GetInstance(id=instance_id, wait_s=wait_s))
 
     async def find_instance(self, definition_id: str, instance_key: str) -> Instance:
         """The instance that has an instance key: the open one, or the one that keeps it.

@@ -149,9 +149,14 @@ class StartInstances(Operation[list[StartResult]], frozen=True):
 
 
 class GetInstance(Operation[Instance], frozen=True):
-    """Read an instance."""
+    """Read an instance, or wait for its end, so long at most."""
 
     id: str
+    wait_s: int = 0
+
+    @property
+    def hold_s(self) -> float:
+        return self.wait_s
 
 
 class InstanceFilters(TypedDict, total=False):

@@ -177,6 +177,7 @@ class Engine:
         self.polls.waiters.wake_all()
         self.polls.losses.drain()
         self.watch.drain()
+        self.instances.ends.drain()
 
     async def _fire(self, instance: int, timer: tuple[int, int, int], give_up: str | None) -> bool | None:
         if timer[2] == WAKE_TIMER:

@@ -15,6 +15,7 @@ from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.audit import audit_records, place_after, slice_of
 from penstock.engine.definitions import Definitions
+from penstock.engine.ends import Ends
 from penstock.engine.instance_filter import InstanceFilter, check_filter, listed_by
 from penstock.engine.lanes.command import IsCode
 from penstock.engine.lanes.commands import CancelCommand, RetryCommand
@@ -90,6 +91,7 @@ class Instances:
         self._full_path = full_path
         self._runs = runs
         self._large_reads = trio.CapacityLimiter(LARGE_READS_AT_ONCE)
+        self.ends = Ends(database)
 
     async def start(self, request: StartRequest) -> Instance:
         """Start one instance. Idempotent with a key. Raises NotFound, BadRequest, IdempotencyConflict, Unavailable."""
@@ -123,8 +125,11 @@ class Instances:
                 results.append(StartResult(error=error.code, reason=error.reason))
         return results
 
-    async def get(self, id: str) -> Instance:
-        """One instance as it is now. Raises NotFound, Overloaded."""
+    async def get(self, id: str, wait_s: float = 0.0) -> Instance:
+        """One instance as it is now, or, if it has not ended, when it has, after ``wait_s`` seconds at most. Raises
+        NotFound, Overloaded, TooManyRequests."""
+        if wait_s > 0:
+            await self.ends.wait(ids.read_instance(id), min(wait_s, self._settings.poll_max_wait_seconds))
         return await self._view(id, committed=False)
 
     async def _view(self, id: str, *, committed: bool) -> Instance:

@@ -123,7 +123,8 @@ class InstanceRoutes:
 
     async def get(self, id: str) -> Response:
         """``GET /v1/instances/{id}``"""
-        return respond(Reply(200, await self._shown(await self._instances.get(id))))
+        wait_s = query_number(request, "waitSeconds")
+        return respond(Reply(200, await self._shown(await self._instances.get(id, wait_s))))
 
     async def history(self, id: str) -> Response:
         """``GET /v1/instances/{id}/history``; with ``order=newest`` a slice"""

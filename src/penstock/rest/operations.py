@@ -221,7 +221,13 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation(
         "GET", "/v1/instances/{id}", InstanceRoutes.get, Permission.VIEW,
         "getInstance", "instances", "Read an instance",
-        answer=struct(Instance), errors=(404,),
+        parameters=(
+            Parameter(
+                "waitSeconds", "query", "Answer when it has ended, or after so long, at most 60 (addition).",
+                INTEGER,
+            ),
+        ),
+        answer=struct(Instance), errors=(404, 429), waits=True,
     ),
     Operation(
         "GET", "/v1/instances/{id}/history", InstanceRoutes.history, Permission.VIEW,

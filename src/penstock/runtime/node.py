@@ -253,6 +253,7 @@ class Node:
             "dispatch migration": migration.step,
             "bulk operations": engine.bulk.step,
             "watch": engine.watch.step,
+            "ends": engine.instances.ends.step,
             "queues": engine.queues.step,
         }
         if dispatch is not None:

@@ -196,6 +196,8 @@ def _read_instance(answer: Any) -> Instance:
 
 
 def _get_instance(operation: GetInstance) -> Exchange:
+    if operation.wait_s:
+        raise NotOverGrpc("GetInstance can't wait for the end in gRPC: use a client over REST for it")
     return Exchange(f"{ENGINE}GetInstance", m.GetInstanceRequest(operation.id), m.GetInstanceResponse, _read_instance)
 
 
