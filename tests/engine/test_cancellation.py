@@ -82,7 +82,13 @@ UNDONE = definition(
     onFailure="COMPENSATE",
 )  # fmt: skip
 
-UPLOADS = (UNDONE, linear(1), fork(1, 1), LINE, CHOICE, ASK, WAIT, LATER, CHILD, CALLER, OLD, NEW, TOLD)
+EACH = definition(
+    service("task", "end", forEach={"items": "${1..2}", "parallel": 1, "collect": "${result.y}", "into": "all"}),
+    end(),
+    definition_id="each",
+)
+
+UPLOADS = (EACH, UNDONE, linear(1), fork(1, 1), LINE, CHOICE, ASK, WAIT, LATER, CHILD, CALLER, OLD, NEW, TOLD)
 
 
 async def begun(driver: Driver, key: str, about: dict[str, Any], **variables: Any) -> tuple[str, Job]:
@@ -424,7 +430,19 @@ def scheduled(*, triggered: bool) -> Prepare:
     return prepare
 
 
+async def last_item(driver: Driver, key: str) -> LockedBatch:
+    """What was collected is gathered."""
+    _, job = await begun(driver, key, EACH)
+    await driver.complete(job, {"y": 1})
+    (job,) = await driver.poll("work", n=1)
+    return LockedBatch(key, lambda: driver.complete(job, {"y": key}))
+
+
 SCENARIOS: dict[str, Prepare] = {
+    "a start of items": starting(EACH),
+    "an item that another follows": completing(EACH),
+    "a parked poll for the next item": completing(EACH, parked=True),
+    "the last item": last_item,
     "a narrow start": starting(linear(1)),
     "a wide start": starting(fork(1, 1)),
     "a start with a key": starting(linear(1), keyed=True),

@@ -158,6 +158,10 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
     await driver.upload(linear(1, definition_id="child", job_type="child"))
     await driver.upload(definition(call("call", "child"), end(), definition_id="caller"))
     await driver.start("caller", business_key="caller")
+    each = {"items": "${lines}", "parallel": 2, "collect": "${result.n}", "into": "collected"}
+    await driver.upload(definition(service("each", "end", job_type="each", forEach=each), end(), definition_id="each"))
+    await driver.start("each", {"lines": [1, 2, 3]})
+    await driver.complete(await driver.one("each"), {"n": 1})
     message = {"name": "paid", "correlationKey": "${order}"}
     await driver.upload(definition(wait("w", message=message), end(), definition_id="message"))
     await driver.start("message", {"order": 7})
