@@ -71,6 +71,14 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
         return 0.0
 
 
+class Once(Operation[R_co], Generic[R_co], frozen=True, kw_only=True):
+    """Base of those whose second sending would be another act, or be refused."""
+
+    @property
+    def repeat(self) -> Repeat:
+        return Repeat.IF_NOT_APPLIED
+
+
 class Transport(Protocol):
     """A way to reach an engine. One call is one exchange: no retries in here."""
 
@@ -219,7 +227,7 @@ class ListSignals(Operation[list[KeptSignal]], frozen=True):
     instance_id: str
 
 
-class CancelInstance(Operation[Instance], frozen=True):
+class CancelInstance(Once[Instance], frozen=True):
     """Cancel an instance. A second cancel is a conflict, so a lost answer is not simply asked for again.
 
     ``force``: a run of code ends at once, without the clean-up of its body. ``compensate``: what an instance did is
@@ -231,12 +239,8 @@ class CancelInstance(Operation[Instance], frozen=True):
     force: bool = False
     compensate: bool = False
 
-    @property
-    def repeat(self) -> Repeat:
-        return Repeat.IF_NOT_APPLIED
 
-
-class RetryInstance(Operation[Instance], frozen=True):
+class RetryInstance(Once[Instance], frozen=True):
     """Reopen the failed step of a failed instance, or go on at another one. A second one is a conflict, as with
     cancel."""
 
@@ -245,12 +249,8 @@ class RetryInstance(Operation[Instance], frozen=True):
     step_id: str | None = None
     note: str | None = None
 
-    @property
-    def repeat(self) -> Repeat:
-        return Repeat.IF_NOT_APPLIED
 
-
-class EditVariables(Operation[Instance], frozen=True):
+class EditVariables(Once[Instance], frozen=True):
     """Set and remove variables of an instance that waits or has failed."""
 
     id: str
@@ -259,12 +259,8 @@ class EditVariables(Operation[Instance], frozen=True):
     if_version: str | None = None
     note: str | None = None
 
-    @property
-    def repeat(self) -> Repeat:
-        return Repeat.IF_NOT_APPLIED
 
-
-class SkipStep(Operation[Instance], frozen=True):
+class SkipStep(Once[Instance], frozen=True):
     """Let an open or failed step count as done, with a result."""
 
     id: str
@@ -273,12 +269,8 @@ class SkipStep(Operation[Instance], frozen=True):
     execution_id: str | None = None
     note: str | None = None
 
-    @property
-    def repeat(self) -> Repeat:
-        return Repeat.IF_NOT_APPLIED
 
-
-class MoveToken(Operation[Instance], frozen=True):
+class MoveToken(Once[Instance], frozen=True):
     """Let what stands on a step go on at another one."""
 
     id: str
@@ -287,22 +279,14 @@ class MoveToken(Operation[Instance], frozen=True):
     execution_id: str | None = None
     note: str | None = None
 
-    @property
-    def repeat(self) -> Repeat:
-        return Repeat.IF_NOT_APPLIED
 
-
-class MigrateInstance(Operation[Instance], frozen=True):
+class MigrateInstance(Once[Instance], frozen=True):
     """Let an instance go on in another version of its definition. A second one is a conflict, as with cancel."""
 
     id: str
     version: int | None = None
     steps: Mapping[str, str] | None = None
     note: str | None = None
-
-    @property
-    def repeat(self) -> Repeat:
-        return Repeat.IF_NOT_APPLIED
 
 
 class CheckMigration(Operation[MigrationCheck], frozen=True):
@@ -313,14 +297,10 @@ class CheckMigration(Operation[MigrationCheck], frozen=True):
     steps: Mapping[str, str] | None = None
 
 
-class CompleteUserTask(Operation[None], frozen=True):
+class CompleteUserTask(Once[None], frozen=True):
     """Complete the open user task of a step. A repeat may complete the next round of a loop: not repeatable."""
 
     completion: UserTaskCompletion
-
-    @property
-    def repeat(self) -> Repeat:
-        return Repeat.IF_NOT_APPLIED
 
 
 class GetJournal(Operation[Page[JournalRecord]], frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.client.operation import Operation, Repeat
+from penstock.client.operation import Once, Operation
 from penstock.wire.page import Page
 from penstock.wire.schedule import Schedule, ScheduleRun, ScheduleSpec, ScheduleTime
 
@@ -27,14 +27,10 @@ class ListSchedules(Operation[Page[Schedule]], frozen=True):
     limit: int | None = None
 
 
-class DeleteSchedule(Operation[None], frozen=True):
+class DeleteSchedule(Once[None], frozen=True):
     """Delete a schedule. A second one finds none, so a lost answer is not simply asked for again."""
 
     id: str
-
-    @property
-    def repeat(self) -> Repeat:
-        return Repeat.IF_NOT_APPLIED
 
 
 class PauseSchedule(Operation[Schedule], frozen=True):
@@ -50,28 +46,20 @@ class ResumeSchedule(Operation[Schedule], frozen=True):
     id: str
 
 
-class TriggerSchedule(Operation[ScheduleRun], frozen=True):
+class TriggerSchedule(Once[ScheduleRun], frozen=True):
     """Start a run now. A second one starts another."""
 
     id: str
     overlap: str | None = None
 
-    @property
-    def repeat(self) -> Repeat:
-        return Repeat.IF_NOT_APPLIED
 
-
-class BackfillSchedule(Operation[Schedule], frozen=True):
+class BackfillSchedule(Once[Schedule], frozen=True):
     """Start the times of a span of the past. A second one is a conflict while the first is under way."""
 
     id: str
     since: str
     until: str
     overlap: str | None = None
-
-    @property
-    def repeat(self) -> Repeat:
-        return Repeat.IF_NOT_APPLIED
 
 
 class PreviewSchedule(Operation[list[ScheduleTime]], frozen=True):

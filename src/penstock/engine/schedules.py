@@ -33,7 +33,7 @@ from penstock.store import engines as engine_store
 from penstock.store import schedules as store
 from penstock.store import timers as timer_store
 from penstock.store.connection import TrioConnection
-from penstock.store.database import Database
+from penstock.store.database import LOCKED, Database
 from penstock.store.schedules import ScheduleRow
 from penstock.store.vault import KeyMissing
 from penstock.wire.noun import Answer, raw
@@ -204,11 +204,14 @@ class Schedules:
 
     # -- timers that runs leave
 
-    async def run_ended(self, instance: int) -> bool:
-        """A run has ended whose schedule wants to know."""
+    async def run_ended(self, instance: int) -> bool | None:
+        """A run has ended whose schedule wants to know. None: somebody looks at that just now."""
         failure = f"its run {ids.show_instance(instance)} failed"
         async with self._database.connection(ahead=True) as connection:
-            told = await store.run_ended(connection, instance, failure)
+            try:
+                told = await store.run_ended(connection, instance, failure)
+            except LOCKED:
+                return None
         self.look_soon()
         return told
 
@@ -247,8 +250,12 @@ class Schedules:
             self._next_at = min(self._next_at, trio.current_time() + next_s)
         items = [FiringItem(id) for id in due if id not in left_out]
         fired = 0
-        for item in items:
-            self._firings.lane.submit_nowait(item)
+        for count, item in enumerate(items):
+            try:
+                self._firings.lane.submit_nowait(item)
+            except TooManyRequests:  # the others with the next look
+                del items[count:]
+                break
         for item in items:
             try:
                 await item.wait_answer()

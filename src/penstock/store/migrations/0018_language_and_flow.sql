@@ -251,6 +251,7 @@ BEGIN
     RETURNING pos INTO written;
   RETURN written;
 END $$;
+
 -- Compensation.
 CREATE TABLE compensation (            -- completed executions that a handler has undone, or is about to: none twice
   instance_id bigint NOT NULL,
@@ -273,6 +274,8 @@ CREATE TABLE item_output (             -- what items of a forEach completed with
   pos         bigint NOT NULL,         -- of the item's row in history
   output      jsonb NOT NULL,
   PRIMARY KEY (instance_id, pos)
+);
+
 -- Schedules: what is started by the clock, what became of each time, and which instances were started so.
 CREATE TABLE schedule (
   id          int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
