@@ -13,6 +13,7 @@ import trio
 from grpclib.const import Status
 
 from penstock.engine.engine import Engine
+from penstock.rpc.flow_service import Flow
 from penstock.rpc.limits import Limits
 from penstock.rpc.problems import status_of
 from penstock.rpc.schedule_service import Schedules
@@ -141,7 +142,7 @@ class Work:
 async def served(engine: Engine, limits: Limits | None = None) -> AsyncGenerator[Served, None]:
     """Serve for the block; nothing may be left of the calls afterwards."""
     server = Server(
-        [WorkflowEngine(engine), Worker(engine), Schedules(engine)], status_of=status_of, limits=limits or Limits()
+        [WorkflowEngine(engine), Worker(engine), Schedules(engine), Flow(engine)], status_of=status_of, limits=limits or Limits()
     )
     sock = socket.create_server(("127.0.0.1", 0))
     async with trio.open_nursery() as nursery:

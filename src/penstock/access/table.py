@@ -22,6 +22,7 @@ METRICS: Final = VIEW
 _WORKFLOW: Final = "/workflow.v1.WorkflowEngine/"
 _WORKER: Final = "/penstock.v1.Worker/"
 _SCHEDULES: Final = "/penstock.v1.Schedules/"
+_FLOW: Final = "/penstock.v1.Flow/"
 
 RPC: Final[Mapping[str, Permission]] = {
     _WORKFLOW + "UploadDefinition": MODEL,
@@ -54,6 +55,10 @@ RPC: Final[Mapping[str, Permission]] = {
     _SCHEDULES + "TriggerSchedule": OPERATE,
     _SCHEDULES + "BackfillSchedule": OPERATE,
     _SCHEDULES + "PreviewSchedule": VIEW,
+    _FLOW + "PutQueue": OPERATE,
+    _FLOW + "GetQueue": VIEW,
+    _FLOW + "ListQueues": VIEW,
+    _FLOW + "DeleteQueue": OPERATE,
     "/grpc.health.v1.Health/Check": OPEN,
     "/grpc.health.v1.Health/Watch": OPEN,
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": VIEW,

@@ -13,6 +13,7 @@ import trio
 from penstock.access.gate import Gate
 from penstock.access.limits import CallLimits
 from penstock.engine.engine import Engine
+from penstock.rpc.flow_service import Flow
 from penstock.rpc.health import Health
 from penstock.rpc.limits import Limits
 from penstock.rpc.methods import service_names
@@ -39,13 +40,13 @@ class RpcServer:
         *,
         max_connections: int | None = None,
     ) -> None:
-        workflow, worker, schedules = WorkflowEngine(engine), Worker(engine), Schedules(engine)
-        ours = service_names({**workflow.__mapping__(), **worker.__mapping__(), **schedules.__mapping__()})
+        services = [WorkflowEngine(engine), Worker(engine), Schedules(engine), Flow(engine)]
+        ours = service_names({path: made for service in services for path, made in service.__mapping__().items()})
         self._health = Health(ours)
         reflection = Reflection(ours | service_names(self._health.__mapping__()))
         seconds = engine.metrics.grpc_request_seconds
         self.server = Server(
-            [workflow, worker, schedules, self._health, *([reflection] if settings.grpc_reflection_enabled else [])],
+            [*services, self._health, *([reflection] if settings.grpc_reflection_enabled else [])],
             limits=Limits(
                 connections=max_connections or settings.grpc_max_connections,
                 connections_per_address=settings.address_max_connections,

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Struct, field
 
-from penstock.wire.codec import Proto
+from penstock.wire.codec import UINT32, Proto
 from penstock.wire.model import (
     Completion,
     Failure,
@@ -141,3 +141,83 @@ class WorkResponse(Struct):
     lease_losses: Annotated[list[LeaseLoss], Proto(4)] = field(default_factory=list[LeaseLoss])
     cancellations: Annotated[list[Cancellation], Proto(5)] = field(default_factory=list[Cancellation])
     credits: Annotated[list[Credit], Proto(6)] = field(default_factory=list[Credit])
+
+
+class QueueRate(Struct):
+    """So many attempts may begin in each period, evenly."""
+
+    limit: Annotated[int, Proto(1)] = 0
+    period: Annotated[str, Proto(2)] = ""
+    burst: Annotated[int, Proto(3)] = 0
+
+
+class QueueWeight(Struct):
+    """What a flow key may take in a turn."""
+
+    flow_key: Annotated[str, Proto(1)] = ""
+    weight: Annotated[int, Proto(2)] = 0
+
+
+class QueueSettings(Struct):
+    """What holds for the jobs of some types. 0, or none: not limited."""
+
+    job_types: Annotated[list[str], Proto(1)] = field(default_factory=list[str])
+    paused: Annotated[bool, Proto(2)] = False
+    concurrency: Annotated[int, Proto(3)] = 0
+    concurrency_per_key: Annotated[int, Proto(4)] = 0
+    rate: Annotated[QueueRate | None, Proto(5)] = None
+    rate_per_key: Annotated[QueueRate | None, Proto(6)] = None
+    unfair: Annotated[bool, Proto(7)] = False
+    weights: Annotated[list[QueueWeight], Proto(8)] = field(default_factory=list[QueueWeight])
+
+
+class QueueKeyState(Struct):
+    """A flow key of a queue."""
+
+    flow_key: Annotated[str, Proto(1)] = ""
+    running: Annotated[int, Proto(2)] = 0
+    waiting: Annotated[int, Proto(3)] = 0
+
+
+class PutQueueRequest(Struct):
+    name: Annotated[str, Proto(1)] = ""
+    settings: Annotated[QueueSettings | None, Proto(2)] = None
+
+
+class PutQueueResponse(Struct):
+    settings: Annotated[QueueSettings | None, Proto(1)] = None
+
+
+class GetQueueRequest(Struct):
+    name: Annotated[str, Proto(1)] = ""
+
+
+class GetQueueResponse(Struct):
+    settings: Annotated[QueueSettings | None, Proto(1)] = None
+    running: Annotated[int, Proto(2)] = 0
+    waiting: Annotated[int, Proto(3)] = 0
+    oldest_ms: Annotated[int, Proto(4, UINT32)] = 0
+    keys: Annotated[list[QueueKeyState], Proto(5)] = field(default_factory=list[QueueKeyState])
+
+
+class ListQueuesRequest(Struct):
+    cursor: Annotated[str, Proto(1)] = ""
+    limit: Annotated[int, Proto(2)] = 0
+
+
+class ListedQueue(Struct):
+    name: Annotated[str, Proto(1)] = ""
+    settings: Annotated[QueueSettings | None, Proto(2)] = None
+
+
+class ListQueuesResponse(Struct):
+    queues: Annotated[list[ListedQueue], Proto(1)] = field(default_factory=list[ListedQueue])
+    next: Annotated[str, Proto(2)] = ""
+
+
+class DeleteQueueRequest(Struct):
+    name: Annotated[str, Proto(1)] = ""
+
+
+class DeleteQueueResponse(Struct):
+    pass
