@@ -25,7 +25,7 @@ INVALID, EXHAUSTED = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_
 
 
 class Client:
-    """Both services of an engine; remembers which fields of which messages were ever filled in an answer."""
+    """The services of an engine; remembers which fields of which messages were ever filled in an answer."""
 
     def __init__(self, google: Google, engine: EngineProcess, channel: grpc.Channel) -> None:
         self.m, self.p = google.workflow, google.penstock
@@ -33,10 +33,12 @@ class Client:
         self.channel = channel
         self.workflow = google.workflow_grpc.WorkflowEngineStub(channel)
         self.worker = google.penstock_grpc.WorkerStub(channel)
+        self.flow = google.penstock_grpc.FlowStub(channel)
         self.filled: set[tuple[str, str]] = set()
 
     def call(self, method: str, request: Any) -> Any:
-        stub = self.workflow if hasattr(self.workflow, method) else self.worker
+        stubs = (self.workflow, self.worker, self.flow)
+        stub = next(stub for stub in stubs if hasattr(stub, method))
         return self.saw(getattr(stub, method)(request, timeout=TIMEOUT_S))
 
     def status(self, method: str, request: Any) -> grpc.StatusCode:
@@ -175,6 +177,27 @@ def see_batches(client: Client) -> None:
     client.call("CancelInstance", client.m.CancelInstanceRequest(id=job.instance_id))
 
 
+def see_queues(client: Client) -> None:
+    p = client.p
+    client.upload(client.task("a", "limited"), id="limited")
+    rate = p.QueueRate(limit=100, burst=50)
+    settings = p.QueueSettings(
+        job_types=["limited"], paused=True, concurrency=5, concurrency_per_key=2, rate=rate, rate_per_key=rate,
+        weights=[p.QueueWeight(flow_key="gold", weight=2)],
+    )  # fmt: skip
+    client.call("PutQueue", p.PutQueueRequest(name="limited", settings=settings))
+    unfair = p.QueueSettings(job_types=["unfair"], unfair=True)
+    client.call("PutQueue", p.PutQueueRequest(name="unfair", settings=unfair))
+    settings.paused = False
+    client.call("PutQueue", p.PutQueueRequest(name="limited", settings=settings))
+    items = [p.StartItem(definition_id="limited", flow_key="gold", priority=number) for number in range(4)]
+    client.call("StartInstances", p.StartInstancesRequest(items=items))
+    assert len(client.poll("limited", max_jobs=10)) == 2
+    client.call("GetQueue", p.GetQueueRequest(name="limited"))
+    client.call("ListQueues", p.ListQueuesRequest(limit=1))
+    client.call("DeleteQueue", p.DeleteQueueRequest(name="unfair"))
+
+
 class Stream:
     """A Work stream: what is put is sent."""
 
@@ -230,7 +253,7 @@ def see_streams(client: Client) -> None:
 
 def test_every_field_of_every_answer_is_filled(client: Client, google: Google) -> None:
     """Of workflow.v1 and penstock.v1, message by message: a field that no scenario ever fills would be a lost one."""
-    for see in (see_definitions, see_instances, see_batches, see_streams):
+    for see in (see_definitions, see_instances, see_batches, see_queues, see_streams):
         see(client)
     # Only an instance that another one started has a parent, and StartInstances answers with none of those.
     expected = fields_of_answers(google.workflow, google.penstock) - {("penstock.v1.Instance", "parent_instance_id")}

@@ -6,6 +6,7 @@ from urllib.parse import unquote
 
 from penstock.client import Completion, Failure, JobRef, StartRequest
 from penstock.client import operation as calls
+from penstock.client import queue_operation as queue_calls
 from penstock.client import schedule_operation as schedule_calls
 from penstock.client.exchange import exchange_for
 from penstock.rest.operations import OPERATIONS
@@ -78,12 +79,12 @@ CALLS = (
     schedule_calls.BackfillSchedule(id="{id}", since="2026-01-01T00:00:00Z", until="2026-01-02T00:00:00Z"),
     schedule_calls.PreviewSchedule(id="n", spec=ScheduleSpec(definition_id="d", every="PT1H")),
     calls.ReleaseJobs(worker_id="w", jobs=[]),
-    calls.PutQueue(name="{id}", policy=QueuePolicy(["t"])),
-    calls.GetQueue(name="{id}"),
-    calls.ListQueues(),
-    calls.PauseQueue(name="{id}", paused=True),
-    calls.PauseQueue(name="{id}", paused=False),
-    calls.DeleteQueue(name="{id}"),
+    queue_calls.PutQueue(name="{id}", policy=QueuePolicy(["t"])),
+    queue_calls.GetQueue(name="{id}"),
+    queue_calls.ListQueues(),
+    queue_calls.PauseQueue(name="{id}", paused=True),
+    queue_calls.PauseQueue(name="{id}", paused=False),
+    queue_calls.DeleteQueue(name="{id}"),
 )
 
 

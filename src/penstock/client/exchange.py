@@ -18,7 +18,6 @@ from penstock.client.operation import (
     CompleteJob,
     CompleteJobs,
     CompleteUserTask,
-    DeleteQueue,
     EditVariables,
     FailJob,
     FailJobs,
@@ -27,7 +26,6 @@ from penstock.client.operation import (
     GetHistory,
     GetInstance,
     GetJournal,
-    GetQueue,
     GetTree,
     HeartbeatJob,
     HeartbeatJobs,
@@ -35,16 +33,13 @@ from penstock.client.operation import (
     ListFailedJobs,
     ListInstances,
     ListMessages,
-    ListQueues,
     ListSignals,
     MigrateInstance,
     MoveToken,
     Operation,
     ParkJob,
-    PauseQueue,
     PollJobs,
     PublishMessage,
-    PutQueue,
     ReleaseJobs,
     RetryInstance,
     SendMessage,
@@ -56,6 +51,7 @@ from penstock.client.operation import (
     WaitLostJobs,
     Window,
 )
+from penstock.client.queue_operation import DeleteQueue, GetQueue, ListQueues, PauseQueue, PutQueue
 from penstock.client.schedule_exchange import SCHEDULE_EXCHANGES
 from penstock.wire.model import (
     AuditRecord,
@@ -397,25 +393,8 @@ def _release_jobs(operation: ReleaseJobs) -> Exchange:
     return Exchange("POST", "/v1/jobs/release", _read_outcomes, {"workerId": operation.worker_id, "jobs": jobs})
 
 
-def _put_queue(operation: PutQueue) -> Exchange:
-    return Exchange("PUT", f"/v1/queues/{quoted(operation.name)}", _read_queue, operation.policy)
-
-
-def _get_queue(operation: GetQueue) -> Exchange:
-    return Exchange("GET", f"/v1/queues/{quoted(operation.name)}", _read_queue)
-
-
-def _list_queues(operation: ListQueues) -> Exchange:
-    return Exchange("GET", "/v1/queues", _read_queues, query=_window(operation.window))
-
-
-def _pause_queue(operation: PauseQueue) -> Exchange:
-    verb = "pause" if operation.paused else "resume"
-    return Exchange("POST", f"/v1/queues/{quoted(operation.name)}/{verb}", _read_queue)
-
-
-def _delete_queue(operation: DeleteQueue) -> Exchange:
-    return Exchange("DELETE", f"/v1/queues/{quoted(operation.name)}", nothing)
+def _queue(method: str, name: str, verb: str = "", body: object = None) -> Exchange:
+    return Exchange(method, f"/v1/queues/{quoted(name)}{verb}", nothing if method == "DELETE" else _read_queue, body)
 
 
 _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
@@ -455,10 +434,10 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     CompleteJobs: _complete_jobs,
     FailJobs: _fail_jobs,
     ReleaseJobs: _release_jobs,
-    PutQueue: _put_queue,
-    GetQueue: _get_queue,
-    ListQueues: _list_queues,
-    PauseQueue: _pause_queue,
-    DeleteQueue: _delete_queue,
+    PutQueue: lambda put: _queue("PUT", put.name, body=put.policy),
+    GetQueue: lambda get: _queue("GET", get.name),
+    ListQueues: lambda each: Exchange("GET", "/v1/queues", _read_queues, query=_window(each.window)),
+    PauseQueue: lambda pause: _queue("POST", pause.name, "/pause" if pause.paused else "/resume"),
+    DeleteQueue: lambda gone: _queue("DELETE", gone.name),
     **SCHEDULE_EXCHANGES,
 }

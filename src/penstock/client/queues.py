@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from penstock.client.caller import Caller
-from penstock.client.operation import DeleteQueue, GetQueue, ListQueues, PauseQueue, PutQueue, Window
+from penstock.client.operation import Window
+from penstock.client.queue_operation import DeleteQueue, GetQueue, ListQueues, PauseQueue, PutQueue
 from penstock.wire.page import Page
 from penstock.wire.queue import Queue, QueuePolicy
 
