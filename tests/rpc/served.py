@@ -141,9 +141,8 @@ class Work:
 @contextlib.asynccontextmanager
 async def served(engine: Engine, limits: Limits | None = None) -> AsyncGenerator[Served, None]:
     """Serve for the block; nothing may be left of the calls afterwards."""
-    server = Server(
-        [WorkflowEngine(engine), Worker(engine), Schedules(engine), Flow(engine)], status_of=status_of, limits=limits or Limits()
-    )
+    services = (WorkflowEngine(engine), Worker(engine), Schedules(engine), Flow(engine))
+    server = Server(services, status_of=status_of, limits=limits or Limits())
     sock = socket.create_server(("127.0.0.1", 0))
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, [sock])

@@ -20,7 +20,7 @@ from penstock.rpc.methods import service_names
 from penstock.rpc.problems import status_of
 from penstock.rpc.reflection import Reflection
 from penstock.rpc.schedule_service import Schedules
-from penstock.rpc.server import Server
+from penstock.rpc.server import Server, Service
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import Worker
 from penstock.settings import Settings
@@ -40,7 +40,7 @@ class RpcServer:
         *,
         max_connections: int | None = None,
     ) -> None:
-        services = [WorkflowEngine(engine), Worker(engine), Schedules(engine), Flow(engine)]
+        services: list[Service] = [WorkflowEngine(engine), Worker(engine), Schedules(engine), Flow(engine)]
         ours = service_names({path: made for service in services for path, made in service.__mapping__().items()})
         self._health = Health(ours)
         reflection = Reflection(ours | service_names(self._health.__mapping__()))
