@@ -78,6 +78,20 @@ async def test_a_queue_tells_its_leases_polls_and_rate(make_driver: MakeDriver) 
     assert kinds(view)["no-worker"].detail == "1 job waits, the oldest for 5 min; the last poll was 5 min ago"
 
 
+async def test_what_an_engine_leaves_out_is_nothing(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    with psycopg.connect(driver.dsn) as connection:
+        connection.execute(
+            "INSERT INTO sample VALUES"
+            " (10, penstock_now() - interval '40 s', 0, '{}', '{}', '{\"old\": {\"polled\": 3.5}}'),"
+            " (10, penstock_now(), 0, '{}', '{\"new\": 2}', '{\"new\": {}}'), (10, penstock_now(), 1, '{}', '{}', NULL)"
+        )
+    new, old = await driver.engine.overview.job_types()
+    assert (new.job_type, new.workers, new.locked, new.done_per_second, new.last_poll_at) == ("new", 2, 0, 0, None)
+    assert (old.job_type, old.workers, old.locked, old.done_per_second) == ("old", 0, 0, 0)
+    assert old.last_poll_at is not None
+
+
 async def test_durations_are_of_those_that_completed(make_driver: MakeDriver) -> None:
     driver = make_driver()
     chores = Housekeeping(driver.engine)

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 import trio
 
+from penstock import __version__
 from penstock.errors import Conflict
 from penstock.runtime import membership
 from penstock.runtime.membership import Membership
@@ -49,6 +50,19 @@ async def test_numbers_are_unique_and_given_back(database_dsn: str) -> None:
         await database.close(1)
     with psycopg.connect(database_dsn) as connection:
         assert connection.execute("SELECT count(*) FROM engine").fetchone() == (0,)
+
+
+async def test_each_engine_tells_of_itself_when_it_renews(start_local: StartLocal) -> None:
+    one, other = await start_local(services=False), await start_local(services=False)
+    assert [engine.report for engine in (await one.engine.overview.engines()).items] == [None, None]
+    other.membership._renew_at = 0.0
+    await other.membership.look()
+    reports = {engine.number: engine.report for engine in (await one.engine.overview.engines()).items}
+    assert reports[one.membership.number] is None
+    told = reports[other.membership.number]
+    assert told is not None
+    assert (told.version, told.parked_polls, told.leased_jobs) == (__version__, 0, 0)
+    assert told.database_connections >= 1
 
 
 async def test_an_engine_of_another_living_dispatch_mode_is_refused(database_dsn: str, start_local: StartLocal) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import psycopg
 import pytest
 
-from penstock.engine.ids import EPOCH_MS, IdSource
+from penstock.engine.ids import EPOCH_MS, IdSource, show_instance
 from penstock.engine.repair import VariablesEdit
 from penstock.errors import NotFound
 from penstock.runtime.retention import Retention
@@ -146,6 +146,11 @@ async def test_an_open_instance_keeps_its_history_and_variables(start_local: Sta
     with pytest.raises(NotFound):
         await engine.status(ended)
     assert await engine.variables(instance) == {"a": 1, "b": 2}
+    held = engine.engine.polls.activity.held
+    assert held is not None
+    assert (held.instances, show_instance(held.oldest)) == (1, instance)
+    told = {one.kind: one for one in (await engine.engine.overview.read("15m")).attention}
+    assert told["retention"].text == "1 instance keeps old history"
     job = await engine.one("long")
     await engine.complete(job, {"c": 3})
     assert await engine.variables(instance) == {"a": 1, "b": 2, "c": 3}
@@ -154,6 +159,7 @@ async def test_an_open_instance_keeps_its_history_and_variables(start_local: Sta
     engine.clock.advance(11 * DAY_S)
     await retention.run_once()
     assert engine.rows("SELECT count(*) FROM instance") == engine.rows("SELECT count(*) FROM history") == [(0,)]
+    assert engine.engine.polls.activity.held is None
 
 
 async def test_a_failed_instance_goes_with_what_a_retry_needs(

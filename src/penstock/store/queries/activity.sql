@@ -61,7 +61,7 @@ WITH lately AS MATERIALIZED (
   SELECT at, engine, workers, queues FROM sample WHERE span_s = 10 AND at > penstock_now() - interval '60 s' ORDER BY at OFFSET 0),
 latest AS (
   SELECT DISTINCT ON (engine) workers, queues FROM lately WHERE at > penstock_now() - interval '30 s' ORDER BY engine, at DESC)
-SELECT f.name, sum(f.workers)::bigint, sum(f.locked)::bigint, sum(f.done)::bigint, max(f.polled_at) FROM (
+SELECT f.name, sum(f.workers)::bigint, coalesce(sum(f.locked), 0)::bigint, coalesce(sum(f.done), 0)::bigint, max(f.polled_at) FROM (
   SELECT w.key AS name, w.value::bigint AS workers, 0 AS locked, 0 AS done, NULL::timestamptz AS polled_at
   FROM latest, jsonb_each_text(latest.workers) w
   UNION ALL
