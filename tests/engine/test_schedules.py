@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -455,3 +456,24 @@ async def test_only_the_last_hundred_runs_are_kept(driver: Driver) -> None:
     await later(driver, 150 * 60)
     assert driver.rows("SELECT count(*) FROM schedule_run") == [(100,)]
     assert len(started(driver)) == 150
+
+
+COPY = """
+INSERT INTO schedule (name, spec, variables, definition_id, done_until, fire_at)
+SELECT s.name || '-' || k, s.spec, s.variables, s.definition_id, s.done_until, s.fire_at
+FROM schedule s, generate_series(2, %s) AS k RETURNING 1"""
+MANY = int(os.environ.get("SCHEDULES", "300"))
+"""`SCHEDULES=10000 pytest tests/engine/test_schedules.py -k many`; `penstock bench` has the time of 10,000."""
+
+
+async def test_many_that_are_due_at_once_start_one_each(make_driver: MakeDriver) -> None:
+    one, two = make_driver(), make_driver()
+    await begun(one)
+    one.rows(COPY, MANY)
+    one.clock.advance(HOUR_S)
+    async with trio.open_nursery() as nursery:
+        for driver in (one, two):
+            nursery.start_soon(settle, driver)
+    await settle(one)
+    assert one.rows("SELECT count(*), count(DISTINCT schedule) FROM scheduled") == [(MANY, MANY)]
+    assert one.rows("SELECT count(*) FROM instance") == [(MANY,)]
