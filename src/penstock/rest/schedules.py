@@ -10,6 +10,7 @@ from quart import Response, request
 from penstock.engine.engine import Engine
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import check_text
+from penstock.engine.schedule_spec import unknown_field
 from penstock.errors import BadRequest
 from penstock.rest.codec import Body, decoder, optional_decoder
 from penstock.rest.exchange import Reply
@@ -45,7 +46,6 @@ _read_spec = decoder(ScheduleSpec)
 _read_pause, _read_trigger = optional_decoder(PauseBody), optional_decoder(TriggerBody)
 _read_backfill = decoder(BackfillBody)
 _encode = msgspec.json.Encoder().encode
-_FIELDS: Final = frozenset(field.encode_name for field in msgspec.structs.fields(ScheduleSpec))
 
 
 class ScheduleRoutes:
@@ -104,8 +104,8 @@ class ScheduleRoutes:
 
 
 def _spec(body: bytes) -> ScheduleSpec:
-    """Raises BadRequest also for a field that there is not: a mistyped one would be a schedule without it."""
-    unknown = sorted(_read_names(body).keys() - _FIELDS)
-    if unknown:
-        raise BadRequest(f"{check_text(unknown[0], 'body', NAME_MAX_CHARS)}: is no field of a schedule")
+    """Raises BadRequest, also for a field that there is not."""
+    unknown = unknown_field(_read_names(body))
+    if unknown is not None:
+        raise BadRequest(f"{check_text(unknown, 'body', NAME_MAX_CHARS)}: is no field of a schedule")
     return _read_spec(body)

@@ -37,6 +37,7 @@ from penstock.runtime.metrics_page import MetricsPage
 from penstock.runtime.processes import Reporter
 from penstock.runtime.queues_file import apply_queues
 from penstock.runtime.retention import Retention
+from penstock.runtime.schedules_file import apply_schedules
 from penstock.runtime.stopping import Stopping
 from penstock.runtime.supervise import Supervisor, forever
 from penstock.settings import Settings
@@ -163,8 +164,7 @@ class Node:
         engine = Engine(database, self._settings, self._metrics, number, events)
         membership.attach(engine)
         await engine.queues.run_once()
-        if self._settings.queues_file:
-            await apply_queues(engine.queues, self._settings.queues_file)
+        await self._apply_files(engine)
         for batcher in engine.batchers():
             await supervisor.start(f"batch {batcher.name}", batcher.run)
         dispatch = await self._start_dispatch(supervisor, engine)
@@ -198,6 +198,13 @@ class Node:
         await database.close(POOL_GRACE_S)
         await self._stop_metrics(supervisor)
         log.info("stopped")
+
+    async def _apply_files(self, engine: Engine) -> None:
+        settings = self._settings
+        if settings.queues_file:
+            await apply_queues(engine.queues, settings.queues_file)
+        if settings.schedules_file:
+            await apply_schedules(engine.schedules, settings.schedules_file)
 
     def _listeners(self) -> Listeners | None:
         if "REST" not in self._sockets:

@@ -29,20 +29,25 @@ async def apply_queues(queues: Queues, file: str) -> int:
 
 
 async def _read(file: str) -> Mapping[str, QueuePolicy]:
+    policies: dict[str, QueuePolicy] = {}
+    for name, policy in (await read_named(file, "queues_file", "names of queues to policies")).items():
+        try:
+            policies[name] = msgspec.convert(policy, QueuePolicy)
+        except msgspec.ValidationError as error:
+            raise BadRequest(f"queues_file: {file}: {name}: {error}") from None
+    return policies
+
+
+async def read_named(file: str, setting: str, what: str) -> dict[str, object]:
+    """The objects of a YAML or JSON file by their names. Raises BadRequest, which names the setting."""
     try:
         async with await trio.open_file(file, "rb") as stream:
             content = await stream.read(FILE_MAX_BYTES + 1)
         if len(content) > FILE_MAX_BYTES:
-            raise BadRequest(f"queues_file: {file} has more than {FILE_MAX_BYTES} bytes")
+            raise BadRequest(f"{setting}: {file} has more than {FILE_MAX_BYTES} bytes")
         named: Any = yaml.safe_load(content)
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BadRequest(f"queues_file: {file} can't be read: {error}") from None
+        raise BadRequest(f"{setting}: {file} can't be read: {error}") from None
     if not isinstance(named, dict):
-        raise BadRequest(f"queues_file: {file} must map names of queues to policies")
-    policies: dict[str, QueuePolicy] = {}
-    for name, policy in cast("dict[object, object]", named).items():
-        try:
-            policies[str(name)] = msgspec.convert(policy, QueuePolicy)
-        except msgspec.ValidationError as error:
-            raise BadRequest(f"queues_file: {file}: {name}: {error}") from None
-    return policies
+        raise BadRequest(f"{setting}: {file} must map {what}")
+    return {str(name): said for name, said in cast("dict[object, object]", named).items()}
