@@ -13,6 +13,7 @@ from penstock.wire.model import Job, JobRef, Park
 from penstock.wire.queue import QueuePolicy, Rate
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
+from tests.shapes import call
 
 
 async def limit(driver: Driver, *types: str, name: str = "crm", **policy: Any) -> None:
@@ -310,3 +311,14 @@ async def test_a_queue_shows_how_it_stands(driver: Driver) -> None:
     assert queue.policy == QueuePolicy(["work"], concurrency=3, concurrency_per_key=2, weights={"a": 3})
     assert queue.keys is not None
     assert {key.flow_key: (key.running, key.waiting) for key in queue.keys}.keys() == {"a", "b"}
+
+
+async def test_what_an_instance_calls_has_its_key_and_priority(driver: Driver) -> None:
+    await driver.upload(linear(1, definition_id="child", job_type="work"))
+    await driver.upload(definition(call("call", "child"), end(), definition_id="linear"))
+    await start(driver, "a", priority=2)
+    assert driver.rows("SELECT priority, flow_key FROM instance") == [(2, "a"), (2, "a")]
+    job = await driver.one("work", wait=0)  # the type is not marked by the start: a look finds it
+    await driver.complete(job)
+    assert await driver.due() == 1
+    assert driver.rows("SELECT count(*) FROM token") == [(0,)]

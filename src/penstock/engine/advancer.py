@@ -319,7 +319,9 @@ class Advancer:
         created = NewInstance(id, one.loaded.key, one.variables, key, parent_id=one.parent, called_by=called_by)
         variables = one.variables if one.values is not None else None
         root = id if called_by is None else case.root
-        begun = Case(one.loaded, Instance(id, depth=one.depth), [], variables, Started(), case.now, {}, root)
+        before = case.instance
+        instance = Instance(id, depth=one.depth, priority=before.priority, flow_key=before.flow_key)
+        begun = Case(one.loaded, instance, [], variables, Started(), case.now, {}, root)
         return begun, one.values, created
 
     async def _advance(

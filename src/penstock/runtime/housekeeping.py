@@ -65,7 +65,8 @@ class Housekeeping:
         return len(depths)
 
     async def _purge_slots(self, connection: TrioConnection) -> None:
-        """A piece of the table each round."""
+        """A piece of the table each round; and jobs with keys of types that are not known for it come to be found."""
+        await self._engine.queues.note_keyed(connection, await queue_store.unmarked_types(connection))
         found = await queue_store.purge_slots(connection, self._slots_after, SLOTS_MAX_ROWS)
         self._slots_after = (0, "") if found is None else found[0]
 

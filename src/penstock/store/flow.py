@@ -51,11 +51,7 @@ class Look(NamedTuple):
 
 
 async def claim(
-    connection: TrioConnection,
-    slots: Sequence[Slot],
-    cursor: str,
-    keys_max: int,
-    hints: Sequence[str] | None = None,
+    connection: TrioConnection, slots: Sequence[Slot], cursor: str, keys_max: int
 ) -> tuple[Look, list[Claimed]]:
     """Lease jobs of one type to slots. One transaction of its own; `doubtful` has what it did if that is in doubt."""
     params = (
@@ -63,7 +59,6 @@ async def claim(
         len(slots),
         cursor,
         keys_max,
-        None if hints is None else arrays.texts(hints),
         arrays.texts(slot.worker for slot in slots),
         arrays.floats(slot.lease_s for slot in slots),
         INLINE_VARIABLES_MAX_BYTES,
@@ -77,7 +72,7 @@ async def admit(
     connection: TrioConnection, job_type: int, count: int, cursor: str, keys_max: int, deadline_s: float
 ) -> tuple[Look, int]:
     """Hand at most ``count`` jobs of a type to the relay; how many. One transaction of its own, safe to repeat."""
-    rows = cast(Any, await connection.fetch(SQL["admit"], (job_type, count, cursor, keys_max, None, deadline_s)))
+    rows = cast(Any, await connection.fetch(SQL["admit"], (job_type, count, cursor, keys_max, deadline_s)))
     *look, admitted = rows[0]
     return Look(*look), admitted
 

@@ -183,6 +183,11 @@ async def delete(connection: TrioConnection, name: str, *, actor: str | None, au
     return True
 
 
+async def unmarked_types(connection: TrioConnection) -> dict[str, int]:
+    """Job types with jobs that have flow keys, and that nobody has marked so (ids by name)."""
+    return {name: id for id, name in cast(Any, await connection.fetch(SQL["unmarked_types"]))}
+
+
 async def mark_keyed(connection: TrioConnection, job_types: Sequence[int]) -> None:
     """Jobs of these types come with flow keys from now on."""
     async with connection.transaction():

@@ -269,6 +269,8 @@ class Claims(Lane[ClaimItem]):
         turns = [row for row in found if row.flows or (row.waiting and row.keyed)]
         if any(row.keyed and not self._queues.is_keyed(names[row.job_type]) for row in found):
             await self._queues.refresh(connection)
+        # what an instance with a key has started, or came to in another version: its types were not known by its start
+        await self._queues.note_keyed(connection, {names[row.job_type]: row.job_type for row in found if row.flows})
         counts.update((names[row.job_type], limit) for row in turns if self.turns.is_open(names[row.job_type]))
         self._counts.note_probed(versions, counts)
         return counts

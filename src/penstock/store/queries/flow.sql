@@ -50,27 +50,11 @@ allowed AS MATERIALIZED (
 room AS MATERIALIZED (
   SELECT CASE WHEN (SELECT paused FROM policy) THEN 0 ELSE greatest(0, least($2::int, places, tokens)) END AS n FROM allowed),
 
--- steps: key_room
--- Of the flow key of `k`: how many of its jobs may begin, and in how many seconds one may that its rate keeps back.
-CROSS JOIN LATERAL (
-  SELECT CASE WHEN k.flow_key = '' THEN 2000000000 ELSE least(
-      (SELECT per_key FROM policy) - coalesce(s.running, 0), f.tokens, 2000000000) END AS free,
-    CASE WHEN k.flow_key <> '' AND f.tokens < 1 THEN f.ahead_s - (SELECT (key_burst - 1) * key_pace / 1e6 FROM policy) END AS wait_s
-  FROM (SELECT) one
-  LEFT JOIN LATERAL (
-    SELECT o.running, o.tat FROM slot o WHERE k.flow_key <> '' AND (SELECT coalesce(per_key, key_burst) FROM policy) IS NOT NULL
-      AND o.queue = (SELECT queue FROM policy) AND o.flow_key = k.flow_key OFFSET 0) s ON true
-  CROSS JOIN LATERAL (
-    SELECT floor((SELECT key_burst FROM policy) - a.ahead_s * 1e6 / (SELECT key_pace FROM policy) + 1e-6)::int AS tokens, a.ahead_s
-    FROM (SELECT coalesce(greatest(0, extract(epoch FROM s.tat - (SELECT now FROM clock))::float8), 0) AS ahead_s OFFSET 0) a) f
-  OFFSET 0) f
-
 -- steps: walk
 -- The keys that wait, from the one after the cursor $3 on and round again, priority by priority, until enough of them have
 -- room or $4 were looked at: a loose scan of the index, which passes over a key in one step whatever waits behind it.
--- Or the keys $5, which somebody thinks have room.
 walk(priority, flow_key, wrapped, stop, free, wait_s, visited, found) AS (
-  SELECT -1::smallint, '' COLLATE "C", true, NULL::text COLLATE "C", 0, NULL::float8, 0, 0 FROM room WHERE n > 0 AND $5::text[] IS NULL
+  SELECT -1::smallint, '' COLLATE "C", true, NULL::text COLLATE "C", 0, NULL::float8, 0, 0 FROM room WHERE n > 0
   UNION ALL
   SELECT k.priority, k.flow_key, k.wrapped, k.stop, f.free, f.wait_s, w.visited + 1, w.found + (f.free > 0)::int
   FROM walk w CROSS JOIN LATERAL (
@@ -93,20 +77,22 @@ walk(priority, flow_key, wrapped, stop, free, wait_s, visited, found) AS (
         WHERE r.job_type = $1::int AND r.priority = next.priority AND r.flow_key <= $3::text COLLATE "C" ORDER BY r.flow_key LIMIT 1)
        LIMIT 1) first)
     LIMIT 1) k(priority, flow_key, wrapped, stop)
--- steps of: key_room
-  WHERE w.visited < $4::int AND w.found < (SELECT n FROM room)),
-hinted AS MATERIALIZED (
-  SELECT k.priority, k.flow_key, f.free, f.wait_s, k.place::int AS visited FROM (
-    SELECT p.priority, h.flow_key COLLATE "C" AS flow_key, h.place FROM unnest($5::text[]) WITH ORDINALITY AS h(flow_key, place)
-    CROSS JOIN generate_series(0, 9) AS p(priority)
+  -- of each key: how many of its jobs may begin, and in how many seconds one may that its rate keeps back
+  CROSS JOIN LATERAL (
+    SELECT CASE WHEN k.flow_key = '' THEN 2000000000 ELSE least(
+        (SELECT per_key FROM policy) - coalesce(s.running, 0), f.tokens, 2000000000) END AS free,
+      CASE WHEN k.flow_key <> '' AND f.tokens < 1 THEN f.ahead_s - (SELECT (key_burst - 1) * key_pace / 1e6 FROM policy) END AS wait_s
+    FROM (SELECT) one
+    LEFT JOIN LATERAL (
+      SELECT o.running, o.tat FROM slot o WHERE k.flow_key <> '' AND (SELECT coalesce(per_key, key_burst) FROM policy) IS NOT NULL
+        AND o.queue = (SELECT queue FROM policy) AND o.flow_key = k.flow_key OFFSET 0) s ON true
     CROSS JOIN LATERAL (
-      SELECT FROM ready_flow r WHERE r.job_type = $1::int AND r.priority = p.priority AND r.flow_key = h.flow_key COLLATE "C" LIMIT 1) r
-    WHERE (SELECT n FROM room) > 0) k
--- steps of: key_room
-  ),
+      SELECT floor((SELECT key_burst FROM policy) - a.ahead_s * 1e6 / (SELECT key_pace FROM policy) + 1e-6)::int AS tokens, a.ahead_s
+      FROM (SELECT coalesce(greatest(0, extract(epoch FROM s.tat - (SELECT now FROM clock))::float8), 0) AS ahead_s OFFSET 0) a) f
+    OFFSET 0) f
+  WHERE w.visited < $4::int AND w.found < (SELECT n FROM room)),
 seen AS MATERIALIZED (
-  SELECT priority, flow_key, free, wait_s, visited FROM walk WHERE visited > 0
-  UNION ALL SELECT priority, flow_key, free, wait_s, visited FROM hinted),
+  SELECT priority, flow_key, free, wait_s, visited FROM walk WHERE visited > 0),
 open_keys AS MATERIALIZED (
   SELECT k.*, least(k.free, (SELECT n FROM room),
     (((SELECT n FROM room) + k.keys - 1) / k.keys) * coalesce(((SELECT weights FROM policy) ->> k.flow_key)::int, 1)) AS quota
@@ -177,17 +163,16 @@ about AS MATERIALIZED (
   FROM allowed a),
 
 -- name: claim_flow
--- Leases waiting jobs of the type $1 to $2 slots ($6 worker $7 lease seconds), keys in turn: as many as its queue has
--- places and rate for, whole and by key. $3 cursor $4 keys to look at $5 keys that may have room (null: walk) $8 as $4 of
--- `claim`. One row at least, with the cursor, how many keys were looked at and how many of them had no room, and in how many seconds a rate lets
+-- Leases waiting jobs of the type $1 to $2 slots ($5 worker $6 lease seconds), keys in turn: as many as its queue has
+-- places and rate for, whole and by key. $3 cursor $4 keys to look at $7 as $4 of `claim`. One row at least, with the cursor, how many keys were looked at and how many of them had no room, and in how many seconds a rate lets
 -- something begin; then the jobs, as `claim` has them.
 WITH RECURSIVE
 -- steps of: policy
 -- steps of: room
 -- steps of: walk
 taken AS (
-  UPDATE token t SET state = 1 /* LOCKED */, claimed_by = ($6::text[])[n.ordinal], attempt = t.attempt + 1, claimed_at = c.now,
-    lease_until = c.now + least(($7::float8[])[n.ordinal], t.timeout_s) * interval '1 s',
+  UPDATE token t SET state = 1 /* LOCKED */, claimed_by = ($5::text[])[n.ordinal], attempt = t.attempt + 1, claimed_at = c.now,
+    lease_until = c.now + least(($6::float8[])[n.ordinal], t.timeout_s) * interval '1 s',
     held = CASE WHEN p.total IS NOT NULL OR p.per_key IS NOT NULL AND n.key <> '' THEN
       p.queue * 4 + (p.total IS NOT NULL)::int + 2 * (p.per_key IS NOT NULL AND n.key <> '')::int END
   FROM granted n CROSS JOIN policy p CROSS JOIN clock c
@@ -197,7 +182,7 @@ taken AS (
 jobs AS (
   SELECT t.job_type, t.ordinal, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.entered_at, t.claimed_at,
     t.lease_until, t.priority, t.place, coalesce(t.entry, t.seq), i.definition, i.business_key,
-    CASE WHEN t.item IS NULL AND pg_column_size(i.vars) + coalesce(pg_column_size(i.overlay), 0) <= $8::int
+    CASE WHEN t.item IS NULL AND pg_column_size(i.vars) + coalesce(pg_column_size(i.overlay), 0) <= $7::int
         AND pg_column_compression(i.vars) IS NULL AND pg_column_compression(i.overlay) IS NULL THEN
       (i.vars || coalesce(i.overlay, '{}') || coalesce((
         SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
@@ -207,7 +192,7 @@ jobs AS (
 SELECT a.*, b.* FROM about a LEFT JOIN jobs b ON true
 
 -- name: admit
--- Kafka mode: as `claim_flow`, but into the outbox, for $2 jobs: DISPATCHED until $6 seconds from now. One row as the first of
+-- Kafka mode: as `claim_flow`, but into the outbox, for $2 jobs: DISPATCHED until $5 seconds from now. One row as the first of
 -- `claim_flow`, with how many began.
 WITH RECURSIVE
 -- steps of: policy
@@ -215,7 +200,7 @@ WITH RECURSIVE
 -- steps of: walk
 taken AS (
   UPDATE token t SET state = 5 /* DISPATCHED */, claimed_by = NULL, attempt = t.attempt + 1, claimed_at = c.now,
-    lease_until = c.now + $6::float8 * interval '1 s',
+    lease_until = c.now + $5::float8 * interval '1 s',
     held = CASE WHEN p.total IS NOT NULL OR p.per_key IS NOT NULL AND n.key <> '' THEN
       p.queue * 4 + (p.total IS NOT NULL)::int + 2 * (p.per_key IS NOT NULL AND n.key <> '')::int END
   FROM granted n CROSS JOIN policy p CROSS JOIN clock c

@@ -49,6 +49,10 @@ WITH made AS (
 counted AS (INSERT INTO slot (queue, flow_key) SELECT id, '' FROM made)
 SELECT id FROM made UNION ALL SELECT id FROM queue WHERE name = $1::text
 
+-- name: unmarked_types
+-- Job types with jobs in `ready_flow` that are not keyed.
+SELECT j.id, j.name FROM job_type j WHERE NOT j.keyed AND EXISTS (SELECT FROM ready_flow r WHERE r.job_type = j.id)
+
 -- name: mark_keyed
 -- Jobs of the types $1 come with flow keys.
 UPDATE job_type SET keyed = true WHERE id = ANY($1::int[]) AND NOT keyed
