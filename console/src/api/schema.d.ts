@@ -963,7 +963,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Retry, cancel or signal many instances (addition)
+         * Retry, cancel, signal, skip, move or migrate many instances (addition)
          * @description In the background; each failure is retried once, each signal acts once. `dryRun`: 200, what it would meet.
          */
         post: operations["bulk"];
@@ -1667,6 +1667,17 @@ export interface components {
             exact: boolean;
             byCause?: components["schemas"]["BulkCause"][];
             byStep?: components["schemas"]["BulkStep"][];
+            refusals?: components["schemas"]["BulkRefusals"];
+        };
+        /**
+         * BulkRefusals
+         * @description Of the newest 1,000 that a migration would meet: how many were looked at, how many can't, and the first 100 of
+         *         these with every reason.
+         */
+        BulkRefusals: {
+            checked: number;
+            refused: number;
+            instances: components["schemas"]["MigrationCheck"][];
         };
         /**
          * BulkRequest
@@ -1675,14 +1686,20 @@ export interface components {
          */
         BulkRequest: {
             action: string;
-            filter?: components["schemas"]["BulkFilter"];
-            except?: components["schemas"]["BulkFilter"];
-            ids?: string[];
-            perSecond?: number;
             stepId?: string;
             variables?: {
                 [key: string]: unknown;
             };
+            fromStepId?: string;
+            toStepId?: string;
+            version?: number;
+            steps?: {
+                [key: string]: string;
+            };
+            filter?: components["schemas"]["BulkFilter"];
+            except?: components["schemas"]["BulkFilter"];
+            ids?: string[];
+            perSecond?: number;
             note?: string;
             dryRun?: boolean;
         };
@@ -1724,6 +1741,7 @@ export interface components {
             perSecond?: number;
             note?: string;
             actor?: string;
+            details?: components["schemas"]["Details"];
         };
         /**
          * BulkViewPage
@@ -1871,6 +1889,18 @@ export interface components {
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
             next?: string;
+        };
+        /**
+         * Details
+         * @description What an action needs beside step and variables; stored.
+         */
+        Details: {
+            fromStepId?: string;
+            toStepId?: string;
+            version?: number;
+            steps?: {
+                [key: string]: string;
+            };
         };
         /**
          * DraftCheck

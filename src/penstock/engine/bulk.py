@@ -19,24 +19,23 @@ import trio
 
 from penstock.access.identity import Identity, actor, set_identity
 from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
+from penstock.core.migration import CantMigrate
 from penstock.engine import ids
+from penstock.engine.bulk_acts import MENDING_VERSION, Act, Acts, Details
 from penstock.engine.causes import cause_of
 from penstock.engine.instance_filter import InstanceFilter, check_filter
-from penstock.engine.instances import Instances
 from penstock.engine.paging import CAUSE_MAX_CHARS, NAME_MAX_CHARS, show_cursor
-from penstock.engine.payload import PayloadLimits, check_text, check_variables
-from penstock.engine.tasks import Tasks
+from penstock.engine.payload import PayloadLimits, check_text
 from penstock.engine.views import InstanceSummary
 from penstock.errors import BadRequest, Conflict, NotFound, Overloaded, PenstockError, TooManyRequests, Unavailable
 from penstock.store import bulk as store
 from penstock.store import engines as engine_store
 from penstock.store.database import Database
 from penstock.store.vault import KeyMissing
-from penstock.wire.model import Signal
+from penstock.wire.model import MigrationCheck
 from penstock.wire.noun import Answer
 from penstock.wire.page import Page
 
-ACTIONS: Final = ("retry", "cancel", "signal")
 IDS_MAX: Final = 1_000
 COUNT_MAX: Final = 10_000
 """Matching instances are counted to here."""
@@ -71,17 +70,14 @@ class BulkFilter(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     started_before: datetime | None = None
 
 
-class BulkRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class BulkRequest(Act, frozen=True, rename="camel", kw_only=True):
     """What is to be done, to the instances of ``filter`` or to those named, but for those that fit ``besides``.
     ``per_second``: at most so many."""
 
-    action: str
     filter: BulkFilter | None = None
     besides: BulkFilter | None = msgspec.field(default=None, name="except")
     ids: list[str] | None = None
     per_second: float | None = None
-    step_id: str | None = None
-    variables: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     note: str | None = None
     dry_run: bool = False
 
@@ -101,6 +97,15 @@ class BulkStep(Answer, frozen=True, kw_only=True):
     count: int
 
 
+class BulkRefusals(Answer, frozen=True, kw_only=True):
+    """Of the newest 1,000 that a migration would meet: how many were looked at, how many can't, and the first 100 of
+    these with every reason."""
+
+    checked: int
+    refused: int
+    instances: list[MigrationCheck]
+
+
 class BulkPreview(Answer, frozen=True, kw_only=True):
     """What an operation would meet: causes and steps of the newest 1,000."""
 
@@ -108,6 +113,7 @@ class BulkPreview(Answer, frozen=True, kw_only=True):
     exact: bool
     by_cause: list[BulkCause] = msgspec.field(default_factory=list[BulkCause])
     by_step: list[BulkStep] = msgspec.field(default_factory=list[BulkStep])
+    refusals: BulkRefusals | None = None
 
 
 class BulkStarted(Answer, frozen=True, kw_only=True):
@@ -135,6 +141,7 @@ class BulkView(Answer, frozen=True, kw_only=True):
     per_second: float | None = None
     note: str | None = None
     actor: str | None = None
+    details: Details | None = None
 
 
 class _Wanted(BulkFilter, frozen=True, rename="camel", omit_defaults=True):
@@ -155,14 +162,13 @@ class Bulk:
     def __init__(
         self,
         database: Database,
-        instances: Instances,
-        tasks: Tasks,
+        acts: Acts,
         limits: PayloadLimits,
         engine_number: int,
     ) -> None:
         self._database = database
-        self._instances = instances
-        self._tasks = tasks
+        self._acts = acts
+        self._instances = acts.instances
         self._limits = limits
         self._engine = engine_number
         self._made = trio.Event()
@@ -171,11 +177,21 @@ class Bulk:
 
     async def preview(self, request: BulkRequest) -> BulkPreview:
         """What the operation would meet now; nothing is done. Raises BadRequest."""
-        return await self._look(_wanted(request, self._limits), SUMMARIES_MAX)
+        wanted = _wanted(request, self._limits)
+        found = await self._look(wanted, SUMMARIES_MAX)
+        if request.action != "migrate":
+            return found
+        return msgspec.structs.replace(found, refusals=await self._refusals(request, wanted))
 
     async def create(self, request: BulkRequest) -> BulkStarted:
         """Begin; returns as soon as it is stored. Raises BadRequest, and Conflict when nothing matches."""
         wanted = _wanted(request, self._limits)
+        details = request.details
+        if request.action == "migrate":  # all of them to that of now, whatever is uploaded meanwhile
+            version = await self._acts.migrations.find_version(
+                wanted.definition_id, request.version or 0, request.steps or {}
+            )
+            details = msgspec.structs.replace(details, version=version)
         found = await self._look(wanted, 0)
         if found.count == 0:
             raise Conflict("no instance matches")
@@ -189,9 +205,12 @@ class Bulk:
             request.per_second,
             found.count,
             found.exact,
+            None if details == Details() else msgspec.json.encode(details),
         )
         async with self._database.connection() as connection:
-            if _is_new_to_older_engines(wanted):
+            if new.details is not None or request.action not in ("retry", "cancel", "signal"):
+                await engine_store.require_version(connection, MENDING_VERSION)
+            elif _is_new_to_older_engines(wanted):
                 await engine_store.require_version(connection, FILTERS_SINCE_VERSION)
             number = await store.create(connection, new)
         self._made.set()
@@ -249,6 +268,22 @@ class Bulk:
             by_cause=[BulkCause(cause=name, text=texts[name], count=n) for name, n in causes.most_common(20)],
             by_step=[BulkStep(step_id=name, count=n) for name, n in steps.most_common(20)],
         )
+
+    async def _refusals(self, request: BulkRequest, wanted: _Wanted) -> BulkRefusals:
+        """What a migration would refuse, of the newest."""
+        below, more, checked = store.BEYOND_ALL, True, 0
+        refused: builtins.list[MigrationCheck] = []
+        with trio.move_on_after(LOOK_S):
+            while more and checked < SUMMARIES_MAX:
+                page, below, more = await self._page(wanted, below, PAGE_MAX)
+                if wanted.is_seen_one_by_one:
+                    page = [
+                        ids.read_instance(one.id) for one in _matching(wanted, await self._instances.summaries(page))
+                    ]
+                checks = await self._acts.migrations.check_page(page, request.version or 0, request.steps or {})
+                refused += [check for check in checks if not check.possible]
+                checked += len(page)
+        return BulkRefusals(checked=checked, refused=len(refused), instances=refused[:PAGE_MAX])
 
     async def _page(self, wanted: _Wanted, below: int, limit: int) -> tuple[Sequence[int], int, bool]:
         """(instances below that one, newest first; where to go on; whether there may be more)."""
@@ -312,8 +347,11 @@ class Bulk:
             if work.actor is not None:
                 set_identity(Identity(work.actor, frozenset()))
             try:
-                await self._act_on(work, instance)
+                await self._acts.do(work, instance)
                 counts["done"] += 1
+            except CantMigrate as error:
+                counts["failed"] += 1
+                errors.append(f"{ids.show_instance(instance)}: {error.reason}")
             except (Conflict, NotFound):
                 counts["skipped"] += 1
             except PenstockError as error:
@@ -330,40 +368,14 @@ class Bulk:
             raise away[0]
         return (counts["done"], counts["skipped"], counts["failed"]), errors
 
-    async def _act_on(self, work: store.BulkWork, instance: int) -> None:
-        match work.action:
-            case "retry":
-                await self._instances.retry_one_of_many(instance, work.note, work.created_at)
-            case "cancel":
-                await self._instances.cancel_one_of_many(instance, work.note)
-            case _:
-                assert work.step is not None
-                await self._tasks.signal(
-                    Signal(
-                        instance_id=ids.show_instance(instance),
-                        step_id=work.step,
-                        variables=work.output,
-                        signal_id=f"bulk-{work.id}",
-                    )
-                )
-
 
 def _wanted(request: BulkRequest, limits: PayloadLimits) -> _Wanted:
     """What is asked for, checked. Raises BadRequest."""
-    if request.action not in ACTIONS:
-        raise BadRequest(f"action: must be one of {', '.join(ACTIONS)}")
+    request.check(limits)
     if request.per_second is not None and not 0 < request.per_second <= PER_SECOND_MAX:
         raise BadRequest(f"perSecond: more than 0, at most {PER_SECOND_MAX:,.0f}")
     if request.note is not None:
         check_text(request.note, "note", NOTE_MAX_CHARS)
-    if (request.step_id is not None) != (request.action == "signal"):
-        raise BadRequest("stepId: the step that is signalled; of signals only")
-    if request.step_id is not None:
-        check_text(request.step_id, "stepId", NAME_MAX_CHARS)
-    if bytes(request.variables):
-        if request.action != "signal":
-            raise BadRequest("variables: of signals only")
-        check_variables(bytes(request.variables), limits)
     match request.filter, request.ids:
         case None, builtins.list() as named:
             wanted = _named(named)
@@ -372,6 +384,8 @@ def _wanted(request: BulkRequest, limits: PayloadLimits) -> _Wanted:
             wanted = _Wanted(**msgspec.structs.asdict(given))
         case _:
             raise BadRequest("filter: give either a filter or ids")
+    if request.action == "migrate" and wanted.definition_id is None and not request.version:
+        raise BadRequest("filter.definitionId: is needed to migrate, or a version")
     if request.besides is None:
         return wanted
     _check_filter(request.besides, "except")
@@ -472,4 +486,5 @@ def _view(row: store.BulkRow) -> BulkView:
         per_second=row.per_second,
         note=row.note,
         actor=row.actor,
+        details=None if row.details is None else msgspec.json.decode(row.details, type=Details),
     )

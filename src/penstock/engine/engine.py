@@ -18,6 +18,7 @@ from penstock.core.state import OVERTAKEN_TIMER, RUN_ENDED_TIMER, WAKE_TIMER
 from penstock.engine.answers import AnswerMemory
 from penstock.engine.aside import Aside
 from penstock.engine.bulk import Bulk
+from penstock.engine.bulk_acts import Acts
 from penstock.engine.code import Code
 from penstock.engine.definition_use import DefinitionUse
 from penstock.engine.definitions import Definitions
@@ -127,7 +128,8 @@ class Engine:
         self.watch = Watch(database, self.overview)
         self.firings = Firings(database, settings, metrics, self.definitions, self.ids, self.transactions)
         self.schedules = Schedules(database, self.limits, self.firings, self.instances, self.aside)
-        self.bulk = Bulk(database, self.instances, self.tasks, self.limits, engine_number)
+        acts = Acts(self.instances, self.tasks, self.repair, self.migrations)
+        self.bulk = Bulk(database, acts, self.limits, engine_number)
         _watch(self.batchers(), metrics)
         self._folding: set[int] = set()
         self._stopping, self._looking = False, trio.Lock()

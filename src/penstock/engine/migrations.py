@@ -101,6 +101,34 @@ class Migrations:
         )
         await self._full_path.submit(command)
 
+    async def migrate_to(self, instance: int, version: int, renamed: Mapping[str, str], note: str | None) -> None:
+        """As `migrate`, without looking at it afterwards."""
+        async with self._database.connection() as connection:
+            target = await self._target(connection, instance, version)
+        await self.migrate_one(instance, target, renamed, note)
+
+    async def find_version(self, definition_id: str | None, version: int, renamed: Mapping[str, str]) -> int:
+        """Which version one means, of a definition 0 the latest. Raises NotFound, BadRequest."""
+        if definition_id is None:
+            return version
+        target = await self._definitions.get(definition_id, version)
+        check_steps(target, renamed)
+        return target.version
+
+    async def check_page(
+        self, instances: Sequence[int], version: int, renamed: Mapping[str, str]
+    ) -> list[MigrationCheck]:
+        """As `check`, of instances of any definitions; those that have no such version are left out."""
+        checks: list[MigrationCheck] = []
+        async with self._database.connection() as connection:
+            for instance in instances:
+                try:
+                    target = await self._target(connection, instance, version)
+                except NotFound:  # gone meanwhile, or of a definition without such a version
+                    continue
+                checks += await self.check_many(connection, [instance], target, renamed)
+        return checks
+
     async def check_many(
         self, connection: TrioConnection, instances: Sequence[int], target: LoadedDefinition, renamed: Mapping[str, str]
     ) -> list[MigrationCheck]:

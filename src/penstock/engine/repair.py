@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -213,6 +214,19 @@ class Repair:
             retries=True,
         )
         return await self._mend(id, command)
+
+    async def skip_one_of_many(
+        self, instance: int, step_id: str, output: bytes | None, note: str | None, until: datetime
+    ) -> None:
+        """As `skip`, if the step was entered, or the instance failed, by then. Raises Conflict otherwise."""
+        await self._full_path.submit(SkipCommand(instance, step_id, output, note=note, entered_until=until))
+
+    async def move_one_of_many(
+        self, instance: int, step_id: str | None, target: str, note: str | None, until: datetime, *, retries: bool
+    ) -> None:
+        """As `move`, or `retry_from`, likewise."""
+        command = MoveCommand(instance, step_id, target, note=note, entered_until=until, retries=retries)
+        await self._full_path.submit(command)
 
     async def _mend(self, id: str, command: Command) -> Instance:
         await self._full_path.submit(command)

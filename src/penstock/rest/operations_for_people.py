@@ -155,7 +155,7 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
     ),
     Operation(
         "POST", "/v1/instances/bulk", BulkRoutes.create, Permission.OPERATE,
-        "bulk", "instances", "Retry, cancel or signal many instances (addition)",
+        "bulk", "instances", "Retry, cancel, signal, skip, move or migrate many instances (addition)",
         "In the background; each failure is retried once, each signal acts once. `dryRun`: 200, what it would meet.",
         body=struct(BulkRequest), status=202, answer=struct(BulkStarted), also=((200, struct(BulkPreview)),),
         errors=(400, 409),

@@ -28,6 +28,7 @@ class NewBulk(NamedTuple):
     per_second: float | None
     total: int
     total_exact: bool
+    details: bytes | None = None
 
 
 class BulkWork(NamedTuple):
@@ -43,6 +44,7 @@ class BulkWork(NamedTuple):
     per_second: float | None
     created_at: datetime
     below: int
+    details: str | None = None
 
 
 class BulkRow(NamedTuple):
@@ -64,6 +66,7 @@ class BulkRow(NamedTuple):
     stage: str
     created_at: datetime
     ended_at: datetime | None
+    details: str | None = None
 
 
 async def create(connection: TrioConnection, new: NewBulk) -> int:
@@ -72,7 +75,14 @@ async def create(connection: TrioConnection, new: NewBulk) -> int:
     text: str | Sealing | None = None if output is None else output.decode()
     if output is not None and vault is not None:
         text = Sealing(len(output), lambda: vault.seal_value(output, PAYLOAD).decode())
-    params = (new.action, new.filter.decode(), new.step, text, *new[4:])
+    params = (
+        new.action,
+        new.filter.decode(),
+        new.step,
+        text,
+        *new[4:9],
+        None if new.details is None else new.details.decode(),
+    )
     return cast(int, (await connection.fetch(SQL["create_bulk"], params))[0][0])
 
 

@@ -1,10 +1,10 @@
 -- Bulk operations: what is done to many instances, one engine at a time, page by page, newest first.
 
 -- name: create_bulk
--- $1 action $2 filter $3 step $4 output $5 note $6 actor $7 instances per second $8 matching then $9 whether that is exact. What
+-- $1 action $2 filter $3 step $4 output $5 note $6 actor $7 instances per second $8 matching then $9 whether that is exact $10 details. What
 -- is started later is left out.
-INSERT INTO bulk_operation (action, filter, step, output, note, actor, per_second, total, total_exact, created_at, below)
-SELECT $1::text, $2::jsonb, $3::text, $4::text, $5::text, $6::text, $7::float8, $8::int, $9::boolean, penstock_now(),
+INSERT INTO bulk_operation (action, filter, step, output, note, actor, per_second, total, total_exact, details, created_at, below)
+SELECT $1::text, $2::jsonb, $3::text, $4::text, $5::text, $6::text, $7::float8, $8::int, $9::boolean, $10::jsonb, penstock_now(),
   coalesce((SELECT id FROM instance ORDER BY id DESC LIMIT 1), 0) + 1
 RETURNING id
 
@@ -15,7 +15,7 @@ WHERE b.id = (
   SELECT o.id FROM bulk_operation o
   WHERE o.stage = 'RUNNING' AND (o.leased_until IS NULL OR o.leased_until <= penstock_now() OR o.engine = $1::int)
   ORDER BY o.id LIMIT 1 FOR UPDATE SKIP LOCKED)
-RETURNING id, action, filter::text, step, output, note, actor, per_second, created_at, below
+RETURNING id, action, filter::text, step, output, note, actor, per_second, created_at, below, details::text
 
 -- name: advance_bulk
 -- After a page of the operation $1, if the engine $2 has it still: $3 the ids below are to come $4 done $5 skipped $6 failed
@@ -34,7 +34,7 @@ UPDATE bulk_operation SET stage = 'STOPPED', ended_at = penstock_now(), leased_u
 -- name: list_bulk
 -- Newest first: ids below $1, at most $2; or the one with the id $3.
 SELECT id, action, filter::text, step, note, actor, per_second, total, total_exact, done, skipped, failed, errors::text, stage,
-  created_at, ended_at
+  created_at, ended_at, details::text
 FROM bulk_operation WHERE id < $1::bigint AND ($3::bigint IS NULL OR id = $3) ORDER BY id DESC LIMIT $2::int
 
 -- name: purge_bulk
