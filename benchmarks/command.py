@@ -1,4 +1,4 @@
-"""The command line: `python -m benchmarks [run | list | compare | pair | show]`.
+"""The command line: `python -m benchmarks [run | list | compare | pair | show | size]`.
 
 Relies on typer, as `penstock` does, whose `bench` command passes its words on to `main`. Exit code 0 when everything
 was measured (whatever the figures say), 1 when a scenario failed, 2 for wrong options; `run --check` and `compare`
@@ -12,12 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, NoReturn
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks import compare as comparison
-from benchmarks import pair, report, result
+from benchmarks import pair, report, result, size
 from benchmarks.bench import Options, ScenarioFailed
 from benchmarks.deployment import DeploymentFailed, existing, variable_of
 from benchmarks.figures import describe
@@ -46,7 +47,7 @@ def main(words: list[str], program: str = "python -m benchmarks") -> None:
 
     Ends the process.
     """
-    commands = {"run", "list", "compare", "pair", "show"}
+    commands = {"run", "list", "compare", "pair", "show", "size"}
     if not words or (words[0] not in commands and words[0] not in ("-h", "--help")):
         words = ["run", *words]
     app(words, prog_name=program, obj=[*program.split(), *words])
@@ -165,6 +166,33 @@ def compare_command(old: Path, new: Path) -> None:
     except result.UnreadableResult as error:
         _refuse(Console(stderr=True), str(error))
     raise typer.Exit(0 if comparison.print_comparison(console, before, after) else 1)
+
+
+@app.command("size")
+def size_command(
+    measured: Annotated[Path, typer.Argument(help="A result (JSON) of this kind of machine.")],
+    instances_per_second: Annotated[float, typer.Option(min=0.0001, help="Started, on average of a day.")],
+    jobs: Annotated[float, typer.Option(min=0, help="Of each instance.")] = 3,
+    variables_bytes: Annotated[int, typer.Option(min=0, help="With which an instance begins.")] = 1_000,
+    output_bytes: Annotated[int, typer.Option(min=0, help="What a job writes.")] = 200,
+    peak: Annotated[float, typer.Option(min=1, help="The peak against the average.")] = 3,
+    kept_days: Annotated[float, typer.Option(min=0, help="`retention_days`, and the time that instances run.")] = 30,
+    scenario: Annotated[
+        str, typer.Option(help="How workers come: single-3 (a call per job), batch-3, stream, grpc-single.")
+    ] = "single-3",
+    as_json: Annotated[bool, typer.Option("--json", help="JSON for programs.")] = False,
+) -> None:
+    """How many cores, processes and connections, how much WAL and disk a load needs, from what was measured."""
+    load = size.Load(instances_per_second, jobs, variables_bytes, output_bytes, peak, kept_days)
+    try:
+        found = size.sizing(result.read(measured), scenario, load)
+    except result.UnreadableResult as error:
+        _refuse(Console(stderr=True), str(error))
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        return
+    for name, text in size.lines(found):
+        typer.echo(f"{name:28}{text}")
 
 
 @app.command("pair")
