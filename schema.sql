@@ -628,7 +628,8 @@ CREATE INDEX search_attribute_text ON search_attribute (name, text, instance_id)
 CREATE INDEX search_attribute_number ON search_attribute (name, number, instance_id) WHERE number IS NOT NULL;
 
 -- For people, with names in place of numbers (docs/support.md). Programs of ours don't read them, but for the archive, whose
--- lines are their rows: a view would hold what a plan can do with its tables. now() and not penstock_now(), which is volatile: nothing could be pushed down into the views.
+-- lines are their rows: a view would hold what a plan can do with its tables. now() and not penstock_now(), which is
+-- volatile: nothing could be pushed down into the views.
 -- A row is found fast by `number`, of instances also by business key, definition or parent; by anything else it is a walk.
 
 CREATE FUNCTION penstock_number(id text) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE  -- of an instance's id, as REST shows it
@@ -648,11 +649,11 @@ CREATE FUNCTION penstock_kind(kind int) RETURNS text LANGUAGE sql IMMUTABLE PARA
 
 -- Behind the steps of the definition come the hidden ones: a handler for each that has one, then what undoes an instance.
 CREATE FUNCTION penstock_step_id(content text, step int) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
-  AS $$ SELECT coalesce(content::json -> 'steps' -> step ->> 'id', (
+  AS $$ SELECT nullif(coalesce(content::json -> 'steps' -> step ->> 'id', (
     SELECT e.s ->> 'id' FROM json_array_elements(content::json -> 'steps') WITH ORDINALITY AS e(s, n)
     WHERE e.s -> 'compensation' IS NOT NULL AND e.s ->> 'type' IN ('SERVICE_TASK', 'CALL_ACTIVITY')
     ORDER BY e.n OFFSET greatest(0, step - json_array_length(content::json -> 'steps')) LIMIT 1), '') ||
-    CASE WHEN step >= json_array_length(content::json -> 'steps') THEN '/compensation' ELSE '' END $$;
+    CASE WHEN step >= json_array_length(content::json -> 'steps') THEN '/compensation' ELSE '' END, '') $$;
 
 CREATE VIEW penstock_definitions AS
 SELECT d.id AS definition, d.version, d.name, d.description, d.code,
@@ -714,7 +715,9 @@ FROM penstock_branches b JOIN definition d ON d.key = b.definition WHERE b.state
 UNION ALL
 SELECT to_hex(h.instance_id), h.instance_id, d.id, d.version, penstock_step_id(d.content, x.step), penstock_kind(x.kind), false,
   x.attempt, x.worker, x.started_at, h.ended_at, h.ended_at - x.started_at, x.reason, x.error_code, x.item, x.output, x.seq, h.pos
-FROM history h JOIN instance i ON i.id = h.instance_id JOIN definition d ON d.key = definition_at(i.id, h.pos, i.definition)
+FROM history h JOIN instance i ON i.id = h.instance_id JOIN definition d ON d.key = coalesce((
+  SELECT v.definition FROM instance_version v WHERE v.instance_id = i.id AND v.from_pos <= h.pos  -- as definition_at, by the view's own right
+  ORDER BY v.from_pos DESC LIMIT 1), i.definition)
 CROSS JOIN LATERAL (
   SELECT h.seq, h.step, h.kind, h.started_at, h.attempt, h.worker, h.reason, h.error_code, h.item, h.output
   UNION ALL
