@@ -354,10 +354,7 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
         str,
         _jobs("YAML or JSON file of queues by name, each put at the start (docs/queues.md); others stay."),
     ] = ""
-    schedules_file: Annotated[
-        str,
-        _jobs("YAML or JSON file of schedules by id, each put at the start (docs/schedules.md); others stay."),
-    ] = ""
+    schedules_file: Annotated[str, _jobs("YAML or JSON of schedules by id, put at a start (docs/schedules.md).")] = ""
     flow_keys_per_claim: Annotated[
         int, _jobs("Flow keys that one claim looks at, at most; the next one goes on from there.", 1, 10_000)
     ] = 256
