@@ -363,6 +363,17 @@ CREATE TABLE job_note (                -- what heartbeats left: one row per toke
   progress    jsonb
 );
 
+CREATE TABLE attempt_note (            -- what attempts of jobs were given, and told last; stays as long as the instance
+  instance_id bigint NOT NULL,
+  token_id    bigint NOT NULL,
+  seq         bigint NOT NULL,
+  attempt     int NOT NULL,
+  parameters  jsonb,                   -- variables, encrypted where there are keys; where they are recorded, and not too large
+  parameters_bytes int,                -- of these
+  progress    jsonb,
+  PRIMARY KEY (instance_id, token_id, seq, attempt)
+);
+
 CREATE TABLE buffered_signal (
   id          bigint PRIMARY KEY,
   instance_id bigint NOT NULL,

@@ -65,6 +65,7 @@ NOUNS = {
     "KeptMessage": (),
     "StepExecution": ("workflow.v1.StepExecution",),
     "Attempt": (),
+    "RecordedAttempt": (),
     "ItemCounts": (),
     "AuditRecord": (),
     "KeptSignal": (),
@@ -106,7 +107,7 @@ LEFT_OUT_EMPTY = {
 """Not in the JSON when empty; other fields of what only REST says always are."""
 METHODS = {"Instance": "InstanceMethods"}
 """Hand-written bases."""
-EXTENDS = {"HeartbeatOutcome": "JobOutcome"}
+EXTENDS = {"HeartbeatOutcome": "JobOutcome", "RecordedAttempt": "Attempt"}
 """Nouns that are another one with more fields."""
 OTHER_WORDS = {".penstock.v1.Outcome"}
 """Enums whose words are `not-found` in JSON, not `NOT_FOUND`."""

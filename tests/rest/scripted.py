@@ -105,7 +105,7 @@ class ScriptedEngine:
         self.migrations = Part(self, "migrations")
         self.definition_use, self.drafts = Part(self, "definition_use"), Part(self, "drafts")
         self.watch, self.standing = Part(self, "watch"), Part(self, "standing")
-        self.messages = Part(self, "messages")
+        self.messages, self.attempts = Part(self, "messages"), Part(self, "attempts")
         self.schedules = Part(self, "schedules")
         self.ready = Part(self, "engine").ready
         self.on("definitions.parse", self._parse)

@@ -42,6 +42,8 @@ CALLS = (
     calls.GetInstance(id="{id}"),
     calls.ListInstances(),
     calls.GetHistory(id="{id}"),
+    calls.GetAttempts(execution_id="{id}"),
+    calls.ForgetCheckpoint(job_id="{id}", note="n"),
     calls.GetAudit(id="{id}"),
     calls.ListSignals(instance_id="{id}"),
     calls.GetJournal(instance_id="{id}"),

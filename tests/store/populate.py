@@ -166,6 +166,9 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
     await driver.upload(definition(wait("w", message=message), end(), definition_id="message"))
     await driver.start("message", {"order": 7})
     await driver.publish("paid", "8", {"sum": 3}, message_id="early")
+    await driver.upload(linear(1, definition_id="recorded", job_type="recorded") | {"recordAttempts": True})
+    await driver.start("recorded")
+    await driver.heartbeat(await driver.one("recorded"), progress=b"1")
     await driver.upload(linear(1, definition_id="limited", job_type="limited"))
     await driver.engine.queues.put("limits", QueuePolicy(["limited"], concurrency=2, rate_per_key=Rate(10, "PT1H")))
     for number in range(3):

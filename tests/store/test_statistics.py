@@ -31,7 +31,7 @@ TABLES = {
     "idempotency": "instance_id", "abnormal_end": "instance_id", "job_note": "token_id", "dispatch_outbox": "id",
     "buffered_signal": "id", "parked": "token_id", "instance_key": "instance_id", "journal_other": "instance_id",
     "signal_id": "instance_id", "open_task": "seq", "variables_edit": "pos", "message": "id",
-    "subscription": "token_id", "message_id": "message", "search_attribute": "instance_id",
+    "attempt_note": "token_id", "subscription": "token_id", "message_id": "message", "search_attribute": "instance_id",
 }  # fmt: skip
 """With a column that tells their rows apart."""
 
@@ -48,7 +48,7 @@ HOT = (
     "edited_size", "edit_variables", "variables_version", "passages", "children", "places",
     "lock_addresses", "closing_waits", "open_waits", "kept_messages", "unsubscribe", "give_messages", "take_messages",
     "drop_messages", "message_for", "find_message_ids", "note_receivers", "receivers_of", "messages_there",
-    "purge_messages", "purge_message_ids",
+    "purge_messages", "purge_message_ids", "attempts", "attempt_notes", "forget_checkpoint", "drop_checkpoint",
     "migrate_tokens", "requeue_migrated", "outdate_dispatch", "boundary_timers", "delete_boundary_timers",
     "migrate_tasks", "signal_steps", "migrate_signals",
     "due_timers", "find_idempotency", "answer_idempotency", "take_outbox", "delete_published",
@@ -66,6 +66,7 @@ FILL_REST = """
     INSERT INTO variables_edit (instance_id, pos, before) SELECT instance_id, seq, '{}' FROM token;
     INSERT INTO journal (instance_id, pos, at, kind, attempt, path)
       SELECT instance_id, seq, now(), 1, 1, '/0' FROM token;
+    INSERT INTO attempt_note (instance_id, token_id, seq, attempt) SELECT instance_id, id, seq, 1 FROM token;
     INSERT INTO message (id, name, key, for_all, taken, published_at, expires_at, size_bytes, body)
       SELECT seq, 'paid', id::text, false, false, now(), now() + interval '1 day', 2, '{}' FROM token;
     INSERT INTO message_id (id, request_hash, message, expires_at) SELECT seq::text, '', seq, now() FROM token;

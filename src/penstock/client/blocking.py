@@ -186,6 +186,8 @@ class SyncClient:
     get_instance = _blocking(Client.get_instance)
     list_instances = _blocking(Client.list_instances)
     get_history = _blocking(Client.get_history)
+    get_attempts = _blocking(Client.get_attempts)
+    forget_checkpoint = _blocking(Client.forget_checkpoint)
     get_audit = _blocking(Client.get_audit)
     get_journal = _blocking(Client.get_journal)
     get_tree = _blocking(Client.get_tree)

@@ -108,6 +108,7 @@ class WorkflowBuilder:
         metadata: Mapping[str, Any] | None = None,
         search_attributes: Mapping[str, str] | None = None,
         compensate_failures: bool = False,
+        record_attempts: bool = False,
     ) -> None:
         """``compensate_failures``: what completed is undone before an instance fails."""
         self._head = _given(
@@ -118,6 +119,7 @@ class WorkflowBuilder:
             nextWorkflowId=next_workflow,
             onFailure="COMPENSATE" if compensate_failures else None,
             searchAttributes=dict(search_attributes) if search_attributes else None,
+            recordAttempts=record_attempts or None,
         )
         self._metadata = metadata
         self._steps: list[JsonObject] = []

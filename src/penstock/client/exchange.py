@@ -21,6 +21,8 @@ from penstock.client.operation import (
     EditVariables,
     FailJob,
     FailJobs,
+    ForgetCheckpoint,
+    GetAttempts,
     GetAudit,
     GetDefinition,
     GetHistory,
@@ -69,6 +71,7 @@ from penstock.wire.model import (
     LostJob,
     MigrationCheck,
     PublishedMessage,
+    RecordedAttempt,
     RunTree,
     StartRequest,
     StepExecution,
@@ -88,6 +91,7 @@ _read_journal = reader(Page[JournalRecord])
 _read_tree = reader(RunTree)
 _read_published = reader(PublishedMessage)
 _read_messages = reader(Page[KeptMessage])
+_read_attempts = list_reader("items", RecordedAttempt)
 _read_signals = list_reader("items", KeptSignal)
 _read_jobs = list_reader("jobs", Job)
 _read_lost = list_reader("lost", LostJob)
@@ -202,6 +206,15 @@ def _list_instances(operation: ListInstances) -> Exchange:
 
 def _get_history(operation: GetHistory) -> Exchange:
     return Exchange("GET", f"/v1/instances/{quoted(operation.id)}/history", _read_history)
+
+
+def _get_attempts(operation: GetAttempts) -> Exchange:
+    return Exchange("GET", f"/v1/executions/{quoted(operation.execution_id)}/attempts", _read_attempts)
+
+
+def _forget_checkpoint(operation: ForgetCheckpoint) -> Exchange:
+    path = f"/v1/jobs/{quoted(operation.job_id)}/checkpoint"
+    return Exchange("DELETE", path, nothing, query={"note": operation.note})
 
 
 def _get_audit(operation: GetAudit) -> Exchange:
@@ -408,6 +421,8 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     ListInstances: _list_instances,
     GetHistory: _get_history,
     GetAudit: _get_audit,
+    GetAttempts: _get_attempts,
+    ForgetCheckpoint: _forget_checkpoint,
     ListSignals: _list_signals,
     CancelInstance: _cancel_instance,
     EditVariables: _edit_variables,

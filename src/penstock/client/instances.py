@@ -19,6 +19,7 @@ from penstock.client.model import StartResult
 from penstock.client.operation import (
     CancelInstance,
     CompleteUserTask,
+    GetAttempts,
     GetAudit,
     GetHistory,
     GetInstance,
@@ -34,6 +35,7 @@ from penstock.wire.model import (
     AuditRecord,
     Instance,
     KeptSignal,
+    RecordedAttempt,
     Signal,
     StartRequest,
     StepExecution,
@@ -184,6 +186,17 @@ class InstanceCalls(MendingCalls):
             NotFound: no such instance.
         """
         return await self.call(GetHistory(id=instance_id))
+
+    async def get_attempts(self, execution_id: str) -> list[RecordedAttempt]:
+        """The newest attempts of an execution (``StepExecution.id``, or a job's id), oldest first.
+
+        Each with its result and what its worker told last; with what it was given where the definition has
+        ``recordAttempts``, or the engine records the job type.
+
+        Raises:
+            NotFound: no such execution.
+        """
+        return await self.call(GetAttempts(execution_id=execution_id))
 
     async def get_audit(self, instance_id: str, *, limit: int | None = None) -> list[AuditRecord]:
         """The first records of an instance's audit trail, oldest first; 1,000 at most.

@@ -14,6 +14,7 @@ from penstock.client.operation import (
     CompleteJobs,
     FailJob,
     FailJobs,
+    ForgetCheckpoint,
     HeartbeatJob,
     HeartbeatJobs,
     ListFailedJobs,
@@ -108,6 +109,14 @@ class JobCalls(Caller):
             variables=optional_object(variables),
         )
         await self.call(FailJob(worker_id=worker_id, failure=failure))
+
+    async def forget_checkpoint(self, job_id: str, *, note: str | None = None) -> None:
+        """Take away the checkpoint of an open job: its next attempt begins anew. The note is for the audit trail.
+
+        Raises:
+            NotFound: the job is not open.
+        """
+        await self.call(ForgetCheckpoint(job_id=job_id, note=note))
 
     async def park_job(
         self, job_id: str, worker_id: str, *, attempt: int, until: datetime | None = None, signal: str | None = None

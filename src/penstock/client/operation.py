@@ -34,6 +34,7 @@ from penstock.wire.model import (
     PollRequest,
     PublishedMessage,
     PublishRequest,
+    RecordedAttempt,
     RunTree,
     Signal,
     StartRequest,
@@ -210,6 +211,19 @@ class GetHistory(Operation[list[StepExecution]], frozen=True):
     """Read the step executions of an instance in the order of entry."""
 
     id: str
+
+
+class GetAttempts(Operation[list[RecordedAttempt]], frozen=True):
+    """Read what the attempts of a job were given, told and gave."""
+
+    execution_id: str
+
+
+class ForgetCheckpoint(Operation[None], frozen=True):
+    """Take away the checkpoint of an open job."""
+
+    job_id: str
+    note: str | None = None
 
 
 class GetAudit(Operation[Page[AuditRecord]], frozen=True):

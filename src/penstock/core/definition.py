@@ -201,6 +201,8 @@ class Definition(msgspec.Struct, frozen=True, dict=True):
     """Canonical JSON text: the given fields in a fixed order, without `version`. Two uploads are the same content
     when this is equal, and parsing it gives an equal Definition."""
     search_attributes: SearchAttributes | None
+    record_attempts: bool
+    """What its jobs are given is kept, attempt by attempt."""
     """Variables by which its instances are found; None when it declares none."""
     single_token: bool
     """No parallel gateway, no forEach and no non-interrupting boundary event: an instance never has two open steps."""

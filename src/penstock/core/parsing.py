@@ -95,6 +95,7 @@ class _Header:
         self.drafts = _read_steps(reader, limits, self.steps)
         self.metadata = reader.fields("metadata")
         self.search_attributes = _read_search_attributes(reader, limits, problems)
+        self.record_attempts = reader.flag("recordAttempts")
         reader.ignore("version")
         reader.refuse_unknown()
 
@@ -162,6 +163,7 @@ def _build(header: _Header, indexes: Mapping[str, int], content: str) -> Definit
         metadata=header.metadata,
         content=content,
         search_attributes=header.search_attributes,
+        record_attempts=header.record_attempts,
         single_token=_has_single_token(steps),
         memory_bytes=_CONTENT_WEIGHT * len(content)
         + _NODE_BYTES * header.steps.compiler.nodes

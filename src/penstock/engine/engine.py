@@ -17,6 +17,7 @@ from penstock.core.definition import DefinitionLimits
 from penstock.core.state import OVERTAKEN_TIMER, RUN_ENDED_TIMER, WAKE_TIMER
 from penstock.engine.answers import AnswerMemory
 from penstock.engine.aside import Aside
+from penstock.engine.attempts import Attempts
 from penstock.engine.bulk import Bulk
 from penstock.engine.bulk_acts import Acts
 from penstock.engine.code import Code
@@ -109,6 +110,7 @@ class Engine:
         self.jobs = Jobs(database, settings, metrics, self.definitions, self.polls, self.fast_path, self.full_path)
         self.journal = Journal(database, settings, metrics, self.polls, self.jobs, self.timers, self.events.mailed)
         self.runs = Runs(database, settings, self.definitions, self.journal)
+        self.attempts = Attempts(database, settings)
         self.messages = Messages(database, settings, metrics, self.definitions, self.full_path, self.timers, self.ids)
         self.looks = looks = Looks(database)
         audit, polled = settings.audit_log_enabled, not settings.through_kafka

@@ -63,7 +63,9 @@ class Polls:
         self.activity = Activity(metrics, self.waiters, trio.current_time)
         self.queue = QueueCounts(trio.current_time, settings.ready_probe_interval_seconds)
         self.releases = Releases(database, settings, metrics, definitions, self.leases, self.freed, self._look_soon)
-        self.deliveries = Deliveries(metrics, cache, memory, self.waiters, self.leases, self._sizes, self.releases)
+        self.deliveries = Deliveries(
+            metrics, settings, cache, memory, self.waiters, self.leases, self._sizes, self.releases
+        )
         self.claims = Claims(
             database,
             settings,

@@ -14,7 +14,7 @@ from penstock.engine.standing import ShownExecution
 from penstock.offload import run_sized
 from penstock.rest.operation import CONSOLE_HEADER
 from penstock.rest.sessions import has_session
-from penstock.wire.model import Instance
+from penstock.wire.model import Instance, RecordedAttempt
 from penstock.wire.noun import text_bytes
 
 
@@ -40,6 +40,17 @@ async def hide_outputs(hiding: Hiding, executions: list[ShownExecution]) -> list
     """The executions without what is hidden of what they wrote."""
     size = sum(one.output_bytes or 0 for one in executions)
     return await run_sized(size, lambda: [_hidden_output(hiding, one) for one in executions])
+
+
+async def hide_attempts(hiding: Hiding, attempts: list[RecordedAttempt]) -> list[RecordedAttempt]:
+    """The attempts without what is hidden of what they were given and gave."""
+    size = sum((one.parameters_bytes or 0) + (one.result_bytes or 0) for one in attempts)
+    return await run_sized(size, lambda: [_hidden_attempt(hiding, one) for one in attempts])
+
+
+def _hidden_attempt(hiding: Hiding, one: RecordedAttempt) -> RecordedAttempt:
+    parameters, result = _mask(hiding, one.parameters), _mask(hiding, one.result)
+    return msgspec.structs.replace(one, parameters=parameters, result=result)
 
 
 def _hidden(hiding: Hiding, view: Instance) -> Instance:

@@ -12,6 +12,7 @@ from penstock.engine.open_work import UnlockBody
 from penstock.masking import mask_text
 from penstock.rest.codec import optional_decoder
 from penstock.rest.exchange import NO_CONTENT, Reply
+from penstock.rest.hiding import asked_by_console, hide_attempts
 from penstock.rest.reading import body_of, query_number, query_text, respond
 from penstock.settings import SETTINGS, Secret, SettingInfo, Settings
 
@@ -33,7 +34,7 @@ class SettingView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
 
 class OpenWorkRoutes:
-    """Look; and end a lease."""
+    """Look; end a lease, forget a checkpoint."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -52,6 +53,18 @@ class OpenWorkRoutes:
     async def unlock(self, id: str) -> Response:
         """``POST /v1/jobs/{id}/unlock``"""
         await self._engine.open_work.unlock(id, _read_unlock(await body_of(request)).note)
+        return respond(NO_CONTENT)
+
+    async def attempts(self, id: str) -> Response:
+        """``GET /v1/executions/{id}/attempts``"""
+        found = await self._engine.attempts.of(id)
+        if self._engine.hiding.is_on and asked_by_console(request):
+            found = await hide_attempts(self._engine.hiding, found)
+        return respond(Reply(200, b'{"items":%b}' % _encode(found)))
+
+    async def forget_checkpoint(self, id: str) -> Response:
+        """``DELETE /v1/jobs/{id}/checkpoint``"""
+        await self._engine.attempts.forget_checkpoint(id, query_text(request, "note"))
         return respond(NO_CONTENT)
 
     async def settings(self) -> Response:

@@ -39,6 +39,7 @@ from penstock.rest.overview import OverviewRoutes
 from penstock.rest.queues import QueueRoutes
 from penstock.rest.sessions import CALLBACK, PlaceBody, SessionRoutes, SignInBegun, SignInWays, TokenBody
 from penstock.rest.watch import WatchRoutes
+from penstock.wire.model import RecordedAttempt
 from penstock.wire.page import Page
 from penstock.wire.queue import Queue, QueuePolicy
 
@@ -269,6 +270,19 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
         "unlockJob", "jobs", "End a job's lease now (addition)",
         "It goes back to the queue, no retry is spent; its worker is told that it lost it.",
         body=struct(UnlockBody), body_required=False, status=204, errors=(400, 404, 409),
+    ),
+    Operation(
+        "DELETE", "/v1/jobs/{id}/checkpoint", OpenWorkRoutes.forget_checkpoint, Permission.OPERATE,
+        "forgetCheckpoint", "jobs", "Forget the checkpoint of an open job (addition)",
+        "Its next attempt begins without. A worker that has the job may leave another one.",
+        parameters=(Parameter("note", "query", "For the audit trail."),), status=204, errors=(400, 404),
+    ),
+    Operation(
+        "GET", "/v1/executions/{id}/attempts", OpenWorkRoutes.attempts, Permission.VIEW,
+        "listAttempts", "instances", "What the attempts of a job were given, told and gave (addition)",
+        "The newest 50, oldest first. `parameters` where the definition has `recordAttempts`, or the job type is in "
+        "`attempts_recorded_job_types`; what is larger than `attempt_record_max_bytes` has its bytes only.",
+        answer=list_in("items", RecordedAttempt), errors=(404,),
     ),
     Operation(
         "GET", "/v1/timers", OpenWorkRoutes.timers, Permission.VIEW,

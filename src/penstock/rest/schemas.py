@@ -128,6 +128,7 @@ _DEFINITION: Final[Schema] = {
         "nextWorkflowId": {"type": "string", "description": "Started when this one completes, if the above is true."},
         "steps": {"type": "array", "minItems": 1, "items": ref("Step")},
         "metadata": {"type": "object", "additionalProperties": True, "description": "Kept and returned as it is."},
+        "recordAttempts": {"type": "boolean", "description": "What jobs are given is kept by attempt (addition)."},
         "searchAttributes": {
             "type": "object",
             "additionalProperties": {"type": "string", "enum": [each.value for each in AttributeType]},

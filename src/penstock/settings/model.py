@@ -301,6 +301,16 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
     idempotency_retention_hours: Annotated[
         float, _engine("How long the answer to an Idempotency-Key is kept.", 0.01, 8_760)
     ] = 24
+    attempts_recorded_job_types: Annotated[
+        tuple[str, ...],
+        _engine(
+            "Job types of which it is kept what each attempt was given, beside those of definitions with "
+            "`recordAttempts`."
+        ),
+    ] = ()
+    attempt_record_max_bytes: Annotated[
+        int, _engine("What an attempt was given, or gave, and is larger is not kept or shown.", 0, 1_048_576)
+    ] = 65_536
     messages_kept_max_items: Annotated[
         int,
         _engine(

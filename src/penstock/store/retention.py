@@ -36,6 +36,7 @@ _REMOVALS: Final = (
     "remove_compensations",
     "remove_item_outputs",
     "remove_undoing",
+    "remove_attempts",
     "remove_versions",
     "remove_scheduled",
 )

@@ -289,6 +289,18 @@ class Attempt(Answer, frozen=True):
     error_code: str | None = None
 
 
+class RecordedAttempt(Attempt, frozen=True):
+    """One attempt with what it was given (where the definition or its job type is recorded), what it told last, and
+    what it gave; of what is too large to be kept or shown only the bytes.
+    """
+
+    parameters: Any = None
+    parameters_bytes: int | None = None
+    result: Any = None
+    result_bytes: int | None = None
+    progress: Any = None
+
+
 class ItemCounts(Answer, frozen=True):
     """How many items a forEach has, and how they stand. The others are still to begin, or were skipped."""
 

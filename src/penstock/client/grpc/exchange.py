@@ -28,6 +28,8 @@ from penstock.client.operation import (
     EditVariables,
     FailJob,
     FailJobs,
+    ForgetCheckpoint,
+    GetAttempts,
     GetAudit,
     GetDefinition,
     GetHistory,
@@ -285,6 +287,6 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
 }
 # Not in the contract's gRPC: kept as names so that a test can hold that every operation is in one list or the other.
 WITHOUT_FORM: tuple[type[Operation[Any]], ...] = (
-    CheckMigration, EditVariables, GetAudit, GetJournal, GetTree, ListFailedJobs, ListMessages, ListSignals,
-    MigrateInstance, MoveToken, RetryInstance, SendMessage, SkipStep, WaitLostJobs,
+    CheckMigration, EditVariables, ForgetCheckpoint, GetAttempts, GetAudit, GetJournal, GetTree, ListFailedJobs,
+    ListMessages, ListSignals, MigrateInstance, MoveToken, RetryInstance, SendMessage, SkipStep, WaitLostJobs,
 )  # fmt: skip

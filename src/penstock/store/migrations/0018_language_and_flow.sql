@@ -311,4 +311,14 @@ CREATE TABLE scheduled (
   schedule    text NOT NULL,
   at          timestamptz NOT NULL,
   watched     boolean NOT NULL
+-- What attempts of jobs were given, and told last.
+CREATE TABLE attempt_note (
+  instance_id bigint NOT NULL,
+  token_id    bigint NOT NULL,
+  seq         bigint NOT NULL,
+  attempt     int NOT NULL,
+  parameters  jsonb,
+  parameters_bytes int,
+  progress    jsonb,
+  PRIMARY KEY (instance_id, token_id, seq, attempt)
 );

@@ -204,7 +204,11 @@ noted AS (
   WHERE checkpoint IS NOT NULL OR progress IS NOT NULL
   ON CONFLICT (token_id) DO UPDATE SET seq = excluded.seq, attempt = excluded.attempt,
     checkpoint = CASE WHEN n.seq = excluded.seq THEN coalesce(excluded.checkpoint, n.checkpoint) ELSE excluded.checkpoint END,
-    progress = CASE WHEN n.seq = excluded.seq THEN coalesce(excluded.progress, n.progress) ELSE excluded.progress END)
+    progress = CASE WHEN n.seq = excluded.seq THEN coalesce(excluded.progress, n.progress) ELSE excluded.progress END),
+told AS (  -- stays when the job is done
+  INSERT INTO attempt_note AS a (instance_id, token_id, seq, attempt, progress)
+  SELECT instance_id, id, seq, attempt, progress::jsonb FROM kept WHERE progress IS NOT NULL
+  ON CONFLICT (instance_id, token_id, seq, attempt) DO UPDATE SET progress = excluded.progress)
 SELECT id, seq, instance_id, step, attempt, lease_until, extract(epoch FROM lease_until - penstock_now())::float8, mail, takes FROM kept
 
 -- steps: put_back
