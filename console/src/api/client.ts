@@ -156,6 +156,8 @@ export const engine = {
   /** Nothing when nothing changed within its time. */
   watch: (wanted: { since: string | undefined; instances: string; newerThan: string | undefined; waitSeconds?: number; overview?: boolean; range?: string }, signal: AbortSignal) =>
     get<Schemas["Changes"] | undefined>("/v1/watch", { query: wanted, signal }),
+  attempts: (execution: string, signal?: AbortSignal) =>
+    get<{ items: Schemas["RecordedAttempt"][] }>("/v1/executions/{id}/attempts", { path: { id: execution }, ...s(signal) }),
   variablesAfter: (id: string, after: string, signal?: AbortSignal) =>
     get<Schemas["VariablesAsOf"]>("/v1/instances/{id}/variables", { path: { id }, query: { after }, ...s(signal) }),
   state: (id: string, signal?: AbortSignal) => get<InstanceState>("/v1/instances/{id}/state", { path: { id }, ...s(signal) }),

@@ -1,6 +1,7 @@
 // One row per execution, and the attempts of the step that is selected.
+import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
-import type { Definition, Execution } from "../../api/client";
+import { engine, type Definition, type Execution } from "../../api/client";
 import { timelineOf } from "../../graph/timeline";
 import { Empty } from "../../parts/states";
 import { ExecutionBadge } from "../../parts/status";
@@ -53,6 +54,12 @@ export function TimelineTab({ history, definition, selected, select }: { history
 }
 
 function Attempts({ entry, name }: { entry: Execution; name: string }) {
+  const recorded = useQuery({
+    queryKey: ["attempts", entry.id, entry.status, entry.attempts?.length],
+    queryFn: ({ signal }) => engine.attempts(entry.id, signal),
+    enabled: (entry.attempts ?? []).length > 0,
+  });
+  const details = new Map(recorded.data?.items.map((attempt) => [attempt.attempt, attempt]));
   return (
     <section className="attempts" aria-label={`Attempts of ${name}`}>
       <h2>
@@ -80,6 +87,9 @@ function Attempts({ entry, name }: { entry: Execution; name: string }) {
                 <b>Attempt {attempt.attempt}</b>
                 {attempt.worker !== undefined && ` · ${attempt.worker}`}
                 {attempt.reason !== undefined && <p className="mono">{attempt.reason}</p>}
+                <Recorded word="Given" value={details.get(attempt.attempt)?.parameters} bytes={details.get(attempt.attempt)?.parametersBytes} />
+                <Recorded word="Told last" value={details.get(attempt.attempt)?.progress} />
+                <Recorded word="Gave" value={details.get(attempt.attempt)?.result} bytes={details.get(attempt.attempt)?.resultBytes} />
               </div>
               <span className="mute">{attempt.startedAt !== undefined && attempt.endedAt !== undefined ? duration(Date.parse(attempt.endedAt) - Date.parse(attempt.startedAt)) : attempt.status.toLowerCase()}</span>
             </li>
@@ -87,5 +97,16 @@ function Attempts({ entry, name }: { entry: Execution; name: string }) {
         </ol>
       )}
     </section>
+  );
+}
+
+/** What is kept of an attempt, as JSON; of what is too large the bytes. */
+function Recorded({ word, value, bytes }: { word: string; value: unknown; bytes?: number | undefined }) {
+  if (value === undefined && bytes === undefined) return null;
+  return (
+    <details>
+      <summary className="mute">{word}</summary>
+      <pre className="mono">{value === undefined ? `${bytes} bytes: too many to be kept` : JSON.stringify(value, null, 2)}</pre>
+    </details>
   );
 }
