@@ -1337,6 +1337,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/jobs/{id}/checkpoint": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Forget the checkpoint of an open job (addition)
+         * @description Its next attempt begins without. A worker that has the job may leave another one.
+         */
+        delete: operations["forgetCheckpoint"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/executions/{id}/attempts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What the attempts of a job were given, told and gave (addition)
+         * @description The newest 50, oldest first. `parameters` where the definition has `recordAttempts`, or the job type is in `attempts_recorded_job_types`; what is larger than `attempt_record_max_bytes` has its bytes only.
+         */
+        get: operations["listAttempts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/timers": {
         parameters: {
             query?: never;
@@ -1856,6 +1896,8 @@ export interface components {
             metadata?: {
                 [key: string]: unknown;
             };
+            /** @description What jobs are given is kept by attempt (addition). */
+            recordAttempts?: boolean;
             /** @description Variables by which instances are found, with their types (addition). */
             searchAttributes?: {
                 [key: string]: "STRING" | "NUMBER" | "BOOLEAN" | "TIME";
@@ -2779,6 +2821,33 @@ export interface components {
                 [key: string]: number;
             };
             insecure?: boolean;
+        };
+        /**
+         * RecordedAttempt
+         * @description One attempt with what it was given (where the definition or its job type is recorded), what it told last, and
+         *         what it gave; of what is too large to be kept or shown only the bytes.
+         */
+        RecordedAttempt: {
+            /** @description Grows by one with each lease of the job (addition). */
+            attempt: number;
+            status: string;
+            /** Format: date-time */
+            startedAt?: string;
+            /** Format: date-time */
+            endedAt?: string;
+            worker?: string;
+            reason?: string;
+            /** @description 1 to 100 of letters, digits, `_`, `.` and `-` (addition). */
+            errorCode?: string;
+            parameters?: unknown;
+            parametersBytes?: number;
+            /** @description Read where `variables` is absent. */
+            result?: {
+                [key: string]: unknown;
+            };
+            resultBytes?: number;
+            /** @description JSON, shown per open step of the instance (addition). */
+            progress?: unknown;
         };
         /**
          * ReleaseItem
@@ -8868,6 +8937,127 @@ export interface operations {
             };
             /** @description The database is away or the engine is stopping; try again. */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    forgetCheckpoint: {
+        parameters: {
+            query?: {
+                /** @description For the audit trail. */
+                note?: string;
+            };
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    listAttempts: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        items: components["schemas"]["RecordedAttempt"][];
+                    };
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };

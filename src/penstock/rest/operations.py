@@ -120,6 +120,7 @@ REQUIRED: Final[Mapping[str, Sequence[str]]] = {
     "BackfillBody": ("from", "to"),
     # Of answers, whose classes clients share and so have a default for everything. A summary has no variables.
     "Attempt": ("attempt", "status"),
+    "RecordedAttempt": ("attempt", "status"),
     "ItemCounts": ("total", "completed", "failed", "running"),
     "BeatOutcome": ("jobId", "outcome"),
     "ItemOutcome": ("jobId", "outcome"),

@@ -49,7 +49,7 @@ KINDS_FOR_PEOPLE: Final[Sequence[Kind]] = (
     Page[WorkerView], QueuePolicy, Queue, Page[Queue], EngineList, BulkRequest, BulkPreview, BulkStarted, BulkView,
     Page[BulkView], Page[TimerView], UnlockBody, SettingView, Page[VersionView], Page[VersionCounts], TokensView,
     VariablesInUse, ImpactView, InstanceState,
-    InstanceCount, FailureList, Changes, VariablesAsOf, DraftCheck, ExpressionCheck, ExpressionVerdict,
+    RecordedAttempt, InstanceCount, FailureList, Changes, VariablesAsOf, DraftCheck, ExpressionCheck, ExpressionVerdict,
 )  # fmt: skip
 FOR_PEOPLE: Final[Sequence[Operation]] = (
     Operation(
