@@ -302,23 +302,13 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
         float, _engine("How long the answer to an Idempotency-Key is kept.", 0.01, 8_760)
     ] = 24
     attempts_recorded_job_types: Annotated[
-        tuple[str, ...],
-        _engine(
-            "Job types of which it is kept what each attempt was given, beside those of definitions with "
-            "`recordAttempts`."
-        ),
+        tuple[str, ...], _engine("Job types whose attempts are recorded, as by `recordAttempts` of a definition.")
     ] = ()
     attempt_record_max_bytes: Annotated[
         int, _engine("What an attempt was given, or gave, and is larger is not kept or shown.", 0, 1_048_576)
     ] = 65_536
     messages_kept_max_items: Annotated[
-        int,
-        _engine(
-            "Messages that may wait for a step that waits for them, as counted every ten seconds; more are refused "
-            "with 503.",
-            1,
-            10_000_000,
-        ),
+        int, _engine("Messages that nobody has received yet, counted every 10 s; more are refused.", 1, 10_000_000)
     ] = 100_000
     messages_kept_max_bytes: Annotated[
         int, _engine("Variables of such messages, together.", 1_048_576, 68_719_476_736)
