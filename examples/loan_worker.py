@@ -84,6 +84,7 @@ mail("loan.remind", "the review is a day old")
 mail("loan.ask", "please send us your last three payslips")
 mail("loan.contract", "the contract is ready to be signed")
 mail("loan.decline", "we are sorry")
+mail("loan.withdraw", "what we asked the credit bureau is withdrawn")
 mail("loan.expired", "our offer has expired")
 
 

@@ -64,6 +64,19 @@ def test_a_cancelled_case_ends_what_it_waits_for(penstock: SyncTestEngine) -> No
     assert [child.status for child in case.children] == ["COMPLETED", "CANCELLED"]
 
 
+def test_a_withdrawn_case_undoes_its_checks(penstock: SyncTestEngine) -> None:
+    withdraw = penstock.stub("loan.withdraw", RuntimeError("no line"), {})
+    case = open_case(penstock)
+    case.cancel("withdrawn", compensate=True)
+    case.assert_at("assess/compensation")
+    case.finish()
+    assert case.status == "CANCELLED"
+    assert [child.status for child in case.children] == ["COMPLETED", "CANCELLED"]
+    assert withdraw.count == 2
+    told = withdraw.variables[-1]["compensating"]
+    assert told == {"stepId": "assess", "output": {"identityConfirmed": True, "debts": told["output"]["debts"]}}
+
+
 def test_a_part_can_be_stubbed(penstock: SyncTestEngine) -> None:
     penstock.stub_workflow("LOS::checks", {"identityConfirmed": True, "debts": 70_000})
     case = open_case(penstock)

@@ -198,7 +198,8 @@ export const engine = {
   stopBulk: (id: string) => post<BulkView>("/v1/bulk/{id}/stop", { path: { id } }),
   start: (definitionId: string, variables: Variables, businessKey: string, key: string) =>
     post<{ id: string }>("/v1/instances", { body: { definitionId, variables, ...(businessKey && { businessKey }) }, headers: { "Idempotency-Key": key } }),
-  cancel: (id: string, reason: string) => post<unknown>("/v1/instances/{id}/cancel", { path: { id }, body: reason ? { reason } : {} }),
+  cancel: (id: string, reason: string, compensate: boolean) =>
+    post<unknown>("/v1/instances/{id}/cancel", { path: { id }, body: { ...(reason ? { reason } : {}), ...(compensate ? { compensate } : {}) } }),
   retry: (id: string) => post<unknown>("/v1/instances/{id}/retry", { path: { id } }),
   editVariables: (id: string, set: Variables, remove: string[], note: string) =>
     post<Instance>("/v1/instances/{id}/variables", { path: { id }, body: { set, remove, ...(note && { note }) } }),

@@ -82,8 +82,13 @@ export function Heading({ instance, definition, childIds }: { instance: Instance
         </Dialog>
       )}
       {asked === "cancel" && (
-        <Dialog title="Cancel this instance?" verb="Cancel this instance" danger close={close} act={(form) => engine.cancel(instance.id, String(form.get("reason")).trim()).then(done)}>
+        <Dialog title="Cancel this instance?" verb="Cancel this instance" danger close={close} act={(form) => engine.cancel(instance.id, String(form.get("reason")).trim(), form.get("compensate") !== null).then(done)}>
           <p>Its open steps end; workers are told to stop. This can't be taken back.</p>
+          <div className="field">
+            <label>
+              <input type="checkbox" name="compensate" /> First undo what it did, where its steps say how
+            </label>
+          </div>
           <div className="field">
             <label htmlFor="reason">Reason, for the audit trail</label>
             <input id="reason" name="reason" className="in" maxLength={1000} />
