@@ -29,6 +29,7 @@ from penstock.store.messages import OWN_DELIVERY_S
 from penstock.testing.cancellation import Attempt, CancelAtStep, cancel_at_step
 from penstock.testing.definitions import definition, end, fork, linear, service, step
 from penstock.wire.model import Failure, Heartbeat, Job, JobRef, Park, StartRequest
+from penstock.wire.queue import QueuePolicy
 from penstock.wire.schedule import ScheduleSpec
 from tests.engine import runs
 from tests.engine.conftest import MakeDriver
@@ -438,6 +439,16 @@ async def last_item(driver: Driver, key: str) -> LockedBatch:
     return LockedBatch(key, lambda: driver.complete(job, {"y": key}))
 
 
+def counted(prepare: Prepare) -> Prepare:
+    """The same with jobs that a queue counts."""
+
+    async def prepare_counted(driver: Driver, key: str) -> LockedBatch:
+        await driver.engine.queues.put("counted", QueuePolicy(["work"], concurrency=1_000))
+        return await prepare(driver, key)
+
+    return prepare_counted
+
+
 SCENARIOS: dict[str, Prepare] = {
     "a start of items": starting(EACH),
     "an item that another follows": completing(EACH),
@@ -450,6 +461,11 @@ SCENARIOS: dict[str, Prepare] = {
     "a batch of starts": start_batch,
     "a poll": poll,
     "a poll that finds nothing": poll_with_nothing_to_do,
+    "a poll in a queue": counted(poll),
+    "a start in a queue": counted(starting(linear(1))),
+    "a narrow completion in a queue": counted(completing(LINE)),
+    "a wide completion in a queue": counted(completing(CHOICE)),
+    "a batch of releases in a queue": counted(release),
     "a poll that waits in vain": poll_in_vain,
     "a parked poll that a start hands a job to": parked_poll(handed_over_by_a_start),
     "a parked poll that a narrow completion hands a job to": completing(LINE, parked=True),
