@@ -622,7 +622,7 @@ BEGIN
     RAISE EXCEPTION 'penstock: the run is not held by this executor any more' USING ERRCODE = 'PK001';
   END IF;
   INSERT INTO journal (instance_id, pos, at, kind, attempt, digest, path, name, payload)
-    VALUES (run, nextval('step_seq'), penstock_now(), 1 /* DONE */, least(step_attempt, 32767), arguments, step_path, step_name, value)
+    VALUES (run, nextval('step_seq'), penstock_now(), 1, least(step_attempt, 32767), arguments, step_path, step_name, value)
     RETURNING pos INTO written;
   RETURN written;
 END $$;

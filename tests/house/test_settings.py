@@ -379,6 +379,7 @@ def test_every_setting_with_a_unit_says_it_in_its_name():
     )
     units += (
         "_per_second",
+        "_per_claim",
         "_calls",
         "_connections",
         "_streams",

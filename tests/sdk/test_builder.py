@@ -76,7 +76,7 @@ def test_every_kind_of_step_is_accepted_by_the_engines_parser() -> None:
     }
 
 
-def test_a_step_may_be_done_for_each_item_of_a_list() -> None:
+def test_a_step_is_done_for_each_item() -> None:
     each = for_each("${lines}", name="line", index="i", parallel=5, collect="${result.price}", into="prices")
     flow = WorkflowBuilder("quotes")
     flow.service_task("ask", "carrier.ask", for_each=each)

@@ -20,12 +20,18 @@ import msgspec
 import trio
 
 from penstock.engine.ids import show_instance
+from penstock.settings import Settings
 from penstock.store import archive as store
 from penstock.store.connection import TrioConnection
 
 SUFFIX: Final = ".jsonl.gz"
 _UNFINISHED: Final = ".part"
 _LEVEL: Final = 6
+
+
+def directory_of(settings: Settings) -> Path | None:
+    """Where instances are archived, absolute; None: nowhere."""
+    return Path(settings.archive_dir).expanduser().absolute() if settings.archive_dir else None
 
 
 async def write(connection: TrioConnection, directory: Path, instances: Sequence[int]) -> Path:

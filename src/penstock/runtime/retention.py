@@ -112,7 +112,7 @@ class Retention:
 
     async def _archive(self, connection: TrioConnection, partition: store.Partition, ids: Sequence[int]) -> bool:
         """Whether they are archived, where an archive is kept; else nothing may be removed."""
-        directory = self._engine.settings.archive_path
+        directory = archive.directory_of(self._engine.settings)
         if directory is None:
             return True
         try:

@@ -450,11 +450,6 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
         """The directory of the embedded PostgreSQL, absolute; None leaves it to the store's default."""
         return Path(self.data_dir).expanduser().absolute() if self.data_dir else None
 
-    @property
-    def archive_path(self) -> Path | None:
-        """Where instances are archived, absolute; None: nowhere."""
-        return Path(self.archive_dir).expanduser().absolute() if self.archive_dir else None
-
     def redacted(self) -> dict[str, object]:
         """For the start-up log: what differs from the defaults, and which database, without secrets."""
         return {name: shown for name, shown in self.shown().items() if getattr(self, name) != SETTINGS[name].default}
