@@ -150,7 +150,7 @@ class Schedules:
         self._firings.lane.submit_nowait(item)
         fired = await item.wait_answer()
         self.look_soon()
-        at, outcome, instance, reason = fired[0]
+        at, outcome, instance, reason = max(fired, key=lambda one: one[0])  # others were due, and are older
         shown = None if instance is None else ids.show_instance(instance)
         return ScheduleRun(at=at, outcome=outcome.name, instance_id=shown, reason=reason)
 
