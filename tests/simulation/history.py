@@ -162,8 +162,8 @@ class History:
         return True
 
     def retry(self) -> bool:
-        if self.status is not InstanceStatus.FAILED:
-            return False
+        if self.status is not InstanceStatus.FAILED or not self.game.can_retry:
+            return False  # what was undone can't go on
         self.retries += 1
         self.machine.retry()
         self._note()
