@@ -134,3 +134,22 @@ def test_the_rail_tells_failures_engines_and_versions(visitor: Visitor, engine: 
     rail.get_by_role("link", name=re.compile(r"^Instances ?[1-9]\d* failed$")).wait_for(timeout=TIMEOUT_MS)
     rail.get_by_role("link", name=re.compile(r"^Engines ?1$")).wait_for(timeout=TIMEOUT_MS)
     rail.get_by_text(re.compile(r"^penstock \d.*PostgreSQL 18\.\d+ · polling", re.DOTALL)).wait_for(timeout=TIMEOUT_MS)
+
+
+def test_a_queue_with_limits_is_paused_and_resumed(visitor: Visitor, engine: EngineProcess) -> None:
+    policy = {"jobTypes": ["crm.read"], "concurrency": 3, "rate": {"limit": 10, "period": "PT1M"}}
+    assert engine.call("PUT", "/v1/queues/crm", policy)[0] == 200
+
+    def paused() -> bool:
+        return bool(engine.call("GET", "/v1/queues/crm")[1]["policy"].get("paused"))
+
+    visitor.go("queues").see_role("row", re.compile("crm Open crm.read 3 any 10 in PT1M"))
+    visitor.click("button", "crm", exact=True)
+    visitor.see("0 waiting")
+    assert violations(visitor.page) == []
+    visitor.click("button", "Pause crm")
+    visitor.click("button", "Pause", exact=True)
+    wait_until(paused)
+    visitor.click("button", "Resume crm")
+    visitor.click("button", "Resume", exact=True)
+    wait_until(lambda: not paused())
