@@ -237,10 +237,11 @@ class DefinitionUse:
                 found = counted.by_definition[key]
                 at: dict[str, int] = defaultdict(int)
                 for row in found:
-                    name = loaded.definition.steps[row.step].id
+                    step = loaded.definition.steps[row.step]
+                    name = step.id if step.compensates is None else loaded.definition.steps[step.compensates].id
                     if name not in after:
                         at["removed"] += row.open
-                    elif after[name] != before[name]:
+                    elif after[name] != before.get(name):
                         at["changed"] += row.open
                 versions.append(VersionImpact(version, sum(row.roots for row in found), at["changed"], at["removed"]))
             newest = await self._steps(latest.definition.content)
