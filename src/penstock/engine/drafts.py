@@ -16,7 +16,7 @@ import msgspec
 from penstock.core.definition import InvalidDefinition, Problem, Step, StepType
 from penstock.core.expression import Expression, ExpressionError, parse
 from penstock.core.strict_json import BadJson, read_json
-from penstock.engine.definitions import Definitions
+from penstock.engine.definitions import Definitions, job_path
 from penstock.engine.hiding import Hiding
 from penstock.engine.instances import Instances
 from penstock.engine.payload import PayloadLimits, check_variables
@@ -181,7 +181,7 @@ def _expressions(steps: Iterable[Step]) -> Iterable[Expression]:
 
 
 def _hints(step: Step, polled: Container[str] | None) -> Iterable[DraftHint]:
-    path = f"steps[{step.index}]"
+    path = job_path(step)
     if step.conditions and step.conditions[-1][0].names:
         yield DraftHint(
             path=f"{path}.conditionalNextSteps",
