@@ -200,6 +200,25 @@ def test_many_items_begin_in_slices_of_an_advance_each() -> None:
     assert machine.open == ["b"]
 
 
+def test_items_may_all_be_done_before_the_next_slice() -> None:
+    machine = begun(mapped(parallel=250, collect="${i}", into="all"), {"lines": list(range(120))})
+    for item in range(120):
+        done(machine, item)
+    assert (whole(machine).pending, whole(machine).arrived) == (1, 1)
+    go_on(machine)
+    assert machine.open == ["b"]
+    assert machine.variables["all"] == list(range(120))
+
+
+def test_lists_without_items_in_a_loop_end_it_like_automatic_steps() -> None:
+    body = definition(task("a", "a", forEach=each(), boundaryEvents=[timer("end", "PT1H")]), end())
+    machine = Machine(body, {"lines": []}, max_automatic_steps=20)
+    assert machine.failure == "step 'a': more than 20 automatic steps in one advance"
+    assert machine.maps == {}, "a retry enters the step anew"
+    machine.retry()
+    assert machine.status is InstanceStatus.FAILED
+
+
 def test_an_item_that_fails_ends_the_others() -> None:
     machine = begun(mapped(parallel=3))
     done(machine, 1)

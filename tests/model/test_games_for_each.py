@@ -51,6 +51,7 @@ class SecondOpinion:
     def go_on(self) -> None:
         self.late = False
         self.begin(self.begins_max)
+        self.settle()
 
     def complete(self, item: int, value: int, how: str = "done") -> None:
         self.state[item] = how

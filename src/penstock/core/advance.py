@@ -180,8 +180,7 @@ class _Run(Branches, Calls, Mending, Waiting):
         elif index == CONTINUE_TIMER:  # of a wait: another token took the rest
             self.out.fired.append(fired)
             if self.is_map(token):
-                token.pending, token.arrived = token.pending - 1, 0
-                self.begin_items(token)
+                self.go_on(token)
             elif step.callee is not None:
                 self.go_on_calling(token, step, step.callee)
         elif index == RETRY_TIMER:

@@ -100,11 +100,13 @@ class Items(Evaluator):
     def begin_map(self, token: Token, step: Step, each: ForEach) -> None:
         """Begin its first items. Raises StepFailed."""
         rows = self._read_items(step, each)
+        if not rows:
+            self.count_automatic(step)
         maps = self._maps()
         maps.begun[token.id] = rows
         maps.states[token.id] = MapState(len(rows))
+        self._ended.pop(token.id, None)
         if not rows:
-            self.count_automatic(step)
             self.finish_map(token)
             return
         self.arm_boundaries(token, step)
@@ -119,6 +121,13 @@ class Items(Evaluator):
                 break
             self._begin_item(whole, self.new_token(whole.step, parent_id=whole.id, side=whole.side), state)
         self.mark_changed(whole)
+
+    def go_on(self, whole: Token) -> None:
+        """Its CONTINUE_TIMER: further items, if those that were done since have not begun all of them."""
+        whole.pending, whole.arrived = whole.pending - 1, 0
+        self.begin_items(whole)
+        if not whole.pending:
+            self.finish_map(whole)
 
     def resume_map(self, whole: Token) -> None:
         """A `retry` came back to it: another execution of the step, with the items that it had."""
