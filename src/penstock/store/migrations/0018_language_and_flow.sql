@@ -311,6 +311,8 @@ CREATE TABLE scheduled (
   schedule    text NOT NULL,
   at          timestamptz NOT NULL,
   watched     boolean NOT NULL
+);
+
 -- What attempts of jobs were given, and told last.
 CREATE TABLE attempt_note (
   instance_id bigint NOT NULL,
