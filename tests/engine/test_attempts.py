@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import NotFound
 from penstock.settings.secret import Secret
 from penstock.testing.definitions import Json, definition, end, service
-from penstock.wire.model import Job
+from penstock.wire.model import Job, Park
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.engine.test_encryption import KEYS
@@ -89,6 +89,15 @@ async def test_what_is_kept_of_attempts_is_sealed(make_driver: MakeDriver) -> No
     await driver.heartbeat(job, progress=b'"s3kr1t"')
     assert "s3kr1t" not in str(driver.rows("SELECT * FROM attempt_note"))
     assert await shown(driver, job) == [(1, "RUNNING", {"card": "s3kr1t"}, None, "s3kr1t")]
+
+
+async def test_what_a_signal_brought_is_no_result(driver: Driver) -> None:
+    instance = await driver.run(job_of())
+    job = await driver.one("work")
+    park = Park(job_id=job.id, attempt=job.attempt, worker_id=job.worker_id or "", signal="paid")
+    await driver.engine.jobs.park(park)
+    await driver.signal(instance, "paid", {"sum": 3})
+    assert (await shown(driver, job))[0][3] is None
 
 
 async def test_a_checkpoint_is_taken_away(driver: Driver) -> None:

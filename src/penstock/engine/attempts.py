@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.access.identity import actor
+from penstock.core.state import HistoryKind
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.payload import check_text
@@ -24,6 +25,8 @@ from penstock.wire.noun import raw
 ATTEMPTS_MAX: Final = 50
 """The newest ones."""
 NOTE_MAX_CHARS: Final = 4_096
+_RESULTS: Final = frozenset({HistoryKind.COMPLETED, HistoryKind.COMPENSATED})
+"""What signals and caught errors write is no result of an attempt's."""
 
 
 class Attempts:
@@ -43,7 +46,7 @@ class Attempts:
             rows, notes = await store.read(connection, job, ATTEMPTS_MAX, self._max_bytes)
         if not rows:
             raise NotFound(f"execution '{execution_id}' is unknown")
-        results = {row.attempt: row for row in rows if row.kind is not None and row.output_bytes is not None}
+        results = {row.attempt: row for row in rows if row.kind in _RESULTS and row.output_bytes is not None}
         shown: list[RecordedAttempt] = []
         for one in attempts_of([_entry(job.token, job.seq, row) for row in rows]):
             note, result = notes.get(one.attempt), results.get(one.attempt)
