@@ -75,13 +75,14 @@ DELETE FROM message m USING (
   SELECT unnest($1::bigint[]) AS id
   UNION ALL
   SELECT g.id FROM (SELECT DISTINCT unnest($2::bigint[]) AS id) g
-  WHERE NOT EXISTS (SELECT FROM subscription s WHERE s.message = g.id)) g
+  WHERE (SELECT s.token_id FROM subscription s WHERE s.message = g.id LIMIT 1) IS NULL) g
 CROSS JOIN LATERAL (SELECT o.ctid FROM message o WHERE o.id = g.id OFFSET 0) old
 WHERE m.ctid = old.ctid
 
 -- name: message_for
 -- What is for the wait ($1 token $2 seq).
-SELECT m.id, m.name, m.sender, m.body::text FROM subscription s JOIN message m ON m.id = s.message
+SELECT m.id, m.name, m.sender, m.body::text FROM subscription s
+CROSS JOIN LATERAL (SELECT * FROM message m WHERE m.id = s.message OFFSET 0) m
 WHERE s.token_id = $1::bigint AND s.seq = $2::bigint
 
 -- name: claim_message_ids
@@ -94,7 +95,7 @@ ON CONFLICT (id) DO NOTHING RETURNING id
 
 -- name: find_message_ids
 -- What came with the ids $1: hash, whom it was for at first, whether it is still here.
-SELECT i.id, i.request_hash, i.receivers::text, EXISTS (SELECT FROM message m WHERE m.id = i.message)
+SELECT i.id, i.request_hash, i.receivers::text, (SELECT m.id FROM message m WHERE m.id = i.message LIMIT 1) IS NOT NULL
 FROM message_id i WHERE i.id = ANY($1::text[])
 
 -- name: note_receivers
