@@ -91,7 +91,7 @@ async def test_two_lanes_may_look_for_one_commit(driver: Driver) -> None:
     async with driver.engine.database.connection() as first, driver.engine.database.connection() as second:
         xid = str((await first.fetch(SQL["transaction_id"]))[0][0])
         transaction = driver.engine.transactions.begin(datetime.now(UTC), xid, deque())
-        transaction.writes(first, items, [])
+        await transaction.writes(first, items, [])
         wide._in_doubt.append(transaction)
         async with trio.open_nursery() as nursery:
             for connection, item in zip((first, second), items, strict=True):
