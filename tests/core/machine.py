@@ -508,6 +508,7 @@ class Machine:
             assert token.pending == arrived + sum(other.parent_id == token.id for other in tokens)
             assert (token.state is TokenState.FORKED) is (token.pending > 0)
             assert token.state is not TokenState.ENDED or token.is_root
+            assert token.waits_for is None or token.state is TokenState.PARKED
         assert all(h.kind is not HistoryKind.COMPLETED or h.reason is None for h in self.history)
         handlers = {t.id for t in tokens if self.definition.steps[t.step].compensates is not None}
         assert handlers <= set(self.handlers.values())

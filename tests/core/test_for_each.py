@@ -210,7 +210,7 @@ def test_items_may_all_be_done_before_the_next_slice() -> None:
     assert machine.variables["all"] == list(range(120))
 
 
-def test_lists_without_items_in_a_loop_end_it_like_automatic_steps() -> None:
+def test_lists_without_items_in_a_loop_are_bounded() -> None:
     body = definition(task("a", "a", forEach=each(), boundaryEvents=[timer("end", "PT1H")]), end())
     machine = Machine(body, {"lines": []}, max_automatic_steps=20)
     assert machine.failure == "step 'a': more than 20 automatic steps in one advance"

@@ -53,7 +53,7 @@ class Branches(Evaluator):
         """The token has nowhere to go. The root is kept as the instance's lock, others vanish."""
         parent_id = token.parent_id
         if token.is_root:
-            token.parent_id = None
+            token.parent_id = token.waits_for = None  # a parked job may have been skipped
             move(token, Trigger.END)
             self.mark_changed(token)
         else:
