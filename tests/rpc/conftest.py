@@ -107,13 +107,19 @@ class Google:
     workflow_grpc: ModuleType
     penstock: ModuleType
     penstock_grpc: ModuleType
+    schedules: ModuleType
+    schedules_grpc: ModuleType
 
 
 @pytest.fixture(scope="session")
 def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Google]:
     """Generated for this run, under flat names: a package called penstock would hide ours."""
     target = tmp_path_factory.mktemp("google")
-    names = {"workflow/v1/engine.proto": "workflow_v1_engine", "penstock/v1/worker.proto": "penstock_v1_worker"}
+    names = {
+        "workflow/v1/engine.proto": "workflow_v1_engine",
+        "penstock/v1/worker.proto": "penstock_v1_worker",
+        "penstock/v1/schedules.proto": "penstock_v1_schedules",
+    }
     for path, name in names.items():
         shutil.copy(ROOT / "proto" / path, target / f"{name}.proto")
     arguments = [f"-I{target}", f"--python_out={target}", f"--grpc_python_out={target}"]

@@ -16,7 +16,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from penstock.wire import model
+from penstock.wire import model, schedule
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import (
@@ -121,11 +121,13 @@ def whole_messages(kind: type[msgspec.Struct], package: str) -> st.SearchStrateg
 
 
 def is_shared(kind: type[msgspec.Struct]) -> bool:
-    return kind.__module__ == model.__name__
+    return kind.__module__ in (model.__name__, schedule.__name__)
 
 
 def google_class(google: Google, name: str, package: str) -> Any:
-    return getattr(google.workflow if package == m.PACKAGE else google.penstock, name)
+    if package == m.PACKAGE:
+        return getattr(google.workflow, name)
+    return getattr(google.penstock, name, None) or getattr(google.schedules, name)
 
 
 # --------------------------------------------------------------------------- what google.protobuf read, as we show it

@@ -19,13 +19,16 @@ from grpclib.const import Status
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.rpc.schedule_service import Schedules
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import Worker
 from penstock.testing.definitions import linear
 from penstock.wire import penstock_v1 as w
+from penstock.wire import schedules_v1 as s
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message, package_at
-from penstock.wire.model import Park, StartRequest
+from penstock.wire.model import Park, PublishRequest, StartRequest
+from penstock.wire.schedule import ScheduleSpec
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.rpc.conftest import Google
 from tests.rpc.raw import framed
@@ -37,6 +40,12 @@ __all__ = ["make_driver"]  # pytest finds the fixture here
 pytestmark = pytest.mark.slow
 ANSWERS = {Status.OK, Status.INVALID_ARGUMENT, Status.NOT_FOUND, Status.FAILED_PRECONDITION, Status.ABORTED}
 EXAMPLES = 120
+
+SCHEDULES = "/penstock.v1.Schedules/"
+SCHEDULE_REQUESTS = (
+    s.GetScheduleRequest, s.ListSchedulesRequest, s.DeleteScheduleRequest, s.PauseScheduleRequest,
+    s.ResumeScheduleRequest, s.TriggerScheduleRequest, s.BackfillScheduleRequest,
+)  # fmt: skip
 
 
 class Target:
@@ -53,13 +62,21 @@ class Target:
         self.samples["/penstock.v1.Worker/Work"] = encode_message(first)
         park = w.ParkJobsRequest("w", [Park("1-2-3", 1, signal="s")])  # the storm would wait for what it parked
         self.samples["/penstock.v1.Worker/ParkJobs"] = encode_message(park)
-        modules = {"workflow.v1": google.workflow, "penstock.v1": google.penstock}
+        messages = w.PublishMessagesRequest([PublishRequest("paid", "7", b"{}")])
+        self.samples["/penstock.v1.Worker/PublishMessages"] = encode_message(messages)
+        spec = ScheduleSpec("storm", every="P1D")
+        for kind in (s.PutScheduleRequest, s.PreviewScheduleRequest):
+            name = kind.__name__.removesuffix("Request")
+            self.samples[SCHEDULES + name] = encode_message(kind("nightly", spec))
+        for kind in SCHEDULE_REQUESTS:
+            self.samples[SCHEDULES + kind.__name__.removesuffix("Request")] = encode_message(kind("nightly"))
+        modules = {"WorkflowEngine": google.workflow, "Worker": google.penstock, "Schedules": google.schedules}
         self.theirs: dict[str, Any] = {}
         for path in self.samples:
             _, service, method = path.split("/")
-            package, _, name = service.rpartition(".")
-            described = modules[package].DESCRIPTOR.services_by_name[name].methods_by_name[method]
-            self.theirs[path] = getattr(modules[package], described.input_type.name)
+            name = service.rpartition(".")[2]
+            described = modules[name].DESCRIPTOR.services_by_name[name].methods_by_name[method]
+            self.theirs[path] = getattr(modules[name], described.input_type.name)
 
     async def _call(self, path: str, body: bytes) -> Status:
         client = self.run.client
@@ -86,8 +103,8 @@ async def test_any_bytes_to_any_method_are_answered_and_harm_nothing(
     await driver.upload(linear(1, definition_id="storm"))
     async with served(driver.engine) as run:
         target = Target(run, google)
-        served_paths = {**WorkflowEngine(driver.engine).__mapping__(), **Worker(driver.engine).__mapping__()}
-        assert set(target.samples) == set(served_paths)
+        services = (WorkflowEngine(driver.engine), Worker(driver.engine), Schedules(driver.engine))
+        assert set(target.samples) == {path for service in services for path in service.__mapping__()}
 
         def attack() -> None:
             for path in sorted(target.samples):

@@ -21,7 +21,7 @@ ACTIVE, COMPLETED, FAILED = "INSTANCE_STATUS_ACTIVE", "INSTANCE_STATUS_COMPLETED
 DONE = "STEP_EXECUTION_STATUS_COMPLETED"
 EXPECTED: dict[str, Any] = {
     "definitions": {
-        "kinds": 10, "uploaded": ["LOS::go", 1, True], "same again": True, "comes back": [True, True],
+        "kinds": 11, "uploaded": ["LOS::go", 1, True], "same again": True, "comes back": [True, True],
         "listed": [1, 1, True], "changed": 2,
     },
     "instances": {

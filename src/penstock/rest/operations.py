@@ -228,7 +228,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
                 INTEGER,
             ),
         ),
-        answer=struct(Instance), errors=(404, 429), waits=True,
+        answer=struct(Instance), errors=(400, 404, 429), waits=True,
     ),
     Operation(
         "GET", "/v1/instances/{id}/history", InstanceRoutes.history, Permission.VIEW,

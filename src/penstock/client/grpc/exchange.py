@@ -60,6 +60,8 @@ from penstock.client.operation import (
     WaitLostJobs,
     Window,
 )
+from penstock.client.queue_operation import DeleteQueue, GetQueue, ListQueues, PauseQueue, PutQueue
+from penstock.client.schedule_exchange import SCHEDULE_EXCHANGES
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
 from penstock.wire.grpc_health import HealthCheckRequest, HealthCheckResponse, ServingStatus
@@ -289,4 +291,5 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
 WITHOUT_FORM: tuple[type[Operation[Any]], ...] = (
     CheckMigration, EditVariables, ForgetCheckpoint, GetAttempts, GetAudit, GetJournal, GetTree, ListFailedJobs,
     ListMessages, ListSignals, MigrateInstance, MoveToken, RetryInstance, SendMessage, SkipStep, WaitLostJobs,
+    DeleteQueue, GetQueue, ListQueues, PauseQueue, PutQueue, *SCHEDULE_EXCHANGES,
 )  # fmt: skip
