@@ -20,6 +20,7 @@ from penstock.worker.kafka import KafkaWork
 from tests import postgres
 from tests.access.people import TOKENS, lines
 from tests.runtime.engine_process import EngineProcess
+from tests.waiting import wait_until
 
 _NUMBERS = itertools.count()
 
@@ -186,6 +187,16 @@ async def test_a_worker_goes_on_when_its_token_counts_again(url: str) -> None:
         assert ended.status == "COMPLETED"
 
 
+async def accepts(url: str, token: str) -> bool:
+    """Whether the engine has heard of a token that was made beside it."""
+    async with Client(url, token=token) as client:
+        try:
+            await client.poll_jobs("nobody", ["no work"])
+        except Unauthenticated:
+            return False
+    return True
+
+
 async def test_a_worker_says_that_its_token_was_revoked(
     url: str, engine: EngineProcess, database: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -193,6 +204,7 @@ async def test_a_worker_says_that_its_token_was_revoked(
     caplog.set_level(logging.INFO, logger="penstock.worker")
     settings = Settings(postgres_dsn=Secret(database))
     made = await anyio.to_thread.run_sync(api_tokens.new, settings, "passing", read_grant("worker"), None)
+    await wait_until(lambda: accepts(url, made.text))  # else the worker would be refused at its start, and end
     asked = [made.text]
     reached = 0
     news = anyio.Event()
