@@ -134,11 +134,11 @@ def test_partitions_are_looked_at() -> None:
 
 
 def test_engines_that_disagree_are_named() -> None:
-    alive = KnownEngine(1, "polling", "a", SCHEMA_VERSION, 9.0)
+    alive = KnownEngine(1, "polling", "a", SCHEMA_VERSION, 9.0, None)
     others = [
-        KnownEngine(2, "kafka_outbox", "b", SCHEMA_VERSION, 9.0),
-        KnownEngine(3, "polling", "c", SCHEMA_VERSION - 1, 9.0),
-        KnownEngine(4, "kafka_outbox", "gone", SCHEMA_VERSION, -9.0),
+        KnownEngine(2, "kafka_outbox", "b", SCHEMA_VERSION, 9.0, None),
+        KnownEngine(3, "polling", "c", SCHEMA_VERSION - 1, 9.0, None),
+        KnownEngine(4, "kafka_outbox", "gone", SCHEMA_VERSION, -9.0, None),
     ]
     found = list(doctor.check_engines([alive, *others], Settings()))
     assert verdicts(found) == [(OK, "engines"), (PROBLEM, "engines"), (ADVICE, "engines")]
