@@ -49,6 +49,8 @@ async def test_the_console_sees_a_mask_and_programs_see_values(driver: Driver) -
     assert (await asked(driver, path, Cookie="penstock=pss_x"))["variables"] == all_masked
     listed = await asked(driver, "/v1/instances?limit=10", **console)
     assert [one["variables"] for one in listed["items"]] == [all_masked]
+    await driver.upload({**SHAPE, "name": "another version"})
+    assert (await asked(driver, f"{path}/migrate", {"version": 2}, **console))["variables"] == all_masked
     edited = await asked(driver, f"{path}/variables", {"set": {"password": "new"}}, **console)
     assert edited["variables"] == all_masked
     assert (await driver.variables(instance))["password"] == "new"

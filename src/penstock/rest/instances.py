@@ -199,7 +199,7 @@ class InstanceRoutes:
         if wanted.dry_run:
             return respond(Reply(200, _encode(await self._migrations.check(id, wanted))))
         await self._migrations.migrate(id, wanted)
-        return respond(Reply(200, _encode(await self._instances.after_change(id))))
+        return respond(Reply(200, await self._shown(await self._instances.after_change(id))))
 
     async def move(self, id: str) -> Response:
         """``POST /v1/instances/{id}/move``"""
