@@ -227,8 +227,17 @@ function Rail() {
   // What the page itself asks for goes first: the engine answers those who look two at a time.
   const [later, setLater] = useState(false);
   useEffect(() => {
-    const timer = setTimeout(() => setLater(true), RAIL_AFTER_MS);
-    return () => clearTimeout(timer);
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    const seen = () => {
+      clearTimeout(timer); // a tab that nobody sees asks nothing
+      if (!document.hidden) timer = setTimeout(() => setLater(true), RAIL_AFTER_MS);
+    };
+    seen();
+    document.addEventListener("visibilitychange", seen);
+    return () => {
+      clearTimeout(timer);
+      document.removeEventListener("visibilitychange", seen);
+    };
   }, []);
   const engines = useQuery({ queryKey: ["engines", "rail"], queryFn: ({ signal }) => engine.engines(signal), refetchInterval: RAIL_MS, retry: false, enabled: later });
   const alive = engines.data?.items.filter((one) => one.alive).length;

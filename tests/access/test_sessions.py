@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from urllib.request import urlopen
@@ -27,6 +28,9 @@ PAGE = {"X-Penstock-Console": "1"}
 DELAY = definition(step("ask", "WAIT", nextStep="end"), end(), definition_id="d")
 
 
+_hosts = count(1)
+
+
 @dataclass
 class Answer:
     status: int
@@ -42,13 +46,17 @@ class Browser:
     engine: EngineProcess
     cookies: dict[str, str] = field(default_factory=dict)
     origin: str | None = None
+    host: str = "127.0.0.1"
+    """Where it calls from."""
 
     def ask(self, method: str, path: str, body: object = None, **headers: str | None) -> Answer:
         sent: dict[str, str | None] = {"Origin": self.origin or f"http://127.0.0.1:{self.engine.port}", **PAGE}
         if self.cookies:
             sent["Cookie"] = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
-        connection = http.client.HTTPConnection("127.0.0.1", self.engine.port, timeout=60)
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.engine.port, timeout=60, source_address=(self.host, 0)
+        )
         try:
             given: dict[str, Any] = {name: value for name, value in sent.items() if value is not None}
             connection.request(method, path, None if body is None else json.dumps(body), given)
@@ -97,7 +105,8 @@ def engines(dsn: str, issuer: Issuer) -> Generator[tuple[EngineProcess, EnginePr
 
 @pytest.fixture
 def browser(engines: tuple[EngineProcess, EngineProcess]) -> Browser:
-    return Browser(engines[0])
+    """On a host of its own: the sign-ins of one are bounded per second, and all tests come from this machine."""
+    return Browser(engines[0], host=f"127.0.1.{next(_hosts)}")
 
 
 def test_made_up_cookies_of_one_host_shut_nobody_out(engines: tuple[EngineProcess, EngineProcess]) -> None:

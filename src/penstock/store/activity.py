@@ -90,7 +90,7 @@ class KnownEngine(NamedTuple):
     description: str
     schema_version: int
     left_s: float
-    facts: str | None
+    facts: str | None = None
 
 
 async def read_clock(connection: TrioConnection) -> datetime:
