@@ -203,8 +203,12 @@ class Activation:
     def replay(self, records: Sequence[Record]) -> None:
         """A whole journal, as far as it goes; nothing of it is acted on. Raises `Blocked`."""
         self.start(replaying=True, behind=bool(records), marks=marks_of(records))
+        self.feed_again(records)
+
+    def feed_again(self, records: Sequence[Record], *, more: bool = False) -> None:
+        """Records that a former life of the run was fed; with ``more`` its journal has others behind them."""
         for left, record in zip(range(len(records) - 1, -1, -1), records, strict=True):
-            self.feed(record, replaying=True, behind=left > 0)
+            self.feed(record, replaying=True, behind=more or left > 0)
 
     def marked(self, records: Sequence[Record] = ()) -> list[Record]:
         """Those to be appended next, with what `patched` said yes to since the last ones; where these are too few,

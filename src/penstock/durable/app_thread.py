@@ -117,7 +117,8 @@ async def until_ended(ended: asyncio.Future[T], cancel: Callable[[], None]) -> T
             with suppress(trio.RunFinishedError):
                 cancel()
     if cancelled is not None:
-        ended.exception() if not ended.cancelled() else None  # what it gave is nobody's any more
+        if not ended.cancelled():
+            ended.exception()  # asked for, as what it gave is nobody's any more
         raise cancelled
     return ended.result()
 

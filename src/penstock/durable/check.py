@@ -168,13 +168,11 @@ class Replay:
         self._count += len(records)
         if self._blocked is not None:
             return
-        for left, record in zip(range(len(records) - 1, -1, -1), records, strict=True):
-            try:
-                self._activation.feed(record, replaying=True, behind=more or left > 0)
-            except Blocked as error:
-                self._blocked = error
-                self._names = [(each.path, each.name) for each in records]
-                return
+        try:
+            self._activation.feed_again(records, more=more)
+        except Blocked as error:
+            self._blocked = error
+            self._names = [(each.path, each.name) for each in records]
 
     def result(self, waits: Sequence[Kept] | None) -> Replayed:
         """What became of it. ``waits``: what its executor said that it waits for, None when that is not known."""

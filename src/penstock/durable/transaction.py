@@ -26,6 +26,7 @@ from penstock.durable.codec import decode
 from penstock.durable.errors import NonRetryable, PayloadTooLarge, Unencodable
 from penstock.durable.step import StepCall, StepInfo, current_step
 from penstock.kernel.operation import Outcome
+from penstock.store.outcome import is_rolled_back
 
 TRIES_MAX: Final = 10
 """Of a transaction that the server undoes because of others: deadlocks, and what could not be serialized."""
@@ -197,8 +198,7 @@ class Transactions:
         except _Refused as refused:
             return Outcome(error=refused.error)
         except psycopg.Error as error:
-            rolled_back = error.sqlstate is not None and error.diag.severity_nonlocalized == "ERROR"
-            if asked and not rolled_back:
+            if asked and not is_rolled_back(error):
                 asked = False  # the turn ends when it is known what became of it
                 raise _InDoubt(session) from error
             if dsn is not None and asked and error.sqlstate == "23505" and error.diag.table_name == "penstock_step":

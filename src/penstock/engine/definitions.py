@@ -51,6 +51,7 @@ class LoadedDefinition:
         "key",
         "maps",
         "needs_variables",
+        "own_variables",
         "plans",
         "search_attributes",
         "secret_variables",
@@ -77,6 +78,7 @@ class LoadedDefinition:
         self.fast_start = fast_start(definition)
         self.search_attributes = definition.search_attributes
         self.maps = definition.maps
+        self.own_variables = definition.maps or any(step.compensates is not None for step in definition.steps)
         self.calls = any(step.callee is not None for step in definition.steps)
         self.needs_variables = needs_variables(definition)
         self.secret_variables = _secret_variables(definition.metadata)

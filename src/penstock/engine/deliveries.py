@@ -56,9 +56,14 @@ class Delivery(NamedTuple):
     business_key: str | None
 
     @property
+    def sees_more(self) -> bool:
+        """Whether it has variables beside those of its instance."""
+        return self.loaded.own_variables and (self.is_item or self.is_handler)
+
+    @property
     def is_item(self) -> bool:
         """Whether it is for an item of a forEach, which has variables of its own."""
-        return self.loaded.maps and self.loaded.definition.steps[self.step].for_each is not None
+        return self.loaded.definition.steps[self.step].for_each is not None
 
     @property
     def is_handler(self) -> bool:
@@ -156,7 +161,7 @@ class Deliveries:
             if checkpoints is None:
                 checkpoints = await store.checkpoints(connection, retried) if retried else {}
             read, left_out = await self._sizes.read(connection, missing) if missing else ({}, {})
-            own = await self._own_variables(connection, deliveries)
+            own = await self._own_variables(connection, [delivery for delivery in deliveries if delivery.sees_more])
         except BaseException:  # committed, but nobody can be given them: back to the queue
             for delivery in deliveries:
                 self._return(delivery)
@@ -171,7 +176,7 @@ class Deliveries:
             if variables is None and (text := read.get(delivery.instance)) is not None:
                 variables = text.encode()
                 copied_bytes += len(variables)
-            if variables is not None and (delivery.is_item or delivery.is_handler):
+            if variables is not None and delivery.sees_more:
                 if delivery.token not in own:  # it is no such token any more, or can't be read
                     self._return_later(delivery)
                     continue

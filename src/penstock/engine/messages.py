@@ -17,10 +17,10 @@ from penstock.engine.ids import IdSource
 from penstock.engine.lanes.call_commands import MessageCommand
 from penstock.engine.lanes.full_path import FullPath
 from penstock.engine.lanes.publications import Publications, PublishItem
-from penstock.engine.paging import slice_limit
+from penstock.engine.paging import read_cursor, slice_limit
 from penstock.engine.payload import EMPTY_OBJECT, check_text
 from penstock.engine.timers import Timers
-from penstock.errors import BadRequest, NotFound, PenstockError
+from penstock.errors import BadRequest, PenstockError
 from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import messages as store
@@ -142,7 +142,7 @@ class Messages:
         """Messages that nobody has received yet, oldest first; without their variables. Raises BadRequest."""
         count = slice_limit(limit)
         async with self._database.connection() as connection:
-            rows = await store.listing(connection, name, key, _read_cursor(cursor), count + 1)
+            rows = await store.listing(connection, name, key, read_cursor(cursor, 0), count + 1)
         items = [
             KeptMessage(
                 id=f"{row.id:x}",
@@ -198,12 +198,3 @@ def _digest(message: store.NewMessage) -> bytes:
     """What makes two messages with one id the same. Variables by value, whatever the order of their keys."""
     about = msgspec.json.encode([message.name, message.key, message.for_all, message.ttl_s])
     return hashlib.sha256(about + msgspec.json.encode(msgspec.json.decode(message.body), order="sorted")).digest()
-
-
-def _read_cursor(cursor: str | None) -> int:
-    if not cursor:
-        return 0
-    try:
-        return ids.read_instance(cursor)
-    except NotFound:
-        raise BadRequest("cursor: is none that this list gave as its next") from None

@@ -30,10 +30,11 @@ def slice_limit(limit: int) -> int:
     return PAGE_SIZE_DEFAULT if limit <= 0 else min(limit, PAGE_SIZE_MAX)
 
 
-def read_cursor(cursor: str | None) -> int:
-    """The instance below which a list goes on; without a cursor it begins. Raises BadRequest."""
+def read_cursor(cursor: str | None, first: int = BEYOND_ALL) -> int:
+    """The number, of an instance mostly, at which a list goes on; without a cursor it begins at ``first``. Raises
+    BadRequest."""
     if not cursor:
-        return BEYOND_ALL
+        return first
     try:
         return ids.read_instance(cursor)
     except NotFound:

@@ -18,7 +18,7 @@ from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import CODE_PREFIX, Definitions, LoadedDefinition
 from penstock.engine.journal import Journal
 from penstock.engine.journal_items import JournalPage, JournalRow, RecordKind
-from penstock.engine.paging import NAME_MAX_CHARS
+from penstock.engine.paging import NAME_MAX_CHARS, read_cursor
 from penstock.engine.payload import check_text
 from penstock.errors import BadRequest, Conflict, NotFound, PayloadTooLarge
 from penstock.settings import Settings
@@ -118,7 +118,7 @@ class Runs:
         self, instance_id: str, cursor: str | None = None, limit: int = JOURNAL_PAGE_MAX
     ) -> Page[JournalRecord]:
         """Records after ``cursor``, oldest first; fewer where they are large. Raises NotFound, BadRequest."""
-        after = _read_cursor(cursor)
+        after = read_cursor(cursor, 0)
         number = ids.read_instance(instance_id)
         await current_hold().reserve_soon(COPIES * (JOURNAL_PAGE_BYTES + self._settings.payload_max_bytes))
         async with self._database.connection() as connection:
@@ -214,15 +214,6 @@ class Runs:
 def _status(row: InstanceRow) -> str:
     active = row.status == InstanceStatus.ACTIVE
     return "WAITING" if active and row.waiting else InstanceStatus(row.status).name
-
-
-def _read_cursor(cursor: str | None) -> int:
-    if not cursor:
-        return 0
-    try:
-        return ids.read_instance(cursor)
-    except NotFound:
-        raise BadRequest("cursor: is none that this list gave as its next") from None
 
 
 def _shown(record: JournalRow) -> JournalRecord:

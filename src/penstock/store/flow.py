@@ -7,13 +7,10 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from psycopg.errors import UniqueViolation
-
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
-from penstock.store.database import IdTaken
-from penstock.store.instances import Begun, FastStart
-from penstock.store.jobs import Claimed, FastItem, Moved, Slot, readable
+from penstock.store.instances import Begun, FastStart, begin, start_columns
+from penstock.store.jobs import Claimed, FastItem, Moved, Slot, fast_columns, readable
 from penstock.store.outcome import InDoubt
 from penstock.store.statements import SQL, Statement
 from penstock.store.variables import INLINE_VARIABLES_MAX_BYTES
@@ -105,21 +102,7 @@ async def complete(
     connection: TrioConnection, items: Sequence[FastItem], waits: Sequence[Waits], *, to_outbox: bool
 ) -> list[MovedFlow]:
     """As `jobs.complete_fast`. ``waits``: where the next jobs do."""
-    columns = list(zip(*items, strict=True))
-    params = (
-        arrays.ints(columns[0]),
-        arrays.ints(columns[1]),
-        arrays.ints(columns[2]),
-        arrays.texts(columns[3]),
-        arrays.ints(columns[4]),
-        arrays.ints(columns[5]),
-        arrays.ints(columns[6]),
-        arrays.texts(columns[7]),
-        arrays.floats(columns[8]),
-        arrays.sealed(columns[9], connection.vault),
-        to_outbox,
-        arrays.ints(waits),
-    )
+    params = (*fast_columns(connection, items, to_outbox=to_outbox), arrays.ints(waits))
     rows = cast(Any, await connection.fetch(SQL["complete_flow"], params))
     return [MovedFlow(Moved(*row[:-2]), *row[-2:]) for row in rows]
 
@@ -136,25 +119,9 @@ class FlowStart(NamedTuple):
 async def start(connection: TrioConnection, items: Sequence[FlowStart], *, to_outbox: bool) -> list[Begun]:
     """As `instances.start_fast`."""
     starts, priorities, flow_keys, waits = zip(*items, strict=True)
-    columns = list(zip(*starts, strict=True))
-    params = (
-        arrays.ints(columns[0]),
-        arrays.ints(columns[1]),
-        arrays.sealed(columns[2], connection.vault),
-        arrays.texts(columns[3]),
-        arrays.ints(columns[4]),
-        arrays.texts(columns[5]),
-        arrays.floats(columns[6]),
-        to_outbox,
-        arrays.texts(columns[7]),
-        arrays.ints(priorities),
-        arrays.texts(flow_keys),
-        arrays.ints(waits),
-    )
-    try:
-        return [Begun(*cast(Any, row)) for row in await connection.fetch(SQL["start_flow"], params)]
-    except UniqueViolation as error:
-        raise IdTaken(str(error)) from error
+    columns = start_columns(connection, starts, to_outbox=to_outbox)
+    flow = arrays.ints(priorities), arrays.texts(flow_keys), arrays.ints(waits)
+    return await begin(connection, SQL["start_flow"], (*columns, *flow))
 
 
 def give_back(released: Iterable[Slots]) -> list[Statement]:

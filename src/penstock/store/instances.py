@@ -114,8 +114,13 @@ async def start_fast(connection: TrioConnection, items: Sequence[FastStart], *, 
 
     ``to_outbox``: their first jobs wait for the relay, not in the queue.
     """
+    return await begin(connection, SQL["start_fast"], start_columns(connection, items, to_outbox=to_outbox))
+
+
+def start_columns(connection: TrioConnection, items: Sequence[FastStart], *, to_outbox: bool) -> tuple[Any, ...]:
+    """Starts as the statements take them."""
     columns = list(zip(*items, strict=True))
-    params = (
+    return (
         arrays.ints(columns[0]),
         arrays.ints(columns[1]),
         arrays.sealed(columns[2], connection.vault),
@@ -126,8 +131,12 @@ async def start_fast(connection: TrioConnection, items: Sequence[FastStart], *, 
         to_outbox,
         arrays.texts(columns[7]),
     )
+
+
+async def begin(connection: TrioConnection, statement: bytes, params: tuple[Any, ...]) -> list[Begun]:
+    """Start instances by a statement. Raises IdTaken."""
     try:
-        return [Begun(*cast(Any, row)) for row in await connection.fetch(SQL["start_fast"], params)]
+        return [Begun(*cast(Any, row)) for row in await connection.fetch(statement, params)]
     except UniqueViolation as error:
         raise IdTaken(str(error)) from error
 

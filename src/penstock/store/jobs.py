@@ -194,8 +194,14 @@ async def complete_fast(
 
     ``to_outbox``: the next jobs wait for the relay, not in the queue.
     """
+    params = fast_columns(connection, items, to_outbox=to_outbox)
+    return [Moved(*cast(Any, row)) for row in await connection.fetch(SQL["complete_fast"], params)]
+
+
+def fast_columns(connection: TrioConnection, items: Sequence[FastItem], *, to_outbox: bool) -> tuple[Any, ...]:
+    """Completions as the statements take them."""
     columns = list(zip(*items, strict=True))
-    params = (
+    return (
         arrays.ints(columns[0]),
         arrays.ints(columns[1]),
         arrays.ints(columns[2]),
@@ -208,7 +214,6 @@ async def complete_fast(
         arrays.sealed(columns[9], connection.vault),
         to_outbox,
     )
-    return [Moved(*cast(Any, row)) for row in await connection.fetch(SQL["complete_fast"], params)]
 
 
 async def held_tokens(connection: TrioConnection, tokens: Sequence[int]) -> set[int]:

@@ -148,7 +148,7 @@ class FastPath(Lane[FastCompletion]):
                 )
             )
         with self._metrics.db_transaction_seconds["complete"].time():
-            if not any(map(self._is_flow, items)):
+            if not self._is_flow(items):
                 return await store.complete_fast(connection, rows, to_outbox=self._to_outbox)
             waits = [self._polls.queues.waits(_job_type(item, item.plan.next_step)) for item in items]
             moved = await flow_store.complete(connection, rows, waits, to_outbox=self._to_outbox)
@@ -156,13 +156,12 @@ class FastPath(Lane[FastCompletion]):
         self._polls.freed(*{_job_type(item, item.step) for item in items if item.job.token in held})
         return [row.moved for row in moved]
 
-    def _is_flow(self, item: FastCompletion) -> bool:
-        """Whether the statement for all has to be asked. What it refuses for this reason comes again as such."""
-        queues = self._polls.queues
-        return (
-            item.flow
-            or queues.is_keyed(_job_type(item, item.step))
-            or queues.is_keyed(_job_type(item, item.plan.next_step))
+    def _is_flow(self, items: list[FastCompletion]) -> bool:
+        """Whether the statement for all has to be asked. What the plain one refuses for this reason comes again."""
+        keyed = self._polls.queues.keyed_types()
+        return any(item.flow for item in items) or (
+            bool(keyed)
+            and any(_job_type(item, step) in keyed for item in items for step in (item.step, item.plan.next_step))
         )
 
     def _moved(self, item: FastCompletion, row: Moved, deliveries: list[Delivery], known: dict[int, bytes]) -> None:

@@ -158,9 +158,11 @@ class Starts:
     async def _begin_fast(
         self, connection: TrioConnection, items: Sequence[StartItem], rows: Sequence[FastStart]
     ) -> list[store.Begun]:
-        waits = [self._polls.queues.waits(_first_type(item)) for item in items]
-        if not any(waits) and not any(item.has_flow for item in items):
+        queues = self._polls.queues
+        keyed = queues.keyed_types()
+        if not any(item.has_flow or (keyed and _first_type(item) in keyed) for item in items):
             return await store.start_fast(connection, rows, to_outbox=self._to_outbox)
+        waits = [queues.waits(_first_type(item)) for item in items]
         starts = [
             flow_store.FlowStart(row, item.request.priority, item.request.flow_key, where)
             for row, item, where in zip(rows, items, waits, strict=True)
