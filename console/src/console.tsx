@@ -19,6 +19,7 @@ import { useReadiness } from "./watch/watch";
 const InstancePage = lazy(() => import("./pages/instance/page").then((page) => ({ default: page.InstancePage })));
 const FailuresPage = lazy(() => import("./pages/failures").then((page) => ({ default: page.FailuresPage })));
 const QueuesPage = lazy(() => import("./pages/queues").then((page) => ({ default: page.QueuesPage })));
+const SchedulesPage = lazy(() => import("./pages/schedules").then((page) => ({ default: page.SchedulesPage })));
 const EnginesPage = lazy(() => import("./pages/engines").then((page) => ({ default: page.EnginesPage })));
 const JobsPage = lazy(() => import("./pages/jobs").then((page) => ({ default: page.JobsPage })));
 const TimersPage = lazy(() => import("./pages/timers").then((page) => ({ default: page.TimersPage })));
@@ -32,6 +33,7 @@ const ROOMS: { path: string; name: string; icon: IconName; key: string }[] = [
   { path: "/tasks", name: "Tasks", icon: "tick", key: "g t" },
   { path: "/jobs", name: "Jobs", icon: "jobs", key: "g j" },
   { path: "/timers", name: "Timers", icon: "hourglass", key: "g w" },
+  { path: "/schedules", name: "Schedules", icon: "clock", key: "g c" },
   { path: "/definitions", name: "Definitions", icon: "definitions", key: "g d" },
   { path: "/engines", name: "Engines", icon: "engines", key: "g e" },
   { path: "/settings", name: "Settings", icon: "settings", key: "g s" },
@@ -88,6 +90,7 @@ export function Console() {
             <Route path="/settings" component={SettingsPage} />
             <Route path="/engines" component={EnginesPage} />
             <Route path="/queues" component={QueuesPage} />
+            <Route path="/schedules" component={SchedulesPage} />
             <Route path="/failures" component={FailuresPage} />
             <Route path="/bulk" component={BulkPage} />
             <Route path="/bulk/:id">{({ id }) => <BulkOperationPage key={id} id={decodeURIComponent(id)} />}</Route>

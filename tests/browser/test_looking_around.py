@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator
+from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -153,3 +155,39 @@ def test_a_queue_with_limits_is_paused_and_resumed(visitor: Visitor, engine: Eng
     visitor.click("button", "Resume crm")
     visitor.click("button", "Resume", exact=True)
     wait_until(lambda: not paused())
+
+
+def test_a_schedule_is_paused_run_now_and_caught_up(visitor: Visitor, engine: EngineProcess) -> None:
+    upload(engine, linear(1, definition_id="report", job_type="report"))
+    spec = {"definitionId": "report", "every": "PT1H", "note": "What the bank asks for", "overlap": "ALLOW"}
+    assert engine.call("PUT", "/v1/schedules/hourly", spec)[0] == 200
+
+    def shown() -> dict[str, Any]:
+        return dict(engine.call("GET", "/v1/schedules/hourly")[1])
+
+    visitor.go("schedules").see_role("row", re.compile("hourly On every PT1H report in .* Nothing yet"))
+    visitor.click("button", "hourly", exact=True)
+    visitor.see("What the bank asks for")
+    visitor.click("button", "Pause hourly")
+    visitor.page.get_by_label("Why, shown with the schedule").fill("the bank is away")
+    visitor.click("button", "Pause", exact=True)
+    visitor.see("Paused: the bank is away")
+    assert (shown()["paused"], shown()["pauseNote"]) == (True, "the bank is away")
+    visitor.click("button", "Run hourly now")
+    visitor.click("button", "Run now", exact=True)
+    visitor.page.get_by_role("status").get_by_role("link", name="Started").wait_for(timeout=TIMEOUT_MS)
+    visitor.see_role("row", re.compile("hourly Paused .* Started"))
+    visitor.click("button", "Resume hourly")
+    visitor.click("button", "Resume", exact=True)
+    wait_until(lambda: not shown()["paused"])
+    visitor.click("button", "Start times of the past…")
+    now = datetime.now()  # noqa: DTZ005 - as somebody types it, in the browser's zone
+    visitor.page.get_by_label("From, in your time zone").fill((now - timedelta(hours=4)).isoformat(timespec="seconds"))
+    visitor.page.get_by_label("Up to").fill((now - timedelta(seconds=2)).isoformat(timespec="seconds"))
+    visitor.page.get_by_label("How", exact=True).select_option("ALLOW")
+    visitor.click("button", "Start them")
+    wait_until(lambda: len([run for run in shown()["runs"] if run["outcome"] == "STARTED"]) >= 5)
+    visitor.page.get_by_role("dialog").wait_for(state="detached", timeout=TIMEOUT_MS)
+    assert violations(visitor.page) == []
+    visitor.page.emulate_media(color_scheme="dark")
+    assert violations(visitor.page) == []

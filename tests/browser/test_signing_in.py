@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from typing import Any
 
@@ -104,6 +105,9 @@ def test_buttons_are_there_for_those_who_may(visitor: Visitor, locked: EnginePro
     upload = page.request.post(f"{asked['Origin']}/v1/definitions", data=linear(1, definition_id="shop"), headers=asked)
     assert upload.status == 201
     started = page.request.post(f"{asked['Origin']}/v1/instances", data={"definitionId": "shop"}, headers=asked)
+    nightly = {"definitionId": "shop", "cron": ["0 2 * * *"]}
+    made = page.request.put(f"{asked['Origin']}/v1/schedules/nightly", data=nightly, headers=asked)
+    assert made.status == 200
     place = f"instances/{started.json()['id']}"
     visitor.go(place).see_role("button", "Cancel…")
     visitor.go().click("button", "Sign out")
@@ -117,6 +121,9 @@ def test_buttons_are_there_for_those_who_may(visitor: Visitor, locked: EnginePro
     visitor.go("instances").see("newest first")
     assert page.get_by_role("button", name="Start an instance").count() == 0
     assert page.get_by_role("checkbox").count() == 0
+    visitor.go("schedules?schedule=nightly").see_role("row", "nightly")
+    visitor.see("What passed unseen")
+    assert page.get_by_role("button", name=re.compile("Run nightly|Pause nightly|of the past")).count() == 0
 
 
 def test_somebody_without_a_role_is_told_so(visitor: Visitor) -> None:

@@ -370,7 +370,12 @@ async def test_schedules_are_listed_by_name_and_gone_when_deleted(driver: Driver
     assert [one.id for one in page.items] == ["a", "b"]
     rest = await driver.engine.schedules.list(page.next, 10)
     assert ([one.id for one in rest.items], rest.next) == (["c", "nightly"], None)
+    assert [one.runs for one in page.items] == [[], []]
     await later(driver, HOUR_S)
+    await driver.engine.schedules.trigger("b", "ALLOW")
+    page = await driver.engine.schedules.list(None, 10)
+    assert [[run.outcome for run in one.runs] for one in page.items] == [["STARTED"]] * 4, "the last of each"
+    assert page.items[1].runs[0].instance_id == page.items[1].last_instance_id
     await driver.engine.schedules.delete("a")
     for operation in (driver.engine.schedules.get("a"), driver.engine.schedules.delete("a")):
         with pytest.raises(NotFound, match="schedule 'a' is unknown"):
@@ -378,7 +383,7 @@ async def test_schedules_are_listed_by_name_and_gone_when_deleted(driver: Driver
     assert driver.rows(
         "SELECT count(*) FROM schedule_run r LEFT JOIN schedule s ON s.id = r.schedule WHERE s.id IS NULL"
     ) == [(0,)]
-    assert len(started(driver)) == 4, "what it started goes on"
+    assert len(started(driver)) == 5, "what it started goes on"
 
 
 @pytest.mark.parametrize(

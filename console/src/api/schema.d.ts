@@ -1448,7 +1448,7 @@ export interface paths {
         };
         /**
          * List schedules by id (addition)
-         * @description Each with its next time and without its runs.
+         * @description Each with its next time and its last run.
          */
         get: operations["listSchedules"];
         put?: never;

@@ -1,7 +1,6 @@
 // Changing the variables of an instance that waits or has failed: as one JSON object, of which only what differs is sent.
-import { useId } from "react";
 import { engine, HIDDEN, type Instance } from "../api/client";
-import { Dialog, VariablesField, variablesOf } from "../parts/dialog";
+import { Dialog, NoteField, VariablesField, variablesOf } from "../parts/dialog";
 
 /** Without values that are not shown. */
 export function shownOf(variables: Record<string, unknown>): Record<string, unknown> {
@@ -22,7 +21,6 @@ export function HiddenNote({ variables }: { variables: Record<string, unknown> }
 }
 
 export function EditDialog({ instance, close, done }: { instance: Instance; close: () => void; done: () => Promise<void> }) {
-  const id = useId();
   const shown = shownOf(instance.variables);
   const save = async (form: FormData) => {
     const { set, remove } = changesOf(shown, variablesOf(String(form.get("variables"))));
@@ -35,10 +33,7 @@ export function EditDialog({ instance, close, done }: { instance: Instance; clos
       <p>Only what you change is written. Workers that have a job of this instance go on with what they were given.</p>
       <HiddenNote variables={instance.variables} />
       <VariablesField initial={JSON.stringify(shown, null, 2)} />
-      <div className="field">
-        <label htmlFor={id}>Note, for the audit trail</label>
-        <input id={id} name="note" className="in" maxLength={1000} />
-      </div>
+      <NoteField />
     </Dialog>
   );
 }

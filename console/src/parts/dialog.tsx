@@ -68,6 +68,16 @@ export function variablesOf(text: string): Record<string, unknown> {
   return value as Record<string, unknown>;
 }
 
+export function NoteField({ label = "Note, for the audit trail", name = "note" }: { label?: string; name?: string }) {
+  const id = useId();
+  return (
+    <div className="field">
+      <label htmlFor={id}>{label}</label>
+      <input id={id} name={name} className="in" maxLength={1000} />
+    </div>
+  );
+}
+
 export function VariablesField({ initial = "{}" }: { initial?: string }) {
   const id = useId();
   return (

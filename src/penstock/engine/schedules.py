@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 import trio
 
+from penstock.access.identity import actor
 from penstock.core.duration import TimestampError, parse_timestamp
 from penstock.core.schedule import CATCH_UP_WINDOW_DEFAULT, Backfill, CatchUp, Overlap, Rules, RunOutcome
 from penstock.core.schedule_times import ScheduleError
@@ -29,6 +30,7 @@ from penstock.engine.timers import LOOK_INTERVAL_MAX_S
 from penstock.errors import BadRequest, Conflict, NotFound, PenstockError, TooManyRequests, Unavailable
 from penstock.offload import run_long
 from penstock.store import activity
+from penstock.store import audit as audit_store
 from penstock.store import engines as engine_store
 from penstock.store import schedules as store
 from penstock.store import timers as timer_store
@@ -71,8 +73,11 @@ class Schedules:
         firings: Firings,
         instances: Instances,
         aside: Aside,
+        *,
+        audit: bool,
     ) -> None:
         self._database = database
+        self._audit = audit
         self._limits = limits
         self._firings = firings
         self._instances = instances
@@ -91,8 +96,9 @@ class Schedules:
         async with self._database.connection() as connection:
             now = await activity.read_clock(connection)
         kept = await run_long(check_spec, id, spec, now)
-        async with self._database.connection() as connection:
+        async with self._database.connection() as connection, connection.transaction():
             await engine_store.require_version(connection, SCHEMA_VERSION_NEEDED)
+            await self._note(connection, "SCHEDULE_CHANGED", f"{id}: {kept.decode()[:1000]}")
             await store.put(
                 connection, id, spec=kept, variables=variables, definition_id=spec.definition_id, paused=spec.paused,
                 timeless=TIMELESS,
@@ -104,39 +110,43 @@ class Schedules:
         """With its next times and its last runs. Raises NotFound."""
         async with self._database.connection() as connection:
             row = await self._row(connection, id)
-            runs = await store.runs(connection, row.id, RUNS_SHOWN)
-        return await run_long(_view, row, runs, NEXT_TIMES)
+            runs = await store.runs(connection, [row.id], RUNS_SHOWN)
+        return await run_long(_view, row, runs[row.id], NEXT_TIMES)
 
     async def list(self, cursor: str | None, limit: int) -> Page[Schedule]:
-        """By name, each with its next time and without its runs. Raises BadRequest."""
+        """By name, each with its next time and its last run. Raises BadRequest."""
         size = min(max(limit, 1), LIST_MAX)
         async with self._database.connection() as connection:
             rows = await store.read(connection, after=cursor or "", limit=size)
+            runs = await store.runs(connection, [row.id for row in rows], 1)
 
         def views() -> builtins.list[Schedule]:
-            return [_view(row, [], 1) for row in rows]
+            return [_view(row, runs[row.id], 1) for row in rows]
 
         return Page(items=await run_long(views), next=rows[-1].name if len(rows) == size else None)
 
     async def delete(self, id: str) -> None:
         """What it started goes on. Raises NotFound."""
-        async with self._database.connection() as connection:
+        async with self._database.connection() as connection, connection.transaction():
             if not await store.delete(connection, _name(id)):
                 raise _unknown(id)
+            await self._note(connection, "SCHEDULE_DELETED", id)
 
     async def pause(self, id: str, note: str | None) -> Schedule:
         """Nothing is started until it is resumed; what runs goes on. Raises BadRequest, NotFound."""
         text = None if not note else check_text(note, "note", NOTE_MAX_CHARS)
-        async with self._database.connection() as connection:
+        async with self._database.connection() as connection, connection.transaction():
             if not await store.pause(connection, _name(id), text):
                 raise _unknown(id)
+            await self._note(connection, "SCHEDULE_PAUSED", id if text is None else f"{id}: {text}")
         return await self.get(id)
 
     async def resume(self, id: str) -> Schedule:
         """From now on; what passed meanwhile is not caught up. Raises NotFound."""
-        async with self._database.connection() as connection:
+        async with self._database.connection() as connection, connection.transaction():
             if not await store.resume(connection, _name(id)):
                 raise _unknown(id)
+            await self._note(connection, "SCHEDULE_RESUMED", id)
         self.look_soon()
         return await self.get(id)
 
@@ -146,7 +156,7 @@ class Schedules:
         wanted = None if overlap is None else _overlap(overlap, Overlap.SKIP)
         async with self._database.connection() as connection:
             row = await self._row(connection, id)
-        item = FiringItem(row.id, Trigger(wanted))
+        item = FiringItem(row.id, Trigger(wanted, actor()))
         self._firings.lane.submit_nowait(item)
         fired = await item.wait_answer()
         self.look_soon()
@@ -175,8 +185,10 @@ class Schedules:
             if not found:
                 raise BadRequest("from: there is no time of the schedule between `from` and `to`")
             asked = msgspec.json.encode(Backfill(mark, end, wanted))
-            if not await store.begin_backfill(connection, row.name, asked):
-                raise Conflict(f"a backfill of schedule '{row.name}' is under way")
+            async with connection.transaction():
+                if not await store.begin_backfill(connection, row.name, asked):
+                    raise Conflict(f"a backfill of schedule '{row.name}' is under way")
+                await self._note(connection, "SCHEDULE_BACKFILLED", f"{row.name}: {_shown(begin)} to {_shown(end)}")
         self.look_soon()
         return await self.get(id)
 
@@ -195,6 +207,10 @@ class Schedules:
             return found
 
         return SchedulePreview(times=await run_long(times))
+
+    async def _note(self, connection: TrioConnection, kind: str, detail: str) -> None:
+        if self._audit:
+            await connection.fetch(*audit_store.add(None, None, kind, actor(), detail))
 
     async def _row(self, connection: TrioConnection, id: str) -> ScheduleRow:
         rows = await store.read(connection, name=_name(id))

@@ -26,7 +26,7 @@ OF_SCHEDULES: Final[Sequence[Operation]] = (
     Operation(
         "GET", "/v1/schedules", ScheduleRoutes.list, Permission.VIEW,
         "listSchedules", "schedules", "List schedules by id (addition)",
-        "Each with its next time and without its runs.",
+        "Each with its next time and its last run.",
         parameters=SLICE, answer=struct(Page[Schedule]), errors=(400,),
     ),
     Operation(

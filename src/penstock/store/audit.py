@@ -25,6 +25,6 @@ async def of_instance(connection: TrioConnection, instance: int) -> list[AuditEn
     return [AuditEntry(*cast(Any, row)) for row in await connection.fetch(SQL["audit_of"], (instance,))]
 
 
-def add(instance: int, step: int | None, kind: str, actor: str | None, detail: str | None) -> Statement:
-    """Writes one, of now."""
+def add(instance: int | None, step: int | None, kind: str, actor: str | None, detail: str | None) -> Statement:
+    """Writes one, of now. ``instance`` None: it is about none, but about a queue or a schedule."""
     return SQL["add_audit"], (instance, step, kind, actor, detail)

@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.core.duration import parse_duration
 from penstock.store import arrays
+from penstock.store import audit as audit_store
 from penstock.store.connection import TrioConnection
 from penstock.store.definitions import ensure_job_types, job_type_ids
 from penstock.store.engines import notify
@@ -199,7 +200,7 @@ async def mark_keyed(connection: TrioConnection, job_types: Sequence[int]) -> No
 async def _changed(connection: TrioConnection, kind: str, detail: str, actor: str | None, *, audit: bool) -> None:
     await connection.fetch(SQL["queues_changed"])
     if audit:
-        await connection.fetch(SQL["audit_queue"], (kind, actor, detail))
+        await connection.fetch(*audit_store.add(None, None, kind, actor, detail))
     await notify(connection, CHANGED)
 
 

@@ -150,9 +150,12 @@ async def exists(connection: TrioConnection, schedule: int) -> bool:
     return bool(await connection.fetch(SQL["schedule_exists"], (schedule,)))
 
 
-async def runs(connection: TrioConnection, schedule: int, limit: int) -> list[RunRow]:
-    """What became of its times, the latest first."""
-    return [RunRow(*cast(Any, row)) for row in await connection.fetch(SQL["schedule_runs"], (schedule, limit))]
+async def runs(connection: TrioConnection, schedules: Sequence[int], limit: int) -> dict[int, list[RunRow]]:
+    """What became of their times, the latest first, at most ``limit`` of each."""
+    found: dict[int, list[RunRow]] = {schedule: [] for schedule in schedules}
+    for schedule, *row in cast(Any, await connection.fetch(SQL["schedule_runs"], (arrays.ints(schedules), limit))):
+        found[schedule].append(RunRow(*row))
+    return found
 
 
 async def due(connection: TrioConnection, limit: int) -> tuple[list[int], float | None]:

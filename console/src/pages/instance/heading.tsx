@@ -4,7 +4,7 @@ import { useMemo, useState } from "react";
 import { Link } from "wouter";
 import { type Definition, engine, type InstanceSummary, newKey } from "../../api/client";
 import { useShortcuts } from "../../keyboard";
-import { Dialog, VariablesField, variablesOf } from "../../parts/dialog";
+import { Dialog, NoteField, VariablesField, variablesOf } from "../../parts/dialog";
 import { Icon } from "../../parts/icons";
 import { InstanceStatusBadge } from "../../parts/status";
 import { Ago, duration } from "../../parts/time";
@@ -89,10 +89,7 @@ export function Heading({ instance, definition, childIds }: { instance: Instance
               <input type="checkbox" name="compensate" /> First undo what it did, where its steps say how
             </label>
           </div>
-          <div className="field">
-            <label htmlFor="reason">Reason, for the audit trail</label>
-            <input id="reason" name="reason" className="in" maxLength={1000} />
-          </div>
+          <NoteField label="Reason, for the audit trail" name="reason" />
         </Dialog>
       )}
       {asked === "edit" && (

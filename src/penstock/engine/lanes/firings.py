@@ -29,6 +29,7 @@ from penstock.errors import NotFound, PenstockError
 from penstock.metrics import Metrics
 from penstock.offload import run_long
 from penstock.settings import Settings
+from penstock.store import audit
 from penstock.store import full_path as full_store
 from penstock.store import schedules as store
 from penstock.store.connection import TrioConnection
@@ -36,6 +37,7 @@ from penstock.store.database import Database
 from penstock.store.definitions import latest_keys
 from penstock.store.full_path import NewInstance
 from penstock.store.schedules import LockedSchedule, Moved, NewRun, Scheduled
+from penstock.store.statements import Statement
 from penstock.wire.schedule import ScheduleSpec
 
 SCHEDULES_MAX: Final = 100
@@ -56,6 +58,7 @@ class Trigger(NamedTuple):
     """Somebody wants a run now. ``overlap`` None: as the schedule has it."""
 
     overlap: Overlap | None
+    actor: str | None = None
 
 
 class FiringItem(LongItem[Fired]):
@@ -92,6 +95,7 @@ class Firings:
         id_source: IdSource,
         transactions: Transactions,
     ) -> None:
+        self._audit = settings.audit_log_enabled
         self._metrics = metrics
         self._definitions = definitions
         self._ids = id_source
@@ -206,7 +210,8 @@ class Firings:
             )  # fmt: skip
             runs += [NewRun(one.id, at, outcome, instance, reason) for at, outcome, instance, reason in fired]
             look.item.planned = fired
-        return store.writes(moved, runs, scheduled, overtaken)
+        audited = [_audited(look, look.item.trigger) for look in looks if self._audit and look.item.trigger is not None]
+        return [*store.writes(moved, runs, scheduled, overtaken), *audited]
 
     async def _begin(
         self,
@@ -267,6 +272,12 @@ def _standing(one: LockedSchedule, rules: Rules, item: FiringItem, now: datetime
     backfill = None if one.backfill is None else msgspec.json.decode(one.backfill, type=Backfill)
     trigger = None if item.trigger is None else (now, item.trigger.overlap or rules.overlap)
     return Standing(one.done_until, one.buffered, one.is_open, backfill, trigger, one.paused, one.started)
+
+
+def _audited(look: _Look, trigger: Trigger) -> Statement:
+    """That somebody asked for a run, and what became of it: others that were due are older."""
+    _, outcome, _, _ = max(look.item.planned, key=lambda one: one[0])
+    return audit.add(None, None, "SCHEDULE_TRIGGERED", trigger.actor, f"{look.locked.name}: {outcome.name}")
 
 
 def _is_watched(look: _Look) -> bool:

@@ -68,9 +68,6 @@ WITH gone AS (DELETE FROM queue WHERE name = $1::text RETURNING id),
 freed AS (UPDATE job_type SET queue = NULL WHERE queue IN (SELECT id FROM gone))
 SELECT id FROM gone
 
--- name: audit_queue
-INSERT INTO audit (pos, at, kind, actor, detail)
-VALUES (nextval('step_seq'), penstock_now(), $1::text, $2::text, $3::text)
 
 -- name: queue_state
 -- Of the queue $1 with the job types $2: what runs (its own row's count, the sum of its keys', null: neither is kept), how many

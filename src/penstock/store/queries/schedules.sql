@@ -44,8 +44,10 @@ FROM schedule s WHERE s.name > $1::text AND ($3::text IS NULL OR s.name = $3) OR
 SELECT FROM schedule WHERE id = $1::int
 
 -- name: schedule_runs
--- Of the schedule $1, the latest first, at most $2.
-SELECT r.at, r.instance_id, r.outcome, r.reason FROM schedule_run r WHERE r.schedule = $1::int ORDER BY r.seq DESC LIMIT $2::int
+-- Of the schedules $1, the latest of each first, at most $2 of each.
+SELECT k.id, r.at, r.instance_id, r.outcome, r.reason FROM unnest($1::int[]) AS k(id) CROSS JOIN LATERAL (
+  SELECT * FROM schedule_run r WHERE r.schedule = k.id ORDER BY r.seq DESC LIMIT $2::int) r
+ORDER BY k.id, r.seq DESC
 
 -- name: due_schedules
 -- What is due now, oldest first, and how long until the first that is not; $1 limit.

@@ -1,0 +1,324 @@
+// Schedules: what is started by the clock. Made by the command line and by REST (docs/schedules.md); shown, paused and
+// resumed, started and caught up here.
+import { useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
+import { Link } from "wouter";
+import { useAddress } from "../address";
+import { engine, type Schedule, type ScheduleRun } from "../api/client";
+import { Dialog, NoteField } from "../parts/dialog";
+import { Empty } from "../parts/states";
+import { Badge, type Look } from "../parts/status";
+import { type Column, Listing, Read, Table } from "../parts/table";
+import { Ago, bothZones, duration, useNow } from "../parts/time";
+import { useCan } from "../session";
+
+const REFRESH_MS = 5_000;
+const OUTCOMES: Record<string, [Look, string]> = {
+  STARTED: ["ok", "Started"],
+  BUFFERED: ["wait", "Waits for its turn"],
+  SKIPPED: ["skip", "Left out"],
+  MISSED: ["retry", "Missed"],
+  FAILED: ["fail", "Could not be started"],
+};
+const OVERLAPS: [string, string][] = [
+  ["", "As the schedule says"],
+  ["ALLOW", "Start it beside an open run"],
+  ["BUFFER_ONE", "Wait until the open run has ended"],
+  ["CANCEL_OTHER", "Cancel the open run"],
+  ["SKIP", "Leave it out while a run is open"],
+];
+
+type Act = "pause" | "resume" | "run" | "backfill";
+
+export function SchedulesPage() {
+  const [params, change] = useAddress();
+  const chosen = params.get("schedule") ?? undefined;
+  const operates = useCan("operate");
+  const queries = useQueryClient();
+  const [asked, setAsked] = useState<[Act, Schedule]>();
+  const [told, setTold] = useState<[Schedule, ScheduleRun]>();
+  const now = useNow();
+  const pages = useInfiniteQuery({
+    queryKey: ["schedules"],
+    queryFn: ({ pageParam, signal }) => engine.schedules(pageParam, signal),
+    initialPageParam: "",
+    getNextPageParam: (last) => last.next,
+    refetchInterval: REFRESH_MS,
+  });
+  const ask = (act: Act, schedule: Schedule) => {
+    setTold(undefined);
+    setAsked([act, schedule]);
+  };
+  const columns: (Column<Schedule> | false)[] = [
+    {
+      head: "Schedule",
+      cell: (row) => (
+        <button type="button" className="link" onClick={() => change({ schedule: row.id === chosen ? undefined : row.id })}>
+          <code>{row.id}</code>
+        </button>
+      ),
+    },
+    { head: "State", title: (row) => row.pauseNote, cell: (row) => (row.paused ? <Badge look="wait">Paused</Badge> : <Badge look="run">On</Badge>) },
+    { head: "When", look: "el", title: when, cell: (row) => <code>{when(row)}</code> },
+    { head: "Starts", look: "el", cell: (row) => <Started schedule={row} /> },
+    {
+      head: "Next",
+      look: "r",
+      label: "next",
+      title: (row) => (row.nextTimes[0] === undefined ? undefined : bothZones(row.nextTimes[0])),
+      cell: (row) => (row.paused ? "–" : until(row.nextTimes[0], now)),
+    },
+    { head: "Last", label: "last", cell: (row) => (row.runs[0] === undefined ? <span className="mute">Nothing yet</span> : <Outcome run={row.runs[0]} />) },
+    operates && {
+      head: <span className="sr">Act</span>,
+      look: "r",
+      cell: (row) => (
+        <span className="row-acts">
+          <button type="button" className="btn sm" aria-label={`Run ${row.id} now`} onClick={() => ask("run", row)}>
+            Run now…
+          </button>
+          <button type="button" className="btn sm" aria-label={`${row.paused ? "Resume" : "Pause"} ${row.id}`} onClick={() => ask(row.paused ? "resume" : "pause", row)}>
+            {row.paused ? "Resume…" : "Pause…"}
+          </button>
+        </span>
+      ),
+    },
+  ];
+  const done = async () => {
+    await queries.invalidateQueries({ queryKey: ["schedule"] });
+    await pages.refetch();
+  };
+  const close = () => setAsked(undefined);
+  return (
+    <>
+      <div className="head">
+        <h1>Schedules</h1>
+      </div>
+      {told && <Told schedule={told[0]} run={told[1]} />}
+      <section className="card" aria-label="Schedules">
+        <Listing
+          pages={pages}
+          columns={columns}
+          keyOf={(row) => row.id}
+          isCurrent={(row) => row.id === chosen}
+          empty={
+            <Empty title="Nothing is started by the clock">
+              <p>
+                A schedule is made by <code>PUT /v1/schedules/…</code> or <code>penstock schedule set</code>.
+              </p>
+            </Empty>
+          }
+        />
+      </section>
+      {chosen !== undefined && <Chosen id={chosen} backfill={operates ? (schedule) => ask("backfill", schedule) : undefined} />}
+      {asked && <Asked act={asked[0]} schedule={asked[1]} close={close} done={done} told={(run) => setTold([asked[1], run])} />}
+    </>
+  );
+}
+
+function when(schedule: Schedule): string {
+  const times = schedule.every === undefined ? (schedule.cron ?? []).join("; ") : `every ${schedule.every}`;
+  return schedule.timeZone === undefined ? times : `${times} ${schedule.timeZone}`;
+}
+
+function until(at: string | undefined, now: number): string {
+  if (at === undefined) return "never";
+  const left = Date.parse(at) - now;
+  return left > 0 ? `in ${duration(left)}` : "due";
+}
+
+function Started({ schedule }: { schedule: Schedule }) {
+  const version = schedule.definitionVersion;
+  return (
+    <>
+      <Link href={`/definitions/${encodeURIComponent(schedule.definitionId)}${version ? `?version=${version}` : ""}`}>{schedule.definitionId}</Link>
+      {version ? <span className="mute"> v{version}</span> : null}
+    </>
+  );
+}
+
+function Outcome({ run }: { run: ScheduleRun }) {
+  const [look, word] = OUTCOMES[run.outcome] ?? ["skip", run.outcome];
+  return (
+    <span title={run.reason}>
+      <Badge look={look}>{run.instanceId === undefined ? word : <Link href={`/instances/${encodeURIComponent(run.instanceId)}`}>{word}</Link>}</Badge> <span className="mute">{run.at !== undefined && <Ago at={run.at} />}</span>
+    </span>
+  );
+}
+
+/** What became of a run that somebody asked for. */
+function Told({ schedule, run }: { schedule: Schedule; run: ScheduleRun }) {
+  return (
+    <p className="told" role="status">
+      <code>{schedule.id}</code> <Outcome run={run} />
+      {run.reason !== undefined && <span className="mute">{run.reason}</span>}
+    </p>
+  );
+}
+
+/** One schedule: its rules, its next times and what became of the last ones. */
+function Chosen({ id, backfill }: { id: string; backfill: ((schedule: Schedule) => void) | undefined }) {
+  const found = useQuery({ queryKey: ["schedule", id], queryFn: ({ signal }) => engine.schedule(id, signal), refetchInterval: REFRESH_MS });
+  return (
+    <section className="card schedule" aria-label={`Schedule ${id}`}>
+      <h2>
+        {id}
+        {backfill && found.data && (
+          <span className="more">
+            <button type="button" className="btn sm" onClick={() => backfill(found.data)}>
+              Start times of the past…
+            </button>
+          </span>
+        )}
+      </h2>
+      <Read of={found}>
+        {(schedule) => (
+          <>
+            {schedule.note !== undefined && <p className="note">{schedule.note}</p>}
+            {schedule.pauseNote !== undefined && <p className="note">Paused: {schedule.pauseNote}</p>}
+            <dl className="facts inset">
+              <Fact name="When runs meet">{schedule.overlap}</Fact>
+              <Fact name="What passed unseen">{schedule.catchUp}</Fact>
+              {schedule.jitter !== undefined && <Fact name="Later by up to">{schedule.jitter}</Fact>}
+              {schedule.startAt !== undefined && <Fact name="From">{schedule.startAt}</Fact>}
+              {schedule.endAt !== undefined && <Fact name="Until">{schedule.endAt}</Fact>}
+              {schedule.pauseOnFailure && <Fact name="When a run fails">pauses</Fact>}
+              {schedule.buffered > 0 && <Fact name="Wait for their turn">{schedule.buffered.toLocaleString("en")}</Fact>}
+              {schedule.missed > 0 && <Fact name="Missed so far">{schedule.missed.toLocaleString("en")}</Fact>}
+              {schedule.backfillUntil !== undefined && <Fact name="Past times are started up to">{schedule.backfillUntil}</Fact>}
+            </dl>
+            <Times schedule={schedule} />
+          </>
+        )}
+      </Read>
+    </section>
+  );
+}
+
+function Times({ schedule }: { schedule: Schedule }) {
+  const now = useNow();
+  return (
+    <div className="pair">
+      <div>
+        <h3>{schedule.paused ? "Next, once it is resumed" : "Next"}</h3>
+        {schedule.nextTimes.length === 0 ? (
+          <Empty title="No time is left" />
+        ) : (
+          <Table
+            plain
+            rows={schedule.nextTimes}
+            keyOf={(at) => at}
+            columns={[
+              { head: "Time", cell: (at) => <time dateTime={at}>{bothZones(at).split("\n")[0]}</time>, title: bothZones },
+              { head: "In", look: "r mute", cell: (at) => until(at, now).replace("in ", "") },
+            ]}
+          />
+        )}
+      </div>
+      <div>
+        <h3>Last</h3>
+        {schedule.runs.length === 0 ? (
+          <Empty title="Nothing was started yet" />
+        ) : (
+          <Table
+            plain
+            rows={schedule.runs}
+            keyOf={(run, at) => `${run.at} ${at}`}
+            columns={[
+              { head: "Outcome", cell: (run) => <Outcome run={run} /> },
+              { head: "Why", look: "el mute", title: (run) => run.reason, cell: (run) => run.reason ?? "" },
+            ]}
+          />
+        )}
+      </div>
+    </div>
+  );
+}
+
+function Fact({ name, children }: { name: string; children: React.ReactNode }) {
+  return (
+    <div>
+      <dt>{name}</dt>
+      <dd>{children}</dd>
+    </div>
+  );
+}
+
+interface AskedProps {
+  act: Act;
+  schedule: Schedule;
+  close: () => void;
+  done: () => Promise<void>;
+  told: (run: ScheduleRun) => void;
+}
+
+function Asked({ act, schedule, close, done, told }: AskedProps) {
+  const { id } = schedule;
+  if (act === "pause")
+    return (
+      <Dialog title={`Pause ${id}?`} verb="Pause" danger close={close} act={(form) => engine.pauseSchedule(id, String(form.get("note")).trim()).then(done)}>
+        <p>It starts nothing until it is resumed; what runs goes on. Times that pass meanwhile are not caught up.</p>
+        <NoteField label="Why, shown with the schedule and in the audit trail" />
+      </Dialog>
+    );
+  if (act === "resume")
+    return (
+      <Dialog title={`Resume ${id}?`} verb="Resume" close={close} act={() => engine.resumeSchedule(id).then(done)}>
+        <p>It goes on with its next time: {until(schedule.nextTimes[0], Date.now())}.</p>
+      </Dialog>
+    );
+  if (act === "run")
+    return (
+      <Dialog
+        title={`Run ${id} now?`}
+        verb="Run now"
+        close={close}
+        act={async (form) => {
+          told(await engine.triggerSchedule(id, String(form.get("overlap"))));
+          await done();
+        }}
+      >
+        <p>It is started at once, also when the schedule is paused.</p>
+        <div className="field">
+          <label htmlFor="overlap">When its last run is still open</label>
+          <select id="overlap" name="overlap" className="in">
+            {OVERLAPS.map(([value, word]) => (
+              <option key={value} value={value}>
+                {word}
+              </option>
+            ))}
+          </select>
+        </div>
+      </Dialog>
+    );
+  return (
+    <Dialog
+      title={`Start times of ${id} that have passed`}
+      verb="Start them"
+      close={close}
+      act={(form) => engine.backfillSchedule(id, timeOf(form, "from"), timeOf(form, "to"), String(form.get("overlap"))).then(done)}
+    >
+      <p>Each of its times in this span is started once, in the background; those of its latest 100 runs are left out.</p>
+      <div className="field">
+        <label htmlFor="from">From, in your time zone</label>
+        <input id="from" name="from" type="datetime-local" step="1" className="in" required />
+      </div>
+      <div className="field">
+        <label htmlFor="to">Up to</label>
+        <input id="to" name="to" type="datetime-local" step="1" className="in" required />
+      </div>
+      <div className="field">
+        <label htmlFor="overlap">How</label>
+        <select id="overlap" name="overlap" className="in">
+          <option value="BUFFER_ALL">One after the other</option>
+          <option value="ALLOW">All at once</option>
+        </select>
+      </div>
+    </Dialog>
+  );
+}
+
+/** What somebody chose, as the engine reads it. */
+function timeOf(form: FormData, name: string): string {
+  return new Date(String(form.get(name))).toISOString();
+}
