@@ -2,7 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { lazy, Suspense, useEffect, useMemo, useRef, useState } from "react";
 import { Link, Redirect, Route, Switch, useLocation } from "wouter";
-import { EngineError, engine } from "./api/client";
+import { type Count, EngineError, engine } from "./api/client";
 import { useShortcuts } from "./keyboard";
 import { BulkOperationPage, BulkPage } from "./pages/bulk";
 import { DefinitionsPage } from "./pages/definitions";
@@ -207,19 +207,26 @@ function ThemeButton() {
 
 /** Failed instances of those that started within a day: counted by an index. */
 function FailedCount({ enabled }: { enabled: boolean }) {
-  const found = useQuery({
-    enabled,
-    queryKey: ["instances", "count", "rail"],
-    queryFn: ({ signal }) => engine.countInstances({ status: "FAILED", startedAfter: new Date(Date.now() - DAY_MS).toISOString() }, signal),
-    refetchInterval: RAIL_MS,
-    retry: false,
-  });
-  if (!found.data?.count) return null;
-  const { count, exact } = found.data;
+  const found = useRailQuery(["instances", "count", "rail"], enabled, (signal) => engine.countInstances({ status: "FAILED", startedAfter: new Date(Date.now() - DAY_MS).toISOString() }, signal));
+  return <RailCount found={found} word="failed" title="Failed, of those that started within a day" bad />;
+}
+
+/** Tasks that wait for people: counted by an index, and anew when one was completed here. */
+function TaskCount({ enabled }: { enabled: boolean }) {
+  const found = useRailQuery(["tasks", "count"], enabled, (signal) => engine.countTasks(signal));
+  return <RailCount found={found} word="open" title="Tasks that are open" />;
+}
+
+function useRailQuery<T>(queryKey: string[], enabled: boolean, ask: (signal: AbortSignal) => Promise<T>): T | undefined {
+  return useQuery({ enabled, queryKey, queryFn: ({ signal }) => ask(signal), refetchInterval: RAIL_MS, retry: false }).data;
+}
+
+function RailCount({ found, word, title, bad = false }: { found: Count | undefined; word: string; title: string; bad?: boolean }) {
+  if (!found?.count) return null;
   return (
-    <span className="n bad" title="Failed, of those that started within a day">
-      {`${exact ? "" : "> "}${count.toLocaleString("en")}`}
-      <span className="sr"> failed</span>
+    <span className={bad ? "n bad" : "n"} title={title}>
+      {`${found.exact ? "" : "> "}${found.count.toLocaleString("en")}`}
+      <span className="sr"> {word}</span>
     </span>
   );
 }
@@ -242,8 +249,8 @@ function Rail() {
       document.removeEventListener("visibilitychange", seen);
     };
   }, []);
-  const engines = useQuery({ queryKey: ["engines", "rail"], queryFn: ({ signal }) => engine.engines(signal), refetchInterval: RAIL_MS, retry: false, enabled: later });
-  const alive = engines.data?.items.filter((one) => one.alive).length;
+  const engines = useRailQuery(["engines", "rail"], later, (signal) => engine.engines(signal));
+  const alive = engines?.items.filter((one) => one.alive).length;
   const rail = useRef<HTMLElement>(null);
   useEffect(() => {
     // On a narrow screen the rail is a row that scrolls.
@@ -256,16 +263,17 @@ function Rail() {
           <Icon name={room.icon} />
           <span>{room.name}</span>
           {room.path === "/instances" && <FailedCount enabled={later} />}
+          {room.path === "/tasks" && <TaskCount enabled={later} />}
           {room.path === "/engines" && alive !== undefined && <span className="n">{alive}</span>}
         </Link>
       ))}
       <div className="foot">
         <Account />
-        {engines.data && (
+        {engines && (
           <p>
-            {[...new Set(engines.data.items.flatMap((one) => (one.alive && one.report ? [one.report.version] : [])))].map((version) => `penstock ${version}`).join(", ")}
+            {[...new Set(engines.items.flatMap((one) => (one.alive && one.report ? [one.report.version] : [])))].map((version) => `penstock ${version}`).join(", ")}
             <br />
-            PostgreSQL {engines.data.database.version} · {engines.data.items.find((one) => one.alive)?.mode}
+            PostgreSQL {engines.database.version} · {engines.items.find((one) => one.alive)?.mode}
           </p>
         )}
         <a href="/docs">REST interface</a>

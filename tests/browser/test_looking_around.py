@@ -128,12 +128,15 @@ def test_keys_lead_to_the_actions_and_out_again(visitor: Visitor, engine: Engine
     assert visitor.clicks == 0
 
 
-def test_the_rail_tells_failures_engines_and_versions(visitor: Visitor, engine: EngineProcess) -> None:
+def test_the_rail_tells_failures_tasks_engines_and_versions(visitor: Visitor, engine: EngineProcess) -> None:
     upload(engine, linear(1, definition_id="rail", job_type="rail"))
+    upload(engine, definition(step("ask", "USER_TASK", jobType="people", nextStep="end"), end(), definition_id="asks"))
+    start(engine, "asks", "R-2")
     fail(engine, start(engine, "rail", "R-1"), "rail", "no rail")
     visitor.go("settings")
     rail = visitor.page.get_by_role("navigation", name="Main")
     rail.get_by_role("link", name=re.compile(r"^Instances ?[1-9]\d* failed$")).wait_for(timeout=TIMEOUT_MS)
+    rail.get_by_role("link", name=re.compile(r"^Tasks ?[1-9]\d* open$")).wait_for(timeout=TIMEOUT_MS)
     rail.get_by_role("link", name=re.compile(r"^Engines ?1$")).wait_for(timeout=TIMEOUT_MS)
     rail.get_by_text(re.compile(r"^penstock \d.*PostgreSQL 18\.\d+ · polling", re.DOTALL)).wait_for(timeout=TIMEOUT_MS)
 

@@ -16,7 +16,7 @@ from penstock.errors import BadRequest, Conflict, Forbidden, NotFound, Unavailab
 from penstock.store import inbox as store
 from penstock.testing.definitions import definition, end, timer
 from penstock.testing.invariants import find_broken
-from penstock.wire.page import Page
+from penstock.wire.page import Count, Page
 from tests.engine.driver import Driver
 from tests.shapes import gateway, joining, task, user
 
@@ -93,6 +93,18 @@ async def test_the_list_is_read_page_by_page_oldest_first(driver: Driver) -> Non
     for bad in refused:
         with pytest.raises(BadRequest):
             await look(driver, **bad)
+
+
+async def test_open_tasks_are_counted_to_ten_thousand(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    await driver.upload(ALONE)
+    inbox = driver.engine.inbox
+    assert await inbox.count() == Count(count=0, exact=True)
+    started = [await driver.start("alone") for _ in range(3)]
+    assert await inbox.count() == Count(count=3, exact=True)
+    await driver.engine.instances.cancel(started[0].id, None)
+    assert await inbox.count() == Count(count=2, exact=True)
+    monkeypatch.setattr("penstock.engine.inbox.COUNT_MAX", 1)
+    assert await inbox.count() == Count(count=1, exact=False)
 
 
 async def test_a_long_walk_ends_early_with_a_cursor(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,8 @@ from penstock.wire.schedule import ScheduleSpec
 FOR_PEOPLE = {
     ("GET", "/v1/overview"), ("GET", "/v1/workers"), ("GET", "/v1/engines"),
     ("POST", "/v1/instances/bulk"), ("GET", "/v1/bulk"), ("GET", "/v1/bulk/{id}"), ("POST", "/v1/bulk/{id}/stop"),
-    ("GET", "/v1/tasks"), ("POST", "/v1/tasks/{id}/{stepId}/claim"), ("POST", "/v1/tasks/{id}/{stepId}/release"),
+    ("GET", "/v1/tasks"), ("GET", "/v1/tasks/count"),
+    ("POST", "/v1/tasks/{id}/{stepId}/claim"), ("POST", "/v1/tasks/{id}/{stepId}/release"),
     ("GET", "/v1/job-types"), ("POST", "/v1/jobs/{id}/unlock"), ("GET", "/v1/timers"), ("GET", "/v1/settings"),
     ("GET", "/v1/definitions/{id}/versions"), ("GET", "/v1/definitions/{id}/tokens"),
     ("GET", "/v1/definitions/{id}/counts"), ("GET", "/v1/definitions/{id}/variables"),

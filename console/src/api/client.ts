@@ -20,6 +20,7 @@ export type WorkerView = Schemas["WorkerView"];
 export type FailureGroup = Schemas["FailureGroup"];
 export type VersionView = Schemas["VersionView"];
 export type Queue = Schemas["Queue"];
+export type Count = Schemas["Count"];
 export type Schedule = Schemas["Schedule"];
 export type ScheduleRun = Schemas["ScheduleRun"];
 export type FailedJob = Schemas["FailedJob"];
@@ -153,7 +154,7 @@ export const engine = {
   failures: (definitionId: string, range: string, signal?: AbortSignal) => get<Schemas["FailureList"]>("/v1/failures", { query: { definitionId, range }, ...s(signal) }),
   instances: (filter: InstanceFilter, cursor: string, limit: number, signal?: AbortSignal) =>
     get<Schemas["InstanceSummaryPage"]>("/v1/instances", { query: { ...filter, view: "summary", limit, cursor: cursor || undefined }, ...s(signal) }),
-  countInstances: (filter: InstanceFilter, signal?: AbortSignal) => get<Schemas["InstanceCount"]>("/v1/instances/count", { query: { ...filter }, ...s(signal) }),
+  countInstances: (filter: InstanceFilter, signal?: AbortSignal) => get<Count>("/v1/instances/count", { query: { ...filter }, ...s(signal) }),
   instance: (id: string, signal?: AbortSignal) => get<Instance>("/v1/instances/{id}", { path: { id }, ...s(signal) }),
   /** Nothing when nothing changed within its time. */
   watch: (wanted: { since: string | undefined; instances: string; newerThan: string | undefined; waitSeconds?: number; overview?: boolean; range?: string }, signal: AbortSignal) =>
@@ -213,6 +214,7 @@ export const engine = {
     post<Instance>("/v1/instances/{id}/variables", { path: { id }, body: { set, remove, ...(note && { note }) } }),
   tasks: (filter: { jobType?: string; assignee?: string; unclaimed?: boolean }, cursor: string, signal?: AbortSignal) =>
     get<Schemas["UserTaskPage"]>("/v1/tasks", { query: { ...filter, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
+  countTasks: (signal?: AbortSignal) => get<Count>("/v1/tasks/count", s(signal)),
   claimTask: (id: string, stepId: string, by: string | undefined) => post<UserTask>("/v1/tasks/{id}/{stepId}/claim", { path: { id, stepId }, body: by === undefined ? {} : { by } }),
   releaseTask: (id: string, stepId: string) => post<UserTask>("/v1/tasks/{id}/{stepId}/release", { path: { id, stepId }, body: {} }),
   /** `buffer`: kept, when the step does not wait yet. */

@@ -728,6 +728,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/tasks/count": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Count open user tasks, to 10,000 (addition) */
+        get: operations["countTasks"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/tasks/{id}/{stepId}/claim": {
         parameters: {
             query?: never;
@@ -1862,6 +1879,14 @@ export interface components {
             };
         };
         /**
+         * Count
+         * @description How many there are, to 10,000; not exact when there are more, or too many to look at.
+         */
+        Count: {
+            count: number;
+            exact: boolean;
+        };
+        /**
          * Counted
          * @description How many within the range, and per second.
          */
@@ -2251,14 +2276,6 @@ export interface components {
             scheduleId?: string;
             /** Format: date-time */
             scheduledAt?: string;
-        };
-        /**
-         * InstanceCount
-         * @description How many match, to 10,000; not exact when there are more, or too many to look at.
-         */
-        InstanceCount: {
-            count: number;
-            exact: boolean;
         };
         /**
          * InstancePage
@@ -6640,6 +6657,71 @@ export interface operations {
             };
         };
     };
+    countTasks: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Count"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Its state does not allow it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
     claimTask: {
         parameters: {
             query?: never;
@@ -7201,7 +7283,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["InstanceCount"];
+                    "application/json": components["schemas"]["Count"];
                 };
             };
             /** @description The request is wrong; `reason` names the field. */

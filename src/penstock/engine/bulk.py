@@ -24,7 +24,7 @@ from penstock.engine import ids
 from penstock.engine.bulk_acts import MENDING_VERSION, Act, Acts, Details
 from penstock.engine.causes import cause_of
 from penstock.engine.instance_filter import InstanceFilter, check_filter
-from penstock.engine.paging import CAUSE_MAX_CHARS, NAME_MAX_CHARS, show_cursor
+from penstock.engine.paging import CAUSE_MAX_CHARS, COUNT_MAX, NAME_MAX_CHARS, show_cursor
 from penstock.engine.payload import PayloadLimits, check_text
 from penstock.engine.views import InstanceSummary
 from penstock.errors import BadRequest, Conflict, NotFound, Overloaded, PenstockError, TooManyRequests, Unavailable
@@ -37,8 +37,6 @@ from penstock.wire.noun import Answer
 from penstock.wire.page import Page
 
 IDS_MAX: Final = 1_000
-COUNT_MAX: Final = 10_000
-"""Matching instances are counted to here."""
 PAGE_MAX: Final = 100
 PER_SECOND_MAX: Final = 10_000.0
 NOTE_MAX_CHARS: Final = 4_096

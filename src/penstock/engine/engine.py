@@ -129,9 +129,7 @@ class Engine:
         self.overview = Overview(self.looks, self.instances, self.polls.activity, settings.retention_days)
         self.watch = Watch(database, self.overview)
         self.firings = Firings(database, settings, metrics, self.definitions, self.ids, self.transactions)
-        self.schedules = Schedules(
-            database, self.limits, self.firings, self.instances, self.aside, audit=settings.audit_log_enabled
-        )
+        self.schedules = Schedules(database, self.limits, self.firings, self.instances, self.aside, audit=audit)
         acts = Acts(self.instances, self.tasks, self.repair, self.migrations)
         self.bulk = Bulk(database, acts, self.limits, engine_number)
         _watch(self.batchers(), metrics)

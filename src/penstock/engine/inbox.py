@@ -21,7 +21,7 @@ from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.hiding import Hiding
-from penstock.engine.paging import NAME_MAX_CHARS, read_numbers, slice_limit
+from penstock.engine.paging import COUNT_MAX, NAME_MAX_CHARS, read_numbers, slice_limit
 from penstock.engine.payload import check_text
 from penstock.errors import BadRequest, Conflict, Forbidden, NotFound, Unavailable
 from penstock.offload import run_sized
@@ -33,7 +33,7 @@ from penstock.store import variables as variable_store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.inbox import OpenTask, TaskKey
-from penstock.wire.page import Page
+from penstock.wire.page import Count, Page
 
 LOOK_S: Final = 1.0
 """So long a page is looked for among tasks that don't match; then it ends early, with a cursor to go on."""
@@ -125,6 +125,13 @@ class Inbox:
             for item, text in zip(items, summaries, strict=True)
         ]
         return Page(items=items, next=str(last) if more else None)
+
+    async def count(self) -> Count:
+        """How many user tasks are open. Raises as `list_open`."""
+        async with self._database.connection() as connection:
+            await self._require_whole(connection)
+            found = await store.count(connection, COUNT_MAX + 1)
+        return Count(count=min(found, COUNT_MAX), exact=found <= COUNT_MAX)
 
     async def _summaries(self, connection: TrioConnection, tasks: Sequence[OpenTask]) -> list[str | None]:
         """None where a definition has none, or it does not apply; of `SUMMARIES_MAX_BYTES` of variables."""

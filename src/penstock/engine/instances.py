@@ -24,6 +24,7 @@ from penstock.engine.lanes.start_item import StartItem
 from penstock.engine.lanes.starts import Starts
 from penstock.engine.looks import Looks
 from penstock.engine.paging import (
+    COUNT_MAX,
     NAME_MAX_CHARS,
     page_bounds,
     read_cursor,
@@ -43,13 +44,10 @@ from penstock.store import keys as key_store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.wire.model import AuditRecord, Instance, StartRequest, StartResult, StepExecution
-from penstock.wire.noun import Answer
-from penstock.wire.page import Page
+from penstock.wire.page import Count, Page
 
 REASON_MAX_CHARS = 4096
 AUDIT_PAGE_MAX = 1000
-COUNT_MAX = 10_000
-"""Matching instances are counted to here."""
 FIRST_READ_BYTES = 16_384
 """Variables that are read without asking for their size: nearly all of them."""
 PIECE_BYTES = 262_144
@@ -61,13 +59,6 @@ LARGE_READS_AT_ONCE = 1
 core, and are not read sooner."""
 HISTORY_ITEM_BYTES = 2_048
 """Of one step execution or attempt while its answer is made."""
-
-
-class InstanceCount(Answer, frozen=True, kw_only=True):
-    """How many match, to 10,000; not exact when there are more, or too many to look at."""
-
-    count: int
-    exact: bool
 
 
 class Instances:
@@ -334,15 +325,15 @@ class Instances:
             found, last = await store.find_slice(connection, listed, limit=slice_limit(limit), before=before)
         return Page(items=found, next=show_cursor(last))
 
-    async def count(self, wanted: InstanceFilter) -> InstanceCount:
+    async def count(self, wanted: InstanceFilter) -> Count:
         """How many match. Raises BadRequest, and Unavailable while others look at too much."""
         check_filter(wanted)
         if wanted.instance_key is not None:
-            return InstanceCount(count=len(await self._with_key(wanted, wanted.instance_key)), exact=True)
+            return Count(count=len(await self._with_key(wanted, wanted.instance_key)), exact=True)
         async with self._looks.connection() as connection:
             listed = await listed_by(connection, wanted)
             found, exact = (0, True) if listed is None else await store.count(connection, listed, COUNT_MAX)
-        return InstanceCount(count=found, exact=exact)
+        return Count(count=found, exact=exact)
 
     async def _read_at_once(self, found: Sequence[int]) -> list[Instance]:
         """All or none of them."""

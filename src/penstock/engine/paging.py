@@ -9,6 +9,8 @@ from penstock.store.instances import BEYOND_ALL
 PAGE_SIZE_DEFAULT = 20
 PAGE_SIZE_MAX = 200
 OFFSET_MAX = 10_000_000
+COUNT_MAX = 10_000
+"""Whatever is counted is counted to here."""
 CAUSE_MAX_CHARS = 1_000
 """Of a reason by which failures are found."""
 NAME_MAX_CHARS = 256

@@ -1,4 +1,4 @@
-"""Routes of the inbox: open user tasks, claim one, give it back."""
+"""Routes of the inbox: open user tasks, how many there are, claim one, give it back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class InboxRoutes:
-    """List, claim, release."""
+    """List, count, claim, release."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -38,6 +38,10 @@ class InboxRoutes:
             limit=query_number(request, "limit", 50),
         )
         return respond(Reply(200, _encode(found)))
+
+    async def count(self) -> Response:
+        """``GET /v1/tasks/count``"""
+        return respond(Reply(200, _encode(await self._engine.inbox.count())))
 
     async def claim(self, id: str, step_id: str) -> Response:
         """``POST /v1/tasks/{id}/{stepId}/claim``"""

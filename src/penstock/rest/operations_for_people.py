@@ -11,7 +11,6 @@ from penstock.engine.definition_use import ImpactView, TokensView, VariablesInUs
 from penstock.engine.drafts import DraftCheck, ExpressionCheck, ExpressionVerdict
 from penstock.engine.failures import FailureList
 from penstock.engine.inbox import UserTask
-from penstock.engine.instances import InstanceCount
 from penstock.engine.open_work import TimerView, UnlockBody
 from penstock.engine.overview import EngineList, OverviewView, QueueRow, WorkerView
 from penstock.engine.standing import InstanceState, VariablesAsOf
@@ -40,7 +39,7 @@ from penstock.rest.queues import QueueRoutes
 from penstock.rest.sessions import CALLBACK, PlaceBody, SessionRoutes, SignInBegun, SignInWays, TokenBody
 from penstock.rest.watch import WatchRoutes
 from penstock.wire.model import RecordedAttempt
-from penstock.wire.page import Page
+from penstock.wire.page import Count, Page
 from penstock.wire.queue import Queue, QueuePolicy
 
 CONSOLE: Final = Parameter(CONSOLE_HEADER, "header", "Anything: pages of other origins can't send it.", required=True)
@@ -49,7 +48,7 @@ KINDS_FOR_PEOPLE: Final[Sequence[Kind]] = (
     Page[WorkerView], QueuePolicy, Queue, Page[Queue], EngineList, BulkRequest, BulkPreview, BulkStarted, BulkView,
     Page[BulkView], Page[TimerView], UnlockBody, SettingView, Page[VersionView], Page[VersionCounts], TokensView,
     VariablesInUse, ImpactView, InstanceState,
-    RecordedAttempt, InstanceCount, FailureList, Changes, VariablesAsOf, DraftCheck, ExpressionCheck, ExpressionVerdict,
+    RecordedAttempt, Count, FailureList, Changes, VariablesAsOf, DraftCheck, ExpressionCheck, ExpressionVerdict,
 )  # fmt: skip
 FOR_PEOPLE: Final[Sequence[Operation]] = (
     Operation(
@@ -64,6 +63,10 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
             *SLICE,
         ),
         answer=struct(Page[UserTask]), errors=(400, 409),
+    ),
+    Operation(
+        "GET", "/v1/tasks/count", InboxRoutes.count, Permission.VIEW,
+        "countTasks", "tasks", "Count open user tasks, to 10,000 (addition)", answer=struct(Count), errors=(409, 503),
     ),
     Operation(
         "POST", "/v1/tasks/{id}/{stepId}/claim", InboxRoutes.claim, Permission.TASKS,
@@ -117,7 +120,7 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
     Operation(
         "GET", "/v1/instances/count", InstanceRoutes.count, Permission.VIEW,
         "countInstances", "instances", "Count instances, to 10,000 (addition)",
-        "By the filters of the list.", parameters=FILTER, answer=struct(InstanceCount), errors=(400, 503),
+        "By the filters of the list.", parameters=FILTER, answer=struct(Count), errors=(400, 503),
     ),
     Operation(
         "GET", "/v1/failures", OverviewRoutes.failures, Permission.VIEW,

@@ -60,6 +60,11 @@ async def types(connection: TrioConnection) -> list[int]:
     return [cast(int, row[0]) for row in await connection.fetch(SQL["task_types"])]
 
 
+async def count(connection: TrioConnection, most: int) -> int:
+    """How many there are, to ``most``."""
+    return cast(int, (await connection.fetch(SQL["count_tasks"], (most,)))[0][0])
+
+
 async def look(
     connection: TrioConnection, job_types: Sequence[int], after: int, definitions: Sequence[int] | None, unclaimed: bool
 ) -> Listing:

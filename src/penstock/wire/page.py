@@ -1,4 +1,4 @@
-"""One page of any list: REST answers with it, the engine's lists give it, the SDK reads it."""
+"""One page of any list, and how many there are: REST answers with it, the engine's lists give it, the SDK reads it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ from penstock.wire.noun import Answer
 
 T = TypeVar("T")
 U = TypeVar("U")
+
+
+class Count(Answer, frozen=True, kw_only=True):
+    """How many there are, to 10,000; not exact when there are more, or too many to look at."""
+
+    count: int
+    exact: bool
 
 
 class Page(Answer, Generic[T], frozen=True):

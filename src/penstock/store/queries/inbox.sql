@@ -19,6 +19,10 @@ WITH RECURSIVE found AS (
   FROM found f WHERE f.job_type IS NOT NULL)
 SELECT job_type FROM found WHERE job_type IS NOT NULL LIMIT 1000
 
+-- name: count_tasks
+-- How many are open, to $1: of the index alone.
+SELECT count(*)::int FROM (SELECT o.job_type FROM open_task o LIMIT $1::int) o
+
 -- name: list_tasks
 -- The next $5 of the job types $1 after $2, oldest first: how many there were, the last of them, and those of the
 -- definitions $3 (null: any) that nobody has claimed ($4; false: claimed or not).

@@ -1,1 +1,0 @@
-import{l as e,u as t}from"./states-C9t1DYzL.js";function n(n,r){return e(n,t,r)}export{n as t};
