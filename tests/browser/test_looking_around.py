@@ -108,6 +108,9 @@ def test_an_instance_shows_its_timers_and_its_children(visitor: Visitor, engine:
     visitor.see_role("row", re.compile(r"ask boundary event, goes to .* 1 h 59 min"))
     visitor.click("link", parent)
     visitor.see_role("link", child)
+    visitor.click("tab", "Calls")
+    visitor.page.get_by_role("tabpanel").get_by_role("link", name="child").wait_for(timeout=TIMEOUT_MS)
+    assert violations(visitor.page) == []
     visitor.go("timers").see_role("row", re.compile("goes to end.*child v1"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from decimal import Decimal
 from pathlib import Path
@@ -30,7 +31,7 @@ def engine(
             yield process
 
 
-def test_a_runs_branches_and_journal_are_shown(visitor: Visitor) -> None:
+def test_a_runs_branches_and_journal_are_shown(visitor: Visitor, engine: EngineProcess) -> None:
     visitor.go("instances?businessKey=A-1").see_role("row", "A-1")
     visitor.page.keyboard.press("j")
     visitor.page.keyboard.press("Enter")
@@ -39,4 +40,13 @@ def test_a_runs_branches_and_journal_are_shown(visitor: Visitor) -> None:
     branches.get_by_text("What it says of itself").wait_for(timeout=40_000)
     visitor.click("tab", "Journal")
     visitor.see("ask_for_approval")
+    visitor.see("run was parked by its worker until")
+    visitor.see("Nobody has the run now")
     assert violations(visitor.page) == []
+    (run,) = engine.call("GET", "/v1/instances?businessKey=A-1")[1]["items"]
+    for name, payload in (("approval", {"by": "ann", "granted": True}), ("payment", {"card": "visa"})):
+        message = {"name": name, "payload": payload}
+        assert engine.call("POST", f"/v1/instances/{run['id']}/messages", message)[0] == 204
+    visitor.see("Completed")
+    visitor.see("Those that are marked were there")
+    visitor.see_role("row", re.compile("done replayed reserve"))

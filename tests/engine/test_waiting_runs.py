@@ -344,6 +344,46 @@ async def test_the_tree_shows_what_ended_and_what_is_open(driver: Driver) -> Non
     assert payment.due_at is not None
 
 
+async def test_a_journal_tells_what_was_replayed(driver: Driver) -> None:
+    async def replayed() -> list[bool | None]:
+        slices = [await driver.engine.runs.journal(run.instance_id, None, limit) for limit in (2, 10)]
+        assert [item.replayed for item in slices[0].items] == [item.replayed for item in slices[1].items][:2]
+        return [item.replayed for item in slices[1].items]
+
+    run = await begin(driver)
+    await send(driver, run)
+    await append(driver, run.held, done("/0"), done("/1"), mail=1)
+    assert await replayed() == [False] * 3, "the first who has it replays nothing"
+    assert await park(driver, run.held, mail=1, due_at=None)
+    assert await replayed() == [None] * 3, "nobody has it"
+    await send(driver, run)
+    [again] = await take(driver)
+    assert await replayed() == [True, True, True, False], "the message woke it"
+    await append(driver, again.held, done("/2"), mail=2)
+    assert await park(driver, again.held, mail=2, due_at=driver.clock.now().timestamp())
+    await driver.due()
+    [third] = await take(driver)
+    assert await replayed() == [True] * 5, "its time woke it"
+    await finish(driver, third.held, mail=2)
+    assert await replayed() == [True] * 5
+
+
+async def test_a_parked_run_says_so_in_a_sentence(driver: Driver) -> None:
+    async def why() -> tuple[str, str, list[str]]:
+        state = await driver.engine.standing.state(run.instance_id)
+        return state.why.code, state.why.text, [timer.kind for timer in state.timers]
+
+    run = await begin(driver)
+    assert (await why())[0] == "runs"
+    assert await park(driver, run.held)
+    assert await why() == ("waits-for-message", "run was parked by its worker until a message comes", [])
+    await send(driver, run)
+    [again] = await take(driver)
+    assert await park(driver, again.held, mail=1, due_at=driver.clock.now().timestamp() + 60)
+    text = "run was parked by its worker until its time or a message comes"
+    assert await why() == ("waits-for-time", text, ["wake"])
+
+
 async def test_a_journal_is_paged_for_clients(driver: Driver) -> None:
     run = await begin(driver)
     await append(driver, run.held, *(done(f"/{n}") for n in range(5)), done("/5", "~zip:AAAA"))

@@ -2429,7 +2429,8 @@ export interface components {
          * JournalRecord
          * @description One record of the journal of a run of code: something that came into its body from outside. `kind`: done,
          *         failed, stopped, clock, message, cancel, …; `path` says which operation of the body it answers. With a `codec`
-         *         the payload is no JSON, but base64 text.
+         *         the payload is no JSON, but base64 text. `replayed`: whether it was there when the executor that has the run, or
+         *         that ended it, took it, so that the body was run again on it; none while nobody has the run.
          */
         JournalRecord: {
             pos: string;
@@ -2443,6 +2444,7 @@ export interface components {
             tookMs?: number;
             payload?: unknown;
             codec?: string;
+            replayed?: boolean;
         };
         /**
          * JournalRecordPage
@@ -2646,7 +2648,7 @@ export interface components {
         };
         /**
          * OpenTimer
-         * @description A timer that is armed: `kind` is boundary, retry, wait or engine.
+         * @description A timer that is armed: `kind` is boundary, retry, wait, wake (of a run of code) or engine.
          */
         OpenTimer: {
             stepId: string;

@@ -1,5 +1,7 @@
-// A run of a workflow written as code: its branches as a tree, with what each waits for, and its journal.
-import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
+// A run of a workflow written as code: its branches as a tree, with what each waits for, and its journal. Of an instance of
+// a definition the tree is that of the instances that it called.
+import { keepPreviousData, useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { Link } from "wouter";
 import { type Branch, engine, type JournalRecord } from "../api/client";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { Badge, type Look } from "../parts/status";
@@ -9,7 +11,7 @@ import { At, bothZones, duration, useNow } from "../parts/time";
 const REFRESH_MS = 1_000;
 const LOOKS: Record<string, Look> = { done: "ok", failed: "fail", stopped: "skip", running: "run", waiting: "wait", open: "run" };
 
-export function RunTreeView({ id, open }: { id: string; open: boolean }) {
+export function RunTreeView({ id, open, empty = "Nothing has run yet" }: { id: string; open: boolean; empty?: string }) {
   const tree = useQuery({ queryKey: ["tree", id, open], queryFn: ({ signal }) => engine.tree(id, signal), refetchInterval: open ? REFRESH_MS : false });
   if (tree.error) return <Problem error={tree.error} retry={() => tree.refetch()} />;
   if (!tree.data) return <Skeleton rows={4} />;
@@ -18,10 +20,10 @@ export function RunTreeView({ id, open }: { id: string; open: boolean }) {
     <div className="run">
       {waitsFor !== undefined && open && (
         <p className="why wait" role="status">
-          <b>{waitsFor}</b>
+          <b>Waits for {waitsFor}</b>
         </p>
       )}
-      {branches.length === 0 ? <Empty title="Nothing has run yet" /> : <Branches branches={branches} />}
+      {branches.length === 0 ? <Empty title={empty} /> : <Branches branches={branches} />}
       {(mail ?? 0) > 0 && <p className="mute note">{`${mail} messages came.`}</p>}
       {view !== undefined && (
         <section className="attempts" aria-label="What the run says of itself">
@@ -37,10 +39,10 @@ function Branches({ branches }: { branches: Branch[] }) {
   return (
     <ul className="branches">
       {branches.map((branch) => (
-        <li key={branch.path}>
+        <li key={branch.instanceId ?? branch.path}>
           <div className="branch" title={branch.where}>
             <Badge look={LOOKS[branch.status] ?? "skip"}>{branch.status}</Badge>
-            <b>{branch.name ?? branch.kind ?? branch.path}</b>
+            <b>{branch.instanceId === undefined ? (branch.name ?? branch.kind ?? branch.path) : <Link href={`/instances/${encodeURIComponent(branch.instanceId)}`}>{branch.name}</Link>}</b>
             {branch.kind !== undefined && branch.name !== undefined && <span className="mute">{branch.kind}</span>}
             {(branch.attempt ?? 1) > 1 && <span className="tag">attempt {branch.attempt}</span>}
             <Times branch={branch} />
@@ -71,6 +73,12 @@ const RECORDS: Column<JournalRecord>[] = [
     cell: (record) => (
       <>
         {record.kind}
+        {record.replayed && (
+          <>
+            {" "}
+            <span className="tag">replayed</span>
+          </>
+        )}
         {(record.attempt ?? 1) > 1 && <span className="mute"> ×{record.attempt}</span>}
       </>
     ),
@@ -80,16 +88,27 @@ const RECORDS: Column<JournalRecord>[] = [
   { head: "Took", look: "r mute", cell: (record) => (record.tookMs === undefined ? "–" : duration(record.tookMs)) },
 ];
 
-export function Journal({ id }: { id: string }) {
+/** What follows from the first record: it says of each whether it was replayed, or of none. */
+function tellReplayed(first: JournalRecord | undefined, open: boolean): string {
+  if (first === undefined) return "";
+  if (first.replayed === undefined) return " Nobody has the run now: whoever takes it replays all of them.";
+  return ` Those that are marked were there when the executor that ${open ? "has" : "ended"} the run took it: it replayed them, and called no step again.`;
+}
+
+export function Journal({ id, mark, open }: { id: string; mark: string | undefined; open: boolean }) {
   const pages = useInfiniteQuery({
-    queryKey: ["journal", id],
+    queryKey: ["journal", id, mark],
+    placeholderData: keepPreviousData,
     queryFn: ({ pageParam, signal }) => engine.journal(id, pageParam, signal),
     initialPageParam: "",
     getNextPageParam: (last) => last.next,
   });
   return (
     <>
-      <p className="mute note">All that came into the code from outside, in order: what is read again when the run goes on elsewhere.</p>
+      <p className="mute note">
+        All that came into the code from outside, in order: what is read again when the run goes on elsewhere.
+        {tellReplayed(pages.data?.pages[0]?.items[0], open)}
+      </p>
       <div className="journal">
         <Listing pages={pages} columns={RECORDS} keyOf={(record) => record.pos} empty={<Empty title="Nothing was recorded yet" />} />
       </div>

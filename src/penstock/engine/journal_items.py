@@ -7,7 +7,7 @@ Its *journal* is everything that came from outside into its body. `durable/local
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.core.state import InstanceStatus
 from penstock.store.journal import Held, JournalRow, NewRecord, Placed
@@ -26,6 +26,10 @@ class RecordKind(IntEnum):
     CANCEL = 7
     CHILD = 8
     VIEW = 12
+
+
+TOLD: Final = frozenset({RecordKind.MESSAGE, RecordKind.CANCEL, RecordKind.CHILD})
+"""Records that others write, and that wake a run which waits."""
 
 
 class JournalPage(NamedTuple):

@@ -17,7 +17,7 @@ from penstock.engine import call_tree, ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import CODE_PREFIX, Definitions, LoadedDefinition
 from penstock.engine.journal import Journal
-from penstock.engine.journal_items import JournalPage, JournalRow, RecordKind
+from penstock.engine.journal_items import TOLD, JournalPage, JournalRow, RecordKind
 from penstock.engine.paging import NAME_MAX_CHARS, read_cursor
 from penstock.engine.payload import check_text
 from penstock.errors import BadRequest, Conflict, NotFound, PayloadTooLarge
@@ -125,7 +125,10 @@ class Runs:
             await self._run(connection, number, instance_id)
             count = min(max(limit, 1), JOURNAL_PAGE_MAX)
             records, _, more = await store.read(connection, number, after, max_rows=count, max_bytes=JOURNAL_PAGE_BYTES)
-        return Page(items=[_shown(record) for record in records], next=f"{records[-1].pos:x}" if more else None)
+            taken = await take_store.last_take(connection, number)
+        replayed = _replayed(records, taken, more=more)
+        items = [_shown(record, known) for record, known in zip(records, replayed, strict=True)]
+        return Page(items=items, next=f"{records[-1].pos:x}" if more else None)
 
     async def tree(self, instance_id: str) -> RunTree:
         """The run's branches: what has ended from its journal, what is open as the executor last said. Of an instance
@@ -216,7 +219,18 @@ def _status(row: InstanceRow) -> str:
     return "WAITING" if active and row.waiting else InstanceStatus(row.status).name
 
 
-def _shown(record: JournalRow) -> JournalRecord:
+def _replayed(records: Sequence[JournalRow], taken: take_store.Take | None, *, more: bool) -> list[bool | None]:
+    """Of each record whether who has the run ran the body again on it: it was there when they took the run. What came
+    last before that from others is what the run was woken by: it is new to the body."""
+    if taken is None:
+        return [None] * len(records)
+    found = sum(record.at < taken.at for record in records) if taken.attempt > 1 else 0
+    if found and records[found - 1].kind in TOLD and (found < len(records) or not more):
+        found -= 1
+    return [number < found for number in range(len(records))]
+
+
+def _shown(record: JournalRow, replayed: bool | None) -> JournalRecord:
     payload, codec = record.payload, None
     if payload is not None and payload.startswith("~"):
         codec, _, text = payload[1:].partition(":")
@@ -231,6 +245,7 @@ def _shown(record: JournalRow) -> JournalRecord:
         took_ms=record.took_ms,
         payload=None if payload is None else msgspec.Raw(payload.encode()),
         codec=codec,
+        replayed=replayed,
     )
 
 

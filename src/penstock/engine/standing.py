@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, assert_never
 import msgspec
 
 from penstock.core.definition import Step, StepType
-from penstock.core.state import RETRY_TIMER, WAIT_TIMER, TokenState
+from penstock.core.state import RETRY_TIMER, WAIT_TIMER, WAKE_TIMER, TokenState
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import Definitions
@@ -79,7 +79,7 @@ class OpenStep(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class OpenTimer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A timer that is armed: ``kind`` is boundary, retry, wait or engine."""
+    """A timer that is armed: ``kind`` is boundary, retry, wait, wake (of a run of code) or engine."""
 
     step_id: str
     kind: str
@@ -158,7 +158,7 @@ class Standing:
             now = await activity_store.read_clock(connection)
         steps = loaded.definition.steps
         retries = {timer.token: timer.fire_at for timer in timers if timer.timer == RETRY_TIMER}
-        places = [_place(token, steps[token.step], timers, workers, now) for token in tokens]
+        places = [_place(token, steps[token.step], timers, workers, now, code=loaded.code) for token in tokens]
         return InstanceState(
             found[0],
             _why(found[0], places, failure, versions),
@@ -219,9 +219,15 @@ class Standing:
 
 
 def _place(
-    token: StandingToken, step: Step, timers: Sequence[StandingTimer], workers: Mapping[str, int] | None, now: datetime
+    token: StandingToken,
+    step: Step,
+    timers: Sequence[StandingTimer],
+    workers: Mapping[str, int] | None,
+    now: datetime,
+    *,
+    code: bool,
 ) -> _Place:
-    """In words what an open execution does. They follow the step's name."""
+    """In words what an open execution does. They follow the step's name. ``code``: of a run of a workflow as code."""
     own = [timer for timer in timers if timer.token == token.token]
     first = own[0].fire_at if own else None
     state = TokenState(token.state)
@@ -240,15 +246,18 @@ def _place(
             reason = f": {token.reason}" if token.reason else ""
             return _Place(token, step, "retries", f"will be tried again{reason}", retry)
         case TokenState.PARKED | TokenState.FORKED | TokenState.ENDED | TokenState.CALLED | TokenState.DELAYED:
-            code, text = _WAITS.get(step.type, ("waits", "waits"))
+            why, text = _WAITS.get(step.type, ("waits", "waits"))
             if step.message is not None:
-                code, text = "waits-for-message", f"waits for the message '{step.message.name}' '{token.message_key}'"
-            due = next((timer.fire_at for timer in own if timer.timer == WAIT_TIMER), None)
+                why, text = "waits-for-message", f"waits for the message '{step.message.name}' '{token.message_key}'"
+            elif code:
+                why, text = "waits-for-message", "was parked by its worker until a message comes"
+            due = next((timer.fire_at for timer in own if timer.timer in (WAIT_TIMER, WAKE_TIMER)), None)
             if due is not None and step.type is StepType.SERVICE_TASK:
-                code, text = "waits-for-time", "was parked by its worker until its time or a signal comes"
+                comes = "a message" if code else "a signal"
+                why, text = "waits-for-time", f"was parked by its worker until its time or {comes} comes"
             elif due is not None:
-                code, text = "waits-for-time", f"{text} or its time"
-            return _Place(token, step, code, text, due or first)
+                why, text = "waits-for-time", f"{text} or its time"
+            return _Place(token, step, why, text, due or first)
         case _:
             assert_never(state)
 
@@ -307,7 +316,7 @@ def _shown(instance: int, place: _Place, retry_at: datetime | None) -> OpenStep:
 
 
 def _timers(timers: Sequence[StandingTimer], of: Mapping[int, Step], steps: Sequence[Step]) -> list[OpenTimer]:
-    kinds = {RETRY_TIMER: "retry", WAIT_TIMER: "wait"}
+    kinds = {RETRY_TIMER: "retry", WAIT_TIMER: "wait", WAKE_TIMER: "wake"}
     found: list[OpenTimer] = []
     for timer in timers:
         step, target = of[timer.token], None

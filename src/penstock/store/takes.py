@@ -27,6 +27,19 @@ class TakenRun(NamedTuple):
     more: bool
 
 
+class Take(NamedTuple):
+    """An attempt at a run. ``at`` is in seconds since 1970."""
+
+    attempt: int
+    at: float
+
+
+async def last_take(connection: TrioConnection, instance: int) -> Take | None:
+    """That of who has a run, or had it at its end; None while nobody has it."""
+    rows = await connection.fetch(SQL["run_taken"], (instance,))
+    return Take(*cast(Any, rows[0])) if rows else None
+
+
 async def taken_runs(connection: TrioConnection, instances: Sequence[int]) -> dict[int, TakenRun]:
     """By instance, of those that have not ended."""
     # the mail first, as in `journal.read`: it may then tell of fewer records than are read, never of more

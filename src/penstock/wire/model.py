@@ -415,7 +415,8 @@ class DefinitionSummary(Answer, frozen=True):
 class JournalRecord(Answer, frozen=True):
     """One record of the journal of a run of code: something that came into its body from outside. `kind`: done,
     failed, stopped, clock, message, cancel, …; `path` says which operation of the body it answers. With a `codec`
-    the payload is no JSON, but base64 text.
+    the payload is no JSON, but base64 text. `replayed`: whether it was there when the executor that has the run, or
+    that ended it, took it, so that the body was run again on it; none while nobody has the run.
     """
 
     pos: str
@@ -427,6 +428,7 @@ class JournalRecord(Answer, frozen=True):
     took_ms: int | None = None
     payload: Any = None
     codec: str | None = None
+    replayed: bool | None = None
 
 
 class Branch(Answer, frozen=True):

@@ -18,9 +18,9 @@ import { WhyLine } from "./why";
 
 /** Changes are told; this is for what time alone changes, such as a queue that nobody polls. */
 const REFRESH_MS = 15_000;
-const TABS = ["timeline", "journal", "variables", "audit", "timers", "json"] as const;
+const TABS = ["timeline", "journal", "calls", "variables", "audit", "timers", "json"] as const;
 type Tab = (typeof TABS)[number];
-const TAB_WORDS: Record<Tab, string> = { timeline: "Timeline", journal: "Journal", variables: "Variables", audit: "Audit", timers: "Timers", json: "JSON" };
+const TAB_WORDS: Record<Tab, string> = { timeline: "Timeline", journal: "Journal", calls: "Calls", variables: "Variables", audit: "Audit", timers: "Timers", json: "JSON" };
 
 /** What moved: with it, what was read of the instance is read again. */
 function markOf(state: InstanceState): string {
@@ -60,7 +60,8 @@ export function InstancePage({ id }: { id: string }) {
   const select = (step: string | undefined) => change({ step }, true);
   // A workflow written as code has one step, which an executor runs: what there is to see is its branches and its journal.
   const asCode = definition.data?.steps[0]?.jobType?.startsWith("code:") ?? false;
-  const tabs = TABS.filter((one) => one !== "journal" || asCode);
+  const hasCalls = definition.data?.steps.some((step) => step.type === "CALL_ACTIVITY") ?? false;
+  const tabs = TABS.filter((one) => (one !== "journal" || asCode) && (one !== "calls" || hasCalls));
   const tab = tabs.find((one) => one === params.get("tab")) ?? "timeline";
   return (
     <div className="instance">
@@ -88,7 +89,8 @@ export function InstancePage({ id }: { id: string }) {
                 <More pages={history} />
               </>
             )}
-            {tab === "journal" && <Journal id={id} />}
+            {tab === "journal" && <Journal id={id} mark={mark} open={goesOn} />}
+            {tab === "calls" && <RunTreeView id={id} open={goesOn} empty="It has called no instance yet" />}
             {tab === "variables" && (
               <>
                 <AsOf entries={entries} definition={definition.data} chosen={params.get("after") ?? ""} choose={(after) => change({ after: after || undefined }, true)} />

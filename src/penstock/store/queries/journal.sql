@@ -384,6 +384,15 @@ SELECT * FROM (
   SELECT pos, at, kind, path, name, attempt, took_ms FROM journal WHERE instance_id = $1::bigint ORDER BY pos DESC LIMIT $2::int) j
 ORDER BY pos
 
+-- name: run_taken
+-- The attempt at a run ($1 instance) that goes on, or that ended it, and since when; nothing while nobody has it.
+SELECT t.attempt, extract(epoch FROM t.claimed_at)::float8 FROM token t
+WHERE t.id = $1::bigint AND t.id = t.instance_id AND t.state = 1 /* LOCKED */
+UNION ALL
+SELECT h.attempt, extract(epoch FROM h.claimed_at)::float8 FROM (
+  SELECT * FROM history l WHERE l.instance_id = $1::bigint ORDER BY l.pos DESC LIMIT 1) h
+WHERE h.kind < 10 /* ATTEMPT_FAILED */ AND h.claimed_at IS NOT NULL AND NOT EXISTS (SELECT FROM token t WHERE t.id = $1::bigint)
+
 -- name: run_about
 -- A run ($1 instance) that has not ended: its token's columns, what its holder noted, when it goes on by itself, and why
 -- an attempt at it ended last.
