@@ -352,6 +352,7 @@ CREATE TABLE variables_edit (          -- people changed an instance's variables
   instance_id bigint NOT NULL,
   pos         bigint NOT NULL,         -- outputs of history with a lower one are in what `vars` became
   before      jsonb NOT NULL,          -- `vars` as it was
+  bulk        bigint,                  -- the bulk operation that did it
   PRIMARY KEY (instance_id, pos)
 );
 
@@ -513,7 +514,7 @@ CREATE TABLE worker_seen (             -- workers by their own names, for a day
 
 CREATE TABLE bulk_operation (          -- something done to many instances: by one engine at a time, page by page, newest first
   id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  action      text NOT NULL CHECK (action IN ('retry', 'cancel', 'signal', 'skip', 'move', 'migrate')),
+  action      text NOT NULL CHECK (action IN ('retry', 'cancel', 'signal', 'skip', 'move', 'migrate', 'edit')),
   filter      jsonb NOT NULL,          -- which, or {"ids": […]}
   step        text,                    -- of a signal
   output      text,                    -- of a signal, encrypted where variables are

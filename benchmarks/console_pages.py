@@ -25,7 +25,6 @@ import trio
 
 from penstock.core.parsing import parse_definition
 from penstock.engine import ids
-from penstock.engine.bulk import BulkFilter, BulkRequest
 from penstock.engine.engine import Engine
 from penstock.engine.instance_filter import InstanceFilter
 from penstock.metrics import Metrics
@@ -35,6 +34,7 @@ from penstock.store.database import Database
 from penstock.store.embedded import embedded
 from penstock.store.schema import ensure_schema
 from penstock.testing.definitions import definition, end, service, step, timer
+from penstock.wire.bulk import BulkFilter, BulkRequest
 
 BASE: Final = ids.first_instance(datetime.now(UTC) - timedelta(hours=23))
 """Ids of about a day ago."""

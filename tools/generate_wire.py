@@ -37,12 +37,12 @@ MODULES = {
     "workflow/v1/engine.proto": PACKAGE / "wire" / "workflow_v1.py",
     "penstock/v1/worker.proto": PACKAGE / "wire" / "penstock_v1.py",
     "penstock/v1/schedules.proto": PACKAGE / "wire" / "schedules_v1.py",
+    "penstock/v1/repair.proto": PACKAGE / "wire" / "repair_v1.py",
     "grpc/health/v1/health.proto": PACKAGE / "wire" / "grpc_health.py",
     # v1alpha has the same messages in a package of another name.
     "grpc/reflection/v1/reflection.proto": PACKAGE / "wire" / "grpc_reflection.py",
 }
 NOUNS_FILE, NOUNS_MODULE = "penstock/rest/v1/rest.proto", PACKAGE / "wire" / "model.py"
-SCHEDULES_MODULE = PACKAGE / "wire" / "schedule.py"
 NOUNS = {
     "Job": ("workflow.v1.Job", "penstock.v1.Job"),
     "Completion": ("workflow.v1.CompleteJobRequest", "penstock.v1.Completion"),
@@ -74,19 +74,33 @@ NOUNS = {
     "Lease": (),
     "DefinitionSummary": (),
     "JournalRecord": (),
-    "Branch": (),
-    "RunTree": (),
-    "MigrationCheck": (),
+    "Branch": ("penstock.v1.Branch",),
+    "RunTree": ("penstock.v1.RunTree",),
+    "MigrationCheck": ("penstock.v1.MigrationCheck",),
+    "BulkCause": ("penstock.v1.BulkCause",),
+    "BulkStep": ("penstock.v1.BulkStep",),
+    "BulkRefusals": ("penstock.v1.BulkRefusals",),
+    "BulkPreview": ("penstock.v1.BulkPreview",),
+    "BulkStarted": ("penstock.v1.BulkStarted",),
+    "BulkDetails": ("penstock.v1.BulkDetails",),
+    "BulkView": ("penstock.v1.BulkOperation",),
     "ScheduleSpec": ("penstock.v1.ScheduleSpec",),
     "ScheduleRun": ("penstock.v1.ScheduleRun",),
     "Schedule": ("penstock.v1.Schedule",),
     "ScheduleTime": ("penstock.v1.ScheduleTime",),
 }
 """Which messages of gRPC each class of the model is. Their fields have its fields' names, but for these."""
-SCHEDULE_NOUNS = ("ScheduleSpec", "ScheduleRun", "Schedule", "ScheduleTime")
-"""In a module of their own."""
+OWN_MODULES = {
+    "schedule": ("ScheduleSpec", "ScheduleRun", "Schedule", "ScheduleTime"),
+    "repair": (
+        "MigrationCheck", "BulkCause", "BulkStep", "BulkRefusals", "BulkPreview", "BulkStarted", "BulkDetails",
+        "BulkView",
+    ),
+}  # fmt: skip
+"""Nouns that have a module of their own."""
 OTHER_NAMES = {
     "penstock.v1.Failure.retry_after_ms": "retry_after_seconds",
+    "penstock.v1.BulkOperation.per_1000_seconds": "per_second",
     "workflow.v1.CompleteJobRequest.variables_to_set": "variables",
     "workflow.v1.CompleteUserTaskRequest.user_task_step_id": "step_id",
     "workflow.v1.CompleteUserTaskRequest.result": "variables",
@@ -103,6 +117,8 @@ LEFT_OUT_EMPTY = {
     "JournalRecord.path",
     "Branch.children",
     "RunTree.mail",
+    "BulkDetails.steps",
+    "BulkDetails.remove",
 }
 """Not in the JSON when empty; other fields of what only REST says always are."""
 METHODS = {"Instance": "InstanceMethods"}
@@ -159,7 +175,8 @@ def generate() -> dict[Path, str]:
     described = FileDescriptorSet.FromString(_compile(names, "--include_source_info"))
     files = {file.name: file for file in described.file}
     texts = {path: _formatted(path, "".join(_module(files[name]))) for name, path in MODULES.items()}
-    for path, nouns in ((NOUNS_MODULE, NOUNS.keys() - SCHEDULE_NOUNS), (SCHEDULES_MODULE, SCHEDULE_NOUNS)):
+    for module, nouns in _noun_modules().items():
+        path = PACKAGE / "wire" / f"{module}.py"
         texts[path] = _formatted(path, "".join(_model(files, nouns)))
     served = [name for name in names if name != NOUNS_FILE]
     return {**texts, DESCRIPTORS: _descriptors(_compile(served))}
@@ -195,8 +212,9 @@ def _module(file: FileDescriptorProto) -> Iterator[str]:
     yield _HEAD.format(package=file.package, file=file.name)
     yield "from datetime import datetime\nfrom enum import IntEnum\nfrom typing import Annotated\n\n"
     yield "from msgspec import Struct, field\n\nfrom penstock.wire.codec import STRUCT, UINT32, VALUE, Proto\n"
-    yield f"from penstock.wire.model import {', '.join(noun for noun in NOUNS if noun not in SCHEDULE_NOUNS)}\n"
-    yield f'from penstock.wire.schedule import {", ".join(SCHEDULE_NOUNS)}\n\nPACKAGE = "{file.package}"\n\n\n'
+    for module, nouns in _noun_modules().items():
+        yield f"from penstock.wire.{module} import {', '.join(nouns)}\n"
+    yield f'\nPACKAGE = "{file.package}"\n\n\n'
     comments = {tuple(place.path): place.leading_comments.strip() for place in file.source_code_info.location}
     called = [message for message in file.message_type if f"{file.package}.{message.name}" not in _noun_of()]
     used = {field.type_name for message in called for field in message.field}
@@ -290,6 +308,12 @@ def _noun_of() -> dict[str, str]:
     return {message: noun for noun, messages in NOUNS.items() for message in messages}
 
 
+def _noun_modules() -> dict[str, Collection[str]]:
+    """The nouns of each module of `penstock.wire`."""
+    apart = {noun for nouns in OWN_MODULES.values() for noun in nouns}
+    return {NOUNS_MODULE.stem: [noun for noun in NOUNS if noun not in apart], **OWN_MODULES}
+
+
 def _model(files: dict[str, FileDescriptorProto], nouns: Collection[str]) -> Iterator[str]:
     yield _NOUNS_HEAD.format(file=NOUNS_FILE)
     yield "from datetime import datetime\nfrom typing import Annotated, Any\n\nfrom msgspec import field\n\n"
@@ -361,7 +385,9 @@ def _noun_type(message: DescriptorProto, field: FieldDescriptorProto, *, answer:
     if field.label == _LABEL_REPEATED and not answer:
         return "Texts", "field(default_factory=list[str])"
     if field.label == _LABEL_REPEATED:
-        made = "dict[str, Any]" if name.endswith("Entry") else f"list[{plain or name}]"
+        texts = any(entry.name == name and entry.field[1].type != _TYPE_MESSAGE for entry in message.nested_type)
+        of = "str" if texts else "Any"
+        made = f"dict[str, {of}]" if name.endswith("Entry") else f"list[{plain or name}]"
         if f"{message.name}.{field.name}" in LEFT_OUT_EMPTY:
             empty = "{}" if name.endswith("Entry") else "[]"
             return made, f"{empty}  # noqa: RUF012 - msgspec makes a new one each time"

@@ -275,3 +275,44 @@ def test_a_schedule_is_made_shown_paused_run_and_deleted(shell: Shell) -> None:
     assert (gone.exit_code, "schedule 'nightly' is unknown" in gone.stderr) == (1, True)
     wrong = shell.run("schedule", "set", "nightly", "claim", "--cron", "0 2 * *")
     assert (wrong.exit_code, "cron[0]: '0 2 * *' is no cron expression" in wrong.stderr) == (1, True)
+
+
+def test_many_instances_are_counted_confirmed_and_changed(shell: Shell, engine: RunningEngine, tmp_path: Path) -> None:
+    file = tmp_path / "many.json"
+    file.write_text(json.dumps({**CLAIM, "id": "many"}))
+    shell.out("definition", "upload", file)
+    ids = [shell.out("instance", "start", "many", "--business-key", f"m-{n}").strip() for n in range(3)]
+    wanted = ("--filter", "definition=many", "--except", "business-key=m-2")
+    told = shell.run("bulk", "skip", "check", '{"ok": true}', *wanted, given="n\n")
+    assert told.exit_code == 1
+    assert "DONE" not in told.stdout
+    assert "2 instances match\n  2 at step check\nskip 2 instances? [y/N]" in told.stderr
+    preview = json.loads(shell.out("bulk", "skip", "check", *wanted, "--dry-run", "--json"))
+    assert (preview["count"], preview["exact"]) == (2, True)
+    done = shell.out("bulk", "skip", "check", '{"ok": true}', *wanted, "--note", "by hand", given="y\n")
+    assert done.endswith("DONE: 2 done, 0 skipped, 0 failed, of 2\n")
+    edited = shell.out("bulk", "edit", '{"rate": 2}', "--remove", "ok", *wanted, "--yes", "--json")
+    assert {name: json.loads(edited)[name] for name in ("state", "done", "filter")} == {
+        "state": "DONE", "done": 2, "filter": {"definitionId": "many", "except": {"businessKey": "m-2"}},
+    }  # fmt: skip
+    with SyncClient(engine.url) as client:
+        assert [client.get_instance(id).variables for id in ids] == [{"rate": 2}, {"rate": 2}, {}]
+    file.write_text(json.dumps({**CLAIM, "id": "many", "steps": CLAIM["steps"][1:]}))
+    shell.out("definition", "upload", file)
+    told = shell.run("bulk", "migrate", "--filter", "definition=many", "-y")
+    assert told.exit_code == 1
+    assert "of the newest 3 1 can't be migrated" in told.stderr
+    assert told.stdout.startswith("DONE: 2 done, 0 skipped, 1 failed, of 3\n  " + ids[2])
+    begun = json.loads(shell.out("bulk", "cancel", "--id", ids[0], "-y", "--detach", "--json"))
+    assert shell.out("bulk", "show", begun["id"], "--wait") == "DONE: 1 done, 0 skipped, 0 failed, of 1\n"
+    assert shell.out("bulk", "list", "--limit", 2).splitlines()[1].split()[:3] == [begun["id"], "cancel", "DONE"]
+    assert shell.out("bulk", "stop", begun["id"]).startswith("DONE: 1 done")
+    assert shell.out("instance", "edit", ids[1], "--remove", "rate", "--json").count('"rate"') == 0
+
+
+def test_a_filter_that_says_nothing_changes_nothing(shell: Shell) -> None:
+    for wrong in (
+        (), ("--filter", "status=FAILED", "--id", "1"), ("--filter", "state=FAILED"), ("--filter", "version=x"),
+        ("--filter", "status=FAILED", "--filter", "status=ACTIVE"),
+    ):  # fmt: skip
+        assert shell.run("bulk", "cancel", "-y", *wrong).exit_code == 2

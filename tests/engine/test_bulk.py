@@ -11,10 +11,12 @@ import pytest
 import trio
 
 from penstock.access.identity import Identity, set_identity
-from penstock.engine.bulk import LEASE_S, BulkFilter, BulkRequest, BulkView
+from penstock.engine.bulk import LEASE_S
 from penstock.errors import BadRequest, Conflict, NotFound, Unavailable
 from penstock.store import bulk as store
 from penstock.testing.definitions import definition, end, linear
+from penstock.wire.bulk import BulkFilter, BulkRequest
+from penstock.wire.repair import BulkView
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.shapes import user, wait

@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.engine.bulk import BulkFilter, BulkRequest, BulkView
 from penstock.errors import BadRequest, NotFound
 from penstock.testing.definitions import definition, end
 from penstock.testing.invariants import find_broken
+from penstock.wire.bulk import BulkFilter, BulkRequest
+from penstock.wire.repair import BulkView
 from tests.engine.driver import Driver
 from tests.shapes import task, user
 
@@ -58,6 +59,22 @@ async def test_many_tokens_move_where_they_began(driver: Driver) -> None:
     found = await done(driver, action="move", ids=instances, step_id="one", to_step_id="nowhere")
     assert (found.done, found.failed) == (0, 3)
     assert "toStepId: 'nowhere' is no step of 'line' version 1" in found.errors[0]
+    assert find_broken(driver.dsn) == []
+
+
+async def test_many_variables_are_changed_once(driver: Driver) -> None:
+    """What somebody writes after the operation stays, also when its page comes again."""
+    instances = await started(driver)
+    for job in await driver.poll("one"):
+        await driver.fail(job, retryable=False)
+    failed = BulkFilter(definition_id="line", status="FAILED")
+    found = await done(driver, action="edit", filter=failed, variables=msgspec.Raw(b'{"rate":2}'), remove=["old"])
+    assert (found.done, found.skipped, found.failed) == (3, 0, 0)
+    assert found.details is not None
+    assert found.details.remove == ["old"]
+    assert [await driver.variables(instance) for instance in instances] == [{"rate": 2}] * 3
+    assert driver.rows("SELECT count(*), count(DISTINCT bulk) FROM variables_edit") == [(3, 1)]
+    assert driver.rows("SELECT count(*) FROM audit WHERE kind = 'VARIABLES_EDITED'") == [(3,)]
     assert find_broken(driver.dsn) == []
 
 

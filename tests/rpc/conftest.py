@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import shutil
 import socket
 import ssl
 import subprocess
@@ -109,6 +108,8 @@ class Google:
     penstock_grpc: ModuleType
     schedules: ModuleType
     schedules_grpc: ModuleType
+    repair: ModuleType
+    repair_grpc: ModuleType
 
 
 @pytest.fixture(scope="session")
@@ -119,9 +120,13 @@ def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Google]:
         "workflow/v1/engine.proto": "workflow_v1_engine",
         "penstock/v1/worker.proto": "penstock_v1_worker",
         "penstock/v1/schedules.proto": "penstock_v1_schedules",
+        "penstock/v1/repair.proto": "penstock_v1_repair",
     }
     for path, name in names.items():
-        shutil.copy(ROOT / "proto" / path, target / f"{name}.proto")
+        text = (ROOT / "proto" / path).read_text()
+        for other, flat in names.items():
+            text = text.replace(f'import "{other}"', f'import "{flat}.proto"')
+        (target / f"{name}.proto").write_text(text)
     arguments = [f"-I{target}", f"--python_out={target}", f"--grpc_python_out={target}"]
     files = [f"{name}.proto" for name in names.values()]
     subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *arguments, *files], check=True)

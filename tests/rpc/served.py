@@ -16,6 +16,7 @@ from penstock.engine.engine import Engine
 from penstock.rpc.flow_service import Flow
 from penstock.rpc.limits import Limits
 from penstock.rpc.problems import status_of
+from penstock.rpc.repair_service import Repair
 from penstock.rpc.schedule_service import Schedules
 from penstock.rpc.server import Server
 from penstock.rpc.service import WorkflowEngine
@@ -59,7 +60,7 @@ class Served:
         found = await self.client.call(path, body)
         if found.status:
             raise CallFailed(Status(found.status), found.reason)
-        return decode_message(found.messages[0], answer)
+        return decode_message(found.messages[0], answer, package_at(path))
 
     async def call(self, method: str, request: msgspec.Struct, answer: type[T]) -> T:
         """One unary call. Raises CallFailed."""
@@ -141,7 +142,7 @@ class Work:
 @contextlib.asynccontextmanager
 async def served(engine: Engine, limits: Limits | None = None) -> AsyncGenerator[Served, None]:
     """Serve for the block; nothing may be left of the calls afterwards."""
-    services = (WorkflowEngine(engine), Worker(engine), Schedules(engine), Flow(engine))
+    services = (WorkflowEngine(engine), Worker(engine), Schedules(engine), Flow(engine), Repair(engine))
     server = Server(services, status_of=status_of, limits=limits or Limits())
     sock = socket.create_server(("127.0.0.1", 0))
     async with trio.open_nursery() as nursery:

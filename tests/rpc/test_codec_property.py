@@ -16,7 +16,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from penstock.wire import model, schedule
+from penstock.wire import model, repair, schedule
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import (
@@ -101,6 +101,8 @@ def field_values(python_type: Any, proto: Proto, package: str = "") -> st.Search
     if origin is dict:
         values = json_values.map(lambda value: msgspec.json.encode(whole(value))) if proto.kind == VALUE else texts
         return st.dictionaries(texts, values, max_size=3)
+    if origin is list and args[0] is model.Branch:  # of a tree: a little of it
+        return st.lists(st.deferred(lambda: whole_messages(model.Branch, package)), max_size=1)
     if origin is list:
         return st.lists(field_values(args[0], Proto(0), package), max_size=3)
     if origin is UnionType:
@@ -121,13 +123,14 @@ def whole_messages(kind: type[msgspec.Struct], package: str) -> st.SearchStrateg
 
 
 def is_shared(kind: type[msgspec.Struct]) -> bool:
-    return kind.__module__ in (model.__name__, schedule.__name__)
+    return kind.__module__ in (model.__name__, schedule.__name__, repair.__name__)
 
 
 def google_class(google: Google, name: str, package: str) -> Any:
     if package == m.PACKAGE:
         return getattr(google.workflow, name)
-    return getattr(google.penstock, name, None) or getattr(google.schedules, name)
+    files = (google.penstock, google.schedules, google.repair)
+    return next(vars(file)[name] for file in files if name in vars(file))
 
 
 # --------------------------------------------------------------------------- what google.protobuf read, as we show it

@@ -19,11 +19,13 @@ from grpclib.const import Status
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.rpc.repair_service import Repair
 from penstock.rpc.schedule_service import Schedules
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import Worker
 from penstock.testing.definitions import linear
 from penstock.wire import penstock_v1 as w
+from penstock.wire import repair_v1 as r
 from penstock.wire import schedules_v1 as s
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message, package_at
@@ -41,6 +43,21 @@ pytestmark = pytest.mark.slow
 ANSWERS = {Status.OK, Status.INVALID_ARGUMENT, Status.NOT_FOUND, Status.FAILED_PRECONDITION, Status.ABORTED}
 EXAMPLES = 120
 
+REPAIR = "/penstock.v1.Repair/"
+REPAIRS = {
+    "EditVariables": r.EditVariablesRequest("1f", b'{"a":1}', ["b"], note="n"),
+    "RetryInstance": r.RetryInstanceRequest("1f", "task-1"),
+    "SkipStep": r.SkipStepRequest("1f", "task-1", b"{}"),
+    "MoveToken": r.MoveTokenRequest("1f", "task-1", "end"),
+    "MigrateInstance": r.MigrateInstanceRequest("1f", 1, {"a": "b"}),
+    "CheckMigration": r.CheckMigrationRequest("1f", 1),
+    "PreviewBulk": r.BulkRequest("retry", r.BulkFilter(4, "storm")),
+    "StartBulk": r.BulkRequest("retry", ids=["1f"]),
+    "GetBulk": r.GetBulkRequest("1"),
+    "ListBulk": r.ListBulkRequest("9", 2),
+    "StopBulk": r.StopBulkRequest("1"),
+    "GetTree": r.GetTreeRequest("1f"),
+}
 SCHEDULES = "/penstock.v1.Schedules/"
 SCHEDULE_REQUESTS = (
     s.GetScheduleRequest, s.ListSchedulesRequest, s.DeleteScheduleRequest, s.PauseScheduleRequest,
@@ -70,7 +87,12 @@ class Target:
             self.samples[SCHEDULES + name] = encode_message(kind("nightly", spec))
         for kind in SCHEDULE_REQUESTS:
             self.samples[SCHEDULES + kind.__name__.removesuffix("Request")] = encode_message(kind("nightly"))
-        modules = {"WorkflowEngine": google.workflow, "Worker": google.penstock, "Schedules": google.schedules}
+        for name, request in REPAIRS.items():
+            self.samples[REPAIR + name] = encode_message(request)
+        modules = {
+            "WorkflowEngine": google.workflow, "Worker": google.penstock, "Schedules": google.schedules,
+            "Repair": google.repair,
+        }  # fmt: skip
         self.theirs: dict[str, Any] = {}
         for path in self.samples:
             _, service, method = path.split("/")
@@ -103,7 +125,8 @@ async def test_any_bytes_to_any_method_are_answered_and_harm_nothing(
     await driver.upload(linear(1, definition_id="storm"))
     async with served(driver.engine) as run:
         target = Target(run, google)
-        services = (WorkflowEngine(driver.engine), Worker(driver.engine), Schedules(driver.engine))
+        engine = driver.engine
+        services = (WorkflowEngine(engine), Worker(engine), Schedules(engine), Repair(engine))
         assert set(target.samples) == {path for service in services for path in service.__mapping__()}
 
         def attack() -> None:

@@ -13,7 +13,17 @@ from typing import Any, get_args, get_origin
 import msgspec
 import pytest
 
-from penstock.wire import grpc_health, grpc_reflection, model, penstock_v1, schedule, schedules_v1, workflow_v1
+from penstock.wire import (
+    grpc_health,
+    grpc_reflection,
+    model,
+    penstock_v1,
+    repair,
+    repair_v1,
+    schedule,
+    schedules_v1,
+    workflow_v1,
+)
 from penstock.wire.codec import (
     BOOL,
     INT32,
@@ -62,14 +72,19 @@ PACKAGES = [
     (workflow_v1, "workflow.v1", "workflow/v1/engine.proto"),
     (penstock_v1, "penstock.v1", "penstock/v1/worker.proto"),
     (schedules_v1, "penstock.v1", "penstock/v1/schedules.proto"),
+    (repair_v1, "penstock.v1", "penstock/v1/repair.proto"),
     (grpc_health, "grpc.health.v1", "grpc/health/v1/health.proto"),
     (grpc_reflection, "grpc.reflection.v1", "grpc/reflection/v1/reflection.proto"),
     (grpc_reflection, "grpc.reflection.v1alpha", "grpc/reflection/v1alpha/reflection.proto"),
 ]
 
 
+NOUN_MODULES = (model, schedule, repair)
+
+
 def noun_class(noun: str) -> type[msgspec.Struct]:
-    found: type[msgspec.Struct] = getattr(model, noun, None) or getattr(schedule, noun)
+    found: type[msgspec.Struct]
+    (found,) = {vars(module)[noun] for module in NOUN_MODULES if noun in vars(module)}
     return found
 
 
@@ -111,7 +126,7 @@ def test_structs_equal_the_proto_messages_field_by_field(module: ModuleType, pac
             for field, python_type, proto in fields_of(kind, module.PACKAGE)
         }
         assert ours == fields, name
-        assert shared == (kind.__module__ in (model.__name__, schedule.__name__)), name
+        assert shared == (kind.__module__ in {module.__name__ for module in NOUN_MODULES}), name
         assert kind() == kind(), name  # every field has a default
 
 

@@ -22,6 +22,7 @@ from penstock.log import trace_id
 from penstock.rpc import call, definitions
 from penstock.rpc.definitions import LIST_MAX_BYTES
 from penstock.rpc.flow_service import Flow
+from penstock.rpc.repair_service import Repair
 from penstock.rpc.schedule_service import Schedules
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import Worker
@@ -45,6 +46,7 @@ FILES = (
     ("workflow/v1/engine.proto", "workflow.v1"),
     ("penstock/v1/worker.proto", "penstock.v1"),
     ("penstock/v1/schedules.proto", "penstock.v1"),
+    ("penstock/v1/repair.proto", "penstock.v1"),
 )
 
 
@@ -91,7 +93,7 @@ def test_every_method_of_the_proto_files_is_served() -> None:
             elif words[:1] == ["rpc"]:
                 expected.add(f"/{package}.{name}/{words[1]}")
     engine: Any = _Nothing()
-    services = (WorkflowEngine(engine), Worker(engine), Schedules(engine), Flow(engine))
+    services = (WorkflowEngine(engine), Worker(engine), Schedules(engine), Flow(engine), Repair(engine))
     assert expected == {path for service in services for path in service.__mapping__()}
     assert len([path for path in expected if path.startswith(WORKFLOW)]) == 13
 

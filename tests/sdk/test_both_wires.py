@@ -16,6 +16,8 @@ import trio
 
 from penstock.client import (
     BadRequest,
+    BulkFilter,
+    BulkRequest,
     Client,
     Completion,
     Conflict,
@@ -511,6 +513,53 @@ def test_a_failed_instance_is_found_and_retried(run: Run, wire: Wire) -> None:
             assert (await client.get_instance(started.id)).status == "COMPLETED"
             with pytest.raises(Conflict):
                 await rest.retry_instance(started.id)
+
+    run(main)
+
+
+def test_instances_are_mended_one_or_many_at_once(run: Run, wire: Wire) -> None:
+    name = f"line-{uuid.uuid4().hex[:8]}"
+    line = WorkflowBuilder(name).service_task("one", name).service_task("two", name).end().document()
+    more = WorkflowBuilder(name).service_task("one", name).service_task("three", name).end().document()
+
+    async def main() -> None:
+        async with Client(wire.url) as client, Client(wire.rest_url) as rest:
+            await rest.upload_definition(line)
+            ids = [(await client.start_instance(name, {"big": 2**60, "n": n})).id for n in range(3)]
+            skipped = await client.skip_step(ids[0], "one", {"a": 2**60 + 1}, note="by hand")
+            assert (skipped.current_step_ids, skipped.variables) == (["two"], {"big": 2**60, "n": 0, "a": 2**60 + 1})
+            moved = await client.move_token(ids[0], "two", "one")
+            assert moved.current_step_ids == ["one"]
+            wanted = BulkRequest(
+                action="skip", filter=BulkFilter(definition_id=name), besides=BulkFilter(status="FAILED"),
+                step_id="one", variables={"b": 2**60 + 1}, per_second=1_000.5, note="all",
+            )  # fmt: skip
+            preview = await client.preview_bulk(wanted)
+            assert (preview.count, preview.exact, preview.refusals) == (3, True, None)
+            assert [(at.step_id, at.count) for at in preview.by_step] == [("one", 3)]
+            begun = await client.start_bulk(wanted)
+            ended = await client.wait_for_bulk(begun.id, timeout_s=60)
+            assert (ended.state, ended.done, ended.per_second, ended.note) == ("DONE", 3, 1_000.5, "all")
+            assert ended.filter == {"definitionId": name, "except": {"status": "FAILED"}}
+            assert (await client.list_bulk(limit=1)).items == [ended]
+            assert await client.stop_bulk(begun.id) == ended == await rest.get_bulk(begun.id)
+            assert [(await rest.get_instance(id)).variables["b"] for id in ids] == [2**60 + 1] * 3
+            await rest.upload_definition(more)
+            check = await client.check_migration(ids[0])
+            assert (check.possible, check.to_version, len(check.reasons)) == (False, 2, 1)
+            migrated = await client.migrate_instance(ids[0], 2, steps={"two": "three"}, note="other step")
+            assert (migrated.definition_version, migrated.current_step_ids) == (2, ["three"])
+            (job,) = [job for job in await client.poll_jobs("w", [name], max_jobs=9) if job.instance_id == ids[0]]
+            await client.fail_job(job.id, "w", "broken", retryable=False, attempt=job.attempt)
+            edited = await client.edit_variables(ids[0], {"c": 1}, remove=["big"])
+            assert edited.variables == {"n": 0, "a": 2**60 + 1, "b": 2**60 + 1, "c": 1}
+            assert (await client.retry_instance(ids[0], from_step="one")).current_step_ids == ["one"]
+            tree = await client.get_tree(ids[0])
+            assert (tree.id, tree.workflow, tree.version, tree.branches) == (ids[0], name, 2, [])
+            with pytest.raises(NotFound):
+                await client.get_bulk("999999")
+            with pytest.raises(BadRequest):
+                await client.start_bulk(BulkRequest(action="retry"))
 
     run(main)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from urllib.parse import unquote
 
 from penstock.client import Completion, Failure, JobRef, StartRequest
+from penstock.client import bulk_operation as bulk_calls
 from penstock.client import operation as calls
 from penstock.client import queue_operation as queue_calls
 from penstock.client import schedule_operation as schedule_calls
 from penstock.client.exchange import exchange_for
 from penstock.rest.operations import OPERATIONS
+from penstock.wire.bulk import BulkRequest
 from penstock.wire.model import Park, PollRequest, PublishRequest, Signal, UserTaskCompletion
 from penstock.wire.queue import QueuePolicy
 from penstock.wire.schedule import ScheduleSpec
@@ -18,7 +20,6 @@ from penstock.wire.schedule import ScheduleSpec
 # for people: the console calls it.
 FOR_PEOPLE = {
     ("GET", "/v1/overview"), ("GET", "/v1/workers"), ("GET", "/v1/engines"),
-    ("POST", "/v1/instances/bulk"), ("GET", "/v1/bulk"), ("GET", "/v1/bulk/{id}"), ("POST", "/v1/bulk/{id}/stop"),
     ("GET", "/v1/tasks"), ("GET", "/v1/tasks/count"),
     ("POST", "/v1/tasks/{id}/{stepId}/claim"), ("POST", "/v1/tasks/{id}/{stepId}/release"),
     ("GET", "/v1/job-types"), ("POST", "/v1/jobs/{id}/unlock"), ("GET", "/v1/timers"), ("GET", "/v1/settings"),
@@ -57,6 +58,11 @@ CALLS = (
     calls.CheckMigration(id="{id}", version=2, steps={"a": "b"}),
     calls.MoveToken(id="{id}", step_id="a", to_step_id="b"),
     calls.EditVariables(id="{id}", variables={"a": 1}, remove=["b"], if_version="1", note="n"),
+    bulk_calls.PreviewBulk(request=BulkRequest(action="retry", ids=["1"])),
+    bulk_calls.StartBulk(request=BulkRequest(action="retry", ids=["1"])),
+    bulk_calls.GetBulk(id="{id}"),
+    bulk_calls.ListBulk(),
+    bulk_calls.StopBulk(id="{id}"),
     calls.CompleteUserTask(completion=UserTaskCompletion("{id}", "{stepId}")),
     calls.SendSignal(signal=Signal("{id}", "{stepId}")),
     calls.SendSignal(signal=Signal(step_id="{stepId}", definition_id="{id}", instance_key="{key}", signal_id="s")),

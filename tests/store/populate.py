@@ -20,7 +20,6 @@ import msgspec
 import psycopg
 import trio
 
-from penstock.engine.bulk import BulkFilter, BulkRequest
 from penstock.engine.engine import Engine
 from penstock.engine.migrations import MigrationRequest
 from penstock.engine.repair import VariablesEdit
@@ -29,6 +28,7 @@ from penstock.settings import Settings
 from penstock.store.database import Database
 from penstock.store.schema import SCHEMA_VERSION, schema_sql
 from penstock.testing.definitions import definition, end, linear, service, timer
+from penstock.wire.bulk import BulkFilter, BulkRequest
 from penstock.wire.model import Park
 from penstock.wire.queue import QueuePolicy, Rate
 from penstock.wire.schedule import ScheduleSpec
@@ -143,6 +143,8 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
     )
     edit = VariablesEdit(set=msgspec.Raw(b'{"edited": true}'), remove=["from"], note="by hand")
     await driver.engine.repair.edit_variables(waiting, edit)
+    await driver.engine.bulk.create(BulkRequest(action="edit", ids=[waiting], variables=msgspec.Raw(b'{"bulk": 1}')))
+    await driver.engine.bulk.step()
     held = (await runs.begin(driver, id="held-run")).held
     await runs.append(driver, held, runs.done("/1"), runs.done("/2", '{"n": 7}'))
     other = (await runs.begin(driver, id="done-run")).held

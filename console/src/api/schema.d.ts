@@ -980,7 +980,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Retry, cancel, signal, skip, move or migrate many instances (addition)
+         * Retry, cancel, signal, skip, move, migrate or edit many instances (addition)
          * @description In the background; each failure is retried once, each signal acts once. `dryRun`: 200, what it would meet.
          */
         post: operations["bulk"];
@@ -1699,8 +1699,21 @@ export interface components {
             count: number;
         };
         /**
+         * BulkDetails
+         * @description What an action needs beside step and variables.
+         */
+        BulkDetails: {
+            fromStepId?: string;
+            toStepId?: string;
+            version?: number;
+            steps?: {
+                [key: string]: string;
+            };
+            remove?: string[];
+        };
+        /**
          * BulkFilter
-         * @description Which instances: all that is given has to fit, as in their list (`InstanceFilter`).
+         * @description Which instances: all that is given has to fit, as in their list.
          */
         BulkFilter: {
             status?: string;
@@ -1717,7 +1730,7 @@ export interface components {
         };
         /**
          * BulkPreview
-         * @description What an operation would meet: causes and steps of the newest 1,000.
+         * @description What a bulk operation would meet: causes and steps of the newest 1,000.
          */
         BulkPreview: {
             count: number;
@@ -1739,7 +1752,10 @@ export interface components {
         /**
          * BulkRequest
          * @description What is to be done, to the instances of `filter` or to those named, but for those that fit `besides`.
-         *         `per_second`: at most so many.
+         *
+         *         `action`: retry, cancel, signal, skip, move, migrate or edit. `step_id` is what is signalled, skipped or left,
+         *         `variables` what a signal, a skip or an edit sets, `remove` what an edit takes away, `steps` map ids to those
+         *         of `version`. `per_second`: at most so many.
          */
         BulkRequest: {
             action: string;
@@ -1747,6 +1763,7 @@ export interface components {
             variables?: {
                 [key: string]: unknown;
             };
+            remove?: string[];
             fromStepId?: string;
             toStepId?: string;
             version?: number;
@@ -1762,7 +1779,7 @@ export interface components {
         };
         /**
          * BulkStarted
-         * @description It is done in the background.
+         * @description A bulk operation that was begun; it is done in the background.
          */
         BulkStarted: {
             id: string;
@@ -1777,12 +1794,12 @@ export interface components {
         };
         /**
          * BulkView
-         * @description An operation as it stands. `skipped`: there was nothing to do any more. `errors`: the first 20.
+         * @description A bulk operation as it stands. `skipped`: there was nothing to do any more. `errors`: the first 20.
          */
         BulkView: {
             id: string;
             action: string;
-            filter: unknown;
+            filter: Record<string, never>;
             state: string;
             done: number;
             skipped: number;
@@ -1798,7 +1815,7 @@ export interface components {
             perSecond?: number;
             note?: string;
             actor?: string;
-            details?: components["schemas"]["Details"];
+            details?: components["schemas"]["BulkDetails"];
         };
         /**
          * BulkViewPage
@@ -1956,18 +1973,6 @@ export interface components {
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
             next?: string;
-        };
-        /**
-         * Details
-         * @description What an action needs beside step and variables; stored.
-         */
-        Details: {
-            fromStepId?: string;
-            toStepId?: string;
-            version?: number;
-            steps?: {
-                [key: string]: string;
-            };
         };
         /**
          * DraftCheck

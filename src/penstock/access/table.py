@@ -23,6 +23,7 @@ _WORKFLOW: Final = "/workflow.v1.WorkflowEngine/"
 _WORKER: Final = "/penstock.v1.Worker/"
 _SCHEDULES: Final = "/penstock.v1.Schedules/"
 _FLOW: Final = "/penstock.v1.Flow/"
+_REPAIR: Final = "/penstock.v1.Repair/"
 
 RPC: Final[Mapping[str, Permission]] = {
     _WORKFLOW + "UploadDefinition": MODEL,
@@ -59,6 +60,18 @@ RPC: Final[Mapping[str, Permission]] = {
     _FLOW + "GetQueue": VIEW,
     _FLOW + "ListQueues": VIEW,
     _FLOW + "DeleteQueue": OPERATE,
+    _REPAIR + "EditVariables": OPERATE,
+    _REPAIR + "RetryInstance": OPERATE,
+    _REPAIR + "SkipStep": OPERATE,
+    _REPAIR + "MoveToken": OPERATE,
+    _REPAIR + "MigrateInstance": OPERATE,
+    _REPAIR + "CheckMigration": OPERATE,
+    _REPAIR + "PreviewBulk": OPERATE,
+    _REPAIR + "StartBulk": OPERATE,
+    _REPAIR + "GetBulk": VIEW,
+    _REPAIR + "ListBulk": VIEW,
+    _REPAIR + "StopBulk": OPERATE,
+    _REPAIR + "GetTree": VIEW,
     "/grpc.health.v1.Health/Check": OPEN,
     "/grpc.health.v1.Health/Watch": OPEN,
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": VIEW,

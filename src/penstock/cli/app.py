@@ -10,7 +10,19 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli import archive, definitions, instances, jobs, messages, queues, runs, schedules, sessions, tokens
+from penstock.cli import (
+    archive,
+    bulk,
+    definitions,
+    instances,
+    jobs,
+    messages,
+    queues,
+    runs,
+    schedules,
+    sessions,
+    tokens,
+)
 from penstock.cli.config import app as config_commands
 from penstock.cli.configuration import read_settings, refuse
 from penstock.cli.options import ConfigOption, DataDirOption, JsonOption, LogLevelOption, print_json, print_table
@@ -26,7 +38,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for group in (definitions, instances, runs, messages, jobs, queues, schedules, tokens, sessions, archive):
+for group in (definitions, instances, bulk, runs, messages, jobs, queues, schedules, tokens, sessions, archive):
     app.add_typer(group.app)
 app.add_typer(config_commands)
 

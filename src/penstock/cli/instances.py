@@ -30,6 +30,14 @@ FileOption = Annotated[
     Path | None, typer.Option(help="Read the variables from a file; - is standard input.", metavar="FILE")
 ]
 
+RemoveOption = Annotated[
+    list[str] | None,
+    typer.Option("--remove", help="A variable to take away; several times: several.", metavar="NAME"),
+]
+StepsOption = Annotated[
+    list[str] | None, typer.Option("--step", help="A step that has another id there.", metavar="OLD=NEW")
+]
+
 
 @app.command()
 def start(
@@ -211,12 +219,31 @@ def move(
 
 
 @app.command()
+def edit(
+    id: IdArgument,
+    variables: VariablesArgument = None,
+    file: FileOption = None,
+    remove: RemoveOption = None,
+    note: NoteOption = None,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set and remove variables of an instance that waits or has failed."""
+    given = json_object(variables, file)
+    with connected(url, token_file) as client:
+        changed = client.edit_variables(id, given, remove=remove or (), note=note)
+    if as_json:
+        print_json(changed)
+    else:
+        typer.echo(_line(changed))
+
+
+@app.command()
 def migrate(
     ids: Annotated[list[str], typer.Argument(help="Instances.", metavar="ID")],
     version: Annotated[int | None, typer.Option(help="[default: the latest]", min=1)] = None,
-    steps: Annotated[
-        list[str] | None, typer.Option("--step", help="A step that has another id there.", metavar="OLD=NEW")
-    ] = None,
+    steps: StepsOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say whether they can, and why not.")] = False,
     note: NoteOption = None,
     url: UrlOption = DEFAULT_URL,
@@ -226,7 +253,7 @@ def migrate(
 
     The first that can't ends it; with --dry-run all are looked at, and the exit code is 1 if one can't.
     """
-    renamed = _renamed(steps or [])
+    renamed = renamed_steps(steps or [])
     possible = True
     with connected(url, token_file) as client:
         for each in ids:
@@ -273,7 +300,8 @@ def complete(
         client.complete_user_task(id, step, given, completed_by=by)
 
 
-def _renamed(pairs: list[str]) -> dict[str, str]:
+def renamed_steps(pairs: list[str]) -> dict[str, str]:
+    """Ids of steps, and what they are in another version."""
     found = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
     if len(found) < len(pairs):
         raise typer.BadParameter("must be OLD=NEW, each OLD once", param_hint="--step")

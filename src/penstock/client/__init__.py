@@ -35,6 +35,7 @@ from penstock.client.rest import RestTransport
 from penstock.client.token import Token
 from penstock.client.tracing import traceparent
 from penstock.client.validation import validate_definition
+from penstock.wire.bulk import BulkFilter, BulkRequest
 from penstock.wire.model import (
     Attempt,
     AuditRecord,
@@ -61,6 +62,16 @@ from penstock.wire.model import (
 )
 from penstock.wire.page import Page
 from penstock.wire.queue import Queue, QueueKey, QueuePolicy, Rate
+from penstock.wire.repair import (
+    BulkCause,
+    BulkDetails,
+    BulkPreview,
+    BulkRefusals,
+    BulkStarted,
+    BulkStep,
+    BulkView,
+    MigrationCheck,
+)
 from penstock.wire.schedule import Schedule, ScheduleRun, ScheduleSpec, ScheduleTime
 
 __all__ = [
@@ -68,6 +79,15 @@ __all__ = [
     "AuditRecord",
     "BadRequest",
     "Branch",
+    "BulkCause",
+    "BulkDetails",
+    "BulkFilter",
+    "BulkPreview",
+    "BulkRefusals",
+    "BulkRequest",
+    "BulkStarted",
+    "BulkStep",
+    "BulkView",
     "Client",
     "ClientError",
     "Completion",
@@ -92,6 +112,7 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "MessageReceiver",
+    "MigrationCheck",
     "NotFound",
     "NotImplementedByEngine",
     "NotOverGrpc",

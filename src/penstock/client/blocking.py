@@ -23,6 +23,7 @@ from penstock.client.client import Client
 from penstock.client.operation import InstanceFilters, Transport
 from penstock.client.token import Token
 from penstock.wire.model import AuditRecord, FailedJob, Instance, JournalRecord
+from penstock.wire.repair import BulkView
 from penstock.wire.schedule import Schedule
 
 P = ParamSpec("P")
@@ -146,6 +147,10 @@ class SyncClient:
         """All schedules by id, read as you go. See ``Client.iterate_schedules``."""
         return self._each(self._client.iterate_schedules())
 
+    def iterate_bulk(self) -> Iterator[BulkView]:
+        """All bulk operations that are kept, newest first, read as you go. See ``Client.iterate_bulk``."""
+        return self._each(self._client.iterate_bulk())
+
     def _each(self, found: AsyncIterator[T]) -> Iterator[T]:
         async def next_one(_client: Client) -> T | None:
             return await anext(found, None)
@@ -201,6 +206,12 @@ class SyncClient:
     move_token = _blocking(Client.move_token)
     migrate_instance = _blocking(Client.migrate_instance)
     check_migration = _blocking(Client.check_migration)
+    preview_bulk = _blocking(Client.preview_bulk)
+    start_bulk = _blocking(Client.start_bulk)
+    get_bulk = _blocking(Client.get_bulk)
+    list_bulk = _blocking(Client.list_bulk)
+    stop_bulk = _blocking(Client.stop_bulk)
+    wait_for_bulk = _blocking(Client.wait_for_bulk)
     complete_user_task = _blocking(Client.complete_user_task)
     signal = _blocking(Client.signal)
     signal_by_key = _blocking(Client.signal_by_key)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from penstock.client.bulk_exchange import BULK_EXCHANGES
 from penstock.client.http_exchange import Exchange, given, list_reader, nothing, quoted, reader
 from penstock.client.model import StartResult
 from penstock.client.operation import (
@@ -69,7 +70,6 @@ from penstock.wire.model import (
     KeptSignal,
     Lease,
     LostJob,
-    MigrationCheck,
     PublishedMessage,
     RecordedAttempt,
     RunTree,
@@ -78,6 +78,7 @@ from penstock.wire.model import (
 )
 from penstock.wire.page import Page
 from penstock.wire.queue import Queue
+from penstock.wire.repair import MigrationCheck
 
 
 def exchange_for(operation: Operation[Any]) -> Exchange:
@@ -454,5 +455,6 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     ListQueues: lambda each: Exchange("GET", "/v1/queues", _read_queues, query=_window(each.window)),
     PauseQueue: lambda pause: _queue("POST", pause.name, "/pause" if pause.paused else "/resume"),
     DeleteQueue: lambda gone: _queue("DELETE", gone.name),
+    **BULK_EXCHANGES,
     **SCHEDULE_EXCHANGES,
 }

@@ -14,7 +14,8 @@ from penstock.client.operation import (
     RetryInstance,
     SkipStep,
 )
-from penstock.wire.model import Instance, MigrationCheck
+from penstock.wire.model import Instance
+from penstock.wire.repair import MigrationCheck
 
 
 class MendingCalls(Caller):

@@ -29,7 +29,6 @@ from penstock.wire.model import (
     KeptSignal,
     Lease,
     LostJob,
-    MigrationCheck,
     Park,
     PollRequest,
     PublishedMessage,
@@ -42,6 +41,7 @@ from penstock.wire.model import (
     UserTaskCompletion,
 )
 from penstock.wire.page import Page
+from penstock.wire.repair import MigrationCheck
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import builtins
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -21,7 +20,7 @@ from penstock.access.identity import Identity, actor, set_identity
 from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
 from penstock.core.migration import CantMigrate
 from penstock.engine import ids
-from penstock.engine.bulk_acts import MENDING_VERSION, Act, Acts, Details
+from penstock.engine.bulk_acts import MENDING_VERSION, Acts, check_act, details_of
 from penstock.engine.causes import cause_of
 from penstock.engine.instance_filter import InstanceFilter, check_filter
 from penstock.engine.paging import CAUSE_MAX_CHARS, COUNT_MAX, NAME_MAX_CHARS, show_cursor
@@ -32,9 +31,19 @@ from penstock.store import bulk as store
 from penstock.store import engines as engine_store
 from penstock.store.database import Database
 from penstock.store.vault import KeyMissing
-from penstock.wire.model import MigrationCheck
-from penstock.wire.noun import Answer
+from penstock.wire.bulk import BulkFilter, BulkRequest
+from penstock.wire.noun import raw
 from penstock.wire.page import Page
+from penstock.wire.repair import (
+    BulkCause,
+    BulkDetails,
+    BulkPreview,
+    BulkRefusals,
+    BulkStarted,
+    BulkStep,
+    BulkView,
+    MigrationCheck,
+)
 
 IDS_MAX: Final = 1_000
 PAGE_MAX: Final = 100
@@ -52,94 +61,6 @@ FILTERS_SINCE_VERSION: Final = 13
 SUMMARIES_MAX: Final = 1_000
 """Of these causes and steps are counted."""
 LIST_MAX: Final = 200
-
-
-class BulkFilter(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """Which instances: all that is given has to fit, as in their list (`InstanceFilter`)."""
-
-    status: str | None = None
-    definition_id: str | None = None
-    business_key: str | None = None
-    cause: str | None = None
-    definition_version: int | None = None
-    step_id: str | None = None
-    business_key_prefix: str | None = None
-    started_after: datetime | None = None
-    started_before: datetime | None = None
-
-
-class BulkRequest(Act, frozen=True, rename="camel", kw_only=True):
-    """What is to be done, to the instances of ``filter`` or to those named, but for those that fit ``besides``.
-    ``per_second``: at most so many."""
-
-    filter: BulkFilter | None = None
-    besides: BulkFilter | None = msgspec.field(default=None, name="except")
-    ids: list[str] | None = None
-    per_second: float | None = None
-    note: str | None = None
-    dry_run: bool = False
-
-
-class BulkCause(Answer, frozen=True, kw_only=True):
-    """So many failed for a reason like ``text``."""
-
-    cause: str
-    text: str
-    count: int
-
-
-class BulkStep(Answer, frozen=True, kw_only=True):
-    """So many stand at a step."""
-
-    step_id: str
-    count: int
-
-
-class BulkRefusals(Answer, frozen=True, kw_only=True):
-    """Of the newest 1,000 that a migration would meet: how many were looked at, how many can't, and the first 100 of
-    these with every reason."""
-
-    checked: int
-    refused: int
-    instances: list[MigrationCheck]
-
-
-class BulkPreview(Answer, frozen=True, kw_only=True):
-    """What an operation would meet: causes and steps of the newest 1,000."""
-
-    count: int
-    exact: bool
-    by_cause: list[BulkCause] = msgspec.field(default_factory=list[BulkCause])
-    by_step: list[BulkStep] = msgspec.field(default_factory=list[BulkStep])
-    refusals: BulkRefusals | None = None
-
-
-class BulkStarted(Answer, frozen=True, kw_only=True):
-    """It is done in the background."""
-
-    id: str
-
-
-class BulkView(Answer, frozen=True, kw_only=True):
-    """An operation as it stands. ``skipped``: there was nothing to do any more. ``errors``: the first 20."""
-
-    id: str
-    action: str
-    filter: msgspec.Raw
-    state: str
-    done: int
-    skipped: int
-    failed: int
-    total: int
-    total_exact: bool
-    errors: list[str]
-    created_at: datetime
-    ended_at: datetime | None = None
-    step_id: str | None = None
-    per_second: float | None = None
-    note: str | None = None
-    actor: str | None = None
-    details: Details | None = None
 
 
 class _Wanted(BulkFilter, frozen=True, rename="camel", omit_defaults=True):
@@ -184,7 +105,7 @@ class Bulk:
     async def create(self, request: BulkRequest) -> BulkStarted:
         """Begin; returns as soon as it is stored. Raises BadRequest, and Conflict when nothing matches."""
         wanted = _wanted(request, self._limits)
-        details = request.details
+        details = details_of(request)
         if request.action == "migrate":  # all of them to that of now, whatever is uploaded meanwhile
             version = await self._acts.migrations.find_version(
                 wanted.definition_id, request.version or 0, request.steps or {}
@@ -197,13 +118,13 @@ class Bulk:
             request.action,
             msgspec.json.encode(wanted),
             request.step_id,
-            bytes(request.variables) or None,
+            bytes(request.variables or b"") or None,
             request.note,
             actor(),
             request.per_second,
             found.count,
             found.exact,
-            None if details == Details() else msgspec.json.encode(details),
+            None if details == BulkDetails() else msgspec.json.encode(details),
         )
         async with self._database.connection() as connection:
             if new.details is not None or request.action not in ("retry", "cancel", "signal"):
@@ -369,7 +290,7 @@ class Bulk:
 
 def _wanted(request: BulkRequest, limits: PayloadLimits) -> _Wanted:
     """What is asked for, checked. Raises BadRequest."""
-    request.check(limits)
+    check_act(request, limits)
     if request.per_second is not None and not 0 < request.per_second <= PER_SECOND_MAX:
         raise BadRequest(f"perSecond: more than 0, at most {PER_SECOND_MAX:,.0f}")
     if request.note is not None:
@@ -470,7 +391,7 @@ def _view(row: store.BulkRow) -> BulkView:
     return BulkView(
         id=str(row.id),
         action=row.action,
-        filter=msgspec.Raw(row.filter.encode()),
+        filter=raw(row.filter),
         state=row.stage,
         done=row.done,
         skipped=row.skipped,
@@ -484,5 +405,5 @@ def _view(row: store.BulkRow) -> BulkView:
         per_second=row.per_second,
         note=row.note,
         actor=row.actor,
-        details=None if row.details is None else msgspec.json.decode(row.details, type=Details),
+        details=None if row.details is None else msgspec.json.decode(row.details, type=BulkDetails),
     )

@@ -13,14 +13,16 @@ from penstock.engine import ids
 from penstock.engine.instances import Instances
 from penstock.engine.migrations import Migrations
 from penstock.engine.paging import NAME_MAX_CHARS
-from penstock.engine.payload import PayloadLimits, check_text, check_variables
-from penstock.engine.repair import Repair
+from penstock.engine.payload import EMPTY_OBJECT, PayloadLimits, check_text, check_variables
+from penstock.engine.repair import Repair, check_edit
 from penstock.engine.tasks import Tasks
 from penstock.errors import BadRequest
 from penstock.store.bulk import BulkWork
+from penstock.wire.bulk import BulkRequest
 from penstock.wire.model import Signal
+from penstock.wire.repair import BulkDetails
 
-ACTIONS: Final = ("retry", "cancel", "signal", "skip", "move", "migrate")
+ACTIONS: Final = ("retry", "cancel", "signal", "skip", "move", "migrate", "edit")
 MENDING_VERSION: Final = 18
 """Of the schema: engines before know the first three actions, without details."""
 _FIELDS: Final = {
@@ -30,53 +32,42 @@ _FIELDS: Final = {
     "skip": {"step_id", "variables"},
     "move": {"step_id", "to_step_id"},
     "migrate": {"version", "steps"},
+    "edit": {"variables", "remove"},
 }
 """Of each action, those of its own."""
 _NEEDED: Final = {"signal": ("step_id",), "skip": ("step_id",), "move": ("step_id", "to_step_id")}
 
 
-class Details(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What an action needs beside step and variables; stored."""
+def check_act(request: BulkRequest, limits: PayloadLimits) -> None:
+    """Whether what is to be done makes sense. Raises BadRequest."""
+    if request.action not in ACTIONS:
+        raise BadRequest(f"action: must be one of {', '.join(ACTIONS)}")
+    variables = bytes(request.variables or b"")
+    for name in sorted({name for names in _FIELDS.values() for name in names}):
+        given = variables if name == "variables" else getattr(request, name)
+        if given and name not in _FIELDS[request.action]:
+            raise BadRequest(f"{_camel(name)}: not of the action {request.action}")
+        if not given and name in _NEEDED.get(request.action, ()):
+            raise BadRequest(f"{_camel(name)}: is needed for the action {request.action}")
+        if isinstance(given, str):
+            check_text(given, _camel(name), NAME_MAX_CHARS)
+    if request.action == "edit":
+        check_edit(variables or EMPTY_OBJECT, request.remove or [], limits, "variables")
+    elif variables:
+        check_variables(variables, limits)
+    if request.version is not None and not 0 <= request.version < 2**31:
+        raise BadRequest("version: must be a version, or 0 for the latest")
 
-    from_step_id: str | None = None
-    to_step_id: str | None = None
-    version: int | None = None
-    steps: dict[str, str] | None = None
 
-
-class Act(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What is to be done: ``step_id`` is what is signalled, skipped or left, ``steps`` map ids to those of
-    ``version``."""
-
-    action: str
-    step_id: str | None = None
-    variables: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
-    from_step_id: str | None = None
-    to_step_id: str | None = None
-    version: int | None = None
-    steps: dict[str, str] | None = None
-
-    def check(self, limits: PayloadLimits) -> None:
-        """Raises BadRequest."""
-        if self.action not in ACTIONS:
-            raise BadRequest(f"action: must be one of {', '.join(ACTIONS)}")
-        own = {name for names in _FIELDS.values() for name in names}
-        for name in sorted(own):
-            given = bytes(self.variables) if name == "variables" else getattr(self, name)
-            if given and name not in _FIELDS[self.action]:
-                raise BadRequest(f"{_camel(name)}: not of the action {self.action}")
-            if not given and name in _NEEDED.get(self.action, ()):
-                raise BadRequest(f"{_camel(name)}: is needed for the action {self.action}")
-            if isinstance(given, str):
-                check_text(given, _camel(name), NAME_MAX_CHARS)
-        if bytes(self.variables):
-            check_variables(bytes(self.variables), limits)
-        if self.version is not None and not 0 <= self.version < 2**31:
-            raise BadRequest("version: must be a version, or 0 for the latest")
-
-    @property
-    def details(self) -> Details:
-        return Details(self.from_step_id, self.to_step_id, self.version, self.steps)
+def details_of(request: BulkRequest) -> BulkDetails:
+    """What is stored of it beside step and variables."""
+    return BulkDetails(
+        from_step_id=request.from_step_id,
+        to_step_id=request.to_step_id,
+        version=request.version,
+        steps=request.steps or {},
+        remove=request.remove or [],
+    )
 
 
 class Acts(NamedTuple):
@@ -89,7 +80,7 @@ class Acts(NamedTuple):
 
     async def do(self, work: BulkWork, instance: int) -> None:
         """To one instance. Raises what the operation on one does."""
-        details = Details() if work.details is None else msgspec.json.decode(work.details, type=Details)
+        details = BulkDetails() if work.details is None else msgspec.json.decode(work.details, type=BulkDetails)
         match work.action:
             case "retry" if details.from_step_id is not None:
                 await self.repair.move_one_of_many(
@@ -100,12 +91,16 @@ class Acts(NamedTuple):
             case "cancel":
                 await self.instances.cancel_one_of_many(instance, work.note)
             case "migrate":
-                await self.migrations.migrate_to(instance, details.version or 0, details.steps or {}, work.note)
+                await self.migrations.migrate_to(instance, details.version or 0, details.steps, work.note)
             case "skip" if work.step is not None:
                 await self.repair.skip_one_of_many(instance, work.step, work.output, work.note, work.created_at)
             case "move" if work.step is not None and details.to_step_id is not None:
                 await self.repair.move_one_of_many(
                     instance, work.step, details.to_step_id, work.note, work.created_at, retries=False
+                )
+            case "edit":
+                await self.repair.edit_one_of_many(
+                    instance, work.output or EMPTY_OBJECT, details.remove, work.note, work.id
                 )
             case _:
                 assert work.step is not None

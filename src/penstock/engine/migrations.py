@@ -23,7 +23,7 @@ from penstock.store import engines as engine_store
 from penstock.store import migration as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
-from penstock.wire.model import MigrationCheck
+from penstock.wire.repair import MigrationCheck
 
 MIGRATION_VERSION: Final = 18
 """Of the schema: engines before would go on with what they remember of the version before."""

@@ -67,9 +67,12 @@ class TokenMove(msgspec.Struct, rename="camel"):
 
 
 class EditCommand(Command):
-    """Set and remove variables of an instance that waits or has failed. ``version``: only if that is the newest."""
+    """Set and remove variables of an instance that waits or has failed. ``version``: only if that is the newest.
+    ``bulk``: only if that operation has not done it."""
 
-    __slots__ = ("_actor", "_audit", "_declared", "_given", "_limit_bytes", "_note", "_removed", "_vault", "_version")
+    __slots__ = (
+        "_actor", "_audit", "_bulk", "_declared", "_given", "_limit_bytes", "_note", "_removed", "_vault", "_version",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -77,16 +80,18 @@ class EditCommand(Command):
         given: bytes,
         removed: Sequence[str],
         *,
-        version: int | None,
         note: str | None,
         limit_bytes: int,
         audit: bool,
         vault: Vault | None,
+        version: int | None = None,
+        bulk: int | None = None,
     ) -> None:
         super().__init__(instance)
         self._given = given
         self._removed = removed
         self._version = version
+        self._bulk = bulk
         self._note = note
         self._limit_bytes = limit_bytes
         self._audit = audit
@@ -97,6 +102,8 @@ class EditCommand(Command):
     async def prepare(self, connection: TrioConnection, locked: LockedInstance, loaded: LoadedDefinition) -> None:
         if self._version is not None and await variables.version(connection, self.instance) != self._version:
             raise Conflict("ifVersion: the variables were written again since they were read")
+        if self._bulk is not None and await variables.was_edited(connection, self.instance, self._bulk):
+            raise Conflict("the bulk operation has changed its variables already")
         size_bytes = await variables.edited_size(connection, self.instance, self._given, self._removed, self._vault)
         if size_bytes > self._limit_bytes:
             raise PayloadTooLarge(f"variables: the instance would have more than {self._limit_bytes} bytes of them")
@@ -114,7 +121,7 @@ class EditCommand(Command):
         raise WritesOnly
 
     def statements(self) -> list[Statement]:
-        writes = [variables.edit(self.instance, self._given, self._removed, self._vault)]
+        writes = [variables.edit(self.instance, self._given, self._removed, self._vault, self._bulk)]
         if self._declared is not None:
             removed = self._declared.types.keys() & set(self._removed)
             writes += search_attributes.of_edit(self.instance, self._declared.read(self._given), removed)
@@ -144,17 +151,7 @@ class Repair:
         code, ``if_version`` is not the newest any more) and PayloadTooLarge.
         """
         number = ids.read_instance(id)
-        given = check_variables(bytes(edit.set), self._limits, "set")
-        if len(edit.remove) > EDIT_NAMES_MAX:
-            raise BadRequest(f"remove: more than {EDIT_NAMES_MAX} names")
-        removed = sorted(set(edit.remove))
-        for name in removed:
-            check_text(name, "remove", self._limits.variables_max_bytes)
-        names = msgspec.json.decode(given, type=dict[str, msgspec.Raw])
-        if not names and not removed:
-            raise BadRequest("set: names nothing, and neither does remove")
-        if twice := names.keys() & set(removed):
-            raise BadRequest(f"remove: '{min(twice)[:NAME_MAX_CHARS]}' is set, too")
+        given, removed = check_edit(bytes(edit.set), edit.remove, self._limits, "set")
         check_note(edit.note)
         if edit.if_version is not None and _VERSION.fullmatch(edit.if_version) is None:
             raise BadRequest("ifVersion: is no version of variables")
@@ -162,11 +159,11 @@ class Repair:
             number,
             given,
             removed,
-            version=None if edit.if_version is None else int(edit.if_version),
             note=edit.note,
             limit_bytes=self._settings.instance_variables_max_bytes,
             audit=self._settings.audit_log_enabled,
             vault=self._database.vault,
+            version=None if edit.if_version is None else int(edit.if_version),
         )
         await self._full_path.submit(command)
         return await self._instances.after_change(id)
@@ -215,6 +212,22 @@ class Repair:
         )
         return await self._mend(id, command)
 
+    async def edit_one_of_many(
+        self, instance: int, given: bytes, removed: Sequence[str], note: str | None, bulk: int
+    ) -> None:
+        """As `edit_variables`, of what was checked, unless that operation has done it. Raises Conflict then."""
+        command = EditCommand(
+            instance,
+            given,
+            removed,
+            note=note,
+            limit_bytes=self._settings.instance_variables_max_bytes,
+            audit=self._settings.audit_log_enabled,
+            vault=self._database.vault,
+            bulk=bulk,
+        )
+        await self._full_path.submit(command)
+
     async def skip_one_of_many(
         self, instance: int, step_id: str, output: bytes | None, note: str | None, until: datetime
     ) -> None:
@@ -231,6 +244,22 @@ class Repair:
     async def _mend(self, id: str, command: Command) -> Instance:
         await self._full_path.submit(command)
         return await self._instances.after_change(id)
+
+
+def check_edit(given: bytes, remove: Sequence[str], limits: PayloadLimits, field: str) -> tuple[bytes, list[str]]:
+    """What is set (named ``field`` by the caller) and removed. Raises BadRequest and PayloadTooLarge."""
+    checked = check_variables(given, limits, field)
+    if len(remove) > EDIT_NAMES_MAX:
+        raise BadRequest(f"remove: more than {EDIT_NAMES_MAX} names")
+    removed = sorted(set(remove))
+    for name in removed:
+        check_text(name, "remove", limits.variables_max_bytes)
+    names = msgspec.json.decode(checked, type=dict[str, msgspec.Raw])
+    if not names and not removed:
+        raise BadRequest(f"{field}: names nothing, and neither does remove")
+    if twice := names.keys() & set(removed):
+        raise BadRequest(f"remove: '{min(twice)[:NAME_MAX_CHARS]}' is set, too")
+    return checked, removed
 
 
 def check_note(note: str | None) -> str | None:

@@ -7,11 +7,11 @@ from typing import Final
 import msgspec
 from quart import Response, request
 
-from penstock.engine.bulk import BulkRequest
 from penstock.engine.engine import Engine
 from penstock.rest.codec import decoder
 from penstock.rest.exchange import Reply
 from penstock.rest.reading import body_of, query_number, query_text, respond
+from penstock.wire.bulk import BulkRequest
 
 DEFAULT_LIMIT: Final = 50
 

@@ -62,7 +62,6 @@ from penstock.wire.model import (
     KeptSignal,
     Lease,
     LostJob,
-    MigrationCheck,
     Park,
     PollRequest,
     PublishedMessage,
@@ -72,6 +71,7 @@ from penstock.wire.model import (
     StepExecution,
 )
 from penstock.wire.page import Page
+from penstock.wire.repair import MigrationCheck
 
 TAGS: Final[Mapping[str, str]] = {
     "definitions": "What workflows look like.",
@@ -125,6 +125,17 @@ REQUIRED: Final[Mapping[str, Sequence[str]]] = {
     "BeatOutcome": ("jobId", "outcome"),
     "ItemOutcome": ("jobId", "outcome"),
     "DefinitionSummary": ("id", "version", "name", "uploadedAt"),
+    "MigrationCheck": ("instanceId", "fromVersion", "toVersion", "possible", "reasons"),
+    "BulkCause": ("cause", "text", "count"),
+    "BulkStep": ("stepId", "count"),
+    "BulkRefusals": ("checked", "refused", "instances"),
+    "BulkPreview": ("count", "exact"),
+    "BulkStarted": ("id",),
+    "BulkView": (
+        "id", "action", "filter", "state", "done", "skipped", "failed", "total", "totalExact", "errors", "createdAt",
+    ),
+    "Branch": ("path", "status"),
+    "RunTree": ("id", "status", "workflow", "version", "branches"),
     "Schedule": (
         "id", "definitionId", "variables", "cron", "overlap", "catchUp", "catchUpWindow", "pauseOnFailure", "paused",
         "nextTimes", "runs", "buffered", "missed",

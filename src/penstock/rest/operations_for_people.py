@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.access.roles import Permission
-from penstock.engine.bulk import BulkPreview, BulkRequest, BulkStarted, BulkView
 from penstock.engine.definition_use import ImpactView, TokensView, VariablesInUse, VersionCounts, VersionView
 from penstock.engine.drafts import DraftCheck, ExpressionCheck, ExpressionVerdict
 from penstock.engine.failures import FailureList
@@ -38,9 +37,11 @@ from penstock.rest.overview import OverviewRoutes
 from penstock.rest.queues import QueueRoutes
 from penstock.rest.sessions import CALLBACK, PlaceBody, SessionRoutes, SignInBegun, SignInWays, TokenBody
 from penstock.rest.watch import WatchRoutes
+from penstock.wire.bulk import BulkRequest
 from penstock.wire.model import RecordedAttempt
 from penstock.wire.page import Count, Page
 from penstock.wire.queue import Queue, QueuePolicy
+from penstock.wire.repair import BulkPreview, BulkStarted, BulkView
 
 CONSOLE: Final = Parameter(CONSOLE_HEADER, "header", "Anything: pages of other origins can't send it.", required=True)
 KINDS_FOR_PEOPLE: Final[Sequence[Kind]] = (
@@ -159,7 +160,7 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
     ),
     Operation(
         "POST", "/v1/instances/bulk", BulkRoutes.create, Permission.OPERATE,
-        "bulk", "instances", "Retry, cancel, signal, skip, move or migrate many instances (addition)",
+        "bulk", "instances", "Retry, cancel, signal, skip, move, migrate or edit many instances (addition)",
         "In the background; each failure is retried once, each signal acts once. `dryRun`: 200, what it would meet.",
         body=struct(BulkRequest), status=202, answer=struct(BulkStarted), also=((200, struct(BulkPreview)),),
         errors=(400, 409),

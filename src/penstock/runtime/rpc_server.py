@@ -1,4 +1,4 @@
-"""The gRPC server of a node: both services, health and reflection on one port, with the settings' limits.
+"""The gRPC server of a node: our services, health and reflection on one port, with the settings' limits.
 
 Relies on `rpc`, which knows nothing of settings. Must not know the order of start and stop: that is `node.py`.
 """
@@ -19,6 +19,7 @@ from penstock.rpc.limits import Limits
 from penstock.rpc.methods import service_names
 from penstock.rpc.problems import status_of
 from penstock.rpc.reflection import Reflection
+from penstock.rpc.repair_service import Repair
 from penstock.rpc.schedule_service import Schedules
 from penstock.rpc.server import Server, Service
 from penstock.rpc.service import WorkflowEngine
@@ -40,7 +41,9 @@ class RpcServer:
         *,
         max_connections: int | None = None,
     ) -> None:
-        services: list[Service] = [WorkflowEngine(engine), Worker(engine), Schedules(engine), Flow(engine)]
+        services: list[Service] = [
+            WorkflowEngine(engine), Worker(engine), Schedules(engine), Flow(engine), Repair(engine),
+        ]  # fmt: skip
         ours = service_names({path: made for service in services for path, made in service.__mapping__().items()})
         self._health = Health(ours)
         reflection = Reflection(ours | service_names(self._health.__mapping__()))

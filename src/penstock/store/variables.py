@@ -83,9 +83,16 @@ async def edited_size(
     return cast(int, rows[0][0])
 
 
-def edit(instance: int, given: bytes, removed: Collection[str], vault: Vault | None) -> Statement:
-    """Sets and removes variables of an instance whose tokens are all locked."""
-    return SQL["edit_variables"], _edit(instance, given, removed, vault)
+async def was_edited(connection: TrioConnection, instance: int, bulk: int) -> bool:
+    """Whether a bulk operation has changed the variables of an instance."""
+    return bool(await connection.fetch(SQL["was_edited"], (instance, bulk)))
+
+
+def edit(
+    instance: int, given: bytes, removed: Collection[str], vault: Vault | None, bulk: int | None = None
+) -> Statement:
+    """Sets and removes variables of an instance whose tokens are all locked; ``bulk``: for that operation."""
+    return SQL["edit_variables"], (*_edit(instance, given, removed, vault), bulk)
 
 
 def _edit(instance: int, given: bytes, removed: Collection[str], vault: Vault | None) -> tuple[object, ...]:

@@ -216,6 +216,8 @@ class MessageCodec(Generic[MessageT]):
             self._add_message(name, tag, prefix, inner.decode, inner.encode)
 
     def _codec_of(self, cls: type[msgspec.Struct]) -> MessageCodec[Any]:
+        if cls is self._cls:  # a tree
+            return self
         return codec_of(cls, self._package, as_values=self._as_values)
 
     def _add_of_noun(self, name: str, proto: Proto) -> None:

@@ -437,18 +437,18 @@ class Branch(Answer, frozen=True):
     `where` is a file and line of the user's code, `progress` what a step said of itself last.
     """
 
-    path: str
-    status: str
-    name: str | None = None
-    kind: str | None = None
-    attempt: int | None = None
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
-    due_at: datetime | None = None
-    where: str | None = None
-    progress: Any = None
-    children: list[Branch] = []  # noqa: RUF012 - msgspec makes a new one each time
-    instance_id: str | None = None
+    path: Annotated[str, Proto(1, TEXT, "penstock.v1")] = field(default_factory=str)
+    status: Annotated[str, Proto(2, TEXT, "penstock.v1")] = field(default_factory=str)
+    name: Annotated[str | None, Proto(3, TEXT, "penstock.v1")] = None
+    kind: Annotated[str | None, Proto(4, TEXT, "penstock.v1")] = None
+    attempt: Annotated[int | None, Proto(5, INT32, "penstock.v1")] = None
+    started_at: Annotated[datetime | None, Proto(6, package="penstock.v1")] = None
+    ended_at: Annotated[datetime | None, Proto(7, package="penstock.v1")] = None
+    due_at: Annotated[datetime | None, Proto(8, package="penstock.v1")] = None
+    where: Annotated[str | None, Proto(9, TEXT, "penstock.v1")] = None
+    progress: Annotated[Any, Proto(10, JSON, "penstock.v1")] = None
+    children: Annotated[list[Branch], Proto(11, package="penstock.v1")] = []  # noqa: RUF012 - msgspec makes a new one each time
+    instance_id: Annotated[str | None, Proto(12, TEXT, "penstock.v1")] = None
 
 
 class RunTree(Answer, frozen=True):
@@ -457,21 +457,11 @@ class RunTree(Answer, frozen=True):
     down: when it parked the run, and with heartbeats.
     """
 
-    id: str
-    status: str
-    workflow: str
-    version: int
-    branches: list[Branch]
-    view: Any = None
-    waits_for: str | None = None
-    mail: int = 0
-
-
-class MigrationCheck(Answer, frozen=True):
-    """Whether an instance can go on in another version of its definition; if not, every reason."""
-
-    instance_id: str
-    from_version: int
-    to_version: int
-    possible: bool
-    reasons: list[str]
+    id: Annotated[str, Proto(1, TEXT, "penstock.v1")] = field(default_factory=str)
+    status: Annotated[str, Proto(2, TEXT, "penstock.v1")] = field(default_factory=str)
+    workflow: Annotated[str, Proto(3, TEXT, "penstock.v1")] = field(default_factory=str)
+    version: Annotated[int, Proto(4, INT32, "penstock.v1")] = field(default_factory=int)
+    branches: Annotated[list[Branch], Proto(5, package="penstock.v1")] = field(default_factory=list[Branch])
+    view: Annotated[Any, Proto(6, JSON, "penstock.v1")] = None
+    waits_for: Annotated[str | None, Proto(7, TEXT, "penstock.v1")] = None
+    mail: Annotated[int, Proto(8, INT32, "penstock.v1")] = 0

@@ -211,7 +211,7 @@ class Channel:
 
 def _decoded(path: str, body: bytes, answer_type: type[AnswerT]) -> AnswerT:
     try:
-        return decode_message(body, answer_type, as_values=True)
+        return decode_message(body, answer_type, package_at(path), as_values=True)
     except DecodeError as error:
         raise InternalError(f"unreadable answer to {path}: {error}") from error
 

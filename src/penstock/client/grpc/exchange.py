@@ -12,20 +12,19 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.client.errors import BadRequest, NotOverGrpc, Unavailable, error_for
+from penstock.client.errors import NotOverGrpc, Unavailable, error_for
 from penstock.client.grpc import jobs
 from penstock.client.grpc.definitions import document_of, message_of
+from penstock.client.grpc.repair import REPAIR_EXCHANGES
 from penstock.client.grpc.unary import ENGINE, WORKER, Exchange
-from penstock.client.grpc.values import int32, json_text, only, struct_text, there
+from penstock.client.grpc.values import int32, json_text, only, status_number, struct_text, there
 from penstock.client.model import StartResult
 from penstock.client.operation import (
     CancelInstance,
-    CheckMigration,
     CheckReady,
     CompleteJob,
     CompleteJobs,
     CompleteUserTask,
-    EditVariables,
     FailJob,
     FailJobs,
     ForgetCheckpoint,
@@ -35,7 +34,6 @@ from penstock.client.operation import (
     GetHistory,
     GetInstance,
     GetJournal,
-    GetTree,
     HeartbeatJob,
     HeartbeatJobs,
     ListDefinitions,
@@ -43,17 +41,13 @@ from penstock.client.operation import (
     ListInstances,
     ListMessages,
     ListSignals,
-    MigrateInstance,
-    MoveToken,
     Operation,
     ParkJob,
     PollJobs,
     PublishMessage,
     ReleaseJobs,
-    RetryInstance,
     SendMessage,
     SendSignal,
-    SkipStep,
     StartInstance,
     StartInstances,
     UploadDefinition,
@@ -103,13 +97,6 @@ def _window(window: Window) -> dict[str, Any]:
 
 def _page(items: list[T], answer: m.ListDefinitionsResponse | m.ListInstancesResponse) -> Page[T]:
     return Page(items=items, total=answer.total, next=answer.next or None)
-
-
-def _status_number(status: str | None) -> int:
-    try:
-        return m.InstanceStatus[status] if status else 0
-    except KeyError:
-        raise BadRequest(f"status: {status!r} is no status of an instance") from None
 
 
 # ---------------------------------------------------------------------------------------------- definitions
@@ -211,7 +198,7 @@ def _list_instances(operation: ListInstances) -> Exchange:
         raise NotOverGrpc(f"ListInstances has no `{more[0]}` in gRPC: use a client over REST for it")
     request = m.ListInstancesRequest(
         definition_id=operation.definition_id or "",
-        status=_status_number(operation.status),
+        status=status_number(operation.status),
         business_key=operation.business_key or "",
         instance_key=operation.instance_key or "",
         **_window(operation.window),
@@ -286,10 +273,10 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     FailJobs: jobs.fail_jobs,
     ParkJob: jobs.park_job,
     ReleaseJobs: jobs.release_jobs,
+    **REPAIR_EXCHANGES,
 }
 # Not in the contract's gRPC: kept as names so that a test can hold that every operation is in one list or the other.
 WITHOUT_FORM: tuple[type[Operation[Any]], ...] = (
-    CheckMigration, EditVariables, ForgetCheckpoint, GetAttempts, GetAudit, GetJournal, GetTree, ListFailedJobs,
-    ListMessages, ListSignals, MigrateInstance, MoveToken, RetryInstance, SendMessage, SkipStep, WaitLostJobs,
-    DeleteQueue, GetQueue, ListQueues, PauseQueue, PutQueue, *SCHEDULE_EXCHANGES,
+    ForgetCheckpoint, GetAttempts, GetAudit, GetJournal, ListFailedJobs, ListMessages, ListSignals, SendMessage,
+    WaitLostJobs, DeleteQueue, GetQueue, ListQueues, PauseQueue, PutQueue, *SCHEDULE_EXCHANGES,
 )  # fmt: skip

@@ -32,7 +32,7 @@ CREATE FUNCTION step_now(instance bigint, pos bigint, step int) RETURNS int LANG
     WHERE v.instance_id = instance AND v.from_pos <= pos ORDER BY v.from_pos DESC LIMIT 1), step) $$;
 ALTER TABLE token ADD COLUMN migrated boolean;
 ALTER TABLE bulk_operation ADD COLUMN details jsonb, DROP CONSTRAINT bulk_operation_action_check,
-  ADD CONSTRAINT bulk_operation_action_check CHECK (action IN ('retry', 'cancel', 'signal', 'skip', 'move', 'migrate'));
+  ADD CONSTRAINT bulk_operation_action_check CHECK (action IN ('retry', 'cancel', 'signal', 'skip', 'move', 'migrate', 'edit'));
 
 -- For people, with names in place of numbers (docs/support.md). Programs of ours don't read them, but for the archive, whose
 -- lines are their rows: a view would hold what a plan can do with its tables. now() and not penstock_now(), which is
@@ -324,3 +324,6 @@ CREATE TABLE attempt_note (
   progress    jsonb,
   PRIMARY KEY (instance_id, token_id, seq, attempt)
 );
+
+-- Which bulk operation changed variables.
+ALTER TABLE variables_edit ADD bulk bigint;

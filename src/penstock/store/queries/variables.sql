@@ -46,13 +46,17 @@ SELECT greatest(i.folded_pos, w.pos) FROM instance i CROSS JOIN LATERAL (
     SELECT h.pos, h.output IS NOT NULL AS written FROM history h WHERE h.instance_id = i.id ORDER BY h.pos DESC LIMIT 1000) h) w
 WHERE i.id = $1::bigint
 
+-- name: was_edited
+-- Whether the bulk operation $2 has changed the variables of the instance $1.
+SELECT 1 FROM variables_edit WHERE instance_id = $1::bigint AND bulk = $2::bigint LIMIT 1
+
 -- name: edit_variables
--- Folds everything into `vars` and changes that: $1 instance $2 what is set $3 what is removed.
+-- Folds everything into `vars` and changes that: $1 instance $2 what is set $3 what is removed $4 for which bulk operation.
 WITH old AS MATERIALIZED (
   SELECT i.ctid AS place, i.vars, nextval('step_seq') AS pos, i.vars || coalesce(i.overlay, '{}') || coalesce((
       SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
       WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}') AS whole
   FROM instance i WHERE i.id = $1::bigint),
-noted AS (INSERT INTO variables_edit (instance_id, pos, before) SELECT $1::bigint, pos, vars FROM old)
+noted AS (INSERT INTO variables_edit (instance_id, pos, before, bulk) SELECT $1::bigint, pos, vars, $4::bigint FROM old)
 UPDATE instance i SET vars = o.whole - $3::text[] || $2::jsonb, overlay = '{}', folded_pos = o.pos
 FROM old o WHERE i.ctid = o.place

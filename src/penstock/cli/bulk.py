@@ -1,0 +1,380 @@
+"""`penstock bulk …`: one act on all instances of a running engine that match, counted and confirmed first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+import typer
+
+from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected, json_object
+from penstock.cli.instances import FileOption, NoteOption, RemoveOption, StepArgument, StepsOption, renamed_steps
+from penstock.cli.options import JsonOption, LimitOption, print_json, print_page, read_pairs, shown_time
+
+if TYPE_CHECKING:
+    from penstock.client import BulkFilter, BulkPreview, BulkView, SyncClient
+
+app = typer.Typer(
+    name="bulk",
+    help="One act on all instances that match, done by the engines in the background: retry, cancel, signal, skip, "
+    "move, migrate, edit. Each shows first how many there are, and asks.",
+    no_args_is_help=True,
+)
+
+NOT_ALL_DONE = 1
+SHOWN_REASONS = 10
+FILTER_NAMES: Final = {
+    "status": "status",
+    "definition": "definitionId",
+    "version": "definitionVersion",
+    "business-key": "businessKey",
+    "business-key-prefix": "businessKeyPrefix",
+    "failed-step": "stepId",
+    "cause": "cause",
+    "started-after": "startedAfter",
+    "started-before": "startedBefore",
+}
+"""As people write them, and as REST does."""
+
+FilterOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--filter", "-f",
+        help=f"Which instances; may be given several times, and all have to fit. NAME is {', '.join(FILTER_NAMES)}.",
+        metavar="NAME=VALUE",
+    ),
+]  # fmt: skip
+ExceptOption = Annotated[
+    list[str] | None,
+    typer.Option("--except", help="But for those that fit all of these; names as of --filter.", metavar="NAME=VALUE"),
+]
+IdsOption = Annotated[
+    list[str] | None, typer.Option("--id", help="These instances, in place of a filter.", metavar="ID")
+]
+RateOption = Annotated[float | None, typer.Option(help="At most so many in a second.", min=0)]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what it would meet.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
+DetachOption = Annotated[bool, typer.Option("--detach", help="Don't wait for its end.")]
+BulkArgument = Annotated[str, typer.Argument(help="The operation's id.", metavar="ID")]
+VariablesArgument = Annotated[str | None, typer.Argument(help="Variables, a JSON object.", metavar="JSON")]
+
+
+@app.command()
+def retry(
+    filter_: FilterOption = None,
+    besides: ExceptOption = None,
+    ids: IdsOption = None,
+    from_step: Annotated[
+        str | None, typer.Option("--from", help="Go on at this step instead of the failed one.", metavar="STEP")
+    ] = None,
+    note: NoteOption = None,
+    per_second: RateOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    detach: DetachOption = False,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Retry the failed step of all that match, or let them go on at another one."""
+    which = _Which(filter_, besides, ids, note, per_second)
+    _run("retry", which, {"from_step_id": from_step}, _How(url, token_file, dry_run, yes, detach, as_json))
+
+
+@app.command()
+def cancel(
+    filter_: FilterOption = None,
+    besides: ExceptOption = None,
+    ids: IdsOption = None,
+    note: NoteOption = None,
+    per_second: RateOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    detach: DetachOption = False,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Cancel all that match."""
+    which = _Which(filter_, besides, ids, note, per_second)
+    _run("cancel", which, {}, _How(url, token_file, dry_run, yes, detach, as_json))
+
+
+@app.command()
+def signal(
+    step: StepArgument,
+    variables: VariablesArgument = None,
+    file: FileOption = None,
+    filter_: FilterOption = None,
+    besides: ExceptOption = None,
+    ids: IdsOption = None,
+    note: NoteOption = None,
+    per_second: RateOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    detach: DetachOption = False,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Signal a wait of all that match, with variables; each acts once."""
+    which = _Which(filter_, besides, ids, note, per_second)
+    act = {"step_id": step, "variables": json_object(variables, file)}
+    _run("signal", which, act, _How(url, token_file, dry_run, yes, detach, as_json))
+
+
+@app.command()
+def skip(
+    step: StepArgument,
+    variables: VariablesArgument = None,
+    file: FileOption = None,
+    filter_: FilterOption = None,
+    besides: ExceptOption = None,
+    ids: IdsOption = None,
+    note: NoteOption = None,
+    per_second: RateOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    detach: DetachOption = False,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a step of all that match count as done, with variables as its result."""
+    which = _Which(filter_, besides, ids, note, per_second)
+    act = {"step_id": step, "variables": json_object(variables, file)}
+    _run("skip", which, act, _How(url, token_file, dry_run, yes, detach, as_json))
+
+
+@app.command()
+def move(
+    step: StepArgument,
+    to: Annotated[str, typer.Argument(help="The step to go on at.", metavar="TO")],
+    filter_: FilterOption = None,
+    besides: ExceptOption = None,
+    ids: IdsOption = None,
+    note: NoteOption = None,
+    per_second: RateOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    detach: DetachOption = False,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let what stands on a step of all that match go on at another step."""
+    which = _Which(filter_, besides, ids, note, per_second)
+    _run("move", which, {"step_id": step, "to_step_id": to}, _How(url, token_file, dry_run, yes, detach, as_json))
+
+
+@app.command()
+def migrate(
+    filter_: FilterOption = None,
+    besides: ExceptOption = None,
+    ids: IdsOption = None,
+    version: Annotated[int | None, typer.Option("--to", help="[default: the latest]", min=1)] = None,
+    steps: StepsOption = None,
+    note: NoteOption = None,
+    per_second: RateOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    detach: DetachOption = False,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let all that match go on in another version of their definition; first it says which can't, and why not."""
+    which = _Which(filter_, besides, ids, note, per_second)
+    act = {"version": version, "steps": renamed_steps(steps or []) or None}
+    _run("migrate", which, act, _How(url, token_file, dry_run, yes, detach, as_json))
+
+
+@app.command()
+def edit(
+    variables: VariablesArgument = None,
+    file: FileOption = None,
+    remove: RemoveOption = None,
+    filter_: FilterOption = None,
+    besides: ExceptOption = None,
+    ids: IdsOption = None,
+    note: NoteOption = None,
+    per_second: RateOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    detach: DetachOption = False,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set and remove variables of all that match and wait or have failed."""
+    which = _Which(filter_, besides, ids, note, per_second)
+    act = {"variables": json_object(variables, file), "remove": remove}
+    _run("edit", which, act, _How(url, token_file, dry_run, yes, detach, as_json))
+
+
+@app.command(name="list")
+def list_operations(
+    limit: LimitOption = 50,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List operations, newest first."""
+    with connected(url, token_file) as client:
+        page = client.list_bulk(limit=limit)
+    print_page(
+        page,
+        ("id", "action", "state", "done", "skipped", "failed", "of", "begun", "note"),
+        lambda each: (
+            each.id, each.action, each.state, str(each.done), str(each.skipped), str(each.failed), _total(each),
+            shown_time(each.created_at), each.note or "",
+        ),
+        as_json=as_json,
+        limit=limit,
+        narrower="--json",
+    )  # fmt: skip
+
+
+@app.command()
+def show(
+    id: BulkArgument,
+    wait: Annotated[bool, typer.Option("--wait", help="Until it has ended, with a line for every change.")] = False,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print an operation as it stands, and the first 20 failures. With --wait exit code 1 when one failed."""
+    with connected(url, token_file) as client:
+        found = _followed(client, id, quiet=as_json) if wait else client.get_bulk(id)
+    _print(found, as_json=as_json)
+    if wait:
+        _exit(found)
+
+
+@app.command()
+def stop(
+    id: BulkArgument, url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = None, as_json: JsonOption = False
+) -> None:
+    """Begin no more of an operation; what is done stays done."""
+    with connected(url, token_file) as client:
+        _print(client.stop_bulk(id), as_json=as_json)
+
+
+class _Which(NamedTuple):
+    """Options that all acts have about the instances, as they were given."""
+
+    filter: list[str] | None
+    besides: list[str] | None
+    ids: list[str] | None
+    note: str | None
+    per_second: float | None
+
+
+class _How(NamedTuple):
+    """Options that all acts have about the command."""
+
+    url: str
+    token_file: Path | None
+    dry_run: bool
+    yes: bool
+    detach: bool
+    as_json: bool
+
+
+def _run(action: str, which: _Which, act: dict[str, Any], how: _How) -> None:
+    from penstock.client import BulkRequest
+
+    if bool(which.filter) is bool(which.ids):
+        raise typer.BadParameter("give --filter, or --id", param_hint="--filter")
+    request = BulkRequest(
+        action=action,
+        filter=_filter(which.filter, "--filter"),
+        besides=_filter(which.besides, "--except"),
+        ids=which.ids,
+        note=which.note,
+        per_second=which.per_second,
+        **act,
+    )
+    with connected(how.url, how.token_file) as client:
+        preview = client.preview_bulk(request)
+        if how.dry_run:
+            print_json(preview) if how.as_json else typer.echo(_met(preview))
+            return
+        typer.echo(_met(preview), err=True)
+        if preview.count == 0:
+            raise typer.Exit(NOT_ALL_DONE)
+        if not how.yes:
+            typer.confirm(f"{action} {_count(preview)}?", abort=True, err=True)
+        begun = client.start_bulk(request)
+        typer.echo(f"bulk operation {begun.id}", err=True)
+        found = client.get_bulk(begun.id) if how.detach else _followed(client, begun.id, quiet=how.as_json)
+    _print(found, as_json=how.as_json)
+    if not how.detach:
+        _exit(found)
+
+
+def _filter(pairs: list[str] | None, option: str) -> BulkFilter | None:
+    import msgspec
+
+    from penstock.client import BulkFilter
+
+    if not pairs:
+        return None
+    given = read_pairs(pairs)
+    if len(given) < len(pairs):
+        raise typer.BadParameter("names a NAME twice", param_hint=option)
+    if unknown := sorted(given.keys() - FILTER_NAMES.keys()):
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(FILTER_NAMES)}", param_hint=option)
+    values = {FILTER_NAMES[name]: value.upper() if name == "status" else value for name, value in given.items()}
+    try:
+        return msgspec.convert(values, BulkFilter, strict=False)
+    except msgspec.ValidationError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def _count(preview: BulkPreview) -> str:
+    return f"{'' if preview.exact else 'more than '}{preview.count} instances"
+
+
+def _met(preview: BulkPreview) -> str:
+    lines = [f"{_count(preview)} match"]
+    lines += [f"  {step.count} at step {step.step_id}" for step in preview.by_step]
+    lines += [f"  {cause.count} failed: {cause.text}" for cause in preview.by_cause]
+    if preview.refusals is not None:
+        lines.append(f"  of the newest {preview.refusals.checked} {preview.refusals.refused} can't be migrated")
+        shown = preview.refusals.instances[:SHOWN_REASONS]
+        lines += [f"    {check.instance_id}: {'; '.join(check.reasons)}" for check in shown]
+    return "\n".join(lines)
+
+
+def _total(view: BulkView) -> str:
+    return f"{'' if view.total_exact else 'more than '}{view.total}"
+
+
+def _line(view: BulkView) -> str:
+    return f"{view.state}: {view.done} done, {view.skipped} skipped, {view.failed} failed, of {_total(view)}"
+
+
+def _print(view: BulkView, *, as_json: bool) -> None:
+    if as_json:
+        print_json(view)
+        return
+    typer.echo("\n".join([_line(view), *(f"  {error}" for error in view.errors)]))
+
+
+def _followed(client: SyncClient, id: str, *, quiet: bool) -> BulkView:
+    """To its end, which the engines reach also without this command."""
+    last = ""
+
+    def told(now: BulkView) -> None:
+        nonlocal last
+        if not quiet and now.state == "RUNNING" and _line(now) != last:
+            last = _line(now)
+            typer.echo(last, err=True)
+
+    return client.wait_for_bulk(id, on_look=told)
+
+
+def _exit(view: BulkView) -> None:
+    if view.failed or view.state != "DONE":
+        raise typer.Exit(NOT_ALL_DONE)

@@ -1,0 +1,145 @@
+"""The gRPC calls that mend instances: ``penstock.v1.Repair``. Pure, as `exchange.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.client.bulk_operation import GetBulk, ListBulk, PreviewBulk, StartBulk, StopBulk
+from penstock.client.errors import BadRequest
+from penstock.client.grpc.unary import Exchange
+from penstock.client.grpc.values import int32, json_text, status_number
+from penstock.client.operation import (
+    CheckMigration,
+    EditVariables,
+    GetTree,
+    MigrateInstance,
+    MoveToken,
+    Operation,
+    RetryInstance,
+    SkipStep,
+)
+from penstock.wire import repair_v1 as w
+from penstock.wire.bulk import BulkFilter, BulkRequest
+from penstock.wire.model import Instance, RunTree
+from penstock.wire.page import Page
+from penstock.wire.repair import BulkPreview, BulkStarted, BulkView, MigrationCheck
+
+PER_SECONDS = 1_000
+"""A rate is a whole number in so many seconds."""
+RATE_MAX = 2**32 - 1
+_SERVICE = "/penstock.v1.Repair/"
+
+
+def _as_it_is(answer: Any) -> Any:
+    return answer
+
+
+def _edit(operation: EditVariables) -> Exchange:
+    request = w.EditVariablesRequest(
+        operation.id,
+        json_text(operation.variables),
+        list(operation.remove),
+        operation.if_version or "",
+        operation.note or "",
+    )
+    return Exchange(f"{_SERVICE}EditVariables", request, Instance, _as_it_is)
+
+
+def _retry(operation: RetryInstance) -> Exchange:
+    request = w.RetryInstanceRequest(
+        operation.id, operation.from_step_id or "", operation.step_id or "", operation.note or ""
+    )
+    return Exchange(f"{_SERVICE}RetryInstance", request, Instance, _as_it_is)
+
+
+def _skip(operation: SkipStep) -> Exchange:
+    request = w.SkipStepRequest(
+        operation.id,
+        operation.step_id,
+        json_text(operation.variables),
+        operation.execution_id or "",
+        operation.note or "",
+    )
+    return Exchange(f"{_SERVICE}SkipStep", request, Instance, _as_it_is)
+
+
+def _move(operation: MoveToken) -> Exchange:
+    request = w.MoveTokenRequest(
+        operation.id, operation.step_id, operation.to_step_id, operation.execution_id or "", operation.note or ""
+    )
+    return Exchange(f"{_SERVICE}MoveToken", request, Instance, _as_it_is)
+
+
+def _migrate(operation: MigrateInstance) -> Exchange:
+    version, steps = int32(operation.version, "version"), dict(operation.steps or {})
+    request = w.MigrateInstanceRequest(operation.id, version, steps, operation.note or "")
+    return Exchange(f"{_SERVICE}MigrateInstance", request, Instance, _as_it_is)
+
+
+def _check(operation: CheckMigration) -> Exchange:
+    request = w.CheckMigrationRequest(operation.id, int32(operation.version, "version"), dict(operation.steps or {}))
+    return Exchange(f"{_SERVICE}CheckMigration", request, MigrationCheck, _as_it_is)
+
+
+def _list_bulk(operation: ListBulk) -> Exchange:
+    window = operation.window
+    request = w.ListBulkRequest(window.cursor or "", int32(window.limit, "limit"))
+
+    def read(answer: w.ListBulkResponse) -> Page[BulkView]:
+        return Page(items=answer.operations, next=answer.next or None)
+
+    return Exchange(f"{_SERVICE}ListBulk", request, w.ListBulkResponse, read)
+
+
+def _bulk(wanted: BulkRequest) -> w.BulkRequest:
+    rate = round((wanted.per_second or 0) * PER_SECONDS)
+    if wanted.per_second is not None and not 0 < rate <= RATE_MAX:
+        raise BadRequest(f"per_second: {wanted.per_second} does not fit")
+    return w.BulkRequest(
+        action=wanted.action,
+        filter=_filter(wanted.filter),
+        ids=wanted.ids or [],
+        besides=_filter(wanted.besides),
+        step_id=wanted.step_id or "",
+        variables=json_text(wanted.variables),
+        remove=wanted.remove or [],
+        from_step_id=wanted.from_step_id or "",
+        to_step_id=wanted.to_step_id or "",
+        version=int32(wanted.version, "version"),
+        steps=wanted.steps or {},
+        per_1000_seconds=rate,
+        note=wanted.note or "",
+    )
+
+
+def _filter(wanted: BulkFilter | None) -> w.BulkFilter | None:
+    if wanted is None:
+        return None
+    return w.BulkFilter(
+        status=status_number(wanted.status),
+        definition_id=wanted.definition_id or "",
+        business_key=wanted.business_key or "",
+        cause=wanted.cause or "",
+        definition_version=int32(wanted.definition_version, "definition_version"),
+        step_id=wanted.step_id or "",
+        business_key_prefix=wanted.business_key_prefix or "",
+        started_after=wanted.started_after,
+        started_before=wanted.started_before,
+    )
+
+
+REPAIR_EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
+    EditVariables: _edit,
+    RetryInstance: _retry,
+    SkipStep: _skip,
+    MoveToken: _move,
+    MigrateInstance: _migrate,
+    CheckMigration: _check,
+    PreviewBulk: lambda each: Exchange(f"{_SERVICE}PreviewBulk", _bulk(each.request), BulkPreview, _as_it_is),
+    StartBulk: lambda each: Exchange(f"{_SERVICE}StartBulk", _bulk(each.request), BulkStarted, _as_it_is),
+    GetBulk: lambda each: Exchange(f"{_SERVICE}GetBulk", w.GetBulkRequest(each.id), BulkView, _as_it_is),
+    ListBulk: _list_bulk,
+    StopBulk: lambda each: Exchange(f"{_SERVICE}StopBulk", w.StopBulkRequest(each.id), BulkView, _as_it_is),
+    GetTree: lambda each: Exchange(f"{_SERVICE}GetTree", w.GetTreeRequest(each.instance_id), RunTree, _as_it_is),
+}

@@ -1,0 +1,164 @@
+"""``penstock.v1.Repair``: mending instances, one or many at once. The operations are those of REST."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from grpclib.const import Handler
+from msgspec import Raw
+
+from penstock.engine.engine import Engine
+from penstock.engine.migrations import MigrationRequest
+from penstock.engine.payload import EMPTY_OBJECT
+from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
+from penstock.errors import BadRequest
+from penstock.rpc.methods import unary
+from penstock.rpc.reading import known, required
+from penstock.wire import repair_v1 as w
+from penstock.wire.bulk import BulkFilter, BulkRequest
+from penstock.wire.model import Instance, RunTree
+from penstock.wire.repair import BulkPreview, BulkStarted, BulkView, MigrationCheck
+from penstock.wire.workflow_v1 import InstanceStatus
+
+LIST_DEFAULT: Final = 50
+PER_SECONDS: Final = 1_000
+"""A rate is a whole number in so many seconds."""
+_PREFIX: Final = "/penstock.v1.Repair/"
+
+
+class Repair:
+    """Edit variables, retry, skip, move, migrate; bulk operations; what an instance has called."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def __mapping__(self) -> dict[str, Handler]:
+        methods = {
+            "EditVariables": unary(self.edit, w.EditVariablesRequest, Instance),
+            "RetryInstance": unary(self.retry, w.RetryInstanceRequest, Instance),
+            "SkipStep": unary(self.skip, w.SkipStepRequest, Instance),
+            "MoveToken": unary(self.move, w.MoveTokenRequest, Instance),
+            "MigrateInstance": unary(self.migrate, w.MigrateInstanceRequest, Instance),
+            "CheckMigration": unary(self.check, w.CheckMigrationRequest, MigrationCheck),
+            "PreviewBulk": unary(self.preview_bulk, w.BulkRequest, BulkPreview),
+            "StartBulk": unary(self.start_bulk, w.BulkRequest, BulkStarted),
+            "GetBulk": unary(self.get_bulk, w.GetBulkRequest, BulkView),
+            "ListBulk": unary(self.list_bulk, w.ListBulkRequest, w.ListBulkResponse),
+            "StopBulk": unary(self.stop_bulk, w.StopBulkRequest, BulkView),
+            "GetTree": unary(self.tree, w.GetTreeRequest, RunTree),
+        }
+        return {_PREFIX + name: handler for name, handler in methods.items()}
+
+    async def edit(self, request: w.EditVariablesRequest, _call: object) -> Instance:
+        """FAILED_PRECONDITION when it neither waits nor has failed."""
+        edit = VariablesEdit(
+            set=_variables(request.set),
+            remove=request.remove,
+            if_version=request.if_version or None,
+            note=request.note or None,
+        )
+        return await self._engine.repair.edit_variables(required(request.instance_id, "instance_id"), edit)
+
+    async def retry(self, request: w.RetryInstanceRequest, _call: object) -> Instance:
+        """At the failed step, or at another one."""
+        id, note = required(request.instance_id, "instance_id"), request.note or None
+        if request.from_step_id:
+            return await self._engine.repair.retry_from(id, request.from_step_id, request.step_id or None, note)
+        if request.step_id:
+            raise BadRequest("step_id: needs a from_step_id, where the instance is to go on")
+        return await self._engine.instances.retry(id, note)
+
+    async def skip(self, request: w.SkipStepRequest, _call: object) -> Instance:
+        """Its result is merged as a completion's."""
+        skip = StepSkip(
+            step_id=required(request.step_id, "step_id"),
+            variables=_variables(request.variables),
+            execution_id=request.execution_id or None,
+            note=request.note or None,
+        )
+        return await self._engine.repair.skip(required(request.instance_id, "instance_id"), skip)
+
+    async def move(self, request: w.MoveTokenRequest, _call: object) -> Instance:
+        """Refused where a join would wait for ever."""
+        move = TokenMove(
+            step_id=required(request.step_id, "step_id"),
+            to_step_id=required(request.to_step_id, "to_step_id"),
+            execution_id=request.execution_id or None,
+            note=request.note or None,
+        )
+        return await self._engine.repair.move(required(request.instance_id, "instance_id"), move)
+
+    async def migrate(self, request: w.MigrateInstanceRequest, _call: object) -> Instance:
+        """FAILED_PRECONDITION with every reason."""
+        id = required(request.instance_id, "instance_id")
+        wanted = MigrationRequest(version=request.version, steps=request.steps, note=request.note or None)
+        await self._engine.migrations.migrate(id, wanted)
+        return await self._engine.instances.after_change(id)
+
+    async def check(self, request: w.CheckMigrationRequest, _call: object) -> MigrationCheck:
+        """Nothing is changed."""
+        wanted = MigrationRequest(version=request.version, steps=request.steps)
+        return await self._engine.migrations.check(required(request.instance_id, "instance_id"), wanted)
+
+    async def preview_bulk(self, request: w.BulkRequest, _call: object) -> BulkPreview:
+        """Nothing is changed."""
+        return await self._engine.bulk.preview(_wanted(request))
+
+    async def start_bulk(self, request: w.BulkRequest, _call: object) -> BulkStarted:
+        """FAILED_PRECONDITION when nothing matches."""
+        return await self._engine.bulk.create(_wanted(request))
+
+    async def get_bulk(self, request: w.GetBulkRequest, _call: object) -> BulkView:
+        """As it stands."""
+        return await self._engine.bulk.get(required(request.id, "id"))
+
+    async def list_bulk(self, request: w.ListBulkRequest, _call: object) -> w.ListBulkResponse:
+        """Newest first."""
+        found = await self._engine.bulk.list(request.cursor or None, request.limit or LIST_DEFAULT)
+        return w.ListBulkResponse(list(found.items), next=found.next or "")
+
+    async def stop_bulk(self, request: w.StopBulkRequest, _call: object) -> BulkView:
+        """What is done stays done."""
+        return await self._engine.bulk.stop(required(request.id, "id"))
+
+    async def tree(self, request: w.GetTreeRequest, _call: object) -> RunTree:
+        """What it called, and what those called."""
+        return await self._engine.runs.tree(required(request.instance_id, "instance_id"))
+
+
+def _variables(text: bytes) -> Raw:
+    return Raw(text or EMPTY_OBJECT)
+
+
+def _wanted(request: w.BulkRequest) -> BulkRequest:
+    """What is empty is not given. Raises BadRequest."""
+    return BulkRequest(
+        action=required(request.action, "action"),
+        step_id=request.step_id or None,
+        variables=Raw(request.variables) if request.variables else None,
+        remove=request.remove or None,
+        from_step_id=request.from_step_id or None,
+        to_step_id=request.to_step_id or None,
+        version=request.version or None,
+        steps=request.steps or None,
+        filter=None if request.filter is None else _filter(request.filter),
+        besides=None if request.besides is None else _filter(request.besides),
+        ids=request.ids or None,
+        per_second=request.per_1000_seconds / PER_SECONDS if request.per_1000_seconds else None,
+        note=request.note or None,
+    )
+
+
+def _filter(given: w.BulkFilter) -> BulkFilter:
+    status = known(InstanceStatus, given.status, "status")
+    return BulkFilter(
+        status=None if status is None else status.name,
+        definition_id=given.definition_id or None,
+        business_key=given.business_key or None,
+        cause=given.cause or None,
+        definition_version=given.definition_version or None,
+        step_id=given.step_id or None,
+        business_key_prefix=given.business_key_prefix or None,
+        started_after=given.started_after,
+        started_before=given.started_before,
+    )
