@@ -44,7 +44,8 @@ fuzz: $(INSTALLED) ## the parsers on inputs that nobody has tried, their work co
 explore: $(INSTALLED) ## the property tests, each on examples that nobody has tried
 	@PENSTOCK_EXPLORE=1 $(BIN)/python -m pytest -q -n auto --maxprocesses=4 --dist=worksteal -m hypothesis
 
-games: $(INSTALLED) ## random workflows over REST against a model; GAMES=2000 FROM=0
+games: $(INSTALLED) ## random workflows against a model, in the database and over REST; GAMES=2000 FROM=0
+	@$(BIN)/python -m pytest -q --timeout=0 -m chaos tests/model/test_games_in_database.py
 	@PENSTOCK_REST_GAMES=$(or $(GAMES),2000) PENSTOCK_REST_GAMES_FROM=$(or $(FROM),0) \
 	  $(BIN)/python -m pytest -q --timeout=0 tests/model/test_games_over_rest.py
 

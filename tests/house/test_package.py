@@ -108,7 +108,7 @@ from penstock.worker import JobContext, Worker
 
 for url in ("http://127.0.0.1:9", "grpc://127.0.0.1:9"):
     Worker(url)
-    with SyncClient(url) as client:
+    with SyncClient(url, timeout_s=1) as client:
         try:
             client.get_instance("1")
         except ConnectionFailed:

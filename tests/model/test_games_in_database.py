@@ -433,11 +433,11 @@ async def play_games(make_driver: MakeDriver, seeds: range) -> Counter[str]:
 
 
 async def test_the_engine_plays_by_the_rules(make_driver: MakeDriver) -> None:
-    seen = await play_games(make_driver, range(150))
+    seen = await play_games(make_driver, range(200))
     assert set(seen) == MOVES
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 @pytest.mark.parametrize("first", [1000, 2000, 3000])
 async def test_the_engine_plays_by_the_rules_in_many_games(make_driver: MakeDriver, first: int) -> None:
     seen = await play_games(make_driver, range(first, first + 500))
