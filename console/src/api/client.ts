@@ -38,16 +38,8 @@ export type BulkPreview = Schemas["BulkPreview"];
 export type BulkView = Schemas["BulkView"];
 export type Me = Schemas["Me"];
 export type Permission = "view" | "operate" | "model" | "tasks" | "work";
-export type BulkAction = "retry" | "cancel" | "signal";
-export interface BulkRequest {
-  action: BulkAction;
-  filter?: BulkFilter;
-  ids?: string[];
-  perSecond?: number;
-  stepId?: string;
-  variables?: Record<string, unknown>;
-  note?: string;
-}
+export type BulkAction = "retry" | "cancel" | "signal" | "skip" | "move" | "migrate";
+export type BulkRequest = Omit<Schemas["BulkRequest"], "action"> & { action: BulkAction };
 export type InstanceStatus = Instance["status"];
 
 /** An answer that is no success, with the engine's own reason. `status` 0: nothing answered. */
@@ -209,7 +201,12 @@ export const engine = {
     post<{ id: string }>("/v1/instances", { body: { definitionId, variables, ...(businessKey && { businessKey }) }, headers: { "Idempotency-Key": key } }),
   cancel: (id: string, reason: string, compensate: boolean) =>
     post<unknown>("/v1/instances/{id}/cancel", { path: { id }, body: { ...(reason ? { reason } : {}), ...(compensate ? { compensate } : {}) } }),
-  retry: (id: string) => post<unknown>("/v1/instances/{id}/retry", { path: { id } }),
+  retry: (id: string, body: Schemas["RetryBody"]) => post<unknown>("/v1/instances/{id}/retry", { path: { id }, body: given(body) }),
+  skip: (id: string, body: Schemas["StepSkip"]) => post<unknown>("/v1/instances/{id}/skip", { path: { id }, body: given(body) }),
+  move: (id: string, body: Schemas["TokenMove"]) => post<unknown>("/v1/instances/{id}/move", { path: { id }, body: given(body) }),
+  migrate: (id: string, body: Schemas["MigrationRequest"]) => post<unknown>("/v1/instances/{id}/migrate", { path: { id }, body: given(body) }),
+  checkMigration: (id: string, body: Schemas["MigrationRequest"], signal?: AbortSignal) =>
+    post<Schemas["MigrationCheck"]>("/v1/instances/{id}/migrate", { path: { id }, body: { ...body, dryRun: true }, ...s(signal) }),
   editVariables: (id: string, set: Variables, remove: string[], note: string) =>
     post<Instance>("/v1/instances/{id}/variables", { path: { id }, body: { set, remove, ...(note && { note }) } }),
   tasks: (filter: { jobType?: string; assignee?: string; unclaimed?: boolean }, cursor: string, signal?: AbortSignal) =>
@@ -224,9 +221,19 @@ export const engine = {
     post<unknown>("/v1/instances/{id}/user-tasks/{stepId}/complete", { path: { id, stepId }, body: { variables } }),
 };
 
+/** Whether it was made of a workflow written as code: it has one step, which an executor runs. */
+export function isCode(definition: Definition): boolean {
+  return definition.steps[0]?.jobType?.startsWith("code:") ?? false;
+}
+
 /** One per form, so that a button pressed twice acts once. `crypto.randomUUID` is not there over plain HTTP. */
 export function newKey(): string {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** Without fields that were left empty. */
+function given<T extends object>(body: T): Partial<T> {
+  return Object.fromEntries(Object.entries(body).filter(([, value]) => value !== "")) as Partial<T>;
 }
 
 function s(signal: AbortSignal | undefined): { signal?: AbortSignal } {

@@ -1,8 +1,8 @@
 // Acts on many instances: what they would meet first, then their progress, which outlives this page.
-import { useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
+import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, useEffect, useRef, useState } from "react";
 import { Link } from "wouter";
-import { type BulkAction, type BulkRequest, type BulkView, engine } from "../api/client";
+import { type BulkAction, type BulkPreview, type BulkRequest, type BulkView, engine } from "../api/client";
 import { variablesOf } from "../parts/dialog";
 import { Icon } from "../parts/icons";
 import { More } from "../parts/list";
@@ -11,10 +11,16 @@ import { Badge } from "../parts/status";
 import { Ago, duration } from "../parts/time";
 import { useCan } from "../session";
 
-const VERBS: Record<BulkAction, string> = { retry: "Retry", cancel: "Cancel", signal: "Signal" };
+const VERBS: Record<BulkAction, string> = { retry: "Retry", cancel: "Cancel", signal: "Signal", skip: "Skip a step of", move: "Move", migrate: "Migrate" };
+const MENDING: [BulkAction, string][] = [
+  ["skip", "Skip a step"],
+  ["move", "Move them"],
+  ["migrate", "To another version"],
+];
 const REFRESH_MS = 1_000;
 /** More than these need the number typed. */
 const TYPED_ABOVE = 100;
+const REFUSALS_SHOWN = 20;
 
 function count(value: number): string {
   return value.toLocaleString("en");
@@ -23,7 +29,16 @@ function count(value: number): string {
 /** Which instances: those of a filter, or those that were ticked. */
 export type Chosen = Pick<BulkRequest, "filter" | "ids">;
 
-export function BulkPane({ action, chosen, close }: { action: BulkAction; chosen: Chosen; close: () => void }) {
+interface PaneProps {
+  action: BulkAction;
+  /** Another way to mend them. */
+  ask: (action: BulkAction) => void;
+  chosen: Chosen;
+  close: () => void;
+}
+
+export function BulkPane({ action, ask, chosen, close }: PaneProps) {
+  const [target, setTarget] = useState<Target>({});
   const queries = useQueryClient();
   const [refused, setRefused] = useState<string>();
   const [busy, setBusy] = useState(false);
@@ -34,13 +49,18 @@ export function BulkPane({ action, chosen, close }: { action: BulkAction; chosen
   }, []);
   const filter = cause === undefined || !chosen.filter ? chosen.filter : { ...chosen.filter, cause };
   const wanted: Chosen = filter ? { filter } : chosen;
-  // A signal's step is asked for below; what it would meet does not depend on it.
+  // Steps are asked for below; how many it would meet does not depend on them. Whom a migration refuses depends on its version.
+  const counted = action === "migrate" ? { action, ...target } : { action: "cancel" as const };
   const preview = useQuery({
-    queryKey: ["bulk", "preview", action, wanted],
-    queryFn: ({ signal }) => engine.previewBulk({ action: action === "signal" ? "cancel" : action, ...wanted }, signal),
+    queryKey: ["bulk", "preview", counted, wanted],
+    queryFn: ({ signal }) => engine.previewBulk({ ...counted, ...wanted }, signal),
+    placeholderData: keepPreviousData,
+    retry: false,
   });
-  const found = preview.data && { byCause: [], byStep: [], ...preview.data };
-  const number = found ? `${found.exact ? "" : "> "}${count(found.count)}` : "…";
+  // What a migration is refused for as a whole is told beside its fields, which mend that.
+  const refusedWhole = action === "migrate" && preview.error !== null;
+  const found = preview.data ? { byCause: [], byStep: [], ...preview.data } : refusedWhole ? { count: 0, exact: true, byCause: [], byStep: [] } : undefined;
+  const number = found && !refusedWhole ? `${found.exact ? "" : "> "}${count(found.count)}` : "…";
   const submit = async (event: FormEvent<HTMLFormElement>) => {
     event.preventDefault();
     const form = new FormData(event.currentTarget);
@@ -54,7 +74,11 @@ export function BulkPane({ action, chosen, close }: { action: BulkAction; chosen
         ...wanted,
         ...(Number(text("rate")) > 0 && { perSecond: Number(text("rate")) }),
         ...(text("note") && { note: text("note") }),
-        ...(action === "signal" && { stepId: text("step"), variables: variablesOf(text("variables")) }),
+        ...(action in STEP_WORDS && { stepId: text("step") }),
+        ...((action === "signal" || action === "skip") && { variables: variablesOf(text("variables")) }),
+        ...(action === "move" && { toStepId: text("to") }),
+        ...(action === "retry" && text("from") && { fromStepId: text("from") }),
+        ...(action === "migrate" && target),
       });
       await queries.invalidateQueries({ queryKey: ["bulk", "list"] });
       close();
@@ -72,12 +96,21 @@ export function BulkPane({ action, chosen, close }: { action: BulkAction; chosen
           <Icon name="close" />
         </button>
       </h2>
-      {preview.error ? (
+      {preview.error && !refusedWhole ? (
         <Problem error={preview.error} retry={() => preview.refetch()} />
       ) : !found ? (
         <Skeleton rows={3} />
       ) : (
         <form onSubmit={submit}>
+          {MENDING.some(([one]) => one === action) && (
+            <div className="field seg" role="group" aria-label="How">
+              {MENDING.map(([one, word]) => (
+                <button key={one} type="button" aria-pressed={action === one} onClick={() => ask(one)}>
+                  {word}
+                </button>
+              ))}
+            </div>
+          )}
           <p className="big">{number}</p>
           <p className="mute">{found.exact ? "instances match now, counted exactly" : "instances match now; more than were counted"}. Those that start meanwhile are left out.</p>
           {found.byCause.length + found.byStep.length > 0 && (
@@ -105,18 +138,10 @@ export function BulkPane({ action, chosen, close }: { action: BulkAction; chosen
               ))}
             </dl>
           )}
-          {action === "signal" && (
-            <>
-              <div className="field">
-                <label htmlFor="bulk-step">Step that waits</label>
-                <input id="bulk-step" name="step" className="in mono" required />
-              </div>
-              <div className="field">
-                <label htmlFor="bulk-variables">Variables, as a JSON object</label>
-                <textarea id="bulk-variables" name="variables" className="in mono" defaultValue="{}" spellCheck={false} />
-              </div>
-            </>
-          )}
+          <StepFields action={action} steps={found.byStep.map((one) => one.stepId)} />
+          {action === "migrate" && <TargetFields choose={setTarget} />}
+          {refusedWhole && <Problem error={preview.error} retry={() => preview.refetch()} />}
+          {preview.data?.refusals && <Refusals of={preview.data.refusals} />}
           <div className="field">
             <label htmlFor="bulk-rate">How many per second; empty: as fast as it goes</label>
             <input id="bulk-rate" name="rate" className="in" type="number" min="0.1" max="10000" step="any" />
@@ -138,12 +163,107 @@ export function BulkPane({ action, chosen, close }: { action: BulkAction; chosen
               {refused}
             </p>
           )}
-          <button type="submit" className={`btn ${action === "cancel" ? "bad" : "pri"}`} disabled={busy || found.count === 0}>
+          <button type="submit" className={`btn ${action === "cancel" ? "bad" : "pri"}`} disabled={busy || found.count === 0 || preview.isPlaceholderData}>
             {VERBS[action]} {number} {found.count === 1 ? "instance" : "instances"}
           </button>
         </form>
       )}
     </section>
+  );
+}
+
+/** Of actions that are about a step: what it is to them. */
+const STEP_WORDS: Partial<Record<BulkAction, string>> = { signal: "Step that waits", skip: "Step that counts as done", move: "Step on which they stand" };
+
+function StepFields({ action, steps }: { action: BulkAction; steps: string[] }) {
+  const word = STEP_WORDS[action];
+  return (
+    <>
+      <datalist id="bulk-steps">
+        {steps.map((step) => (
+          <option key={step} value={step} />
+        ))}
+      </datalist>
+      {word !== undefined && <TextField name="step" label={word} list="bulk-steps" required />}
+      {action === "move" && <TextField name="to" label="Step at which they go on" required />}
+      {action === "retry" && <TextField name="from" label="Step at which they go on; empty: where each failed" />}
+      {(action === "signal" || action === "skip") && (
+        <div className="field">
+          <label htmlFor="bulk-variables">Variables, as a JSON object</label>
+          <textarea id="bulk-variables" name="variables" className="in mono" defaultValue="{}" spellCheck={false} />
+        </div>
+      )}
+    </>
+  );
+}
+
+function TextField({ name, label, ...input }: { name: string; label: string; list?: string; required?: boolean }) {
+  return (
+    <div className="field">
+      <label htmlFor={`bulk-${name}`}>{label}</label>
+      <input id={`bulk-${name}`} name={name} className="in mono" maxLength={256} autoComplete="off" {...input} />
+    </div>
+  );
+}
+
+/** To which version, with the steps that are called otherwise there. */
+type Target = Pick<BulkRequest, "version" | "steps">;
+
+/** What is written takes effect when it is left: then it is looked anew who can be migrated. */
+function TargetFields({ choose }: { choose: (target: Target) => void }) {
+  const [reason, setReason] = useState<string>();
+  const box = useRef<HTMLDivElement>(null);
+  const left = () => {
+    const text = (name: string) => box.current!.querySelector<HTMLInputElement>(`[name=${name}]`)!.value.trim();
+    try {
+      const steps = variablesOf(text("steps")) as Record<string, string>;
+      choose({ ...(text("version") && { version: Number(text("version")) }), ...(Object.keys(steps).length > 0 && { steps }) });
+      setReason(undefined);
+    } catch (error) {
+      setReason((error as Error).message);
+    }
+  };
+  return (
+    <div ref={box} onBlur={left}>
+      <div className="field">
+        <label htmlFor="bulk-version">To version; empty: the latest of now</label>
+        <input id="bulk-version" name="version" className="in" type="number" min="1" step="1" />
+      </div>
+      <div className="field">
+        <label htmlFor="bulk-renamed">Steps that have another id there, as a JSON object</label>
+        <input id="bulk-renamed" name="steps" className="in mono" defaultValue="{}" spellCheck={false} />
+      </div>
+      {reason !== undefined && (
+        <p className="refused" role="alert">
+          {reason}
+        </p>
+      )}
+    </div>
+  );
+}
+
+function Refusals({ of: { checked, refused, instances } }: { of: NonNullable<BulkPreview["refusals"]> }) {
+  if (refused === 0) return <p role="status">{checked === 0 ? "None of them has that version." : `Of ${count(checked)} that were looked at all can be migrated.`}</p>;
+  return (
+    <div role="status">
+      <p>
+        <b>
+          {count(refused)} of {count(checked)} that were looked at can't be migrated
+        </b>
+        ; they are left as they are.
+      </p>
+      <ul className="reasons">
+        {instances.slice(0, REFUSALS_SHOWN).map((one) => (
+          <li key={one.instanceId}>
+            <Link href={`/instances/${encodeURIComponent(one.instanceId)}`}>
+              <code>{one.instanceId}</code>
+            </Link>
+            : {one.reasons.join("; ")}
+          </li>
+        ))}
+      </ul>
+      {refused > REFUSALS_SHOWN && <p className="mute">and {count(refused - REFUSALS_SHOWN)} more</p>}
+    </div>
   );
 }
 
@@ -227,7 +347,7 @@ export function BulkOperationPage({ id }: { id: string }) {
   });
   if (found.error && !found.data) return <Problem error={found.error} retry={() => found.refetch()} />;
   if (!found.data) return <Skeleton rows={3} />;
-  const { action, perSecond, stepId, createdAt, endedAt } = found.data;
+  const { action, perSecond, stepId, details, createdAt, endedAt } = found.data;
   const filter = found.data.filter as Record<string, unknown>;
   const isFilter = !("ids" in filter);
   return (
@@ -268,6 +388,12 @@ export function BulkOperationPage({ id }: { id: string }) {
               <dd>{stepId}</dd>
             </div>
           )}
+          {details && (
+            <div>
+              <dt>How</dt>
+              <dd>{[details.fromStepId && `from ${details.fromStepId}`, details.toStepId && `to ${details.toStepId}`, details.version !== undefined && `to version ${details.version}`, details.steps && JSON.stringify(details.steps)].filter(Boolean).join(", ")}</dd>
+            </div>
+          )}
           <div>
             <dt>How fast</dt>
             <dd>{perSecond === undefined ? "as fast as it goes" : `${perSecond} per second`}</dd>
@@ -301,7 +427,7 @@ export function BulkPage() {
         ) : rows.length === 0 ? (
           <Empty title="None yet">
             <p>
-              Filter the <Link href="/instances">instances</Link>, then choose Retry, Cancel or Signal above the list.
+              Filter the <Link href="/instances">instances</Link>, then choose Retry, Cancel, Signal or Mend above the list.
             </p>
           </Empty>
         ) : (

@@ -119,6 +119,9 @@ export function InstancesPage() {
               <button type="button" className="btn sm" onClick={() => setAsked("signal")}>
                 Signal…
               </button>
+              <button type="button" className="btn sm" onClick={() => setAsked("skip")}>
+                Mend…
+              </button>
               <button type="button" className="btn sm" onClick={() => setAsked("retry")}>
                 <Icon name="retry" />
                 Retry…
@@ -160,7 +163,7 @@ export function InstancesPage() {
           </div>
         )}
       </section>
-      {asked && <BulkPane key={asked} action={asked} chosen={chosen} close={clear} />}
+      {asked && <BulkPane key={asked} action={asked} ask={setAsked} chosen={chosen} close={clear} />}
       </div>
       <Running />
       {starting && <StartDialog definitionId={filter.definitionId ?? ""} close={() => setStarting(false)} />}

@@ -4,7 +4,7 @@ import { useState } from "react";
 import { Link } from "wouter";
 import { useAddress } from "../address";
 import { engine, type FailedJob, type OpenJob, type QueueRow } from "../api/client";
-import { Dialog } from "../parts/dialog";
+import { Dialog, NoteField } from "../parts/dialog";
 import { WordFilter } from "../parts/list";
 import { Empty } from "../parts/states";
 import { type Column, Listing, Read, Table } from "../parts/table";
@@ -133,10 +133,11 @@ function FailedJobs({ jobType }: { jobType: string }) {
         </p>
       )}
       {retrying && (
-        <Dialog title="Retry this instance?" verb="Retry" close={() => setRetrying(undefined)} act={() => engine.retry(retrying.instanceId).then(() => pages.refetch()).then(() => undefined)}>
+        <Dialog title="Retry this instance?" verb="Retry" close={() => setRetrying(undefined)} act={(form) => engine.retry(retrying.instanceId, { note: String(form.get("note")).trim() }).then(() => pages.refetch()).then(() => undefined)}>
           <p>
             It goes on at <code>{retrying.stepId}</code>, with the variables it has and all its retries again.
           </p>
+          <NoteField />
         </Dialog>
       )}
     </>

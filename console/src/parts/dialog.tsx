@@ -7,12 +7,14 @@ interface Props {
   /** What the button does, as a verb. */
   verb: string;
   danger?: boolean;
+  /** Whether it can be done as it stands. */
+  ready?: boolean;
   children?: React.ReactNode;
   act: (form: FormData) => Promise<void>;
   close: () => void;
 }
 
-export function Dialog({ title, verb, danger, children, act, close }: Props) {
+export function Dialog({ title, verb, danger, ready = true, children, act, close }: Props) {
   const box = useRef<HTMLDialogElement>(null);
   const heading = useId();
   const [busy, setBusy] = useState(false);
@@ -47,7 +49,7 @@ export function Dialog({ title, verb, danger, children, act, close }: Props) {
           <button type="button" className="btn" onClick={close}>
             Back
           </button>
-          <button type="submit" className={`btn ${danger ? "bad" : "pri"}`} disabled={busy}>
+          <button type="submit" className={`btn ${danger ? "bad" : "pri"}`} disabled={busy || !ready}>
             {verb}
           </button>
         </div>

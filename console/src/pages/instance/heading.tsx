@@ -2,7 +2,7 @@
 import { useQueryClient } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
 import { Link } from "wouter";
-import { type Definition, engine, type InstanceSummary, newKey } from "../../api/client";
+import { type Definition, engine, isCode, type InstanceState, type InstanceSummary, newKey } from "../../api/client";
 import { useShortcuts } from "../../keyboard";
 import { Dialog, NoteField, VariablesField, variablesOf } from "../../parts/dialog";
 import { Icon } from "../../parts/icons";
@@ -11,11 +11,13 @@ import { Ago, duration } from "../../parts/time";
 import { useCan } from "../../session";
 import { EditDialog } from "../edit";
 import { StartDialog } from "../start";
+import { MendDialog, Steps } from "./mend";
 import { WithVariables } from "./variables";
 
-type Asked = "retry" | "cancel" | "signal" | "complete" | "again" | "edit";
+type Asked = "retry" | "mend" | "cancel" | "signal" | "complete" | "again" | "edit";
 
-export function Heading({ instance, definition, childIds }: { instance: InstanceSummary; definition: Definition | undefined; childIds: string[] }) {
+export function Heading({ state, definition }: { state: InstanceState; definition: Definition | undefined }) {
+  const { instance } = state;
   const [asked, setAsked] = useState<Asked>();
   const queries = useQueryClient();
   const operates = useCan("operate");
@@ -27,6 +29,8 @@ export function Heading({ instance, definition, childIds }: { instance: Instance
   const waitsNow = waits.some((step) => instance.currentStepIds.includes(step.id));
   const tasks = openSteps("USER_TASK");
   const failed = instance.status === "FAILED" && operates;
+  // A run of code decides itself where it goes on.
+  const mends = operates && (open || failed) && definition !== undefined && !isCode(definition);
   useShortcuts(useMemo(() => (failed ? { r: () => setAsked("retry") } : {}), [failed]));
   const done = async () => {
     await queries.invalidateQueries({ queryKey: ["state", instance.id] });
@@ -52,6 +56,11 @@ export function Heading({ instance, definition, childIds }: { instance: Instance
               Edit variables…
             </button>
           )}
+          {mends && (
+            <button type="button" className="btn" onClick={() => setAsked("mend")}>
+              Mend…
+            </button>
+          )}
           {open && operates && (
             <button type="button" className="btn bad" onClick={() => setAsked("cancel")}>
               Cancel…
@@ -75,12 +84,23 @@ export function Heading({ instance, definition, childIds }: { instance: Instance
           )}
         </div>
       </div>
-      <Facts instance={instance} childIds={childIds} />
+      <Facts instance={instance} childIds={state.children} />
       {asked === "retry" && (
-        <Dialog title="Retry this instance?" verb="Retry" close={close} act={() => engine.retry(instance.id).then(done)}>
+        <Dialog title="Retry this instance?" verb="Retry" close={close} act={(form) => engine.retry(instance.id, { note: String(form.get("note")).trim(), fromStepId: String(form.get("from") ?? "") }).then(done)}>
           <p>It goes on at the step that failed, with the variables it has and all its retries again.</p>
+          {mends && (
+            <div className="field">
+              <label htmlFor="from">Go on at</label>
+              <select id="from" name="from" className="in">
+                <option value="">the step that failed</option>
+                <Steps of={definition} />
+              </select>
+            </div>
+          )}
+          <NoteField />
         </Dialog>
       )}
+      {asked === "mend" && mends && <MendDialog state={state} definition={definition} close={close} done={done} />}
       {asked === "cancel" && (
         <Dialog title="Cancel this instance?" verb="Cancel this instance" danger close={close} act={(form) => engine.cancel(instance.id, String(form.get("reason")).trim(), form.get("compensate") !== null).then(done)}>
           <p>Its open steps end; workers are told to stop. This can't be taken back.</p>

@@ -2,7 +2,7 @@
 import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { useAddress } from "../../address";
-import { type Definition, engine, type Execution, type HistoryPage, type InstanceState } from "../../api/client";
+import { type Definition, engine, isCode, type Execution, type HistoryPage, type InstanceState } from "../../api/client";
 import { statesOf, takenOf } from "../../graph/edges";
 import { Picture } from "../../graph/picture";
 import { More } from "../../parts/list";
@@ -59,13 +59,13 @@ export function InstancePage({ id }: { id: string }) {
   const selected = params.get("step") ?? undefined;
   const select = (step: string | undefined) => change({ step }, true);
   // A workflow written as code has one step, which an executor runs: what there is to see is its branches and its journal.
-  const asCode = definition.data?.steps[0]?.jobType?.startsWith("code:") ?? false;
+  const asCode = definition.data !== undefined && isCode(definition.data);
   const hasCalls = definition.data?.steps.some((step) => step.type === "CALL_ACTIVITY") ?? false;
   const tabs = TABS.filter((one) => (one !== "journal" || asCode) && (one !== "calls" || hasCalls));
   const tab = tabs.find((one) => one === params.get("tab")) ?? "timeline";
   return (
     <div className="instance">
-      <Heading instance={state.data.instance} definition={definition.data} childIds={state.data.children} />
+      <Heading state={state.data} definition={definition.data} />
       <WhyLine why={state.data.why} instance={state.data.instance} signals={state.data.signals} />
       <div className="halves">
         <section aria-label={asCode ? "Branches" : "Picture"} className="half">

@@ -1,0 +1,114 @@
+"""Instances that stand where they should not are mended at the console: one, and all that match a filter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from penstock.testing.definitions import definition, end, service
+from tests import postgres
+from tests.browser.test_console import TIMEOUT_MS, Visitor, fail, start, upload, violations
+from tests.runtime.engine_process import EngineProcess
+from tests.runtime.waiting import wait_until
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def engine(postgres_server: postgres.Server) -> Generator[EngineProcess]:
+    with postgres_server.database(postgres.apply_schema) as dsn, EngineProcess(dsn) as process:
+        process.wait_ready()
+        yield process
+
+
+def shop(second: str, definition_id: str = "shop") -> dict[str, Any]:
+    steps = [service("pay", second, job_type="pay"), service(second, "end", job_type="ship"), end()]
+    return definition(*steps, definition_id=definition_id)
+
+
+def mend(visitor: Visitor, way: str, verb: str, note: str) -> None:
+    """The dialog's last steps; it closes when the engine has done it."""
+    visitor.click("button", way, exact=True)
+    visitor.page.get_by_label("Note, for the audit trail").fill(note)
+    visitor.click("button", verb, exact=True)
+    visitor.page.get_by_role("dialog").wait_for(state="detached", timeout=TIMEOUT_MS)
+
+
+def test_one_is_skipped_retried_moved_and_migrated(visitor: Visitor, engine: EngineProcess) -> None:
+    upload(engine, shop("ship"))
+    upload(engine, shop("send"))
+    instance = start(engine, "shop", "S-1", {"amount": 3})
+    page = visitor.page
+    # the latest version is where it began; it goes back to the first one
+    visitor.go(f"instances/{instance}").click("button", "Mend…")
+    assert page.get_by_label("Step", exact=True).locator("option").all_inner_texts() == ["pay, waits for a worker"]
+    assert violations(page) == []
+    page.get_by_label("Variables, as a JSON object").fill('{"paid": true}')
+    mend(visitor, "Skip a step", "Skip the step", "the bank did it")
+    visitor.see("send waits for a worker")
+    fail(engine, instance, "ship", "no van")
+    visitor.see("send failed for good: no van")
+    visitor.click("button", "Retry")
+    page.get_by_label("Go on at").select_option("pay")
+    page.get_by_label("Note, for the audit trail").fill("once more from the bank")
+    page.get_by_role("dialog").get_by_role("button", name="Retry").click(timeout=TIMEOUT_MS)
+    visitor.see("pay waits for a worker")
+    visitor.click("button", "Mend…")
+    visitor.click("button", "Move it", exact=True)
+    page.get_by_label("To", exact=True).select_option("send")
+    page.get_by_label("Note, for the audit trail").fill("paid already")
+    page.get_by_role("dialog").get_by_role("button", name="Move it").last.click(timeout=TIMEOUT_MS)
+    visitor.see("send waits for a worker")
+    visitor.click("button", "Mend…")
+    visitor.click("button", "To another version")
+    visitor.see("It can't go on in version 1:")
+    assert page.get_by_role("button", name="Migrate", exact=True).is_disabled()
+    page.get_by_label("send becomes").select_option("ship")
+    visitor.see("It can go on in version 1.")
+    assert violations(page) == []
+    mend(visitor, "To another version", "Migrate", "the van is back")
+    visitor.see("ship waits for a worker")
+    found = engine.call("GET", f"/v1/instances/{instance}")[1]
+    assert (found["definitionVersion"], found["currentStepIds"]) == (1, ["ship"])
+    assert found["variables"] == {"amount": 3, "paid": True}
+    audit = engine.call("GET", f"/v1/instances/{instance}/audit")[1]["items"]
+    notes = ["the bank did it", "once more from the bank", "paid already", "the van is back"]
+    said = [(one["kind"], note) for one in audit for note in notes if note in one.get("detail", "")]
+    kinds = [kind for kind, _ in said if not kind.startswith("STEP_")]
+    assert kinds == ["SKIPPED", "RETRIED", "MOVED", "MIGRATED"]
+
+
+def test_all_that_match_are_migrated_then_skipped(visitor: Visitor, engine: EngineProcess) -> None:
+    upload(engine, shop("ship", "many"))
+    started = [start(engine, "many", f"M-{number}") for number in range(3)]
+    upload(engine, definition(service("charge", "end", job_type="pay"), end(), definition_id="many"))
+
+    def standing() -> list[tuple[str, list[str], int]]:
+        found = [engine.call("GET", f"/v1/instances/{id}")[1] for id in started]
+        return [(one["status"], one["currentStepIds"], one["definitionVersion"]) for one in found]
+
+    def choose() -> None:
+        visitor.go("instances?definitionId=many&status=ACTIVE").see("newest first")
+        visitor.click("checkbox", "All rows shown")
+        visitor.click("button", "Select all that match")
+        visitor.click("button", "Mend…")
+
+    choose()
+    visitor.click("button", "To another version")
+    visitor.see("3 of 3 that were looked at can't be migrated")
+    visitor.page.get_by_label("Steps that have another id there").fill('{"pay": "charge"}')
+    visitor.page.get_by_label("Note for the audit trail").fill("the shop has one step now")
+    visitor.see("Of 3 that were looked at all can be migrated.")
+    assert violations(visitor.page) == []
+    visitor.click("button", "Migrate 3 instances")
+    wait_until(lambda: standing() == [("ACTIVE", ["charge"], 2)] * 3)
+    choose()
+    visitor.page.get_by_label("Step that counts as done").fill("charge")
+    visitor.click("button", "Skip a step of 3 instances")
+    wait_until(lambda: [one[0] for one in standing()] == ["COMPLETED"] * 3)
+    visitor.go("bulk").page.get_by_role("link", name=re.compile("^Migrate")).click(timeout=TIMEOUT_MS)
+    visitor.see('to version 2, {"pay":"charge"}')
+    visitor.see("the shop has one step now")
