@@ -256,9 +256,17 @@ class Machine:
         return self.apply(MessageReceived(token.id, id, name, None, output))
 
     def closed_by_failure(self) -> list[Token]:
-        """Of a FAILED instance: what stood open."""
+        """Of a FAILED instance: what stood open, of a forEach the whole."""
         assert self.snapshot is not None
-        return [token for token in self.snapshot if token.is_open]
+        return [t for t in self.snapshot if (t.is_open and t.item is None) or self._is_map(t)]
+
+    def _is_map(self, token: Token) -> bool:
+        return token.state is TokenState.FORKED and self.definition.steps[token.step].for_each is not None
+
+    @property
+    def wholes(self) -> list[Token]:
+        """Of the forEach steps that are under way, in order of entry."""
+        return sorted((t for t in self.tokens.values() if self._is_map(t)), key=lambda token: token.seq)
 
     def retry(self) -> Effects:
         return self.apply(RetryRequested())
@@ -456,7 +464,8 @@ class Machine:
     def _check_maps(self) -> None:
         """Items under way are different ones, none is lost, and what is collected is of items that were done."""
         steps = self.definition.steps
-        open_maps = {t.id: t for t in self.tokens.values() if t.state is TokenState.FORKED and steps[t.step].for_each}
+        open_maps = {token.id: token for token in self.wholes}
+        assert all(row.item is None or steps[row.step].for_each is not None for row in self.history)
         if self.status is InstanceStatus.ACTIVE:
             assert open_maps.keys() == self.maps.keys()
         for id, token in open_maps.items():

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from penstock.core.for_each import STARTED_MAX_COUNT
+from penstock.engine.repair import StepSkip, TokenMove
 from penstock.errors import LeaseLost
 from penstock.settings.secret import Secret
 from penstock.store import retention
@@ -281,3 +282,24 @@ async def test_the_history_counts_the_items_of_a_step(make_driver: MakeDriver) -
     assert (history[-1][:2], len(history)) == ((3, "SKIPPED"), 5)
     page = await driver.engine.standing.history(instance, None, 10, output=False)
     assert [(item.item, item.items) for item in page.items if item.items is not None] == [(None, history[0][2])]
+
+
+async def test_of_a_list_that_failed_the_whole_is_skipped(driver: Driver) -> None:
+    """Its items that were about to begin have no place in the order yet."""
+    body = definition(call("each", "nowhere", "after", forEach={"items": "${[1, 2, 3]}"}), task("after"), end())
+    instance = await driver.run(body)
+    assert (await driver.view(instance)).failure_code == "Penstock.DefinitionNotFound"
+    await driver.engine.repair.skip(instance, StepSkip("each"))
+    assert await driver.open_steps(instance) == ["after"]
+    assert_invariants(driver.dsn)
+
+
+async def test_an_item_sent_to_an_end_takes_the_list_along(driver: Driver) -> None:
+    instance = await driver.run(definition(task("each", "end", forEach={"items": "${[1, 2]}"}), end()))
+    job = await driver.one("each")
+    await driver.engine.repair.move(instance, TokenMove("each", "end", execution_id=job.id))
+    history = await driver.history(instance)
+    assert [(one.step_id, one.item, one.status) for one in history] == [
+        ("each", None, "SKIPPED"), ("each", 0, "SKIPPED"), ("each", 1, "SKIPPED"), ("end", None, "COMPLETED"),
+    ]  # fmt: skip
+    assert await driver.status(instance) == "COMPLETED"

@@ -412,6 +412,20 @@ async def test_items_of_a_list_go_on(driver: Driver) -> None:
     assert find_broken(driver.dsn) == []
 
 
+async def test_a_token_that_has_ended_gets_no_timers(driver: Driver) -> None:
+    """It counts as standing on the first step, which in the version is a forEach with one."""
+    old = definition(task("a", None, boundaryEvents=[timer("late", "PT1S")]), user("late"), end(), id="ended")
+    instance = await driver.run(old)
+    await driver.due(2)
+    await driver.complete(await driver.one("a"))
+    each = task("list", "late", forEach={"items": "${[]}"}, boundaryEvents=[timer("late", "PT1H", interrupting=True)])
+    await driver.upload(definition(each, user("late"), end(), id="ended"))
+    await migrate(driver, instance)
+    assert driver.rows("SELECT index FROM timer") == []
+    await driver.finish_task(instance, "late")
+    assert await driver.status(instance) == "COMPLETED"
+
+
 async def test_a_wait_for_a_message_keeps_its_name(driver: Driver) -> None:
     def waiting(name: str, *before: Json) -> Json:
         message = {"name": name, "correlationKey": "${order}"}

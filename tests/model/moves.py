@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from hypothesis import strategies as st
 
@@ -20,7 +20,8 @@ MAX_WORK = 120_000
 
 
 class Move(NamedTuple):
-    """``place`` is the open step's place in order of entry; ``index`` a timer's; ``times`` how many signals to keep. An
+    """``place`` is the open step's place in order of entry (of a skip and a move also among forEach steps, of "fire for
+    all" only among them); ``index`` a timer's; ``times`` how many signals to keep. An
     edit sets ``output`` and removes ``removed``; of a park ``index`` says what it waits for; a failure may bring
     ``code`` and ``output``; ``code`` is a message's key."""
 
@@ -37,7 +38,7 @@ class Move(NamedTuple):
 def possible(game: ReferenceModel) -> list[Move]:
     """Every kind of move that the rules allow now, the likely ones first."""
     if game.status == "FAILED":
-        return [Move("retry"), Move("edit"), *mending(game)] if game.can_retry else []
+        return [Move("retry"), Move("edit"), *mending(game), *migrating(game)] if game.can_retry else []
     if game.status != "ACTIVE":
         return []
     moves: list[Move] = []
@@ -68,6 +69,8 @@ def possible(game: ReferenceModel) -> list[Move]:
         if may_end and job:
             moves.append(Move("err", place))
             moves += [Move("park", place, how) for how in (PARK_UNTIL, PARK_SIGNAL, PARK_EITHER)]
+    for place, about in enumerate(game.maps):
+        moves += [Move("fire for all", place, index) for index in sorted(about.owner.timers)]
     if any(step.get("message") for step in game.steps.values()) and len(game.kept_messages) < 3:
         moves.append(Move("publish"))
     open_steps = {mark.step for mark in game.open_tokens}
@@ -81,6 +84,7 @@ def possible(game: ReferenceModel) -> list[Move]:
     if game.waiting:
         moves.append(Move("edit"))
     moves += mending(game)
+    moves += migrating(game) if moves else []
     if moves:
         moves.append(Move("cancel"))
         if not game.undoing:
@@ -98,6 +102,10 @@ def mending(game: ReferenceModel) -> list[Move]:
         if kind(game.steps[mark.step]) in SKIPPABLE:
             moves.append(Move("skip", place))
     return moves
+
+
+def migrating(game: ReferenceModel) -> list[Move]:
+    return [Move("migrate")] if game.has_versions else []
 
 
 class Drawing(Protocol):
@@ -134,7 +142,7 @@ SIGNAL = "paid"
 """No step has this id."""
 RETRIES_MAX = 2
 """In a row: most failures come again at once."""
-WEIGHTS = {"complete": 6, "fire": 4, "fail": 2, "fail for good": 3}
+WEIGHTS = {"complete": 6, "fire": 4, "fire for all": 4, "fail": 2, "fail for good": 3}
 ENDING_ONE_IN = 5
 SIGNALS_AT_ONCE = (1, 1, 1, 1, 30)
 """So many are more than one advance takes, with what follows them."""
@@ -184,6 +192,8 @@ def play(game: ReferenceModel, move: Move) -> None:
             game.fail(move.place, "boom", retryable=False)
         case "fire":
             game.fire(move.place, move.index)
+        case "fire for all":
+            game.fire_map(move.place, move.index)
         case "keep signal":
             for _ in range(move.times):
                 game.keep_signal(move.step, output_of(move))
@@ -215,8 +225,13 @@ def output_of(move: Move) -> dict[str, Any]:
 
 
 def without_ids(value: Any) -> Any:
-    """What a variable holds, where it is the error of a call without the id of the instance that it tells of."""
-    if isinstance(value, dict) and str(value.get("message")).startswith("Child"):
+    """What a variable holds; of an error of the engine's own only the name, as the rest tells of ids and expressions. A
+    list of what items of a forEach gave likewise."""
+    if isinstance(value, list):
+        return [without_ids(one) for one in cast("list[Any]", value)]
+    if isinstance(value, dict) and isinstance(value.get("error"), dict):
+        return {**value, "error": without_ids(value["error"])}
+    if isinstance(value, dict) and str(value.get("message")).startswith(("Child", "BadItems")):
         error: dict[str, Any] = {**value}
         error["message"] = str(error["message"]).partition(":")[0]
         return error

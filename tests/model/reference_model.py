@@ -18,17 +18,24 @@ from typing import Any
 import msgspec
 
 from penstock.core.expression import ExpressionError, parse
+from penstock.core.for_each import ITEM_WORK
 from penstock.core.recorder import MAX_WORK_STEPS
 from penstock.core.work import BYTES_PER_STEP, STEP_WORK
 from penstock.engine.advancer import STARTS_MAX
 
 TASKS = ("SERVICE_TASK", "USER_TASK", "WAIT", "CALL_ACTIVITY")
+PARALLEL_DEFAULT = 100
+"""Items of a forEach that are under way at once."""
 UNDO = "/compensation"
 """What an instance that is undone before its end does."""
 CONTINUE = -3
 """The timer of what is left for a move of its own: the next of many kept signals."""
 RECEIVE = -8
 """The timer of a wait that there is a message for."""
+ITEMS_MAX = 10_000
+ITEMS_MAX_BYTES = 4 * 1024 * 1024
+ITEMS_PER_MOVE = 100
+"""Items of forEach steps that begin at once; further ones are left for a move of its own."""
 
 
 @dataclass(eq=False)
@@ -39,6 +46,18 @@ class Block:
     owner: ModelToken
     under_way: int
     arrived: int = 0
+
+
+@dataclass(eq=False)
+class Map(Block):
+    """A forEach whose items are under way: each is a branch. ``arrived``: 1 while further ones are left for later."""
+
+    each: dict[str, Any] = field(default_factory=dict)
+    items: list[dict[str, Any]] = field(default_factory=list)  # the variables of each
+    next: int = 0
+    done: int = 0
+    failed: int = 0
+    kept: dict[int, Any] = field(default_factory=dict)  # what was collected, by item
 
 
 @dataclass(eq=False)
@@ -61,12 +80,15 @@ class ModelToken:
     reentered: bool = False  # by a retry
     key: str = ""  # of the message that it waits for
     undoes: int = -1  # of a handler: the place in `completed` of what it undoes
+    item: int | None = None  # of a forEach
 
 
 class Stuck(Exception):
     """A step that can't go on: the instance fails with this."""
 
-    code: str | None = None
+    def __init__(self, reason: str, code: str | None = None) -> None:
+        super().__init__(reason)
+        self.code = code
 
 
 class ReferenceModel:
@@ -81,15 +103,11 @@ class ReferenceModel:
         max_work: int = MAX_WORK_STEPS,
         max_calls: int = STARTS_MAX,
     ) -> None:
-        self.steps: dict[str, dict[str, Any]] = {step["id"]: step for step in definition["steps"]}
-        for id, step in [*self.steps.items()]:
-            if step.get("compensation") and kind(step) in ("SERVICE_TASK", "CALL_ACTIVITY"):
-                hidden = f"{id}/compensation"
-                self.steps[hidden] = {**step["compensation"], "id": hidden, "type": "SERVICE_TASK", "undoes": id}
-        if any("undoes" in step for step in self.steps.values()):
-            self.steps[UNDO] = {"id": UNDO, "type": "COMPENSATE"}
-        self.undoes_failures = bool(definition.get("onFailure"))
-        self.completed: list[tuple[str, dict[str, Any] | None]] = []  # executions that can be undone, with their output
+        self.has_versions = False
+        """Whether it may go on in another version of its definition."""
+        self._read(definition)
+        # executions that can be undone, with their output, and which item it was
+        self.completed: list[tuple[str, dict[str, Any] | None, int | None]] = []
         self._taken: set[int] = set()  # their places, of those that are undone, or about to be
         self.ending: tuple[str, str | None, str | None] | None = None  # of an instance that is undone first
         self.variables = copy.deepcopy(variables)
@@ -98,6 +116,8 @@ class ReferenceModel:
         self.max_work = max_work
         self.max_calls = max_calls
         self._called: list[ModelToken] = []  # in this move
+        self._items_begun = 0
+        self._maps_begun: list[Map] = []
         self.status = "ACTIVE"
         self.failure: str | None = None
         self.failure_code: str | None = None
@@ -116,9 +136,6 @@ class ReferenceModel:
         self._messages: list[tuple[int, str, dict[str, Any]]] = []  # kept: number, key, output
         self._given: dict[tuple[int, int], tuple[ModelToken, tuple[int, str, dict[str, Any]]]] = {}
         self._published = 0
-        self._inside = {
-            step["id"]: self._find_inside(step) for step in definition["steps"] if kind(step) == "PARALLEL_GATEWAY"
-        }
         first = ModelToken()
         self._begin()
         self.tokens.append(first)
@@ -126,11 +143,34 @@ class ReferenceModel:
         self._settle()
         self.correlate()
 
+    def _read(self, definition: dict[str, Any]) -> None:
+        self.steps: dict[str, dict[str, Any]] = {step["id"]: step for step in definition["steps"]}
+        for id, step in [*self.steps.items()]:
+            if step.get("compensation") and kind(step) in ("SERVICE_TASK", "CALL_ACTIVITY"):
+                hidden = f"{id}/compensation"
+                self.steps[hidden] = {**step["compensation"], "id": hidden, "type": "SERVICE_TASK", "undoes": id}
+        if any("undoes" in step for step in self.steps.values()):
+            self.steps[UNDO] = {"id": UNDO, "type": "COMPENSATE"}
+        self.undoes_failures = bool(definition.get("onFailure"))
+        self._inside = {
+            step["id"]: self._find_inside(step) for step in definition["steps"] if kind(step) == "PARALLEL_GATEWAY"
+        }
+
     # -- what can be seen
 
     @property
     def open_tokens(self) -> list[ModelToken]:
         return sorted((token for token in self.tokens if token.open), key=lambda token: token.entered)
+
+    @property
+    def maps(self) -> list[Map]:
+        """Of the forEach steps that are under way, in order of entry."""
+        return sorted((b for b in self.blocks if isinstance(b, Map)), key=lambda one: one.owner.entered)
+
+    @property
+    def running(self) -> list[ModelToken]:
+        """What people see as open: tokens, and of a forEach the whole beside its items."""
+        return sorted((*self.open_tokens, *(about.owner for about in self.maps)), key=lambda token: token.entered)
 
     @property
     def undoing(self) -> bool:
@@ -142,8 +182,8 @@ class ReferenceModel:
 
     def compensating(self, token: ModelToken) -> dict[str, Any]:
         """What a handler's job is told."""
-        step, output = self.completed[token.undoes]
-        return {"stepId": step, "output": output}
+        step, output, item = self.completed[token.undoes]
+        return {"stepId": step, "output": output, **({} if item is None else {"item": item})}
 
     @property
     def waiting(self) -> bool:
@@ -158,7 +198,7 @@ class ReferenceModel:
         step = self.steps[token.step]
         if kind(step) == "CALL_ACTIVITY":
             try:
-                output = self._come_back(token, step, output)
+                output = self._come_back(token, step, output) if token.item is None else called_with(token, output)
             except Stuck as stuck:
                 self._fail(token, str(stuck))
                 self._settle()
@@ -197,8 +237,10 @@ class ReferenceModel:
             token.timers.add(-2)
 
     def signal_job(self, place: int, output: dict[str, Any]) -> None:
-        self.variables.update(copy.deepcopy(output))
-        self._wake(self.open_tokens[place])
+        token = self.open_tokens[place]
+        own = self.variables if token.item is None else map_of(token).items[token.item]
+        own.update(copy.deepcopy(output))
+        self._wake(token)
 
     def _wake(self, token: ModelToken) -> None:
         token.parked, token.signal = False, ""
@@ -264,16 +306,33 @@ class ReferenceModel:
             self.timers_fired += 1
             self._leave_with(token, {})
         else:
-            self.timers_fired += 1
-            event = step["boundaryEvents"][index]
-            if event.get("interrupting"):
-                self._close(token, "INTERRUPTED")
-                self._go(token, event["targetStepId"])
-            else:
-                beside = ModelToken(side=True)
-                self.tokens.append(beside)
-                self._go(beside, event["targetStepId"])
+            self._boundary(token, step["boundaryEvents"][index])
         self._settle()
+
+    def fire_map(self, place: int, index: int) -> None:
+        """A timer of a forEach step as a whole."""
+        about = self.maps[place]
+        self._begin()
+        about.owner.timers.remove(index)
+        if index == CONTINUE:
+            about.under_way, about.arrived = about.under_way - 1, 0
+            self._begin_items(about)
+            if not about.under_way:
+                self._finish_map(about)
+        else:
+            self._boundary(about.owner, self.steps[about.gateway]["boundaryEvents"][index])
+        self._settle()
+
+    def _boundary(self, token: ModelToken, event: dict[str, Any]) -> None:
+        self.timers_fired += 1
+        if event.get("interrupting"):
+            self._give_up_map(token)
+            self._close(token, "INTERRUPTED")
+            self._go(token, event["targetStepId"])
+        else:
+            beside = ModelToken(side=True)
+            self.tokens.append(beside)
+            self._go(beside, event["targetStepId"])
 
     def edit(self, given: dict[str, Any], removed: str) -> None:
         """Somebody changes the variables of an instance that waits or has failed."""
@@ -306,30 +365,48 @@ class ReferenceModel:
         self.status, self.failure, self.failure_code = "ACTIVE", None, None
         self.tokens, self.blocks = self._saved
         for token in sorted(self.tokens, key=lambda token: (token.entered == 0, token.entered)):
-            if token.open and token not in but:
+            if token in but:
+                continue
+            if token.open:
                 token.open = False
                 token.reentered = True
                 self._go(token, token.step)
+            elif (about := self._map_on(token)) is not None:
+                self._entries += 1
+                token.entered = self._entries
+                token.timers = timers_of(self.steps[token.step]) | ({CONTINUE} if about.arrived else set())
 
     @property
     def mendable(self) -> list[ModelToken]:
-        """What may be skipped or moved: open tokens, or what a failure closed where nothing else stood on its step."""
+        """What may be skipped or moved: open tokens, or what a failure closed where nothing else stood on its step. Of
+        a forEach also the whole, and after a failure nothing else."""
         if self.status == "FAILED":
             assert self._saved is not None
-            closed = [token for token in self._saved[0] if token.open]
+            wholes = [block.owner for block in self._saved[1] if isinstance(block, Map)]
+            closed = [token for token in self._saved[0] if (token.open and token.item is None) or token in wholes]
             times = Counter(token.step for token in closed)
             return sorted((t for t in closed if times[t.step] == 1), key=lambda token: token.step)
-        return self.open_tokens
+        return self.running
 
     def skip(self, place: int, output: dict[str, Any]) -> None:
         """The step counts as done, with this result."""
         token = self.mendable[place]
         self._begin()
         if self.status == "FAILED":
-            self._reopen(token)
+            assert self._saved is not None
+            items = [each for each in self._saved[0] if each.item is not None and each.block is not None]
+            items = [each for each in items if map_of(each).owner is token]
+            self._reopen(token, *items)
+            for each in items:
+                each.open = False
             self._entries += 1
             token.entered = self._entries
         token.failed_child = None
+        if token.item is not None:
+            self._finish_item(token, output, "SKIPPED")
+            self._settle()
+            return
+        self._give_up_map(token)
         self.variables.update(copy.deepcopy(output))
         self._close(token, "SKIPPED")
         token.done = True
@@ -341,6 +418,8 @@ class ReferenceModel:
         token = self.mendable[place]
         if token.undoes >= 0 or target == UNDO or "undoes" in self.steps[target]:
             return None
+        if token.item is not None:  # a part of its step
+            return map_of(token).owner if kind(self.steps[target]) == "END" else None
         if kind(self.steps[target]) == "END":
             return token
         if token.block is not None:
@@ -359,13 +438,13 @@ class ReferenceModel:
         assert token is not None
         self._begin()
         tokens, blocks = (self.tokens, self.blocks) if self._saved is None or self.status == "ACTIVE" else self._saved
-        own = [block for block in blocks if block.owner is token]
-        below = [each for each in tokens if each.block in own]
+        own, below = below_of(token, tokens, blocks)
         if self.status == "FAILED":
             self._reopen(token, *below)
         else:
+            wholes = [about.owner for about in self.maps]
             for each in (token, *below):
-                if each.open:
+                if each.open or each in wholes:
                     self._close(each, "SKIPPED")
         for block in own:
             self.blocks.remove(block)
@@ -375,6 +454,36 @@ class ReferenceModel:
         self._go(token, target)
         self._settle()
 
+    @property
+    def may_migrate(self) -> bool:
+        """Into a version that differs in nothing but names and order: whether branches stand within their blocks, and
+        nothing else does."""
+        for token in self.tokens if self._saved is None or self.status == "ACTIVE" else self._saved[0]:
+            what, block = kind(self.steps[token.step]), token.block
+            if block is None:
+                free = token.side or what == "PARALLEL_GATEWAY"
+                stays = free or not any(token.step in steps for steps in self._inside.values())
+            else:
+                bound = block.gateway in self._inside and what != "END"
+                block_steps = {*self._inside[block.gateway], self.steps[block.gateway]["joinStep"]} if bound else {}
+                stays = not bound or token.step in block_steps
+            if not stays:
+                return False
+        return True
+
+    def migrate(self, definition: dict[str, Any], renamed: dict[str, str]) -> None:
+        """What was closed keeps the names that it had."""
+        assert self.may_migrate
+        self._read(definition)
+        names = {**renamed, **{f"{old}/compensation": f"{new}/compensation" for old, new in renamed.items()}}
+        tokens, blocks = (self.tokens, self.blocks) if self._saved is None or self.status == "ACTIVE" else self._saved
+        for token in tokens:
+            token.step = names.get(token.step, token.step)
+        for block in blocks:
+            block.gateway = names.get(block.gateway, block.gateway)
+        self.completed = [(names.get(step, step), output, item) for step, output, item in self.completed]
+        self._signals = {names.get(step, step): kept for step, kept in self._signals.items()}
+
     # -- the rules
 
     def _begin(self) -> None:
@@ -383,6 +492,7 @@ class ReferenceModel:
         for token in self._called:  # whatever failed before goes on by now
             token.failed_child = None
         self._called = []
+        self._items_begun, self._maps_begun = 0, []
 
     def _go(self, token: ModelToken, step: str) -> None:
         self._moving.append((token, step))
@@ -401,7 +511,7 @@ class ReferenceModel:
     def _step_onto(self, token: ModelToken, name: str) -> None:
         step = self.steps[name]
         block = token.block
-        if block is not None and "undoes" not in step:
+        if block is not None and "undoes" not in step and token.item is None:
             if name == self.steps[block.gateway]["joinStep"]:
                 self._vanish(token)
                 self._one_less(block, arrived=True)
@@ -422,7 +532,9 @@ class ReferenceModel:
             token.failed_child = None
         token.reentered = False
         self._spend(STEP_WORK)
-        if kind(step) in TASKS:
+        if step.get("forEach") and token.item is None:
+            self._begin_map(token, step)
+        elif kind(step) in TASKS:
             self._park(token, step)
         else:
             self._pass(token, step)
@@ -439,8 +551,8 @@ class ReferenceModel:
                 token.key = self._evaluate(key) if key.startswith("${") else key
         if kind(step) == "CALL_ACTIVITY":
             self._call(token, step)
-        events = step.get("boundaryEvents") or []
-        token.timers |= {index for index, event in enumerate(events) if event["type"] == "TIMER"}
+        if token.item is None:  # else they are the whole step's
+            token.timers |= timers_of(step)
         token.open = True
         if kind(step) == "WAIT" and self._signals.get(step["id"]):
             if self._automatic <= self.max_automatic // 2 and self._work <= self.max_work // 2:
@@ -454,11 +566,12 @@ class ReferenceModel:
             token.timers.add(CONTINUE)
             return
         self._spend(STEP_WORK)
+        scope = self._scope_of(token)
         if step.get("input") is None:
-            given = copy.deepcopy(self.variables)
+            given = scope
             self._spend(len(msgspec.json.encode(given)) // BYTES_PER_STEP)
         else:
-            given = self._assign(step["input"], copy.deepcopy(self.variables))
+            given = self._assign(step["input"], scope)
         self._called.append(token)
         token.called = given if token.failed_child is None else token.failed_child
 
@@ -466,8 +579,7 @@ class ReferenceModel:
         """What comes back of the instance that a call waited for."""
         if not step.get("output"):
             return {}
-        assert token.called is not None
-        result = {**copy.deepcopy(token.called), **copy.deepcopy(output)}
+        result = called_with(token, output)
         self._spend(len(msgspec.json.encode(result)) // BYTES_PER_STEP)
         return self._assign(step["output"], {**copy.deepcopy(self.variables), "result": result})
 
@@ -505,9 +617,7 @@ class ReferenceModel:
                 self._go(branch, head)
             return
         elif step.get("errorCode"):
-            stuck = Stuck(str(step["errorCode"]))
-            stuck.code = step["errorCode"]
-            raise stuck
+            raise Stuck(str(step["errorCode"]), step["errorCode"])
         else:
             result = self._result(step)
             self.closed[step["id"], "COMPLETED"] += 1
@@ -528,15 +638,167 @@ class ReferenceModel:
             raise Stuck("steps of work")
 
     def _leave_with(self, token: ModelToken, output: dict[str, Any]) -> None:
+        if token.item is not None:
+            self._finish_item(token, output, "COMPLETED")
+            return
         self.variables.update(copy.deepcopy(output))
         if token.undoes >= 0:
             self._close(token, "COMPENSATED")
             self._leave(token)
             return
         if f"{token.step}/compensation" in self.steps:
-            self.completed.append((token.step, copy.deepcopy(output) or None))
+            self.completed.append((token.step, copy.deepcopy(output) or None, None))
         self._close(token, "COMPLETED")
         self._leave(token)
+
+    # -- for each
+
+    def _begin_map(self, token: ModelToken, step: dict[str, Any]) -> None:
+        each = step["forEach"]
+        items = self._read_items(each)
+        if not items:
+            self._count()
+        about = Map(step["id"], token, 0, each=each, items=items)
+        self.blocks.append(about)
+        self._maps_begun.append(about)
+        if not items:
+            self._finish_map(about)
+            return
+        token.timers |= timers_of(step)
+        self._begin_items(about)
+
+    def _read_items(self, each: dict[str, Any]) -> list[dict[str, Any]]:
+        try:
+            found = self._evaluate(each["items"])
+        except Stuck as stuck:
+            if str(stuck) != "expression":
+                raise
+            found = None
+        if not isinstance(found, list) or len(found) > ITEMS_MAX:
+            raise Stuck("BadItems", "Penstock.BadItems")
+        self._spend(ITEM_WORK * len(found))
+        name, index = each.get("as", "item"), each.get("index")
+        items = [{name: item, **({index: place} if index else {})} for place, item in enumerate(found)]
+        size = sum(len(msgspec.json.encode(item)) for item in items)
+        self._spend(size // BYTES_PER_STEP)
+        if size > ITEMS_MAX_BYTES:
+            raise Stuck("BadItems", "Penstock.BadItems")
+        return items
+
+    def _begin_items(self, about: Map) -> None:
+        """As many as may be under way, and begin in one move."""
+        parallel = about.each.get("parallel", PARALLEL_DEFAULT)
+        while about.next < len(about.items) and about.under_way - about.arrived < parallel:
+            if not self._may_begin():
+                self._begin_later(about)
+                return
+            token = ModelToken(block=about, side=about.owner.side)
+            self.tokens.append(token)
+            self._begin_item(about, token)
+
+    def _may_begin(self) -> bool:
+        return self._items_begun < ITEMS_PER_MOVE and self._work <= self.max_work // 2
+
+    def _begin_later(self, about: Map) -> None:
+        if not about.arrived:
+            about.arrived = 1
+            about.under_way += 1
+            about.owner.timers.add(CONTINUE)
+
+    def _begin_item(self, about: Map, token: ModelToken) -> None:
+        token.item = about.next
+        about.next += 1
+        about.under_way += 1
+        self._items_begun += 1
+        self._go(token, about.gateway)
+
+    def _finish_item(self, token: ModelToken, output: dict[str, Any], how: str) -> None:
+        about, item = map_of(token), token.item
+        try:
+            kept, enough = self._judge(about, token, output)
+        except Stuck as stuck:
+            self._fail(token, str(stuck))
+            return
+        if how == "COMPLETED" and f"{token.step}/compensation" in self.steps:
+            self.completed.append((token.step, copy.deepcopy(output), item))
+        self._close(token, how)
+        self._item_over(about, token, kept, how, enough=enough)
+
+    def _judge(self, about: Map, token: ModelToken, output: dict[str, Any]) -> tuple[dict[int, Any], bool]:
+        """What is kept of it, by item; and whether the whole step is done with it."""
+        each = about.each
+        kept: dict[int, Any] = {}
+        if not ("collect" in each or "until" in each):
+            return kept, False
+        self._spend(len(msgspec.json.encode(output)) // BYTES_PER_STEP)
+        scope = {**self._scope_of(token), "result": copy.deepcopy(output)}
+        if "collect" in each:
+            assert token.item is not None
+            kept[token.item] = self._evaluate(each["collect"], scope)
+        if "until" not in each:
+            return kept, False
+        running = about.under_way - about.arrived - 1
+        counts = {"total": len(about.items), "completed": about.done + 1, "failed": about.failed, "running": running}
+        enough = self._evaluate(each["until"], {**scope, "items": counts})
+        if not isinstance(enough, bool):
+            raise Stuck("not true or false")
+        return kept, enough
+
+    def _item_over(
+        self, about: Map, token: ModelToken, kept: dict[int, Any], how: str, *, enough: bool = False
+    ) -> None:
+        about.kept |= kept
+        about.done += how == "COMPLETED"
+        about.failed += how == "FAILED"
+        about.under_way -= 1
+        left = about.next < len(about.items)
+        if enough:
+            self._skip_items(about, token)
+            self._finish_map(about)
+        elif left and self._may_begin():
+            self._begin_item(about, token)
+        else:
+            if left:
+                self._begin_later(about)
+            self._vanish(token)
+            if not about.under_way:
+                self._finish_map(about)
+
+    def _finish_map(self, about: Map) -> None:
+        self.blocks.remove(about)
+        owner, into = about.owner, about.each.get("into")
+        if into:
+            if about not in self._maps_begun:
+                self._work_bound = self._work + self.max_work
+                size = sum(len(msgspec.json.encode(value)) for value in about.kept.values())
+                self._spend(min(size // BYTES_PER_STEP, self.max_work // 2))
+            self.variables[into] = [copy.deepcopy(about.kept.get(place)) for place in range(len(about.items))]
+        self._close(owner, "COMPLETED")
+        owner.done = True
+        self._go(owner, owner.step)
+
+    def _skip_items(self, about: Map, but: ModelToken | None) -> None:
+        moving = [token for token, _ in self._moving]
+        items = [token for token in self.tokens if token.item is not None and token.block is about]
+        for token in items:
+            if token.open and token is not but and token not in moving:
+                self._close(token, "SKIPPED")
+            self._vanish(token)
+        self._moving = deque(one for one in self._moving if one[0] not in items)
+
+    def _give_up_map(self, token: ModelToken, but: ModelToken | None = None) -> None:
+        """If the token is that of a forEach: its items are skipped, and nothing is gathered."""
+        about = self._map_on(token)
+        if about is not None:
+            self._skip_items(about, but)
+            self.blocks.remove(about)
+
+    def _map_on(self, token: ModelToken) -> Map | None:
+        return next((about for about in self.blocks if isinstance(about, Map) and about.owner is token), None)
+
+    def _scope_of(self, token: ModelToken) -> dict[str, Any]:
+        own = {} if token.item is None else map_of(token).items[token.item]
+        return copy.deepcopy({**self.variables, **own})
 
     # -- undoing
 
@@ -658,9 +920,21 @@ class ReferenceModel:
                 if event.get("errorVariable"):
                     error = {"code": code, "message": reason, "stepId": step["id"], "data": data}
                     self.variables[event["errorVariable"]] = error
-                self._close(token, "CAUGHT")
-                self._go(token, event["targetStepId"])
+                whole = token if token.item is None else map_of(token).owner
+                if whole is not token:
+                    self._close(token, "FAILED")
+                self._give_up_map(whole, token)
+                self._close(whole, "CAUGHT")
+                self._go(whole, event["targetStepId"])
                 return
+        if token.item is not None:
+            about = map_of(token)
+            if code is not None and about.each.get("onError") == "COLLECT":
+                self._close(token, "FAILED")
+                kept = {token.item: {"error": {"code": code, "message": reason}}} if "into" in about.each else {}
+                self._item_over(about, token, kept, "FAILED")
+                return
+            self._close(about.owner, "FAILED")
         self._close(token, "FAILED")
         token.open = True  # for the retry
         self.failure_code = code
@@ -681,8 +955,10 @@ class ReferenceModel:
 
     def _close_all(self, but: ModelToken | None) -> None:
         moving = [token for token, _ in self._moving]
+        wholes = [about.owner for about in self.maps]
+        but_whole = None if but is None or but.item is None else map_of(but).owner
         for token in self.tokens:
-            if token.open and token is not but and token not in moving:
+            if (token.open or token in wholes) and token not in (but, but_whole, *moving):
                 self.closed[token.step, "SKIPPED"] += 1
         self.tokens, self.blocks = [], []
         self._moving.clear()
@@ -751,6 +1027,34 @@ def kind(step: dict[str, Any]) -> str:
 
 def boundaries(step: dict[str, Any], kind: str) -> list[dict[str, Any]]:
     return [event for event in step.get("boundaryEvents") or () if event["type"] == kind]
+
+
+def timers_of(step: dict[str, Any]) -> set[int]:
+    events = step.get("boundaryEvents") or ()
+    return {index for index, event in enumerate(events) if event["type"] == "TIMER"}
+
+
+def map_of(token: ModelToken) -> Map:
+    """Of an item: its forEach."""
+    assert isinstance(token.block, Map)
+    return token.block
+
+
+def called_with(token: ModelToken, output: dict[str, Any]) -> dict[str, Any]:
+    """The variables of an instance that was called, at its end."""
+    assert token.called is not None
+    return {**copy.deepcopy(token.called), **copy.deepcopy(output)}
+
+
+def below_of(token: ModelToken, tokens: list[ModelToken], blocks: list[Block]) -> tuple[list[Block], list[ModelToken]]:
+    """The blocks whose token it is, with those within; and all of their branches."""
+    own = [block for block in blocks if block.owner is token]
+    below = [each for each in tokens if each.block in own]
+    for each in [*below]:
+        more, deeper = below_of(each, tokens, blocks)
+        own += more
+        below += deeper
+    return own, below
 
 
 def leads_to(step: dict[str, Any]) -> list[str]:

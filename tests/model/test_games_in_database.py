@@ -6,6 +6,7 @@ The database's clock only goes forward, to the time of the timer that is to fire
 
 from __future__ import annotations
 
+import copy
 import random
 from collections import Counter
 from datetime import timedelta
@@ -20,6 +21,7 @@ from penstock.core.parsing import parse_definition
 from penstock.engine.ids import show_instance
 from penstock.engine.lanes.call_commands import timer_command
 from penstock.engine.lanes.commands import FoldCommand
+from penstock.engine.migrations import MigrationRequest
 from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
 from penstock.errors import Conflict, PenstockError
 from penstock.store import jobs as job_store
@@ -42,7 +44,7 @@ from tests.model.moves import (
     play,
     without_ids,
 )
-from tests.model.reference_model import ReferenceModel, kind
+from tests.model.reference_model import ModelToken, ReferenceModel, kind, map_of
 
 GAMES_AT_ONCE = 8
 MOVES = {
@@ -61,8 +63,12 @@ MOVES = {
     "edit",
     "skip",
     "move",
+    "fire for all",
+    "migrate",
 }
 MOVES_MAX = 20
+RENAMED = "-now"
+"""What steps have behind their names in the other version."""
 
 
 class Played:
@@ -76,6 +82,8 @@ class Played:
         self.body = own_job_types(random_definition(self.source, failing=seed % 4 == 0, max_steps=20), seed)
         if seed % 3 == 0:  # an invariant compares them with the variables
             self.body["searchAttributes"] = {"n": "NUMBER", "flag": "BOOLEAN", "word": "STRING", "result": "STRING"}
+        self.other, self.renamed = other_version(self.body, self.source)
+        self.version = 1
         self.all_steps = parse_definition(self.body).steps
         self.types = sorted(
             {step.job_type for step in self.all_steps if step.type is StepType.SERVICE_TASK and step.job_type}
@@ -86,6 +94,7 @@ class Played:
         self.children: dict[str, Job] = {}
         self.signals: list[tuple[str, str, str, dict[str, Any]]] = []
         self.moves: list[Move] = []
+        self.retried_from = 0
         self.instance = ""
         self.game: ReferenceModel | None = None
 
@@ -99,9 +108,12 @@ class Played:
         return self.source.choice(self.engines)
 
     async def begin(self) -> str:
-        await self.engines[0].upload(self.child)
-        await self.engines[0].upload(self.body)
+        await self.upload(self.child)
+        await self.upload(self.body)
         return await self.start()
+
+    async def upload(self, body: Json) -> None:
+        await self.engines[0].upload(body)
 
     async def start(self) -> str:
         """The instance, by the game's own key: also when it was started before, and after its end."""
@@ -133,6 +145,8 @@ class Played:
     async def play(self) -> None:
         self.instance = await self.begin()
         self.game = ReferenceModel(self.body, START_VARIABLES, self.clock.now(), MAX_AUTOMATIC, MAX_WORK)
+        self.game.has_versions = True
+        await self.upload(self.other)
         await self.compare()
         drawing = Seeded(self.source)
         while len(self.moves) < MOVES_MAX:
@@ -142,7 +156,8 @@ class Played:
             self.moves.append(move)
             await self.make(move)
             await self.hear()
-            play(self.game, move)
+            if move.what != "migrate":  # which it says itself
+                play(self.game, move)
             await self.compare()
             if self.source.random() < 0.4:
                 await self.disturb()
@@ -169,6 +184,9 @@ class Played:
             case "skip" | "move":
                 await self.mend(move)
                 return
+            case "migrate":
+                await self.migrate()
+                return
             case "keep signal":
                 for _ in range(move.times):
                     await self.signal(move.step, output_of(move), early=True)
@@ -178,8 +196,9 @@ class Played:
                 return
             case _:
                 pass
-        token, seq = self.open_executions()[move.place]
-        if move.what == "fire":
+        opened = self.wholes() if move.what == "fire for all" else self.open_executions()
+        token, seq = opened[move.place]
+        if move.what in ("fire", "fire for all"):
             await self.fire(token, seq, move.index)
             return
         step = self.game.steps[self.game.open_tokens[move.place].step]
@@ -194,8 +213,7 @@ class Played:
         else:
             job = await self.job(token, seq)
             mark = self.game.open_tokens[move.place]
-            told = self.game.compensating(mark) if mark.undoes >= 0 else None
-            assert variables_of(job).get("compensating") == told
+            self.compare_job(self.game, variables_of(job), mark)
             attempt = self.source.choice([None, job.attempt])
             if move.what == "park":
                 await self.engine.engine.jobs.park(self.park_of(job, move))
@@ -208,6 +226,38 @@ class Played:
                     error = {"error_code": move.code, "variables": msgspec.json.encode(output_of(move))}
                 retryable = move.what != "fail for good"
                 await self.engine.fail(job, "boom", retryable=retryable, attempt=attempt, **error)
+
+    def compare_job(self, game: ReferenceModel, told: dict[str, Any], mark: ModelToken) -> None:
+        """What its worker is told beside the instance's variables, in the words of the version that it was claimed
+        in."""
+        undoes = told.get("compensating")
+        expected = game.compensating(mark) if mark.undoes >= 0 else None
+        for about in (undoes, expected):
+            if about is not None:
+                about["stepId"] = about["stepId"].removesuffix(RENAMED)
+        assert undoes == expected
+        if mark.item is not None:
+            assert told.items() >= map_of(mark).items[mark.item].items()
+
+    async def migrate(self) -> None:
+        """To the other version, or back; refused where a join would never end."""
+        game = self.game
+        assert game is not None
+        assert await self.may_migrate(3 - self.version) is game.may_migrate
+        if game.may_migrate:
+            game.migrate(self.other, self.renamed)
+            self.version = 3 - self.version
+            self.body, self.other = self.other, self.body
+            self.renamed = {new: old for old, new in self.renamed.items()}
+            self.all_steps = parse_definition(self.body).steps
+
+    async def may_migrate(self, version: int) -> bool:
+        request = MigrationRequest(version=version, steps=self.renamed)
+        try:
+            await self.engine.engine.migrations.migrate(self.instance, request)
+        except Conflict:
+            return False
+        return True
 
     async def publish(self, key: str, output: dict[str, Any], *, received: bool) -> None:
         """Once or twice, which is once."""
@@ -224,16 +274,23 @@ class Played:
         assert game is not None
         about = {"stepId": game.mendable[move.place].step, "note": "because"}
         if game.status == "ACTIVE":
-            token, seq = self.open_executions()[move.place]
+            opened = sorted((*self.open_executions(), *self.wholes()), key=lambda execution: execution[1])
+            token, seq = opened[move.place]
             about["executionId"] = f"{self.instance}-{token:x}-{seq:x}"
         refused = move.what == "move" and game.mover(move.place, move.step) is None
         given = {"variables": output_of(move)} if move.what == "skip" else {"toStepId": move.step}
-        assert await self.may_mend(move.what, {**about, **given}) is not refused
+        what = move.what
+        if what == "move" and game.status == "FAILED" and self.source.random() < 0.5:
+            what, given = "retry", {"fromStepId": move.step}
+            self.retried_from += not refused
+        assert await self.may_mend(what, {**about, **given}) is not refused
 
-    async def may_mend(self, what: str, about: Json) -> bool:
+    async def may_mend(self, what: str, about: dict[str, Any]) -> bool:
         repair = self.engine.engine.repair
         try:
-            if what == "skip":
+            if what == "retry":
+                await repair.retry_from(self.instance, about["fromStepId"], about["stepId"], about["note"])
+            elif what == "skip":
                 skip = msgspec.json.decode(msgspec.json.encode(about), type=StepSkip)
                 await repair.skip(self.instance, skip)
             else:
@@ -334,6 +391,17 @@ class Played:
             )
         ]
 
+    def wholes(self) -> list[tuple[int, int]]:
+        """Of the forEach steps that are under way."""
+        return [
+            (token, seq)
+            for token, seq in self.engines[0].rows(
+                "SELECT id, seq FROM token t WHERE instance_id = %s AND state = 3 AND EXISTS (SELECT FROM map_state m"
+                " WHERE m.instance_id = t.instance_id AND m.token_id = t.id) ORDER BY seq",
+                number(self.instance),
+            )
+        ]
+
     async def compare(self) -> None:
         game = self.game
         assert game is not None
@@ -353,8 +421,13 @@ class Played:
         closed = Counter((item.step_id, item.status) for item in items if item.status != "RUNNING")
         names = {"INTERRUPTED": "FAILED", "CAUGHT": "FAILED", "COMPENSATED": "COMPLETED"}
         assert closed == sum((Counter({(s, names.get(h, h)): n}) for (s, h), n in game.closed.items()), Counter())
-        running = [item.step_id for item in items if item.status == "RUNNING"]
-        assert running == [mark.step for mark in game.open_tokens]
+        running = [item for item in items if item.status == "RUNNING"]
+        assert [(item.step_id, item.item) for item in running] == [(mark.step, mark.item) for mark in game.running]
+        counts = [item.items for item in running if item.items is not None]
+        assert [(one.total, one.completed, one.failed, one.running) for one in counts] == [
+            (len(about.items), about.done, about.failed, about.under_way - about.arrived) for about in game.maps
+        ]
+        assert view.definition_version == self.version
         assert [item.step_id for item in items] == [item.step_id for item in sorted(items, key=lambda i: seq_of(i.id))]
         kept = Counter(signal.step_id for signal in await self.engine.engine.tasks.buffered(self.instance))
         told = self.engines[0].rows(
@@ -374,11 +447,11 @@ class Played:
         seen = [
             (names[step], side, branch, state == 4, failures, set(timers))
             for _, step, state, side, branch, _, _, failures, timers in rows
-            if state != 3
+            if state != 3 or names[step] in {about.gateway for about in game.maps}
         ]
         expected = [
             (mark.step, mark.side, mark.block is not None, mark.backing_off, mark.failures, mark.timers)
-            for mark in game.open_tokens
+            for mark in game.running
         ]
         assert seen == expected
         forked = Counter((names[row[1]], row[5], row[6]) for row in rows if row[2] == 3)
@@ -407,6 +480,28 @@ def own_job_types(body: Json, seed: int) -> Json:
         if "message" in step:
             step["message"]["name"] = f"{MESSAGE}-{seed}"
     return {**body, "id": f"game-{seed}"}
+
+
+def other_version(body: Json, source: random.Random) -> tuple[Json, dict[str, str]]:
+    """The same workflow with its steps in another order, and other names for some; and which these are."""
+    steps: list[Any] = copy.deepcopy(body["steps"])  # type: ignore[arg-type]  # pyright: ignore[reportAssignmentType] - JSON of its own making
+    renamed = {step["id"]: f"{step['id']}{RENAMED}" for step in steps if source.random() < 0.4}
+
+    def now(step: str) -> str:
+        return renamed.get(step, step)
+
+    for step in steps:
+        for field in ("id", "nextStep", "joinStep"):
+            if field in step:
+                step[field] = now(step[field])
+        for field in ("parallelNextSteps", "steps"):
+            if field in step:
+                step[field] = [now(name) for name in step[field]]
+        if "conditionalNextSteps" in step:
+            step["conditionalNextSteps"] = {key: now(to) for key, to in step["conditionalNextSteps"].items()}
+        for event in step.get("boundaryEvents", ()):
+            event["targetStepId"] = now(event["targetStepId"])
+    return {**body, "steps": [steps[0], *reversed(steps[1:])]}, renamed
 
 
 async def play_games(make_driver: MakeDriver, seeds: range) -> Counter[str]:

@@ -45,7 +45,7 @@ from tests.model.moves import (
     without_ids,
 )
 from tests.model.reference_model import CONTINUE, RECEIVE, ReferenceModel
-from tests.shapes import choose, gateway, joining, task, wait
+from tests.shapes import choose, gateway, joining, task, user, wait
 
 MOVES_MAX = 30
 MAX_CALLS = 1
@@ -69,6 +69,14 @@ def compare(machine: Machine, game: ReferenceModel) -> None:
         assert (token.state is TokenState.BACKOFF) is mark.backing_off
         assert (token.waits_for or "") == mark.signal
         assert token.failures == mark.failures
+    for whole, about in zip(machine.wholes, game.maps, strict=True):
+        assert set(armed(machine, whole.id, whole.seq)) == about.owner.timers
+        state = machine.maps[whole.id]
+        assert (state.total, state.next, state.done, state.failed) == (
+            len(about.items), about.next, about.done, about.failed,
+        )  # fmt: skip
+        kept = {item: msgspec.json.decode(value) for (id, item), value in machine.results.items() if id == whole.id}
+        assert {item: without_ids(value) for item, value in kept.items()} == about.kept
     assert machine.told == [game.compensating(mark) for mark in game.open_tokens if mark.undoes >= 0]
     blocks = Counter((block.gateway, block.under_way, block.arrived) for block in game.blocks)
     forked = [token for token in machine.tokens.values() if token.state is TokenState.FORKED]
@@ -116,12 +124,12 @@ def make(machine: Machine, move: Move, game: ReferenceModel) -> None:
     if move.what == "publish":
         machine.publish(MESSAGE, move.code, output_of(move))
         return
-    token = open_tokens(machine)[move.place]
+    token = (machine.wholes if move.what == "fire for all" else open_tokens(machine))[move.place]
     step = machine.definition.steps[token.step]
     if move.what == "fire" and move.index == RECEIVE:
         machine.receive(token)
         return
-    if move.what == "fire":
+    if move.what in ("fire", "fire for all"):
         machine.now = max(machine.now, machine.timers[token.id, token.seq, move.index].fire_at)
         machine.apply(TimerFired(token.id, move.index))
         return
@@ -154,7 +162,8 @@ def mend(machine: Machine, move: Move, game: ReferenceModel) -> None:
         [token] = [token for token in machine.closed_by_failure() if token.step == index]
         tokens = machine.snapshot or []
     else:
-        token, tokens = open_tokens(machine)[move.place], list(machine.tokens.values())
+        mendable = sorted((*open_tokens(machine), *machine.wholes), key=lambda token: token.seq)
+        token, tokens = mendable[move.place], list(machine.tokens.values())
     if move.what == "skip":
         machine.apply(StepSkipped(token.id, "skipped", machine.encode(output_of(move))))
         return
@@ -272,6 +281,41 @@ def test_advance_plays_by_the_rules_where_many_messages_are_kept() -> None:
     assert late > 30
 
 
+def test_advance_plays_by_the_rules_where_a_list_is_wide() -> None:
+    """Lists of random definitions are short: never are more items under way than one advance begins."""
+    seen: Counter[str] = Counter()
+    for seed in range(240):
+        source = random.Random(seed)
+        each: Json = {"items": source.choice(("${[]}", "${[word, n]}", "${map(1..8, # + n)}", "${map(1..150, #)}"))}
+        each |= {"as": "one", "index": "i", "parallel": source.choice((1, 3, 130))}
+        if source.random() < 0.6:
+            each |= {"collect": "${[i, result.n ?? one]}", "into": "kept"}
+        if source.random() < 0.4:
+            each["until"] = "${(result.n ?? 0) == 7}"
+        if source.random() < 0.5:
+            each["onError"] = "COLLECT"
+        caught: Json = {"type": "ERROR", "errorCodes": ["DECLINED"], "targetStepId": "late"}
+        events = [timer("late", "PT1H", interrupting=True), caught, timer("late", "PT2H")]
+        make = source.choice((task, user))
+        body = definition(make("a", "b", forEach=each, boundaryEvents=events), task("b"), task("late"), end())
+        if make is task:
+            body["steps"][0] |= {"retryCount": 1, "compensation": {"jobType": "undo"}}  # type: ignore[index]  # pyright: ignore[reportIndexIssue] - JSON of its own making
+        wide = "150" in str(each["items"]) and each["parallel"] == 130
+        opening = [Move("fire for all", 0, CONTINUE)] if wide and seed % 2 else []
+        try:
+            machine, _, moves = play_a_game(body, Seeded(source), *opening)
+        except BaseException as error:
+            error.add_note(f"seed {seed}: {each}")
+            raise
+        seen.update(f"{move.what} {move.index}" for move in moves if move.what.startswith("fire"))
+        seen.update(how for name, how in machine.path if name == "a")
+        [whole, *_] = [row.items for row in machine.history if row.items is not None] or [None]
+        seen["whole"] += whole is not None and b'"completed":0' not in whole
+    wanted = {f"fire for all {CONTINUE}", "fire for all 0", "fire for all 2", "whole"}
+    wanted |= {"COMPLETED", "FAILED", "CAUGHT", "INTERRUPTED", "SKIPPED"}
+    assert {what for what, times in seen.items() if times >= 5} >= wanted, seen
+
+
 def test_a_side_tokens_fork_to_a_foreign_join_is_lawful() -> None:
     """Random definitions seldom have it."""
     body = definition(
@@ -297,7 +341,7 @@ WANTED = {
     "edit", "publish", "skip", "move", "a broken join refused", "ended ACTIVE", "ended COMPLETED", "ended FAILED",
     "ended CANCELLED", "a call", "a failed call", "something undone", "undone before its end", "a join fired",
     "a side token", "an interruption", "an error caught", "an END failed it", "a result", "a step open twice",
-    "an END closed others", "long",
+    "an END closed others", "long", "fire for all", "items gathered", "an item failed",
 }  # fmt: skip
 
 
@@ -316,6 +360,8 @@ def look(machine: Machine, game: ReferenceModel) -> list[tuple[str, bool]]:
         ("a step open twice", machine.open_twice),
         ("an END closed others", game.status == "COMPLETED" and any(how == "SKIPPED" for _, how in machine.path)),
         ("long", len(machine.history) > 30),
+        ("items gathered", "gathered" in machine.variables),
+        ("an item failed", any(row.item is not None and row.kind.name == "FAILED" for row in machine.history)),
         ("a call", ("CALL_ACTIVITY", "COMPLETED") in {(types[name], how) for name, how in machine.path}),
         ("a failed call", ("CALL_ACTIVITY", "FAILED") in {(types[name], how) for name, how in machine.path}),
     ]

@@ -22,6 +22,7 @@ import msgspec
 import pytest
 import trio
 
+from penstock.core.parsing import parse_definition
 from penstock.http import HttpServer, listen
 from penstock.rest.app import make_app
 from penstock.testing.clock import DatabaseClock
@@ -48,6 +49,8 @@ class PlayedOverRest(Played):
         super().__init__(engines, clock, seed)
         self.https = https
         self.running: list[str] = []
+        self.known: dict[str, str] = {}
+        self.migrated = 0
         self.completed: set[str] = set()
         self.polled: dict[str, dict[str, Any]] = {}
         self.finished: list[dict[str, Any]] = []
@@ -67,10 +70,12 @@ class PlayedOverRest(Played):
         return found
 
     async def begin(self) -> str:
-        await self.call("POST", "/v1/definitions", self.child)
-        status, found = await self.call("POST", "/v1/definitions", self.body)
-        assert (status, found["version"]) == (201, 1)
-        return await self.start()
+        self.known = {step.id: step.type.value for step in (*self.all_steps, *parse_definition(self.other).steps)}
+        return await super().begin()
+
+    async def upload(self, body: Json) -> None:
+        status, _ = await self.call("POST", "/v1/definitions", body)
+        assert status == 201
 
     async def start(self) -> str:
         fields = {"instanceKey": f"key/{self.seed}", "keepInstanceKey": True}
@@ -115,6 +120,12 @@ class PlayedOverRest(Played):
         if move.what in ("skip", "move"):
             await self.mend(move)
             return
+        if move.what == "migrate":
+            await self.migrate()
+            return
+        if move.what == "fire for all":
+            await self.fire(*self.wholes()[move.place], move.index)
+            return
         if move.what == "keep signal":
             for _ in range(move.times):
                 await self.signal(move.step, output_of(move), early=True)
@@ -137,7 +148,9 @@ class PlayedOverRest(Played):
         elif kind(step) == "WAIT":
             await self.signal(step["id"], output_of(move))
         else:
-            await self.report(await self.take(self.running[move.place]), move)
+            job = await self.take(self.running[move.place])
+            self.compare_job(game, job["variables"], game.open_tokens[move.place])
+            await self.report(job, move)
 
     async def publish(self, key: str, output: dict[str, Any], *, received: bool) -> None:
         about = {"name": f"{MESSAGE}-{self.seed}", "correlationKey": key, "messageId": f"{self.seed}-{len(self.moves)}"}
@@ -148,9 +161,19 @@ class PlayedOverRest(Played):
         kept = (await self.get("/v1/messages", name=about["name"], limit=200))["items"]
         assert sum(not one["taken"] for one in kept) <= len(self.moves)
 
-    async def may_mend(self, what: str, about: Json) -> bool:
+    async def may_mend(self, what: str, about: dict[str, Any]) -> bool:
         status, found = await self.call("POST", f"/v1/instances/{self.instance}/{what}", about)
         assert (status, found.get("id")) == (200, self.instance) or (status, found["error"]) == (409, "conflict"), found
+        return status == 200
+
+    async def may_migrate(self, version: int) -> bool:
+        """Tried first, then done: with the same answer."""
+        path, body = f"/v1/instances/{self.instance}/migrate", {"version": version, "steps": self.renamed}
+        status, tried = await self.call("POST", path, {**body, "dryRun": True})
+        assert status == 200, tried
+        status, found = await self.call("POST", path, {**body, "note": "because"})
+        assert status == (200 if tried["possible"] else 409), found
+        self.migrated += status == 200
         return status == 200
 
     async def take(self, execution: str) -> dict[str, Any]:
@@ -336,17 +359,19 @@ class PlayedOverRest(Played):
         names = {"INTERRUPTED": "FAILED", "CAUGHT": "FAILED", "COMPENSATED": "COMPLETED"}
         assert closed == sum((Counter({(s, names.get(h, h)): n}) for (s, h), n in game.closed.items()), Counter())
         running = [item for item in items if item["status"] == "RUNNING"]
-        assert [item["stepId"] for item in running] == [mark.step for mark in game.open_tokens]
-        self.running = [item["id"] for item in running]
+        assert [(one["stepId"], one.get("item")) for one in running] == [
+            (mark.step, mark.item) for mark in game.running
+        ]
+        self.running = [item["id"] for item in running if "items" not in item]
         self.completed = {item["id"] for item in items if item["status"] == "COMPLETED"}
         assert [item["id"] for item in items] == sorted((item["id"] for item in items), key=seq_of)
         interrupted = Counter(item["stepId"] for item in items if item.get("failureReason") == INTERRUPTED)
         assert interrupted == Counter({step: n for (step, how), n in game.closed.items() if how == "INTERRUPTED"})
         entered: Counter[str] = Counter()
         for item in items:
-            entered[item["stepId"]] += 1
+            entered[item["stepId"]] += "item" not in item
             assert item["attemptNumber"] == entered[item["stepId"]]
-            assert item["stepType"] == kind(game.steps[item["stepId"]])
+            assert item["stepType"] == self.known[item["stepId"]]
             assert item["instanceId"] == self.instance
             assert (item["status"] == "RUNNING") == ("endedAt" not in item)
             assert view["startedAt"] <= item["startedAt"] <= item.get("endedAt", item["startedAt"])
@@ -358,7 +383,7 @@ class PlayedOverRest(Played):
         numbers = [attempt["attempt"] for attempt in attempts]
         assert numbers == sorted(set(numbers))
         assert all(attempt["status"] != "RUNNING" for attempt in attempts[:-1])
-        if item["status"] == "COMPLETED" and item["stepType"] == "SERVICE_TASK":
+        if item["status"] == "COMPLETED" and item["stepType"] == "SERVICE_TASK" and "items" not in item:
             assert (attempts[-1]["status"], attempts[-1]["worker"]) == ("COMPLETED", self.worker)
         if attempts and attempts[-1]["status"] == "RUNNING":
             assert item["status"] == "RUNNING"
@@ -376,12 +401,14 @@ class PlayedOverRest(Played):
         assert steps == Counter({(step, f"STEP_{how}"): n for (step, how), n in game.closed.items()})
         made = Counter(move.what for move in self.moves)
         assert kinds["CANCELLED"] == made["cancel"] + made["undo"]
-        assert kinds["RETRIED"] == made["retry"]
+        assert kinds["RETRIED"] == made["retry"] + self.retried_from
+        assert kinds["MIGRATED"] == self.migrated
         assert kinds["VARIABLES_EDITED"] == made["edit"]
         assert kinds["TIMER_FIRED"] == game.timers_fired
         ends = [record["kind"] for record in records if record["kind"].startswith("INSTANCE_")]
         assert ends == ([f"INSTANCE_{view['status']}"] if view["status"] in ENDED else [])
-        assert not ends or [kind for kind in order if kind != "VARIABLES_EDITED"][-1] == ends[0]
+        after = [kind for kind in order if kind not in ("VARIABLES_EDITED", "MIGRATED")]
+        assert not ends or after[-1] == ends[0]
         retried = Counter(record["stepExecutionId"] for record in records if record["kind"] == "JOB_RETRIED")
         failed = Counter(
             {

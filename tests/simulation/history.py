@@ -126,12 +126,15 @@ class History:
     def fire(self, timer: tuple[int, int, int]) -> bool:
         """A due timer."""
         armed = self.machine.timers.get(timer)
-        token = self.token(timer[:2])
-        if armed is None or token is None or armed.fire_at > self.machine.now:
+        if armed is None or armed.fire_at > self.machine.now:
             return False
-        place = self.place(token)
-        self._apply(TimerFired(token.id, timer[2]))
-        self.game.fire(place, timer[2])
+        token = self.token(timer[:2])
+        wholes = [(whole.id, whole.seq) for whole in self.machine.wholes]
+        if token is None and timer[:2] not in wholes:
+            return False
+        place = wholes.index(timer[:2]) if token is None else self.place(token)
+        self._apply(TimerFired(timer[0], timer[2]))
+        (self.game.fire_map if token is None else self.game.fire)(place, timer[2])
         self._agree()
         return True
 
@@ -208,5 +211,5 @@ class History:
         assert all(len(attempts) == 1 for attempts in taken.values()), f"several attempts were taken: {taken}"
         for row in self.machine.history:
             step = self.machine.definition.steps[row.step]
-            if row.kind is HistoryKind.COMPLETED and step.type is StepType.SERVICE_TASK:
+            if row.kind is HistoryKind.COMPLETED and step.type is StepType.SERVICE_TASK and row.items is None:
                 assert ((row.token_id, row.seq), row.worker) in self.done, f"nobody did {row}"

@@ -112,9 +112,9 @@ def find_mover(definition: Definition, tokens: Sequence[Token], token: Token, ta
         raise Conflict("the instance is undone before it ends: nothing comes here, and nothing leaves")
     if target.compensates is not None:
         raise Conflict(f"step '{target.id}' undoes what another step did: nothing can be moved there")
-    if target.type is StepType.END:
-        return token
     by_id = {each.id: each for each in tokens}
+    if target.type is StepType.END:
+        return token if token.item is None else by_id[token.parent_id or 0]
     mover = token
     while mover.parent_id is not None:
         parent = by_id[mover.parent_id]

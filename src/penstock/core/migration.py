@@ -170,7 +170,7 @@ class _Plan:
     def timers(self, token: Token, after: Step, armed: Sequence[Timer], now: datetime) -> Iterator[Timer]:
         """Its boundary timers. One that was there goes on from the entry of the step, one that has fired does not come
         back, a new one begins now."""
-        if not token.is_open and after.for_each is None:
+        if token.state is TokenState.ENDED or not (token.is_open or after.for_each is not None):
             return
         own = {timer.index: timer.fire_at for timer in armed if (timer.token_id, timer.seq) == (token.id, token.seq)}
         left = self._old.steps[token.step].timers

@@ -44,6 +44,7 @@ _ASSIGNMENTS: Final[tuple[tuple[str, object], ...]] = (
     ("numbers", "${map(numbers, # + n)}"),
     ("many", "${count(1..4000, # > n)}"),
 )
+FOR_EACH_TYPES: Final = ("SERVICE_TASK", "USER_TASK", "CALL_ACTIVITY")
 MESSAGE: Final = "told"
 """The name of the messages that waits of random definitions wait for."""
 MESSAGE_KEYS: Final = ("fixed", "of-a", "of-b", "of-")
@@ -60,6 +61,12 @@ _OUTPUTS: Final[tuple[Json, ...]] = (
     {"flag": "${result.n != nil && result.n > 2}", "extra": "${[result.n, 1]}"},
 )
 _FAILING_OUTPUT: Final[Json] = {"n": "${result.word + 1}"}
+_LISTS: Final = ("${numbers}", "${filter(numbers, # > n)}", "${map(1..7, # * n)}", "${[word, flag, n]}")
+_FAILING_LISTS: Final = ("${n}", "${missing}", "${map(1..10001, #)}")
+_COLLECTED: Final = ("${result.n}", "${[item, result.word ?? 'none']}", "${numbers}")
+_FAILING_COLLECTED: Final = "${result.word + 1}"
+_ENOUGH: Final = ("${result.n == 5}", "${items.completed + items.failed > 1}")
+_FAILING_ENOUGH: Final = "${result.flag}"
 _ATTEMPTS_TO_REWIRE: Final = 3
 
 
@@ -90,8 +97,8 @@ def definitions(
     waits, boundary timers, dead ends and branches that leave their block. Start instances with START_VARIABLES.
 
     ``max_steps``: about so many at most. ``failing``: some conditions fail, or none matches. ``additions``:
-    retryBackoff, timeout, duration and until, messages, error boundaries and codes, compensation. ``wild``: some
-    references are turned elsewhere, as far as the definition stays valid (jumps into blocks, joins without their
+    retryBackoff, timeout, duration and until, messages, forEach, error boundaries and codes, compensation. ``wild``:
+    some references are turned elsewhere, as far as the definition stays valid (jumps into blocks, joins without their
     gateway, endless loops). ``calls``: some steps call the definition `CHILD`.
     """
 
@@ -128,6 +135,7 @@ def random_output(source: random.Random) -> Json:
 def _build(pick: _Pick, *, max_steps: int, failing: bool, additions: bool, wild: bool, calls: bool) -> Json:
     made = _Builder(pick, max_steps=max_steps, failing=failing, additions=additions, calls=calls).build()
     made = _rewire(made, pick) if wild and pick((True, False)) else made
+    made = _with_for_each(made, pick, failing=failing) if additions and pick((False, False, True)) else made
     made = _with_errors(made, pick) if additions and pick((False, True)) else made
     return _with_compensation(made, pick) if additions and pick((False, False, True)) else made
 
@@ -315,6 +323,30 @@ def _rewire(made: Json, pick: _Pick) -> Json:
             continue
         made = turned
     return made
+
+
+def _with_for_each(made: Json, pick: _Pick, *, failing: bool) -> Json:
+    """The definition with a forEach on a task or two."""
+    turned = copy.deepcopy(made)
+    tasks = [one for one in cast("list[Json]", turned["steps"]) if one["type"] in FOR_EACH_TYPES]
+    for _ in range(pick((1, 2)) if tasks else 0):
+        task = pick(tasks)
+        task.pop("output", None)
+        each: Json = {"items": pick((*_LISTS, *_FAILING_LISTS) if failing else _LISTS)}
+        each["parallel"] = pick((1, 2, 100))
+        if pick((True, False)):
+            each["index"] = "index"
+        if pick((True, False)):
+            each["collect"] = pick((*_COLLECTED, _FAILING_COLLECTED) if failing else _COLLECTED)
+            each["into"] = "gathered"
+        if pick((False, False, True)):
+            each["until"] = pick((*_ENOUGH, _FAILING_ENOUGH) if failing else _ENOUGH)
+        if pick((False, True)):
+            each["onError"] = "COLLECT"
+        if task["type"] == "CALL_ACTIVITY" and "input" in task and pick((False, True)):
+            task["input"] = {"n": "${item}", "word": "${word}"}
+        task["forEach"] = each
+    return turned
 
 
 def _with_errors(made: Json, pick: _Pick) -> Json:

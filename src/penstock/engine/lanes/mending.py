@@ -71,7 +71,7 @@ class _MendCommand(Command):
         ]
         if not found:
             raise Conflict(f"step '{step.id}' is not open" + (" with this execution" if self.execution else ""))
-        token = min(found, key=lambda token: token.seq)
+        token = min(found, key=lambda token: (token.item is not None, token.seq))
         if status is InstanceStatus.ACTIVE and self.entered_until is not None and token.entered_at > self.entered_until:
             raise Conflict(f"step '{step.id}' was entered again since")
         return token, step
