@@ -14,7 +14,7 @@ import trio
 
 from chaos.journal import Journal
 from chaos.worker_process import outcome_of
-from chaos.workflows import LIMITS, MESSAGE, WORKFLOWS
+from chaos.workflows import GO, LIMITS, MESSAGE, WORKFLOWS
 from penstock.client import Client, ClientError, Conflict, NotFound, StartRequest, Unavailable
 
 T = TypeVar("T")
@@ -197,7 +197,10 @@ class Load:
         about = WORKFLOWS[workflow]
         if rng.random() < CANCEL_SHARE and not about.fails:
             await trio.sleep(rng.uniform(0, 1))
-            await self._cancel(number, instance)
+            await self._cancel(number, instance, undo=bool(about.undoes))
+        elif about.stuck:
+            await trio.sleep(rng.uniform(0, 0.5))
+            await self._mend(number, instance, about.stuck)
         elif about.signal:
             await trio.sleep(rng.uniform(0, 0.5))
             await self._signal(number, instance, about.signal)
@@ -208,11 +211,11 @@ class Load:
             await trio.sleep(rng.uniform(0, 0.5))
             await self._finish_task(number, instance, about.user_task)
 
-    async def _cancel(self, number: int, instance: str) -> None:
+    async def _cancel(self, number: int, instance: str, *, undo: bool) -> None:
         for turn in range(number, number + 1_000_000):
             self._journal.note("cancelling", instance=instance)
             try:
-                await self._client(turn).cancel_instance(instance, reason="chaos")
+                await self._client(turn).cancel_instance(instance, reason="chaos", compensate=undo)
             except Unavailable:
                 await trio.sleep(PAUSE_S)
                 continue
@@ -223,6 +226,26 @@ class Load:
             else:
                 self._journal.note("cancelled", instance=instance)
             return
+
+    async def _mend(self, number: int, instance: str, step: str) -> None:
+        """Get it past the step, once it stands there: as operators do, who look before they ask again."""
+        skips = number % 2 == 0
+        for turn in range(number, number + 1_000_000):
+            client = self._client(turn)
+            try:
+                history = await client.get_history(instance)
+                if any(one.step_id == step and one.status == "SKIPPED" for one in history):
+                    self._journal.note("mended", instance=instance, step=step)
+                    return
+                if skips:
+                    await client.skip_step(instance, step, {step: "mended"})
+                else:
+                    await client.move_token(instance, step, GO)
+            except (Unavailable, Conflict):  # it may be done, or not open yet
+                await trio.sleep(PAUSE_S)
+            except ClientError as error:
+                self._journal.note("surprise", call="mend", outcome=outcome_of(error))
+                return
 
     async def _signal(self, number: int, instance: str, step: str) -> None:
         for turn in range(number, number + 1_000_000):
@@ -282,7 +305,8 @@ class Load:
                 page = await self._client(turn).list_instances(definition_id="doomed", status="FAILED", page_size=100)
                 for instance in page.items:
                     if instance.failure_reason == "meant to fail":
-                        await self._client(turn).retry_instance(instance.id)
+                        step = "doomed" if turn % 2 else None  # from where it failed either way
+                        await self._client(turn).retry_instance(instance.id, from_step=step)
                         self._journal.note("retried", instance=instance.id)
             except (Unavailable, Conflict):
                 continue

@@ -10,25 +10,32 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import psycopg
 
 from chaos.journal import read_journals
 from chaos.worker_process import STRANGER
-from chaos.workflows import LIMITED, LIMITS, WORKFLOWS
+from chaos.workflows import GATHERED, LIMITED, LIMITS, WORKFLOWS
+from penstock.core.definition import StepType
+from penstock.core.parsing import parse_definition
 from penstock.testing.invariants import find_broken
 
 COMPLETED, FAILED, CANCELLED = 1, 2, 3
+SKIPPED, COMPENSATED = 3, 6
+"""Kinds of history rows, as COMPLETED is one."""
 EMPTY_AT_END = (
     "token", "ready", "parked", "timer", "buffered_signal", "instance_key", "message", "subscription",
 )  # fmt: skip
+STEPS = {name: parse_definition(workflow.definition).steps for name, workflow in WORKFLOWS.items()}
 JOB_STEPS = {
-    (name, str(step["id"]))
-    for name, workflow in WORKFLOWS.items()
-    for step in cast("list[dict[str, Any]]", workflow.definition["steps"])
-    if step["type"] == "SERVICE_TASK"
+    (name, step.id)
+    for name, steps in STEPS.items()
+    for step in steps
+    if step.type is StepType.SERVICE_TASK and step.compensates is None
 }
+HANDLER = "/compensation"
+"""What handlers have behind the id of the step that they undo."""
 PERMITTED = {
     "complete": {"ok", "already-completed", "lease-lost", "cancelled", "unknown"},
     "fail": {"ok", "already-completed", "lease-lost", "cancelled", "unknown"},
@@ -37,7 +44,7 @@ PERMITTED = {
 }
 _CLOSED = """
 SELECT to_hex(h.instance_id), to_hex(h.instance_id) || '-' || to_hex(h.token_id) || '-' || to_hex(x.seq), d.id,
-  d.content::jsonb -> 'steps' -> x.step ->> 'id', h.kind, h.attempt, h.worker
+  x.step, h.kind, h.attempt, h.worker, CASE WHEN x.seq = h.seq THEN h.item END, x.seq = h.seq AND h.items IS NOT NULL
 FROM history h JOIN instance i ON i.id = h.instance_id JOIN definition d ON d.key = i.definition
 CROSS JOIN LATERAL (SELECT h.seq, h.step::int UNION ALL
   SELECT h.pos, h.end_step::int WHERE h.end_step IS NOT NULL) x (seq, step)
@@ -68,10 +75,18 @@ class Row:
     instance: str
     job: str
     workflow: str
-    step: str
+    place: int
     kind: int
     attempt: int
     worker: str | None
+    item: int | None
+    whole: bool
+    """Of a forEach, which is no job itself."""
+
+    @property
+    def step(self) -> str:
+        """Its id, also of what no definition shows: handlers."""
+        return STEPS[self.workflow][self.place].id
 
 
 @dataclass
@@ -101,7 +116,7 @@ class Evidence:
                 for table in EMPTY_AT_END
             }
         self.closed = {row.job: row for row in self.history if row.kind < 10}
-        self.completed = {job: row for job, row in self.closed.items() if row.kind == COMPLETED}
+        self.completed = {job: row for job, row in self.closed.items() if row.kind in (COMPLETED, COMPENSATED)}
 
     def of(self, event: str) -> list[dict[str, Any]]:
         """The journals' events of one kind."""
@@ -170,7 +185,8 @@ def everything_ended(evidence: Evidence) -> Iterator[str]:
             yield f"nobody cancelled {instance.workflow} {instance.id}"
         if instance.status != CANCELLED and instance.id in cancelled:
             yield f"{instance.id} was answered as cancelled and has status {instance.status}"
-        if instance.status not in (COMPLETED, CANCELLED):
+        undone = instance.status == FAILED and WORKFLOWS[instance.workflow].undoes
+        if instance.status not in (COMPLETED, CANCELLED) and not undone:
             yield f"{instance.workflow} {instance.id} has status {instance.status}: {instance.failure}"
 
 
@@ -179,6 +195,8 @@ def nothing_after_the_end(evidence: Evidence) -> Iterator[str]:
     ended_at = {event["instance"]: event["at"] for event in evidence.of("cancelled")}
     for event in evidence.of("effect"):
         waited_s = event["waited_s"]
+        if event["step"].endswith(HANDLER):  # what a cancel undoes, it undoes after its answer
+            continue
         if waited_s is not None and event["at"] - waited_s > ended_at.get(event["instance"], float("inf")):
             yield f"job {event['job']} was handed out after its instance was cancelled"
 
@@ -187,7 +205,7 @@ def steps_done_once(evidence: Evidence) -> Iterator[str]:
     """A completed instance has gone through its steps, each once; joins too."""
     done: dict[str, Counter[str]] = defaultdict(Counter)
     for row in evidence.completed.values():
-        done[row.instance][row.step] += 1
+        done[row.instance][row.step if row.item is None else f"{row.step} {row.item}"] += 1
     for instance in evidence.instances.values():
         steps = done[instance.id]
         doubled = {step: count for step, count in steps.items() if count > 1}
@@ -201,7 +219,8 @@ def effects_at_least_once(evidence: Evidence) -> Iterator[str]:
     """What the history calls a completed job, a worker did: that worker, in that attempt."""
     effects = {(event["job"], event["attempt"], event["worker"]) for event in evidence.of("effect")}
     for job, row in evidence.completed.items():
-        if (row.workflow, row.step) in JOB_STEPS and (job, row.attempt, row.worker) not in effects:
+        is_job = (row.workflow, row.step) in JOB_STEPS or row.kind == COMPENSATED
+        if is_job and not row.whole and (job, row.attempt, row.worker) not in effects:
             yield f"job {job} was completed by {row.worker} in attempt {row.attempt}, which nobody did"
 
 
@@ -256,6 +275,8 @@ def attempts_are_one_workers(evidence: Evidence) -> Iterator[str]:
 def variables_are_what_was_reported(evidence: Evidence) -> Iterator[str]:
     """Each job's variable is that of the attempt which completed it; jobs saw what came before them, as it stayed."""
     for row in evidence.completed.values():
+        if row.whole or row.item is not None:
+            continue  # what items give is no variable
         found = evidence.instances[row.instance].variables.get(row.step)
         if (row.workflow, row.step) in JOB_STEPS and found != f"{row.worker}:{row.attempt}":
             yield f"variable {row.step} of {row.instance} is {found!r}, completed by {row.worker}:{row.attempt}"
@@ -280,6 +301,40 @@ def outside_events_took_effect(evidence: Evidence) -> Iterator[str]:
     for event in evidence.of("task found done"):
         if not event["again"]:
             yield f"the user task of {event['instance']} was refused at first: {event['outcome']}"
+
+
+def undone_once(evidence: Evidence) -> Iterator[str]:
+    """What an instance did is undone before it ends otherwise than completed, each step once; else nothing is."""
+    done: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in evidence.completed.values():
+        done[row.instance][row.step] += 1
+    for instance in evidence.instances.values():
+        steps = done[instance.id]
+        for step in WORKFLOWS[instance.workflow].undoes:
+            expected = 0 if instance.status == COMPLETED else steps[step]
+            if steps[f"{step}{HANDLER}"] != expected:
+                found = f"{step} was done {steps[step]} times and undone {steps[f'{step}{HANDLER}']} times"
+                yield f"{instance.workflow} {instance.id} has status {instance.status}: {found}"
+
+
+def items_gathered(evidence: Evidence) -> Iterator[str]:
+    """A list has been worked through: what was gathered of it is there, once and in order."""
+    for instance in evidence.instances.values():
+        items = WORKFLOWS[instance.workflow].gathers
+        if not items or instance.status != COMPLETED:
+            continue
+        expected = [int(instance.variables["number"]) + 1 + item for item in range(items)]
+        if instance.variables.get(GATHERED) != expected:
+            yield f"{instance.id} gathered {instance.variables.get(GATHERED)}, not {expected}"
+
+
+def mended_once(evidence: Evidence) -> Iterator[str]:
+    """Whoever was helped past a step was helped once."""
+    skipped = Counter((row.instance, row.step) for row in evidence.closed.values() if row.kind == SKIPPED)
+    for event in evidence.of("mended"):
+        count = skipped[event["instance"], event["step"]]
+        if count != 1:
+            yield f"step {event['step']} of {event['instance']} was mended, and skipped {count} times"
 
 
 def chains_once(evidence: Evidence) -> Iterator[str]:
@@ -309,6 +364,9 @@ RULES = (
     attempts_are_one_workers,
     variables_are_what_was_reported,
     outside_events_took_effect,
+    undone_once,
+    items_gathered,
+    mended_once,
     chains_once,
     nobody_was_surprised,
 )

@@ -37,6 +37,8 @@ STRANGER = "stranger"
 STEPS = frozenset(step for workflow in WORKFLOWS.values() for step in workflow.always | set(workflow.before))
 DOOMED, DOOMED_SHARE = "doomed", 0.6
 """This step fails for good, and its instance with it, until somebody retries that often enough."""
+DECLINED, DECLINED_SHARE = "card", 0.5
+"""This one likewise, and what was done before is undone."""
 
 
 def outcome_of(error: ClientError | None) -> str:
@@ -114,7 +116,7 @@ class Workers:
 
     async def _do(self, client: Client, worker: str, job: Job) -> None:
         rng = self._chance(job).random()
-        if job.step_id == DOOMED and rng < DOOMED_SHARE:
+        if rng < {DOOMED: DOOMED_SHARE, DECLINED: DECLINED_SHARE}.get(job.step_id, 0):
             await self._fail(client, worker, job, retryable=False)
         elif rng < 0.08 and job.retries_remaining:
             await self._fail(client, worker, job, retryable=True)

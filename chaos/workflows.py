@@ -20,6 +20,7 @@ LIMITS = QueuePolicy([LIMITED], concurrency=10, concurrency_per_key=4)
 NEVER = "never"
 """A job type that nobody polls: only its timer gets an instance past it."""
 MESSAGE = "chaos"
+GO, GATHERED = "go", "gathered"
 BACKOFF: Json = {"initial": "PT0.2S", "multiplier": 2, "max": "PT1S"}
 
 
@@ -35,6 +36,12 @@ class Workflow(NamedTuple):
     user_task: str = ""
     fails: bool = False
     """Whether a job of it may fail for good: the load then retries the instance."""
+    undoes: Sequence[str] = ()
+    """The steps with handlers: what they did is undone before the instance ends FAILED or CANCELLED."""
+    stuck: str = ""
+    """The step that only the load gets it past: it skips it, or moves it to `GO`."""
+    gathers: int = 0
+    """How many items its forEach has: the numbers from the instance's own on, gathered in `GATHERED`."""
 
 
 def _workflow(body: Json, weight: int, *always: str, **fields: Any) -> Workflow:
@@ -137,7 +144,54 @@ def _doomed() -> Workflow:
     return _workflow(body, 1, "doomed", "then", "end", before={"then": ["doomed"]}, fails=True)
 
 
+def _saga() -> Workflow:
+    """Its card is declined now and then (`worker_process.DECLINED`)."""
+    undo: Json = {"jobType": "batch", "retryCount": 3}
+    body = definition(
+        service("flight", "hotel", job_type="steady", retryCount=3, compensation=undo),
+        service("hotel", "card", job_type="batch", retryCount=3, compensation={**undo, "jobType": "sdk"}),
+        service("card", "end", job_type="steady", retryCount=3),
+        end(), definition_id="saga", onFailure="COMPENSATE",
+    )  # fmt: skip
+    before = {"hotel": ["flight"], "card": ["flight", "hotel"]}
+    return _workflow(body, 3, "flight", "hotel", "card", "end", before=before, undoes=["flight", "hotel"])
+
+
+def _each() -> Workflow:
+    items = 7
+    each: Json = {"items": f"${{map(1..{items}, # + number)}}", "parallel": 3, "collect": "${item}", "into": GATHERED}
+    body = definition(
+        service("price", "go", job_type="batch", retryCount=3, retryBackoff=BACKOFF, forEach=each),
+        service("go", "end", job_type="sdk"),
+        end(), definition_id="each",
+    )  # fmt: skip
+    return _workflow(body, 2, "price", "go", "end", gathers=items)
+
+
+def _stuck() -> Workflow:
+    body = definition(
+        service("begin", "stuck", job_type="sdk"),
+        service("stuck", GO, job_type=NEVER),
+        service(GO, "end", job_type="batch"),
+        end(), definition_id="stuck",
+    )  # fmt: skip
+    return _workflow(body, 2, "begin", GO, "end", before={GO: ["begin"]}, stuck="stuck")
+
+
 WORKFLOWS: Mapping[str, Workflow] = {
     str(each.definition["id"]): each
-    for each in (_line(), _fork(), _choose(), _timed(), _signalled(), _told(), _asked(), _chained(), _doomed())
+    for each in (
+        _line(),
+        _fork(),
+        _choose(),
+        _timed(),
+        _signalled(),
+        _told(),
+        _asked(),
+        _chained(),
+        _doomed(),
+        _saga(),
+        _each(),
+        _stuck(),
+    )
 }

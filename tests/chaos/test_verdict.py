@@ -13,7 +13,9 @@ import pytest
 from chaos import unkeyed
 from chaos.journal import Journal, read_journals
 from chaos.verdict import RULES, judge
+from chaos.worker_process import STEPS
 from chaos.workflows import WORKFLOWS
+from penstock.engine.repair import TokenMove
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.engine.driver import Driver
 
@@ -35,15 +37,18 @@ class Played:
         self.journal.note("started", key=key, workflow=workflow, instance=view.id)
         return view.id
 
-    async def work(self, *job_types: str) -> None:
-        """Do all jobs there are, until there are none."""
+    async def work(self, *job_types: str, declined: str = "") -> None:
+        """Do all jobs there are, until there are none; one step fails for good."""
         while jobs := await self.driver.poll(*job_types, worker="w", n=50):
             for job in jobs:
-                seen = {name: value for name, value in msgspec.json.decode(job.variables).items() if name != "number"}  # pyright: ignore[reportArgumentType] - text in the engine
+                seen = {name: value for name, value in msgspec.json.decode(job.variables).items() if name in STEPS}  # pyright: ignore[reportArgumentType] - text in the engine
                 about = {"worker": "w", "job": job.id, "attempt": job.attempt}
                 self.journal.note(
                     "effect", instance=job.instance_id, step=job.step_id, seen=seen, waited_s=0.0, **about
                 )
+                if job.step_id == declined:
+                    await self.driver.fail(job, retryable=False)
+                    continue
                 await self.driver.complete(job, {job.step_id: f"w:{job.attempt}"}, attempt=job.attempt)
                 self.journal.note("answer", call="complete", outcome="ok", **about)
 
@@ -80,6 +85,15 @@ async def played(make_driver: MakeDriver, tmp_path: Path) -> Played:
     await driver.finish_task(asked, "ask", {"ask": "user"})
     played.journal.note("task finished", instance=asked, step="ask")
     await played.work("steady")
+    await played.start("each")
+    await played.work("batch", "sdk")
+    stuck = await played.start("stuck")
+    await played.work("sdk")
+    await driver.engine.repair.move(stuck, TokenMove("stuck", "go"))
+    played.journal.note("mended", instance=stuck, step="stuck")
+    await played.work("batch")
+    await played.start("saga")
+    await played.work("steady", "batch", "sdk", declined="card")
     cancelled = await played.start("signalled")
     played.journal.note("cancelling", instance=cancelled)
     await driver.cancel(cancelled)
@@ -110,6 +124,7 @@ JOURNAL: dict[str, tuple[str, dict[str, Any], str]] = {
     "a refusal that makes no sense": ("answer", {"outcome": "not-found"}, "was answered with not-found"),
     "a cancel that nobody asked for": ("cancelling", {}, "nobody cancelled signalled"),
     "a user task that was not taken": ("task finished", {"step": "other"}, "is not in the history"),
+    "a step that nobody was helped past": ("mended", {"step": "begin"}, "was mended, and skipped 0 times"),
     "a call that was refused": ("started", {"event": "surprise", "call": "poll", "outcome": "x"}, "poll: x"),
 }
 
@@ -164,6 +179,19 @@ DATABASE = {
         ),
         "UPDATE instance SET parent_id = NULL WHERE business_key = 'key-fork'",
         "started 1 other workflows",
+    ),
+    "what was done and never undone": (
+        "UPDATE history SET kind = 3 WHERE kind = 6 AND pos = (SELECT max(pos) FROM history WHERE kind = 6)",
+        "UPDATE history SET kind = 6 WHERE kind = 3 AND token_id IN (SELECT token_id FROM compensation)",
+        "flight was done 1 times and undone 0 times",
+    ),
+    "a list that lost an item": (
+        (
+            "UPDATE instance SET overlay = '{\"gathered\": [2, 3]}', folded_pos = 100000000"
+            " WHERE business_key = 'key-each'"
+        ),
+        "UPDATE instance SET overlay = NULL, folded_pos = 0 WHERE business_key = 'key-each'",
+        "gathered [2, 3], not [2, 3, 4, 5, 6, 7, 8]",
     ),
     "a row that is left over": (
         "INSERT INTO buffered_signal VALUES (1, 1, 0, now(), '{}')",
