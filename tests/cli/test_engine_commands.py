@@ -169,6 +169,27 @@ def test_a_failed_instance_is_found_and_retried(shell: Shell, engine: RunningEng
     check(engine, id)
 
 
+def test_attempts_of_a_job_are_listed_and_its_checkpoint_goes(shell: Shell, engine: RunningEngine) -> None:
+    with SyncClient(engine.url) as client:
+        client.upload_definition({**CLAIM, "id": "recorded", "recordAttempts": True})
+        id = client.start_instance("recorded", {"amount": 3}).id
+        found = {job.instance_id: job for job in client.poll_jobs("w", ["claim.check"], max_jobs=100, wait_s=20)}
+        job = found[id]
+        client.heartbeat_job(job.id, "w", attempt=job.attempt, checkpoint={"page": 7})
+        assert shell.out("job", "forget-checkpoint", job.id, "--note", "a bad page") == ""
+        assert [(one.kind, one.detail) for one in client.get_audit(id)][-1] == ("CHECKPOINT_FORGOTTEN", "a bad page")
+        client.complete_job(job.id, "w", {"seen": "x" * 100}, attempt=job.attempt)
+    head, row = shell.out("job", "attempts", job.id).splitlines()
+    assert head.split() == ["attempt", "status", "started", "ended", "worker", "given", "progress", "result", "reason"]
+    assert row.split()[:2] == ["1", "COMPLETED"]
+    assert '{"amount": 3}' in row
+    assert row.endswith("x…")
+    [told] = json.loads(shell.out("job", "attempts", job.id, "--json"))
+    assert (told["parameters"], told["result"]) == ({"amount": 3}, {"seen": "x" * 100})
+    gone = shell.run("job", "forget-checkpoint", job.id)
+    assert (gone.exit_code, "is not open" in gone.stderr) == (1, True)
+
+
 def test_an_instance_is_mended(shell: Shell, engine: RunningEngine) -> None:
     id = shell.start()
     line = f"{id}  ACTIVE  claim:1  at check"

@@ -109,6 +109,23 @@ async def test_a_handlers_job_is_told_what_it_undoes(kafka: KafkaDriver) -> None
     assert msgspec.json.decode(event.job_payload) == {"x": 1, "seat": "1A", "compensating": told}
 
 
+async def test_items_are_told_their_own_and_that_is_kept(kafka: KafkaDriver) -> None:
+    each = {"items": "${[5, 6]}", "as": "n", "collect": "${result.price}", "into": "prices"}
+    body = definition(task("price", forEach=each), end(), definition_id="each", recordAttempts=True)
+    await kafka.upload(body)
+    instance = (await kafka.start("each", {"x": 1})).id
+    await kafka.drain()
+    told = [event_of(record) for record in kafka.producer.batches[0]]
+    assert [msgspec.json.decode(event.job_payload) for event in told] == [{"x": 1, "n": 5}, {"x": 1, "n": 6}]
+    for price, event in enumerate(told):
+        (attempt,) = await kafka.engine.attempts.of(event.job_id)
+        assert attempt.parameters is not None
+        assert msgspec.json.decode(attempt.parameters) == msgspec.json.decode(event.job_payload)
+        await kafka.engine.jobs.complete(msgspec.structs.replace(done(event), variables=b'{"price":%d}' % price))
+    assert await kafka.status(instance) == "COMPLETED"
+    assert (await kafka.variables(instance))["prices"] == [0, 1]
+
+
 async def test_every_job_of_a_run_goes_through_the_outbox(kafka: KafkaDriver) -> None:
     instance = await kafka.run(LINE)
     await kafka.drain()

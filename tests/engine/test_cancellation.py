@@ -314,6 +314,22 @@ async def migrate(driver: Driver, key: str) -> LockedBatch:
     return LockedBatch(key, lambda: driver.engine.migrations.migrate(view.id, MigrationRequest(steps={"a": "b"})))
 
 
+async def forget_checkpoint(driver: Driver, key: str) -> LockedBatch:
+    _, job = await begun(driver, key, linear(1))
+    await driver.heartbeat(job, checkpoint=b"1")
+    return LockedBatch(key, lambda: driver.engine.attempts.forget_checkpoint(job.id, "stuck"))
+
+
+async def read_attempts(driver: Driver, key: str) -> LockedBatch:
+    _, job = await begun(driver, key, linear(1))
+    return LockedBatch(key, lambda: driver.engine.attempts.of(job.id))
+
+
+async def kept_messages(driver: Driver, key: str) -> LockedBatch:
+    await driver.start("told", {"key": key}, business_key=key)
+    return LockedBatch(key, lambda: driver.engine.messages.listing(None, None, None, 10))
+
+
 async def unlock(driver: Driver, key: str) -> LockedBatch:
     _, job = await begun(driver, key, linear(1))
     return LockedBatch(key, lambda: driver.engine.open_work.unlock(job.id, "stuck"))
@@ -511,6 +527,9 @@ SCENARIOS: dict[str, Prepare] = {
     "a retry from another step": retry_from,
     "a migration": migrate,
     "a lease that an operator ends": unlock,
+    "a checkpoint that is taken away": forget_checkpoint,
+    "attempts that are read": read_attempts,
+    "messages that are listed": kept_messages,
     "a watch": watch,
     "a look at an instance": look,
     "an expression that is tried": try_expression,
@@ -532,7 +551,8 @@ SELECT i.status, i.definition, t.state, t.step, t.failures, t.attempt, n.checkpo
   (SELECT count(*) FROM buffered_signal b WHERE b.instance_id = i.id),
   (SELECT array_agg(assignee ORDER BY seq) FROM open_task o WHERE o.instance_id = i.id),
   (i.vars - 'key')::text, (SELECT count(*) FROM variables_edit v WHERE v.instance_id = i.id),
-  (SELECT count(*) FROM audit a WHERE a.instance_id = i.id AND a.kind ~ '^(TASK|VARIABLES|(SKIPP|MOV|RETRI|MIGRAT)ED)'),
+  (SELECT count(*) FROM audit a WHERE a.instance_id = i.id
+     AND a.kind ~ '^(TASK|VARIABLES|CHECKPOINT|(SKIPP|MOV|RETRI|MIGRAT)ED)'),
   (SELECT count(*) FROM signal_id s WHERE s.instance_id = i.id),
   (SELECT kept FROM instance_key k WHERE k.instance_id = i.id), t.mail,
   (SELECT count(*) FROM compensation c WHERE c.instance_id = i.id),

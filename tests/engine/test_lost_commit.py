@@ -10,12 +10,15 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 import trio
 
+from penstock.engine.migrations import MigrationRequest
+from penstock.engine.repair import StepSkip, TokenMove
 from penstock.runtime.supervise import forever
-from penstock.testing.definitions import definition, end, fork, linear, service, step
+from penstock.testing.definitions import Json, definition, end, fork, linear, service, step
 from penstock.wire.model import Job
 from penstock.wire.schedule import ScheduleSpec
 from tests.engine.conftest import MakeDriver
@@ -318,6 +321,47 @@ async def test_a_start_that_a_message_waits_for(cut_driver: Driver, proxy: Proxy
     await cut_driver.due()
     assert await cut_driver.status(view.id) == "COMPLETED"
     assert cut_driver.rows("SELECT count(*) FROM instance") == [(1,)]
+
+
+async def test_a_message_that_gets_there(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
+    await cut_driver.publish("told", "k", {"x": MARK})
+    instance = await cut_driver.run(TOLD)
+    await losing(proxy, committed, cut_driver.due, b"DELETE FROM message")
+    await cut_driver.due()
+    assert await cut_driver.status(instance) == "COMPLETED"
+    assert cut_driver.rows("SELECT id FROM message") == []
+
+
+async def test_a_skip(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
+    instance = await cut_driver.run(linear(2))
+    skipped = StepSkip("task-1", msgspec.Raw(msgspec.json.encode({"x": MARK})))
+    await losing(proxy, committed, lambda: cut_driver.engine.repair.skip(instance, skipped))
+    assert await cut_driver.open_steps(instance) == ["task-2"]
+
+
+async def test_a_move(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
+    instance = await cut_driver.run(linear(3))
+    moved = TokenMove("task-1", "task-3", note=MARK)
+    await losing(proxy, committed, lambda: cut_driver.engine.repair.move(instance, moved))
+    assert await cut_driver.path(instance) == [("task-1", "SKIPPED"), ("task-3", "RUNNING")]
+
+
+async def test_a_migration(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
+    instance = await cut_driver.run(linear(1))
+    await cut_driver.upload(linear(2))
+    asked = MigrationRequest(note=MARK)
+    await losing(proxy, committed, lambda: cut_driver.engine.migrations.migrate(instance, asked))
+    assert (await cut_driver.view(instance)).definition_version == 2
+    assert cut_driver.rows("SELECT count(*) FROM instance_version") == [(2,)]
+
+
+async def test_an_item_that_is_the_last(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
+    each: Json = {"items": "${[1]}", "collect": "${result.x}", "into": "all"}
+    instance = await cut_driver.run(definition(service("each", "end", job_type="each", forEach=each), end()))
+    job = await cut_driver.one("each")
+    await losing(proxy, committed, lambda: cut_driver.complete(job, {"x": MARK}))
+    assert await cut_driver.variables(instance) == {"all": [MARK]}
+    assert cut_driver.rows("SELECT FROM map_state") == []
 
 
 async def test_a_heartbeat(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:

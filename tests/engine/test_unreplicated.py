@@ -129,6 +129,10 @@ async def signal_with_an_id(driver: Driver, first: Job) -> None:
     await driver.signal(first.instance_id, "w", signal_id="s")
 
 
+async def message_with_an_id(driver: Driver, first: Job) -> None:
+    await driver.publish("told", "k", message_id="m")
+
+
 SIGNALLED = definition(service("first", "w"), wait("w", "end"), end(), definition_id="signalled")
 
 
@@ -141,6 +145,7 @@ SIGNALLED = definition(service("first", "w"), wait("w", "end"), end(), definitio
         pytest.param(start_with_a_key, linear(1), id="start-with-a-key"),
         pytest.param(start_of_an_instance_key, linear(1), id="start-of-an-instance-key"),
         pytest.param(signal_with_an_id, SIGNALLED, id="signal-with-an-id"),
+        pytest.param(message_with_an_id, linear(1), id="message-with-an-id"),
     ],
 )
 async def test_a_repeated_call_waits_for_the_standby_too(

@@ -11,6 +11,8 @@ from datetime import datetime
 import pytest
 import trio
 
+from penstock.testing.definitions import end, service
+from penstock.testing.invariants import find_broken
 from penstock.worker import JobContext, Worker
 from penstock.worker.kafka import KafkaWork
 from tests.kafka.broker import KafkaBroker
@@ -49,6 +51,21 @@ async def test_workflows_run_in_order_to_their_end(fleet):
     assert fleet.repeats == 0
     assert set(map(tuple, fleet.order.values())) == {tuple(f"task-{n}" for n in range(1, 6))}
     assert engine.call("GET", "/readyz") == (200, {"status": "ready"})
+
+
+async def test_each_item_of_a_list_is_a_record_of_its_own(fleet):
+    engine = await fleet.engine()
+    each = {"items": "${map(1..60, #)}", "as": "n", "parallel": 7, "collect": "${n}", "into": "all"}
+    await fleet.upload(engine, steps=[service("each", job_type=fleet.job_type, nextStep="end", forEach=each), end()])
+    async with fleet.worker(engine):
+        ids = await fleet.start(engine, 3)
+        await fleet.wait_ended()
+    async with fleet.client(engine) as client:
+        for id in ids:
+            assert (await client.get_instance(id)).variables == {"all": [*range(1, 61)]}
+    assert {handled: count for handled, count in fleet.handled.items() if count < 60} == {}
+    assert fleet.query("SELECT count(*) FROM dispatch_outbox") == [(0,)]
+    assert find_broken(fleet.dsn) == []
 
 
 async def test_a_broker_killed_under_load_costs_nothing_and_readiness_tells(own_fleet, own_broker):

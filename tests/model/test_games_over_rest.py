@@ -30,7 +30,7 @@ from penstock.testing.definitions import Json
 from penstock.testing.random_definitions import MESSAGE, START_VARIABLES, random_definition
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
-from tests.model.moves import MAX_AUTOMATIC, PARK_SIGNAL, PARK_UNTIL, SIGNAL, Move, output_of
+from tests.model.moves import MAX_AUTOMATIC, MAX_WORK, PARK_SIGNAL, PARK_UNTIL, SIGNAL, Move, output_of
 from tests.model.reference_model import TASKS, ReferenceModel, kind
 from tests.model.test_games_in_database import GAMES_AT_ONCE, MOVES, Played, seq_of, without_times
 
@@ -440,7 +440,8 @@ async def engines(make_driver: MakeDriver, nursery: trio.Nursery) -> AsyncGenera
     found: list[tuple[Driver, str]] = []
     servers: list[HttpServer] = []
     for _ in range(2):
-        driver = make_driver(max_automatic_steps=MAX_AUTOMATIC, lease_min_seconds=5)
+        limits = {"max_automatic_steps": MAX_AUTOMATIC, "advance_max_work_steps": MAX_WORK}
+        driver = make_driver(lease_min_seconds=5, **limits)
         sockets = listen("127.0.0.1", 0)
         server = HttpServer()
         found.append((driver, f"http://127.0.0.1:{sockets[0].getsockname()[1]}"))

@@ -1,4 +1,4 @@
-"""docs/definitions.md: its examples are definitions, its pictures are theirs, and its tests pass."""
+"""docs/definitions.md and docs/exercise.md: examples are definitions, pictures are theirs, and their tests pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tests.house.sources import TOP
 from tests.testing.test_plugin import run_pytest
 
 PAGE = (TOP / "docs" / "definitions.md").read_text()
-BLOCKS = re.findall(r"^```(\w+) (\w+\.(?:json|py))\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+EXERCISE = (TOP / "docs" / "exercise.md").read_text()
+BLOCKS = re.findall(r"^```(\w+) (\w+\.(?:json|py))\n(.*?)^```$", PAGE + EXERCISE, re.DOTALL | re.MULTILINE)
+SOLUTION = Path(__file__).with_name("order.json")
 DRAWN = re.findall(r"^```json \w+\.json\n(.*?)^```\n\n```mermaid\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 
@@ -25,6 +27,7 @@ def test_each_picture_is_of_the_definition_above_it() -> None:
 
 @pytest.mark.slow
 def test_the_examples_run(tmp_path: Path) -> None:
+    (tmp_path / SOLUTION.name).write_text(SOLUTION.read_text())
     tests = 0
     for _, name, text in BLOCKS:
         (tmp_path / name).write_text(text)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected
-from penstock.cli.options import JsonOption, LimitOption, print_page, shown_time
+from penstock.cli.options import JsonOption, LimitOption, print_json, print_page, print_table, shown_time
+
+if TYPE_CHECKING:
+    from penstock.client import RecordedAttempt
 
 app = typer.Typer(name="job", help="Jobs of a running engine.", no_args_is_help=True)
+
+IdArgument = Annotated[str, typer.Argument(help="The job's id, which is that of the execution.", metavar="ID")]
+SHOWN_MAX_CHARS = 60
 
 
 @app.command()
@@ -38,3 +45,57 @@ def failed(
         limit=limit,
         narrower="--job-type",
     )
+
+
+@app.command()
+def attempts(
+    id: IdArgument,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the newest attempts of a job, oldest first: what each was given, told last and gave.
+
+    What it was given is kept where the definition has `recordAttempts`, or the engine records the job type.
+    """
+    with connected(url, token_file) as client:
+        found = client.get_attempts(id)
+    if as_json:
+        print_json(found)
+        return
+    head = ("attempt", "status", "started", "ended", "worker", "given", "progress", "result", "reason")
+    print_table(head, [_row(each) for each in found])
+
+
+@app.command(name="forget-checkpoint")
+def forget_checkpoint(
+    id: IdArgument,
+    note: Annotated[str | None, typer.Option(help="For the audit trail.")] = None,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+) -> None:
+    """Take away the checkpoint of an open job: its next attempt begins anew."""
+    with connected(url, token_file) as client:
+        client.forget_checkpoint(id, note=note)
+
+
+def _row(attempt: RecordedAttempt) -> tuple[str, ...]:
+    return (
+        str(attempt.attempt),
+        attempt.status or "",
+        shown_time(attempt.started_at),
+        shown_time(attempt.ended_at),
+        attempt.worker or "",
+        _shortened(attempt.parameters, attempt.parameters_bytes),
+        _shortened(attempt.progress, None),
+        _shortened(attempt.result, attempt.result_bytes),
+        attempt.reason or "",
+    )
+
+
+def _shortened(value: Any, size_bytes: int | None) -> str:
+    """JSON on one line; of what was too large the size."""
+    if value is None:
+        return "" if size_bytes is None else f"{size_bytes} bytes"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= SHOWN_MAX_CHARS else f"{text[:SHOWN_MAX_CHARS]}…"

@@ -1,32 +1,64 @@
-"""Attempts of jobs, for people: what each was given, told last and gave; and a checkpoint that they take away."""
+"""Attempts of jobs: what each is given is kept where that is asked for; people see it, with what it told last and gave,
+and take its checkpoint away."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 
 from penstock.access.identity import actor
+from penstock.core.definition import Definition
 from penstock.core.state import HistoryKind
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.payload import check_text
 from penstock.engine.views import attempts_of
 from penstock.errors import NotFound
+from penstock.log import RateLimitedLog, get_logger
 from penstock.settings import Settings
 from penstock.store import attempts as store
 from penstock.store import audit
-from penstock.store.attempts import AttemptRow, Note
-from penstock.store.database import Database
+from penstock.store.attempts import AttemptRow, Given, Note
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database, DatabaseError, first_line
 from penstock.store.instances import HistoryEntry
+from penstock.store.jobs import JobKey
 from penstock.wire.model import RecordedAttempt
 from penstock.wire.noun import raw
 
+_lost_notes = RateLimitedLog(get_logger(__name__), interval_seconds=10)
 ATTEMPTS_MAX: Final = 50
 """The newest ones."""
 NOTE_MAX_CHARS: Final = 4_096
 _RESULTS: Final = frozenset({HistoryKind.COMPLETED, HistoryKind.COMPENSATED})
 """What signals and caught errors write is no result of an attempt's."""
+
+
+class AttemptRecorder:
+    """Keeps what attempts are given, of definitions and job types that ask for it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._job_types = frozenset(settings.attempts_recorded_job_types)
+        self._max_bytes = settings.attempt_record_max_bytes
+
+    def note(self, definition: Definition, step: int, job: JobKey, attempt: int, variables: bytes) -> Given | None:
+        """What is to be kept of an attempt; None: nothing."""
+        if not (definition.record_attempts or (self._job_types and definition.steps[step].job_type in self._job_types)):
+            return None
+        size_bytes = len(variables)
+        return Given(job, attempt, variables if size_bytes <= self._max_bytes else None, size_bytes)
+
+    async def keep(self, connection: TrioConnection, notes: Iterable[Given | None]) -> None:
+        """They are on their way: what can't be kept is left out."""
+        given = [note for note in notes if note is not None]
+        if not given:
+            return
+        try:
+            await store.note_parameters(connection, given)
+        except DatabaseError as error:
+            _lost_notes.warning("given", "what attempts were given is not kept", error=first_line(error))
 
 
 class Attempts:
@@ -58,12 +90,10 @@ class Attempts:
         if note is not None:
             check_text(note, "note", NOTE_MAX_CHARS)
         job = ids.read_job(job_id)
+        noted = [audit.add(job.instance, None, "CHECKPOINT_FORGOTTEN", actor(), note)] if self._audit else []
         async with self._database.connection() as connection:
-            there = await store.forget_checkpoint(connection, job)
-            if there is None:
+            if not await store.forget_checkpoint(connection, job, noted):
                 raise NotFound(f"job '{job_id}' is not open")
-            if there and self._audit:
-                await connection.fetch(*audit.add(job.instance, None, "CHECKPOINT_FORGOTTEN", actor(), note))
 
 
 def _given(note: Note | None) -> dict[str, Any]:

@@ -15,25 +15,22 @@ import trio
 from penstock.core.compensation import compensating
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, AnswerMemory
+from penstock.engine.attempts import AttemptRecorder
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.job_sizes import JobSizes
 from penstock.engine.lanes.releases import Releases
 from penstock.engine.lease_book import GrantedLease, LeaseBook
 from penstock.engine.variables import VariablesCache, merged
 from penstock.engine.waiters import Waiter, Waiters
-from penstock.log import RateLimitedLog, get_logger
 from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import compensation, for_each
 from penstock.store import jobs as store
-from penstock.store.attempts import Given, note_parameters
 from penstock.store.connection import TrioConnection
-from penstock.store.database import DatabaseError, first_line
 from penstock.store.variables import INLINE_VARIABLES_MAX_BYTES
 from penstock.wire.model import Job
 from penstock.wire.noun import raw
 
-_lost_notes = RateLimitedLog(get_logger(__name__), interval_seconds=10)
 COPIED_AT_ONCE_BYTES = 262_144
 """Variables that are made into bytes without a turn of the loop between."""
 
@@ -110,8 +107,7 @@ class Deliveries:
         sizes: JobSizes,
         releases: Releases,
     ) -> None:
-        self._recorded_types = frozenset(settings.attempts_recorded_job_types)
-        self._record_max_bytes = settings.attempt_record_max_bytes
+        self._recorder = AttemptRecorder(settings)
         self._metrics = metrics
         self._cache = cache
         self._memory = memory
@@ -193,32 +189,17 @@ class Deliveries:
             else:
                 self.deliver(delivery, variables, checkpoints.get((delivery.token, delivery.seq)))
                 sent.append((delivery, variables))
-        await self._note_given(connection, sent)
-
-    async def _note_given(self, connection: TrioConnection, sent: Sequence[tuple[Delivery, bytes]]) -> None:
-        """Keep what attempts were given that are recorded. They are on their way: what can't be kept is left out."""
-        given = [
-            Given(
+        notes = (
+            self._recorder.note(
+                delivery.loaded.definition,
+                delivery.step,
                 store.JobKey(delivery.instance, delivery.token, delivery.seq),
                 delivery.attempt,
-                variables if len(variables) <= self._record_max_bytes else None,
-                len(variables),
+                variables,
             )
             for delivery, variables in sent
-            if self._is_recorded(delivery)
-        ]
-        if not given:
-            return
-        try:
-            await note_parameters(connection, given)
-        except DatabaseError as error:
-            _lost_notes.warning("given", "what attempts were given is not kept", error=first_line(error))
-
-    def _is_recorded(self, delivery: Delivery) -> bool:
-        definition = delivery.loaded.definition
-        return definition.record_attempts or (
-            bool(self._recorded_types) and definition.steps[delivery.step].job_type in self._recorded_types
         )
+        await self._recorder.keep(connection, notes)
 
     @staticmethod
     async def _own_variables(connection: TrioConnection, deliveries: Sequence[Delivery]) -> dict[int, bytes]:

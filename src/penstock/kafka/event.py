@@ -18,7 +18,7 @@ SCHEMA_VERSION = 1
 CONTENT_TYPE = b"application/x-protobuf; proto=workflow.v1.JobDispatchEvent"
 
 
-def record_of(row: Outgoing, loaded: LoadedDefinition, variables: str) -> Record:
+def record_of(row: Outgoing, loaded: LoadedDefinition, variables: bytes) -> Record:
     """The message of a row. The same row gives the same dedup id, by which workers know what came twice.
 
     The key is the instance: one partition per instance and type keeps their order.
@@ -34,7 +34,7 @@ def record_of(row: Outgoing, loaded: LoadedDefinition, variables: str) -> Record
         step_execution_id=job_id,
         job_type=job_type,
         retries_remaining=max(0, step.retry_count - row.failures),
-        job_payload=variables.encode(),
+        job_payload=variables,
         created_at=row.entered_at,
         attempt=row.attempt,
         step_id=step.id,

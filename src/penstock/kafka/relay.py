@@ -45,6 +45,7 @@ from penstock.core.compensation import compensating
 from penstock.core.topic import topic_of, topic_problem
 from penstock.engine import ids
 from penstock.engine.aside import Portion
+from penstock.engine.attempts import AttemptRecorder
 from penstock.engine.engine import Engine
 from penstock.engine.variables import merged
 from penstock.errors import PenstockError
@@ -56,8 +57,10 @@ from penstock.kafka.troubles import Troubles
 from penstock.log import RateLimitedLog, get_logger
 from penstock.store import compensation
 from penstock.store import outbox as store
+from penstock.store.attempts import Given
 from penstock.store.connection import TrioConnection
 from penstock.store.database import DatabaseError
+from penstock.store.jobs import JobKey
 from penstock.store.outbox import Outgoing, Published
 
 LOOK_INTERVAL_S: Final = 1.0
@@ -92,6 +95,7 @@ class Relay:
         self._hot: dict[int, None] = {}  # job types that may have rows, in turn
         self._names: dict[int, str] = {}
         self._floors: dict[int, int] = {}  # by job type; those without one are looked at from the start
+        self._recorder = AttemptRecorder(engine.settings)
         self._troubles = Troubles()
         self._admission = Admission(engine)
         self._portion: Portion[int] = Portion(engine.aside, "relay", engine.settings.outbox_batch_size)
@@ -257,10 +261,14 @@ class Relay:
             )
         if look.outgoing:
             self._row_bytes = sum(len(row.variables or "") for row in look.outgoing) / len(look.outgoing)
-        return look, [await self._record(connection, row) for row in look.outgoing]
+        notes: list[Given | None] = []
+        records = [await self._record(connection, row, notes) for row in look.outgoing]
+        await self._recorder.keep(connection, notes)
+        return look, records
 
-    async def _record(self, connection: TrioConnection, row: Outgoing) -> Record | Result:
-        """The message of a row, or why there can be none: that is no reason for the others to wait."""
+    async def _record(self, connection: TrioConnection, row: Outgoing, notes: list[Given | None]) -> Record | Result:
+        """The message of a row, with what is to be kept of it in ``notes``; or why there can be none: that is no reason
+        for the others to wait."""
         try:
             loaded = await self._engine.definitions.by_key(connection, row.definition)
             step = loaded.definition.steps[row.step]
@@ -272,15 +280,17 @@ class Relay:
             return Result(PublishOutcome.TOPIC_REFUSED, "INVALID_TOPIC_EXCEPTION", f"'{job_type}' {problem}")
         if row.variables is None:
             return Result(PublishOutcome.RECORD_REFUSED, "KEY_MISSING", "its variables can't be read: a key is missing")
-        if step.compensates is None:
-            return record_of(row, loaded, row.variables)
-        undone = (await compensation.of_handlers(connection, [row.token])).get(row.token)
-        if undone is None:
-            return Result(
-                PublishOutcome.RECORD_REFUSED, "KEY_MISSING", "what it undoes can't be read: a key is missing"
-            )
-        variables = merged(row.variables.encode(), compensating(loaded.definition, undone))
-        return record_of(row, loaded, variables.decode())
+        variables = row.variables.encode()
+        if step.compensates is not None:
+            undone = (await compensation.of_handlers(connection, [row.token])).get(row.token)
+            if undone is None:
+                return Result(
+                    PublishOutcome.RECORD_REFUSED, "KEY_MISSING", "what it undoes can't be read: a key is missing"
+                )
+            variables = merged(variables, compensating(loaded.definition, undone))
+        key = JobKey(row.instance, row.token, row.seq)
+        notes.append(self._recorder.note(loaded.definition, row.step, key, row.attempt, variables))
+        return record_of(row, loaded, variables)
 
     async def _publish(self, rows: Sequence[Outgoing], records: Sequence[Record | Result]) -> list[Published]:
         """Publish; the rows that were acked. Others are taken again, at once or when their time comes."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.jobs import JobKey
-from penstock.store.statements import SQL
+from penstock.store.statements import SQL, Statement
 from penstock.store.vault import PROGRESS, offloaded
 
 
@@ -87,11 +87,10 @@ async def read(
     return rows, {note.attempt: note for note in notes}
 
 
-async def forget_checkpoint(connection: TrioConnection, job: JobKey) -> bool | None:
-    """Forget the checkpoint of an open job; whether there was one. None: no such job is open."""
+async def forget_checkpoint(connection: TrioConnection, job: JobKey, noted: Sequence[Statement]) -> bool:
+    """Forget the checkpoint of an open job, with ``noted`` in the same transaction if there was one; False: no such
+    job is open."""
     rows = await connection.fetch(SQL["forget_checkpoint"], tuple(job))
-    if not rows:
-        return None
-    if rows[0][0]:
-        await connection.fetch(SQL["drop_checkpoint"], (job.token, job.seq))
-    return bool(rows[0][0])
+    if rows and rows[0][0]:
+        await connection.roundtrip([(SQL["drop_checkpoint"], (job.token, job.seq)), *noted])
+    return bool(rows)
