@@ -248,6 +248,27 @@ async def test_a_commit_whose_answer_is_lost_counts(bank: str, monkeypatch: pyte
     assert moved(bank) == 2
 
 
+async def test_sessions_that_end_are_no_attempts_of_the_step(bank: str):
+    ended: list[int] = []
+
+    @step.transaction(retries=0)
+    def unlucky(tx: psycopg.Connection) -> int:
+        tx.execute("INSERT INTO moved (key) VALUES ('unlucky')")
+        if len(ended) < 12:
+            ended.append(1)
+            tx.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        return len(ended)
+
+    @workflow
+    async def body() -> int:
+        return await unlucky()
+
+    async with App(body, at=bank) as app:
+        assert await (await app.start(body)).result(BOUND_S) == 12
+    with psycopg.connect(bank) as connection:
+        assert connection.execute("SELECT count(*) FROM moved").fetchall() == [(1,)]
+
+
 KILLS = int(os.environ.get("KILLS", "50"))
 """`KILLS=10000 pytest tests/durable/test_transactions.py -m slow` for more."""
 

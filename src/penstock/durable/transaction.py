@@ -35,6 +35,8 @@ FENCE: Final = "PK001"
 IDLE_MAX: Final = 40
 """Connections that are kept open for the next step, of all databases together."""
 PAUSE_S: Final = 0.2
+LOST_MAX_S: Final = 60.0
+"""Sessions that end before their COMMIT, one after another, are the server's trouble for so long, then the step's."""
 
 STEP_TABLE: Final = """CREATE TABLE IF NOT EXISTS penstock_step (
   run        text NOT NULL,            -- id of the instance
@@ -107,6 +109,7 @@ class Transactions:
         """`COMMITTED`, or what is to be recorded: an error, or the value of a transaction in another database.
         ``after``: the position in the journal when the step was asked for. Raises `LeaseLost`."""
         path = info.key.removeprefix(info.run_id)
+        lost_until: float | None = None
         while True:
             try:
                 return await trio.to_thread.run_sync(
@@ -121,6 +124,10 @@ class Transactions:
                     turn.end(committed=False)
             except _Away:
                 pass
+            except _Lost as lost:
+                lost_until = lost_until or trio.current_time() + LOST_MAX_S
+                if trio.current_time() > lost_until:
+                    return Outcome(error=lost.error)
             await trio.sleep(PAUSE_S)
 
     def close(self) -> None:
@@ -145,15 +152,12 @@ class Transactions:
                         call, lambda connection: call.step.function(connection, *args, **kwargs),
                         fence, info, path, turn, max_bytes,
                     )  # fmt: skip
-                except _Lost as lost:
-                    if tried == TRIES_MAX:
-                        return Outcome(error=lost.error)
                 except psycopg.Error as error:
                     if error.sqlstate == FENCE:
                         raise LeaseLost from error
                     if error.sqlstate not in TRY_AGAIN or tried == TRIES_MAX:
                         return Outcome(error=error)
-        except (LeaseLost, _InDoubt, _Away, KeyboardInterrupt, trio.Cancelled):
+        except (LeaseLost, _InDoubt, _Away, _Lost, KeyboardInterrupt, trio.Cancelled):
             raise
         except BaseException as error:  # SystemExit too: a step does not end the process
             return Outcome(error=error)
