@@ -84,6 +84,10 @@ NOUNS = {
     "BulkStarted": ("penstock.v1.BulkStarted",),
     "BulkDetails": ("penstock.v1.BulkDetails",),
     "BulkView": ("penstock.v1.BulkOperation",),
+    "StepImpact": ("penstock.v1.StepImpact",),
+    "VersionImpact": ("penstock.v1.VersionImpact",),
+    "ChangedSteps": ("penstock.v1.ChangedSteps",),
+    "ImpactView": ("penstock.v1.Impact",),
     "ScheduleSpec": ("penstock.v1.ScheduleSpec",),
     "ScheduleRun": ("penstock.v1.ScheduleRun",),
     "Schedule": ("penstock.v1.Schedule",),
@@ -94,7 +98,7 @@ OWN_MODULES = {
     "schedule": ("ScheduleSpec", "ScheduleRun", "Schedule", "ScheduleTime"),
     "repair": (
         "MigrationCheck", "BulkCause", "BulkStep", "BulkRefusals", "BulkPreview", "BulkStarted", "BulkDetails",
-        "BulkView",
+        "BulkView", "StepImpact", "VersionImpact", "ChangedSteps", "ImpactView",
     ),
 }  # fmt: skip
 """Nouns that have a module of their own."""

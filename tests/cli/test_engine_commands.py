@@ -319,7 +319,13 @@ def test_many_instances_are_counted_confirmed_and_changed(shell: Shell, engine: 
     with SyncClient(engine.url) as client:
         assert [client.get_instance(id).variables for id in ids] == [{"rate": 2}, {"rate": 2}, {}]
     file.write_text(json.dumps({**CLAIM, "id": "many", "steps": CLAIM["steps"][1:]}))
+    told = shell.run("definition", "impact", file)
+    assert told.exit_code == 1
+    assert told.stdout.splitlines()[0] == "removes check"
+    assert f"  {ids[2]}  version 1  it stands on step 'check': the version has no 'check'" in told.stdout
     shell.out("definition", "upload", file)
+    assert json.loads(shell.run("definition", "impact", "--id", "many", "--json").stdout)["refusals"]["refused"] == 1
+    assert shell.run("definition", "impact").exit_code == 2
     told = shell.run("bulk", "migrate", "--filter", "definition=many", "-y")
     assert told.exit_code == 1
     assert "of the newest 3 1 can't be migrated" in told.stderr

@@ -11,7 +11,8 @@ from penstock.core.parsing import parse_definition
 from penstock.engine.definition_use import VersionCounts
 from penstock.errors import BadRequest, NotFound
 from penstock.store import definition_use as store
-from penstock.testing.definitions import definition, end
+from penstock.testing.definitions import definition, end, service
+from penstock.wire.repair import ChangedSteps, StepImpact
 from tests.engine.driver import Driver
 from tests.shapes import gateway, joining, task, user
 
@@ -127,22 +128,63 @@ async def test_of_very_many_a_sample_is_counted(driver: Driver, monkeypatch: pyt
 
 async def test_impact_says_whom_a_new_version_would_not_fit(driver: Driver) -> None:
     await driver.upload(FIRST)
-    for _ in range(3):
-        await driver.start("order")
-    await driver.complete(await driver.one("pay"))
+    ids = [(await driver.start("order")).id for _ in range(3)]
+    job = await driver.one("pay")
+    await driver.complete(job)
     await driver.upload(SECOND)
-    await driver.start("order")
-    use = driver.engine.definition_use
+    newest = (await driver.start("order")).id
+    impact = driver.engine.impact
     after = definition(task("pay", "send"), task("send", "tell"), user("tell"), end(), id="order")
-    found = await use.impact("order", parsed(after))
-    assert (found.steps.added, found.steps.changed, found.steps.removed) == (["send"], ["pay"], ["ship"])
+    found = await impact.of("order", 0, parsed(after))
+    assert found.steps == ChangedSteps(added=["send"], changed=["pay"], removed=["ship"])
     assert [(one.version, one.open, one.at_changed, one.at_removed) for one in found.versions] == [
         (2, 1, 1, 0), (1, 3, 2, 1)
     ]  # fmt: skip
-    same = await use.impact("order", parsed(SECOND))
-    assert (same.steps.added, same.steps.changed, same.steps.removed) == ([], [], [])
+    gone = "it stands on step 'ship': the version has no 'ship'; say which step it becomes"
+    assert found.versions[1].steps == [
+        StepImpact(step_id="pay", open=2, change="CHANGED", reasons=[]),
+        StepImpact(step_id="ship", open=1, change="REMOVED", reasons=[gone]),
+    ]
+    assert found.refusals is not None
+    assert (found.refusals.checked, found.refusals.refused) == (4, 1)
+    (refused,) = found.refusals.instances
+    assert (refused.instance_id, refused.from_version, refused.to_version, refused.reasons) == (
+        job.instance_id, 1, 3, [gone],
+    )  # fmt: skip
+    assert {job.instance_id, newest} < {*ids, newest}
+    same = await impact.of("order", 0, parsed(SECOND))
+    assert same.steps == ChangedSteps()
     assert [(one.version, one.at_changed) for one in same.versions] == [(2, 0), (1, 1)]
     with pytest.raises(BadRequest, match="id: is 'order'"):
-        await use.impact("other", parsed(after))
+        await impact.of("other", 0, parsed(after))
+    with pytest.raises(BadRequest, match="version: can't be given"):
+        await impact.of("order", 1, parsed(after))
     with pytest.raises(NotFound):
-        await use.impact("new", parsed({**after, "id": "new"}))
+        await impact.of("new", 0, parsed({**after, "id": "new"}))
+    assert len((await driver.engine.definition_use.versions("order", None, 9)).items) == 2, "nothing is stored"
+
+
+async def test_impact_of_an_uploaded_version_leaves_its_own_out(driver: Driver) -> None:
+    """Those that wait for people are tried as well as those at work."""
+    waits = definition(task("pay", "tell"), user("tell"), end(), id="order")
+    await driver.upload(waits)
+    first, second = [(await driver.start("order")).id for _ in range(2)]
+    for job in await driver.poll("pay", n=1):
+        await driver.complete(job)
+    await driver.upload(definition(service("pay", "end", job_type="pay-2"), end(), id="order"))
+    await driver.start("order")
+    found = await driver.engine.impact.of("order", 0)
+    assert found == await driver.engine.impact.of("order", 2)
+    assert found.steps == ChangedSteps(changed=["pay"], removed=["tell"])
+    (version,) = found.versions
+    assert (version.version, [(step.step_id, step.open, bool(step.reasons)) for step in version.steps]) == (
+        1, [("pay", 1, False), ("tell", 1, True)],
+    )  # fmt: skip
+    assert found.refusals is not None
+    assert (found.refusals.checked, [check.instance_id for check in found.refusals.instances]) == (2, [first])
+    await driver.poll("pay", n=1)  # a worker has it now, as a job of the old type
+    held = (await driver.engine.impact.of("order", 2)).refusals
+    assert held is not None
+    assert {check.instance_id for check in held.instances} == {first, second}
+    backwards = await driver.engine.impact.of("order", 1)
+    assert [one.version for one in backwards.versions] == [2]

@@ -102,7 +102,7 @@ class ScriptedEngine:
         self.definitions, self.instances = Part(self, "definitions"), Part(self, "instances")
         self.jobs, self.tasks, self.runs = Part(self, "jobs"), Part(self, "tasks"), Part(self, "runs")
         self.repair, self.open_work = Part(self, "repair"), Part(self, "open_work")
-        self.migrations = Part(self, "migrations")
+        self.migrations, self.impact = Part(self, "migrations"), Part(self, "impact")
         self.definition_use, self.drafts = Part(self, "definition_use"), Part(self, "drafts")
         self.watch, self.standing = Part(self, "watch"), Part(self, "standing")
         self.messages, self.attempts = Part(self, "messages"), Part(self, "attempts")

@@ -56,6 +56,7 @@ REPAIRS = {
     "GetBulk": r.GetBulkRequest("1"),
     "ListBulk": r.ListBulkRequest("9", 2),
     "StopBulk": r.StopBulkRequest("1"),
+    "GetImpact": r.GetImpactRequest("storm", definition=b"{}"),
     "GetTree": r.GetTreeRequest("1f"),
 }
 SCHEDULES = "/penstock.v1.Schedules/"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from grpclib.const import Status
 
@@ -10,7 +11,15 @@ from penstock.testing.definitions import definition, end
 from penstock.wire import repair_v1 as w
 from penstock.wire.codec import decode_message, encode_message
 from penstock.wire.model import Branch, Instance, RunTree
-from penstock.wire.repair import BulkPreview, BulkStarted, BulkView, MigrationCheck
+from penstock.wire.repair import (
+    BulkPreview,
+    BulkRefusals,
+    BulkStarted,
+    BulkView,
+    ChangedSteps,
+    ImpactView,
+    MigrationCheck,
+)
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.rpc.served import CallFailed, served
 from tests.shapes import call, task
@@ -75,6 +84,25 @@ async def test_many_are_counted_and_then_changed(make_driver: MakeDriver) -> Non
         refusals = (await run.call(SERVICE + "PreviewBulk", migration, BulkPreview)).refusals
         assert refusals is not None
         assert (refusals.checked, refusals.refused, len(refusals.instances)) == (3, 3, 3)
+
+
+async def test_impact_is_of_a_document_or_a_version(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    await driver.upload(LINE)
+    id = (await driver.start("line")).id
+    document = msgspec.json.encode(definition(task("two"), end(), id="line"))
+    async with served(driver.engine) as run:
+        given = await run.call(SERVICE + "GetImpact", w.GetImpactRequest("line", definition=document), ImpactView)
+        assert [(step.step_id, step.open, step.change) for step in given.versions[0].steps] == [("one", 1, "REMOVED")]
+        assert given.refusals is not None
+        assert [check.instance_id for check in given.refusals.instances] == [id]
+        assert given.steps == ChangedSteps(changed=[], removed=["one"], added=[])
+        await driver.upload(LATER)
+        there = await run.call(SERVICE + "GetImpact", w.GetImpactRequest("line", 2), ImpactView)
+        assert (there.exact, there.refusals) == (True, BulkRefusals(checked=1))
+        with pytest.raises(CallFailed) as refused:
+            await run.call(SERVICE + "GetImpact", w.GetImpactRequest("line", definition=b"{"), ImpactView)
+        assert refused.value.status is Status.INVALID_ARGUMENT
 
 
 async def test_a_tree_of_calls_comes_whole(make_driver: MakeDriver) -> None:

@@ -544,7 +544,13 @@ def test_instances_are_mended_one_or_many_at_once(run: Run, wire: Wire) -> None:
             assert (await client.list_bulk(limit=1)).items == [ended]
             assert await client.stop_bulk(begun.id) == ended == await rest.get_bulk(begun.id)
             assert [(await rest.get_instance(id)).variables["b"] for id in ids] == [2**60 + 1] * 3
+            impact = await client.get_impact(name, more)  # its counts may be those of a minute ago
+            assert impact.refusals is not None
+            assert (impact.refusals.refused, {check.instance_id for check in impact.refusals.instances}) == (3, {*ids})
+            assert impact.steps is not None
+            assert (impact.steps.added, impact.steps.removed) == (["three"], ["two"])
             await rest.upload_definition(more)
+            assert (await client.get_impact(name, version=2)).refusals == impact.refusals
             check = await client.check_migration(ids[0])
             assert (check.possible, check.to_version, len(check.reasons)) == (False, 2, 1)
             migrated = await client.migrate_instance(ids[0], 2, steps={"two": "three"}, note="other step")

@@ -1229,7 +1229,7 @@ export interface paths {
         put?: never;
         /**
          * Tell which open instances a new version would not fit (addition)
-         * @description The body is what would be uploaded; nothing is stored. Open instances stay on their version.
+         * @description The body is what would be uploaded; without one it is a version that was. Nothing is stored. By version and step how many stand there and what keeps them from going on in it; `refusals`: of the newest 1,000 those that can't, with every reason. Open instances stay on their version.
          */
         post: operations["impact"];
         delete?: never;
@@ -1846,7 +1846,7 @@ export interface components {
         };
         /**
          * ChangedSteps
-         * @description Step ids, against the newest version.
+         * @description Step ids, against the version before.
          */
         ChangedSteps: {
             added: string[];
@@ -2233,7 +2233,8 @@ export interface components {
         };
         /**
          * ImpactView
-         * @description Whom a new version would not fit. `exact` false: estimated from a sample.
+         * @description Whom a version would not fit. `exact` false: estimated from a sample. `refusals`: of the newest open instances
+         *         of other versions those that can't go on in it.
          */
         ImpactView: {
             /** Format: date-time */
@@ -2241,6 +2242,7 @@ export interface components {
             exact: boolean;
             versions: components["schemas"]["VersionImpact"][];
             steps: components["schemas"]["ChangedSteps"];
+            refusals: components["schemas"]["BulkRefusals"];
         };
         /**
          * Instance
@@ -3263,6 +3265,17 @@ export interface components {
             items?: components["schemas"]["ItemCounts"];
         };
         /**
+         * StepImpact
+         * @description Open branches on a step of a version, against another one. `change`: SAME, CHANGED or REMOVED. `reasons`: why an
+         *         instance that stands there can't go on in the other one.
+         */
+        StepImpact: {
+            stepId: string;
+            open: number;
+            change: string;
+            reasons: string[];
+        };
+        /**
          * StepSkip
          * @description The oldest open execution of `step_id`, or that with `execution_id`, counts as done, with these variables.
          */
@@ -3479,13 +3492,14 @@ export interface components {
         };
         /**
          * VersionImpact
-         * @description Open instances of a version, and how many branches stand on a step that the new one changes or lacks.
+         * @description Open instances of a version, and how many branches stand on steps that another one changes or lacks.
          */
         VersionImpact: {
             version: number;
             open: number;
             atChanged: number;
             atRemoved: number;
+            steps: components["schemas"]["StepImpact"][];
         };
         /**
          * VersionView
@@ -8398,7 +8412,10 @@ export interface operations {
     };
     impact: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description One that was uploaded; 0, or none: the latest. */
+                version?: number;
+            };
             header?: never;
             path: {
                 /** @description Id, percent-encoded or not. */
@@ -8406,7 +8423,7 @@ export interface operations {
             };
             cookie?: never;
         };
-        requestBody: {
+        requestBody?: {
             content: {
                 "application/json": components["schemas"]["Definition"];
             };
@@ -8450,6 +8467,15 @@ export interface operations {
             };
             /** @description Unknown. */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Its state does not allow it. */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };

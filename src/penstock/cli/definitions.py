@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.engine import DEFAULT_URL, JSON_MAX_BYTES, TokenFileOption, UrlOption, connected
-from penstock.cli.options import JsonOption, LimitOption, print_json, print_page, read_bytes, shown_time
+from penstock.cli.options import JsonOption, LimitOption, print_json, print_page, print_table, read_bytes, shown_time
 
 if TYPE_CHECKING:
-    from penstock.client import SyncClient
+    from penstock.client import ImpactView, SyncClient
 
 app = typer.Typer(
     name="definition",
-    help="Definitions of a running engine: upload, list, show, compare, export, import.",
+    help="Definitions of a running engine: upload, list, show, compare, impact, export, import.",
     no_args_is_help=True,
 )
 
 DIFFERENT = 1
+BREAKS = 1
+REFUSALS_SHOWN = 10
 LIST_MAX = 200
 
 
@@ -108,6 +110,63 @@ def diff(
         typer.echo(line)
     if told:
         raise typer.Exit(DIFFERENT)
+
+
+@app.command()
+def impact(
+    file: Annotated[Path | None, typer.Argument(help="A definition as JSON, as it would be uploaded.")] = None,
+    id: Annotated[str | None, typer.Option("--id", help="A definition that is there, in place of a file.")] = None,
+    version: Annotated[int | None, typer.Option(help="Of --id. [default: the latest]", min=1)] = None,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Tell which open instances a version of a definition would not fit: by version and step, with reasons.
+
+    They stay on their version, whatever is uploaded; `penstock bulk migrate` takes them to another one. Exit code 1
+    when some could not go on in it.
+    """
+    from penstock.core.parsing import parse_definition
+
+    if (file is None) == (id is None) or (file is not None and version is not None):
+        raise typer.BadParameter("give a file, or --id with or without --version")
+    with connected(url, token_file) as client:
+        if file is not None:
+            body = read_bytes(file, JSON_MAX_BYTES)
+            found = client.get_impact(parse_definition(body).id, body)
+        else:
+            found = client.get_impact(id or "", version=version)
+    if as_json:
+        print_json(found)
+    else:
+        _print_impact(found)
+    if _breaks(found):
+        raise typer.Exit(BREAKS)
+
+
+def _breaks(found: ImpactView) -> bool:
+    refused = found.refusals is not None and found.refusals.refused > 0
+    return refused or any(step.reasons for version in found.versions for step in version.steps)
+
+
+def _print_impact(found: ImpactView) -> None:
+    changes = found.steps
+    if changes is not None:
+        for name, steps in (("adds", changes.added), ("changes", changes.changed), ("removes", changes.removed)):
+            if steps:
+                typer.echo(f"{name} {', '.join(steps)}")
+    rows = [
+        (str(version.version), step.step_id, str(step.open), step.change.lower(), "; ".join(step.reasons))
+        for version in found.versions
+        for step in version.steps
+    ]
+    print_table(("version", "step", "open" if found.exact else "open, about", "there", "can't go on because"), rows)
+    refusals = found.refusals
+    if refusals is None or not refusals.refused:
+        return
+    typer.echo(f"of the newest {refusals.checked} instances {refusals.refused} can't go on in it:")
+    for check in refusals.instances[:REFUSALS_SHOWN]:
+        typer.echo(f"  {check.instance_id}  version {check.from_version}  {'; '.join(check.reasons)}")
 
 
 def _lines(document: Any) -> list[str]:

@@ -70,7 +70,11 @@ from penstock.wire.repair import (
     BulkStarted,
     BulkStep,
     BulkView,
+    ChangedSteps,
+    ImpactView,
     MigrationCheck,
+    StepImpact,
+    VersionImpact,
 )
 from penstock.wire.schedule import Schedule, ScheduleRun, ScheduleSpec, ScheduleTime
 
@@ -88,6 +92,7 @@ __all__ = [
     "BulkStarted",
     "BulkStep",
     "BulkView",
+    "ChangedSteps",
     "Client",
     "ClientError",
     "Completion",
@@ -99,6 +104,7 @@ __all__ = [
     "Failure",
     "Forbidden",
     "IdempotencyConflict",
+    "ImpactView",
     "Instance",
     "InternalError",
     "ItemCounts",
@@ -135,6 +141,7 @@ __all__ = [
     "StartRequest",
     "StartResult",
     "StepExecution",
+    "StepImpact",
     "SyncClient",
     "TimedOut",
     "Token",
@@ -143,6 +150,7 @@ __all__ = [
     "Unauthenticated",
     "Unavailable",
     "UnsupportedFormat",
+    "VersionImpact",
     "traceparent",
     "validate_definition",
 ]

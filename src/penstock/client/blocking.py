@@ -185,6 +185,7 @@ class SyncClient:
     wait_until_ready = _blocking(Client.wait_until_ready)
     upload_definition = _blocking(Client.upload_definition)
     get_definition = _blocking(Client.get_definition)
+    get_impact = _blocking(Client.get_impact)
     list_definitions = _blocking(Client.list_definitions)
     start_instance = _blocking(Client.start_instance)
     start_instances = _blocking(Client.start_instances)

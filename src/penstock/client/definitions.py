@@ -9,10 +9,11 @@ import anyio
 import anyio.to_thread
 
 from penstock.client.caller import Caller
-from penstock.client.operation import GetDefinition, ListDefinitions, UploadDefinition, Window
+from penstock.client.operation import GetDefinition, GetImpact, ListDefinitions, UploadDefinition, Window
 from penstock.client.validation import Document, check, document_of
 from penstock.wire.model import DefinitionSummary
 from penstock.wire.page import Page
+from penstock.wire.repair import ImpactView
 
 # About 10 ms of checking; larger documents are checked in a thread.
 CHECKED_INLINE_BYTES = 64 * 1024
@@ -32,10 +33,7 @@ class DefinitionCalls(Caller):
             BadRequest: the definition is refused; ``problems`` lists everything that is wrong with it.
             NotOverGrpc: over gRPC it would mean something else (the order of conditions, fields without a form).
         """
-        if isinstance(definition, str | os.PathLike):
-            document = await anyio.Path(definition).read_bytes()
-        else:
-            document = document_of(definition)
+        document = await _read(definition)
         if validate:
             if len(document) <= CHECKED_INLINE_BYTES:
                 check(document)
@@ -53,6 +51,22 @@ class DefinitionCalls(Caller):
         """
         return await self.call(GetDefinition(id=definition_id, version=version))
 
+    async def get_impact(
+        self, definition_id: str, definition: Document | None = None, *, version: int | None = None
+    ) -> ImpactView:
+        """Which open instances a version would not fit: the definition given as the next one, or a version that was
+        uploaded, by default the latest. By version and step how many stand there, and what keeps them from going on in
+        it; ``refusals`` are of the newest 1,000, each with every reason. Nothing is stored, and nothing changes for
+        instances: they stay on their version until they are migrated.
+
+        Raises:
+            NotFound: no such definition or version.
+            BadRequest: the definition is refused.
+            Conflict: a workflow written as code.
+        """
+        document = None if definition is None else await _read(definition)
+        return await self.call(GetImpact(id=definition_id, version=version, document=document))
+
     async def list_definitions(
         self,
         *,
@@ -68,3 +82,9 @@ class DefinitionCalls(Caller):
         """
         window = Window(page=page, page_size=page_size, cursor=cursor, limit=limit)
         return await self.call(ListDefinitions(keyword=keyword, window=window))
+
+
+async def _read(definition: Document) -> bytes:
+    if isinstance(definition, str | os.PathLike):
+        return await anyio.Path(definition).read_bytes()
+    return document_of(definition)

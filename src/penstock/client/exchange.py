@@ -27,6 +27,7 @@ from penstock.client.operation import (
     GetAudit,
     GetDefinition,
     GetHistory,
+    GetImpact,
     GetInstance,
     GetJournal,
     GetTree,
@@ -78,7 +79,7 @@ from penstock.wire.model import (
 )
 from penstock.wire.page import Page
 from penstock.wire.queue import Queue
-from penstock.wire.repair import MigrationCheck
+from penstock.wire.repair import ImpactView, MigrationCheck
 
 
 def exchange_for(operation: Operation[Any]) -> Exchange:
@@ -107,6 +108,7 @@ _read_failed_jobs = reader(Page[FailedJob])
 _read_lease = reader(Lease)
 _read_queue = reader(Queue)
 _read_queues = reader(Page[Queue])
+_read_impact = reader(ImpactView)
 _read_migration_check = reader(MigrationCheck)
 
 
@@ -162,6 +164,11 @@ def _get_definition(operation: GetDefinition) -> Exchange:
 def _list_definitions(operation: ListDefinitions) -> Exchange:
     query = {"keyword": operation.keyword, **_window(operation.window)}
     return Exchange("GET", "/v1/definitions", _read_summaries, query=query)
+
+
+def _get_impact(operation: GetImpact) -> Exchange:
+    path = f"/v1/definitions/{quoted(operation.id)}/impact"
+    return Exchange("POST", path, _read_impact, operation.document, query={"version": operation.version})
 
 
 def _start_instance(operation: StartInstance) -> Exchange:
@@ -416,6 +423,7 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     UploadDefinition: _upload_definition,
     GetDefinition: _get_definition,
     ListDefinitions: _list_definitions,
+    GetImpact: _get_impact,
     StartInstance: _start_instance,
     StartInstances: _start_instances,
     GetInstance: _get_instance,

@@ -41,7 +41,7 @@ from penstock.wire.model import (
     UserTaskCompletion,
 )
 from penstock.wire.page import Page
-from penstock.wire.repair import MigrationCheck
+from penstock.wire.repair import ImpactView, MigrationCheck
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -133,6 +133,14 @@ class ListDefinitions(Operation[Page[DefinitionSummary]], frozen=True):
 
     keyword: str | None = None
     window: Window = Window()
+
+
+class GetImpact(Operation[ImpactView], frozen=True):
+    """Which open instances a version would not fit: an uploaded one, or a document."""
+
+    id: str
+    version: int | None = None
+    document: bytes | None = None
 
 
 class StartInstance(Operation[Instance], frozen=True):

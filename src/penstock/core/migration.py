@@ -7,7 +7,7 @@ reason not to: all of them are told at once.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from penstock.core.definition import Boundary, Definition, Step, StepType
@@ -16,6 +16,7 @@ from penstock.core.state import JOB_STATES, Token, TokenState
 from penstock.errors import Conflict
 
 REASONS_MAX: Final = 20
+_WHENEVER: Final = datetime.min.replace(tzinfo=UTC)
 _HELD: Final = (TokenState.LOCKED, TokenState.DISPATCHED)
 
 
@@ -93,6 +94,15 @@ def plan_migration(
     retyped = {token.id for token in tokens if plan.is_retyped(token, new.steps[found[token.id]])}
     moved = {step: after.index for step, after in kept.items() if after is not None}
     return Migration(found, moved, timers, retyped)
+
+
+def step_reasons(old: Definition, new: Definition, index: int) -> list[str]:
+    """Why what stands on a step of ``old`` could not go on in ``new``, whatever else there is of its instance."""
+    step = old.steps[index]
+    state = TokenState.PARKED if step.callee is None else TokenState.CALLED
+    plan = _Plan(old, new, {}, {})
+    plan.place(Token(id=0, instance_id=0, seq=0, step=index, state=state, entered_at=_WHENEVER))
+    return plan.reasons
 
 
 class _Plan:

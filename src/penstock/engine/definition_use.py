@@ -1,7 +1,4 @@
-"""Which versions a definition has, where open instances stand in them, and whom a new version would not fit.
-
-Running instances stay on their version: impact says what a change is about, it stops nobody from uploading.
-"""
+"""Which versions a definition has, where open instances stand in them, and which variables they have."""
 
 from __future__ import annotations
 
@@ -9,18 +6,17 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 import msgspec
 import trio
 
-from penstock.core.definition import Definition
 from penstock.engine.definitions import Definitions
 from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.instances import Instances
 from penstock.engine.looks import Looks
 from penstock.engine.paging import read_numbers, slice_limit
-from penstock.errors import BadRequest, NotFound
+from penstock.errors import NotFound
 from penstock.offload import run_sized
 from penstock.store import definition_use as store
 from penstock.store.connection import TrioConnection
@@ -38,8 +34,6 @@ _TYPES: Final[Mapping[bytes, str]] = {
     b"{": "object", b"[": "array", b'"': "string", b"t": "boolean", b"f": "boolean", b"n": "null",
 }  # fmt: skip
 """By the first character of a value's text; others are numbers."""
-VERSIONS_MAX: Final = 200
-"""Versions that one answer on impact looks at, newest first; older ones with open instances are counted together."""
 
 
 class VersionView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -99,33 +93,9 @@ class TokensView(msgspec.Struct, frozen=True, rename="camel"):
     steps: list[StepTokens]
 
 
-class ChangedSteps(msgspec.Struct, frozen=True):
-    """Step ids, against the newest version."""
+class Counted(NamedTuple):
+    """What stood where at a time, by the keys of definitions; ``sampled``: estimated."""
 
-    added: list[str]
-    changed: list[str]
-    removed: list[str]
-
-
-class VersionImpact(msgspec.Struct, frozen=True, rename="camel"):
-    """Open instances of a version, and how many branches stand on a step that the new one changes or lacks."""
-
-    version: int
-    open: int
-    at_changed: int
-    at_removed: int
-
-
-class ImpactView(msgspec.Struct, frozen=True):
-    """Whom a new version would not fit. ``exact`` false: estimated from a sample."""
-
-    at: datetime
-    exact: bool
-    versions: list[VersionImpact]
-    steps: ChangedSteps
-
-
-class _Counted(NamedTuple):
     until: float
     at: datetime
     sampled: bool
@@ -139,7 +109,7 @@ class DefinitionUse:
         self._looks = looks
         self._instances = instances
         self._definitions = definitions
-        self._counted: _Counted | None = None
+        self._counted: Counted | None = None
         self._counting = trio.Lock()
 
     async def versions(self, id: str, cursor: str | None, limit: int) -> Page[VersionView]:
@@ -183,7 +153,7 @@ class DefinitionUse:
             loaded = await self._definitions.find(connection, id, version)
             if loaded is None:
                 raise Definitions.unknown(id, version)
-            counted = await self._count(connection)
+            counted = await self.count(connection)
             failed = await store.failed_by_step(connection, loaded.key)
         found = {row.step: row for row in counted.by_definition.get(loaded.key, [])}
         steps: list[StepTokens] = []
@@ -216,75 +186,26 @@ class DefinitionUse:
         items = [VariableUse(name, sorted(set(kinds)), len(kinds)) for name, kinds in seen.items()]
         return VariablesInUse(of, sorted(items, key=lambda item: (-item.found_in, item.name)))
 
-    async def impact(self, id: str, definition: Definition) -> ImpactView:
-        """What the definition would change as the next version of an id. Raises NotFound, BadRequest, Unavailable."""
-        if definition.id != id:
-            raise BadRequest(f"id: is '{definition.id}', and the address names '{id[:256]}'")
-        async with self._looks.connection() as connection:
-            latest = await self._definitions.find(connection, id, 0)
-            if latest is None:
-                raise Definitions.unknown(id, 0)
-            counted = await self._count(connection)
-            open_keys = sorted(
-                ((version, key) for key, version in (await store.keys(connection, id)).items()
-                 if key in counted.by_definition), reverse=True,
-            )[:VERSIONS_MAX]  # fmt: skip
-            after = await self._steps(definition.content)
-            versions: list[VersionImpact] = []
-            for version, key in open_keys:
-                loaded = await self._definitions.by_key(connection, key)
-                before = await self._steps(loaded.definition.content)
-                found = counted.by_definition[key]
-                at: dict[str, int] = defaultdict(int)
-                for row in found:
-                    step = loaded.definition.steps[row.step]
-                    name = step.id if step.compensates is None else loaded.definition.steps[step.compensates].id
-                    if name not in after:
-                        at["removed"] += row.open
-                    elif after[name] != before.get(name):
-                        at["changed"] += row.open
-                versions.append(VersionImpact(version, sum(row.roots for row in found), at["changed"], at["removed"]))
-            newest = await self._steps(latest.definition.content)
-        return ImpactView(
-            at=counted.at,
-            exact=not counted.sampled,
-            versions=versions,
-            steps=ChangedSteps(
-                added=[name for name in after if name not in newest],
-                changed=[name for name in after if name in newest and after[name] != newest[name]],
-                removed=[name for name in newest if name not in after],
-            ),
-        )
-
     def forget(self) -> None:
         """Count anew the next time."""
         self._counted = None
 
-    async def _steps(self, content: str) -> dict[str, Any]:
-        """What each step says, by its id. Order is meaning only within a step, where JSON text would keep it."""
-
-        def read() -> dict[str, Any]:
-            document = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
-            steps = msgspec.json.decode(document["steps"], type=list[msgspec.Raw])
-            return {msgspec.json.decode(step, type=_Named).id: bytes(step) for step in steps}
-
-        return await run_sized(len(content), read)
-
     def _is_counted(self) -> bool:
         return self._counted is not None and self._counted.until > trio.current_time()
 
-    async def _count(self, connection: TrioConnection) -> _Counted:
+    async def count(self, connection: TrioConnection) -> Counted:
+        """At most `KEPT_S` old. Raises Unavailable."""
         async with self._counting:  # the second one in line finds the first one's answer
             if self._counted is None or not self._is_counted():
                 rows, sampled = await store.by_step(connection)
                 by_definition: defaultdict[int, list[StepUse]] = defaultdict(list)
                 for row in rows:
                     by_definition[row.definition].append(row)
-                self._counted = _Counted(trio.current_time() + KEPT_S, datetime.now(UTC), sampled, by_definition)
+                self._counted = Counted(trio.current_time() + KEPT_S, datetime.now(UTC), sampled, by_definition)
             return self._counted
 
 
-def _open(counted: _Counted | None, key: int | None) -> int | None:
+def _open(counted: Counted | None, key: int | None) -> int | None:
     return None if counted is None or key is None else sum(row.roots for row in counted.by_definition.get(key, []))
 
 
@@ -296,7 +217,3 @@ def _types(variables: bytes) -> dict[str, str]:
     """The JSON type of each."""
     found = msgspec.json.decode(variables, type=dict[str, msgspec.Raw])
     return {name: _TYPES.get(bytes(value)[:1], "number") for name, value in found.items()}
-
-
-class _Named(msgspec.Struct):
-    id: str

@@ -28,6 +28,7 @@ from penstock.engine.events import Events
 from penstock.engine.failures import Failures
 from penstock.engine.hiding import Hiding
 from penstock.engine.ids import IdSource
+from penstock.engine.impact import Impact
 from penstock.engine.inbox import Inbox
 from penstock.engine.instances import Instances
 from penstock.engine.jobs import Jobs
@@ -121,6 +122,7 @@ class Engine:
         self.repair = Repair(database, settings, self.limits, self.instances, self.full_path)
         self.migrations = Migrations(database, settings, self.definitions, self.full_path, self.polls, self.timers)
         self.definition_use = DefinitionUse(self.looks, self.definitions, self.instances)
+        self.impact = Impact(looks, self.definitions, self.definition_use, self.instances, self.migrations)
         self.drafts = Drafts(database, self.definitions, self.instances, self.limits, self.hiding, polled=polled)
         self.open_work = OpenWork(database, looks, self.definitions, self.jobs, self.polls, audit=audit)
         self.code = Code(database, settings, self.definitions, self.instances, self.polls, self.jobs, self.ids)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
-from penstock.core.definition import DefinitionLimits
+from penstock.core.definition import Definition, DefinitionLimits
 from penstock.core.migration import CantMigrate, not_undone_any_more, plan_migration
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
@@ -39,6 +39,20 @@ class MigrationRequest(msgspec.Struct, rename="camel", kw_only=True):
     dry_run: bool = False
 
 
+class Target(NamedTuple):
+    """A version that instances are looked at for. ``key``: none of one that was not uploaded."""
+
+    definition: Definition
+    version: int
+    uploaded_at: datetime
+    key: int | None = None
+
+    @classmethod
+    def of(cls, loaded: LoadedDefinition) -> Target:
+        """One that was uploaded."""
+        return cls(loaded.definition, loaded.version, loaded.uploaded_at, loaded.key)
+
+
 class Migrations:
     """The operations on versions of instances."""
 
@@ -64,7 +78,7 @@ class Migrations:
         async with self._database.connection() as connection:
             target = await self._target(connection, number, request.version)
             check_steps(target, request.steps)
-            [found] = await self.check_many(connection, [number], target, request.steps)
+            [found] = await self.check_many(connection, [number], Target.of(target), request.steps)
         return found
 
     async def migrate(self, id: str, request: MigrationRequest) -> None:
@@ -126,18 +140,18 @@ class Migrations:
                     target = await self._target(connection, instance, version)
                 except NotFound:  # gone meanwhile, or of a definition without such a version
                     continue
-                checks += await self.check_many(connection, [instance], target, renamed)
+                checks += await self.check_many(connection, [instance], Target.of(target), renamed)
         return checks
 
     async def check_many(
-        self, connection: TrioConnection, instances: Sequence[int], target: LoadedDefinition, renamed: Mapping[str, str]
+        self, connection: TrioConnection, instances: Sequence[int], target: Target, renamed: Mapping[str, str]
     ) -> list[MigrationCheck]:
         """Each of the instances that are there, as it stands now."""
         checks: list[MigrationCheck] = []
         for seen in await store.look(connection, instances):
             loaded = await self._definitions.by_key(connection, seen.definition)
             try:
-                check_target(seen.status, loaded, target)
+                check_target(seen.status, loaded, target.definition, target.key)
                 if seen.tokens is None:
                     raise Conflict("the failure left nothing that could be retried")
                 old, new, now = loaded.definition, target.definition, target.uploaded_at

@@ -44,5 +44,6 @@ class DefinitionUseRoutes:
     async def impact(self, id: str) -> Response:
         """``POST /v1/definitions/{id}/impact``"""
         body = await body_of(request)
-        definition = await self._engine.definitions.parse(lambda: body, len(body))
-        return respond(Reply(200, _encode(await self._engine.definition_use.impact(path_text(id), definition))))
+        version = query_number(request, "version")
+        definition = await self._engine.definitions.parse(lambda: body, len(body)) if body else None
+        return respond(Reply(200, _encode(await self._engine.impact.of(path_text(id), version, definition))))

@@ -134,6 +134,10 @@ REQUIRED: Final[Mapping[str, Sequence[str]]] = {
     "BulkView": (
         "id", "action", "filter", "state", "done", "skipped", "failed", "total", "totalExact", "errors", "createdAt",
     ),
+    "StepImpact": ("stepId", "open", "change", "reasons"),
+    "VersionImpact": ("version", "open", "atChanged", "atRemoved", "steps"),
+    "ChangedSteps": ("added", "changed", "removed"),
+    "ImpactView": ("at", "exact", "versions", "steps", "refusals"),
     "Branch": ("path", "status"),
     "RunTree": ("id", "status", "workflow", "version", "branches"),
     "Schedule": (

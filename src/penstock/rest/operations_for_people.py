@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.access.roles import Permission
-from penstock.engine.definition_use import ImpactView, TokensView, VariablesInUse, VersionCounts, VersionView
+from penstock.engine.definition_use import TokensView, VariablesInUse, VersionCounts, VersionView
 from penstock.engine.drafts import DraftCheck, ExpressionCheck, ExpressionVerdict
 from penstock.engine.failures import FailureList
 from penstock.engine.inbox import UserTask
@@ -41,7 +41,7 @@ from penstock.wire.bulk import BulkRequest
 from penstock.wire.model import RecordedAttempt
 from penstock.wire.page import Count, Page
 from penstock.wire.queue import Queue, QueuePolicy
-from penstock.wire.repair import BulkPreview, BulkStarted, BulkView
+from penstock.wire.repair import BulkPreview, BulkStarted, BulkView, ImpactView
 
 CONSOLE: Final = Parameter(CONSOLE_HEADER, "header", "Anything: pages of other origins can't send it.", required=True)
 KINDS_FOR_PEOPLE: Final[Sequence[Kind]] = (
@@ -234,8 +234,11 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
     Operation(
         "POST", "/v1/definitions/{id}/impact", DefinitionUseRoutes.impact, Permission.VIEW,
         "impact", "definitions", "Tell which open instances a new version would not fit (addition)",
-        "The body is what would be uploaded; nothing is stored. Open instances stay on their version.",
-        body=ref("Definition"), answer=struct(ImpactView), errors=(400, 404, 503),
+        "The body is what would be uploaded; without one it is a version that was. Nothing is stored. By version and "
+        "step how many stand there and what keeps them from going on in it; `refusals`: of the newest 1,000 those that "
+        "can't, with every reason. Open instances stay on their version.",
+        parameters=(Parameter("version", "query", "One that was uploaded; 0, or none: the latest.", INTEGER),),
+        body=ref("Definition"), body_required=False, answer=struct(ImpactView), errors=(400, 404, 409, 503),
     ),
     Operation(
         "GET", "/v1/job-types", OpenWorkRoutes.job_types, Permission.VIEW,

@@ -17,7 +17,7 @@ from penstock.rpc.reading import known, required
 from penstock.wire import repair_v1 as w
 from penstock.wire.bulk import BulkFilter, BulkRequest
 from penstock.wire.model import Instance, RunTree
-from penstock.wire.repair import BulkPreview, BulkStarted, BulkView, MigrationCheck
+from penstock.wire.repair import BulkPreview, BulkStarted, BulkView, ImpactView, MigrationCheck
 from penstock.wire.workflow_v1 import InstanceStatus
 
 LIST_DEFAULT: Final = 50
@@ -27,7 +27,7 @@ _PREFIX: Final = "/penstock.v1.Repair/"
 
 
 class Repair:
-    """Edit variables, retry, skip, move, migrate; bulk operations; what an instance has called."""
+    """Edit variables, retry, skip, move, migrate; bulk operations; impact; what an instance has called."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -45,6 +45,7 @@ class Repair:
             "GetBulk": unary(self.get_bulk, w.GetBulkRequest, BulkView),
             "ListBulk": unary(self.list_bulk, w.ListBulkRequest, w.ListBulkResponse),
             "StopBulk": unary(self.stop_bulk, w.StopBulkRequest, BulkView),
+            "GetImpact": unary(self.impact, w.GetImpactRequest, ImpactView),
             "GetTree": unary(self.tree, w.GetTreeRequest, RunTree),
         }
         return {_PREFIX + name: handler for name, handler in methods.items()}
@@ -120,6 +121,12 @@ class Repair:
     async def stop_bulk(self, request: w.StopBulkRequest, _call: object) -> BulkView:
         """What is done stays done."""
         return await self._engine.bulk.stop(required(request.id, "id"))
+
+    async def impact(self, request: w.GetImpactRequest, _call: object) -> ImpactView:
+        """Nothing is stored."""
+        id, body = required(request.definition_id, "definition_id"), request.definition
+        definition = await self._engine.definitions.parse(lambda: body, len(body)) if body else None
+        return await self._engine.impact.of(id, request.version, definition)
 
     async def tree(self, request: w.GetTreeRequest, _call: object) -> RunTree:
         """What it called, and what those called."""

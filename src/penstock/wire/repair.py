@@ -98,3 +98,46 @@ class BulkView(Answer, frozen=True):
     note: Annotated[str | None, Proto(15, TEXT, "penstock.v1")] = None
     actor: Annotated[str | None, Proto(16, TEXT, "penstock.v1")] = None
     details: Annotated[BulkDetails | None, Proto(17, package="penstock.v1")] = None
+
+
+class StepImpact(Answer, frozen=True):
+    """Open branches on a step of a version, against another one. `change`: SAME, CHANGED or REMOVED. `reasons`: why an
+    instance that stands there can't go on in the other one.
+    """
+
+    step_id: Annotated[str, Proto(1, TEXT, "penstock.v1")] = field(default_factory=str)
+    open: Annotated[int, Proto(2, INT32, "penstock.v1")] = field(default_factory=int)
+    change: Annotated[str, Proto(3, TEXT, "penstock.v1")] = field(default_factory=str)
+    reasons: Annotated[list[str], Proto(4, package="penstock.v1")] = field(default_factory=list[str])
+
+
+class VersionImpact(Answer, frozen=True):
+    """Open instances of a version, and how many branches stand on steps that another one changes or lacks."""
+
+    version: Annotated[int, Proto(1, INT32, "penstock.v1")] = field(default_factory=int)
+    open: Annotated[int, Proto(2, INT32, "penstock.v1")] = field(default_factory=int)
+    at_changed: Annotated[int, Proto(3, INT32, "penstock.v1")] = field(default_factory=int)
+    at_removed: Annotated[int, Proto(4, INT32, "penstock.v1")] = field(default_factory=int)
+    steps: Annotated[list[StepImpact], Proto(5, package="penstock.v1")] = field(default_factory=list[StepImpact])
+
+
+class ChangedSteps(Answer, frozen=True):
+    """Step ids, against the version before."""
+
+    added: Annotated[list[str], Proto(1, package="penstock.v1")] = field(default_factory=list[str])
+    changed: Annotated[list[str], Proto(2, package="penstock.v1")] = field(default_factory=list[str])
+    removed: Annotated[list[str], Proto(3, package="penstock.v1")] = field(default_factory=list[str])
+
+
+class ImpactView(Answer, frozen=True):
+    """Whom a version would not fit. `exact` false: estimated from a sample. `refusals`: of the newest open instances
+    of other versions those that can't go on in it.
+    """
+
+    at: Annotated[datetime | None, Proto(1, package="penstock.v1")] = None
+    exact: Annotated[bool, Proto(2, BOOL, "penstock.v1")] = field(default_factory=bool)
+    versions: Annotated[list[VersionImpact], Proto(3, package="penstock.v1")] = field(
+        default_factory=list[VersionImpact]
+    )
+    steps: Annotated[ChangedSteps | None, Proto(4, package="penstock.v1")] = None
+    refusals: Annotated[BulkRefusals | None, Proto(5, package="penstock.v1")] = None

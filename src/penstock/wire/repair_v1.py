@@ -113,5 +113,11 @@ class StopBulkRequest(Struct):
     id: Annotated[str, Proto(1)] = ""
 
 
+class GetImpactRequest(Struct):
+    definition_id: Annotated[str, Proto(1)] = ""
+    version: Annotated[int, Proto(2)] = 0
+    definition: Annotated[bytes, Proto(3)] = b""
+
+
 class GetTreeRequest(Struct):
     instance_id: Annotated[str, Proto(1)] = ""

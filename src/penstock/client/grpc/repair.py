@@ -12,6 +12,7 @@ from penstock.client.grpc.values import int32, json_text, status_number
 from penstock.client.operation import (
     CheckMigration,
     EditVariables,
+    GetImpact,
     GetTree,
     MigrateInstance,
     MoveToken,
@@ -23,7 +24,7 @@ from penstock.wire import repair_v1 as w
 from penstock.wire.bulk import BulkFilter, BulkRequest
 from penstock.wire.model import Instance, RunTree
 from penstock.wire.page import Page
-from penstock.wire.repair import BulkPreview, BulkStarted, BulkView, MigrationCheck
+from penstock.wire.repair import BulkPreview, BulkStarted, BulkView, ImpactView, MigrationCheck
 
 PER_SECONDS = 1_000
 """A rate is a whole number in so many seconds."""
@@ -129,6 +130,12 @@ def _filter(wanted: BulkFilter | None) -> w.BulkFilter | None:
     )
 
 
+def _get_impact(operation: GetImpact) -> Exchange:
+    version = int32(operation.version, "version")
+    request = w.GetImpactRequest(operation.id, version, operation.document or b"")
+    return Exchange(f"{_SERVICE}GetImpact", request, ImpactView, _as_it_is)
+
+
 REPAIR_EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     EditVariables: _edit,
     RetryInstance: _retry,
@@ -141,5 +148,6 @@ REPAIR_EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     GetBulk: lambda each: Exchange(f"{_SERVICE}GetBulk", w.GetBulkRequest(each.id), BulkView, _as_it_is),
     ListBulk: _list_bulk,
     StopBulk: lambda each: Exchange(f"{_SERVICE}StopBulk", w.StopBulkRequest(each.id), BulkView, _as_it_is),
+    GetImpact: _get_impact,
     GetTree: lambda each: Exchange(f"{_SERVICE}GetTree", w.GetTreeRequest(each.instance_id), RunTree, _as_it_is),
 }

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from penstock.access.identity import actor
-from penstock.core.definition import Step, StepType
+from penstock.core.definition import Definition, Step, StepType
 from penstock.core.event import Event
 from penstock.core.migration import not_undone_any_more, numbers, plan_migration
 from penstock.core.state import JOB_STATES, InstanceStatus, Token, TokenState
@@ -63,7 +63,7 @@ class MigrateCommand(Command):
         self._queued: set[str] = set()
 
     async def prepare(self, connection: TrioConnection, locked: LockedInstance, loaded: LoadedDefinition) -> None:
-        check_target(locked.instance.status, loaded, self._target)
+        check_target(locked.instance.status, loaded, self._target.definition, self._target.key)
         failed = locked.instance.status is InstanceStatus.FAILED
         tokens = failed_tokens(locked, None) if failed else locked.tokens
         timers = [] if failed else await store.timers_of(connection, tokens)
@@ -137,15 +137,16 @@ class MigrateCommand(Command):
         super().answer(answer)
 
 
-def check_target(status: InstanceStatus, loaded: LoadedDefinition, target: LoadedDefinition) -> None:
-    """Raises Conflict for an instance that can't go on in another version whatever that is, or is of it already."""
+def check_target(status: InstanceStatus, loaded: LoadedDefinition, target: Definition, key: int | None) -> None:
+    """Raises Conflict for an instance that can't go on in another version whatever that is, or is of it already.
+    ``key``: the target's, where it was uploaded."""
     if loaded.code:
         raise Conflict("it is a run of code, which goes on with the code that its executor has")
     if status not in (InstanceStatus.ACTIVE, InstanceStatus.FAILED):
         raise Conflict(f"the instance is {status.name}: only one that is open or has FAILED can be migrated")
-    if loaded.definition.id != target.definition.id:
-        raise Conflict(f"it is of '{loaded.definition.id}', not of '{target.definition.id}'")
-    if loaded.key == target.key:
+    if loaded.definition.id != target.id:
+        raise Conflict(f"it is of '{loaded.definition.id}', not of '{target.id}'")
+    if loaded.key == key:
         raise Conflict(f"it is of version {loaded.version} already")
 
 
