@@ -8,7 +8,7 @@
 --              on the page, so that nearly every update is HOT (heap-only: no index is touched)
 --   ready      only the jobs that nobody was waiting for; deleted at the claim
 --   timer      boundary timers, retry back-offs, ends of waits; deleted in the statement that closes their step
---   journal    append-only; of runs of code, which have one row in `history`
+--   journal    append-only, but for retries and runs that continue as new ones; of runs of code, which have one row in `history`
 --   history    append-only; one row per closed step execution or ended attempt; carries the variable delta;
 --              partitioned by time, so that old history is dropped, not deleted
 --
@@ -334,7 +334,7 @@ CREATE TABLE history_other PARTITION OF history DEFAULT WITH (autovacuum_vacuum_
 
 CREATE TABLE journal (                 -- of runs of workflows written as code: all that came from outside into the body
   instance_id bigint NOT NULL,
-  pos         bigint NOT NULL,         -- from step_seq, under the token's lock; pos > token.seq: of this run
+  pos         bigint NOT NULL,         -- from step_seq, under the token's lock
   at          timestamptz NOT NULL,    -- one time per statement
   kind        smallint NOT NULL,       -- kernel/record.py has the numbers
   attempt     smallint NOT NULL,       -- of the step

@@ -10,9 +10,11 @@ from typing import Any
 import msgspec
 import trio
 
-from penstock.durable.backend import Away, Beat, Ending, Held, LeaseLost, Page, Shown, Stored
+from penstock.durable.backend import Away, Beat, Ending, Held, LeaseLost, Page, Shown, Stored, Turn
 from penstock.durable.duration import Duration
+from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.workflow import Workflow
+from penstock.kernel.operation import Outcome
 from penstock.kernel.record import Kind, Record
 
 BASE = 1_900_000_000.0
@@ -158,6 +160,11 @@ class MemoryBackend:
     async def start(self, workflow: str, version: int, arguments: str, id: str) -> str:
         raise AssertionError("no run of these tests starts another one")
 
+    async def transact(
+        self, held: Held, call: StepCall, info: StepInfo, after: int, turn: Turn, limiter: trio.CapacityLimiter
+    ) -> Outcome:
+        raise AssertionError("no step of these tests is a transaction")
+
     async def marks(self, held: Held) -> list[str]:
         await self._reach()
         return [record.mark for record in self._row(held).records if record.mark is not None]
@@ -186,6 +193,18 @@ class MemoryBackend:
             return False
         row.state, row.ending = "ended", ending
         self.db.wake()
+        return True
+
+    async def continue_as_new(self, held: Held, mail: int, begun: Record, kept: Sequence[int]) -> bool:
+        await self._reach()
+        row = self._row(held)
+        if row.mail != mail:
+            return False
+        if not (row.records and row.records[0].kind is Kind.BEGUN and row.records[0].name == begun.name):
+            messages = [record for record in row.records if record.pos in kept]
+            row.records.clear()
+            for record in (begun, *messages):
+                self.db.write(row, record)
         return True
 
     async def block(self, held: Held, reason: str) -> float:

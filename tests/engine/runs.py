@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -43,6 +44,12 @@ async def append(driver: Driver, held: Held, *records: NewRecord, after: int = 0
 async def finish(driver: Driver, held: Held, result: Any = None, *, mail: int = 0) -> bool:
     end = RunEnd(InstanceStatus.COMPLETED, msgspec.json.encode({"result": result}))
     return await driver.engine.journal.finish(held, end, mail=mail)
+
+
+async def continue_as_new(
+    driver: Driver, held: Held, payload: str = "{}", *, name: str = "1", mail: int = 0, kept: Sequence[int] = ()
+) -> bool:
+    return await driver.engine.journal.continue_as_new(held, payload, name=name, mail=mail, kept=kept)
 
 
 async def read(driver: Driver, held: Held, after: int = 0) -> JournalPage:

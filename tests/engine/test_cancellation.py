@@ -15,9 +15,10 @@ import msgspec
 import pytest
 import trio
 
+from penstock.core.state import InstanceStatus
 from penstock.engine.drafts import ExpressionCheck
 from penstock.engine.engine import Engine
-from penstock.engine.journal_items import Taken
+from penstock.engine.journal_items import NewRecord, RunEnd, Taken
 from penstock.engine.lanes.call_commands import timer_command
 from penstock.engine.migrations import MigrationRequest
 from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
@@ -259,6 +260,19 @@ def of_run(operation: Callable[[Driver, Taken], Awaitable[Any]], *, parked: bool
 async def take_run(driver: Driver, key: str) -> LockedBatch:
     await runs.start(driver, id=key)
     return LockedBatch(key, lambda: runs.take(driver, "cancelled"))
+
+
+async def retry_run(driver: Driver, key: str) -> LockedBatch:
+    run = await runs.begin(driver, id=key)
+    await runs.append(driver, run.held, runs.done("/0"), NewRecord(runs.FAILED, "/1", "charge", "{}"))
+    await driver.engine.journal.finish(run.held, RunEnd(InstanceStatus.FAILED, failure="no"), mail=0)
+    return LockedBatch(key, lambda: driver.engine.instances.retry_run(run.instance_id, None))
+
+
+async def continue_run(driver: Driver, key: str) -> LockedBatch:
+    run = await runs.begin(driver, id=key)
+    await runs.append(driver, run.held, runs.done("/0"))
+    return LockedBatch(key, lambda: runs.continue_as_new(driver, run.held))
 
 
 async def send_to_run(driver: Driver, run: Taken) -> None:
@@ -517,6 +531,8 @@ SCENARIOS: dict[str, Prepare] = {
     "a cancel of a run": of_run(lambda driver, run: driver.cancel(run.instance_id)),
     "a run that is blocked": of_run(lambda driver, run: driver.engine.journal.block(run.held, "no")),
     "a run that is given back": of_run(lambda driver, run: driver.engine.journal.give_back(run.held)),
+    "a retry of a run": retry_run,
+    "a run that continues as new": continue_run,
     "a run's end": of_run(lambda driver, run: runs.finish(driver, run.held, 1)),
     "a user task": user_task,
     "a claim of a user task": claiming(),

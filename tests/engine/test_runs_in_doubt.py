@@ -14,7 +14,7 @@ from penstock.errors import LeaseLost, Unavailable
 from penstock.store import journal as store
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
-from tests.engine.runs import append, begin, done, finish, read, take
+from tests.engine.runs import append, begin, continue_as_new, done, finish, read, take
 from tests.engine.test_ended_in_commit import at_every_message
 from tests.store.proxy import Proxy
 
@@ -73,7 +73,17 @@ async def an_end(driver: Driver, run: Taken) -> None:
         await append(driver, run.held, done("/0"))
 
 
-OPERATIONS = [an_append, a_message, a_message_that_wakes, a_parking, a_block, an_end]
+async def a_continuation(driver: Driver, run: Taken) -> None:
+    await driver.engine.runs.send(run.instance_id, "go", b"1")
+    [kept] = (await read(driver, run.held)).records
+    begun = f'{{"arguments":{{}},"continuation":1,"view":"{MARK}"}}'
+    assert await continue_as_new(driver, run.held, begun, mail=1, kept=[kept.pos])
+    page = await read(driver, run.held)
+    assert [(record.kind, record.name, record.payload) for record in page.records] == [(10, "1", begun), (6, "go", "1")]
+    assert await finish(driver, run.held, mail=1)
+
+
+OPERATIONS = [a_continuation, an_append, a_message, a_message_that_wakes, a_parking, a_block, an_end]
 
 
 @pytest.mark.parametrize("fatal", [True, False], ids=["terminated", "reset"])

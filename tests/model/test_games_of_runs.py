@@ -6,15 +6,16 @@ import random
 
 import pytest
 
-from penstock.engine.journal_items import Taken
+from penstock.core.state import InstanceStatus
+from penstock.engine.journal_items import RunEnd, Taken
 from penstock.errors import LeaseLost
 from tests.engine import runs
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 
 MOVES = 40
-READY, LOCKED, PARKED, BACKOFF = 0, 1, 2, 4
-MESSAGE = 6
+READY, LOCKED, PARKED, BACKOFF, ENDED = 0, 1, 2, 4, -1
+MESSAGE, BEGUN = 6, 10
 
 
 class Life:
@@ -25,10 +26,11 @@ class Life:
         self.source = random.Random(seed)
         self.state, self.mail, self.expiries, self.blocks, self.sent = READY, 0, 0, 0, 0
         self.records: list[tuple[int, str]] = []
-        self.seen, self.known = 0, 0
+        self.seen, self.known, self.continued = 0, 0, 0
         self.is_due = False
         self.run: Taken | None = None
         self.before: Taken | None = None
+        self.closer: Taken | None = None
 
     @property
     def engine(self) -> Driver:
@@ -46,11 +48,14 @@ class Life:
                 self.expire,
                 self.extend,
                 self.read,
+                self.fail,
+                self.continue_as_new,
             ],
             PARKED: [self.send, self.pass_time],
             BACKOFF: [self.send, self.pass_time],
+            ENDED: [self.retry],
         }[self.state]
-        move = self.source.choice([*moves, self.send, self.late])
+        move = self.source.choice([*moves, self.send, self.late] if self.state != ENDED else moves)
         await move()
         return move.__name__
 
@@ -136,8 +141,57 @@ class Life:
             await runs.append(self.engine, held, runs.done("/late"), after=self.known, mail=self.mail)
         with pytest.raises(LeaseLost):
             await journal.park(held, mail=self.mail, due_at=None)
+        if self.before is self.closer:
+            assert await runs.finish(self.engine, held, mail=self.mail), "it did end it, once"
+            return
         with pytest.raises(LeaseLost):
             await runs.finish(self.engine, held, mail=self.mail)
+
+    async def continue_as_new(self) -> None:
+        """With some of the messages."""
+        assert self.run is not None
+        page = await runs.read(self.engine, self.run.held)
+        kept = [record.pos for record in page.records if record.kind == MESSAGE and self.source.random() < 0.5]
+        self.continued += 1
+        for _ in range(self.source.randint(1, 2)):  # twice is once
+            done = await runs.continue_as_new(
+                self.engine, self.run.held, name=str(self.continued), mail=self.seen, kept=kept
+            )
+            assert done is (self.seen == self.mail)
+        if self.seen == self.mail:
+            self.records = [(BEGUN, ""), *[(MESSAGE, "")] * len(kept)]
+            self.known = 0
+            await self.read()
+
+    async def fail(self) -> None:
+        """What it was told last is not seen: it goes on; else it fails, of its last step or of its own."""
+        assert self.run is not None
+        if self.seen == self.mail and self.source.random() < 0.5:
+            path = f"/{len(self.records)}"
+            record = runs.NewRecord(runs.FAILED, path, "charge", "{}")
+            await runs.append(self.engine, self.run.held, record, after=self.known, mail=self.seen)
+            self.records.append((runs.FAILED, path))
+            self.expiries = self.blocks = 0
+        failed = RunEnd(InstanceStatus.FAILED, failure="no")
+        ended = await self.engine.engine.journal.finish(self.run.held, failed, mail=self.seen)
+        assert ended is (self.seen == self.mail)
+        if ended:
+            self.closer = self.run
+            self.let_go(ENDED)
+
+    async def retry(self) -> None:
+        """From a path, the start, the end, or the step that failed last."""
+        failed = [n for n, (kind, _) in enumerate(self.records) if kind == runs.FAILED]
+        done = [n for n, (kind, _) in enumerate(self.records) if kind == runs.DONE]
+        choices: list[tuple[str | None, int]] = [("start", 0), ("end", len(self.records))]
+        choices += [(self.records[n][1], n) for n in (*failed, *done)]
+        if not failed or not done or done[-1] < failed[-1]:
+            choices.append((None, failed[-1] if failed else len(self.records)))
+        path, first = self.source.choice(choices)
+        await self.engine.engine.instances.retry_run(self.instance, path)
+        kept = [record for n, record in enumerate(self.records) if n < first or record[0] in (MESSAGE, BEGUN)]
+        self.records, self.state = kept, READY
+        self.mail = self.expiries = self.blocks = 0
 
     def let_go(self, state: int) -> None:
         self.before, self.run, self.state = self.run, None, state
@@ -146,7 +200,8 @@ class Life:
         eyes = self.engines[0]
         number = int(self.instance, 16)
         row = eyes.rows(f"SELECT state, mail, expiries, failures FROM token WHERE id = {number}")
-        assert row == [(self.state, self.mail, self.expiries, self.blocks)]
+        open_row = (self.state, self.mail, self.expiries, self.blocks)
+        assert row == ([] if self.state == ENDED else [open_row])
         journal = eyes.rows(f"SELECT kind, path FROM journal WHERE instance_id = {number} ORDER BY pos")
         assert journal == self.records
 
@@ -163,6 +218,8 @@ class Life:
                 error.add_note(f"after {done}")
                 raise
         while self.state != LOCKED:
+            if self.state == ENDED:
+                await self.retry()
             await (self.take if self.state == READY else self.send if self.state == PARKED else self.pass_time)()
         assert self.run is not None
         if self.seen != self.mail:

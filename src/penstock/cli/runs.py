@@ -23,8 +23,8 @@ SHOWN_MAX_CHARS = 200
 
 app = typer.Typer(
     name="runs",
-    help="Runs of durable functions: list, show, send, cancel, journal. On the database that `--at` or PENSTOCK_AT "
-    "names, else on that of the settings (WE_POSTGRES_DSN), else on the embedded one of WE_DATA_DIR.",
+    help="Runs of durable functions: list, show, send, cancel, retry, journal. On the database that `--at` or "
+    "PENSTOCK_AT names, else on that of the settings (WE_POSTGRES_DSN), else on the embedded one of WE_DATA_DIR.",
     no_args_is_help=True,
 )
 
@@ -131,6 +131,29 @@ def cancel(
 
     ask(at, told)
     typer.echo(f"ended {id}" if force else f"asked {id} to end")
+
+
+@app.command()
+def retry(
+    id: IdArgument,
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="Go on at this operation instead of the step that failed: a path of the journal, `start`, or `end`.",
+            metavar="PATH",
+        ),
+    ] = None,
+    note: Annotated[str | None, typer.Option(help="For the audit trail.")] = None,
+    at: AtOption = None,
+) -> None:
+    """Let a failed run go on. What came after is forgotten, but for messages, and done again."""
+
+    async def told(runs: LocalRuns) -> None:
+        await runs.retry(await runs.find(id, {}), from_, note, id=id)
+
+    ask(at, told)
+    typer.echo(f"retried {id}")
 
 
 @app.command()

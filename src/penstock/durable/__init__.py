@@ -27,6 +27,7 @@ from penstock.durable.step import Step, StepInfo, step, step_info
 from penstock.durable.verbs import (
     RunInfo,
     Won,
+    continue_as_new,
     each,
     fail_after,
     first,
@@ -112,6 +113,7 @@ __all__ = [
     "Won",
     "Workflow",
     "WouldBlock",
+    "continue_as_new",
     "each",
     "fail_after",
     "first",

@@ -12,12 +12,12 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from itertools import zip_longest
 from math import inf
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 
 from penstock.durable.codec import PAYLOAD_MAX_BYTES, decode, encode_error
-from penstock.durable.errors import NonRetryable, PayloadTooLarge, Unencodable
+from penstock.durable.errors import ContinueAsNew, NonRetryable, PayloadTooLarge, Unencodable
 from penstock.durable.failure import describe
 from penstock.durable.isolation import body_runs
 from penstock.durable.step import StepCall, StepInfo
@@ -25,7 +25,7 @@ from penstock.durable.verbs import RunInfo
 from penstock.durable.workflow import Workflow, deadline_s
 from penstock.kernel.branch import Branch
 from penstock.kernel.drive import Kernel, Limits
-from penstock.kernel.errors import Mismatch, Undecodable
+from penstock.kernel.errors import Cancelled, Mismatch, TooSlow, Undecodable
 from penstock.kernel.operation import CallOperation, Outcome, Receive, Sleep, Start
 from penstock.kernel.record import OUTCOMES, Kind, Record
 from penstock.kernel.replay import marks_of
@@ -68,6 +68,14 @@ class CancelSaid(msgspec.Struct, frozen=True):
     """What the journal holds of a cancel from outside."""
 
     reason: str | None = None
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """What the journal of a run that has continued as a new one begins with. ``view`` is JSON, as text."""
+
+    arguments: msgspec.Raw
+    continuation: int
+    view: str | None = None
 
 
 class Host(Protocol):
@@ -158,11 +166,22 @@ class Activation:
 
     # -- what goes in
 
-    def start(self, *, replaying: bool = False, behind: bool = False, marks: Collection[str] = ()) -> None:
-        """The body's first activation. ``replaying``: it happened before, in a former life; ``behind``: and there are
-        records of its journal to `feed`, all of whose ``marks`` are these."""
+    def start(
+        self,
+        *,
+        replaying: bool = False,
+        records: Sequence[Record] = (),
+        more: bool = False,
+        marks: Collection[str] = (),
+    ) -> None:
+        """The body's first activation. ``replaying``: it happened before, in a former life. ``records``: the first ones
+        of its journal, to `feed` then, or ``more`` of them; all of their ``marks`` are these."""
+        begun = records[0] if records and records[0].kind is Kind.BEGUN else None
+        if begun is not None:
+            self._begin_as(begun)
         self.info.replaying = replaying
-        self.kernel.marks, self.kernel.is_behind = marks, behind
+        self.kernel.marks = marks
+        self.kernel.is_behind = replaying and (more or len(records) > (begun is not None))
         try:
             if self._unfit is not None:
                 raise self._unfit
@@ -173,8 +192,16 @@ class Activation:
             self.kernel.start(body)
         self._obey()
 
+    def _begin_as(self, record: Record) -> None:
+        """The run has continued as a new one with that record."""
+        begun = decode(record.payload or "", Begun)
+        self._arguments = bytes(begun.arguments).decode()
+        self.info.continuation, self.info.view = begun.continuation, begun.view
+        self.kernel.now = record.at
+
     def feed(self, record: Record, *, replaying: bool = False, behind: bool = False) -> None:
-        """One record that is durable, and the activation that follows from it; the rest as in `start`."""
+        """One record that is durable, and the activation that follows from it. ``replaying`` as in `start`;
+        ``behind``: there are others behind it."""
         self.info.replaying, self.kernel.is_behind = replaying, behind
         try:
             with body_runs(muted=replaying):
@@ -202,7 +229,7 @@ class Activation:
 
     def replay(self, records: Sequence[Record]) -> None:
         """A whole journal, as far as it goes; nothing of it is acted on. Raises `Blocked`."""
-        self.start(replaying=True, behind=bool(records), marks=marks_of(records))
+        self.start(replaying=True, records=records, marks=marks_of(records))
         self.feed_again(records)
 
     def feed_again(self, records: Sequence[Record], *, more: bool = False) -> None:
@@ -293,11 +320,36 @@ class Activation:
             self.kernel.discard()
         self.calls.clear()
 
+    # -- a body that goes on as a new one
+
+    def continuation(self) -> Record | None:
+        """The first record of its journal then; None where the body did not ask for it, or was cancelled. Raises
+        TypeError, `Unencodable` and `PayloadTooLarge` for arguments that it can't have."""
+        asked = None if self.result is None else _continues(self.result.error)
+        if asked is None or self.kernel.root.cancel_called:
+            return None
+        arguments = self.workflow.encode_arguments(*asked.arguments, max_bytes=self.payload_max_bytes)
+        begun = Begun(msgspec.Raw(arguments.encode()), self.info.continuation + 1, self.info.view)
+        payload = msgspec.json.encode(begun).decode()
+        return Record(0, Kind.BEGUN, name=str(begun.continuation), payload=payload)
+
+    def unread(self) -> list[int]:
+        """The positions of the messages that nobody has received."""
+        return sorted(record.pos for records in self.kernel.mail.values() for record in records)
+
+    def ending(self) -> Outcome:
+        """How the body ended; of one that asked to go on, and was cancelled: so."""
+        assert self.result is not None
+        if _continues(self.result.error) is None or not self.kernel.root.cancel_called:
+            return self.result
+        over = self.kernel.root.expired
+        return Outcome(error=TooSlow("the deadline of the run is over") if over else Cancelled())
+
     # -- what is shown
 
     def step_info(self, call: OpenCall) -> StepInfo:
         """For the step, of itself."""
-        return StepInfo(f"{self.run_id}{call.path}", call.attempt, self.run_id, self.epoch, call)
+        return StepInfo(f"{self.info.key}{call.path}", call.attempt, self.run_id, self.epoch, call)
 
     def waits(self) -> list[dict[str, Any]]:
         """What is open, as JSON values with a path: nurseries, branches, and what each waits for. No record says it."""
@@ -387,6 +439,15 @@ class Activation:
         if options.within_s is not None and self.host.now() + pause_s - call.begun_at > options.within_s:
             return None
         return pause_s
+
+
+def _continues(error: BaseException | None) -> ContinueAsNew | None:
+    """What is asked for by an error that has gone through the body, and through nurseries."""
+    while isinstance(error, BaseExceptionGroup):
+        [error, *others] = cast("BaseExceptionGroup[BaseException]", error).exceptions
+        if others:
+            return None
+    return error if isinstance(error, ContinueAsNew) else None
 
 
 def _cancel_reason(payload: str) -> str | None:

@@ -157,6 +157,12 @@ class Backend(Protocol):
         `Refused`."""
         ...
 
+    async def continue_as_new(self, held: Held, mail: int, begun: Record, kept: Sequence[int]) -> bool:
+        """The run goes on as a new one: its journal is that record, whose name is another one each time, and the
+        messages at the positions ``kept``. False when somebody has written meanwhile: read, and ask again. Idempotent.
+        Raises `LeaseLost`, `Refused`, `Away`."""
+        ...
+
     async def block(self, held: Held, reason: str) -> float:
         """This code can't go on with the run: another try after a pause, which is given in seconds. It never fails."""
         ...

@@ -51,6 +51,10 @@ class BlockingRun(Generic[R]):
         """See `Run.cancel`."""
         self._call(lambda: self._run.cancel(reason, force=force))
 
+    def retry(self, from_: str | None = None, *, note: str | None = None) -> None:
+        """See `Run.retry`."""
+        self._call(lambda: self._run.retry(from_, note=note))
+
     def view(self) -> Any:
         """See `Run.view`."""
         return self._call(self._run.view)

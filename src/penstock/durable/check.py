@@ -156,10 +156,10 @@ class Replay:
         self._names: list[tuple[str, str | None]] = []  # path and name of records, for the patch
         self._blocked: Blocked | None = None
 
-    def start(self, marks: Iterable[str], *, behind: bool) -> None:
+    def start(self, marks: Iterable[str], records: Sequence[Record], *, more: bool) -> None:
         """The body's first activation; as `Activation.start`."""
         try:
-            self._activation.start(replaying=True, behind=behind, marks=frozenset(marks))
+            self._activation.start(replaying=True, records=records, more=more, marks=frozenset(marks))
         except Blocked as error:
             self._blocked = error
 
@@ -204,7 +204,7 @@ class Replay:
 def replay_run(workflow: Workflow[..., Any], saved: SavedRun) -> Replayed:
     """A whole journal."""
     replay = Replay(workflow, saved.run_id, saved.arguments, saved.started_at)
-    replay.start(marks_of(saved.records), behind=bool(saved.records))
+    replay.start(marks_of(saved.records), saved.records, more=False)
     replay.feed(saved.records, more=False)
     return replay.result(None)
 
@@ -245,7 +245,7 @@ async def _replay(runs: Runs, workflow: Workflow[..., Any], run: OpenRun) -> Rep
     page = run.page
     replay = Replay(workflow, run.id, run.arguments, run.started_at)
     marks = await runs.read_marks(run.instance) if page.more else marks_of(page.records)
-    replay.start(marks, behind=bool(page.records) or page.more)
+    replay.start(marks, page.records, more=page.more)
     replay.feed(page.records, more=page.more)
     while page.more:
         page = await runs.read_records(run.instance, page.records[-1].pos if page.records else 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class NotInWorkflow(RuntimeError):
     """A verb was called outside of a workflow's body."""
@@ -37,6 +39,14 @@ class SendRefused(Exception):
 
 class StartRefused(Exception):
     """A run can't be started: its id belongs to one with other arguments, or its name can't be one."""
+
+
+class ContinueAsNew(BaseException):
+    """What `continue_as_new` raises, through the body. Not to be caught."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        super().__init__("the run continues as a new one")
+        self.arguments = args, kwargs
 
 
 class StepFailed(Exception):

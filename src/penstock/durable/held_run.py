@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from math import inf
 from typing import Any, Protocol, TypeVar
 
@@ -101,29 +101,33 @@ class HeldRun:
     """One run under lease. Times are Trio's. It is its activation's host."""
 
     __slots__ = (
-        "activation", "alarm_at", "commits", "has_written", "held", "is_gone", "is_pumped", "is_started", "keeper",
-        "lease_ends", "mail", "must_read", "outbox", "overflow", "page", "pos", "quiet_since", "records", "replaying",
-        "scopes", "shown_before", "wants_park",
+        "activation", "alarm_at", "commits", "has_written", "held", "is_again", "is_gone", "is_pumped", "is_started",
+        "keeper", "lease_ends", "mail", "must_read", "outbox", "overflow", "page", "pos", "quiet_since", "records",
+        "replaying", "scopes", "shown_before", "wants_park",
     )  # fmt: skip
 
     def __init__(self, keeper: Keeper, held: Held, workflow: Workflow[..., Any], lease_ends: float) -> None:
         self.page, held = held.page, held if held.page is None else msgspec.structs.replace(held, page=None)
         self.keeper, self.held, self.lease_ends = keeper, held, lease_ends
-        self.activation = Activation(
-            workflow, held.id, held.arguments, held.started_at, self, keeper.limits.run, self._warn,
-            epoch=held.attempt, payload_max_bytes=keeper.limits.payload_max_bytes,
-            strict_args=keeper.limits.strict_args,
-        )  # fmt: skip
+        self.activation = self._activate(workflow)
         self.pos = self.mail = self.records = 0
         self.outbox: deque[Record] = deque()
         self.overflow: str | None = None  # why the journal takes no more
         self.scopes: dict[str, trio.CancelScope] = {}
         self.must_read = self.replaying = not held.fresh
+        self.is_again = held.attempt > 1  # what its journal has happened in a former life
         self.is_started = self.is_pumped = self.is_gone = self.wants_park = self.has_written = False
         self.commits: trio.Semaphore | None = None  # appends and commits of steps: one at a time
         self.quiet_since: float | None = None
         self.alarm_at = inf
         self.shown_before: tuple[str | None, ...] = (None,)
+
+    def _activate(self, workflow: Workflow[..., Any]) -> Activation:
+        held, limits = self.held, self.keeper.limits
+        return Activation(
+            workflow, held.id, held.arguments, held.started_at, self, limits.run, self._warn,
+            epoch=held.attempt, payload_max_bytes=limits.payload_max_bytes, strict_args=limits.strict_args,
+        )  # fmt: skip
 
     def _warn(self, text: str) -> None:
         log.warning("run %s: %s", self.held, text)
@@ -204,7 +208,7 @@ class HeldRun:
         elif self.overflow is not None:
             await self._finish(Ending(failure=f"JournalTooLong: {self.overflow}"))
         elif self.activation.result is not None:
-            await self._finish(_ending(self.activation.result, self.activation))
+            await self._end()
         elif self.wants_park and self.activation.kernel.unwritten:
             self.outbox.extend(self.activation.marked())  # nothing would tell the next one of them
         elif self.wants_park:
@@ -215,15 +219,14 @@ class HeldRun:
 
     async def _start(self) -> None:
         backend, marks = self.keeper.backend, frozenset[str]()
-        is_again = self.replaying and self.held.attempt > 1
+        records: Sequence[Record] = ()
         if self.must_read and self.page is None:
             self.page = await self._ask(lambda: backend.read(self.held, 0))
         if self.page is not None:
             more = await self._ask(lambda: backend.marks(self.held)) if self.page.more else ()
-            marks = frozenset((*marks_of(self.page.records), *more))
+            records, marks = self.page.records, frozenset((*marks_of(self.page.records), *more))
         self.is_started = True
-        behind = is_again and self.page is not None and bool(self.page.records)
-        self.activation.start(replaying=self.held.attempt > 1, behind=behind, marks=marks)
+        self.activation.start(replaying=self.is_again, records=records, marks=marks)
         if not self.replaying:
             self.activation.settle()
 
@@ -232,7 +235,7 @@ class HeldRun:
         page, self.page = self.page, None
         if page is None:
             page = await self._ask(lambda: self.keeper.backend.read(self.held, self.pos))
-        is_again = self.replaying and self.held.attempt > 1
+        is_again = self.replaying and self.is_again
         for count, record in enumerate(page.records, 1):
             is_last = count == len(page.records) and not page.more
             woke_it = is_last and record.kind in TOLD
@@ -286,6 +289,23 @@ class HeldRun:
         if self.records == limits.journal_warn_records:
             log.warning("run %s has %d records in its journal", self.held, self.records)
         self.activation.feed(record, replaying=replaying, behind=behind)
+
+    async def _end(self) -> None:
+        try:
+            begun = self.activation.continuation()
+        except (TypeError, Unencodable, PayloadTooLarge) as error:
+            await self._finish(Ending(failure=f"continue_as_new: {describe(error)}"))
+            return
+        if begun is None:
+            await self._finish(_ending(self.activation.ending(), self.activation))
+            return
+        kept, backend = self.activation.unread(), self.keeper.backend
+        if await self._ask(lambda: backend.continue_as_new(self.held, self.mail, begun, kept)):
+            self.activation = self._activate(self.activation.workflow)
+            self.pos = self.records = 0
+            self.is_again = self.is_started = False
+            self.replaying, self.page = True, None
+        self.must_read = True
 
     async def _finish(self, ending: Ending) -> None:
         ending = msgspec.structs.replace(ending, view=self.activation.info.view)

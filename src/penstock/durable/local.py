@@ -159,6 +159,12 @@ class LocalBackend:
             end = RunEnd(InstanceStatus.FAILED, failure=ending.failure or "failed", view=view)
         return await _asked(self._engine.journal.finish(_lease(held), end, mail=mail))
 
+    async def continue_as_new(self, held: Held, mail: int, begun: Record, kept: Sequence[int]) -> bool:
+        """As a new run."""
+        payload, name = begun.payload or "", begun.name or ""
+        journal = self._engine.journal
+        return await _asked(journal.continue_as_new(_lease(held), payload, name=name, mail=mail, kept=kept))
+
     async def block(self, held: Held, reason: str) -> float:
         """Blocked on code."""
         return await _asked(self._engine.journal.block(_lease(held), reason))
@@ -364,6 +370,10 @@ class LocalRuns:
             await told(self._engine.instances.cancel(instance_id, reason, force=True), id)
         else:
             await told(self._engine.runs.cancel(instance_id, reason), id)
+
+    async def retry(self, instance_id: str, from_path: str | None, note: str | None, *, id: str) -> None:
+        """Let a failed run go on."""
+        await told(self._engine.instances.retry_run(instance_id, from_path, note), id)
 
 
 async def told(call: Awaitable[T], id: str | None = None) -> T:

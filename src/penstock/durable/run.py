@@ -120,6 +120,15 @@ class Run(Generic[R]):
         await self._runs().cancel(self.instance_id, reason, force=force, id=self.id)
 
     @in_its_loop
+    async def retry(self, from_: str | None = None, *, note: str | None = None) -> None:
+        """Let the failed run go on: from the step that failed last, or from the operation with the path ``from_``
+        (`history` has them); ``"start"``: from its beginning, ``"end"``: from where it ended, as when its code was
+        mended. What is in its journal from there on is forgotten, but for messages; what it did it does again. Raises
+        Conflict when the run has not failed, or something was done after the step that failed: then say from where.
+        """
+        await self._runs().retry(self.instance_id, from_, note, id=self.id)
+
+    @in_its_loop
     async def view(self) -> Any:
         """What the body showed last with `set_view`, also when it has ended; None before."""
         return (await self._runs().tree(self.instance_id)).get("view")

@@ -108,7 +108,7 @@ class Transactions:
     ) -> Outcome:
         """`COMMITTED`, or what is to be recorded: an error, or the value of a transaction in another database.
         ``after``: the position in the journal when the step was asked for. Raises `LeaseLost`."""
-        path = info.key.removeprefix(info.run_id)
+        path = "/" + info.key.partition("/")[2]
         lost_until: float | None = None
         while True:
             try:
@@ -175,12 +175,12 @@ class Transactions:
         turn: Turn,
         max_bytes: int,
     ) -> Outcome:
-        dsn = call.step.database
+        dsn, run = call.step.database, info.key.removesuffix(path)
         connection, session = self._open(dsn or self._dsn)
         asked = False
         try:
             with connection.transaction():
-                if dsn is not None and (found := connection.execute(_LOOK, (info.run_id, path)).fetchone()):
+                if dsn is not None and (found := connection.execute(_LOOK, (run, path)).fetchone()):
                     return Outcome(decode(found[0], call.step.parameters.result_type()))
                 value = work(connection)
                 try:
@@ -189,7 +189,7 @@ class Transactions:
                     raise _Refused(error) from error
                 if dsn is not None:
                     asked = True
-                    connection.execute(_KEEP, (info.run_id, path, text))
+                    connection.execute(_KEEP, (run, path, text))
                 else:
                     trio.from_thread.run(turn.begin)
                     asked = True

@@ -8,17 +8,18 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from datetime import UTC, datetime
 from math import inf
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 
 import msgspec
 
 from penstock.durable.codec import decode, encode, shown
 from penstock.durable.duration import Duration, seconds_of
-from penstock.durable.errors import BadMessage, NotInWorkflow
+from penstock.durable.errors import BadMessage, ContinueAsNew, NotInWorkflow
 from penstock.durable.step import sending, starting
 from penstock.durable.workflow import Workflow
 from penstock.kernel.branch import Branch
 from penstock.kernel.current import current_branch
+from penstock.kernel.errors import Cancelled
 from penstock.kernel.local import MemoryReceiveChannel, MemorySendChannel, Semaphore, open_channel
 from penstock.kernel.nursery import Nursery
 from penstock.kernel.operation import Outcome, Receive, Sleep, block
@@ -33,7 +34,8 @@ MAX_NAME_CHARS = 256
 
 
 class RunInfo(msgspec.Struct):
-    """Of the run that asks. ``replaying``: what happens now happened before, in a former life of the run."""
+    """Of the run that asks. ``replaying``: what happens now happened before, in a former life of the run.
+    ``continuation`` counts how often it has continued as a new one."""
 
     id: str
     workflow: str
@@ -42,6 +44,12 @@ class RunInfo(msgspec.Struct):
     replaying: bool = False
     view: str | None = None
     deadline: datetime | None = None
+    continuation: int = 0
+
+    @property
+    def key(self) -> str:
+        """What tells it from all other runs, also from those that it continues."""
+        return f"{self.id}~{self.continuation}" if self.continuation else self.id
 
 
 class Won(msgspec.Struct, Generic[T], frozen=True):
@@ -195,6 +203,20 @@ def patched(name: str) -> bool:
     return branch.kernel.patched(name)
 
 
+def continue_as_new(*args: Any, **kwargs: Any) -> NoReturn:
+    """Ends the body, and begins it again with these arguments: the same run, with an empty journal, so that it may go
+    on for ever. Messages that nobody has received are kept, and so are deadline and view; what it did is forgotten.
+
+    In the body itself, not in a branch of a nursery. A run that was cancelled ends instead.
+    """
+    branch = _branch("continue_as_new", "nothing: it is of bodies")
+    if branch.nursery is not None:
+        raise RuntimeError("continue_as_new() is for the body itself: a branch can't end the others")
+    if branch.scope.effective:
+        raise Cancelled
+    raise ContinueAsNew(args, kwargs)
+
+
 def set_view(value: object) -> None:
     """What others see of the run until the next one: any value with a JSON form."""
     run_info().view = encode(value, "the view")
@@ -204,7 +226,7 @@ def _draw(verb: str) -> int:
     """256 bits that follow from the run, the branch and how often it drew."""
     branch = _branch(verb, verb)
     branch.draws += 1
-    key = f"{branch.kernel.info.id}\0{branch.path}\0{branch.draws}"
+    key = f"{branch.kernel.info.key}\0{branch.path}\0{branch.draws}"
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=32, person=b"penstock").digest())
 
 

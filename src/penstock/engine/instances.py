@@ -17,9 +17,11 @@ from penstock.engine.audit import audit_records, place_after, slice_of
 from penstock.engine.definitions import Definitions
 from penstock.engine.ends import Ends
 from penstock.engine.instance_filter import InstanceFilter, check_filter, listed_by
+from penstock.engine.journal_items import PATH_MAX_CHARS
 from penstock.engine.lanes.command import IsCode
 from penstock.engine.lanes.commands import CancelCommand, RetryCommand
 from penstock.engine.lanes.full_path import FullPath
+from penstock.engine.lanes.run_commands import RetryRunCommand
 from penstock.engine.lanes.start_item import StartItem
 from penstock.engine.lanes.starts import Starts
 from penstock.engine.looks import Looks
@@ -213,8 +215,25 @@ class Instances:
         and Conflict when it is not FAILED."""
         if note is not None:
             check_text(note, "note", REASON_MAX_CHARS)
-        await self._full_path.submit(RetryCommand(ids.read_instance(id), note))
+        await self._retry(ids.read_instance(id), note)
         return await self._view(id, committed=True)
+
+    async def retry_run(self, id: str, from_path: str | None, note: str | None = None) -> Instance:
+        """As `retry`, of a run of code: from the operation with a path of its journal; ``start``: from its beginning,
+        ``end``: from where it ended. Without: from the step that failed last, or from the end where none did. What came
+        after that is forgotten, but for messages. Raises Conflict where something was done after that step."""
+        if note is not None:
+            check_text(note, "note", REASON_MAX_CHARS)
+        if from_path is not None:
+            check_text(from_path, "fromStepId", PATH_MAX_CHARS)
+        await self._full_path.submit(RetryRunCommand(ids.read_instance(id), note, from_path=from_path))
+        return await self._view(id, committed=True)
+
+    async def _retry(self, instance: int, note: str | None, failed_until: datetime | None = None) -> None:
+        try:
+            await self._full_path.submit(RetryCommand(instance, note, failed_until))
+        except IsCode:
+            await self._full_path.submit(RetryRunCommand(instance, note, failed_until))
 
     async def after_change(self, id: str) -> Instance:
         """An instance that was changed just now: the answer waits for room, but is not refused for want of it."""
@@ -227,9 +246,15 @@ class Instances:
         except IsCode:
             await self._runs.cancel(ids.show_instance(instance), note)
 
-    async def retry_one_of_many(self, instance: int, note: str | None, failed_until: datetime) -> None:
-        """As `retry`, if it failed by then. Raises Conflict when it is not FAILED, or failed again since."""
-        await self._full_path.submit(RetryCommand(instance, note, failed_until))
+    async def retry_one_of_many(
+        self, instance: int, note: str | None, failed_until: datetime, *, from_path: str | None = None
+    ) -> None:
+        """As `retry`, if it failed by then; with ``from_path`` as `retry_run`. Raises Conflict when it is not FAILED,
+        or failed again since."""
+        if from_path is None:
+            await self._retry(instance, note, failed_until)
+        else:
+            await self._full_path.submit(RetryRunCommand(instance, note, failed_until, from_path))
 
     def _check(self, request: StartRequest) -> None:
         if not request.definition_id:

@@ -16,6 +16,7 @@ from penstock.core.fencing import CallKind, FenceRequest
 from penstock.core.state import InstanceStatus
 from penstock.engine.jobs import Jobs
 from penstock.engine.journal_items import (
+    PATH_MAX_CHARS,
     AppendAnswer,
     Extended,
     Held,
@@ -28,6 +29,7 @@ from penstock.engine.journal_lanes import (
     END_STEP,
     AppendItem,
     BlockItem,
+    ContinueItem,
     FinishItem,
     JournalLanes,
     ParkItem,
@@ -46,6 +48,7 @@ from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import jobs as job_store
 from penstock.store import journal as store
+from penstock.store import journal_cuts as cuts
 from penstock.store.connection import TrioConnection
 from penstock.store.database import AWAY, Database, first_line, wait_replicated
 from penstock.store.jobs import JobKey
@@ -57,7 +60,6 @@ MAIL_MAX_ITEMS: Final = 20_000
 REASON_MAX_BYTES: Final = 4_096
 RECORDS_MAX: Final = 5_000
 """Of one append."""
-PATH_MAX_CHARS: Final = 1_000
 
 
 class Mailbox:
@@ -242,6 +244,19 @@ class Journal:
         view = None if end.view is None else check_json_value(end.view, self._limits, "view").decode()
         item = FinishItem(store.Finish(held, mail, end.status, END_STEP, end.output, failure, view))
         return bool(await self.lanes.finish.submit(item))
+
+    async def continue_as_new(self, held: Held, payload: str, *, name: str, mail: int, kept: Sequence[int]) -> bool:
+        """Let a run go on as a new one: its journal is a record with this payload, then the messages at the positions
+        ``kept``. ``name`` is another one each time. False: there is mail; read the journal and go on. Idempotent.
+        Raises LeaseLost, PayloadTooLarge."""
+        limit = 2 * self._settings.payload_max_bytes + PATH_MAX_CHARS  # what it shows stands there, too
+        if len(payload.encode()) > limit:
+            raise PayloadTooLarge(f"the run continues with more than {self._settings.payload_max_bytes} bytes")
+        check_text(payload, "arguments", limit)
+        check_text(name, "name", NAME_MAX_CHARS)
+        if len(kept) > self._settings.journal_max_records:
+            raise BadRequest(f"kept: {self._settings.journal_max_records:,} messages at most")
+        return bool(await self.lanes.finish.submit(ContinueItem(cuts.Continuation(held, mail, name, payload, kept))))
 
     async def block(self, held: Held, reason: str) -> float:
         """Let go of a run that this code can't go on with; it comes back after a pause, that is answered, in seconds:

@@ -18,16 +18,26 @@ __all__ = [
 ]  # fmt: skip
 
 
+PATH_MAX_CHARS: Final = 1_000
+
+
 class RecordKind(IntEnum):
     """Of a record that the engine itself writes or looks at; all others are the executor's (`kernel.record.Kind`)."""
 
+    DONE = 1
+    FAILED = 2
     CLOCK = 5
     MESSAGE = 6
     CANCEL = 7
     CHILD = 8
+    BEGUN = 10
+    SUPPLIED = 11
     VIEW = 12
 
 
+FAILED_KINDS: Final = (RecordKind.FAILED,)
+DONE_KINDS: Final = (RecordKind.DONE, RecordKind.CHILD, RecordKind.SUPPLIED)
+"""What became of a step or a child that was not cancelled."""
 TOLD: Final = frozenset({RecordKind.MESSAGE, RecordKind.CANCEL, RecordKind.CHILD})
 """Records that others write, and that wake a run which waits."""
 

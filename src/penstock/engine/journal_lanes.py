@@ -26,6 +26,7 @@ from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import jobs as job_store
 from penstock.store import journal as store
+from penstock.store import journal_cuts as cuts
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, TryAgain, wait_replicated
 from penstock.store.journal import Backend, RunState
@@ -129,6 +130,16 @@ class FinishItem(RunItem):
         self.finish = finish
 
 
+class ContinueItem(RunItem):
+    """A run that goes on as a new one. Answers False when there is mail."""
+
+    __slots__ = ("continuation",)
+
+    def __init__(self, continuation: cuts.Continuation) -> None:
+        super().__init__(continuation.held)
+        self.continuation = continuation
+
+
 class JournalLanes:
     """The four queues and what applies them."""
 
@@ -161,7 +172,7 @@ class JournalLanes:
         self.append: Lane[AppendItem] = lane("append", self._append, _instance)
         self.tell: Lane[TellItem] = lane("tell", self._tell, lambda item: (item.tell.instance, item.tell.dedup))
         self.park: Lane[ParkItem | BlockItem | WakeItem] = lane("park", self._park, _instance)
-        self.finish: Lane[FinishItem] = lane("finish", self._finish, _instance)
+        self.finish: Lane[FinishItem | ContinueItem] = lane("finish", self._finish, _instance)
 
     def batchers(self) -> list[Lane[Any]]:
         """The flushers to run."""
@@ -353,8 +364,28 @@ class JournalLanes:
 
     # -- finish
 
-    async def _finish(self, connection: TrioConnection, items: list[FinishItem], again: bool) -> None:
+    async def _finish(self, connection: TrioConnection, items: list[FinishItem | ContinueItem], again: bool) -> None:
         items.sort(key=_instance)
+        ends = [item for item in items if isinstance(item, FinishItem)]
+        if ends:
+            await self._end(connection, ends)
+        await self._continue(connection, [item for item in items if isinstance(item, ContinueItem)])
+
+    async def _continue(self, connection: TrioConnection, items: list[ContinueItem]) -> None:
+        """One by one: each deletes a whole journal."""
+        for item in items:
+            with self._metrics.db_transaction_seconds["finish"].time():
+                done = await cuts.continue_run(connection, item.continuation)
+            if done:
+                item.answer(True)
+                continue
+            [state] = await store.run_states(connection, [item.held])
+            if is_held(state, item.held) and state.mail != item.continuation.mail:
+                item.answer(False)
+            else:
+                self._refuse([item], [state])
+
+    async def _end(self, connection: TrioConnection, items: list[FinishItem]) -> None:
         with self._metrics.db_transaction_seconds["finish"].time():
             done = await store.finish(connection, [item.finish for item in items], view=RecordKind.VIEW)
         refused: list[FinishItem] = []

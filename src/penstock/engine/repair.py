@@ -16,7 +16,8 @@ from penstock.core.state import InstanceStatus, TokenState
 from penstock.engine import ids
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.instances import REASON_MAX_CHARS, Instances
-from penstock.engine.lanes.command import Command, WritesOnly
+from penstock.engine.journal_items import PATH_MAX_CHARS
+from penstock.engine.lanes.command import Command, IsCode, WritesOnly
 from penstock.engine.lanes.full_path import FullPath
 from penstock.engine.lanes.mending import MoveCommand, SkipCommand
 from penstock.engine.paging import NAME_MAX_CHARS
@@ -199,18 +200,24 @@ class Repair:
         return await self._mend(id, command)
 
     async def retry_from(self, id: str, from_step_id: str, step_id: str | None, note: str | None) -> Instance:
-        """Let a FAILED instance go on at another step than the one that failed, or in its place than ``step_id``.
+        """Let a FAILED instance go on at another step than the one that failed, or in its place than ``step_id``. Of a
+        run of code the step is the path of an operation (`Instances.retry_run`).
 
         Raises NotFound, BadRequest (no such step), Conflict (as `move`, and when it is not FAILED).
         """
         command = MoveCommand(
             ids.read_instance(id),
             None if step_id is None else check_text(step_id, "stepId", NAME_MAX_CHARS),
-            check_text(from_step_id, "fromStepId", NAME_MAX_CHARS),
+            check_text(from_step_id, "fromStepId", PATH_MAX_CHARS),
             note=check_note(note),
             retries=True,
         )
-        return await self._mend(id, command)
+        try:
+            return await self._mend(id, command)
+        except IsCode:
+            if step_id is not None:
+                raise BadRequest("stepId: a run of code has no steps; fromStepId is the path of an operation") from None
+            return await self._instances.retry_run(id, from_step_id, note)
 
     async def edit_one_of_many(
         self, instance: int, given: bytes, removed: Sequence[str], note: str | None, bulk: int
@@ -239,7 +246,10 @@ class Repair:
     ) -> None:
         """As `move`, or `retry_from`, likewise."""
         command = MoveCommand(instance, step_id, target, note=note, entered_until=until, retries=retries)
-        await self._full_path.submit(command)
+        try:
+            await self._full_path.submit(command)
+        except IsCode:
+            await self._instances.retry_one_of_many(instance, note, until, from_path=target)
 
     async def _mend(self, id: str, command: Command) -> Instance:
         await self._full_path.submit(command)

@@ -218,7 +218,8 @@ def _signed(digest: int | None) -> int | None:
     return None if digest is None else (digest + _SIGN) % _UNSIGNED - _SIGN
 
 
-def _seal(payloads: Sequence[str | None], vault: Vault | None) -> str | Sealing:
+def seal(payloads: Sequence[str | None], vault: Vault | None) -> str | Sealing:
+    """Payloads of records, as they are stored."""
     if vault is None:
         return arrays.texts(payloads)
     return arrays.sealed_values([None if text is None else text.encode() for text in payloads], vault, PAYLOAD)
@@ -236,7 +237,7 @@ async def append(connection: TrioConnection, items: Sequence[Append]) -> dict[in
         arrays.ints(record.kind for record in records),
         arrays.texts(record.path for record in records),
         arrays.texts(record.name for record in records),
-        _seal([record.payload for record in records], connection.vault),
+        seal([record.payload for record in records], connection.vault),
         arrays.ints(_signed(record.digest) for record in records),
         arrays.ints(min(record.attempt, _SMALLINT_MAX) for record in records),
         arrays.ints(record.took_ms for record in records),
@@ -340,7 +341,7 @@ async def tell(
         arrays.ints(columns[1]),
         arrays.texts(columns[2]),
         arrays.texts(columns[3]),
-        _seal(columns[4], connection.vault),
+        seal(columns[4], connection.vault),
         arrays.texts(columns[5]),
         arrays.texts(columns[6]),
         arrays.texts(columns[7]),
@@ -391,7 +392,7 @@ async def finish(connection: TrioConnection, items: Sequence[Finish], *, view: i
         arrays.ints(item.end_step for item in items),
         arrays.sealed((item.output for item in items), connection.vault),
         arrays.texts(item.failure for item in items),
-        _seal([item.view for item in items], connection.vault),
+        seal([item.view for item in items], connection.vault),
         view,
     )
     return {cast(int, row[0]) for row in await connection.fetch(SQL["finish_runs"], params)}

@@ -102,6 +102,7 @@ class WorkflowRun(msgspec.Struct, Generic[R]):
     view: str | None  # JSON
     sent: list[Sent]  # to other runs
     started: list[Started]
+    former: list[Record]  # of the runs that continued as a new one
     saved: SavedRun  # what `save_journal` keeps
 
     def result(self) -> R:
@@ -169,6 +170,7 @@ class Memory:
         self.activation = self._activate()
         self._replay_elsewhere = partial(replay_elsewhere, workflow, run_id, arguments, self.began)
         self.journal: list[Record] = []
+        self.former: list[Record] = []
         self.attempts: list[Called] = []
         self.stopped: list[str] = []
         self.sent: list[Sent] = []
@@ -184,11 +186,32 @@ class Memory:
         heapq.heappush(self._coming, (self._at + after_s, self._planned, what))
 
     def run(self) -> Outcome:
-        """To the end of the body."""
+        """To the end of the body, and of those that it continues as."""
         self.activation.start()
         self.activation.settle()
-        while (outcome := self.activation.result) is None:  # another one after a crash
-            if len(self.journal) >= MAX_RECORDS:
+        while True:
+            self._run_one()
+            ended = _ended(self.activation)
+            if isinstance(ended, Outcome):
+                return ended
+            self._continue(ended)
+
+    def _continue(self, begun: Record) -> None:
+        kept = set(self.activation.unread())
+        messages = [record for record in self.journal if record.pos in kept]
+        self.former += self.journal
+        self.journal = [
+            msgspec.structs.replace(record, at=self._at, pos=pos) for pos, record in enumerate((begun, *messages), 1)
+        ]
+        self.activation = self._activate()
+        self.activation.start(records=self.journal)
+        for record in self.journal:
+            self.activation.feed(record)
+        self.activation.settle()
+
+    def _run_one(self) -> None:
+        while self.activation.result is None:  # another one after a crash
+            if len(self.former) + len(self.journal) >= MAX_RECORDS:
                 raise StuckWorkflow(f"{MAX_RECORDS:,} records and no end")
             if self._written:
                 self.deliver(self._written.popleft())
@@ -207,12 +230,6 @@ class Memory:
             elif self._running.get(what.path) == number:
                 del self._running[what.path]
                 self._end(what)
-        if outcome.error is None:
-            try:
-                self.activation.workflow.encode_result(outcome.value)
-            except (Unencodable, PayloadTooLarge) as error:
-                return Outcome(error=error)
-        return outcome
 
     def deliver(self, record: Record) -> None:
         """Into the journal, and to the body."""
@@ -235,6 +252,7 @@ class Memory:
             view=self.activation.info.view,
             sent=self.sent,
             started=self.started,
+            former=self.former,
             saved=self._saved(self.journal),
         )
 
@@ -253,10 +271,11 @@ class Memory:
         """The same body, the same records: the same result and view."""
         again = self._activate()
         again.replay(self.journal)
-        second = again.result
-        if second is None:
+        if again.result is None:
             again.discard()
             raise NotDeterministic("replayed from its journal the run did not end")
+        second = _ended(again)
+        assert isinstance(second, Outcome)
         if _seen(first, self.activation) != _seen(second, again):
             raise NotDeterministic(f"first {first}, replayed from its journal {second}")
 
@@ -336,6 +355,18 @@ class Memory:
         ]
         self.activation.discard()
         raise StuckWorkflow("nothing is due and nothing will come; waiting: " + ", ".join(waiting))
+
+
+def _ended(run: Activation) -> Outcome | Record:
+    """How a body has ended, or what it continues with."""
+    try:
+        begun = run.continuation()
+        ended = run.ending()
+        if begun is None and ended.error is None:
+            run.workflow.encode_result(ended.value)
+    except (TypeError, Unencodable, PayloadTooLarge) as error:
+        return Outcome(error=error)
+    return ended if begun is None else begun
 
 
 def _seen(outcome: Outcome, run: Activation) -> tuple[str, str, str | None]:

@@ -31,13 +31,13 @@ class Explored(msgspec.Struct, frozen=True):
 
 
 class _Disturbed(Memory):
-    """A run to which something happens when its journal has ``at`` records."""
+    """A run to which something happens when its journals have ``at`` records."""
 
     at, what = -1, ""
 
     def deliver(self, record: Record) -> None:
         """The record, and the disturbance before or after it."""
-        if len(self.journal) != self.at:
+        if len(self.former) + len(self.journal) != self.at:
             super().deliver(record)
             return
         self.at = -1
@@ -98,10 +98,9 @@ def explore(
 
     undisturbed = run(-1, "")
     wanted = compared(undisturbed)
-    for number, record in enumerate(undisturbed.journal):
-        place = (
-            f"record {number + 1} of {len(undisturbed.journal)} ({record.kind.name} {record.path} {record.name or ''})"
-        )
+    records = [*undisturbed.former, *undisturbed.journal]
+    for number, record in enumerate(records):
+        place = f"record {number + 1} of {len(records)} ({record.kind.name} {record.path} {record.name or ''})"
         for what in ("lost", "kept", "cancel"):
             try:
                 found = compared(run(number, what))
@@ -109,7 +108,7 @@ def explore(
                 raise AssertionError(f"{_WHAT[what]} {place}: {error}") from error
             if what != "cancel" and found != wanted:
                 raise AssertionError(f"{_WHAT[what]} {place}: it ended with {found}, undisturbed with {wanted}")
-    count = len(undisturbed.journal)
+    count = len(records)
     return Explored(records=count, crashes=2 * count, cancels=count)
 
 

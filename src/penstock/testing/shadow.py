@@ -47,10 +47,10 @@ class Saw(msgspec.Struct, frozen=True):
 
 def seen(run: Activation) -> Saw:
     """Of a run that has ended."""
-    assert run.result is not None
-    if run.result.error is not None:
-        return Saw(view=run.info.view, error=describe(run.result.error))
-    return Saw(run.workflow.encode_result(run.result.value), run.info.view)
+    ended = run.ending()
+    if ended.error is not None:
+        return Saw(view=run.info.view, error=describe(ended.error))
+    return Saw(run.workflow.encode_result(ended.value), run.info.view)
 
 
 def replay_elsewhere(

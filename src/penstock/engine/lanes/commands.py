@@ -157,7 +157,8 @@ def failed_tokens(locked: LockedInstance, failed_until: datetime | None) -> list
 
 
 class RetryCommand(Command):
-    """Let a failed instance go on. ``failed_until``: only if it failed by then, so that nothing is retried twice."""
+    """Let a failed instance go on. ``failed_until``: only if it failed by then, so that nothing is retried twice.
+    Raises IsCode for a run of code."""
 
     __slots__ = ("actor", "failed_until", "note")
 
@@ -178,7 +179,7 @@ class RetryCommand(Command):
         if locked.instance.status is not InstanceStatus.FAILED:
             raise Conflict(f"only a FAILED instance can be retried; this one is {locked.instance.status.name}")
         if loaded.code:
-            raise Conflict("a run of code can't be retried yet: start another one")
+            raise IsCode
         locked.tokens[:] = failed_tokens(locked, self.failed_until)
         return RetryRequested()
 

@@ -11,7 +11,7 @@ from penstock.core.event import Event, StepSkipped, TokenMoved
 from penstock.core.mending import SKIPPABLE, find_mover
 from penstock.core.state import InstanceStatus, Token, TokenState
 from penstock.engine.definitions import LoadedDefinition
-from penstock.engine.lanes.command import Command
+from penstock.engine.lanes.command import Command, IsCode
 from penstock.engine.lanes.commands import failed_tokens, take_up
 from penstock.errors import BadRequest, Conflict
 from penstock.store.connection import TrioConnection
@@ -140,6 +140,8 @@ class MoveCommand(_MendCommand):
     ) -> Event:
         if self._retries and locked.instance.status is not InstanceStatus.FAILED:
             raise Conflict(f"only a FAILED instance can be retried; this one is {locked.instance.status.name}")
+        if self._retries and loaded.code:
+            raise IsCode
         token, step = self.find(locked, loaded, gateways=True)
         target = step_of(loaded, self._target, "fromStepId" if self._retries else "toStepId")
         self._step = step.index

@@ -1,0 +1,60 @@
+-- What is taken out of the journal of a run of code: what came after the place where a failed one goes on, and all of it
+-- where the run continues as a new one. Lock order: as queries/journal.sql.
+
+-- name: last_execution
+-- Of a run ($1 instance) that has ended: seq, attempt and beginning of its last execution.
+SELECT seq, attempt, started_at FROM history WHERE instance_id = $1::bigint AND kind < 10 /* ATTEMPT_FAILED */
+ORDER BY pos DESC LIMIT 1
+
+-- name: find_failed
+-- The record of the step that failed last in a run ($1 instance; kinds of outcomes: $2 of failures, $3 of what was done):
+-- path and position; then path and name of the first that was done since.
+SELECT f.path, f.pos, d.path, d.name FROM (
+  SELECT j.path, j.pos FROM journal j WHERE j.instance_id = $1::bigint AND j.kind = ANY($2::smallint[])
+  ORDER BY j.pos DESC LIMIT 1) f
+LEFT JOIN LATERAL (
+  SELECT j.path, j.name FROM journal j WHERE j.instance_id = $1::bigint AND j.pos > f.pos AND j.kind = ANY($3::smallint[])
+  ORDER BY j.pos LIMIT 1) d ON true
+
+-- name: find_path
+-- The first outcome (kinds $3) of an operation ($2 path), or of one within, in a run ($1 instance).
+SELECT pos FROM journal WHERE instance_id = $1::bigint AND kind = ANY($3::smallint[])
+  AND (path = $2::text OR starts_with(path, $2::text || '/') OR starts_with(path, $2::text || '.'))
+ORDER BY pos LIMIT 1
+
+-- name: cut_journal
+-- A run ($1 instance) that failed goes on from a position ($2): records from there on are forgotten, but for messages and
+-- what a continued one began with. Of the operation ($3 path) that is done again the attempts before become mere passing of time: it has all of its retries.
+-- A cancel that is forgotten may come again.
+WITH gone AS (
+  DELETE FROM journal WHERE instance_id = $1::bigint
+    AND (kind = 12 /* VIEW */ OR pos >= $2::bigint AND kind NOT IN (6 /* MESSAGE */, 10 /* BEGUN */))),
+begun AS (
+  UPDATE journal SET kind = 5 /* CLOCK */, path = '', name = NULL, payload = NULL, digest = NULL, attempt = 1, took_ms = NULL
+  WHERE instance_id = $1::bigint AND pos < $2::bigint AND kind = 9 /* RETRY */ AND path = $3::text)
+DELETE FROM signal_id s WHERE s.instance_id = $1::bigint AND s.id = '~cancel' AND NOT EXISTS (
+  SELECT FROM journal j WHERE j.instance_id = $1::bigint AND j.pos < $2::bigint AND j.kind = 7 /* CANCEL */)
+
+-- name: continue_run
+-- A run goes on as a new one: $1 token $2 seq $3 attempt $4 holder $5 mail seen; the root is locked. Its journal is a record
+-- with the name $6, which tells it from those of earlier continuations, and the payload $7 (one in an array), then the
+-- messages at the positions $8, which nobody has received. A run that is not returned has mail, or is not the holder's;
+-- one that was continued by an earlier try is returned, and stays as it is.
+WITH held AS MATERIALIZED (
+  SELECT t.id FROM token t WHERE t.id = $1::bigint AND t.seq = $2::bigint AND t.state = 1 /* LOCKED */
+    AND t.attempt = $3::int AND t.claimed_by = $4::text AND t.mail = $5::int),
+new AS MATERIALIZED (
+  SELECT id FROM held WHERE coalesce((
+    SELECT j.kind <> 10 /* BEGUN */ OR j.name <> $6::text FROM journal j
+    WHERE j.instance_id = $1::bigint ORDER BY j.pos LIMIT 1), true)),
+gone AS (
+  DELETE FROM journal WHERE instance_id = $1::bigint AND EXISTS (SELECT FROM new) RETURNING pos, kind, name, payload),
+clock AS MATERIALIZED (SELECT penstock_now() AS now),
+begun AS (
+  INSERT INTO journal (instance_id, pos, at, kind, attempt, path, name, payload)
+  SELECT id, nextval('step_seq'), now, 10 /* BEGUN */, 1, '', $6::text, ($7::text[])[1] FROM new, clock RETURNING pos),
+kept AS (
+  INSERT INTO journal (instance_id, pos, at, kind, attempt, path, name, payload)
+  SELECT $1::bigint, nextval('step_seq'), now, kind, 1, '', name, payload
+  FROM begun, clock, (SELECT * FROM gone WHERE pos = ANY($8::bigint[]) ORDER BY pos) g)
+SELECT id FROM held

@@ -1,0 +1,55 @@
+"""Runs that go on as new ones: their journals are freed, what is kept comes first, and nobody else may do it."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import JournalTooLong, LeaseLost, PayloadTooLarge
+from tests.engine.conftest import MakeDriver
+from tests.engine.driver import Driver
+from tests.engine.runs import HOLDER, append, begin, continue_as_new, done, finish, read, take
+
+BEGUN = '{"arguments":{"n":2},"continuation":1}'
+
+
+async def test_the_journal_is_that_of_the_new_run(driver: Driver) -> None:
+    run = await begin(driver)
+    answer = await append(driver, run.held, *(done(f"/{n}") for n in range(100)))
+    for name in ("go", "stop", "go"):
+        await driver.engine.runs.send(run.instance_id, name, b'"now"')
+    assert not await continue_as_new(driver, run.held, BEGUN), "there is mail"
+    assert driver.rows("SELECT count(*) FROM journal") == [(103,)]
+    first, _, last = (await read(driver, run.held, answer.placed[-1].pos)).records
+    for _ in range(2):  # as when the answer was lost
+        assert await continue_as_new(driver, run.held, BEGUN, mail=3, kept=[first.pos, last.pos])
+        page = await read(driver, run.held)
+        assert [(r.kind, r.name, r.payload) for r in page.records] == [(10, "1", BEGUN), *[(6, "go", '"now"')] * 2]
+        assert page.mail == 3
+    assert driver.rows("SELECT count(*) FROM journal") == [(3,)], "rows of the former run are freed"
+    last_pos = (await read(driver, run.held)).records[-1].pos
+    await append(driver, run.held, done("/0"), after=last_pos, mail=3)
+    assert await driver.engine.journal.park(run.held, mail=3, due_at=None)
+    with pytest.raises(LeaseLost):
+        await continue_as_new(driver, run.held, BEGUN, name="2", mail=3)
+    await driver.engine.runs.send(run.instance_id, "go", b"1")
+    [again] = await take(driver)
+    assert again.page is not None
+    assert [record.kind for record in again.page.records] == [10, 6, 6, 1, 6]
+    for held in (run.held, again.held._replace(holder=f"{HOLDER}0"), again.held._replace(attempt=3)):
+        with pytest.raises(LeaseLost):
+            await continue_as_new(driver, held, BEGUN, name="2", mail=4)
+    assert await continue_as_new(driver, again.held, BEGUN, name="2", mail=4)
+    assert await finish(driver, again.held, mail=4)
+
+
+async def test_a_new_run_may_have_as_many_records(make_driver: MakeDriver) -> None:
+    driver = make_driver(journal_max_records=10, payload_max_bytes=1_000)
+    run = await begin(driver)
+    await append(driver, run.held, *(done(f"/{n}") for n in range(10)))
+    with pytest.raises(JournalTooLong):
+        await append(driver, run.held, done("/10"))
+    with pytest.raises(PayloadTooLarge):
+        await continue_as_new(driver, run.held, '"' + "x" * 4_000 + '"')
+    assert await continue_as_new(driver, run.held, BEGUN)
+    await read(driver, run.held)
+    await append(driver, run.held, *(done(f"/{n}") for n in range(9)))
