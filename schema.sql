@@ -572,6 +572,16 @@ CREATE TABLE scheduled (               -- instances that a schedule started
   watched     boolean NOT NULL         -- whether the schedule is to be told of its end
 );
 
+CREATE TABLE start_window (            -- starts that share a key for a while: who asks for the same again, or too often
+  definition_id text COLLATE "C" NOT NULL,
+  kind        smallint NOT NULL,       -- 1: once in a window, 2: so many in a period, 3: put off (src/penstock/engine/start_rules.py)
+  key         text COLLATE "C" NOT NULL,
+  until       timestamptz NOT NULL,    -- the end of the window; of 2 when all that began would be due if they came evenly
+  instance_id bigint NOT NULL,         -- whose window it is; of 2 zero
+  PRIMARY KEY (definition_id, kind, key)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
+CREATE INDEX start_window_end ON start_window (until);
+
 -- Partitions of `history` and `journal` (by the time in the instance's id) and `audit` (by `at`). They are made ahead of time, in which
 -- case the default partitions stay empty; what falls outside all of them lands there and is never dropped.
 CREATE TABLE log_partition (
@@ -681,7 +691,7 @@ SELECT to_hex(i.id) AS id, i.id AS number, d.id AS definition, d.version,
   coalesce(i.ended_at, now()) - i.started_at AS age,
   ARRAY(SELECT penstock_step_id(d.content, t.step) FROM token t
     WHERE (t.id = i.id OR (t.instance_id = i.id AND t.id <> t.instance_id))
-      AND t.state NOT IN (3 /* FORKED */, 6 /* ENDED */) ORDER BY t.seq) AS open_steps,
+      AND t.state NOT IN (3 /* FORKED */, 6 /* ENDED */, 8 /* DELAYED */) ORDER BY t.seq) AS open_steps,
   i.failure, i.failure_code, to_hex(i.parent_id) AS parent, i.parent_id AS parent_number, i.started_by,
   i.vars || coalesce(i.overlay, '{}') || coalesce((
     SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
@@ -723,7 +733,7 @@ SELECT to_hex(b.number) AS instance, b.number, d.id AS definition, d.version, pe
   penstock_state(b.state) AS status, true AS open, b.attempt, b.claimed_by AS worker, b.entered_at AS started_at,
   NULL::timestamptz AS ended_at, now() - b.entered_at AS age, NULL::text AS reason, NULL::text AS error_code, b.item,
   NULL::jsonb AS output, b.seq, 9223372036854775807 AS pos
-FROM penstock_branches b JOIN definition d ON d.key = b.definition WHERE b.state NOT IN (3 /* FORKED */, 6 /* ENDED */)
+FROM penstock_branches b JOIN definition d ON d.key = b.definition WHERE b.state NOT IN (3 /* FORKED */, 6 /* ENDED */, 8 /* DELAYED */)
 UNION ALL
 SELECT to_hex(h.instance_id), h.instance_id, d.id, d.version, penstock_step_id(d.content, x.step), penstock_kind(x.kind), false,
   x.attempt, x.worker, x.started_at, h.ended_at, h.ended_at - x.started_at, x.reason, x.error_code, x.item, x.output, x.seq, h.pos

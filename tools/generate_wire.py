@@ -51,6 +51,9 @@ NOUNS = {
     "JobRef": ("penstock.v1.Release",),
     "Heartbeat": ("penstock.v1.Heartbeat",),
     "Instance": ("workflow.v1.WorkflowInstance", "penstock.v1.Instance"),
+    "Dedupe": ("penstock.v1.Dedupe",),
+    "Throttle": ("penstock.v1.Throttle",),
+    "Debounce": ("penstock.v1.Debounce",),
     "StartRequest": ("workflow.v1.StartInstanceRequest", "penstock.v1.StartItem"),
     "StartResult": ("penstock.v1.StartResult",),
     "PollRequest": ("workflow.v1.PollJobsRequest",),
@@ -96,6 +99,7 @@ NOUNS = {
 """Which messages of gRPC each class of the model is. Their fields have its fields' names, but for these."""
 OWN_MODULES = {
     "schedule": ("ScheduleSpec", "ScheduleRun", "Schedule", "ScheduleTime"),
+    "start": ("Dedupe", "Throttle", "Debounce"),
     "repair": (
         "MigrationCheck", "BulkCause", "BulkStep", "BulkRefusals", "BulkPreview", "BulkStarted", "BulkDetails",
         "BulkView", "StepImpact", "VersionImpact", "ChangedSteps", "ImpactView",
@@ -105,14 +109,15 @@ OWN_MODULES = {
 OTHER_NAMES = {
     "penstock.v1.Failure.retry_after_ms": "retry_after_seconds",
     "penstock.v1.BulkOperation.per_1000_seconds": "per_second",
+    "penstock.v1.StartItem.wait_ms": "wait_seconds",
     "workflow.v1.CompleteJobRequest.variables_to_set": "variables",
     "workflow.v1.CompleteUserTaskRequest.user_task_step_id": "step_id",
     "workflow.v1.CompleteUserTaskRequest.result": "variables",
     "workflow.v1.SignalWaitRequest.wait_step_id": "step_id",
 }
 REQUESTS = {
-    "Completion", "Failure", "Park", "JobRef", "Heartbeat", "StartRequest", "PollRequest", "UserTaskCompletion",
-    "Signal", "PublishRequest", "ScheduleSpec",
+    "Completion", "Failure", "Park", "JobRef", "Heartbeat", "Dedupe", "Throttle", "Debounce", "StartRequest",
+    "PollRequest", "UserTaskCompletion", "Signal", "PublishRequest", "ScheduleSpec",
 }  # fmt: skip
 """What the engine is told; it says the others."""
 LEFT_OUT_EMPTY = {
@@ -323,7 +328,10 @@ def _model(files: dict[str, FileDescriptorProto], nouns: Collection[str]) -> Ite
     yield "from datetime import datetime\nfrom typing import Annotated, Any\n\nfrom msgspec import field\n\n"
     yield "from penstock.wire.codec import BOOL, INT32, JSON, MILLIS, OPTIONAL_INT32, STRUCT, TEXT, WORDS, Proto\n"
     yield "from penstock.wire.noun import Answer, Flag, InstanceMethods, JsonText, Request, Seconds, Text, Variables"
-    yield "\nfrom penstock.wire.noun import Texts, Whole\n\n\n"
+    yield "\nfrom penstock.wire.noun import Texts, Whole\n"
+    if "StartRequest" in nouns:
+        yield f"from penstock.wire.start import {', '.join(OWN_MODULES['start'])}\n"
+    yield "\n\n"
     messages = {f"{file.package}.{message.name}": message for file in files.values() for message in file.message_type}
     described = files[NOUNS_FILE]
     comments = {tuple(place.path): place.leading_comments.strip() for place in described.source_code_info.location}
@@ -400,10 +408,10 @@ def _noun_type(message: DescriptorProto, field: FieldDescriptorProto, *, answer:
         if name == "Timestamp":
             required = not NOUNS[message.name] and not field.proto3_optional
             return ("datetime", "required") if required else ("datetime | None", "None")
-        if not answer:
-            return "JsonText", "None"
         if name in NOUNS:
             return f"{name} | None", "None"
+        if not answer:
+            return "JsonText", "None"
         return ("Any", "None") if name == "Value" else ("Variables", "field(default_factory=dict[str, Any])")
     if field.proto3_optional:
         return "Seconds" if plain == "float" else f"{plain} | None", "None"

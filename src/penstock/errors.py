@@ -94,6 +94,16 @@ class TooManyRequests(PenstockError):
     code = "resource-exhausted"
 
 
+class Throttled(PenstockError):
+    """More starts with a key than its rate allows: not before ``retry_after_s`` seconds. Nothing was started."""
+
+    code = "throttled"
+
+    def __init__(self, reason: str, retry_after_s: float) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+
+
 class Unavailable(PenstockError):
     """The engine can't answer now: the database is away or the engine drains. Try again."""
 

@@ -74,7 +74,7 @@ def test_a_lease_ends_only_while_there_is_one() -> None:
 
 def test_a_token_begins_with_a_step_or_an_ended_root() -> None:
     entered = {TokenState.READY, TokenState.LOCKED, TokenState.PARKED, TokenState.FORKED, TokenState.CALLED}
-    assert entered | {TokenState.ENDED} == BIRTH_STATES
+    assert entered | {TokenState.ENDED, TokenState.DELAYED} == BIRTH_STATES
 
 
 @pytest.mark.parametrize(("before", "after"), list(product(InstanceStatus, InstanceStatus)), ids=str)
@@ -129,8 +129,8 @@ def test_the_numbers_in_the_database_never_change_their_meaning() -> None:
 
 def test_what_is_open_and_what_is_a_job() -> None:
     open_states = {state for state in TokenState if token(state).is_open}
-    assert open_states == OPEN_STATES == set(TokenState) - {TokenState.FORKED, TokenState.ENDED}
-    assert OPEN_STATES - {TokenState.PARKED, TokenState.CALLED, TokenState.DELAYED} == JOB_STATES
+    assert open_states == OPEN_STATES == set(TokenState) - {TokenState.FORKED, TokenState.ENDED, TokenState.DELAYED}
+    assert OPEN_STATES - {TokenState.PARKED, TokenState.CALLED} == JOB_STATES
     assert {kind for kind in HistoryKind if kind < 10} == CLOSING_KINDS
 
 

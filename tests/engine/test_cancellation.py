@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import trio
 
-from penstock.core.state import InstanceStatus
+from penstock.core.state import START_TIMER, InstanceStatus
 from penstock.engine.drafts import ExpressionCheck
 from penstock.engine.engine import Engine
 from penstock.engine.journal_items import NewRecord, RunEnd, Taken
@@ -32,6 +32,7 @@ from penstock.testing.definitions import definition, end, fork, linear, service,
 from penstock.wire.model import Failure, Heartbeat, Job, JobRef, Park, StartRequest
 from penstock.wire.queue import QueuePolicy
 from penstock.wire.schedule import ScheduleSpec
+from penstock.wire.start import Debounce, Throttle
 from tests.engine import runs
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, completion, number
@@ -100,14 +101,29 @@ async def begun(driver: Driver, key: str, about: dict[str, Any], **variables: An
     return view.id, job
 
 
-def starting(about: dict[str, Any], keyed: bool = False, own: bool = False) -> Prepare:
+def starting(about: dict[str, Any], keyed: bool = False, own: bool = False, **rules: Any) -> Prepare:
     async def prepare(driver: Driver, key: str) -> LockedBatch:
-        fields: dict[str, Any] = {"idempotency_key": key} if keyed else {}
+        fields: dict[str, Any] = {"idempotency_key": key} if keyed else dict(rules)
         if own:
             fields |= {"instance_key": key, "keep_instance_key": True}
         return LockedBatch(key, lambda: driver.start(about["id"], {"x": 1}, business_key=key, **fields))
 
     return prepare
+
+
+async def put_off(driver: Driver, key: str) -> LockedBatch:
+    """A start in whose place another one comes."""
+    rule = Debounce(key, "PT1H")
+    await driver.start("linear", {"x": 0}, business_key=key, debounce=rule)
+    return LockedBatch(key, lambda: driver.start("linear", {"x": 1}, business_key=key, debounce=rule))
+
+
+async def begin(driver: Driver, key: str) -> LockedBatch:
+    """The time of a start has come."""
+    view = await driver.start("fork", {"x": 1}, business_key=key, delay="PT0.001S")
+    ((token, seq),) = driver.rows("SELECT token_id, seq FROM timer WHERE instance_id = %s", number(view.id))
+    timer = timer_command(number(view.id), (token, seq, START_TIMER))
+    return LockedBatch(key, lambda: driver.engine.full_path.submit(timer))
 
 
 async def start_batch(driver: Driver, key: str) -> LockedBatch:
@@ -488,6 +504,10 @@ SCENARIOS: dict[str, Prepare] = {
     "a wide start": starting(fork(1, 1)),
     "a start with a key": starting(linear(1), keyed=True),
     "a start with a key that is kept": starting(linear(1), own=True),
+    "a delayed start": starting(linear(1), delay="PT1H"),
+    "a throttled start": starting(linear(1), throttle=Throttle("k", 1_000_000)),
+    "a start that is put off": put_off,
+    "the time of a start": begin,
     "a batch of starts": start_batch,
     "a poll": poll,
     "a poll that finds nothing": poll_with_nothing_to_do,

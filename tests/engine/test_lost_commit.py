@@ -21,8 +21,9 @@ from penstock.runtime.supervise import forever
 from penstock.testing.definitions import Json, definition, end, fork, linear, service, step
 from penstock.wire.model import Job
 from penstock.wire.schedule import ScheduleSpec
+from penstock.wire.start import Debounce, Dedupe, Throttle
 from tests.engine.conftest import MakeDriver
-from tests.engine.driver import Driver
+from tests.engine.driver import Driver, variables_of
 from tests.store.proxy import Proxy
 from tests.waiting import wait_until
 
@@ -278,6 +279,50 @@ async def test_a_start_with_a_key(cut_driver: Driver, proxy: Proxy, committed: b
     again = await cut_driver.start("linear", {"x": MARK}, idempotency_key="key")
     assert again.id == view.id
     assert cut_driver.rows("SELECT count(*) FROM instance") == [(1,)]
+
+
+RULES: list[dict[str, Any]] = [
+    {"delay": "PT1H"},
+    {"dedupe": Dedupe("k", "PT1H")},
+    {"throttle": Throttle("k", 1, "PT1H", 2, "DELAY")},
+    {"debounce": Debounce("k", "PT1H")},
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: next(iter(rule)))
+async def test_a_start_with_a_rule(cut_driver: Driver, proxy: Proxy, committed: bool, rule: dict[str, Any]) -> None:
+    await cut_driver.upload(linear(1))
+    cut_driver.clock.stop()
+    await losing(proxy, committed, lambda: cut_driver.start("linear", {"x": MARK}, **rule))
+    assert cut_driver.rows("SELECT count(*) FROM instance") == [(1,)]
+    again = await cut_driver.start("linear", {"x": 1}, **rule)
+    assert cut_driver.rows("SELECT count(*) FROM instance") == [(1 if again.deduplicated else 2,)]
+    assert (again.deduplicated, again.start_at is None) == (
+        None if "delay" in rule or "throttle" in rule else True,
+        "dedupe" in rule or "throttle" in rule,  # counted once: the second is of the burst
+    )
+
+
+async def test_a_start_that_is_put_off(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
+    await cut_driver.upload(linear(1))
+    cut_driver.clock.stop()
+    rule = Debounce("k", "PT1M", None, "MERGE")
+    first = await cut_driver.start("linear", {"a": 1}, debounce=rule)
+    again = partial(cut_driver.start, "linear", {"b": 2}, debounce=rule)
+    view = await losing(proxy, committed, again, b"DEBOUNCED")
+    assert (view.id, view.deduplicated, variables_of(view)) == (first.id, True, {"a": 1, "b": 2})
+    assert cut_driver.rows("SELECT count(*) FROM audit WHERE kind = 'DEBOUNCED'") == [(1,)]
+    assert await cut_driver.due(60) == 1
+    assert variables_of(await cut_driver.one("work")) == {"a": 1, "b": 2}
+
+
+async def test_the_time_of_a_start(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
+    cut_driver.clock.stop()
+    await cut_driver.upload(definition(step("ask", "USER_TASK", nextStep="end"), end(), definition_id="asks"))
+    made = await cut_driver.start("asks", delay="PT1H")
+    await losing(proxy, committed, lambda: cut_driver.due(3_600), b"INSERT INTO open_task")
+    assert await cut_driver.open_steps(made.id) == ["ask"]
+    assert cut_driver.rows("SELECT count(*) FROM open_task") == [(1,)]
 
 
 async def test_a_cancel(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import errors
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, Throttled
 from penstock.rest.problems import STATUS_BY_CODE
 from penstock.settings import DispatchMode
 from tests.rest.scripted import Rest, ScriptedEngine
@@ -27,6 +27,7 @@ EXPECTED = {
     errors.JournalTooLong: 413,
     errors.UnsupportedFormat: 415,
     errors.TooManyRequests: 429,
+    errors.Throttled: 429,
     errors.PenstockError: 500,
     errors.Unavailable: 503,
     errors.Overloaded: 503,
@@ -44,8 +45,9 @@ def test_every_error_has_a_status() -> None:
 async def test_both_kinds_of_route_answer_errors_with_their_code(
     rest: Rest, engine: ScriptedEngine, kind: type[PenstockError], status: int
 ) -> None:
-    engine.on("jobs.complete", kind("because"))
-    engine.on("instances.get", kind("because"))
+    error = Throttled("because", 0.5) if kind is Throttled else kind("because")
+    engine.on("jobs.complete", error)
+    engine.on("instances.get", error)
     for answer in (await rest.post("/v1/jobs/j/complete", {"workerId": "w"}), await rest.get("/v1/instances/1f")):
         assert answer.error == (status, kind.code, "because")
         assert ("retry-after" in answer.headers) == (status in (429, 503))

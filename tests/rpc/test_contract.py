@@ -161,6 +161,8 @@ def see_batches(client: Client) -> None:
     client.call("StartInstances", p.StartInstancesRequest(items=[p.StartItem(definition_id="waits")]))
     messages = [p.Message(name="m", correlation_key=key, variables=b'{"n":1}') for key in ("k", "early", "")]
     client.call("PublishMessages", p.PublishMessagesRequest(messages=messages))
+    put_off = p.StartItem(definition_id="waits", debounce=p.Debounce(key="k", wait="PT1H"))
+    client.call("StartInstances", p.StartInstancesRequest(items=[put_off, put_off]))
     (job,) = client.poll(max_jobs=10)
     gone = {"job_id": "1-2-3", "attempt": 1}
     held = {"job_id": job.id, "attempt": job.attempt}

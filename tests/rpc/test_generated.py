@@ -22,6 +22,7 @@ from penstock.wire import (
     repair_v1,
     schedule,
     schedules_v1,
+    start,
     workflow_v1,
 )
 from penstock.wire.codec import (
@@ -79,7 +80,7 @@ PACKAGES = [
 ]
 
 
-NOUN_MODULES = (model, schedule, repair)
+NOUN_MODULES = (model, schedule, repair, start)
 
 
 def noun_class(noun: str) -> type[msgspec.Struct]:

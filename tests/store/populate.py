@@ -32,6 +32,7 @@ from penstock.wire.bulk import BulkFilter, BulkRequest
 from penstock.wire.model import Park
 from penstock.wire.queue import QueuePolicy, Rate
 from penstock.wire.schedule import ScheduleSpec
+from penstock.wire.start import Debounce
 from tests.engine import runs
 from tests.engine.driver import Driver
 from tests.postgres import Server, apply_schema, run_directory, shared_server
@@ -187,6 +188,9 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
     await driver.engine.migrations.migrate(f"{child:x}", MigrationRequest(note="two steps"))
     await driver.engine.schedules.put("hourly", ScheduleSpec("child", every="PT1H", overlap="BUFFER_ONE"))
     assert (await driver.engine.schedules.trigger("hourly", None)).outcome == "STARTED"
+    rule = Debounce("later", "P1D")
+    for number in range(2):
+        await driver.start("recorded", {"n": number}, business_key="put-off", debounce=rule)
     made = await driver.engine.bulk.create(BulkRequest(action="cancel", filter=BulkFilter(business_key="cancelled")))
     await driver.engine.bulk.step()
     assert (await driver.engine.bulk.get(made.id)).state == "DONE"

@@ -67,7 +67,7 @@ export interface paths {
         put?: never;
         /**
          * Start an instance
-         * @description With `instanceKey` (addition) a second start while the first instance is open returns that one; with `keepInstanceKey` also after its end, as long as its row is kept.
+         * @description With `instanceKey` (addition) a second start while the first instance is open returns that one; with `keepInstanceKey` also after its end, as long as its row is kept. `startAt` or `delay`: it is there at once and begins later. `dedupe`, `throttle`, `debounce`: what becomes of others with their key. `waitSeconds`: answer when it has ended, or after so long, at most 60 (additions).
          */
         post: operations["startInstance"];
         delete?: never;
@@ -1923,6 +1923,27 @@ export interface components {
             historySince?: string;
             oldestInstance?: string;
         };
+        /**
+         * Debounce
+         * @description Of starts with a key that come close together one begins, `wait` after the last of them, but `max_wait` after
+         *         the first at the latest. It has the variables of the `LAST` one, or with `MERGE` of all, later ones over earlier
+         *         ones.
+         */
+        Debounce: {
+            key?: string;
+            wait?: string;
+            maxWait?: string;
+            keep?: string;
+        };
+        /**
+         * Dedupe
+         * @description A start happens once in a window of time: within it the answer to one with the same key is the first one's
+         *         instance.
+         */
+        Dedupe: {
+            key?: string;
+            window?: string;
+        };
         /** @description A workflow. Unknown fields are refused. The first step is where it begins. */
         Definition: {
             id: string;
@@ -2062,7 +2083,7 @@ export interface components {
          */
         Error: {
             /** @enum {string} */
-            error: "bad-request" | "cancelled" | "conflict" | "forbidden" | "gone" | "idempotency-conflict" | "internal-error" | "lease-lost" | "method-not-allowed" | "not-found" | "payload-too-large" | "resource-exhausted" | "unauthenticated" | "unavailable" | "unsupported-format";
+            error: "bad-request" | "cancelled" | "conflict" | "forbidden" | "gone" | "idempotency-conflict" | "internal-error" | "lease-lost" | "method-not-allowed" | "not-found" | "payload-too-large" | "resource-exhausted" | "throttled" | "unauthenticated" | "unavailable" | "unsupported-format";
             reason: string;
             message: string;
             problems?: components["schemas"]["Problem"][];
@@ -2283,6 +2304,9 @@ export interface components {
             scheduleId?: string;
             /** Format: date-time */
             scheduledAt?: string;
+            /** Format: date-time */
+            startAt?: string;
+            deduplicated?: boolean;
         };
         /**
          * InstancePage
@@ -2356,6 +2380,9 @@ export interface components {
             scheduleId?: string;
             /** Format: date-time */
             scheduledAt?: string;
+            /** Format: date-time */
+            startAt?: string;
+            deduplicated?: boolean;
             where: components["schemas"]["Whereabouts"][];
             cause?: string;
         };
@@ -3115,7 +3142,9 @@ export interface components {
         /**
          * StartBody
          * @description One instance to start. `instance_key` is unique among the open instances of the definition id: a second start
-         *         gives the first one's instance; with `keep_instance_key` also after its end, as long as it is kept.
+         *         gives the first one's instance; with `keep_instance_key` also after its end, as long as it is kept. With
+         *         `start_at` or `delay` it is there at once and begins later. With `wait_seconds` the answer comes when it has
+         *         ended, or after so long.
          */
         StartBody: {
             definitionId: string;
@@ -3132,11 +3161,21 @@ export interface components {
             keepInstanceKey?: boolean;
             priority?: number;
             flowKey?: string;
+            /** Format: date-time */
+            startAt?: string;
+            delay?: string;
+            dedupe?: components["schemas"]["Dedupe"];
+            throttle?: components["schemas"]["Throttle"];
+            debounce?: components["schemas"]["Debounce"];
+            /** @description 0 to 60, clamped; by default 0 (addition). */
+            waitSeconds?: number;
         };
         /**
          * StartItem
          * @description One instance to start. `instance_key` is unique among the open instances of the definition id: a second start
-         *         gives the first one's instance; with `keep_instance_key` also after its end, as long as it is kept.
+         *         gives the first one's instance; with `keep_instance_key` also after its end, as long as it is kept. With
+         *         `start_at` or `delay` it is there at once and begins later. With `wait_seconds` the answer comes when it has
+         *         ended, or after so long.
          */
         StartItem: {
             definitionId: string;
@@ -3154,6 +3193,14 @@ export interface components {
             idempotencyKey?: string;
             priority?: number;
             flowKey?: string;
+            /** Format: date-time */
+            startAt?: string;
+            delay?: string;
+            dedupe?: components["schemas"]["Dedupe"];
+            throttle?: components["schemas"]["Throttle"];
+            debounce?: components["schemas"]["Debounce"];
+            /** @description 0 to 60, clamped; by default 0 (addition). */
+            waitSeconds?: number;
         };
         /**
          * StartResult
@@ -3297,6 +3344,18 @@ export interface components {
             oldest?: string;
             backingOff?: number;
             failed?: number;
+        };
+        /**
+         * Throttle
+         * @description At most `limit` starts with a key in each `period`, evenly; `burst` of them (by default `limit`) at once after a
+         *         pause. What is too much is refused, or with `on_excess` `DELAY` begins later, when there is room.
+         */
+        Throttle: {
+            key?: string;
+            limit?: number;
+            period?: string;
+            burst?: number;
+            onExcess?: string;
         };
         /**
          * TimerView

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="instance", help="Instances of a running engine: start, list, show, watch, act on them.", no_args_is_help=True
 )
+
+R = TypeVar("R")
 
 NOT_COMPLETED = 1
 IdArgument = Annotated[str, typer.Argument(help="The instance's id.", metavar="ID")]
@@ -49,16 +51,41 @@ def start(
     instance_key: Annotated[
         str | None, typer.Option(help="Unique among the definition's open instances: a second start gives the first's.")
     ] = None,
+    start_at: Annotated[
+        str | None, typer.Option("--at", help="It is there at once and begins then.", metavar="RFC3339")
+    ] = None,
+    delay: Annotated[str | None, typer.Option(help="It begins so much later.", metavar="ISO8601")] = None,
+    dedupe: Annotated[
+        str | None, typer.Option(help='Once in a window: `{"key": "k", "window": "PT1H"}`.', metavar="JSON")
+    ] = None,
+    throttle: Annotated[
+        str | None,
+        typer.Option(help='So many: `{"key": "k", "limit": 9, "period": "PT1M"}`.', metavar="JSON"),
+    ] = None,
+    debounce: Annotated[
+        str | None, typer.Option(help='The last of some: `{"key": "k", "wait": "PT30S"}`.', metavar="JSON")
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Until it has ended, as `watch` does.")] = False,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Start an instance and print its id."""
+    from penstock.wire.start import Debounce, Dedupe, Throttle
+
     given = json_object(variables, file)
     with connected(url, token_file) as client:
         made = client.start_instance(
-            definition, given, version=version, business_key=business_key, instance_key=instance_key
+            definition,
+            given,
+            version=version,
+            business_key=business_key,
+            instance_key=instance_key,
+            start_at=start_at,
+            delay=delay,
+            dedupe=_rule(Dedupe, dedupe, "--dedupe"),
+            throttle=_rule(Throttle, throttle, "--throttle"),
+            debounce=_rule(Debounce, debounce, "--debounce"),
         )
         if wait:
             typer.echo(made.id, err=True)
@@ -69,6 +96,17 @@ def start(
         typer.echo(_line(made) if wait else made.id)
     if wait and made.status != "COMPLETED":
         raise typer.Exit(NOT_COMPLETED)
+
+
+def _rule(kind: type[R], text: str | None, option: str) -> R | None:
+    import msgspec
+
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.DecodeError as error:
+        raise typer.BadParameter(f"{option}: {error}") from None
 
 
 @app.command(name="list")
@@ -108,7 +146,9 @@ def list_instances(
             f"{each.definition_id}:{each.definition_version}",
             shown_time(each.started_at),
             each.business_key or "",
-            each.failure_reason or ", ".join(each.current_step_ids),
+            each.failure_reason
+            or (f"begins {shown_time(each.start_at)}" if each.start_at else None)
+            or ", ".join(each.current_step_ids),
         ),
         as_json=as_json,
         limit=limit,

@@ -23,6 +23,7 @@ from penstock.client.errors import (
     NotOverGrpc,
     PayloadTooLarge,
     Problem,
+    Throttled,
     TimedOut,
     TooManyRequests,
     Unauthenticated,
@@ -77,6 +78,7 @@ from penstock.wire.repair import (
     VersionImpact,
 )
 from penstock.wire.schedule import Schedule, ScheduleRun, ScheduleSpec, ScheduleTime
+from penstock.wire.start import Debounce, Dedupe, Throttle
 
 __all__ = [
     "Attempt",
@@ -98,6 +100,8 @@ __all__ = [
     "Completion",
     "Conflict",
     "ConnectionFailed",
+    "Debounce",
+    "Dedupe",
     "DefinitionSummary",
     "DispatchModeConflict",
     "FailedJob",
@@ -143,6 +147,8 @@ __all__ = [
     "StepExecution",
     "StepImpact",
     "SyncClient",
+    "Throttle",
+    "Throttled",
     "TimedOut",
     "Token",
     "TooManyRequests",

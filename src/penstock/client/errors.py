@@ -153,6 +153,12 @@ class TooManyRequests(Unavailable):
     default_code = "resource-exhausted"
 
 
+class Throttled(ClientError):
+    """More starts with the key than its ``throttle`` allows. Nothing was started; the reason says when one may be."""
+
+    default_code = "throttled"
+
+
 class ConnectionFailed(Unavailable):
     """No connection could be made, or it broke before the answer was complete."""
 
@@ -183,6 +189,7 @@ _BY_CODE: dict[str, type[ClientError]] = {
         InternalError,
         Unavailable,
         TooManyRequests,
+        Throttled,
     )
 }
 

@@ -128,6 +128,12 @@ def _start_body(request: StartRequest) -> dict[str, object]:
         keepInstanceKey=request.keep_instance_key or None,
         priority=request.priority,
         flowKey=request.flow_key,
+        startAt=request.start_at,
+        delay=request.delay,
+        dedupe=request.dedupe,
+        throttle=request.throttle,
+        debounce=request.debounce,
+        waitSeconds=request.wait_seconds or None,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime
 from typing import Unpack
 
 import anyio
@@ -42,6 +43,7 @@ from penstock.wire.model import (
     UserTaskCompletion,
 )
 from penstock.wire.page import Page
+from penstock.wire.start import Debounce, Dedupe, Throttle
 
 START_CHUNK_ITEMS = 200
 LIST_PART_ITEMS = 200
@@ -68,6 +70,12 @@ class InstanceCalls(MendingCalls):
         idempotency_key: str | None = None,
         priority: int | None = None,
         flow_key: str | None = None,
+        start_at: datetime | str | None = None,
+        delay: str | None = None,
+        dedupe: Dedupe | None = None,
+        throttle: Throttle | None = None,
+        debounce: Debounce | None = None,
+        wait_s: float = 0.0,
     ) -> Instance:
         """Start an instance of the latest or the given version.
 
@@ -78,9 +86,14 @@ class InstanceCalls(MendingCalls):
         then makes the start happen once, however late it is repeated. ``priority`` (0 to 9, lower first) and
         ``flow_key`` (a tenant, say) are of its jobs: docs/queues.md.
 
+        With ``start_at`` (a time without a zone is the caller's own) or ``delay`` (ISO 8601) it is there at once and
+        begins later. ``dedupe``, ``throttle`` and ``debounce`` say what becomes of others with their key:
+        docs/starts.md. With ``wait_s`` (at most 60) the answer comes when it has ended, or after so long.
+
         Raises:
             NotFound: no such definition or version.
             IdempotencyConflict: the key was used with another request.
+            Throttled: more starts with the key than ``throttle`` allows.
         """
         request = StartRequest(
             definition_id=definition_id,
@@ -92,6 +105,12 @@ class InstanceCalls(MendingCalls):
             idempotency_key=idempotency_key or _new_idempotency_key(),
             priority=priority,
             flow_key=flow_key,
+            start_at=start_at.astimezone(UTC).isoformat() if isinstance(start_at, datetime) else start_at,
+            delay=delay,
+            dedupe=dedupe,
+            throttle=throttle,
+            debounce=debounce,
+            wait_seconds=wait_s or None,
         )
         return await self.call(StartInstance(request=request))
 
@@ -135,7 +154,7 @@ class InstanceCalls(MendingCalls):
             await anyio.sleep(pause_s)
 
     async def get_instance(self, instance_id: str, *, wait_s: int = 0) -> Instance:
-        """The instance as it is now; with ``wait_s`` (0 to 60; over REST) when it has ended, or after so long.
+        """The instance as it is now; with ``wait_s`` (0 to 60) when it has ended, or after so long.
 
         Raises:
             NotFound: no such instance.

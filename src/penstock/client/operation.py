@@ -152,6 +152,10 @@ class StartInstance(Operation[Instance], frozen=True):
     def repeat(self) -> Repeat:
         return Repeat.IF_NOT_APPLIED if self.request.idempotency_key is None else Repeat.ALWAYS
 
+    @property
+    def hold_s(self) -> float:
+        return self.request.wait_seconds or 0.0
+
 
 class StartInstances(Operation[list[StartResult]], frozen=True):
     """Start many instances in one call."""
@@ -162,6 +166,10 @@ class StartInstances(Operation[list[StartResult]], frozen=True):
     def repeat(self) -> Repeat:
         keyless = any(item.idempotency_key is None for item in self.items)
         return Repeat.IF_NOT_APPLIED if keyless else Repeat.ALWAYS
+
+    @property
+    def hold_s(self) -> float:
+        return max((item.wait_seconds or 0.0 for item in self.items), default=0.0)
 
 
 class GetInstance(Operation[Instance], frozen=True):

@@ -25,6 +25,7 @@ Rules, with their source in `docs/guarantees.md`:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Literal, assert_never
 
 from penstock.core.branches import Branches
@@ -57,6 +58,7 @@ from penstock.core.state import (
     CONTINUE_TIMER,
     INTERRUPTED_REASON,
     RETRY_TIMER,
+    START_TIMER,
     WAIT_TIMER,
     HistoryKind,
     Instance,
@@ -104,7 +106,7 @@ class _Run(Branches, Calls, Mending, Waiting):
     def apply(self, event: Event) -> Effects:
         match event:
             case Started():
-                self.start()
+                self.start(event.at)
             case JobCompleted() | TaskCompleted() | MessageReceived():
                 self.done(event)
             case JobFailed():
@@ -130,18 +132,21 @@ class _Run(Branches, Calls, Mending, Waiting):
         self.run()
         return self.finish()
 
-    def start(self) -> None:
+    def start(self, at: datetime | None) -> None:
         assert not self.tokens
         root = Token(
             id=self.instance.id,
             instance_id=self.instance.id,
-            seq=0,
+            seq=0 if at is None else self.position(),
             step=0,
-            state=TokenState.READY,
+            state=TokenState.READY if at is None else TokenState.DELAYED,
             entered_at=self.inputs.now,
         )
         self.add(root)
-        self.entering.append((root, 0))
+        if at is None:
+            self.entering.append((root, 0))
+        else:
+            self.out.armed.append(Timer(at, root.id, root.seq, START_TIMER))
 
     def done(self, event: JobCompleted | TaskCompleted | MessageReceived) -> None:
         if isinstance(event, MessageReceived):
@@ -174,8 +179,12 @@ class _Run(Branches, Calls, Mending, Waiting):
     def timer_fired(self, token: Token, index: int) -> None:
         step = self.definition.steps[token.step]
         fired = Timer(self.inputs.now, token.id, token.seq, index)
-        kept = self.kept_signal(step) if step.type is StepType.WAIT else None
-        if kept is not None:  # whatever is due: the signal came before the wait was entered
+        kept = self.kept_signal(step) if step.type is StepType.WAIT and index != START_TIMER else None
+        if index == START_TIMER:
+            self.out.fired.append(fired)
+            move(token, Trigger.BEGIN)
+            self.entering.append((token, 0))
+        elif kept is not None:  # whatever is due: the signal came before the wait was entered
             self.take_signal(token, kept)
         elif index == CONTINUE_TIMER:  # of a wait: another token took the rest
             self.out.fired.append(fired)

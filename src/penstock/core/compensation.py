@@ -123,6 +123,8 @@ class Compensation(Items):
             is_open = (token.is_open or self.is_map(token)) and token.id not in entering
             if is_open and not any(token is other for other in closed):
                 self.close(token, HistoryKind.SKIPPED, reason=reason)
+            elif token.state is TokenState.DELAYED:  # no step was entered: none is closed
+                self.out.disarmed.append((token.id, token.seq))
         self.out.queued.clear()  # nothing that this very advance queued, called or armed survives
         self.out.calls.clear()
         self.out.armed.clear()

@@ -13,7 +13,9 @@ Variables = Mapping[str, object]
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):
-    """The instance was created with its start variables."""
+    """The instance was created with its start variables. ``at``: when it begins, None for at once."""
+
+    at: datetime | None = None
 
 
 class JobCompleted(msgspec.Struct, frozen=True, tag=True):

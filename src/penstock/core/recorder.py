@@ -183,7 +183,7 @@ class Recorder:
         step = self.definition.steps[token.step]
         return (
             (bool(step.timers) and token.item is None)
-            or token.state in (TokenState.BACKOFF, TokenState.CALLED, TokenState.FORKED)
+            or token.state in (TokenState.BACKOFF, TokenState.CALLED, TokenState.FORKED, TokenState.DELAYED)
             or (token.state is TokenState.PARKED and step.type is StepType.SERVICE_TASK)  # a job, or a run of code
             or step.duration is not None
             or step.until is not None

@@ -30,21 +30,22 @@ class TokenState(enum.IntEnum):
     DISPATCHED = 5  # a job handed to Kafka: no holder, a deadline
     ENDED = 6  # the root token after its last step; kept as the instance's lock until the instance ends
     CALLED = 7  # a call that waits for the end of the instance which it started
-    DELAYED = 8  # of a later version: a start that waits for its time
+    DELAYED = 8  # the root token of an instance that has not begun: it waits for its time
 
 
 JOB_STATES = frozenset({TokenState.READY, TokenState.LOCKED, TokenState.BACKOFF, TokenState.DISPATCHED})
-OPEN_STATES = JOB_STATES | {TokenState.PARKED, TokenState.CALLED, TokenState.DELAYED}
+OPEN_STATES = JOB_STATES | {TokenState.PARKED, TokenState.CALLED}
 
-# Indexes of a timer: 0.. is the position in the step's boundaryEvents, negative ones are the engine's own. Later
-# versions have -6 (delays). An engine leaves those alone that it does not know.
+# Indexes of a timer: 0.. is the position in the step's boundaryEvents, negative ones are the engine's own. An engine
+# leaves those alone that it does not know.
 RETRY_TIMER = -1  # the end of a retry's back-off
 WAIT_TIMER = -2  # the end of a WAIT with `duration` or `until`, or of a parked job's wait
 CONTINUE_TIMER = -3  # due at once: what one advance left to the next one (a WAIT with more kept signals, a call)
 # Between instances, each due at once: a transaction tells another instance so, and has only its own one's lock.
 CHILD_TIMER = -4  # of a call: the instance that it started has ended
 CANCEL_TIMER = -5  # of an instance (its id, and the seq of the call): the call that waited for it was closed
-REOPEN_TIMER = -7  # likewise: a `retry` of the caller came back to the call
+START_TIMER = -6  # of an instance that has not begun: its time has come
+REOPEN_TIMER = -7  # of an instance (its id, and the seq of the call): a `retry` of the caller came back to the call
 MESSAGE_TIMER = -8  # of a wait: there is a message for it (`core.correlation`)
 RUN_ENDED_TIMER = -12  # of an instance (its id, and 0): it has ended, and its schedule is to know
 OVERTAKEN_TIMER = -13  # likewise, of one that is open: its schedule starts another one in its place
@@ -55,6 +56,7 @@ OWN_TIMERS = (
     CONTINUE_TIMER,
     CHILD_TIMER,
     CANCEL_TIMER,
+    START_TIMER,
     REOPEN_TIMER,
     MESSAGE_TIMER,
     RUN_ENDED_TIMER,
@@ -103,6 +105,7 @@ INTERRUPTED_REASON = "interrupted by boundary timer"  # existing clients look fo
 class Trigger(enum.Enum):
     """Why a token moves."""
 
+    BEGIN = "begin"
     ENTER_JOB = "enter_job"
     ENTER_LEASED = "enter_leased"
     ENTER_PARKED = "enter_parked"
@@ -145,6 +148,7 @@ def _row(sources: frozenset[TokenState] | TokenState, target: TokenState, when: 
 
 
 TOKEN_TRANSITIONS: dict[Trigger, Transition] = {
+    Trigger.BEGIN: _row(_Y, _R, "the time of a start has come; its first step is entered at once"),
     Trigger.ENTER_JOB: _row(_LEFT, _R, "a service task is entered; its job waits in the queue or the outbox"),
     Trigger.ENTER_LEASED: _row(_LEFT, _L, "the same, dispatched directly: leased to a parked poll in one statement"),
     Trigger.ENTER_PARKED: _row(_LEFT, _P, "a user task or a wait is entered"),
@@ -169,8 +173,8 @@ TOKEN_TRANSITIONS: dict[Trigger, Transition] = {
     Trigger.END: _row(_LEFT, _E, "the root token has nowhere to go and is kept as the instance's lock"),
 }
 """All that there are, also those that only a statement of `store/queries` makes. Beside them a token comes to be in one
-of `BIRTH_STATES` (a start, a branch, a side token, a `retry`), and is deleted from any state when its branch or its
-instance ends."""
+of `BIRTH_STATES` (a start, also one that waits for its time, a branch, a side token, a `retry`), and is deleted from
+any state when its branch or its instance ends."""
 
 ENTERING = frozenset(
     {
@@ -185,7 +189,9 @@ ENTERING = frozenset(
 """Those begin a step execution: ``seq`` changes. The others stay in it; `Trigger.END` may do either, as automatic steps
 have come and gone within the same advance."""
 
-BIRTH_STATES = frozenset({TOKEN_TRANSITIONS[trigger].target for trigger in (*ENTERING, Trigger.END)})
+BIRTH_STATES = frozenset(
+    {*(TOKEN_TRANSITIONS[trigger].target for trigger in (*ENTERING, Trigger.END)), TokenState.DELAYED}
+)
 
 INSTANCE_TRANSITIONS: dict[InstanceStatus, frozenset[InstanceStatus]] = {
     InstanceStatus.ACTIVE: frozenset({InstanceStatus.COMPLETED, InstanceStatus.FAILED, InstanceStatus.CANCELLED}),

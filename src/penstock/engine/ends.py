@@ -1,4 +1,5 @@
-"""Who waits for instances to end: one statement asks for all of them, five times a second, while anybody waits.
+"""Who waits for instances to end. What ends in this engine is told at once; for the others one statement asks for all
+of them, five times a second, while anybody waits.
 
 A parked call costs nothing else. What an engine says at its stop: as if the time were over.
 """
@@ -38,6 +39,14 @@ class Ends:
         async with self._database.connection() as connection:
             if await store.find_ended(connection, [instance]):
                 return
+        await self._park(instance, wait_s)
+
+    async def wait_started(self, instance: int, wait_s: float) -> None:
+        """As `wait`, of one that was started just now: where too many wait, it is not waited for."""
+        if self.calls < WAITING_MAX:
+            await self._park(instance, wait_s)
+
+    async def _park(self, instance: int, wait_s: float) -> None:
         if self._draining:
             return
         ended = trio.Event()
@@ -70,7 +79,7 @@ class Ends:
             async with self._database.connection(ahead=True) as connection:
                 ended = await store.find_ended(connection, asked[begin : begin + LOOK_MAX_INSTANCES])
             for instance in ended:
-                self._tell(instance)
+                self.tell(instance)
             found += len(ended)
         return found
 
@@ -78,8 +87,9 @@ class Ends:
         """Answer all who wait, and new ones at once."""
         self._draining = True
         for instance in list(self._waiting):
-            self._tell(instance)
+            self.tell(instance)
 
-    def _tell(self, instance: int) -> None:
+    def tell(self, instance: int) -> None:
+        """It has ended."""
         for event in self._waiting.get(instance, ()):
             event.set()

@@ -24,6 +24,7 @@ from penstock.engine.code import Code
 from penstock.engine.definition_use import DefinitionUse
 from penstock.engine.definitions import Definitions
 from penstock.engine.drafts import Drafts
+from penstock.engine.ends import Ends
 from penstock.engine.events import Events
 from penstock.engine.failures import Failures
 from penstock.engine.hiding import Hiding
@@ -77,10 +78,8 @@ class Engine:
         events: Events | None = None,
     ) -> None:
         self.events = Events() if events is None else events
-        self.settings = settings
-        self.metrics = metrics
-        self.limits = PayloadLimits.of(settings)
-        self.database = database
+        self.settings, self.metrics = settings, metrics
+        self.database, self.limits = database, PayloadLimits.of(settings)
         self.ids = IdSource(engine_number)
         self.answer_memory = AnswerMemory(settings.answer_max_memory_bytes)
         cache = VariablesCache(settings.variables_cache_max_bytes)
@@ -100,11 +99,11 @@ class Engine:
         )
         self.aside = Aside(metrics)
         self.timers = Timers(database, self._fire, self.aside, settings.background_failure_limit, self.events.armed)
-        self.transactions = Transactions(
-            database, settings, metrics, self.definitions, self.polls, self.ids, self.timers.note_armed
-        )
+        self.ends = ends = Ends(database)
+        told = self.timers.note_armed, ends
+        self.transactions = Transactions(database, settings, metrics, self.definitions, self.polls, self.ids, *told)
         self.full_path = FullPath(database, settings, metrics, self.definitions, self.transactions)
-        self.fast_path = FastPath(database, settings, metrics, self.polls, cache, self._fold)
+        self.fast_path = FastPath(database, settings, metrics, self.polls, cache, self._fold, ends)
         self.starts = Starts(database, settings, metrics, self.definitions, self.polls, self.ids, self.transactions)
         queued, armed = self.polls.freed, self.timers.note_due_in
         self.leases = Leases(database, settings, metrics, self.definitions, self.full_path, self.aside, queued, armed)
@@ -115,7 +114,8 @@ class Engine:
         self.messages = Messages(database, settings, metrics, self.definitions, self.full_path, self.timers, self.ids)
         self.looks = looks = Looks(database)
         audit, polled = settings.audit_log_enabled, not settings.through_kafka
-        self.instances = Instances(database, looks, settings, self.definitions, self.starts, self.full_path, self.runs)
+        lanes = self.starts, self.full_path
+        self.instances = Instances(database, looks, settings, self.definitions, *lanes, self.runs, ends)
         self.tasks = Tasks(database, self.definitions, self.instances, self.full_path, self.runs, audit=audit)
         self.hiding = Hiding(settings.console_hide_variables)
         self.inbox = Inbox(database, self.definitions, self.hiding, audit=audit)
@@ -183,7 +183,7 @@ class Engine:
         self.polls.waiters.wake_all()
         self.polls.losses.drain()
         self.watch.drain()
-        self.instances.ends.drain()
+        self.ends.drain()
 
     async def _fire(self, instance: int, timer: tuple[int, int, int], give_up: str | None) -> bool | None:
         if timer[2] == WAKE_TIMER:

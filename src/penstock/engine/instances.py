@@ -11,6 +11,7 @@ import msgspec
 import trio
 
 from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
+from penstock.eager import need_task
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.audit import audit_records, place_after, slice_of
@@ -36,6 +37,7 @@ from penstock.engine.paging import (
 from penstock.engine.payload import EMPTY_OBJECT, check_text
 from penstock.engine.queues import check_flow_key, check_priority
 from penstock.engine.runs import Runs
+from penstock.engine.start_rules import read_rules
 from penstock.engine.versions import versions_of
 from penstock.engine.views import InstanceSummary, history_items, list_summaries, summarize_instances, view_instances
 from penstock.errors import BadRequest, NotFound, Overloaded, PenstockError
@@ -75,6 +77,7 @@ class Instances:
         starts: Starts,
         full_path: FullPath,
         runs: Runs,
+        ends: Ends,
     ) -> None:
         self._database = database
         self._looks = looks
@@ -84,19 +87,30 @@ class Instances:
         self._full_path = full_path
         self._runs = runs
         self._large_reads = trio.CapacityLimiter(LARGE_READS_AT_ONCE)
-        self.ends = Ends(database)
+        self.ends = ends
 
     async def start(self, request: StartRequest) -> Instance:
-        """Start one instance. Idempotent with a key. Raises NotFound, BadRequest, IdempotencyConflict, Unavailable."""
-        return await self._submit(request).wait_answer()
+        """Start one instance. Idempotent with a key. Raises NotFound, BadRequest, IdempotencyConflict, Throttled,
+        Unavailable. With ``wait_seconds`` as it is when it has ended, or after so long."""
+        started = await self._submit(request).wait_answer()
+        return await self._at_end(started, request.wait_seconds) if request.wait_seconds else started
+
+    async def _at_end(self, started: Instance, wait_s: float) -> Instance:
+        if started.ended or wait_s <= 0:
+            return started
+        await need_task()
+        await self.ends.wait_started(ids.read_instance(started.id), min(wait_s, self._settings.poll_max_wait_seconds))
+        view = await self._view(started.id, committed=True)
+        return msgspec.structs.replace(view, deduplicated=started.deduplicated)
 
     def _submit(self, request: StartRequest) -> StartItem:
         """Queue a start, with room for its answer: its own variables come back."""
         self._check(request)
+        rules = read_rules(request)
         if request.variables is None:
             request = msgspec.structs.replace(request, variables=EMPTY_OBJECT)
         current_hold().reserve(COPIES * len(request.variables))
-        item = StartItem(request)
+        item = StartItem(request, rules)
         (self._starts.keyed if item.keyed else self._starts.lane).submit_nowait(item)
         return item
 
@@ -116,7 +130,18 @@ class Instances:
                 results.append(StartResult(instance=await item.wait_answer()))
             except PenstockError as error:
                 results.append(StartResult(error=error.code, reason=error.reason))
+        if any(request.wait_seconds for request in requests):
+            await self._all_at_end(requests, results)
         return results
+
+    async def _all_at_end(self, requests: Sequence[StartRequest], results: builtins.list[StartResult]) -> None:
+        async def wait(index: int, started: Instance, wait_s: float) -> None:
+            results[index] = StartResult(instance=await self._at_end(started, wait_s))
+
+        async with trio.open_nursery() as nursery:
+            for index, (request, result) in enumerate(zip(requests, results, strict=True)):
+                if request.wait_seconds and result.instance is not None:
+                    nursery.start_soon(wait, index, result.instance, request.wait_seconds)
 
     async def get(self, id: str, wait_s: float = 0.0) -> Instance:
         """One instance as it is now, or, if it has not ended, when it has, after ``wait_s`` seconds at most. Raises

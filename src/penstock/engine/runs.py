@@ -278,14 +278,9 @@ def _waits_for(about: store.RunAbout, loaded: LoadedDefinition, executors: Mappi
             if about.due_at is not None:
                 what.append(f"{about.due_at:%Y-%m-%d %H:%M:%S} UTC")
             return ", or ".join(what)
-        case (
-            TokenState.LOCKED
-            | TokenState.FORKED
-            | TokenState.DISPATCHED
-            | TokenState.ENDED
-            | TokenState.CALLED
-            | TokenState.DELAYED
-        ):
+        case TokenState.DELAYED:
+            return "its time: it has not begun"
+        case TokenState.LOCKED | TokenState.FORKED | TokenState.DISPATCHED | TokenState.ENDED | TokenState.CALLED:
             return None
         case _:
             assert_never(state)

@@ -245,7 +245,9 @@ def _place(
             retry = next((timer.fire_at for timer in own if timer.timer == RETRY_TIMER), None)
             reason = f": {token.reason}" if token.reason else ""
             return _Place(token, step, "retries", f"will be tried again{reason}", retry)
-        case TokenState.PARKED | TokenState.FORKED | TokenState.ENDED | TokenState.CALLED | TokenState.DELAYED:
+        case TokenState.DELAYED:
+            return _Place(token, step, "waits-for-time", "has not begun: the start waits for its time", first)
+        case TokenState.PARKED | TokenState.FORKED | TokenState.ENDED | TokenState.CALLED:
             why, text = _WAITS.get(step.type, ("waits", "waits"))
             if step.message is not None:
                 why, text = "waits-for-message", f"waits for the message '{step.message.name}' '{token.message_key}'"

@@ -149,6 +149,7 @@ def _shown(row: store.InstanceRow, loaded: LoadedDefinition) -> dict[str, Any]:
         "parent_instance_id": None if row.parent_id is None else ids.show_instance(row.parent_id),
         "schedule_id": row.schedule,
         "scheduled_at": row.scheduled_at,
+        "start_at": row.start_at,
         "progress": progress,
     }
 

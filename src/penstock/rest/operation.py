@@ -113,12 +113,18 @@ class Operation(NamedTuple):
     """Other successes: status and answer."""
     waits: bool = False
     """Whether it may be parked for long, and so ends with the token that it came with."""
+    waits_with: bytes = b""
+    """Likewise, but only where this is in the body."""
 
     def bound(self, rooms: Sequence[object]) -> Bound:
         """The handler of the one of ``rooms`` that has it."""
         [room] = [room for room in rooms if type(room).__name__ == self.room]
         handler: Bound = getattr(room, self.handler.__name__)
         return handler
+
+    def waits_for(self, body: bytes) -> bool:
+        """Whether a call with this body may be parked for long."""
+        return self.waits or (self.waits_with != b"" and self.waits_with in body)
 
     @property
     def hot(self) -> bool:

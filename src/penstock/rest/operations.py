@@ -212,14 +212,18 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "POST", "/v1/instances", StartRoutes.start, Permission.OPERATE,
         "startInstance", "instances", "Start an instance",
         "With `instanceKey` (addition) a second start while the first instance is open returns that one; with "
-        "`keepInstanceKey` also after its end, as long as its row is kept.",
+        "`keepInstanceKey` also after its end, as long as its row is kept. `startAt` or `delay`: it is there at once "
+        "and begins later. `dedupe`, `throttle`, `debounce`: what becomes of others with their key. `waitSeconds`: "
+        "answer when it has ended, or after so long, at most 60 (additions).",
         parameters=(KEY,), body=ref("StartBody"), status=201, answer=struct(Instance), errors=(400, 404, 409, 429),
+        waits_with=b'"waitSeconds"',
     ),
     Operation(
         "POST", "/v1/instances/batch", StartRoutes.start_batch, Permission.OPERATE,
         "startInstances", "instances", "Start many instances (addition)",
         "One result each, in order. A bad item never fails its neighbours.",
         body=list_in("items", "StartItem"), answer=list_in("results", StartResult), errors=(400,),
+        waits_with=b'"waitSeconds"',
     ),
     Operation(
         "GET", "/v1/instances", InstanceRoutes.list, Permission.VIEW,

@@ -6,13 +6,14 @@ without a word of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from penstock.core.definition import InvalidDefinition, Problem
-from penstock.errors import DispatchModeConflict, PenstockError
+from penstock.errors import DispatchModeConflict, PenstockError, Throttled
 from penstock.log import get_logger
 from penstock.rest.exchange import Headers, Reply
 from penstock.settings import DispatchMode
@@ -34,6 +35,7 @@ STATUS_BY_CODE: Final[Mapping[str, int]] = {
     "payload-too-large": 413,
     "unsupported-format": 415,
     "resource-exhausted": 429,
+    "throttled": 429,
     "internal-error": 500,
     "unavailable": 503,
 }
@@ -77,6 +79,8 @@ def problem_of(error: PenstockError) -> Reply:
         hint = "consume the Kafka topics workflow.jobs.<jobType>; complete and fail jobs through this API as before"
         mode = DispatchMode.KAFKA_OUTBOX.value
         return Reply(status, _encode(ErrorObject(code, error.reason, error.reason, dispatch_mode=mode, hint=hint)))
+    if isinstance(error, Throttled):
+        return problem(code, error.reason, ((b"retry-after", b"%d" % math.ceil(error.retry_after_s)),))
     return problem(code, error.reason, _HEADERS.get(status, ()))
 
 

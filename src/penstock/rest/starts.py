@@ -70,4 +70,10 @@ class StartRoutes:
             idempotency_key=idempotency_key,
             priority=body.priority,
             flow_key=body.flow_key,
+            start_at=body.start_at,
+            delay=body.delay,
+            dedupe=body.dedupe,
+            throttle=body.throttle,
+            debounce=body.debounce,
+            wait_seconds=body.wait_seconds,
         )

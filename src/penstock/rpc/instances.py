@@ -54,8 +54,8 @@ class InstanceCalls:
         return m.StartInstanceResponse(view)
 
     async def get(self, request: m.GetInstanceRequest, _call: object) -> m.GetInstanceResponse:
-        """One instance as it is now."""
-        return m.GetInstanceResponse(await self._instances.get(required(request.id, "id")))
+        """One instance as it is now, or when it has ended."""
+        return m.GetInstanceResponse(await self._instances.get(required(request.id, "id"), request.wait_ms / 1_000))
 
     async def history(self, request: m.GetInstanceHistoryRequest, _call: object) -> m.GetInstanceHistoryResponse:
         """Every step execution in order of entry."""

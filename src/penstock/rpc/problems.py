@@ -25,6 +25,7 @@ STATUS_BY_CODE = {
     "unsupported-format": Status.INVALID_ARGUMENT,
     "payload-too-large": Status.INVALID_ARGUMENT,
     "resource-exhausted": Status.RESOURCE_EXHAUSTED,
+    "throttled": Status.RESOURCE_EXHAUSTED,
     "unavailable": Status.UNAVAILABLE,
     "internal-error": Status.INTERNAL,
 }

@@ -70,6 +70,12 @@ class Worker:
             idempotency_key=item.idempotency_key or None,
             priority=item.priority,
             flow_key=item.flow_key or None,
+            start_at=item.start_at or None,
+            delay=item.delay or None,
+            dedupe=item.dedupe,
+            throttle=item.throttle,
+            debounce=item.debounce,
+            wait_seconds=item.wait_seconds,
         )
 
     async def publish(self, request: w.PublishMessagesRequest, _call: object) -> w.PublishMessagesResponse:

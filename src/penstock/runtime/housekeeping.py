@@ -14,6 +14,7 @@ from penstock.store import idempotency
 from penstock.store import jobs as job_store
 from penstock.store import outbox as outbox_store
 from penstock.store import queues as queue_store
+from penstock.store import starts as start_store
 from penstock.store.connection import TrioConnection
 
 INTERVAL_S = 10.0
@@ -51,6 +52,9 @@ class Housekeeping:
             hours = engine.settings.idempotency_retention_hours
             for _ in range(PURGES_MAX):
                 if await idempotency.purge(connection, hours, PURGE_MAX_ROWS) < PURGE_MAX_ROWS:
+                    break
+            for _ in range(PURGES_MAX):
+                if await start_store.purge_windows(connection, PURGE_MAX_ROWS) < PURGE_MAX_ROWS:
                     break
             await engine.messages.chores(connection)
             await engine.inbox.fill()

@@ -75,6 +75,8 @@ class InstanceRow(NamedTuple):
     result: str | None
     schedule: str | None
     scheduled_at: datetime | None
+    start_at: datetime | None
+    """Of one that has not begun."""
 
 
 class Place(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, assert_never, cast
 
 import psycopg
 
-from penstock.core.state import TokenState
+from penstock.core.state import START_TIMER, TokenState
 from penstock.engine.engine import Engine
 from penstock.engine.ids import read_instance, read_job, show_instance
 from penstock.engine.lanes.call_commands import timer_command
@@ -43,7 +43,7 @@ SELECT coalesce(d.content::jsonb -> 'steps' -> t.step::int,
   (SELECT u.key FROM subscription u WHERE u.token_id = t.id AND u.seq = t.seq)
 FROM token t JOIN instance i ON i.id = t.instance_id JOIN definition d ON d.key = i.definition
 LEFT JOIN job_type j ON j.id = t.job_type
-WHERE t.instance_id = %s AND t.state IN (0, 1, 2, 4, 7) ORDER BY t.seq"""
+WHERE t.instance_id = %s AND t.state IN (0, 1, 2, 4, 7, 8) ORDER BY t.seq"""
 
 
 class Due(NamedTuple):
@@ -147,7 +147,9 @@ def _open_step(
             what = f"waits until {show_time(timers[-2])} or {told}" if -2 in timers else f"waits for {told}"
         case TokenState.CALLED:
             what = f"waits for the instance of {step['definitionId']!r} that it called"
-        case TokenState.FORKED | TokenState.DISPATCHED | TokenState.ENDED | TokenState.DELAYED:
+        case TokenState.DELAYED:
+            what = f"is not entered before the instance begins at {show_time(timers[START_TIMER])}"
+        case TokenState.FORKED | TokenState.DISPATCHED | TokenState.ENDED:
             what = f"is {state.name}"
         case _:
             assert_never(state)

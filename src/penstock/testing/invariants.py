@@ -62,7 +62,7 @@ INVARIANTS: Final[dict[str, str]] = {
     "a token's state fits the type of its step": """
         SELECT t.instance_id, t.id, t.state, s.type FROM token t
         JOIN steps s ON s.key = t.definition AND s.index = t.step
-        WHERE t.state <> 6
+        WHERE t.state NOT IN (6, 8)
           AND NOT (t.state = 3 AND s.step ? 'forEach' AND t.item IS NULL)
           AND s.type <> ALL (CASE t.state WHEN 2 THEN '{USER_TASK,WAIT,SERVICE_TASK}'::text[]
           WHEN 3 THEN '{PARALLEL_GATEWAY,COMPENSATE}' WHEN 7 THEN '{CALL_ACTIVITY}' ELSE '{SERVICE_TASK}' END)""",
@@ -79,12 +79,21 @@ INVARIANTS: Final[dict[str, str]] = {
     "timers belong to open step executions": """
         SELECT m.instance_id, m.token_id, m.seq, m.index FROM timer m
         LEFT JOIN token t ON t.id = m.token_id AND t.seq = m.seq AND t.instance_id = m.instance_id
-          AND t.state IN (0, 1, 2, 3, 4, 5, 7)
+          AND t.state IN (0, 1, 2, 3, 4, 5, 7, 8)
         WHERE t.id IS NULL AND m.index NOT IN (-4, -5, -7, -12, -13)""",
     "a retry timer is armed if, and only if, its job is in back-off": """
         SELECT t.instance_id, t.id, t.state FROM token t
         LEFT JOIN timer m ON m.token_id = t.id AND m.seq = t.seq AND m.index = -1
         WHERE (t.state = 4) IS DISTINCT FROM (m.token_id IS NOT NULL)""",
+    "a root token that waits for the time of its start has its timer, and nothing else has one": """
+        SELECT t.instance_id, t.id, t.state FROM token t
+        LEFT JOIN timer m ON m.token_id = t.id AND m.seq = t.seq AND m.index = -6
+        WHERE (t.state = 8) IS DISTINCT FROM (m.token_id IS NOT NULL) OR t.state = 8 AND t.id <> t.instance_id
+        UNION ALL
+        SELECT h.instance_id, h.token_id, 8 FROM history h JOIN token t ON t.id = h.instance_id WHERE t.state = 8""",
+    "what is put off for others with its key is one instance that has not begun, or has": """
+        SELECT w.definition_id, w.key, w.instance_id FROM start_window w JOIN instance i ON i.id = w.instance_id
+        JOIN definition d ON d.key = i.definition WHERE w.kind <> 2 AND d.id <> w.definition_id""",
     "a wait with an end of its own has its timer, nothing else has one": """
         SELECT t.instance_id, t.id, s.step ->> 'id' FROM token t
         JOIN steps s ON s.key = t.definition AND s.index = t.step

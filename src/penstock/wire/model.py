@@ -13,6 +13,7 @@ from msgspec import field
 
 from penstock.wire.codec import BOOL, INT32, JSON, MILLIS, OPTIONAL_INT32, STRUCT, TEXT, WORDS, Proto
 from penstock.wire.noun import Answer, Flag, InstanceMethods, JsonText, Request, Seconds, Text, Texts, Variables, Whole
+from penstock.wire.start import Debounce, Dedupe, Throttle
 
 
 class Job(Answer, frozen=True):
@@ -140,11 +141,15 @@ class Instance(InstanceMethods, frozen=True):
     result: Annotated[Any, Proto(14, JSON, "penstock.v1")] = None
     schedule_id: str | None = None
     scheduled_at: datetime | None = None
+    start_at: Annotated[datetime | None, Proto(15, package="penstock.v1")] = None
+    deduplicated: Annotated[bool | None, Proto(16, BOOL, "penstock.v1")] = None
 
 
 class StartRequest(Request, frozen=True):
     """One instance to start. `instance_key` is unique among the open instances of the definition id: a second start
-    gives the first one's instance; with `keep_instance_key` also after its end, as long as it is kept.
+    gives the first one's instance; with `keep_instance_key` also after its end, as long as it is kept. With
+    `start_at` or `delay` it is there at once and begins later. With `wait_seconds` the answer comes when it has
+    ended, or after so long.
     """
 
     definition_id: Annotated[Text, Proto(1, TEXT, "workflow.v1"), Proto(1, TEXT, "penstock.v1")] = ""
@@ -156,6 +161,12 @@ class StartRequest(Request, frozen=True):
     idempotency_key: Annotated[str | None, Proto(5, TEXT, "penstock.v1")] = None
     priority: Annotated[int | None, Proto(8, OPTIONAL_INT32, "penstock.v1")] = None
     flow_key: Annotated[str | None, Proto(9, TEXT, "penstock.v1")] = None
+    start_at: Annotated[str | None, Proto(10, TEXT, "penstock.v1")] = None
+    delay: Annotated[str | None, Proto(11, TEXT, "penstock.v1")] = None
+    dedupe: Annotated[Dedupe | None, Proto(12, package="penstock.v1")] = None
+    throttle: Annotated[Throttle | None, Proto(13, package="penstock.v1")] = None
+    debounce: Annotated[Debounce | None, Proto(14, package="penstock.v1")] = None
+    wait_seconds: Annotated[Seconds, Proto(15, MILLIS, "penstock.v1")] = None
 
 
 class StartResult(Answer, frozen=True):

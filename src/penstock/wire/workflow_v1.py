@@ -150,6 +150,7 @@ class StartInstanceResponse(Struct):
 
 class GetInstanceRequest(Struct):
     id: Annotated[str, Proto(1)] = ""
+    wait_ms: Annotated[int, Proto(2, UINT32)] = 0
 
 
 class GetInstanceResponse(Struct):

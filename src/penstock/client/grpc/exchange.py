@@ -187,9 +187,8 @@ def _read_instance(answer: Any) -> Instance:
 
 
 def _get_instance(operation: GetInstance) -> Exchange:
-    if operation.wait_s:
-        raise NotOverGrpc("GetInstance can't wait for the end in gRPC: use a client over REST for it")
-    return Exchange(f"{ENGINE}GetInstance", m.GetInstanceRequest(operation.id), m.GetInstanceResponse, _read_instance)
+    request = m.GetInstanceRequest(operation.id, 1_000 * operation.wait_s)
+    return Exchange(f"{ENGINE}GetInstance", request, m.GetInstanceResponse, _read_instance)
 
 
 def _list_instances(operation: ListInstances) -> Exchange:

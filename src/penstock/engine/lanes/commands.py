@@ -25,7 +25,7 @@ from penstock.core.event import (
     TimerFired,
 )
 from penstock.core.fencing import FenceRequest, Verdict, judge
-from penstock.core.state import RETRY_TIMER, InstanceStatus, Token, TokenState
+from penstock.core.state import RETRY_TIMER, START_TIMER, InstanceStatus, Token, TokenState
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.ids import show_instance
 from penstock.engine.lanes.command import Command, IsCode, Settled, WritesOnly
@@ -122,7 +122,8 @@ class CancelCommand(Command):
     ) -> Event:
         if locked.instance.status is not InstanceStatus.ACTIVE:
             raise Conflict(f"the instance is {locked.instance.status.name} already")
-        if loaded.code and not self.force:
+        begun = any(token.state is not TokenState.DELAYED for token in locked.tokens)
+        if loaded.code and begun and not self.force:
             raise IsCode
         if self.compensate and is_undoing(loaded.definition, locked.tokens):
             raise Conflict("the instance is being compensated already")
@@ -288,8 +289,9 @@ class TimerCommand(Command):
         token = next((token for token in locked.tokens if token.id == token_id and token.seq == seq), None)
         self._void = (
             token is None
-            or not (token.is_open or token.state is TokenState.FORKED)  # a forEach
+            or not (token.is_open or token.state in (TokenState.FORKED, TokenState.DELAYED))  # FORKED: a forEach
             or (index == RETRY_TIMER and token.state is not TokenState.BACKOFF)
+            or (index == START_TIMER) is not (token.state is TokenState.DELAYED)
         )
         if self._void:
             self.planned = False

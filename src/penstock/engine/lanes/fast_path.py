@@ -14,6 +14,7 @@ from penstock.core.fast_path import FastPlan
 from penstock.core.fencing import FenceRequest, Verdict, judge
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.deliveries import Delivery
+from penstock.engine.ends import Ends
 from penstock.engine.ids import age_s
 from penstock.engine.lanes.held import find_held_jobs
 from penstock.engine.lanes.item import Item
@@ -72,6 +73,7 @@ class FastPath(Lane[FastCompletion]):
         polls: Polls,
         cache: VariablesCache,
         fold: Callable[[int], None],
+        ends: Ends,
     ) -> None:
         super().__init__(
             "complete",
@@ -90,6 +92,7 @@ class FastPath(Lane[FastCompletion]):
         self._polls = polls
         self._cache = cache
         self._fold = fold
+        self._ends = ends
 
     def _batch_over(self, items: list[FastCompletion]) -> None:
         self._give_up([item for item in items if item.batch is items])  # not those that stand aside, or did
@@ -173,6 +176,8 @@ class FastPath(Lane[FastCompletion]):
         if row.new_seq is None:
             self._metrics.steps_executed["END"].inc()
             self._metrics.note_end(definition.id, "COMPLETED", age_s(job.instance))
+            if self._ends.calls:
+                self._ends.tell(job.instance)
         else:
             variables = None if cached is None else merged(cached, item.output)
             waiter, item.waiter = item.waiter, None

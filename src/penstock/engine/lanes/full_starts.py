@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from penstock.core.event import Started
-from penstock.core.state import Instance, InstanceStatus, TokenState
+from penstock.core.state import START_TIMER, Instance, InstanceStatus, TokenState
 from penstock.core.work import LongWork
 from penstock.engine import ids
 from penstock.engine.advancer import Case
@@ -23,19 +24,20 @@ from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.ids import IdSource
 from penstock.engine.lanes.lane import Lane
 from penstock.engine.lanes.start_item import StartItem
+from penstock.engine.lanes.start_windows import StartWindows
 from penstock.engine.lanes.transaction import POSITIONS_PER_ITEM, Transaction, Transactions
+from penstock.engine.start_rules import StartRules
 from penstock.engine.views import view_instances
 from penstock.errors import IdempotencyConflict, Overloaded, PenstockError
 from penstock.offload import run_sized
+from penstock.settings import Settings
 from penstock.store import full_path as store
 from penstock.store import idempotency, keys
 from penstock.store.connection import TrioConnection
 from penstock.store.database import RefusedWithin, TryAgain, wait_replicated
 from penstock.store.full_path import Change, NewInstance
 from penstock.store.statements import SQL, Statement
-from penstock.store.vault import KeyMissing
 from penstock.wire import model
-from penstock.wire.model import StartRequest
 from penstock.wire.noun import JsonText, raw
 
 START_SCOPE: Final = "start"
@@ -56,6 +58,7 @@ class FullStarts:
 
     def __init__(
         self,
+        settings: Settings,
         definitions: Definitions,
         transactions: Transactions,
         id_source: IdSource,
@@ -65,29 +68,32 @@ class FullStarts:
         self._transactions = transactions
         self._ids = id_source
         self._take_over = take_over
+        self._windows = StartWindows(settings)
 
     async def apply(self, lane: Lane[StartItem], connection: TrioConnection, items: list[StartItem]) -> None:
         """Start them in one transaction of ``lane``. Their definitions are known."""
         now, xid, positions = await store.begin(connection, POSITIONS_PER_ITEM * len(items))
         transaction = self._transactions.begin(now, xid, positions)
-        created: list[StartItem] = []
+        done: list[StartItem] = []
         extra: list[Statement] = []
         found: list[tuple[StartItem, model.Instance]] = []
         with lane.transaction(transaction):
             for item in sorted(items, key=lambda item: item.order):
-                change = await self._begin(connection, transaction, item, found)
-                if change is None:
-                    continue
+                item.planned = None
+                change = await self._begin(connection, transaction, item, found, extra)
                 loaded, request = item.loaded, item.request
-                assert loaded is not None
-                size_bytes = len(request.variables) + sum(len(row.output or b"") for row in change.effects.history)
-                item.planned = await run_sized(size_bytes, partial(_planned_view, item, loaded, change, now))
-                created.append(item)
+                if change is not None:
+                    assert loaded is not None
+                    size_bytes = len(request.variables) + sum(len(row.output or b"") for row in change.effects.history)
+                    item.planned = await run_sized(size_bytes, partial(_planned_view, item, loaded, change, now))
+                if item.planned is None:
+                    continue
+                done.append(item)
                 if request.idempotency_key is not None:
                     answer = msgspec.json.encode(item.planned)
                     extra.append(idempotency.keep_answer(connection, START_SCOPE, request.idempotency_key, answer))
-            if created:
-                await lane.commit(connection, transaction, await transaction.writes(connection, created, extra))
+            if done:
+                await lane.commit(connection, transaction, await transaction.writes(connection, done, extra))
             elif found:
                 await connection.rollback()
                 await wait_replicated(connection)
@@ -101,20 +107,26 @@ class FullStarts:
         transaction: Transaction,
         item: StartItem,
         found: list[tuple[StartItem, model.Instance]],
+        extra: list[Statement],
     ) -> Change | None:
-        """Take a start into the transaction. None: ``found`` has its answer, it is refused, or takes long."""
-        loaded, request = item.loaded, item.request
+        """Take a start into the transaction. None: it has put another one off, which is its planned answer, ``found``
+        has its answer, it is refused, or takes long."""
+        loaded, request, rules = item.loaded, item.request, item.rules
         assert loaded is not None
-        id = self._ids.next()
+        id, at = self._ids.next(), None
         try:
             if await self._used_before(connection, item, loaded, id, found):
                 return None
-        except KeyMissing as error:  # what it wrote until then must not be committed with the others
+            if rules is not None:
+                if rules.debounce is not None and await self._put_off(connection, transaction, item, id, extra):
+                    return None
+                at = await self._begins_at(connection, loaded, rules, transaction.now)
+        except PenstockError as error:  # what it wrote until then must not be committed with the others
             item.refuse(error)
             raise RefusedWithin from error
         variables = request.variables if loaded.needs_variables else None
         instance = Instance(id, priority=request.priority, flow_key=request.flow_key)
-        case = Case(loaded, instance, [], variables, Started(), transaction.now, {}, id)
+        case = Case(loaded, instance, [], variables, Started(at), transaction.now, {}, id)
         new = NewInstance(
             id,
             loaded.key,
@@ -143,7 +155,7 @@ class FullStarts:
         request = item.request
         key = request.idempotency_key
         if key is not None:
-            digest = await run_sized(len(request.variables), lambda: _digest(request))
+            digest = await run_sized(len(request.variables), lambda: _digest(item))
             if not await idempotency.claim(connection, START_SCOPE, key, digest, id):
                 used = await idempotency.find(connection, START_SCOPE, key)
                 if used is None:
@@ -153,22 +165,69 @@ class FullStarts:
                 elif used[2] is not None:
                     found.append((item, _kept_answer(bytes(used[2]))))
                 return True
-        if request.instance_key is not None:
+        return await self._held_by_other(connection, item, loaded, id, found)
+
+    async def _held_by_other(
+        self,
+        connection: TrioConnection,
+        item: StartItem,
+        loaded: LoadedDefinition,
+        id: int,
+        found: list[tuple[StartItem, model.Instance]],
+    ) -> bool:
+        """As `_used_before`, of the instance key, or the key of `dedupe`."""
+        request, key = item.request, item.request.idempotency_key
+        holder, written = id, False
+        dedupe = None if item.rules is None else item.rules.dedupe
+        if dedupe is not None:
+            holder = await self._windows.dedupe(connection, loaded, dedupe, id)
+        elif request.instance_key is not None:
             holder, written = await keys.claim(
                 connection, loaded.definition.id, request.instance_key, id, kept=request.keep_instance_key
             )
-            if holder != id:
-                view = await self._view_open(connection, item, holder)
-                if view is None:
-                    return True
-                writes: list[Statement] = []
-                if key is not None:  # the first answer of this key, too
-                    writes.append(idempotency.keep_answer(connection, START_SCOPE, key, msgspec.json.encode(view)))
-                if writes or written:
-                    await connection.roundtrip([*writes, (SQL["commit"], ())])
-                found.append((item, view))
-                return True
-        return False
+        if holder == id:
+            return False
+        view = await self._view_open(connection, item, holder)
+        if view is None:
+            return True
+        if dedupe is not None:
+            view = msgspec.structs.replace(view, deduplicated=True)
+        writes: list[Statement] = []
+        if key is not None:  # the first answer of this key, too
+            writes.append(idempotency.keep_answer(connection, START_SCOPE, key, msgspec.json.encode(view)))
+        if writes or written:
+            await connection.roundtrip([*writes, (SQL["commit"], ())])
+        found.append((item, view))
+        return True
+
+    async def _put_off(
+        self, connection: TrioConnection, transaction: Transaction, item: StartItem, id: int, extra: list[Statement]
+    ) -> bool:
+        """Whether another start waits in whose place this one comes: that is the planned answer then."""
+        loaded, rules = item.loaded, item.rules
+        assert loaded is not None
+        assert rules is not None
+        assert rules.debounce is not None
+        holder, at, writes = await self._windows.debounce(connection, loaded, rules.debounce, item, id)
+        if at is None:
+            return False
+        view = await self._view_open(connection, item, holder)
+        if view is None:
+            raise RefusedWithin
+        item.planned = msgspec.structs.replace(view, deduplicated=True)
+        extra += writes
+        transaction.note_armed(at)
+        return True
+
+    async def _begins_at(
+        self, connection: TrioConnection, loaded: LoadedDefinition, rules: StartRules, now: datetime
+    ) -> datetime | None:
+        """When a start begins; None: at once. Raises BadRequest, Throttled."""
+        if rules.throttle is not None:
+            return await self._windows.throttle(connection, loaded, rules.throttle, now)
+        if rules.debounce is not None:
+            return now + timedelta(seconds=rules.debounce.wait_s)
+        return rules.begins_at(now)
 
     async def _view_open(self, connection: TrioConnection, item: StartItem, instance: int) -> model.Instance | None:
         """The instance that holds the key. None when there is no room for its variables; the start is refused then:
@@ -176,20 +235,30 @@ class FullStarts:
         views, more = await view_instances(connection, self._definitions, [instance], SMALL_BYTES)
         if more and item.hold.memory.fits(COPIES * more):
             views, more = await view_instances(connection, self._definitions, [instance], more)
+        if not more and not views:
+            raise TryAgain("the instance went meanwhile")
         if more:
             item.refuse(Overloaded(f"the open instance's variables have {more} bytes, for which there is no room now"))
             return None
         return views[0]
 
 
-def _digest(request: StartRequest) -> bytes:
+def _digest(item: StartItem) -> bytes:
     """What makes two requests with one key the same. Variables by value, whatever the order of their keys."""
+    request = item.request
     variables = msgspec.json.encode(msgspec.json.decode(request.variables), order="sorted")
-    parts = [request.definition_id, request.definition_version or 0, request.business_key, request.instance_key]
+    parts: list[Any] = [
+        request.definition_id,
+        request.definition_version or 0,
+        request.business_key,
+        request.instance_key,
+    ]
     if request.keep_instance_key:
         parts.append("kept")
     if request.priority is not None or request.flow_key is not None:
         parts += [request.priority, request.flow_key]
+    if item.rules is not None:
+        parts.append(item.rules)
     return hashlib.sha256(msgspec.json.encode(parts) + variables).digest()
 
 
@@ -218,4 +287,5 @@ def _planned_view(item: StartItem, loaded: LoadedDefinition, change: Change, now
         result=None if out.instance.result is None else raw(out.instance.result),
         business_key=item.request.business_key,
         instance_key=item.request.instance_key,
+        start_at=next((timer.fire_at for timer in out.armed if timer.index == START_TIMER), None),
     )

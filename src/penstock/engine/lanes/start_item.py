@@ -6,6 +6,7 @@ from penstock.access.identity import actor
 from penstock.engine.advancer import LongItem
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import LoadedDefinition
+from penstock.engine.start_rules import StartRules
 from penstock.engine.waiters import Waiter
 from penstock.wire import model
 from penstock.wire.model import StartRequest
@@ -15,11 +16,12 @@ from penstock.wire.noun import text_bytes
 class StartItem(LongItem[model.Instance]):
     """One start."""
 
-    __slots__ = ("actor", "hold", "id", "loaded", "request", "waiter")
+    __slots__ = ("actor", "hold", "id", "loaded", "request", "rules", "waiter")
 
-    def __init__(self, request: StartRequest) -> None:
+    def __init__(self, request: StartRequest, rules: StartRules | None = None) -> None:
         super().__init__()
         self.request = request
+        self.rules = rules
         self.hold = current_hold()
         self.actor = actor()
         self.id = 0
@@ -43,7 +45,9 @@ class StartItem(LongItem[model.Instance]):
 
     @property
     def keyed(self) -> bool:
-        return self.request.idempotency_key is not None or self.request.instance_key is not None
+        request, rules = self.request, self.rules
+        windowed = rules is not None and rules.keyed
+        return request.idempotency_key is not None or request.instance_key is not None or windowed
 
     @property
     def has_flow(self) -> bool:

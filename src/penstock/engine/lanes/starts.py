@@ -7,6 +7,7 @@ of their own, as one may wait for another one's commit.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
@@ -26,9 +27,13 @@ from penstock.store import instances as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import LOCKED, Database, IdTaken
 from penstock.store.definitions import latest_keys
+from penstock.store.engines import require_version
 from penstock.store.instances import FastStart
 from penstock.wire import model
 from penstock.wire.noun import raw
+
+RULES_VERSION: Final = 18
+"""Of the schema: engines that know an older one would not let begin what is delayed."""
 
 
 class Starts:
@@ -69,7 +74,7 @@ class Starts:
             key=lambda item: item.key,
         )
         self.long: LongPath[StartItem] = LongPath("long start", settings, transactions.advancer, self._apply_long)
-        self._full = FullStarts(definitions, transactions, id_source, self.long.take_over)
+        self._full = FullStarts(settings, definitions, transactions, id_source, self.long.take_over)
 
     def _batch_over(self, items: list[StartItem]) -> None:
         self._give_up([item for item in items if item.batch is items])  # not those that stand aside, or did
@@ -78,8 +83,8 @@ class Starts:
         fresh = [item for item in items if not item.settled and item.loaded is None]
         await self._load(connection, fresh)
         known = [(item, item.loaded) for item in items if not item.settled and item.loaded is not None]
-        plain = [item for item, loaded in known if self._is_fast(loaded)]
-        others = [item for item, loaded in known if not self._is_fast(loaded)]
+        plain = [item for item, loaded in known if self._is_fast(loaded) and item.rules is None]
+        others = [item for item, loaded in known if not self._is_fast(loaded) or item.rules is not None]
         if plain:
             await self._start_fast(connection, plain, again)
         if others:
@@ -103,9 +108,12 @@ class Starts:
                 item.loaded = await self._definitions.by_key(connection, keys[request.definition_id])
             if item.loaded is None:
                 item.refuse(self._definitions.unknown(request.definition_id, request.definition_version or 0))
-            elif request.flow_key is not None:
+            else:
                 try:
-                    await self._note_keyed(connection, item.loaded)
+                    if request.flow_key is not None:
+                        await self._note_keyed(connection, item.loaded)
+                    if item.rules is not None:
+                        await require_version(connection, RULES_VERSION)
                 except Conflict as error:  # an older engine lives
                     item.refuse(error)
 

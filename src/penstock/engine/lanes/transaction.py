@@ -19,6 +19,7 @@ from penstock.core.state import TAKEN_KINDS, HistoryKind, InstanceStatus, Token,
 from penstock.engine.advancer import Advancer, Case, LongItem
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.deliveries import Delivery
+from penstock.engine.ends import Ends
 from penstock.engine.ids import IdSource, age_s
 from penstock.engine.lanes.failed import FailedInstances
 from penstock.engine.losses import Loss
@@ -53,11 +54,13 @@ class Transactions:
         polls: Polls,
         ids: IdSource,
         timer_armed: Callable[[datetime, datetime], None],
+        ends: Ends,
     ) -> None:
         self.settings = settings
         self.metrics = metrics
         self.polls = polls
         self.timer_armed = timer_armed
+        self.ends = ends
         self.failed = FailedInstances()
         self.advancer = Advancer(database, settings, definitions, ids)
 
@@ -112,6 +115,10 @@ class Transaction:
         self._armed.extend(timer.fire_at for timer in out.armed)
         if change.recalled or out.abandoned or (out.ended and (out.instance.depth or out.instance.watched)):
             self._armed.append(self.now)  # what other instances, or schedules, are told
+
+    def note_armed(self, at: datetime) -> None:
+        """What it writes beside its changes lets a timer be due at that time."""
+        self._armed.append(at)
 
     def _merge(self) -> list[Change]:
         """One change per instance; jobs that somebody waits for are dispatched directly."""
@@ -272,3 +279,4 @@ class Transaction:
         if out.ended:
             status = InstanceStatus(out.instance.status).name
             metrics.note_end(loaded.definition.id, status, age_s(out.instance.id))
+            self._parts.ends.tell(out.instance.id)

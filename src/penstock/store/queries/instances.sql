@@ -40,7 +40,7 @@ FROM instance i LEFT JOIN LATERAL (SELECT * FROM token t WHERE t.id = i.id OFFSE
 SELECT v.id, v.definition, v.status, v.started_at, v.ended_at, v.failure, v.failure_code, v.business_key, v.instance_key, v.parent_id,
   CASE WHEN sum(v.bytes) OVER (ORDER BY v.place) <= $2::bigint THEN v.vars END, v.bytes,
   v.open_steps, v.waiting, v.progress,
-  CASE WHEN sum(v.bytes) OVER (ORDER BY v.place) <= $2::bigint THEN v.result END, r.schedule, r.at
+  CASE WHEN sum(v.bytes) OVER (ORDER BY v.place) <= $2::bigint THEN v.result END, r.schedule, r.at, s.fire_at
 FROM (
   SELECT i.*, octet_length(i.vars) + coalesce(octet_length(i.result), 0) AS bytes, array_position($1::bigint[], i.id) AS place,
     (SELECT array_agg(t.step ORDER BY t.seq) FROM token t
@@ -58,6 +58,9 @@ FROM (
       CASE WHEN $2::bigint IS NOT NULL THEN i.result::text END AS result
     FROM instance i WHERE i.id = ANY($1::bigint[]) OFFSET 0) i) v
 LEFT JOIN LATERAL (SELECT r.schedule, r.at FROM scheduled r WHERE r.instance_id = v.id OFFSET 0) r ON true
+LEFT JOIN LATERAL (
+  SELECT s.fire_at FROM timer s
+  WHERE v.status = 0 /* ACTIVE */ AND v.open_steps IS NULL AND s.token_id = v.id AND s.index = -6 /* START_TIMER */ OFFSET 0) s ON true
 ORDER BY v.place
 
 -- name: places

@@ -13,7 +13,7 @@ SELECT t.id, t.seq, t.step, t.state, t.entered_at, t.attempt, t.failures, t.clai
   (SELECT u.key FROM subscription u WHERE u.token_id = t.id AND u.seq = t.seq)
 FROM token t
 WHERE (t.id = $1::bigint OR (t.instance_id = $1::bigint AND t.id <> t.instance_id))
-  AND t.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */, 7 /* CALLED */)
+  AND t.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */, 7 /* CALLED */, 8 /* DELAYED */)
 ORDER BY t.seq LIMIT $2::int
 
 -- name: standing_timers

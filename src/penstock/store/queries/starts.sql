@@ -1,0 +1,64 @@
+-- Starts that share a key for a while: `start_window`, by definition id, kind (engine/start_rules.py) and key. Whoever claims a row
+-- locks it until the start is committed; it is locked before the tokens of the instance that it names, which are locked before
+-- nothing of this table.
+
+-- name: claim_window
+-- Takes a window ($1 definition id $2 kind $3 key) for $4 seconds and the instance $5, where it is free or over. Nothing where
+-- another instance has it.
+INSERT INTO start_window AS w (definition_id, kind, key, until, instance_id)
+VALUES ($1::text, $2::smallint, $3::text, penstock_now() + $4::float8 * interval '1 s', $5::bigint)
+ON CONFLICT (definition_id, kind, key) DO UPDATE SET until = excluded.until, instance_id = excluded.instance_id
+WHERE w.until <= penstock_now() RETURNING instance_id
+
+-- name: hold_window
+-- As `claim_window`, but whoever has it: locked, with its instance and its end.
+INSERT INTO start_window AS w (definition_id, kind, key, until, instance_id)
+VALUES ($1::text, $2::smallint, $3::text, penstock_now() + $4::float8 * interval '1 s', $5::bigint)
+ON CONFLICT (definition_id, kind, key) DO UPDATE SET until = w.until RETURNING instance_id, until
+
+-- name: find_window
+SELECT instance_id FROM start_window WHERE definition_id = $1::text AND kind = $2::smallint AND key = $3::text
+
+-- name: take_window
+-- Gives the window to the instance $5 for $4 seconds, if it is still that of $6, which is gone or has begun.
+UPDATE start_window SET instance_id = $5::bigint, until = penstock_now() + $4::float8 * interval '1 s'
+WHERE definition_id = $1::text AND kind = $2::smallint AND key = $3::text AND instance_id = $6::bigint RETURNING instance_id
+
+-- name: throttle_start
+-- One start more with a key ($1 definition id $2 kind $3 key $4 seconds between two $5 how many at once) that may have to wait for
+-- $6 seconds: in how many seconds it begins. `until` is when all that began would be due if they came evenly. Nothing where the
+-- wait would be longer.
+INSERT INTO start_window AS w (definition_id, kind, key, until, instance_id)
+VALUES ($1::text, $2::smallint, $3::text, penstock_now() + $4::float8 * interval '1 s', 0)
+ON CONFLICT (definition_id, kind, key) DO UPDATE
+SET until = greatest(w.until, penstock_now()) + $4::float8 * interval '1 s'
+WHERE greatest(w.until, penstock_now()) + $4::float8 * interval '1 s'
+  <= penstock_now() + ($5::float8 * $4::float8 + $6::float8) * interval '1 s'
+RETURNING greatest(0, extract(epoch FROM until - penstock_now()) - $5::float8 * $4::float8)::float8
+
+-- name: throttled_for
+-- In how many seconds one more may begin; as above.
+SELECT greatest(0, extract(epoch FROM greatest(until, penstock_now()) - penstock_now()) + $4::float8 - $5::float8 * $4::float8)::float8
+FROM start_window WHERE definition_id = $1::text AND kind = $2::smallint AND key = $3::text
+
+-- name: hold_delayed
+-- Locks the root token of an instance $1 that has not begun: its position. Nothing where it has, or is gone.
+SELECT seq FROM token WHERE id = $1::bigint AND state = 8 /* DELAYED */ FOR NO KEY UPDATE
+
+-- name: put_off
+-- Moves the time of an instance $1 (the seq $2 of its root token, which is locked) to $3 seconds from now, $4 at the latest.
+UPDATE timer SET fire_at = least(penstock_now() + $3::float8 * interval '1 s', $4::timestamptz)
+WHERE token_id = $1::bigint AND seq = $2::bigint AND index = -6 /* START_TIMER */ RETURNING fire_at
+
+-- name: replace_start_variables
+-- Of an instance that has not begun: nothing of it was folded. $3: over what it has.
+UPDATE instance SET vars = CASE WHEN $3::boolean THEN vars || $2::jsonb ELSE $2::jsonb END WHERE id = $1::bigint
+RETURNING octet_length(vars::text)
+
+-- name: purge_windows
+-- Forgets up to $1 windows that are over; how many went. The time is asked for once, apart, as in `purge_idempotency`.
+WITH gone AS (
+  DELETE FROM start_window WHERE ctid IN (
+    SELECT ctid FROM start_window WHERE until < (SELECT penstock_now()) ORDER BY until LIMIT $1::int FOR UPDATE SKIP LOCKED)
+  RETURNING 1)
+SELECT count(*) FROM gone

@@ -1,0 +1,320 @@
+"""Starts that begin later, and those that share a key: docs/starts.md, question by question, and what may go wrong."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from penstock.engine.instance_filter import InstanceFilter
+from penstock.errors import BadRequest, Conflict, IdempotencyConflict, Throttled
+from penstock.settings.secret import Secret
+from penstock.testing.definitions import definition, end, linear
+from penstock.testing.invariants import assert_invariants
+from penstock.wire.model import Instance, StartRequest
+from penstock.wire.start import Debounce, Dedupe, Throttle
+from tests.engine.conftest import MakeDriver
+from tests.engine.driver import Driver, variables_of
+from tests.engine.test_encryption import KEYS
+from tests.house.sources import TOP
+from tests.shapes import assign, wait
+from tests.waiting import wait_until
+
+PAGE = (TOP / "docs" / "starts.md").read_text()
+QUESTIONS = {section.partition("\n")[0]: section for section in PAGE.split("\n### ")[1:]}
+LINE = linear(1, definition_id="report")
+HOUR_S = 3_600.0
+
+
+def asked(question: str, **changes: Any) -> StartRequest:
+    """The request that the page answers a question with."""
+    [body] = re.findall(r"```json\n(.*?)```", QUESTIONS[question], re.DOTALL)
+    request = msgspec.json.decode(body, type=StartRequest)
+    variables = msgspec.json.encode(changes.pop("variables", None) or {"n": 1})
+    return msgspec.structs.replace(request, variables=variables, **changes)
+
+
+async def ask(driver: Driver, question: str, **changes: Any) -> Instance:
+    return await driver.engine.instances.start(asked(question, **changes))
+
+
+async def ready(driver: Driver) -> None:
+    driver.clock.stop()
+    await driver.upload(LINE)
+
+
+async def test_a_start_at_a_time_is_there_and_begins_then(driver: Driver) -> None:
+    await ready(driver)
+    at = driver.clock.now() + timedelta(hours=9)
+    made = await ask(driver, "Begin tomorrow at eight", start_at=at.isoformat(), flow_key="tenant", priority=2)
+    assert (made.status, made.current_step_ids, made.start_at) == ("ACTIVE", [], at)
+    assert msgspec.structs.replace(await driver.view(made.id), variables=made.variables) == made
+    (listed,) = (await driver.engine.instances.list(InstanceFilter(), 0, 10)).items
+    assert (listed.id, listed.start_at) == (made.id, at)
+    standing = await driver.engine.standing.state(made.id)
+    assert (standing.why.code, standing.why.next) == ("waits-for-time", at)
+    assert_invariants(driver.dsn)
+    assert await driver.due(9 * HOUR_S - 1) == 0
+    assert await driver.poll("work") == []
+    assert await driver.history(made.id) == []
+    assert await driver.due(1) == 1
+    begun = await driver.view(made.id)
+    assert (begun.start_at, begun.current_step_ids, begun.started_at) == (None, ["task-1"], made.started_at)
+    job = await driver.one("work")
+    assert (job.instance_id, variables_of(job)) == (made.id, {"n": 1})
+    assert driver.rows("SELECT priority, flow_key FROM token") == [(2, "tenant")]
+    await driver.complete(job)
+    assert await driver.status(made.id) == "COMPLETED"
+    assert_invariants(driver.dsn)
+
+
+async def test_what_is_cancelled_before_it_begins_did_nothing(driver: Driver) -> None:
+    await ready(driver)
+    made = await ask(driver, "In ten minutes, unless somebody cancels", instance_key="k")
+    assert made.start_at == driver.clock.now() + timedelta(minutes=10)
+    assert (await driver.cancel(made.id, "no")).status == "CANCELLED"
+    assert await driver.history(made.id) == []
+    assert driver.rows("SELECT FROM timer") == []
+    assert (await driver.start("report", instance_key="k")).id != made.id, "its key is free"
+    assert_invariants(driver.dsn)
+
+
+@pytest.mark.parametrize("first", ["wait", "transformation"])
+async def test_a_delayed_start_enters_any_first_step(driver: Driver, first: str) -> None:
+    steps = {"wait": wait("a", "z"), "transformation": assign("a", {"x": 1}, "z")}
+    await driver.upload(definition(steps[first], end("z"), definition_id="report"))
+    driver.clock.stop()
+    made = await driver.start("report", delay="PT1H")
+    if first == "wait":
+        await driver.signal(made.id, "a", {"x": 1}, buffer=True)
+    assert await driver.status(made.id) == "ACTIVE"
+    assert await driver.due(HOUR_S) == 1
+    view = await driver.view(made.id)
+    assert (view.status, variables_of(view)) == ("COMPLETED", {"x": 1})
+    assert_invariants(driver.dsn)
+
+
+async def test_within_the_window_the_first_instance_is_the_answer(driver: Driver) -> None:
+    await ready(driver)
+    first = await ask(driver, "The same request twice", idempotency_key="one")
+    assert first.deduplicated is None
+    await driver.complete(await driver.one("work"))
+    again = await ask(driver, "The same request twice", idempotency_key="two", variables={"n": 2})
+    assert (again.id, again.status, again.deduplicated) == (first.id, "COMPLETED", True)
+    assert (await ask(driver, "The same request twice", idempotency_key="one")).status == "ACTIVE", "the first answer"
+    assert await ask(driver, "The same request twice", idempotency_key="two", variables={"n": 2}) == again
+    other = asked("The same request twice", idempotency_key="two", dedupe=Dedupe("other", "PT1H"), variables={"n": 2})
+    with pytest.raises(IdempotencyConflict):
+        await driver.engine.instances.start(other)
+    driver.clock.advance(HOUR_S)
+    assert (await ask(driver, "The same request twice")).id != first.id
+    assert driver.rows("SELECT count(*) FROM instance") == [(2,)]
+
+
+async def test_a_window_whose_instance_is_gone_is_free(driver: Driver) -> None:
+    await ready(driver)
+    first = await ask(driver, "The same request twice")
+    await driver.complete(await driver.one("work"))
+    driver.rows("DELETE FROM instance RETURNING id")
+    second = await ask(driver, "The same request twice")
+    assert (second.id != first.id, second.deduplicated) == (True, None)
+    assert (await ask(driver, "The same request twice")).id == second.id
+
+
+async def test_two_engines_start_once_for_a_key(make_driver: MakeDriver) -> None:
+    one, two = make_driver(), make_driver()
+    await ready(one)
+    answers: list[Instance] = []
+
+    async def start(driver: Driver) -> None:
+        answers.append(await ask(driver, "The same request twice"))
+
+    async with trio.open_nursery() as nursery:
+        for driver in (one, two) * 8:
+            nursery.start_soon(start, driver)
+    assert len({answer.id for answer in answers}) == 1
+    assert sum(answer.deduplicated is None for answer in answers) == 1
+    assert one.rows("SELECT count(*) FROM instance") == [(1,)]
+
+
+async def test_what_is_too_much_is_refused_with_a_time(driver: Driver) -> None:
+    await ready(driver)
+    await ask(driver, "At most so many in a period")
+    before = driver.snapshot()
+    with pytest.raises(Throttled) as refused:
+        await ask(driver, "At most so many in a period", idempotency_key="k")
+    assert refused.value.retry_after_s == pytest.approx(60)
+    assert driver.snapshot() == before, "nothing of it is kept"
+    await ask(driver, "At most so many in a period", throttle=Throttle("other", 1, "PT1M"))
+    driver.clock.advance(60)
+    await ask(driver, "At most so many in a period", idempotency_key="k")
+    assert driver.rows("SELECT count(*) FROM instance") == [(3,)]
+
+
+async def test_a_period_sees_its_limit_and_the_burst(driver: Driver) -> None:
+    await ready(driver)
+    rule = Throttle("k", 10, "PT10S", 3)
+    begun = 0
+    for _ in range(40):  # one try each half second, for two periods
+        try:
+            await driver.start("report", throttle=rule)
+            begun += 1
+        except Throttled:
+            pass
+        driver.clock.advance(0.5)
+    assert begun == 3 + 19, "the burst, and one each second"
+
+
+async def test_a_burst_is_spread_evenly_in_its_order(make_driver: MakeDriver) -> None:
+    one, two = make_driver(), make_driver()
+    await ready(one)
+    now = one.clock.now()
+    made = [await ask(driver, "Spread a burst") for driver in (one, two, one, two)]
+    assert [view.start_at for view in made] == [None, *(now + timedelta(minutes=n) for n in (1, 2, 3))]
+    assert [len(await one.poll("work")) for _ in range(2)] == [1, 0]
+    for view in made[1:]:
+        assert await two.due(60) == 1
+        (job,) = await one.poll("work")
+        assert job.instance_id == view.id
+    assert_invariants(one.dsn)
+
+
+async def test_of_many_changes_only_the_last_begins(make_driver: MakeDriver) -> None:
+    one, two = make_driver(), make_driver()
+    await ready(one)
+    question = "Only the last of many changes"
+    first = await ask(one, question, variables={"state": "new", "a": 1})
+    assert first.deduplicated is None
+    for n, driver in enumerate((two, one)):
+        driver.clock.advance(20)
+        view = await ask(driver, question, variables={"state": n})
+        assert (view.id, view.deduplicated, variables_of(view)) == (first.id, True, {"state": n})
+        assert view.start_at == one.clock.now() + timedelta(seconds=30)
+    assert await one.due(29) == 0
+    assert await one.due(1) == 1
+    assert variables_of(await two.one("work")) == {"state": 1}
+    after = await ask(two, question)
+    assert (after.id != first.id, after.deduplicated) == (True, None), "it has begun: this is the next one"
+    await two.cancel(after.id)
+    assert (await ask(two, question)).id != after.id
+    kinds = [record.kind for record in (await one.engine.instances.audit(first.id)).items]
+    assert kinds.count("DEBOUNCED") == 2
+    assert_invariants(one.dsn)
+
+
+async def test_calls_that_never_stop_do_not_keep_it_off(driver: Driver) -> None:
+    await ready(driver)
+    first = await ask(driver, "Only the last of many changes")
+    latest = driver.clock.now() + timedelta(minutes=5)
+    for _ in range(14):
+        driver.clock.advance(20)
+        view = await ask(driver, "Only the last of many changes")
+        assert view.id == first.id
+        assert view.start_at == min(driver.clock.now() + timedelta(seconds=30), latest)
+    assert await driver.due(20) == 1
+    assert (await driver.view(first.id)).start_at is None
+
+
+@pytest.mark.parametrize("keys", [None, KEYS["k1"]])
+async def test_merged_variables_are_those_of_all_calls(make_driver: MakeDriver, keys: str | None) -> None:
+    driver = make_driver(encryption_keys=None if keys is None else Secret(keys))
+    await driver.upload({**LINE, "searchAttributes": {"who": "STRING"}})
+    driver.clock.stop()
+    rule = Debounce("k", "PT1M", None, "MERGE")
+    for variables in ({"who": "a", "n": {"x": 1}}, {"who": "b"}, {"n": {"y": 2}}):
+        view = await driver.start("report", variables, debounce=rule)
+    assert variables_of(view) == {"who": "b", "n": {"y": 2}}
+    assert driver.rows("SELECT text FROM search_attribute") == [("b",)]
+    await driver.start("report", {"n": 0}, debounce=Debounce("k", "PT1M"))
+    assert driver.rows("SELECT text FROM search_attribute") == [], "the last one's alone"
+    assert await driver.due(60) == 1
+    assert variables_of(await driver.one("work")) == {"n": 0}
+
+
+async def test_a_repeated_debounce_with_its_key_changes_nothing(driver: Driver) -> None:
+    await ready(driver)
+    rule = Debounce("k", "PT1M")
+    await driver.start("report", {"n": 1}, debounce=rule, idempotency_key="a")
+    second = await driver.start("report", {"n": 2}, debounce=rule, idempotency_key="b")
+    driver.clock.advance(30)
+    assert await driver.start("report", {"n": 2}, debounce=rule, idempotency_key="b") == second
+    assert (await driver.view(second.id)).start_at == second.start_at
+
+
+async def test_a_start_waits_for_the_end_wherever_that_is(make_driver: MakeDriver, nursery: trio.Nursery) -> None:
+    driver, other = make_driver(), make_driver()
+    await driver.upload(LINE)
+    assert (await driver.start("report", wait_seconds=0.01)).status == "ACTIVE", "the time is over"
+    await driver.complete(await driver.one("work"), {"x": 1})
+    answers: list[Instance] = []
+
+    async def start() -> None:
+        answers.append(await ask(driver, "Start and wait for the result", variables={"a": 1}))
+
+    async def parked() -> bool:
+        return driver.engine.ends.calls == 1
+
+    async def answered() -> bool:
+        return driver.engine.ends.calls == 0 and len(answers) == count
+
+    for count, worker in enumerate((driver, other), 1):
+        nursery.start_soon(start)
+        await wait_until(parked)
+        await worker.complete(await worker.one("work"), {"x": count})
+        if worker is other:
+            assert await driver.engine.ends.look_once() == 1
+        await wait_until(answered)
+    assert [(view.status, variables_of(view)) for view in answers] == [
+        ("COMPLETED", {"a": 1, "x": 1}),
+        ("COMPLETED", {"a": 1, "x": 2}),
+    ]
+    assert await driver.status(answers[0].id) == "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"start_at": "tomorrow"}, "startAt: 'tomorrow' is not an RFC 3339 time"),
+        ({"start_at": "9031-05-04T12:00:00Z"}, "startAt: is more than 36500 days from now"),
+        ({"delay": "1h"}, "delay: '1h' is not an ISO 8601 duration"),
+        ({"delay": "PT1H", "start_at": "2031-05-04T12:00:00Z"}, "startAt: can't be given with delay"),
+        ({"dedupe": Dedupe("", "PT1H")}, "dedupe.key: is required"),
+        ({"dedupe": Dedupe("k", "")}, "dedupe.window: is required"),
+        ({"dedupe": Dedupe("k", "P367D")}, "dedupe.window: is longer than 366 days"),
+        ({"dedupe": Dedupe("k", "PT1H"), "instance_key": "i"}, "dedupe: can't be given with instanceKey"),
+        ({"throttle": Throttle("k", 0)}, "throttle.limit: is a whole number from 1 to 1000000"),
+        ({"throttle": Throttle("k", 1, "PT1S", 0)}, "throttle.burst: is a whole number from 1 to 1000000"),
+        ({"throttle": Throttle("k", 1, on_excess="DROP")}, "throttle.onExcess: is one of REJECT, DELAY"),
+        ({"throttle": Throttle("k", 1), "delay": "PT1S"}, "throttle: can't be given with delay"),
+        ({"debounce": Debounce("k", "PT1M", "PT1S")}, "debounce.maxWait: is less than wait"),
+        ({"debounce": Debounce("k", "PT1M", keep="FIRST")}, "debounce.keep: is one of LAST, MERGE"),
+        ({"debounce": Debounce("k", "PT1M"), "dedupe": Dedupe("k", "PT1M")}, "debounce: can't be given with dedupe"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_what_can_not_be_is_refused_with_its_field(driver: Driver, given: dict[str, Any], reason: str) -> None:
+    await ready(driver)
+    before = driver.snapshot()
+    with pytest.raises(BadRequest, match=f"^{re.escape(reason)}"):
+        await driver.start("report", **given)
+    assert driver.snapshot() == before
+
+
+async def test_older_engines_have_to_be_upgraded_first(driver: Driver) -> None:
+    await ready(driver)
+    driver.rows("UPDATE engine SET schema_version = 17 RETURNING number")
+    driver.rows(
+        "INSERT INTO engine (number, holder, leased_until, dispatch_mode, description, schema_version) "
+        "VALUES (1023, gen_random_uuid(), penstock_now() + interval '1 h', 'polling', 'old', 17) RETURNING 1"
+    )
+    with pytest.raises(Conflict, match="upgrade all engines first"):
+        await driver.start("report", delay="PT1H")
+    assert (await driver.start("report")).status == "ACTIVE"
+
+
+def test_the_page_answers_the_questions() -> None:
+    assert len(QUESTIONS) >= 7
