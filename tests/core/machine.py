@@ -83,6 +83,7 @@ class Machine:
         self.waits: dict[tuple[int, int], Address] = {}  # for messages, by (token, seq)
         self.messages: dict[int, tuple[Address, bytes]] = {}
         self.given: dict[tuple[int, int], int] = {}  # what is for a wait
+        self.for_all: set[int] = set()  # messages
         self.handlers: dict[int, int] = {}  # of what is undone, or was: the handler's token by the position
         self.undoing: Undoing | None = None
         self.item_outputs: dict[int, bytes] = {}  # by position
@@ -235,8 +236,8 @@ class Machine:
     def cancel(self, reason: str | None = None, *, compensate: bool = False) -> Effects:
         return self.apply(CancelRequested(reason, compensate))
 
-    def publish(self, name: str, key: str, output: Json) -> None:
-        """As its publisher does it: whoever waits longest has it at once."""
+    def publish(self, name: str, key: str, output: Json, *, for_all: bool = False) -> None:
+        """As its publisher does it: whoever waits longest has it at once, or all who wait."""
         id = next(self.ids)
         self.messages[id] = (name, key), msgspec.json.encode(output)
         open_waits = [
@@ -244,9 +245,15 @@ class Machine:
             for (token, seq), address in self.waits.items()
             if address == (name, key) and (token, seq) not in self.given
         ]
-        for wait in give(open_waits, id, for_all=False):
-            self.given[wait.token_id, wait.seq] = id
-            self.receive(self.tokens[wait.token_id])
+        given = give(open_waits, id, for_all=for_all)
+        if for_all:
+            self.for_all.add(id)
+            if not given:
+                del self.messages[id]
+        self.given |= {(wait.token_id, wait.seq): id for wait in given}
+        for wait in sorted(given):
+            if (wait.token_id, wait.seq) in self.given:  # else what came before has closed it
+                self.receive(self.tokens[wait.token_id])
 
     def receive(self, token: Token) -> Effects:
         """What is for the wait gets there."""
@@ -368,7 +375,10 @@ class Machine:
 
     def _correlate(self, out: Effects) -> None:
         """As the store does at the end of each transaction."""
-        closing = [Closing(*key, self.waits.pop(key), self.given.pop(key, None)) for key in out.unsubscribed]
+        closing: list[Closing] = []
+        for key in out.unsubscribed:
+            message = self.given.pop(key, None)
+            closing.append(Closing(*key, self.waits.pop(key), message, for_all=message in self.for_all))
         self.waits |= {(one.token_id, one.seq): (one.name, one.key) for one in out.subscribed}
         waits: dict[Address, list[Wait]] = {}
         for (token, seq), address in self.waits.items():
@@ -382,6 +392,8 @@ class Machine:
         decided = correlate(waits, kept, closing, out.received)
         for id in decided.done:
             del self.messages[id]
+        for id in set(decided.perhaps_done) - {*self.given.values()}:
+            self.messages.pop(id, None)
         for wait, id in decided.given.items():
             self.given[wait.token_id, wait.seq] = id
             timer = Timer(self.now, wait.token_id, wait.seq, MESSAGE_TIMER)

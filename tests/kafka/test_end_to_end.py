@@ -53,7 +53,7 @@ async def test_workflows_run_in_order_to_their_end(fleet):
     assert engine.call("GET", "/readyz") == (200, {"status": "ready"})
 
 
-async def test_each_item_of_a_list_is_a_record_of_its_own(fleet):
+async def test_each_item_of_a_list_is_its_own_record(fleet):
     engine = await fleet.engine()
     each = {"items": "${map(1..60, #)}", "as": "n", "parallel": 7, "collect": "${n}", "into": "all"}
     await fleet.upload(engine, steps=[service("each", job_type=fleet.job_type, nextStep="end", forEach=each), end()])

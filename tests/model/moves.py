@@ -73,6 +73,8 @@ def possible(game: ReferenceModel) -> list[Move]:
         moves += [Move("fire for all", place, index) for index in sorted(about.owner.timers)]
     if any(step.get("message") for step in game.steps.values()) and len(game.kept_messages) < 3:
         moves.append(Move("publish"))
+    if any(step.get("message") for step in game.steps.values()):
+        moves.append(Move("publish to all"))
     open_steps = {mark.step for mark in game.open_tokens}
     moves += [
         Move("keep signal", step=name)
@@ -164,7 +166,7 @@ def next_move(game: ReferenceModel, drawing: Drawing, before: Sequence[Move]) ->
         return move._replace(output=drawing.output())
     if move.what == "err":
         return move._replace(output=drawing.output(), code=drawing.pick(ERROR_CODES))
-    if move.what == "publish":
+    if move.what in ("publish", "publish to all"):
         return move._replace(output=drawing.output(), code=drawing.pick(MESSAGE_KEYS))
     if move.what == "edit":
         given = drawing.output()
@@ -199,6 +201,8 @@ def play(game: ReferenceModel, move: Move) -> None:
                 game.keep_signal(move.step, output_of(move))
         case "publish":
             game.publish(move.code, output_of(move))
+        case "publish to all":
+            game.publish_to_all(move.code, output_of(move))
         case "edit":
             game.edit(output_of(move), move.removed)
         case "cancel":

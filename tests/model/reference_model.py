@@ -257,10 +257,22 @@ class ReferenceModel:
         self._leave_with(token, output)
         self._settle()
 
+    def publish_to_all(self, key: str, output: dict[str, Any]) -> None:
+        """To all waits with this key that are open now and have no message yet; kept for nobody."""
+        self._published += 1
+        for token, entered in [(token, token.entered) for token in self.receivers(key)]:
+            if self.status == "ACTIVE" and token.open and token.entered == entered:
+                self._begin()
+                self._leave_with(token, output)
+                self._settle()
+
+    def receivers(self, key: str) -> list[ModelToken]:
+        waits = [token for token in self.open_tokens if token.key == key]
+        return [token for token in waits if (id(token), token.entered) not in self._given]
+
     def receiver(self, key: str) -> ModelToken | None:
         """Who would get a message with this key."""
-        waits = [token for token in self.open_tokens if token.key == key]
-        return next((token for token in waits if (id(token), token.entered) not in self._given), None)
+        return next(iter(self.receivers(key)), None)
 
     @property
     def kept_messages(self) -> list[str]:
@@ -853,7 +865,7 @@ class ReferenceModel:
         self._work_bound = self._work + self.max_work
         self._entries += 1
         self.closed[UNDO, "COMPLETED"] += 1
-        owner = ModelToken()
+        owner = ModelToken(step=UNDO)
         self.tokens.append(owner)
         self._undo(self.steps[UNDO], owner, newest)
         return True

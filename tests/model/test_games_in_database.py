@@ -60,6 +60,7 @@ MOVES = {
     "retry",
     "keep signal",
     "publish",
+    "publish to all",
     "edit",
     "skip",
     "move",
@@ -191,8 +192,8 @@ class Played:
                 for _ in range(move.times):
                     await self.signal(move.step, output_of(move), early=True)
                 return
-            case "publish":
-                await self.publish(move.code, output_of(move), received=self.game.receiver(move.code) is not None)
+            case "publish" | "publish to all":
+                await self.publish(move)
                 return
             case _:
                 pass
@@ -259,14 +260,21 @@ class Played:
             return False
         return True
 
-    async def publish(self, key: str, output: dict[str, Any], *, received: bool) -> None:
+    async def publish(self, move: Move) -> None:
         """Once or twice, which is once."""
+        game = self.game
+        assert game is not None
+        for_all = move.what == "publish to all"
+        receivers = [self.instance for _ in game.receivers(move.code)]
+        expected = (receivers, False) if for_all else (receivers[:1], not receivers)
         id = f"{self.seed}-{len(self.moves)}"
         for _ in range(self.source.randint(1, 2)):
-            answer = await self.engine.publish(f"{MESSAGE}-{self.seed}", key, output, message_id=id)
-            assert ([one.instance_id for one in answer.delivered], answer.kept) == (
-                ([self.instance], False) if received else ([], True)
-            )
+            assert await self.publish_once(id, move.code, output_of(move), "ALL" if for_all else "ONE") == expected
+
+    async def publish_once(self, id: str, key: str, output: dict[str, Any], deliver: str) -> tuple[list[str], bool]:
+        """Who got it, and whether it was kept."""
+        answer = await self.engine.publish(f"{MESSAGE}-{self.seed}", key, output, message_id=id, deliver=deliver)
+        return [one.instance_id for one in answer.delivered], answer.kept
 
     async def mend(self, move: Move) -> None:
         """A step is skipped, or a token moved; refused where that would break a join."""

@@ -121,8 +121,8 @@ def make(machine: Machine, move: Move, game: ReferenceModel) -> None:
     if move.what in ("skip", "move"):
         mend(machine, move, game)
         return
-    if move.what == "publish":
-        machine.publish(MESSAGE, move.code, output_of(move))
+    if move.what in ("publish", "publish to all"):
+        machine.publish(MESSAGE, move.code, output_of(move), for_all=move.what == "publish to all")
         return
     token = (machine.wholes if move.what == "fire for all" else open_tokens(machine))[move.place]
     step = machine.definition.steps[token.step]
@@ -338,10 +338,10 @@ def test_a_side_tokens_fork_to_a_foreign_join_is_lawful() -> None:
 GAMES = 800
 WANTED = {
     "complete", "fire", "fail", "fail for good", "err", "park", "signal job", "cancel", "undo", "retry", "keep signal",
-    "edit", "publish", "skip", "move", "a broken join refused", "ended ACTIVE", "ended COMPLETED", "ended FAILED",
-    "ended CANCELLED", "a call", "a failed call", "something undone", "undone before its end", "a join fired",
-    "a side token", "an interruption", "an error caught", "an END failed it", "a result", "a step open twice",
-    "an END closed others", "long", "fire for all", "items gathered", "an item failed",
+    "edit", "publish", "publish to all", "skip", "move", "a broken join refused", "ended ACTIVE", "ended COMPLETED",
+    "ended FAILED", "ended CANCELLED", "a call", "a failed call", "something undone", "undone before its end",
+    "a join fired", "a side token", "an interruption", "an error caught", "an END failed it", "a result",
+    "a step open twice", "an END closed others", "long", "fire for all", "items gathered", "an item failed",
 }  # fmt: skip
 
 
