@@ -13,9 +13,11 @@ from penstock.core.expression import Expression
 
 
 class FastPlan(msgspec.Struct, frozen=True):
-    """What follows a step: the next job, or with ``ends`` the END that completes a single-token instance."""
+    """What follows a step's job: the next job, or with ``ends`` the END that completes a single-token instance."""
 
+    job_type: str
     next_step: int
+    next_job_type: str
     ends: bool
 
 
@@ -44,21 +46,21 @@ def _is_plain(step: Step) -> bool:
 def _plan(definition: Definition, step: Step) -> FastPlan | None:
     if step.type is not StepType.SERVICE_TASK or step.next is None or step.conditions or not _is_plain(step):
         return None
-    target = definition.steps[step.next]
+    target, job_type = definition.steps[step.next], step.job_type or ""
     if target.type is StepType.END:
         if target.error_code is not None or target.result is not None:
             return None
         # signals are kept for waits only, and whoever ends the instance has to forget them
         waits = any(other.type is StepType.WAIT for other in definition.steps)
         if definition.single_token and not definition.auto_start_next and not waits:
-            return FastPlan(target.index, ends=True)
+            return FastPlan(job_type, target.index, "", ends=True)
         return None
     if target.type is not StepType.SERVICE_TASK or not _is_plain(target):
         return None  # also a user task, which people look for in a list
     insides = definition.blocks.insides
     if insides[step.index] & ~insides[target.index]:
         return None  # the branch leaves its gateway's block
-    return FastPlan(target.index, ends=False)
+    return FastPlan(job_type, target.index, target.job_type or "", ends=False)
 
 
 def needs_variables(definition: Definition) -> bool:

@@ -41,6 +41,8 @@ class AttemptRecorder:
 
     def __init__(self, settings: Settings) -> None:
         self._job_types = frozenset(settings.attempts_recorded_job_types)
+        self.asks_types = bool(self._job_types)
+        """Whether `note` has to be asked of definitions that say nothing."""
         self._max_bytes = settings.attempt_record_max_bytes
 
     def note(self, definition: Definition, step: int, job: JobKey, attempt: int, variables: bytes) -> Given | None:

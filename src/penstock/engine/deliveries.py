@@ -26,6 +26,7 @@ from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import compensation, for_each
 from penstock.store import jobs as store
+from penstock.store.attempts import Given
 from penstock.store.connection import TrioConnection
 from penstock.store.variables import INLINE_VARIABLES_MAX_BYTES
 from penstock.wire.model import Job
@@ -157,13 +158,14 @@ class Deliveries:
             if checkpoints is None:
                 checkpoints = await store.checkpoints(connection, retried) if retried else {}
             read, left_out = await self._sizes.read(connection, missing) if missing else ({}, {})
-            own = await self._own_variables(connection, [delivery for delivery in deliveries if delivery.sees_more])
+            seeing_more = [each for each in deliveries if each.loaded.own_variables and each.sees_more]
+            own = await self._own_variables(connection, seeing_more) if seeing_more else {}
         except BaseException:  # committed, but nobody can be given them: back to the queue
             for delivery in deliveries:
                 self._return(delivery)
             raise
         copied_bytes = 0
-        sent: list[tuple[Delivery, bytes]] = []
+        notes: list[Given | None] = []
         for delivery in deliveries:
             if copied_bytes > COPIED_AT_ONCE_BYTES:
                 copied_bytes = 0
@@ -172,7 +174,7 @@ class Deliveries:
             if variables is None and (text := read.get(delivery.instance)) is not None:
                 variables = text.encode()
                 copied_bytes += len(variables)
-            if variables is not None and delivery.sees_more:
+            if seeing_more and variables is not None and delivery.sees_more:
                 if delivery.token not in own:  # it is no such token any more, or can't be read
                     self._return_later(delivery)
                     continue
@@ -188,18 +190,13 @@ class Deliveries:
                 self._return(delivery)
             else:
                 self.deliver(delivery, variables, checkpoints.get((delivery.token, delivery.seq)))
-                sent.append((delivery, variables))
-        notes = (
-            self._recorder.note(
-                delivery.loaded.definition,
-                delivery.step,
-                store.JobKey(delivery.instance, delivery.token, delivery.seq),
-                delivery.attempt,
-                variables,
-            )
-            for delivery, variables in sent
-        )
+                if self._recorder.asks_types or delivery.loaded.definition.record_attempts:
+                    notes.append(self._note(delivery, variables))
         await self._recorder.keep(connection, notes)
+
+    def _note(self, delivery: Delivery, variables: bytes) -> Given | None:
+        job = store.JobKey(delivery.instance, delivery.token, delivery.seq)
+        return self._recorder.note(delivery.loaded.definition, delivery.step, job, delivery.attempt, variables)
 
     @staticmethod
     async def _own_variables(connection: TrioConnection, deliveries: Sequence[Delivery]) -> dict[int, bytes]:

@@ -210,12 +210,10 @@ class Jobs:
             try:
                 verdict = await item.wait_answer()
                 if verdict is Verdict.APPLY:
-                    done = JobCompleted(item.job.token, item.call.worker, item.output)
-                    verdict = await self._full_path.submit(ReportCommand(item.job, item.call, done))
+                    verdict = await self._complete_fully(item.job, item.call, item.output, item.plan.job_type)
             except PenstockError as error:
                 outcomes[index] = _failed(requests[index].job_id, error)
             else:
-                self._note_done(item.call.worker, item.loaded, item.step, verdict)
                 outcomes[index] = self._outcome(requests[index].job_id, verdict)
         return [outcome for outcome in outcomes if outcome is not None]
 
@@ -294,18 +292,16 @@ class Jobs:
             item = FastCompletion(job, call, request.variables, loaded, step, plan, business_key)
             verdict = await self._fast_path.submit(item)
             if verdict is not Verdict.APPLY:
-                self._note_done(call.worker, loaded, step, verdict)
                 return verdict
-        done = JobCompleted(job.token, call.worker, request.variables)
-        answer = await self._full_path.submit(ReportCommand(job, call, done))
-        assert isinstance(answer, Verdict)
-        self._note_done(call.worker, loaded, step, answer)
-        return answer
+        job_type = loaded.definition.steps[step].job_type or ""
+        return await self._complete_fully(job, call, request.variables, job_type)
 
-    def _note_done(self, worker: str, loaded: LoadedDefinition, step: int, verdict: Verdict) -> None:
-        """For people who look; what was applied before is not counted again."""
-        if verdict is Verdict.DONE:
-            self._polls.activity.note_report(worker, loaded.definition.steps[step].job_type or "", failed=False)
+    async def _complete_fully(self, job: JobKey, call: FenceRequest, output: bytes | None, job_type: str) -> Verdict:
+        answer = await self._full_path.submit(ReportCommand(job, call, JobCompleted(job.token, call.worker, output)))
+        assert isinstance(answer, Verdict)
+        if answer is Verdict.DONE:  # what was applied before is not counted again
+            self._polls.activity.note_report(call.worker, job_type, failed=False)
+        return answer
 
     async def _load(self, known: ExecutionInfo) -> tuple[LoadedDefinition, int]:
         assert known.definition is not None

@@ -57,7 +57,7 @@ class Polls:
         self._memory = memory
         self._events = events
         self._sizes = JobSizes(memory)
-        self.waiters = Waiters(memory, settings.poll_parked_max_bytes, queues.is_limited)
+        self.waiters = Waiters(memory, settings.poll_parked_max_bytes, queues.limited)
         self.leases = LeaseBook(settings.leases_watched_max_items)
         self.losses = Losses(settings.poll_max_parked, events.lost)
         self.activity = Activity(metrics, self.waiters, trio.current_time)
@@ -146,7 +146,8 @@ class Polls:
     def queued(self, job_type: str) -> None:
         """A job of that type was committed to the queue by this engine."""
         self.queue.note_queued(job_type)
-        self.claims.turns.open((job_type,))
+        if job_type in self.queues.keyed:
+            self.claims.turns.open((job_type,))
         self._events.queued(job_type)
         if self.waiters.idle_for(job_type):
             self._wake.set()
@@ -158,7 +159,7 @@ class Polls:
 
     def let_go(self, job_type: str) -> None:
         """A run of code of that type has no holder any more."""
-        if self.queues.is_limited(job_type):
+        if job_type in self.queues.limited:
             self.freed(job_type)
 
     def hint(self, job_types: Collection[str]) -> None:

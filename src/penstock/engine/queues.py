@@ -7,7 +7,7 @@ engines. What is known is read again when somebody says that it has changed, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Final, NamedTuple, TypeVar
 
 import trio
@@ -55,6 +55,10 @@ class Queues:
         self._database = database
         self._audit = audit
         self._known: Mapping[str, _Known] = {}
+        self.keyed: Set[str] = self._known.keys()
+        """The job types whose jobs wait for turns."""
+        self.limited: set[str] = set()
+        """Those that something may keep back: none of their jobs is handed out before it is counted."""
         self._version: str | None = None
         self._changed = trio.Event()
         self._checked = False  # that all engines know queues
@@ -66,18 +70,6 @@ class Queues:
     def waits(self, job_type: str) -> Waits:
         """Where jobs of a type wait."""
         return self._known.get(job_type, _FREE).waits
-
-    def is_keyed(self, job_type: str) -> bool:
-        """Whether they wait for turns."""
-        return job_type in self._known
-
-    def keyed_types(self) -> Collection[str]:
-        """The types whose jobs do."""
-        return self._known.keys()
-
-    def is_limited(self, job_type: str) -> bool:
-        """Whether something may keep them back: then none is handed out before it is counted."""
-        return self._known.get(job_type, _FREE).limited
 
     def mates(self, job_type: str) -> Sequence[str]:
         """The job types that the limits of one count, too."""
@@ -119,6 +111,9 @@ class Queues:
                 mates.setdefault(row.queue, []).append(row.name)
         before = self._known
         self._known = {row.name: _known(row, mates.get(row.queue or 0, ())) for row in found}
+        self.keyed = self._known.keys()
+        self.limited.clear()
+        self.limited.update(name for name, known in self._known.items() if known.limited)
         self._version = version
         self.on_change([*{*before, *self._known}])
 

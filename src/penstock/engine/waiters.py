@@ -7,7 +7,7 @@ given up. `poll` in `polls.py` parks here; direct dispatch and the probe of the 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Container
 from itertools import islice
 from typing import Final
 
@@ -74,11 +74,9 @@ class Waiter:
 class Waiters:
     """All parked polls of this engine by job type."""
 
-    def __init__(
-        self, memory: AnswerMemory, max_bytes: int, is_limited: Callable[[str], bool] = lambda job_type: False
-    ) -> None:
-        """``is_limited``: whether jobs of a type have to be counted before they are handed out."""
-        self._is_limited = is_limited
+    def __init__(self, memory: AnswerMemory, max_bytes: int, limited: Container[str] = frozenset()) -> None:
+        """``limited``: the types whose jobs have to be counted before they are handed out, as they are at the time."""
+        self._limited = limited
         self._memory = memory
         self._max_bytes = max_bytes
         self._bytes = 0
@@ -131,7 +129,7 @@ class Waiters:
     def reserve(self, job_type: str) -> Waiter | None:
         """A slot in the poll that has waited longest for ``job_type``; none while there is no room for answers."""
         parked = self._parked.get(job_type)
-        if parked is None or self._memory.room_bytes <= 0 or self._is_limited(job_type):
+        if parked is None or self._memory.room_bytes <= 0 or job_type in self._limited:
             return None
         for waiter in parked:
             if waiter.room > 0:

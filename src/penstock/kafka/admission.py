@@ -43,7 +43,7 @@ class Admission:
 
     def _types(self) -> list[str]:
         """Without those of runs of code, which executors claim in every mode."""
-        return [name for name in self._queues.keyed_types() if not name.startswith(CODE_PREFIX)]
+        return [name for name in self._queues.keyed if not name.startswith(CODE_PREFIX)]
 
     async def _admit(self, connection: TrioConnection, name: str, job_type: int) -> int:
         started, keys_max = trio.current_time(), self._settings.flow_keys_per_claim

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import trio
@@ -93,10 +93,11 @@ class Claims(Lane[ClaimItem]):
     async def _claim(self, connection: TrioConnection, items: list[ClaimItem], again: bool) -> None:
         waiters = [item.waiter for item in items]
         types = list(dict.fromkeys(name for waiter in waiters for name in waiter.types))
-        plain = [name for name in types if not self._queues.is_keyed(name)]
+        every, keyed, plain = self._queues.keyed, list[str](), types
+        if not every.isdisjoint(types):
+            keyed, plain = [name for name in types if name in every], [name for name in types if name not in every]
         if plain and not await self._claim_for(connection, waiters, plain, self._counts.waiting(plain)):
             await self._claim_for(connection, [waiter for waiter in waiters if not waiter.jobs], plain, {})
-        keyed = [name for name in types if self._queues.is_keyed(name)]
         if keyed:
             await self._claim_turns(connection, waiters, keyed)
         for item in items:
@@ -266,14 +267,18 @@ class Claims(Lane[ClaimItem]):
         if whole:
             self.floors.note_whole(trio.current_time() - started)
         counts = {names[row.job_type]: row.waiting for row in found if row.waiting and not row.keyed}
-        turns = [row for row in found if row.flows or (row.waiting and row.keyed)]
-        if any(row.keyed and not self._queues.is_keyed(names[row.job_type]) for row in found):
-            await self._queues.refresh(connection)
-        # what an instance with a key has started, or came to in another version: its types were not known by its start
-        await self._queues.note_keyed(connection, {names[row.job_type]: row.job_type for row in found if row.flows})
-        counts.update((names[row.job_type], limit) for row in turns if self.turns.is_open(names[row.job_type]))
+        turns = {names[row.job_type]: row for row in found if row.flows or row.keyed}
+        if turns:
+            await self._know_turns(connection, turns)
+            counts.update((name, limit) for name in turns if self.turns.is_open(name))
         self._counts.note_probed(versions, counts)
         return counts
+
+    async def _know_turns(self, connection: TrioConnection, turns: Mapping[str, store.Ready]) -> None:
+        if any(row.keyed and name not in self._queues.keyed for name, row in turns.items()):
+            await self._queues.refresh(connection)
+        # what an instance with a key has started, or came to in another version: its types were not known by its start
+        await self._queues.note_keyed(connection, {name: row.job_type for name, row in turns.items() if row.flows})
 
 
 def groups_by_types(items: list[ClaimItem]) -> list[list[ClaimItem]]:

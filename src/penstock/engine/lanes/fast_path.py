@@ -131,10 +131,13 @@ class FastPath(Lane[FastCompletion]):
 
     async def _send(self, connection: TrioConnection, items: list[FastCompletion]) -> list[Moved]:
         rows: list[FastItem] = []
+        keyed = self._polls.queues.keyed
+        flow = False  # whether the statement for all has to be asked; what the plain one refuses for this comes again
         for item in items:
             plan = item.plan
+            flow = flow or item.flow or plan.job_type in keyed or plan.next_job_type in keyed
             if not plan.ends and item.waiter is None:
-                item.waiter = self._polls.waiters.reserve(_job_type(item, plan.next_step))
+                item.waiter = self._polls.waiters.reserve(plan.next_job_type)
             waiter = item.waiter
             rows.append(
                 FastItem(
@@ -151,26 +154,19 @@ class FastPath(Lane[FastCompletion]):
                 )
             )
         with self._metrics.db_transaction_seconds["complete"].time():
-            if not self._is_flow(items):
+            if not flow:
                 return await store.complete_fast(connection, rows, to_outbox=self._to_outbox)
-            waits = [self._polls.queues.waits(_job_type(item, item.plan.next_step)) for item in items]
+            waits = [self._polls.queues.waits(item.plan.next_job_type) for item in items]
             moved = await flow_store.complete(connection, rows, waits, to_outbox=self._to_outbox)
         held = {row.moved.token for row in moved if row.held is not None}
-        self._polls.freed(*{_job_type(item, item.step) for item in items if item.job.token in held})
+        self._polls.freed(*{item.plan.job_type for item in items if item.job.token in held})
         return [row.moved for row in moved]
-
-    def _is_flow(self, items: list[FastCompletion]) -> bool:
-        """Whether the statement for all has to be asked. What the plain one refuses for this reason comes again."""
-        keyed = self._polls.queues.keyed_types()
-        return any(item.flow for item in items) or (
-            bool(keyed)
-            and any(_job_type(item, step) in keyed for item in items for step in (item.step, item.plan.next_step))
-        )
 
     def _moved(self, item: FastCompletion, row: Moved, deliveries: list[Delivery], known: dict[int, bytes]) -> None:
         """An applied completion: what this engine remembers of it, and the job it gave birth to."""
         job, definition = item.job, item.loaded.definition
         self._polls.leases.forget(job.token, job.seq)
+        self._polls.activity.note_report(item.call.worker, item.plan.job_type, failed=False)
         cached = self._cache.take(job.token, job.seq)
         self._metrics.steps_executed["SERVICE_TASK"].inc()
         if row.new_seq is None:
@@ -190,7 +186,7 @@ class FastPath(Lane[FastCompletion]):
             else:
                 if variables is not None and definition.single_token:
                     self._cache.put(job.token, row.new_seq, variables)
-                self._polls.queued(definition.steps[item.plan.next_step].job_type or "")
+                self._polls.queued(item.plan.next_job_type)
             if row.unfolded >= FOLD_MIN_DELTAS:
                 self._fold(job.instance)
         item.answer(Verdict.DONE)
@@ -229,10 +225,6 @@ class FastPath(Lane[FastCompletion]):
                 self._moved(item, row, deliveries, known)
         if deliveries:
             await self._polls.deliveries.deliver_all(connection, deliveries, known)
-
-
-def _job_type(item: FastCompletion, step: int) -> str:
-    return item.loaded.definition.steps[step].job_type or ""
 
 
 def _hand_over(item: FastCompletion, waiter: Waiter, seq: int, entered_at: datetime, lease_until: datetime) -> Delivery:

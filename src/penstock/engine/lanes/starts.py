@@ -167,7 +167,7 @@ class Starts:
         self, connection: TrioConnection, items: Sequence[StartItem], rows: Sequence[FastStart]
     ) -> list[store.Begun]:
         queues = self._polls.queues
-        keyed = queues.keyed_types()
+        keyed = queues.keyed
         if not any(item.has_flow or (keyed and _first_type(item) in keyed) for item in items):
             return await store.start_fast(connection, rows, to_outbox=self._to_outbox)
         waits = [queues.waits(_first_type(item)) for item in items]
