@@ -173,6 +173,7 @@ CREATE TABLE token (
   item        int,                     -- index of the item of a forEach that it is for
   migrated    boolean,                 -- its instance came to another version since it entered the step: what engines
                                        -- remember of that is of the one before. Null: no
+  run_queue   int,                     -- of a run of code: the queue that counts it as open; its priority is less by 10
   CHECK (state <> 1 /* LOCKED */ OR (claimed_by IS NOT NULL AND lease_until IS NOT NULL)),
   CHECK ((state = 3 /* FORKED */) = (pending > 0)),
   CHECK (state <> 6 /* ENDED */ OR id = instance_id)
@@ -215,6 +216,7 @@ CREATE TABLE slot (                    -- what limits count: of a queue ('') and
   running     int NOT NULL DEFAULT 0,  -- tokens whose `held` counts here, always
   tat         timestamptz,             -- GCRA: when what a rate let begin is paid for
   flow_key    text COLLATE "C" NOT NULL,
+  open_runs   int NOT NULL DEFAULT 0,  -- tokens whose `run_queue` this is; of a queue's own row
   PRIMARY KEY (queue, flow_key)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 

@@ -50,6 +50,23 @@ ROWS: dict[str, list[Panel]] = {
         ),
         Panel("Jobs ready", "short", {"{{job_type}}": "max by (job_type) (penstock_queue_jobs)"}),
         Panel(
+            "Queues with limits",
+            "short",
+            {
+                "{{queue}}, running": "max by (queue) (penstock_flow_running)",
+                "{{queue}}, waiting": "max by (queue) (penstock_flow_waiting)",
+            },
+        ),
+        Panel(
+            "Queues: kept back",
+            "short",
+            {
+                "{{queue}}, keys without room": "max by (queue) (penstock_flow_blocked_keys)",
+                "{{queue}}, by a rate per second": rate("penstock_flow_throttled_total", "queue"),
+            },
+            "What the limits of queues keep from beginning.",
+        ),
+        Panel(
             "Oldest ready job",
             "s",
             {"{{job_type}}": "max by (job_type) (penstock_queue_oldest_job_age_seconds)"},

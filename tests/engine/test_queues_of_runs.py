@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.durable.local import LocalBackend
 from penstock.durable.workflow import workflow
 from penstock.engine.journal_items import Held
+from penstock.testing.definitions import linear
+from penstock.wire.model import StartRequest
 from penstock.wire.queue import QueuePolicy
 from tests.engine import runs
 from tests.engine.driver import Driver
+from tests.waiting import wait_until
 
 DAY_S = 86_400.0
 
@@ -19,10 +24,47 @@ def running(driver: Driver) -> int:
     return count
 
 
-async def limited(driver: Driver, concurrency: int = 1) -> None:
+async def limited(driver: Driver, concurrency: int | None = 1, **policy: Any) -> None:
     await driver.engine.code.register(runs.ORDER)
     await driver.engine.queues.join("orders", runs.ORDER.job_type)
-    await driver.engine.queues.put("orders", QueuePolicy([], concurrency=concurrency))
+    await driver.engine.queues.put("orders", QueuePolicy([], concurrency=concurrency, **policy))
+
+
+async def open_runs(driver: Driver) -> int | None:
+    return (await driver.engine.queues.get("orders")).open_runs
+
+
+async def start(driver: Driver, **fields: Any) -> str:
+    request = StartRequest(runs.ORDER.definition_id, variables=b"{}", **fields)
+    return (await driver.engine.instances.start(request)).id
+
+
+async def taken(driver: Driver) -> list[str]:
+    return [run.instance_id for run in await runs.take(driver, wait_s=0, n=10)]
+
+
+async def is_free(driver: Driver, held: Held) -> bool:
+    return driver.rows("SELECT FROM token WHERE id = %s AND state = 1", held.instance) == []
+
+
+async def let_go(driver: Driver, held: Held, how: str) -> None:
+    match how:
+        case "park":
+            assert await park(driver, held)
+        case "block":
+            await driver.engine.journal.block(held, "no code for it")
+        case "expire":
+            assert await driver.expire(31.0) == 1
+        case "give back":
+            await driver.engine.journal.give_back(held)
+            await wait_until(lambda: is_free(driver, held))
+        case "return":
+            tag = held.holder.partition(".")[2].partition("/")[0]
+            assert await driver.engine.leases.return_held([tag]) == 1
+        case "finish":
+            assert await runs.finish(driver, held)
+        case _:
+            await driver.engine.instances.cancel(f"{held.instance:x}", None, force=True)
 
 
 async def park(driver: Driver, held: Held, due_at: float | None = None) -> bool:
@@ -48,22 +90,66 @@ async def test_a_run_that_waits_for_days_holds_no_place(driver: Driver) -> None:
     assert running(driver) == 0
 
 
-@pytest.mark.parametrize("how", ["block", "expire", "return", "cancel"])
+@pytest.mark.parametrize("how", ["park", "block", "expire", "give back", "return", "finish", "cancel"])
 async def test_whatever_lets_go_of_a_run_frees_its_place(driver: Driver, how: str) -> None:
-    await limited(driver)
+    await limited(driver, runs=1)
     held = (await runs.begin(driver)).held
-    assert running(driver) == 1
-    match how:
-        case "block":
-            await driver.engine.journal.block(held, "no code for it")
-        case "expire":
-            assert await driver.expire(31.0) == 1
-        case "return":
-            tag = held.holder.partition(".")[2].partition("/")[0]
-            assert await driver.engine.leases.return_held([tag]) == 1
-        case _:
-            await driver.engine.instances.cancel(f"{held.instance:x}", None, force=True)
+    await start(driver)
+    assert (running(driver), await open_runs(driver)) == (1, 1)
+    await let_go(driver, held, how)
     assert running(driver) == 0
+    has_ended = how in ("finish", "cancel")
+    assert await open_runs(driver) == (0 if has_ended else 1)
+    assert bool(await taken(driver)) == (has_ended or how in ("expire", "give back", "return"))
+    if how == "park":
+        await driver.engine.instances.cancel(f"{held.instance:x}", None, force=True)
+        assert len(await taken(driver)) == 1
+
+
+async def test_open_runs_are_limited_however_long_they_wait(driver: Driver) -> None:
+    driver.clock.stop()
+    await limited(driver, concurrency=None, runs=2)
+    first, second = [(await runs.begin(driver)).held for _ in range(2)]
+    others = [await start(driver, priority=0, flow_key=key) for key in ("a", "b", "c")]
+    now = driver.clock.now().timestamp()
+    assert await park(driver, first, now + 3 * DAY_S)
+    assert await park(driver, second)
+    assert await taken(driver) == []
+    assert await driver.due(4 * DAY_S) == 1
+    driver.engine.polls.claims.turns.open([runs.ORDER.job_type])
+    (again,) = await runs.take(driver, wait_s=0)
+    assert again.held.instance == first.instance
+    await driver.engine.runs.send(f"{second.instance:x}", "go", b"1")
+    assert await taken(driver) == [f"{second.instance:x}"]  # it came to the queue after three of a higher priority
+    assert await open_runs(driver) == 2
+    assert await runs.finish(driver, again.held)
+    assert await taken(driver) == others[:1]
+    assert await open_runs(driver) == 2
+
+
+async def test_a_run_is_counted_once_active_under_the_limit(driver: Driver) -> None:
+    await limited(driver, concurrency=None)
+    early = (await runs.begin(driver)).held
+    await limited(driver, concurrency=None, runs=1)
+    assert await open_runs(driver) == 0
+    later = (await runs.begin(driver)).held
+    await let_go(driver, early, "give back")
+    assert await taken(driver) == []
+    assert await runs.finish(driver, later)
+    assert await taken(driver) == [f"{early.instance:x}"]
+    await driver.engine.queues.delete("orders")
+    await driver.engine.instances.cancel(f"{early.instance:x}", None, force=True)
+    await driver.engine.queues.put("orders", QueuePolicy([runs.ORDER.job_type], runs=1))
+    assert await open_runs(driver) == 0
+
+
+async def test_jobs_of_graphs_are_no_runs(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    await driver.engine.queues.put("crm", QueuePolicy(["work"], runs=1))
+    for _ in range(2):
+        await driver.start("linear")
+    assert len(await driver.poll("work")) == 2
+    assert (await driver.engine.queues.get("crm")).open_runs == 0
 
 
 async def test_a_changed_list_of_types_leaves_joined_workflows(driver: Driver) -> None:

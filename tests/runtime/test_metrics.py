@@ -28,7 +28,7 @@ from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.supervise import forever
 from penstock.testing.definitions import definition, end, fork, linear, timer
 from penstock.wire.model import Completion, Failure, Heartbeat
-from penstock.wire.queue import QueuePolicy
+from penstock.wire.queue import QueuePolicy, Rate
 from penstock.wire.schedule import ScheduleSpec
 from tests.dispatch.conftest import KafkaDriver, kafka, make_kafka
 from tests.dispatch.fake_producer import ACKED, NO_TOPIC, TOO_LARGE, UNKNOWN
@@ -253,13 +253,30 @@ async def test_job_timeouts(driver: Driver, kafka: KafkaDriver) -> None:
 
 @drives("penstock_flow_claim_seconds", "Claims of jobs that wait for turns")
 @drives("penstock_flow_overruns", "Late heartbeats that took their places in a queue back, full or not")
+@drives("penstock_flow_running", "Attempts under way of a queue, where their number is limited")
+@drives("penstock_flow_waiting", "Jobs that wait in a queue, to 10,000")
+@drives("penstock_flow_blocked_keys", "Flow keys without room that the last claim of this engine met")
+@drives("penstock_flow_throttled", "Claims that left jobs behind because of a rate")
 async def test_queues(driver: Driver) -> None:
+    await driver.engine.queues.put("keys", QueuePolicy(["keyed"], concurrency_per_key=1, rate=Rate(2, "PT1H")))
+    await driver.upload(linear(1, definition_id="keyed", job_type="keyed"))
+    for key in ("a", "a", "b", "b"):
+        await driver.start("keyed", flow_key=key)
+    before = Growth(driver)
+    assert len(await driver.poll("keyed")) == 2
+    driver.engine.polls.claims.turns.open(["keyed"])
+    await driver.poll("keyed")
+    await driver.engine.queues.put("keys", QueuePolicy(["keyed"], concurrency_per_key=1))
+    await driver.poll("keyed")
+    await Housekeeping(driver.engine).run_once()
+    names = ("running", "waiting", "blocked_keys", "throttled_total")
+    assert [before.of(f"penstock_flow_{name}", queue="keys") for name in names] == [2, 2, 2, 1]
     await driver.engine.queues.put("q", QueuePolicy(["work"], concurrency=1))
     await driver.run(linear(1))
     growth = Growth(driver)
     job = await driver.one("work", wait=0)
     assert growth.of("penstock_flow_claim_seconds_count") == 1
-    assert await sweep(driver, 31) == 1
+    assert await sweep(driver, 31) == 3
     await driver.heartbeat(job)
     assert growth.of("penstock_flow_overruns_total") == 1
 

@@ -55,6 +55,7 @@ CALLS = (
     calls.CancelInstance(id="{id}"),
     calls.RetryInstance(id="{id}"),
     calls.SkipStep(id="{id}", step_id="a"),
+    calls.SetPriority(id="{id}", priority=2),
     calls.MigrateInstance(id="{id}"),
     calls.CheckMigration(id="{id}", version=2, steps={"a": "b"}),
     calls.MoveToken(id="{id}", step_id="a", to_step_id="b"),

@@ -14,8 +14,8 @@ BATCH: Final = 64
 BATCHES: Final = 8
 RECORDS_MAX: Final = 15.4
 BYTES_MAX: Final = 1_296
-"""15.28 records and 1,283 to 1,287 bytes, before there were queues and since: an index entry, or a column of eight bytes
-in the token, is more."""
+"""15.28 records and 1,283 to 1,287 bytes, before there were queues and since. An index entry would be more, and a
+column of eight bytes in the token."""
 WAL: Final = b"SELECT wal_records, wal_fpi, wal_bytes::bigint FROM pg_stat_get_backend_wal(pg_backend_pid())"
 OTHERS: Final = """
 INSERT INTO definition (id, version, name, content, uploaded_at) VALUES ('d', 1, 'd', '{}', now());

@@ -251,6 +251,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/instances/{id}/priority": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Change how early the jobs of an instance come (addition)
+         * @description Those that wait now, and those that come to wait later, but for steps that say their own priority. 0 to 9, lower ones first.
+         */
+        post: operations["setPriority"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/instances/{id}/migrate": {
         parameters: {
             query?: never;
@@ -1961,6 +1981,10 @@ export interface components {
             };
             /** @description What jobs are given is kept by attempt (addition). */
             recordAttempts?: boolean;
+            /** @description Whose turn jobs come in; text or `${expression}` (addition). */
+            flowKey?: string;
+            /** @description 0 to 9, lower ones first; or an `${expression}` (addition). */
+            priority?: number | string;
             /** @description Variables by which instances are found, with their types (addition). */
             searchAttributes?: {
                 [key: string]: "STRING" | "NUMBER" | "BOOLEAN" | "TIME";
@@ -2746,6 +2770,10 @@ export interface components {
             /** @description 0 to 60, clamped; by default 0 (addition). */
             waitSeconds?: number;
         };
+        /** PriorityBody */
+        PriorityBody: {
+            priority: number;
+        };
         /**
          * Problem
          * @description One thing wrong with an upload.
@@ -2779,8 +2807,8 @@ export interface components {
         /**
          * Queue
          * @description A queue and its policy. Of one that was asked for by name also how it stands: `running` attempts, where their
-         *         number is limited, `waiting` jobs to 100,000, for how many seconds the first in line waits, and the flow keys with
-         *         most under way or first in line.
+         *         number is limited, `waiting` jobs to 100,000, for how many seconds the first in line waits, the flow keys with
+         *         most under way or first in line, and `open_runs` of workflows written as code, where their number is limited.
          */
         Queue: {
             name: string;
@@ -2789,6 +2817,7 @@ export interface components {
             waiting?: number;
             oldestSeconds?: number;
             keys?: components["schemas"]["QueueKey"][];
+            openRuns?: number;
         };
         /**
          * QueueKey
@@ -2820,7 +2849,8 @@ export interface components {
         /**
          * QueuePolicy
          * @description What holds for the jobs of `job_types`, all together and for those of each flow key. What is not given is not
-         *         limited. Keys take turns, those of `weights` several jobs at a time, unless `fair` is false.
+         *         limited. Keys take turns, those of `weights` several jobs at a time, unless `fair` is false. `runs`: so many
+         *         runs of workflows written as code may be open, from when they first become active to their end.
          */
         QueuePolicy: {
             jobTypes: string[];
@@ -2833,6 +2863,7 @@ export interface components {
             weights?: {
                 [key: string]: number;
             };
+            runs?: number;
         };
         /**
          * QueueRow
@@ -3247,6 +3278,10 @@ export interface components {
             }[];
             /** @description `initial`, `multiplier`, `max`, `jitter` (addition). */
             retryBackoff?: Record<string, never>;
+            /** @description Whose turn jobs come in; text or `${expression}` (addition). */
+            flowKey?: string;
+            /** @description 0 to 9, lower ones first; or an `${expression}` (addition). */
+            priority?: number | string;
             /** @description Only errors with these codes are tried again (addition). */
             retryOn?: string[];
             /** @description Errors with these codes are not tried again (addition). */
@@ -4816,6 +4851,96 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": components["schemas"]["TokenMove"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Instance"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Its state does not allow it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    setPriority: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PriorityBody"];
             };
         };
         responses: {

@@ -227,6 +227,18 @@ def retry(
 
 
 @app.command()
+def priority(
+    id: IdArgument,
+    priority: Annotated[int, typer.Argument(min=0, max=9, help="Lower ones come first.")],
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+) -> None:
+    """Change how early the jobs of an instance come, those that wait now among them."""
+    with connected(url, token_file) as client:
+        typer.echo(_line(client.set_priority(id, priority)))
+
+
+@app.command()
 def skip(
     id: IdArgument,
     step: StepArgument,

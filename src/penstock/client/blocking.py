@@ -204,6 +204,7 @@ class SyncClient:
     retry_instance = _blocking(Client.retry_instance)
     edit_variables = _blocking(Client.edit_variables)
     skip_step = _blocking(Client.skip_step)
+    set_priority = _blocking(Client.set_priority)
     move_token = _blocking(Client.move_token)
     migrate_instance = _blocking(Client.migrate_instance)
     check_migration = _blocking(Client.check_migration)

@@ -109,8 +109,11 @@ class WorkflowBuilder:
         search_attributes: Mapping[str, str] | None = None,
         compensate_failures: bool = False,
         record_attempts: bool = False,
+        flow_key: str | None = None,
+        priority: int | str | None = None,
     ) -> None:
-        """``compensate_failures``: what completed is undone before an instance fails."""
+        """``compensate_failures``: what completed is undone before an instance fails. ``flow_key`` (text or
+        ``"${expression}"``) and ``priority`` (0 to 9, or an expression) are those of its jobs."""
         self._head = _given(
             id=definition_id,
             name=name or definition_id,
@@ -120,6 +123,8 @@ class WorkflowBuilder:
             onFailure="COMPENSATE" if compensate_failures else None,
             searchAttributes=dict(search_attributes) if search_attributes else None,
             recordAttempts=record_attempts or None,
+            flowKey=flow_key,
+            priority=priority,
         )
         self._metadata = metadata
         self._steps: list[JsonObject] = []
@@ -137,6 +142,8 @@ class WorkflowBuilder:
         timeout: str | None = None,
         retry_on: Sequence[str] = (),
         no_retry_on: Sequence[str] = (),
+        flow_key: str | None = None,
+        priority: int | str | None = None,
         for_each: JsonObject | None = None,
         compensation: JsonObject | None = None,
         boundary: Sequence[JsonObject] = (),
@@ -147,7 +154,7 @@ class WorkflowBuilder:
 
         Retries are for every failure, or for those with the codes ``retry_on`` only; never for ``no_retry_on``.
         ``for_each``: a job for each item of a list; ``compensation``: the job that undoes it (functions of these names
-        make them).
+        make them). ``flow_key`` and ``priority`` (values or ``"${expression}"``) instead of the instance's.
         """
         return self._add(
             _step(step_id, "SERVICE_TASK", name, description)
@@ -158,6 +165,8 @@ class WorkflowBuilder:
                 timeout=timeout,
                 retryOn=list(retry_on) or None,
                 noRetryOn=list(no_retry_on) or None,
+                flowKey=flow_key,
+                priority=priority,
                 forEach=for_each,
                 compensation=compensation,
                 conditionalNextSteps=dict(conditions) if conditions else None,

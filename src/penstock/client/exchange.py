@@ -48,6 +48,7 @@ from penstock.client.operation import (
     RetryInstance,
     SendMessage,
     SendSignal,
+    SetPriority,
     SkipStep,
     StartInstance,
     StartInstances,
@@ -286,6 +287,11 @@ def _skip_step(operation: SkipStep) -> Exchange:
     return Exchange("POST", f"/v1/instances/{quoted(operation.id)}/skip", _read_instance, body)
 
 
+def _set_priority(operation: SetPriority) -> Exchange:
+    path = f"/v1/instances/{quoted(operation.id)}/priority"
+    return Exchange("POST", path, _read_instance, {"priority": operation.priority})
+
+
 def _move_token(operation: MoveToken) -> Exchange:
     body = given(
         stepId=operation.step_id,
@@ -446,6 +452,7 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     SendMessage: _send_message,
     RetryInstance: _retry_instance,
     SkipStep: _skip_step,
+    SetPriority: _set_priority,
     MoveToken: _move_token,
     MigrateInstance: _migrate_instance,
     CheckMigration: _check_migration,

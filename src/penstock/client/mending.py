@@ -12,6 +12,7 @@ from penstock.client.operation import (
     MigrateInstance,
     MoveToken,
     RetryInstance,
+    SetPriority,
     SkipStep,
 )
 from penstock.wire.model import Instance
@@ -35,6 +36,17 @@ class MendingCalls(Caller):
             BadRequest: it has no such step.
         """
         return await self.call(RetryInstance(id=instance_id, from_step_id=from_step, step_id=step, note=note))
+
+    async def set_priority(self, instance_id: str, priority: int) -> Instance:
+        """Change how early the jobs of an instance come: those that wait now, and those that come to wait later. 0 to
+        9, lower ones first.
+
+        Raises:
+            NotFound: no such instance.
+            Conflict: it has ended.
+            BadRequest: no such priority.
+        """
+        return await self.call(SetPriority(id=instance_id, priority=priority))
 
     async def skip_step(
         self,

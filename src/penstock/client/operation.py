@@ -299,6 +299,13 @@ class SkipStep(Once[Instance], frozen=True):
     note: str | None = None
 
 
+class SetPriority(Operation[Instance], frozen=True):
+    """Change how early the jobs of an instance come."""
+
+    id: str
+    priority: int
+
+
 class MoveToken(Once[Instance], frozen=True):
     """Let what stands on a step go on at another one."""
 

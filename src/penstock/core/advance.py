@@ -106,7 +106,7 @@ class _Run(Branches, Calls, Mending, Waiting):
     def apply(self, event: Event) -> Effects:
         match event:
             case Started():
-                self.start(event.at)
+                self.start(event)
             case JobCompleted() | TaskCompleted() | MessageReceived():
                 self.done(event)
             case JobFailed():
@@ -132,7 +132,8 @@ class _Run(Branches, Calls, Mending, Waiting):
         self.run()
         return self.finish()
 
-    def start(self, at: datetime | None) -> None:
+    def start(self, event: Started) -> None:
+        at = event.at
         assert not self.tokens
         root = Token(
             id=self.instance.id,
@@ -144,6 +145,7 @@ class _Run(Branches, Calls, Mending, Waiting):
         )
         self.add(root)
         if at is None:
+            self.begins, self.checked = True, event.checked
             self.entering.append((root, 0))
         else:
             self.out.armed.append(Timer(at, root.id, root.seq, START_TIMER))
@@ -183,6 +185,7 @@ class _Run(Branches, Calls, Mending, Waiting):
         if index == START_TIMER:
             self.out.fired.append(fired)
             move(token, Trigger.BEGIN)
+            self.begins = True
             self.entering.append((token, 0))
         elif kept is not None:  # whatever is due: the signal came before the wait was entered
             self.take_signal(token, kept)
@@ -262,6 +265,9 @@ class _Run(Branches, Calls, Mending, Waiting):
             return
         self.begin_execution(token, step)
         self.work.spend(STEP_WORK)
+        if self.begins:
+            self.begins = False
+            self.turn_of_start(token, step)
         if step.for_each is not None and token.item is None:
             move(token, Trigger.FORK)
             self.begin_map(token, step, step.for_each)
@@ -269,6 +275,8 @@ class _Run(Branches, Calls, Mending, Waiting):
         kind = step.type
         match kind:
             case StepType.SERVICE_TASK:
+                if step.turn is not None:
+                    self.turn_of_job(token, step, step.turn)
                 move(token, Trigger.ENTER_JOB)
                 self.queue(token, step)
                 self.arm_boundaries(token, step)

@@ -115,6 +115,18 @@ class ForEach(msgspec.Struct, frozen=True):
     """`onError` is COLLECT: an item that fails is kept as one, and the others go on."""
 
 
+class Turn(msgspec.Struct, frozen=True):
+    """In whose turn jobs come, and how early; None: as is said elsewhere."""
+
+    key: Expression | str | None
+    priority: Expression | int | None
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether variables are needed for it."""
+        return isinstance(self.key, Expression) or isinstance(self.priority, Expression)
+
+
 class Step(msgspec.Struct, frozen=True):
     """One step. Fields that its type does not use are None or empty, whatever the upload said there."""
 
@@ -164,6 +176,8 @@ class Step(msgspec.Struct, frozen=True):
     """Of such a hidden step: index of the one that it undoes."""
     undoes: tuple[int, ...] = ()
     """COMPENSATE: the steps whose executions it undoes."""
+    turn: Turn | None = None
+    """SERVICE_TASK: of its jobs."""
 
     @property
     def timers(self) -> list[tuple[int, Boundary]]:
@@ -213,6 +227,8 @@ class Definition(msgspec.Struct, frozen=True, dict=True):
     can be."""
     undoes_failures: bool = False
     """`onFailure`: an instance is undone before it is FAILED."""
+    turn: Turn | None = None
+    """Of the jobs of instances whose start says nothing of it."""
 
     def step(self, step_id: str) -> Step | None:
         """The step with this id, or None."""
@@ -222,6 +238,12 @@ class Definition(msgspec.Struct, frozen=True, dict=True):
     def maps(self) -> bool:
         """Whether a step has a forEach."""
         return any(step.for_each is not None for step in self.steps)
+
+    @cached_property
+    def has_flow_keys(self) -> bool:
+        """Whether it gives its jobs flow keys."""
+        turns = [self.turn, *(step.turn for step in self.steps)]
+        return any(turn is not None and turn.key is not None for turn in turns)
 
     def is_inside(self, gateway: int, step: int) -> bool:
         """Whether the step is inside the block of the parallel gateway at this index (see `graph.Blocks`). A branch

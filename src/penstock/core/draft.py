@@ -22,6 +22,7 @@ from penstock.core.definition import (
     DefinitionLimits,
     ForEach,
     StepType,
+    Turn,
 )
 from penstock.core.draft_boundaries import BoundaryDraft, BoundaryReader, CatchDraft
 from penstock.core.draft_expressions import Compiler, is_expression
@@ -30,6 +31,7 @@ from penstock.core.duration import DurationError, TimestampError, parse_duration
 from penstock.core.expression import Expression
 from penstock.core.field_reader import FieldReader, Problems, kind_of
 from penstock.core.strict_json import join_path, quote
+from penstock.core.turns import read_turn
 from penstock.wire.error_code import code_problem
 
 _ID: Final = re.compile(r"[A-Za-z0-9_:\-]+")
@@ -47,7 +49,8 @@ def _fields(kind: StepType) -> tuple[frozenset[str], frozenset[str]]:
     """What a type uses, and what of that it needs."""
     match kind:
         case StepType.SERVICE_TASK:
-            return _TASK | JOB_FIELDS | {"forEach", "compensation"}, frozenset({"jobType"})
+            more = {"flowKey", "priority", "forEach", "compensation"}
+            return _TASK | JOB_FIELDS | more, frozenset({"jobType"})
         case StepType.USER_TASK:
             return _TASK | {"jobType", "forEach"}, frozenset()
         case StepType.CALL_ACTIVITY:
@@ -112,6 +115,7 @@ class StepDraft(msgspec.Struct, kw_only=True):
     compensation: StepDraft | None = None
     undoes: list[str | None] | None = None
     """None: all that can be."""
+    turn: Turn | None = None
 
     @property
     def path(self) -> str:
@@ -170,6 +174,7 @@ class StepReader:
 
     def _read_task_fields(self, reader: FieldReader, draft: StepDraft) -> None:
         self._read_job_fields(reader, draft)
+        draft.turn = read_turn(reader, self._limits, self.compiler, used=_uses(draft, "flowKey"))
         error_code = reader.text("errorCode", max_chars=self._limits.id_max_chars)
         if error_code is not None and _uses(draft, "errorCode"):
             draft.error_code = error_code

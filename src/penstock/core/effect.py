@@ -50,11 +50,13 @@ class JobRef(msgspec.Struct, frozen=True):
 
 
 class Slots(msgspec.Struct, frozen=True):
-    """What an attempt held that has ended: ``held`` as in the token."""
+    """What an attempt held that has ended: ``held`` as in the token; or the queue that counted a run which is open no
+    more."""
 
     job_type: str
-    held: int
-    flow_key: str
+    held: int = 0
+    flow_key: str = ""
+    run_queue: int | None = None
 
 
 class TaskRef(msgspec.Struct, frozen=True):

@@ -137,6 +137,8 @@ class Ending(Compensation):
             lease_until=None,
             waits_for=None,
             held=None,
+            run_queue=None,
+            priority=token.priority % 10,  # without what an open run goes before others
         )
         if entering is not None:
             kept.step = entering

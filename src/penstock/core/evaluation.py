@@ -6,13 +6,17 @@ Pure; `advance.py` says when. What fails is told as `StepFailed`, with the step 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 
-from penstock.core.definition import Assignments, Step
+from penstock.core.definition import Assignments, Step, Turn
 from penstock.core.expression import Expression, ExpressionError
 from penstock.core.recorder import Recorder
+from penstock.core.state import Token
+from penstock.core.turns import TurnError, key_of, priority_of
 from penstock.core.work import BYTES_PER_STEP, TooMuchWork
+from penstock.errors import BadRequest
 
 
 class StepFailed(Exception):
@@ -60,6 +64,41 @@ class Evaluator(Recorder):
             return self.work.evaluate(expression, scope, self.inputs.now)
         except (ExpressionError, TooMuchWork) as error:
             raise StepFailed(f"step '{step.id}': {error}") from None
+
+    def turn_of_start(self, token: Token, step: Step) -> None:
+        """What the definition says of the turn of an instance's jobs, where its start said nothing. Raises
+        StepFailed."""
+        turn, instance = self.definition.turn, self.instance
+        if turn is None:
+            return
+        evaluate = partial(self._evaluate_for, step)
+        try:
+            if instance.flow_key is None and turn.key is not None:
+                instance.flow_key = token.flow_key = key_of(turn.key, evaluate)
+            if instance.priority is None and turn.priority is not None:
+                instance.priority = token.priority = priority_of(turn.priority, evaluate)
+        except (TurnError, StepFailed) as error:
+            if self.checked:
+                raise BadRequest(str(error)) from None
+            raise StepFailed(str(error)) from None
+
+    def turn_of_job(self, token: Token, step: Step, turn: Turn) -> None:
+        """Raises StepFailed."""
+        scope = self.scope_of(token) if turn.is_evaluated else {}
+        try:
+            if turn.key is not None:
+                token.flow_key = key_of(turn.key, lambda source: self.evaluate(step, source, scope))
+            if turn.priority is not None:
+                token.priority = priority_of(turn.priority, lambda source: self.evaluate(step, source, scope))
+        except TurnError as error:
+            raise StepFailed(f"step '{step.id}': {error}") from None
+
+    def scope_of(self, token: Token) -> dict[str, object]:
+        """What the expressions of the token's step know; `Items` knows more."""
+        return self.scope()
+
+    def _evaluate_for(self, step: Step, source: Expression) -> object:
+        return self.evaluate(step, source, self.scope())
 
     def count_automatic(self, step: Step) -> None:
         """It needs nobody. Raises StepFailed."""

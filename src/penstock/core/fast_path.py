@@ -29,7 +29,8 @@ def fast_plans(definition: Definition) -> tuple[FastPlan | None, ...]:
 def fast_start(definition: Definition) -> bool:
     """Whether the first step is a job that needs nothing but its token, and nothing else is written."""
     first = definition.steps[0]
-    return definition.search_attributes is None and first.type is StepType.SERVICE_TASK and _is_plain(first)
+    writes_more = definition.search_attributes is not None or definition.turn is not None
+    return not writes_more and first.type is StepType.SERVICE_TASK and _is_plain(first)
 
 
 def _is_plain(step: Step) -> bool:
@@ -40,6 +41,7 @@ def _is_plain(step: Step) -> bool:
         and step.duration is None
         and step.until is None
         and step.for_each is None
+        and step.turn is None
     )
 
 
@@ -65,13 +67,19 @@ def _plan(definition: Definition, step: Step) -> FastPlan | None:
 
 def needs_variables(definition: Definition) -> bool:
     """Whether any advance of the definition may have to read variables."""
-    return definition.auto_start_next or any(
-        step.conditions
-        or step.type in (StepType.TRANSFORMATION, StepType.CALL_ACTIVITY)
-        or step.duration is not None
-        or step.until is not None
-        or step.result is not None
-        or (step.message is not None and isinstance(step.message.key, Expression))
-        or step.for_each is not None
-        for step in definition.steps
+    of_start = definition.turn is not None and definition.turn.is_evaluated
+    return (
+        definition.auto_start_next
+        or of_start
+        or any(
+            step.conditions
+            or step.type in (StepType.TRANSFORMATION, StepType.CALL_ACTIVITY)
+            or step.duration is not None
+            or step.until is not None
+            or step.result is not None
+            or (step.message is not None and isinstance(step.message.key, Expression))
+            or step.for_each is not None
+            or (step.turn is not None and step.turn.is_evaluated)
+            for step in definition.steps
+        )
     )

@@ -93,6 +93,12 @@ class FieldReader:
         self.given[name] = value
         return value
 
+    def whole_number_or_text(self, name: str, *, max_chars: int) -> int | str | None:
+        """An int, a string that is not empty, or None."""
+        return (
+            self.text(name, max_chars=max_chars) if isinstance(self._fields.get(name), str) else self.whole_number(name)
+        )
+
     def flag(self, name: str) -> bool:
         """True or false; false when absent."""
         value = self._take(name, required=False)

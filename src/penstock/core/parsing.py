@@ -28,6 +28,7 @@ from penstock.core.field_reader import FieldReader, Problems, kind_of
 from penstock.core.handlers import check_compensation, with_handlers
 from penstock.core.search_attributes import ATTRIBUTE_NAME, AttributeType, SearchAttributes
 from penstock.core.strict_json import BadJson, find_flaws, join_path, quote, read_json, write_json
+from penstock.core.turns import read_turn
 from penstock.core.validation import check_steps
 from penstock.errors import PayloadTooLarge
 
@@ -96,6 +97,7 @@ class _Header:
         self.metadata = reader.fields("metadata")
         self.search_attributes = _read_search_attributes(reader, limits, problems)
         self.record_attempts = reader.flag("recordAttempts")
+        self.turn = read_turn(reader, limits, self.steps.compiler, used=True)
         reader.ignore("version")
         reader.refuse_unknown()
 
@@ -170,6 +172,7 @@ def _build(header: _Header, indexes: Mapping[str, int], content: str) -> Definit
         + _PATTERN_STEP_BYTES * header.steps.compiler.pattern_steps,
         undo_step=undo_step,
         undoes_failures=header.undoes_failures,
+        turn=header.turn,
     )
 
 
@@ -219,6 +222,7 @@ def _build_step(draft: StepDraft, indexes: Mapping[str, int]) -> Step:
         callee=draft.callee,
         message=draft.message,
         for_each=draft.for_each,
+        turn=draft.turn,
     )
 
 

@@ -92,6 +92,7 @@ class Recorder:
         self.returned: int | None = None  # the token of a call whose instance has ended
         self.steps_max = inputs.max_automatic_steps
         self.written_bytes: int = 0
+        self.begins = self.checked = False  # nothing was entered yet, of an instance that `Started` tells of
 
     def new_token(self, step: int, *, parent_id: int | None = None, side: bool = False) -> Token:
         token = Token(
@@ -120,6 +121,8 @@ class Recorder:
         self.changed.pop(token.id, None)
         if token.id not in self.fresh:
             self.removed.append(token.id)
+        if token.run_queue is not None:
+            self.out.released.append(Slots(self.definition.steps[token.step].job_type or "", run_queue=token.run_queue))
         heir = self.tokens.get(token.parent_id or token.instance_id)
         if heir is not None and token.unfolded:  # its deltas are still to be folded: somebody has to count them
             heir.unfolded += token.unfolded

@@ -227,6 +227,7 @@ class Token(msgspec.Struct):
     priority: int = PRIORITY_DEFAULT
     flow_key: str | None = None  # while READY: it waits among those with keys ('': without one of its own)
     held: int | None = None  # slots that its attempt holds; see `schema.sql`
+    run_queue: int | None = None  # of a run of code: the queue that counts it as open
     queued: int | None = None  # the id of its row in the queue, when it came there again; see `place`
     waits_for: str | None = None  # of a parked job: the signal that wakes it
 

@@ -32,7 +32,7 @@ from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.ids import IdSource
 from penstock.engine.lanes.item import Item
 from penstock.engine.supply import Answers, Supply
-from penstock.errors import PenstockError
+from penstock.errors import BadRequest, PenstockError
 from penstock.log import get_logger
 from penstock.offload import run_long
 from penstock.settings import Settings
@@ -375,7 +375,7 @@ class Advancer:
                 await answers.read(needed_rows)
                 work.rewind(mark)
                 continue
-            except LongWork:
+            except (LongWork, BadRequest):  # BadRequest: what a start is refused for
                 raise
             except Exception as error:
                 # a bug of ours; that the process ended would not help: the same call would end the next one too

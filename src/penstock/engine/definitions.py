@@ -373,7 +373,7 @@ SEARCH_VERSION: Final = 18
 MESSAGES_VERSION: Final = 18
 """Those from it on know waits for messages."""
 FLOW_VERSION: Final = 18
-"""Those from it on know forEach."""
+"""Those from it on know forEach, and flow keys and priorities of definitions."""
 
 
 COMPENSATION_VERSION: Final = 18
@@ -386,8 +386,8 @@ def _needed_version(definition: Definition) -> int:
         return SEARCH_VERSION
     if any(step.message is not None for step in definition.steps):
         return MESSAGES_VERSION  # an older one would leave what waits behind
-    if definition.maps:
-        return FLOW_VERSION  # an older one would take an item for a branch
+    if definition.maps or definition.turn is not None or any(step.turn is not None for step in definition.steps):
+        return FLOW_VERSION  # an older one would take an item for a branch, and forget whose turn it is
     if definition.undo_step is not None:
         return COMPENSATION_VERSION
     if any(step.callee is not None for step in definition.steps):

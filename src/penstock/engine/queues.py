@@ -14,6 +14,7 @@ import trio
 
 from penstock.access.identity import actor
 from penstock.core.duration import DurationError, parse_duration
+from penstock.core.turns import FLOW_KEY_MAX_CHARS, PRIORITY_MAX
 from penstock.engine.paging import NAME_MAX_CHARS, slice_limit
 from penstock.engine.payload import check_text
 from penstock.errors import BadRequest, Conflict, NotFound
@@ -31,8 +32,6 @@ JOB_TYPES_MAX: Final = 1_000
 LIMIT_MAX: Final = 1_000_000
 WEIGHTS_MAX: Final = 1_000
 WEIGHT_MAX: Final = 100
-FLOW_KEY_MAX_CHARS: Final = 256
-PRIORITY_MAX: Final = 9
 KEYS_SHOWN_MAX: Final = 20
 LOOK_INTERVAL_S: Final = 1.0
 T = TypeVar("T")
@@ -41,11 +40,12 @@ T = TypeVar("T")
 class _Known(NamedTuple):
     waits: Waits
     limited: bool
-    mates: Sequence[str]
+    mates: Sequence[str] = ()
     """The job types of its queue, itself among them."""
+    queue: str | None = None
 
 
-_FREE: Final = _Known(Waits.ANYWHERE, limited=False, mates=())
+_FREE: Final = _Known(Waits.ANYWHERE, limited=False)
 
 
 class Queues:
@@ -74,6 +74,10 @@ class Queues:
     def mates(self, job_type: str) -> Sequence[str]:
         """The job types that the limits of one count, too."""
         return self._known.get(job_type, _FREE).mates
+
+    def queue_of(self, job_type: str) -> str | None:
+        """The name of the queue that a type is in."""
+        return self._known.get(job_type, _FREE).queue
 
     def place_key(self, job_type: str, flow_key: str | None) -> str | None:
         """Under which key a job waits; None: in the queue of those without."""
@@ -105,12 +109,12 @@ class Queues:
         if version == self._version:
             return
         found = await store.keyed_types(connection)
-        mates: dict[int, list[str]] = {}
+        mates: dict[str, list[str]] = {}
         for row in found:
             if row.queue is not None:
                 mates.setdefault(row.queue, []).append(row.name)
         before = self._known
-        self._known = {row.name: _known(row, mates.get(row.queue or 0, ())) for row in found}
+        self._known = {row.name: _known(row, mates.get(row.queue or "", ())) for row in found}
         self.keyed = self._known.keys()
         self.limited.clear()
         self.limited.update(name for name, known in self._known.items() if known.limited)
@@ -169,6 +173,7 @@ class Queues:
             waiting=state.waiting,
             oldest_s=state.oldest_s,
             keys=[QueueKey(flow_key=key, running=running, waiting=waiting) for key, running, waiting in keys],
+            open_runs=state.open_runs,
         )
 
     async def list(self, cursor: str | None, limit: int) -> Page[Queue]:
@@ -208,10 +213,10 @@ class Queues:
 def _known(row: store.KeyedType, mates: Sequence[str]) -> _Known:
     policy = row.policy
     if policy is None:
-        return _Known(Waits.KEYED, limited=False, mates=())
-    limits = (policy.concurrency, policy.concurrency_per_key, policy.rate, policy.rate_per_key)
+        return _Known(Waits.KEYED, limited=False)
+    limits = (policy.concurrency, policy.concurrency_per_key, policy.rate, policy.rate_per_key, policy.runs)
     limited = policy.paused or any(limit is not None for limit in limits)
-    return _Known(Waits.KEYED if policy.fair else Waits.UNFAIR, limited=limited, mates=mates)
+    return _Known(Waits.KEYED if policy.fair else Waits.UNFAIR, limited=limited, mates=mates, queue=row.queue)
 
 
 def _unknown(name: str) -> NotFound:
@@ -238,6 +243,7 @@ def check_policy(policy: QueuePolicy) -> None:
         raise BadRequest("jobTypes: a job type is named twice")
     _check_number(policy.concurrency, "concurrency")
     _check_number(policy.concurrency_per_key, "concurrencyPerKey")
+    _check_number(policy.runs, "runs")
     _check_rate(policy.rate, "rate")
     _check_rate(policy.rate_per_key, "ratePerKey")
     if len(policy.weights) > WEIGHTS_MAX:

@@ -20,8 +20,10 @@ from penstock.engine.journal_items import PATH_MAX_CHARS
 from penstock.engine.lanes.command import Command, IsCode, WritesOnly
 from penstock.engine.lanes.full_path import FullPath
 from penstock.engine.lanes.mending import MoveCommand, SkipCommand
+from penstock.engine.lanes.prioritize import PriorityCommand
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import EMPTY_OBJECT, PayloadLimits, check_text, check_variables
+from penstock.engine.queues import check_priority
 from penstock.errors import BadRequest, Conflict, NotFound, PayloadTooLarge
 from penstock.settings import Settings
 from penstock.store import audit, search_attributes, variables
@@ -168,6 +170,18 @@ class Repair:
         )
         await self._full_path.submit(command)
         return await self._instances.after_change(id)
+
+    async def set_priority(self, id: str, priority: int) -> Instance:
+        """Change how early the jobs of an instance come that wait now, and those that come to wait later.
+
+        Raises NotFound, BadRequest, Conflict (it has ended).
+        """
+        check_priority(priority)
+        settings = self._settings
+        command = PriorityCommand(
+            ids.read_instance(id), priority, audit=settings.audit_log_enabled, to_outbox=settings.through_kafka
+        )
+        return await self._mend(id, command)
 
     async def skip(self, id: str, skip: StepSkip) -> Instance:
         """Let a step of an open or FAILED instance count as done, with a result.

@@ -44,6 +44,8 @@ M = TypeVar("M", bound=MetricWrapperBase)
 
 MAX_ROWS_ASIDE: Final = 100
 """Rows that are shown one by one."""
+MAX_QUEUES: Final = 100
+"""Queues with metrics of their own; what claims of later ones met is `other`'s."""
 
 # `_created` series would double the size of the page and mean nothing here.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client left this one without types
@@ -91,6 +93,7 @@ class Metrics:
             )
         )
         self._ended_definitions: set[str] = set()
+        self._flow_queues: set[str] = set()
         self.instance_seconds = self._histogram(
             "penstock_instance_duration_seconds", "From the start of an instance to its completion", DURATION_BUCKETS
         )
@@ -166,6 +169,16 @@ class Metrics:
         )
         self.flow_claim_seconds = self._histogram(
             "penstock_flow_claim_seconds", "Claims of jobs that wait for turns", LATENCY_BUCKETS
+        )
+        self._flow_running = self._gauge(
+            "penstock_flow_running", "Attempts under way of a queue, where their number is limited", "queue"
+        )
+        self._flow_waiting = self._gauge("penstock_flow_waiting", "Jobs that wait in a queue, to 10,000", "queue")
+        self._flow_blocked = self._gauge(
+            "penstock_flow_blocked_keys", "Flow keys without room that the last claim of this engine met", "queue"
+        )
+        self._flow_throttled = self._counter(
+            "penstock_flow_throttled", "Claims that left jobs behind because of a rate", "queue"
         )
         self.flow_overruns = self._counter(
             "penstock_flow_overruns", "Late heartbeats that took their places in a queue back, full or not"
@@ -287,6 +300,25 @@ class Metrics:
         for job_type, jobs, age_seconds in kept:
             self._queue_jobs.labels(job_type).set(jobs)
             self._queue_age.labels(job_type).set(age_seconds)
+
+    def set_flow(self, rows: Iterable[tuple[str, int | None, int]]) -> None:
+        """Replaces the gauges of queues by (queue, running attempts, waiting jobs); MAX_QUEUES at most."""
+        self._flow_running.clear()
+        self._flow_waiting.clear()
+        for queue, running, waiting in rows:
+            self._flow_waiting.labels(queue).set(waiting)
+            if running is not None:
+                self._flow_running.labels(queue).set(running)
+
+    def note_flow_claim(self, queue: str, *, blocked: int, throttled: bool) -> None:
+        """What a claim of a queue's jobs met."""
+        if queue not in self._flow_queues:
+            if len(self._flow_queues) >= MAX_QUEUES:
+                queue = "other"
+            self._flow_queues.add(queue)
+        self._flow_blocked.labels(queue).set(blocked)
+        if throttled:
+            self._flow_throttled.labels(queue).inc()
 
     def set_rows_aside(self, rows: Iterable[tuple[str, str, str]]) -> None:
         """Replaces the gauges of rows aside by (service, row, reason)."""

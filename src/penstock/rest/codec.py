@@ -39,6 +39,10 @@ class WatchBody(Body):
     wait_seconds: Number | None = None
 
 
+class PriorityBody(Body):
+    priority: int
+
+
 class CancelBody(Body):
     """``force``: a run of code ends at once, without the clean-up of its body. ``compensate``: what an instance did is
     undone first."""

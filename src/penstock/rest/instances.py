@@ -18,7 +18,7 @@ from penstock.engine.paging import CAUSE_MAX_CHARS
 from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
 from penstock.errors import BadRequest
 from penstock.offload import INLINE_MAX_BYTES, run_sized, take_turn
-from penstock.rest.codec import CancelBody, RetryBody, decoder, optional_decoder
+from penstock.rest.codec import CancelBody, PriorityBody, RetryBody, decoder, optional_decoder
 from penstock.rest.exchange import ANSWER_LOST, JSON, Reply, Scope
 from penstock.rest.hiding import asked_by_console, hide, hide_outputs, hide_pieces
 from penstock.rest.operation import INTEGER, Parameter
@@ -64,6 +64,7 @@ VIEW_SUMMARY: Final = "summary"
 NEWEST: Final = "newest"
 
 _read_cancel = optional_decoder(CancelBody)
+_read_priority = decoder(PriorityBody)
 _read_retry = optional_decoder(RetryBody)
 _read_edit = decoder(VariablesEdit)
 _read_skip = decoder(StepSkip)
@@ -192,6 +193,11 @@ class InstanceRoutes:
         data = await body_of(request)
         skip = await run_sized(len(data), lambda: _read_skip(data))
         return respond(Reply(200, await self._shown(await self._repair.skip(id, skip))))
+
+    async def set_priority(self, id: str) -> Response:
+        """``POST /v1/instances/{id}/priority``"""
+        priority = _read_priority(await body_of(request)).priority
+        return respond(Reply(200, await self._shown(await self._repair.set_priority(id, priority))))
 
     async def migrate(self, id: str) -> Response:
         """``POST /v1/instances/{id}/migrate``"""

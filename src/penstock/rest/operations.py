@@ -18,7 +18,7 @@ from penstock.engine.open_work import OpenJobView
 from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
 from penstock.engine.standing import ShownExecution
 from penstock.engine.views import InstanceSummary, Whereabouts
-from penstock.rest.codec import CancelBody, MessageBody, PublishBody, RetryBody, UserTaskBody, WatchBody
+from penstock.rest.codec import CancelBody, MessageBody, PriorityBody, PublishBody, RetryBody, UserTaskBody, WatchBody
 from penstock.rest.definitions import DefinitionRoutes
 from penstock.rest.docs import DocsRoutes
 from penstock.rest.health import LIVE_PATH, HealthRoutes, Readiness
@@ -173,6 +173,7 @@ BODIES: Final[Mapping[str, tuple[type[msgspec.Struct], Sequence[str]]]] = {
 """Nouns without the fields that stand elsewhere: the job in the path, the worker of a batch, the key in the header."""
 KINDS: Final[Sequence[Kind]] = (
     PollRequest, WatchBody, Completion, Failure, Heartbeat, JobRef, Park, StartRequest, CancelBody, RetryBody,
+    PriorityBody,
     MessageBody, PublishBody, PublishedMessage, Page[KeptMessage],
     UserTaskBody, DefinitionSummary, Page[DefinitionSummary], Instance, Page[Instance], InstanceSummary,
     Whereabouts, Page[InstanceSummary], StepExecution, Page[ShownExecution],
@@ -304,6 +305,13 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "Of an open instance, or of one that has failed, which goes on by it. Refused where a join would wait for "
         "ever; of a gateway all branches are moved together.",
         body=struct(TokenMove), answer=struct(Instance), errors=(400, 404, 409),
+    ),
+    Operation(
+        "POST", "/v1/instances/{id}/priority", InstanceRoutes.set_priority, Permission.OPERATE,
+        "setPriority", "instances", "Change how early the jobs of an instance come (addition)",
+        "Those that wait now, and those that come to wait later, but for steps that say their own priority. 0 to 9, "
+        "lower ones first.",
+        body=struct(PriorityBody), answer=struct(Instance), errors=(400, 404, 409),
     ),
     Operation(
         "POST", "/v1/instances/{id}/migrate", InstanceRoutes.migrate, Permission.OPERATE,

@@ -116,6 +116,13 @@ def _plain(schema: Schema) -> Schema:
     return found
 
 
+_TURN: Final[Schema] = {
+    "flowKey": {"type": "string", "description": "Whose turn jobs come in; text or `${expression}` (addition)."},
+    "priority": {
+        "description": "0 to 9, lower ones first; or an `${expression}` (addition).",
+        "oneOf": [{"type": "integer", "minimum": 0, "maximum": 9}, {"type": "string"}],
+    },
+}
 _DEFINITION: Final[Schema] = {
     "type": "object",
     "description": "A workflow. Unknown fields are refused. The first step is where it begins.",
@@ -129,6 +136,7 @@ _DEFINITION: Final[Schema] = {
         "steps": {"type": "array", "minItems": 1, "items": ref("Step")},
         "metadata": {"type": "object", "additionalProperties": True, "description": "Kept and returned as it is."},
         "recordAttempts": {"type": "boolean", "description": "What jobs are given is kept by attempt (addition)."},
+        **_TURN,
         "searchAttributes": {
             "type": "object",
             "additionalProperties": {"type": "string", "enum": [each.value for each in AttributeType]},
@@ -178,6 +186,7 @@ _STEP: Final[Schema] = {
             },
         },
         "retryBackoff": {"type": "object", "description": "`initial`, `multiplier`, `max`, `jitter` (addition)."},
+        **_TURN,
         "retryOn": {**_CODES, "description": "Only errors with these codes are tried again (addition)."},
         "noRetryOn": {**_CODES, "description": "Errors with these codes are not tried again (addition)."},
         "forEach": {

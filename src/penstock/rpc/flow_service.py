@@ -46,6 +46,7 @@ class Flow:
             waiting=found.waiting or 0,
             oldest_ms=round(1_000 * (found.oldest_s or 0)),
             keys=[w.QueueKeyState(key.flow_key, key.running, key.waiting) for key in found.keys or ()],
+            open_runs=found.open_runs or 0,
         )
 
     async def list(self, request: w.ListQueuesRequest, _call: object) -> w.ListQueuesResponse:
@@ -70,6 +71,7 @@ def _policy(settings: w.QueueSettings) -> QueuePolicy:
         _rate(settings.rate_per_key),
         not settings.unfair,
         {weight.flow_key: weight.weight for weight in settings.weights},
+        settings.runs or None,
     )
 
 
@@ -87,6 +89,7 @@ def _settings(policy: QueuePolicy) -> w.QueueSettings:
         rate_per_key=_shown(policy.rate_per_key),
         unfair=not policy.fair,
         weights=[w.QueueWeight(key, weight) for key, weight in policy.weights.items()],
+        runs=policy.runs or 0,
     )
 
 

@@ -9,6 +9,7 @@ import trio
 
 from penstock.engine.engine import Engine
 from penstock.engine.lease_book import LeaseBook
+from penstock.metrics.registry import MAX_QUEUES
 from penstock.store import activity as activity_store
 from penstock.store import idempotency
 from penstock.store import jobs as job_store
@@ -27,6 +28,8 @@ LEASES_AT_ONCE = 2_000
 """Leases that are counted before others have their turn: a millisecond."""
 SLOTS_MAX_ROWS = 10_000
 """Of limits' counters that one round looks at."""
+WAITING_COUNTED_MAX = 10_000
+"""Jobs of a queue that are counted for the metrics: a millisecond."""
 PURGES_MAX = 200
 """Such transactions of one round: far more keys than an engine can take meanwhile."""
 
@@ -62,8 +65,10 @@ class Housekeeping:
             await self._purge_slots(connection)
             depth_of = outbox_store.depth if engine.settings.through_kafka else job_store.queue_depth
             depths = await depth_of(connection)
+            flow = await queue_store.measure(connection, MAX_QUEUES, WAITING_COUNTED_MAX)
             await self._write_activity(connection, [(name, count, age_s or 0.0) for name, count, age_s in depths])
         engine.metrics.set_queue([(name, count, age_s or 0.0) for name, count, age_s in depths])
+        engine.metrics.set_flow(flow)
         if engine.settings.through_kafka:
             engine.metrics.outbox_backlog.set(sum(count for _, count, _ in depths))
         return len(depths)

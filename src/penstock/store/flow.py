@@ -24,6 +24,10 @@ COUNTED_BY_KEY: Final = 2
 """One of its flow key is."""
 
 
+OPEN_RUN_LEAD: Final = 10
+"""By so much the priority of a run is less that its queue counts as open: it goes before all that have not begun."""
+
+
 def queue_of(held: int) -> int:
     """The queue whose places a token holds."""
     return held // 4
@@ -124,17 +128,53 @@ async def start(connection: TrioConnection, items: Sequence[FlowStart], *, to_ou
     return await begin(connection, SQL["start_flow"], (*columns, *flow))
 
 
+class MovedJob(NamedTuple):
+    """A waiting job that gets another priority."""
+
+    job_type: int
+    before: int
+    priority: int
+    flow_key: str | None
+    place: int
+    token: int
+
+
+def set_priority(
+    instance: int, priority: int, tokens: Sequence[tuple[int, int]], moved: Sequence[MovedJob]
+) -> list[Statement]:
+    """Give an instance, whose tokens are locked, and some of these (by id) other priorities."""
+    ints, texts = arrays.ints, arrays.texts
+    statements: list[Statement] = [(SQL["set_instance_priority"], (instance, priority))]
+    if tokens:
+        ids, priorities = zip(*sorted(tokens), strict=True)
+        statements.append((SQL["set_token_priorities"], (ints(ids), ints(priorities))))
+    for flow in (False, True):
+        jobs = sorted(job for job in moved if (job.flow_key is not None) == flow)
+        if not jobs:
+            continue
+        types, before, after, keys, places, owners = zip(*jobs, strict=True)
+        own = (texts(keys),) if flow else ()
+        name = "ready_flow" if flow else "ready"
+        statements.append((SQL[f"delete_{name}"], (ints(types), ints(before), *own, ints(places))))
+        statements.append((SQL[f"insert_{name}"], (ints(types), ints(after), *own, ints(places), ints(owners))))
+    return statements
+
+
 def give_back(released: Iterable[Slots]) -> list[Statement]:
     """What attempts held that ended; none without any."""
     counts: Counter[tuple[int, str]] = Counter()
+    runs: Counter[tuple[int, str]] = Counter()
     for slots in released:
+        if slots.run_queue is not None:
+            runs[slots.run_queue, ""] += 1
         queue = queue_of(slots.held)
         if slots.held & COUNTED_WHOLE:
             counts[queue, ""] += 1
         if slots.held & COUNTED_BY_KEY:
             counts[queue, slots.flow_key] += 1
-    if not counts:
+    rows = sorted({*counts, *runs})
+    if not rows:
         return []
-    queues, keys = zip(*sorted(counts), strict=True)
-    numbers = arrays.ints(counts[key] for key in sorted(counts))
-    return [(SQL["release_slots"], (arrays.ints(queues), arrays.texts(keys), numbers))]
+    queues, keys = zip(*rows, strict=True)
+    numbers = arrays.ints(counts[row] for row in rows), arrays.ints(runs[row] for row in rows)
+    return [(SQL["release_slots"], (arrays.ints(queues), arrays.texts(keys), *numbers))]

@@ -161,7 +161,7 @@ def token_of(row: Sequence[Any]) -> Token:
     """A row of `read_tokens`."""
     (id, instance_id, seq, step, state, entered_at, parent_id, side, attempt, failures, expiries, pending, arrived,
      unfolded, claimed_by, claimed_at, lease_until, timeout_s, priority, queued, entry, waits_for, item,
-     held, flow_key) = row  # fmt: skip
+     held, flow_key, run_queue) = row  # fmt: skip
     return Token(
         id=id,
         instance_id=instance_id,
@@ -188,6 +188,7 @@ def token_of(row: Sequence[Any]) -> Token:
         item=item,
         held=held,
         flow_key=flow_key,
+        run_queue=run_queue,
     )
 
 

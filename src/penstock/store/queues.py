@@ -41,16 +41,17 @@ class KeyedType(NamedTuple):
 
     id: int
     name: str
-    queue: int | None
+    queue: str | None
     policy: QueuePolicy | None
 
 
 class State(NamedTuple):
-    """How a queue stands. ``running`` None: nothing counts it."""
+    """How a queue stands. ``running``, ``open_runs`` None: nothing counts them."""
 
     running: int | None
     waiting: int
     oldest_s: float | None
+    open_runs: int | None
 
 
 class _StoredRate(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -70,6 +71,7 @@ class _Stored(msgspec.Struct, rename="camel", omit_defaults=True):
     rate_per_key: _StoredRate | None = None
     fair: bool = True
     weights: dict[str, int] = {}
+    runs: int | None = None
 
 
 def _stored(policy: QueuePolicy) -> bytes:
@@ -81,6 +83,7 @@ def _stored(policy: QueuePolicy) -> bytes:
         _stored_rate(policy.rate_per_key),
         policy.fair,
         policy.weights,
+        policy.runs,
     )
     return msgspec.json.encode(stored)
 
@@ -106,6 +109,7 @@ def _policy(text: str, job_types: Sequence[str]) -> QueuePolicy:
         _rate(found.rate_per_key),
         found.fair,
         found.weights,
+        found.runs,
     )
 
 
@@ -208,11 +212,17 @@ async def state(connection: TrioConnection, queue: QueueRow) -> State:
     """How a queue stands."""
     types = await job_type_ids(connection, queue.policy.job_types)
     rows = await connection.fetch(SQL["queue_state"], (queue.id, arrays.ints(types.values())))
-    whole, by_key, waiting, oldest_s = cast(Any, rows[0])
+    whole, by_key, waiting, oldest_s, open_runs = cast(Any, rows[0])
     running = whole if queue.policy.concurrency is not None else None
     if running is None and queue.policy.concurrency_per_key is not None:
         running = int(by_key or 0)
-    return State(running, waiting, oldest_s)
+    return State(running, waiting, oldest_s, open_runs if queue.policy.runs is not None else None)
+
+
+async def measure(connection: TrioConnection, queues_max: int, waiting_max: int) -> list[tuple[str, int | None, int]]:
+    """(queue, running, waiting) of the first queues; running None: nothing counts it."""
+    rows = await connection.fetch(SQL["measure_queues"], (queues_max, waiting_max))
+    return [cast(tuple[str, int | None, int], row) for row in rows]
 
 
 async def keys(connection: TrioConnection, queue: QueueRow, limit: int) -> list[tuple[str, int, int]]:

@@ -33,6 +33,12 @@ INVARIANTS: Final[dict[str, str]] = {
           UNION ALL
           SELECT held / 4, flow_key, count(*) FROM token WHERE held & 2 = 2 GROUP BY 1, 2) t
         FULL JOIN slot s USING (queue, flow_key) WHERE coalesce(t.running, 0) <> coalesce(s.running, 0)""",
+    "what a queue counts as open runs are open runs": """
+        SELECT * FROM (SELECT run_queue AS queue, count(*) AS n FROM token WHERE run_queue IS NOT NULL GROUP BY 1) t
+        FULL JOIN (SELECT queue, open_runs AS n FROM slot WHERE open_runs <> 0) s USING (queue)
+        WHERE coalesce(t.n, 0) <> coalesce(s.n, 0)""",
+    "runs go first if, and only if, their queue counts them": """
+        SELECT instance_id, id, priority, run_queue FROM token WHERE (priority < 0) <> (run_queue IS NOT NULL)""",
     "slots are held by attempts that are under way": """
         SELECT instance_id, id, state, held FROM token WHERE held IS NOT NULL AND state NOT IN (1, 5)""",
     "the tokens that wait for a person or a signal are listed, and no others": """

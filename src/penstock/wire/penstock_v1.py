@@ -169,6 +169,7 @@ class QueueSettings(Struct):
     rate_per_key: Annotated[QueueRate | None, Proto(6)] = None
     unfair: Annotated[bool, Proto(7)] = False
     weights: Annotated[list[QueueWeight], Proto(8)] = field(default_factory=list[QueueWeight])
+    runs: Annotated[int, Proto(9)] = 0
 
 
 class QueueKeyState(Struct):
@@ -198,6 +199,7 @@ class GetQueueResponse(Struct):
     waiting: Annotated[int, Proto(3)] = 0
     oldest_ms: Annotated[int, Proto(4, UINT32)] = 0
     keys: Annotated[list[QueueKeyState], Proto(5)] = field(default_factory=list[QueueKeyState])
+    open_runs: Annotated[int, Proto(6)] = 0
 
 
 class ListQueuesRequest(Struct):

@@ -18,7 +18,8 @@ class Rate(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forb
 
 class QueuePolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """What holds for the jobs of ``job_types``, all together and for those of each flow key. What is not given is not
-    limited. Keys take turns, those of ``weights`` several jobs at a time, unless ``fair`` is false."""
+    limited. Keys take turns, those of ``weights`` several jobs at a time, unless ``fair`` is false. ``runs``: so many
+    runs of workflows written as code may be open, from when they first become active to their end."""
 
     job_types: list[str]
     paused: bool = False
@@ -28,6 +29,7 @@ class QueuePolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     rate_per_key: Rate | None = None
     fair: bool = True
     weights: dict[str, int] = {}
+    runs: int | None = None
 
 
 class QueueKey(Answer, frozen=True):
@@ -41,8 +43,8 @@ class QueueKey(Answer, frozen=True):
 
 class Queue(Answer, frozen=True):
     """A queue and its policy. Of one that was asked for by name also how it stands: ``running`` attempts, where their
-    number is limited, ``waiting`` jobs to 100,000, for how many seconds the first in line waits, and the flow keys with
-    most under way or first in line."""
+    number is limited, ``waiting`` jobs to 100,000, for how many seconds the first in line waits, the flow keys with
+    most under way or first in line, and ``open_runs`` of workflows written as code, where their number is limited."""
 
     name: str
     policy: QueuePolicy
@@ -50,3 +52,4 @@ class Queue(Answer, frozen=True):
     waiting: int | None = None
     oldest_s: float | None = msgspec.field(default=None, name="oldestSeconds")
     keys: list[QueueKey] | None = None
+    open_runs: int | None = None

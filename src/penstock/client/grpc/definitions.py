@@ -51,6 +51,8 @@ class _Step(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     output: Any = None
     compensation: Any = None
     steps: Any = None
+    flow_key: Any = None
+    priority: Any = None
 
 
 class _Document(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -61,6 +63,8 @@ class _Document(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     auto_start_next_workflow: bool | None = None
     next_workflow_id: str | None = None
     on_failure: Any = None
+    flow_key: Any = None
+    priority: Any = None
     steps: list[_Step] | None = None
     metadata: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)  # `| None` would take null only
 
@@ -77,6 +81,8 @@ _WITHOUT_FIELD = {
     "output": "output",
     "compensation": "compensation",
     "steps": "steps",
+    "flow_key": "flowKey",
+    "priority": "priority",
 }
 
 
@@ -95,6 +101,8 @@ def message_of(document: bytes) -> m.WorkflowDefinition:
     reasons = [reason for index, step in enumerate(steps) for reason in _what_is_lost(step, f"steps[{index}]")]
     if read.on_failure is not None:
         reasons.append("onFailure has no field there")
+    if read.flow_key is not None or read.priority is not None:
+        reasons.append("flowKey and priority have no fields there")
     if reasons:
         raise NotOverGrpc(f"this definition can't go over gRPC as it is, upload it over REST: {'; '.join(reasons)}")
     return m.WorkflowDefinition(

@@ -48,6 +48,7 @@ from penstock.client.operation import (
     ReleaseJobs,
     SendMessage,
     SendSignal,
+    SetPriority,
     StartInstance,
     StartInstances,
     UploadDefinition,
@@ -277,5 +278,5 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
 # Not in the contract's gRPC: kept as names so that a test can hold that every operation is in one list or the other.
 WITHOUT_FORM: tuple[type[Operation[Any]], ...] = (
     ForgetCheckpoint, GetAttempts, GetAudit, GetJournal, ListFailedJobs, ListMessages, ListSignals, SendMessage,
-    WaitLostJobs, DeleteQueue, GetQueue, ListQueues, PauseQueue, PutQueue, *SCHEDULE_EXCHANGES,
+    SetPriority, WaitLostJobs, DeleteQueue, GetQueue, ListQueues, PauseQueue, PutQueue, *SCHEDULE_EXCHANGES,
 )  # fmt: skip

@@ -93,13 +93,13 @@ class Claims(Lane[ClaimItem]):
     async def _claim(self, connection: TrioConnection, items: list[ClaimItem], again: bool) -> None:
         waiters = [item.waiter for item in items]
         types = list(dict.fromkeys(name for waiter in waiters for name in waiter.types))
-        every, keyed, plain = self._queues.keyed, list[str](), types
-        if not every.isdisjoint(types):
-            keyed, plain = [name for name in types if name in every], [name for name in types if name not in every]
+        keyed = self._queues.keyed
+        plain = types if keyed.isdisjoint(types) else [name for name in types if name not in keyed]
         if plain and not await self._claim_for(connection, waiters, plain, self._counts.waiting(plain)):
             await self._claim_for(connection, [waiter for waiter in waiters if not waiter.jobs], plain, {})
-        if keyed:
-            await self._claim_turns(connection, waiters, keyed)
+        keyed = self._queues.keyed  # a probe may have found more of them
+        if not keyed.isdisjoint(types):
+            await self._claim_turns(connection, waiters, [name for name in types if name in keyed])
         for item in items:
             item.answer(None)
 
@@ -172,6 +172,9 @@ class Claims(Lane[ClaimItem]):
                 retry_s=look.retry_s,
                 took_s=trio.current_time() - started,
             )
+            queue = self._queues.queue_of(name)
+            if queue is not None:
+                self._metrics.note_flow_claim(queue, blocked=look.blocked, throttled=look.retry_s is not None)
             await self._deliver_claimed(connection, plan, claimed)
         finally:
             for waiter in plan.holders.values():

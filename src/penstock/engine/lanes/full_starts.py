@@ -126,7 +126,7 @@ class FullStarts:
             raise RefusedWithin from error
         variables = request.variables if loaded.needs_variables else None
         instance = Instance(id, priority=request.priority, flow_key=request.flow_key)
-        case = Case(loaded, instance, [], variables, Started(at), transaction.now, {}, id)
+        case = Case(loaded, instance, [], variables, Started(at, checked=True), transaction.now, {}, id)
         new = NewInstance(
             id,
             loaded.key,

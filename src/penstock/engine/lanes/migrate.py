@@ -102,7 +102,11 @@ class MigrateCommand(Command):
             old_type = loaded.job_type_of(token.step)
             if token.state is TokenState.READY and old_type is not None and job_type is not None:
                 retyped = token.id in plan.retyped
-                key = self._place_key(step.job_type or "", self._flow_key) if retyped else token.flow_key
+                key = (
+                    self._place_key(step.job_type or "", token.flow_key or self._flow_key)
+                    if retyped
+                    else token.flow_key
+                )
                 waiting.append(store.Waiting(token, old_type, job_type, key, retyped))
                 self._queued.add(step.job_type or "")
             if token.state is TokenState.PARKED and step.type is StepType.USER_TASK:

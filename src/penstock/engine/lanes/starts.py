@@ -110,7 +110,7 @@ class Starts:
                 item.refuse(self._definitions.unknown(request.definition_id, request.definition_version or 0))
             else:
                 try:
-                    if request.flow_key is not None:
+                    if request.flow_key is not None or item.loaded.definition.has_flow_keys:
                         await self._note_keyed(connection, item.loaded)
                     if item.rules is not None:
                         await require_version(connection, RULES_VERSION)

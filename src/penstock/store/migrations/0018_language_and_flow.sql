@@ -338,3 +338,7 @@ CREATE TABLE start_window (
   PRIMARY KEY (definition_id, kind, key)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
 CREATE INDEX start_window_end ON start_window (until);
+
+-- Runs of code that a queue counts as open.
+ALTER TABLE token ADD run_queue int;
+ALTER TABLE slot ADD open_runs int NOT NULL DEFAULT 0;

@@ -7,6 +7,10 @@
 -- is by then. Lock order: token, then slot, a queue's own row ('') first, then its keys in their order. Claims take the
 -- queue's row before their tokens, which they take with SKIP LOCKED and so never wait for. A slot's row is never met
 -- by its ctid: it may have changed since the snapshot, and must not be missed.
+--
+-- A run of code is counted as open, where its queue limits `runs`, by the claim that finds it uncounted, and to its end
+-- (`finish_runs`, or what ends instances): token.run_queue. From then on its priority is less by 10, so that it goes before those that
+-- have not begun, whatever waits of them.
 
 -- steps: give_back
 -- Slots of the attempts that `let_go` (held, flow_key) ended. Rows that hold none cost nothing.
@@ -19,9 +23,9 @@ released AS (
   WHERE s.queue = r.queue AND s.flow_key = r.flow_key),
 
 -- name: release_slots
--- What attempts gave back that whole instances ended ($1 queue $2 flow key $3 how many), in lock order.
-UPDATE slot s SET running = s.running - r.n
-FROM unnest($1::int[], $2::text[] COLLATE "C", $3::int[]) AS r(queue, flow_key, n)
+-- What attempts gave back that whole instances ended ($1 queue $2 flow key $3 how many), and runs ($4), in lock order.
+UPDATE slot s SET running = s.running - r.n, open_runs = s.open_runs - r.runs
+FROM unnest($1::int[], $2::text[] COLLATE "C", $3::int[], $4::int[]) AS r(queue, flow_key, n, runs)
 WHERE s.queue = r.queue AND s.flow_key = r.flow_key
 
 -- steps: policy
@@ -31,30 +35,32 @@ policy AS MATERIALIZED (
     (q.policy ->> 'concurrency')::int AS total, (q.policy ->> 'concurrencyPerKey')::int AS per_key,
     (q.policy #>> '{rate,paceMicros}')::float8 AS pace, (q.policy #>> '{rate,burst}')::int AS burst,
     (q.policy #>> '{ratePerKey,paceMicros}')::float8 AS key_pace, (q.policy #>> '{ratePerKey,burst}')::int AS key_burst,
-    q.policy -> 'weights' AS weights
+    q.policy -> 'weights' AS weights, CASE WHEN j.name LIKE 'code:%' THEN (q.policy ->> 'runs')::int END AS runs
   FROM job_type j LEFT JOIN queue q ON q.id = j.queue WHERE j.id = $1::int),
 
 -- steps: room
 -- How many jobs the queue lets begin: its own row is held to the end of the statement, where it counts anything.
 gate AS MATERIALIZED (
-  SELECT s.running, s.tat FROM policy p CROSS JOIN LATERAL (
-    SELECT o.running, o.tat FROM slot o WHERE o.queue = p.queue AND o.flow_key = '' FOR NO KEY UPDATE) s
-  WHERE p.total IS NOT NULL OR p.pace IS NOT NULL),
+  SELECT s.running, s.open_runs, s.tat FROM policy p CROSS JOIN LATERAL (
+    SELECT o.running, o.open_runs, o.tat FROM slot o WHERE o.queue = p.queue AND o.flow_key = '' FOR NO KEY UPDATE) s
+  WHERE p.total IS NOT NULL OR p.pace IS NOT NULL OR p.runs IS NOT NULL),
 clock AS MATERIALIZED (SELECT penstock_now() AS now FROM (SELECT count(*) FROM gate) AS after_the_lock),
 allowed AS MATERIALIZED (
   SELECT CASE WHEN p.total IS NOT NULL THEN coalesce(p.total - g.running, 0) END AS places,
     CASE WHEN p.pace IS NULL THEN NULL WHEN g.running IS NULL THEN 0 ELSE
       floor(p.burst - greatest(0, extract(epoch FROM g.tat - c.now)::float8 * 1e6) / p.pace + 1e-6)::int END AS tokens,
-    extract(epoch FROM g.tat - c.now)::float8 - (p.burst - 1) * p.pace / 1e6 AS wait_s
+    extract(epoch FROM g.tat - c.now)::float8 - (p.burst - 1) * p.pace / 1e6 AS wait_s,
+    CASE WHEN p.runs IS NOT NULL THEN greatest(0, coalesce(p.runs - g.open_runs, 0)) END AS new_runs
   FROM policy p CROSS JOIN clock c LEFT JOIN gate g ON true),
 room AS MATERIALIZED (
-  SELECT CASE WHEN (SELECT paused FROM policy) THEN 0 ELSE greatest(0, least($2::int, places, tokens)) END AS n FROM allowed),
+  SELECT CASE WHEN (SELECT paused FROM policy) THEN 0 ELSE greatest(0, least($2::int, places, tokens)) END AS n,
+    coalesce(new_runs, $2::int) AS new_runs FROM allowed),
 
 -- steps: walk
 -- The keys that wait, from the one after the cursor $3 on and round again, priority by priority, until enough of them have
 -- room or $4 were looked at: a loose scan of the index, which passes over a key in one step whatever waits behind it.
 walk(priority, flow_key, wrapped, stop, free, wait_s, visited, found) AS (
-  SELECT -1::smallint, '' COLLATE "C", true, NULL::text COLLATE "C", 0, NULL::float8, 0, 0 FROM room WHERE n > 0
+  SELECT -11::smallint, '' COLLATE "C", true, NULL::text COLLATE "C", 0, NULL::float8, 0, 0 FROM room WHERE n > 0
   UNION ALL
   SELECT k.priority, k.flow_key, k.wrapped, k.stop, f.free, f.wait_s, w.visited + 1, w.found + (f.free > 0)::int
   FROM walk w CROSS JOIN LATERAL (
@@ -90,7 +96,7 @@ walk(priority, flow_key, wrapped, stop, free, wait_s, visited, found) AS (
       SELECT floor((SELECT key_burst FROM policy) - a.ahead_s * 1e6 / (SELECT key_pace FROM policy) + 1e-6)::int AS tokens, a.ahead_s
       FROM (SELECT coalesce(greatest(0, extract(epoch FROM s.tat - (SELECT now FROM clock))::float8), 0) AS ahead_s OFFSET 0) a) f
     OFFSET 0) f
-  WHERE w.visited < $4::int AND w.found < (SELECT n FROM room)),
+  WHERE w.visited < $4::int AND w.found < (SELECT n FROM room) AND (k.priority < 0 OR (SELECT new_runs FROM room) > 0)),
 seen AS MATERIALIZED (
   SELECT priority, flow_key, free, wait_s, visited FROM walk WHERE visited > 0),
 open_keys AS MATERIALIZED (
@@ -112,12 +118,12 @@ held AS MATERIALIZED (
     WHERE t.version = old.version  -- what changed since the snapshot is not written below: it must not be counted
     LIMIT k.quota) c),
 ranked AS MATERIALIZED (
-  SELECT n.* FROM (
+  SELECT n.* FROM (SELECT o.*, row_number() OVER (PARTITION BY o.priority < 0 ORDER BY o.priority, o.turn, o.visited, o.place) AS among FROM (
     SELECT h.*, row_number() OVER (PARTITION BY h.key ORDER BY h.priority, h.place) AS nth,
       (row_number() OVER (PARTITION BY h.priority, h.key ORDER BY h.place) - 1)
         / coalesce(((SELECT weights FROM policy) ->> h.key)::int, 1) AS turn
-    FROM held h) n
-  WHERE n.nth <= n.free ORDER BY n.priority, n.turn, n.visited, n.place LIMIT (SELECT n FROM room)),
+    FROM held h) o WHERE o.nth <= o.free) n
+  WHERE n.priority < 0 OR n.among <= (SELECT new_runs FROM room) ORDER BY n.priority, n.turn, n.visited, n.place LIMIT (SELECT n FROM room)),
 acquired AS (
   INSERT INTO slot AS s (queue, flow_key, running, tat)
   SELECT p.queue, r.key, CASE WHEN p.per_key IS NULL THEN 0 ELSE r.n END, c.now + ceil(r.n * p.key_pace) * interval '1 microsecond'
@@ -138,10 +144,12 @@ granted AS MATERIALIZED (
 -- What `taken` leased or dispatched is counted in the queue's row and leaves the queue, with rows that are nobody's.
 counted AS (
   UPDATE slot s SET running = s.running + CASE WHEN p.total IS NULL THEN 0 ELSE x.n END,
+    open_runs = s.open_runs + x.begun,
     tat = CASE WHEN p.pace IS NULL THEN s.tat
       ELSE greatest(s.tat, c.now) + ceil(x.n * p.pace) * interval '1 microsecond' END
-  FROM policy p CROSS JOIN clock c CROSS JOIN (SELECT count(*)::int AS n FROM taken) x
-  WHERE s.queue = p.queue AND s.flow_key = '' AND x.n > 0 AND (p.total IS NOT NULL OR p.pace IS NOT NULL)),
+  FROM policy p CROSS JOIN clock c CROSS JOIN (
+    SELECT count(*)::int AS n, (count(*) FILTER (WHERE begins))::int AS begun FROM taken) x
+  WHERE s.queue = p.queue AND s.flow_key = '' AND x.n > 0 AND (p.total IS NOT NULL OR p.pace IS NOT NULL OR x.begun > 0)),
 void AS MATERIALIZED (
   SELECT c.queue_row FROM open_keys k CROSS JOIN LATERAL (
     SELECT r.*, r.ctid AS queue_row FROM ready_flow r
@@ -174,10 +182,12 @@ taken AS (
   UPDATE token t SET state = 1 /* LOCKED */, claimed_by = ($5::text[])[n.ordinal], attempt = t.attempt + 1, claimed_at = c.now,
     lease_until = c.now + least(($6::float8[])[n.ordinal], t.timeout_s) * interval '1 s',
     held = CASE WHEN p.total IS NOT NULL OR p.per_key IS NOT NULL AND n.key <> '' THEN
-      p.queue * 4 + (p.total IS NOT NULL)::int + 2 * (p.per_key IS NOT NULL AND n.key <> '')::int END
-  FROM granted n CROSS JOIN policy p CROSS JOIN clock c
+      p.queue * 4 + (p.total IS NOT NULL)::int + 2 * (p.per_key IS NOT NULL AND n.key <> '')::int END,
+    run_queue = CASE WHEN b.begins THEN p.queue ELSE t.run_queue END,
+    priority = CASE WHEN b.begins THEN t.priority - 10 ELSE t.priority END
+  FROM granted n CROSS JOIN policy p CROSS JOIN clock c CROSS JOIN LATERAL (SELECT p.runs IS NOT NULL AND n.priority >= 0 AS begins) b
   WHERE t.ctid = n.token_row AND coalesce(t.queued, t.seq) = n.place AND t.state = 0 /* READY */
-  RETURNING t.*, n.ordinal, n.place, n.queue_row),
+  RETURNING t.*, n.ordinal, n.place, n.queue_row, b.begins),
 -- steps of: taken_away
 jobs AS (
   SELECT t.job_type, t.ordinal, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.entered_at, t.claimed_at,
@@ -205,7 +215,7 @@ taken AS (
       p.queue * 4 + (p.total IS NOT NULL)::int + 2 * (p.per_key IS NOT NULL AND n.key <> '')::int END
   FROM granted n CROSS JOIN policy p CROSS JOIN clock c
   WHERE t.ctid = n.token_row AND coalesce(t.queued, t.seq) = n.place AND t.state = 0 /* READY */
-  RETURNING t.*, n.ordinal, n.queue_row),
+  RETURNING t.*, n.ordinal, n.queue_row, false AS begins),
 -- steps of: taken_away
 dispatched AS (
   INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)

@@ -40,12 +40,12 @@ FROM instance i WHERE i.id = ANY($1::bigint[])
 -- name: read_tokens
 SELECT t.id, t.instance_id, t.seq, t.step, t.state, t.entered_at, t.parent_id, t.side, t.attempt, t.failures, t.expiries,
   t.pending, t.arrived, t.unfolded, t.claimed_by, t.claimed_at, t.lease_until, t.timeout_s, t.priority, t.queued,
-  t.entry, t.waits_for, t.item, t.held, t.flow_key
+  t.entry, t.waits_for, t.item, t.held, t.flow_key, t.run_queue
 FROM token t WHERE t.id = ANY($1::bigint[]) AND t.id = t.instance_id
 UNION ALL
 SELECT t.id, t.instance_id, t.seq, t.step, t.state, t.entered_at, t.parent_id, t.side, t.attempt, t.failures, t.expiries,
   t.pending, t.arrived, t.unfolded, t.claimed_by, t.claimed_at, t.lease_until, t.timeout_s, t.priority, t.queued,
-  t.entry, t.waits_for, t.item, t.held, t.flow_key
+  t.entry, t.waits_for, t.item, t.held, t.flow_key, t.run_queue
 FROM token t WHERE t.instance_id = ANY($1::bigint[]) AND t.id <> t.instance_id
 ORDER BY 1
 
@@ -105,6 +105,14 @@ FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::smallint[], $5::int[
   AS u(id, seq, step, state, job_type, entered_at, parent_id, attempt, failures, expiries, pending, arrived, unfolded,
        claimed_by, claimed_at, lease_until, timeout_s, queued, entry, waits_for, item, held, priority,
        flow_key)
+CROSS JOIN LATERAL (SELECT o.ctid FROM token o WHERE o.id = u.id OFFSET 0) old
+WHERE t.ctid = old.ctid
+
+-- name: set_instance_priority
+UPDATE instance SET priority = $2::smallint WHERE id = $1::bigint
+
+-- name: set_token_priorities
+UPDATE token t SET priority = u.priority FROM unnest($1::bigint[], $2::smallint[]) AS u(id, priority)
 CROSS JOIN LATERAL (SELECT o.ctid FROM token o WHERE o.id = u.id OFFSET 0) old
 WHERE t.ctid = old.ctid
 

@@ -257,9 +257,15 @@ ended AS (
   WHERE t.ctid = old.ctid AND t.seq = i.seq AND t.state = 1 /* LOCKED */ AND t.attempt = i.attempt
     AND t.claimed_by = i.holder AND t.mail = i.mail
   RETURNING t.id, t.instance_id, t.seq, t.step, t.attempt, t.entered_at, t.claimed_at, t.claimed_by, i.status, i.end_step,
-    i.output, i.failure, i.shown, t.held, t.flow_key),
-let_go AS (SELECT held, flow_key FROM ended),
--- steps of: give_back
+    i.output, i.failure, i.shown, t.held, t.flow_key, t.run_queue),
+released AS (  -- as `give_back`, and open runs
+  UPDATE slot s SET running = s.running - r.n, open_runs = s.open_runs - r.runs FROM (
+    SELECT queue, flow_key, sum(n)::int AS n, sum(runs)::int AS runs FROM (
+      SELECT held / 4 AS queue, '' COLLATE "C" AS flow_key, 1 AS n, 0 AS runs FROM ended WHERE held & 1 = 1
+      UNION ALL SELECT held / 4, flow_key, 1, 0 FROM ended WHERE held & 2 = 2
+      UNION ALL SELECT run_queue, '', 0, 1 FROM ended WHERE run_queue IS NOT NULL) each
+    GROUP BY queue, flow_key ORDER BY queue, flow_key) r
+  WHERE s.queue = r.queue AND s.flow_key = r.flow_key),
 clock AS MATERIALIZED (SELECT penstock_now() AS now FROM (SELECT count(*) FROM ended) AS after_the_locks),
 disarmed AS (
   DELETE FROM timer d USING ended e CROSS JOIN LATERAL (

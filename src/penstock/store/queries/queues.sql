@@ -13,7 +13,7 @@ ON CONFLICT (name) DO UPDATE SET value = (setting.value::bigint + 1)::text
 
 -- name: keyed_types
 -- All that engines have to know: job types whose jobs wait in `ready_flow`, each with its queue and policy.
-SELECT j.id, j.name, j.queue, q.policy::text FROM job_type j LEFT JOIN queue q ON q.id = j.queue WHERE j.keyed
+SELECT j.id, j.name, q.name, q.policy::text FROM job_type j LEFT JOIN queue q ON q.id = j.queue WHERE j.keyed
 
 -- name: list_queues
 -- In order of their names, after $1 (limit $2); or the one called $3.
@@ -71,7 +71,7 @@ SELECT id FROM gone
 
 -- name: queue_state
 -- Of the queue $1 with the job types $2: what runs (its own row's count, the sum of its keys', null: neither is kept), how many
--- jobs wait, to 100,000, and the age of the first in line.
+-- jobs wait, to 100,000, the age of the first in line, and how many runs of code it counts as open.
 SELECT (SELECT s.running FROM slot s WHERE s.queue = $1::int AND s.flow_key = ''),
   (SELECT sum(s.running) FROM slot s WHERE s.queue = $1::int AND s.flow_key <> ''),
   (SELECT count(*) FROM (
@@ -82,7 +82,20 @@ SELECT (SELECT s.running FROM slot s WHERE s.queue = $1::int AND s.flow_key = ''
    CROSS JOIN LATERAL (
     (SELECT r.token_id FROM ready_flow r WHERE r.job_type = j.id ORDER BY r.priority, r.flow_key, r.seq LIMIT 1) UNION ALL
     (SELECT r.token_id FROM ready r WHERE r.job_type = j.id ORDER BY r.priority, r.seq LIMIT 1)) f
-   CROSS JOIN LATERAL (SELECT t.entered_at FROM token t WHERE t.id = f.token_id OFFSET 0) t)
+   CROSS JOIN LATERAL (SELECT t.entered_at FROM token t WHERE t.id = f.token_id OFFSET 0) t),
+  (SELECT s.open_runs FROM slot s WHERE s.queue = $1::int AND s.flow_key = '')
+
+-- name: measure_queues
+-- Of the first $1 queues: what runs, where that is counted (of flow keys to 10,000 of them), and what waits, to $2.
+SELECT q.name, CASE WHEN q.policy ? 'concurrency' THEN (SELECT s.running FROM slot s WHERE s.queue = q.id AND s.flow_key = '')
+    WHEN q.policy ? 'concurrencyPerKey' THEN (
+      SELECT coalesce(sum(s.running), 0)::int FROM (
+        SELECT s.running FROM slot s WHERE s.queue = q.id AND s.flow_key <> '' LIMIT 10000) s) END,
+  (SELECT count(*) FROM (
+    SELECT FROM unnest(ARRAY(SELECT j.id FROM job_type j WHERE j.queue = q.id)) AS j(id) CROSS JOIN LATERAL (
+      (SELECT FROM ready_flow r WHERE r.job_type = j.id LIMIT $2::int) UNION ALL
+      (SELECT FROM ready r WHERE r.job_type = j.id LIMIT $2::int)) w LIMIT $2::int) w)
+FROM (SELECT * FROM queue ORDER BY name LIMIT $1::int) q
 
 -- name: queue_keys
 -- Flow keys of the queue $1 with the job types $2: the $3 with most under way, then those that are first in line.
@@ -102,7 +115,7 @@ found AS (
   UNION ALL SELECT DISTINCT flow_key, 0 FROM line WHERE flow_key <> '' AND flow_key NOT IN (SELECT flow_key FROM busy))
 SELECT f.flow_key, coalesce((SELECT s.running FROM slot s WHERE s.queue = $1::int AND s.flow_key = f.flow_key), 0), (
     SELECT count(*) FROM (
-      SELECT FROM unnest($2::int[]) AS j(id) CROSS JOIN generate_series(0, 9) AS p(priority) CROSS JOIN LATERAL (
+      SELECT FROM unnest($2::int[]) AS j(id) CROSS JOIN generate_series(-10, 9) AS p(priority) CROSS JOIN LATERAL (
         SELECT FROM ready_flow r WHERE r.job_type = j.id AND r.priority = p.priority AND r.flow_key = f.flow_key LIMIT 1000) w
       LIMIT 1000) w)
 FROM (SELECT * FROM found ORDER BY running DESC, flow_key LIMIT $3::int) f
@@ -115,11 +128,11 @@ WITH looked AS MATERIALIZED (
   ORDER BY s.queue, s.flow_key LIMIT $3::int),
 idle AS MATERIALIZED (
   SELECT l.queue, l.flow_key FROM looked l CROSS JOIN LATERAL (
-    SELECT FROM slot s WHERE s.queue = l.queue AND s.flow_key = l.flow_key AND s.running = 0 AND coalesce(s.tat <= penstock_now(), true)
-    FOR UPDATE SKIP LOCKED) s
+    SELECT FROM slot s WHERE s.queue = l.queue AND s.flow_key = l.flow_key AND s.running = 0 AND s.open_runs = 0
+      AND coalesce(s.tat <= penstock_now(), true) FOR UPDATE SKIP LOCKED) s
   WHERE l.running = 0 AND coalesce(l.tat <= penstock_now(), true)
     AND (l.flow_key <> '' OR NOT EXISTS (SELECT FROM queue q WHERE q.id = l.queue))),
 gone AS (
   DELETE FROM slot s USING idle i
-  WHERE s.queue = i.queue AND s.flow_key = i.flow_key AND s.running = 0 AND coalesce(s.tat <= penstock_now(), true))
+  WHERE s.queue = i.queue AND s.flow_key = i.flow_key AND s.running = 0 AND s.open_runs = 0 AND coalesce(s.tat <= penstock_now(), true))
 SELECT l.queue, l.flow_key, (SELECT count(*) FROM idle) FROM looked l ORDER BY l.queue DESC, l.flow_key DESC LIMIT 1

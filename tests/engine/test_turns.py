@@ -1,0 +1,121 @@
+"""Flow keys and priorities that steps and definitions say, and the call that changes the priority of an instance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.errors import BadRequest
+from penstock.testing.definitions import definition, end, service
+from penstock.wire.queue import QueuePolicy
+from tests.engine.driver import Driver
+from tests.shapes import call
+
+
+def waiting(driver: Driver) -> list[tuple[str | None, int]]:
+    """Flow key and priority of the jobs that wait."""
+    return driver.rows(
+        "SELECT flow_key, priority FROM ready_flow UNION ALL SELECT NULL, priority FROM ready ORDER BY 1, 2"
+    )
+
+
+async def test_a_step_says_key_and_priority_for_itself(driver: Driver) -> None:
+    steps = [
+        service("one", "own"),
+        service("own", "last", flowKey="${customer.id}", priority="${1 + 1}"),
+        service("last", "end"),
+        end(),
+    ]
+    await driver.upload(definition(*steps, definition_id="d"))
+    await driver.start("d", {"customer": {"id": "c7"}}, flow_key="tenant", priority=7)
+    found = [waiting(driver)]
+    for _ in range(2):
+        await driver.complete(await driver.one("work"))
+        found.append(waiting(driver))
+    assert found == [[("tenant", 7)], [("c7", 2)], [("tenant", 7)]]
+    job = await driver.one("work")
+    await driver.fail(job)
+    assert await driver.status(job.instance_id) == "FAILED"
+    await driver.retry(job.instance_id)
+    assert waiting(driver) == [("tenant", 7)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"flowKey": "${missing}"}, "missing is not defined"),
+        ({"flowKey": "${1 + 1}"}, "flowKey must be text of 1 to 256 characters, not 2"),
+        ({"flowKey": "${''}"}, 'flowKey must be text of 1 to 256 characters, not a string ""'),
+        ({"priority": "${5 + 5}"}, "priority must be 0 to 9, not 10"),
+        ({"priority": "${true}"}, "priority must be 0 to 9, not true"),
+    ],
+)
+async def test_what_gives_none_fails_the_step_or_the_start(driver: Driver, fields: dict[str, Any], reason: str) -> None:
+    await driver.upload(definition(service("a", "end", **fields), end(), definition_id="step"))
+    failed = await driver.start("step")
+    assert failed.status == "FAILED"
+    assert reason in (failed.failure_reason or "")
+    await driver.upload(definition(service("a", "end"), end(), definition_id="whole") | fields)
+    with pytest.raises(BadRequest, match=r"flowKey|priority|missing") as refused:
+        await driver.start("whole")
+    assert reason in refused.value.reason
+    await driver.upload(definition(call("c", "whole"), end(), definition_id="caller"))
+    caller = await driver.start("caller")
+    assert await driver.due() == 1
+    assert await driver.status(caller.id) == "FAILED"
+
+
+async def test_a_definition_says_what_the_start_does_not(driver: Driver) -> None:
+    fields = {"flowKey": "${tenant}", "priority": 3}
+    await driver.upload(definition(service("a", "b"), service("b", "end"), end(), definition_id="d") | fields)
+    await driver.start("d", {"tenant": "t1"})
+    assert waiting(driver) == [("t1", 3)]
+    await driver.complete(await driver.one("work"), {"tenant": "t2"})
+    assert waiting(driver) == [("t1", 3)]  # evaluated once
+    await driver.complete(await driver.one("work"))
+    await driver.start("d", {"tenant": "t1"}, flow_key="given", priority=9)
+    assert waiting(driver) == [("given", 9)]
+    assert driver.rows("SELECT priority, flow_key FROM instance ORDER BY id") == [(3, "t1"), (9, "given")]
+    for _ in range(2):
+        await driver.complete(await driver.one("work"))
+    await driver.upload(definition(call("c", "d"), end(), definition_id="caller"))
+    await driver.start("caller", {"tenant": "t3"})
+    assert waiting(driver) == [("t3", 3)]
+
+
+async def test_items_of_a_for_each_have_keys_of_their_own(driver: Driver) -> None:
+    each = {"items": "${hosts}", "as": "host", "parallel": 3}
+    await driver.upload(definition(service("a", "end", flowKey="${host}", forEach=each), end(), definition_id="d"))
+    await driver.engine.queues.put("q", QueuePolicy(["work"], concurrency_per_key=1))
+    await driver.start("d", {"hosts": ["x", "x", "y", "y", "z"]})
+    assert [key for key, _ in waiting(driver)] == ["x", "x", "y"]
+    first = await driver.poll("work")
+    assert len(first) == 2
+    for job in first:
+        await driver.complete(job)
+    assert [key for key, _ in waiting(driver)] == ["x", "y", "z"]
+
+
+async def test_a_priority_counts_for_what_waits_and_what_comes(driver: Driver) -> None:
+    steps = [service("a", "b"), service("b", "own"), service("own", "end", priority=1), end()]
+    await driver.upload(definition(*steps, definition_id="d"))
+    late = await driver.start("d", flow_key="t")
+    first = await driver.start("d", flow_key="t")
+    plain = await driver.start("d", priority=6)
+    assert (await driver.engine.repair.set_priority(first.id, 0)).id == first.id
+    assert waiting(driver) == [("", 6), ("t", 0), ("t", 5)]
+    job = await driver.one("work")
+    assert job.instance_id == first.id
+    await driver.engine.repair.set_priority(first.id, 2)  # it is under way
+    await driver.complete(job)
+    assert ("t", 2) in waiting(driver)
+    await driver.engine.repair.set_priority(plain.id, 1)
+    job = await driver.one("work")
+    assert job.instance_id == plain.id
+    await driver.complete(await driver.one("work"))
+    await driver.engine.repair.set_priority(first.id, 8)
+    assert ("t", 1) in waiting(driver)  # its own
+    assert driver.rows("SELECT priority FROM instance ORDER BY id") == [(None,), (8,), (1,)]
+    with pytest.raises(BadRequest, match="priority: must be 0 to 9"):
+        await driver.engine.repair.set_priority(late.id, 10)
