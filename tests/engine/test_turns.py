@@ -46,7 +46,7 @@ async def test_a_step_says_key_and_priority_for_itself(driver: Driver) -> None:
     [
         ({"flowKey": "${missing}"}, "missing is not defined"),
         ({"flowKey": "${1 + 1}"}, "flowKey must be text of 1 to 256 characters, not 2"),
-        ({"flowKey": "${''}"}, 'flowKey must be text of 1 to 256 characters, not a string ""'),
+        ({"flowKey": "${''}"}, 'flowKey must be text of 1 to 256 characters, not ""'),
         ({"priority": "${5 + 5}"}, "priority must be 0 to 9, not 10"),
         ({"priority": "${true}"}, "priority must be 0 to 9, not true"),
     ],

@@ -10,7 +10,7 @@ import msgspec
 from penstock.core.definition import DefinitionLimits, Turn
 from penstock.core.draft_expressions import Compiler, is_expression
 from penstock.core.expression import Expression
-from penstock.core.field_reader import FieldReader, kind_of
+from penstock.core.field_reader import FieldReader
 
 FLOW_KEY_MAX_CHARS: Final = 256
 PRIORITY_MAX: Final = 9
@@ -58,5 +58,4 @@ def priority_of(source: Expression | int, evaluate: Callable[[Expression], objec
 
 
 def _shown(value: object) -> str:
-    text = msgspec.json.encode(value)[:100].decode(errors="replace")
-    return f"{kind_of(value)} {text}" if isinstance(value, (str, list, dict)) else text
+    return msgspec.json.encode(value)[:100].decode(errors="replace")
