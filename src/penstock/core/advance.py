@@ -25,7 +25,6 @@ Rules, with their source in `docs/guarantees.md`:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Literal, assert_never
 
 from penstock.core.branches import Branches

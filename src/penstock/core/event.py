@@ -13,8 +13,8 @@ Variables = Mapping[str, object]
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):
-    """The instance was created with its start variables. ``at``: when it begins, None for at once. ``checked``: by a call,
-    which is refused where the definition's flow key or priority can't be told; else it fails then."""
+    """The instance was created with its start variables. ``at``: when it begins, None for at once. ``checked``: by a
+    call, which is refused where the definition's flow key or priority can't be told; else it fails then."""
 
     at: datetime | None = None
     checked: bool = False
