@@ -25,8 +25,10 @@ import trio
 
 from penstock.core.parsing import parse_definition
 from penstock.engine import ids
+from penstock.engine.code import CodeWorkflow
 from penstock.engine.engine import Engine
 from penstock.engine.instance_filter import InstanceFilter
+from penstock.engine.migrations import MigrationRequest
 from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store.connection import TrioConnection
@@ -35,6 +37,7 @@ from penstock.store.embedded import embedded
 from penstock.store.schema import ensure_schema
 from penstock.testing.definitions import definition, end, service, step, timer
 from penstock.wire.bulk import BulkFilter, BulkRequest
+from penstock.wire.queue import QueuePolicy
 
 BASE: Final = ids.first_instance(datetime.now(UTC) - timedelta(hours=23))
 """Ids of about a day ago."""
@@ -60,6 +63,23 @@ FILL: Final = (
     SELECT {base} + n, 10 * n::bigint + k, {base} + n, 10 * n::bigint + k - 1, now(), now(), 1, k,
       CASE WHEN n % 40 = 7 AND k = 1 THEN 2 ELSE 1 END, CASE WHEN n % 40 = 7 AND k = 1 THEN 'no' END
     FROM generate_series(1, {n}) n, generate_series(0, CASE WHEN n % 5 = 0 THEN 0 ELSE 1 END) k""",
+    # jobs in a queue with limits, of 1,000 flow keys
+    "INSERT INTO ready_flow SELECT {crm}, 5, 'key-' || seq % 1000, seq, id FROM token WHERE state = 0",
+    """INSERT INTO queue (name, policy, revision)
+    SELECT 'q-' || k, '{{"concurrency": 1}}', 1 FROM generate_series(1, 200) k""",
+    """INSERT INTO schedule (name, spec, variables, definition_id, paused, done_until)
+    SELECT 's-' || k, '{{"definitionId": "orders", "every": "PT1H"}}', '{{}}', 'orders', true, now()
+    FROM generate_series(1, 200) k""",
+    """INSERT INTO schedule_run (schedule, at, instance_id, outcome)
+    SELECT s.id, now() - k * interval '1 hour', {base} + k, 0 FROM schedule s, generate_series(1, 100) k""",
+    # a run of a workflow written as code, with a long journal
+    """INSERT INTO instance (id, started_at, definition, status, vars)
+    VALUES ({base}, now() - interval '1 day', {code}, 0, '{{}}')""",
+    """INSERT INTO token (id, instance_id, step, job_type, seq, entered_at, state)
+    VALUES ({base}, {base}, 0, {run}, 1, now(), 2)""",
+    "INSERT INTO parked VALUES ({base}, {base})",
+    """INSERT INTO journal (instance_id, pos, at, kind, attempt, path, name, payload)
+    SELECT {base}, k, now(), 1, 1, '/' || k, 'step', '"done"' FROM generate_series(2, 20000) k""",
 )
 BLOCKS: Final = """SELECT coalesce(sum(pg_stat_get_blocks_fetched(oid)), 0)::bigint FROM pg_class
     WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'i', 'S')"""
@@ -113,12 +133,18 @@ async def watched(engine: Engine) -> None:
         await engine.watch.look_over()
 
 
+def migrated(definition_id: str) -> Ask:
+    failed = BulkFilter(status="FAILED", definition_id=definition_id)
+    return lambda engine: engine.bulk.preview(BulkRequest(action="migrate", filter=failed, dry_run=True))
+
+
 OPEN_BUFFERS: Final = 20_000
 """Of a walk over open branches, a fifth of the instances here: for a page that is seldom open, every ten seconds."""
 JOINED_BUFFERS: Final = 1_500_000
 """With the instance of each; beyond 500,000 open branches a tenth of them. Once a minute, while such a page is open."""
 FAILED: Final = f"{BASE + 7:x}"
 WAITING: Final = f"{BASE + 5:x}"
+RUN: Final = f"{BASE:x}"
 PAGES: Final[dict[str, Page]] = {
     "overview": Page(lambda engine: engine.overview.read("15m"), 6_000),
     "instances": Page(listed(), 2_000),
@@ -149,8 +175,20 @@ PAGES: Final[dict[str, Page]] = {
     "instance, history": Page(lambda engine: engine.standing.history(FAILED, None, 500, output=False), 100),
     "instance, variables": Page(lambda engine: engine.instances.get(FAILED), 100),
     "instance, audit": Page(lambda engine: engine.instances.audit(FAILED), 200),
+    "instance, its calls": Page(lambda engine: engine.runs.tree(WAITING), 100),
+    "instance, whether it can be migrated": Page(
+        lambda engine: engine.migrations.check(WAITING, MigrationRequest()), 200
+    ),
+    "bulk, whom a migration refuses": Page(migrated("orders"), 150_000),
+    "run of code, branches": Page(lambda engine: engine.runs.tree(RUN), 1_000),
+    "run of code, journal": Page(lambda engine: engine.runs.journal(RUN, None, LIMIT), 200),
+    "schedules": Page(lambda engine: engine.schedules.list(None, LIMIT), 1_000),
+    "a schedule": Page(lambda engine: engine.schedules.get("s-7"), 100),
+    "queues": Page(lambda engine: engine.queues.list(None, LIMIT), 500),
+    "a queue": Page(lambda engine: engine.queues.get("crm"), 20_000),
     "watched: 50 instances and overview": Page(watched, 8_000),
     "tasks": Page(tasks(), 1_000),
+    "tasks, how many": Page(lambda engine: engine.inbox.count(), 1_000),
     "tasks of a type": Page(tasks(job_type="people"), 1_000),
     "jobs, waiting": Page(lambda engine: engine.open_work.jobs("WAITING", "pay", None, LIMIT), 1_000),
     "jobs, backing off": Page(lambda engine: engine.open_work.jobs("BACKOFF", "pay", None, LIMIT), 20_000),
@@ -158,7 +196,7 @@ PAGES: Final[dict[str, Page]] = {
     "timers": Page(lambda engine: engine.open_work.timers(None, None, LIMIT), 4_000),
     "definition, versions": Page(lambda engine: engine.definition_use.versions("orders", None, LIMIT), 100),
     "definition, variables": Page(lambda engine: engine.definition_use.variables("orders"), 3_000),
-    "definition, what stands where": Page(lambda engine: engine.definition_use.tokens("orders", 0), JOINED_BUFFERS),
+    "definition, what stands where": Page(lambda engine: engine.definition_use.tokens("orders", 1), JOINED_BUFFERS),
     "failed jobs": Page(lambda engine: engine.jobs.failed_slice(None, LIMIT), 4_000),
     "engines": Page(lambda engine: engine.overview.engines(), 100),
     "workers": Page(lambda engine: engine.overview.workers(None, LIMIT), 100),
@@ -167,23 +205,29 @@ PAGES: Final[dict[str, Page]] = {
 
 
 async def fill(connection: TrioConnection, engine: Engine, count: int) -> None:
-    """So many instances of one definition."""
+    """So many instances of the first version of one definition."""
     late = timer("end", "P9D", interrupting=True)
     approve = step("approve", "USER_TASK", jobType="people", nextStep="end", boundaryEvents=[late])
     shape = definition(service("pay", "approve", job_type="pay"), approve, end(), definition_id="orders")
     await engine.definitions.upload(parse_definition(msgspec.json.encode(shape)))
-    rows = cast(Any, await connection.fetch("SELECT key FROM definition"))
+    order = CodeWorkflow("order")
+    await engine.code.register(order)
+    await engine.queues.put("crm", QueuePolicy(job_types=["crm"], concurrency_per_key=1))
+    keys = dict(cast(Any, await connection.fetch("SELECT id, key FROM definition")))
     types = dict(cast(Any, await connection.fetch("SELECT name, id FROM job_type")))
     await connection.fetch("SET statement_timeout = 0")
     await connection.fetch(
         "SET session_replication_role = replica"
     )  # tests have triggers: instances end after they begin
-    names = {"base": BASE, "n": count, "key": rows[0][0], "type": types["pay"], "task": types["people"]}
+    names = {"base": BASE, "n": count, "key": keys["orders"], "type": types["pay"], "task": types["people"]}
+    names |= {"crm": types["crm"], "code": keys[order.definition_id], "run": types[order.job_type]}
     for statement in FILL:
         await connection.fetch(statement.format(**names).encode())
     await connection.fetch("SELECT setval('step_seq', $1::bigint)", (20 * count,))
     await connection.fetch("VACUUM (ANALYZE)")
     await connection.fetch("RESET statement_timeout")
+    shape["name"] = "another version"
+    await engine.definitions.upload(parse_definition(msgspec.json.encode(shape)))
 
 
 async def cost(database: Database, engine: Engine, page: Page) -> Cost:
@@ -246,7 +290,7 @@ async def main(count: int) -> int:
     print(f"{count:,} instances")
     for name, one in found.items():
         over = "  MORE THAN IT MAY" if one.buffers > PAGES[name].buffers else ""
-        print(f"  {name:32} {one.buffers:8,} buffers of {PAGES[name].buffers:8,} {one.ms:9.1f} ms{over}")
+        print(f"  {name:36} {one.buffers:8,} buffers of {PAGES[name].buffers:8,} {one.ms:9.1f} ms{over}")
     return int(any(one.buffers > PAGES[name].buffers for name, one in found.items()))
 
 

@@ -1,13 +1,14 @@
 """What the console's overview, open in three tabs, costs an engine at work: jobs per second and CPU per job.
 
-    PYTHONPATH=src python -m benchmarks.console_tabs [--blocks 16] [--slice-seconds 3] [--chromium]
+    PYTHONPATH=src python -m benchmarks.console_tabs [--blocks 16] [--slice-seconds 3] [--chromium | --aa]
 
 One engine under a steady load (32 instances in flight, 32 workers with one call per job), in slices of some seconds
 without and with tabs in turn (ABBA, BAAB), so that what the machine does meanwhile meets both; a block of four gives
 one ratio, and their middle and interval are those of `benchmarks.pair`. A tab is a process that asks what the page
 asks: the parked `GET /v1/watch` with the overview, and `GET /readyz` every two seconds. Each of the three asks for
 itself, as three browsers would; tabs of one browser ask once for all. `--chromium` opens the page in one browser
-instead, whose own work shares the machine's processors. Exit code 1 when throughput is more than 2 % lower for sure.
+instead, whose own work shares the machine's processors. With `--aa` both halves are without tabs: what the figures say
+then is the machine's noise. Exit code 1 when throughput is more than 2 % lower for sure.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import groupby
 from typing import Final
 from urllib.parse import urlencode
@@ -57,12 +58,15 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     arguments.add_argument("--blocks", type=int, default=16)
     arguments.add_argument("--slice-seconds", type=float, default=3.0)
-    arguments.add_argument("--chromium", action="store_true")
+    tabs = arguments.add_mutually_exclusive_group()
+    tabs.add_argument("--chromium", action="store_true")
+    tabs.add_argument("--aa", action="store_true")
     arguments.add_argument("--tabs-of", type=int, help=argparse.SUPPRESS)
     chosen = arguments.parse_args()
     if chosen.tabs_of is not None:
         _be_tabs(chosen.tabs_of)
     console = Console(stderr=True)
+    open_tabs = nullcontext if chosen.aa else _chromium if chosen.chromium else _tabs
     ratios: dict[str, list[float]] = {title: [] for title in FIGURES}
     with ExitStack() as stack:
         options = Options()
@@ -73,7 +77,7 @@ def main() -> int:
         bench = Bench(deployment, database, options, lambda share, text: None)
         load = stack.enter_context(_steady(bench))
         for number in range(chosen.blocks):
-            block = _block(bench, load, ORDERS[number % 2], chosen.slice_seconds, chromium=chosen.chromium)
+            block = _block(bench, load, ORDERS[number % 2], chosen.slice_seconds, open_tabs)
             for title, ratio in block.items():
                 ratios[title].append(ratio)
             console.print(f"block {number + 1}: {'; '.join(_told(*row) for row in ratios.items())}", highlight=False)
@@ -95,11 +99,13 @@ def _steady(bench: Bench) -> Generator[Generators]:
         yield load
 
 
-def _block(bench: Bench, load: Generators, order: str, slice_s: float, *, chromium: bool) -> dict[str, float]:
+def _block(
+    bench: Bench, load: Generators, order: str, slice_s: float, open_tabs: Callable[[int], AbstractContextManager[None]]
+) -> dict[str, float]:
     """With tabs against without, by figure."""
     slices: dict[str, list[dict[str, float]]] = {"A": [], "B": []}
     for which, alike in groupby(order):
-        with _tabs(bench.deployment.port, chromium=chromium) if which == "B" else ExitStack():
+        with open_tabs(bench.deployment.port) if which == "B" else nullcontext():
             for _ in alike:
                 before = bench.meter.snapshot(load)
                 time.sleep(slice_s)
@@ -120,11 +126,7 @@ def _told(title: str, ratios: Sequence[float]) -> str:
 
 
 @contextmanager
-def _tabs(port: int, *, chromium: bool) -> Generator[None]:
-    if chromium:
-        with _chromium(port):
-            yield
-        return
+def _tabs(port: int) -> Generator[None]:
     command = [sys.executable, "-m", "benchmarks.console_tabs", "--tabs-of", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:

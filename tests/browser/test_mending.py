@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.testing.definitions import definition, end, service
+from penstock.testing.definitions import definition, end, service, step
 from tests import postgres
 from tests.browser.test_console import TIMEOUT_MS, Visitor, fail, start, upload, violations
 from tests.runtime.engine_process import EngineProcess
@@ -24,9 +24,13 @@ def engine(postgres_server: postgres.Server) -> Generator[EngineProcess]:
         yield process
 
 
-def shop(second: str, definition_id: str = "shop") -> dict[str, Any]:
+def shop(second: str) -> dict[str, Any]:
     steps = [service("pay", second, job_type="pay"), service(second, "end", job_type="ship"), end()]
-    return definition(*steps, definition_id=definition_id)
+    return definition(*steps, definition_id="shop")
+
+
+def asking(what: str) -> dict[str, Any]:
+    return definition(step(what, "USER_TASK", jobType="people", nextStep="end"), end(), definition_id="many")
 
 
 def mend(visitor: Visitor, way: str, verb: str, note: str) -> None:
@@ -81,17 +85,20 @@ def test_one_is_skipped_retried_moved_and_migrated(visitor: Visitor, engine: Eng
     assert kinds == ["SKIPPED", "RETRIED", "MOVED", "MIGRATED"]
 
 
-def test_all_that_match_are_migrated_then_skipped(visitor: Visitor, engine: EngineProcess) -> None:
-    upload(engine, shop("ship", "many"))
-    started = [start(engine, "many", f"M-{number}") for number in range(3)]
-    upload(engine, definition(service("charge", "end", job_type="pay"), end(), definition_id="many"))
+def test_all_that_match_are_migrated_changed_and_skipped(visitor: Visitor, engine: EngineProcess) -> None:
+    upload(engine, asking("pay"))
+    started = [start(engine, "many", f"M-{number}", {"old": number}) for number in range(3)]
+    upload(engine, asking("charge"))
 
     def standing() -> list[tuple[str, list[str], int]]:
         found = [engine.call("GET", f"/v1/instances/{id}")[1] for id in started]
         return [(one["status"], one["currentStepIds"], one["definitionVersion"]) for one in found]
 
+    def variables() -> list[object]:
+        return [engine.call("GET", f"/v1/instances/{id}")[1]["variables"] for id in started]
+
     def choose() -> None:
-        visitor.go("instances?definitionId=many&status=ACTIVE").see("newest first")
+        visitor.go("instances?definitionId=many&status=WAITING").see("newest first")
         visitor.click("checkbox", "All rows shown")
         visitor.click("button", "Select all that match")
         visitor.click("button", "Mend…")
@@ -104,7 +111,13 @@ def test_all_that_match_are_migrated_then_skipped(visitor: Visitor, engine: Engi
     visitor.see("Of 3 that were looked at all can be migrated.")
     assert violations(visitor.page) == []
     visitor.click("button", "Migrate 3 instances")
-    wait_until(lambda: standing() == [("ACTIVE", ["charge"], 2)] * 3)
+    wait_until(lambda: standing() == [("WAITING", ["charge"], 2)] * 3)
+    choose()
+    visitor.click("button", "Change variables", exact=True)
+    visitor.page.get_by_label("Variables to set, as a JSON object").fill('{"rate": 2}')
+    visitor.page.get_by_label("Variables to take out").fill("old")
+    visitor.click("button", "Change variables of 3 instances")
+    wait_until(lambda: variables() == [{"rate": 2}] * 3)
     choose()
     visitor.page.get_by_label("Step that counts as done").fill("charge")
     visitor.click("button", "Skip a step of 3 instances")

@@ -38,7 +38,7 @@ export type BulkPreview = Schemas["BulkPreview"];
 export type BulkView = Schemas["BulkView"];
 export type Me = Schemas["Me"];
 export type Permission = "view" | "operate" | "model" | "tasks" | "work";
-export type BulkAction = "retry" | "cancel" | "signal" | "skip" | "move" | "migrate";
+export type BulkAction = "retry" | "cancel" | "signal" | "skip" | "move" | "migrate" | "edit";
 export type BulkRequest = Omit<Schemas["BulkRequest"], "action"> & { action: BulkAction };
 export type InstanceStatus = Instance["status"];
 

@@ -11,11 +11,12 @@ import { Badge } from "../parts/status";
 import { Ago, duration } from "../parts/time";
 import { useCan } from "../session";
 
-const VERBS: Record<BulkAction, string> = { retry: "Retry", cancel: "Cancel", signal: "Signal", skip: "Skip a step of", move: "Move", migrate: "Migrate" };
+const VERBS: Record<BulkAction, string> = { retry: "Retry", cancel: "Cancel", signal: "Signal", skip: "Skip a step of", move: "Move", migrate: "Migrate", edit: "Change variables of" };
 const MENDING: [BulkAction, string][] = [
   ["skip", "Skip a step"],
   ["move", "Move them"],
   ["migrate", "To another version"],
+  ["edit", "Change variables"],
 ];
 const REFRESH_MS = 1_000;
 /** More than these need the number typed. */
@@ -75,10 +76,11 @@ export function BulkPane({ action, ask, chosen, close }: PaneProps) {
         ...(Number(text("rate")) > 0 && { perSecond: Number(text("rate")) }),
         ...(text("note") && { note: text("note") }),
         ...(action in STEP_WORDS && { stepId: text("step") }),
-        ...((action === "signal" || action === "skip") && { variables: variablesOf(text("variables")) }),
+        ...(WITH_VARIABLES.has(action) && { variables: variablesOf(text("variables")) }),
         ...(action === "move" && { toStepId: text("to") }),
         ...(action === "retry" && text("from") && { fromStepId: text("from") }),
         ...(action === "migrate" && target),
+        ...(action === "edit" && { remove: text("remove").split(/[\s,]+/).filter(Boolean) }),
       });
       await queries.invalidateQueries({ queryKey: ["bulk", "list"] });
       close();
@@ -175,6 +177,8 @@ export function BulkPane({ action, ask, chosen, close }: PaneProps) {
 /** Of actions that are about a step: what it is to them. */
 const STEP_WORDS: Partial<Record<BulkAction, string>> = { signal: "Step that waits", skip: "Step that counts as done", move: "Step on which they stand" };
 
+const WITH_VARIABLES = new Set<BulkAction>(["signal", "skip", "edit"]);
+
 function StepFields({ action, steps }: { action: BulkAction; steps: string[] }) {
   const word = STEP_WORDS[action];
   return (
@@ -187,9 +191,10 @@ function StepFields({ action, steps }: { action: BulkAction; steps: string[] }) 
       {word !== undefined && <TextField name="step" label={word} list="bulk-steps" required />}
       {action === "move" && <TextField name="to" label="Step at which they go on" required />}
       {action === "retry" && <TextField name="from" label="Step at which they go on; empty: where each failed" />}
-      {(action === "signal" || action === "skip") && (
+      {action === "edit" && <TextField name="remove" label="Variables to take out, with commas between them" />}
+      {WITH_VARIABLES.has(action) && (
         <div className="field">
-          <label htmlFor="bulk-variables">Variables, as a JSON object</label>
+          <label htmlFor="bulk-variables">{action === "edit" ? "Variables to set, as a JSON object" : "Variables, as a JSON object"}</label>
           <textarea id="bulk-variables" name="variables" className="in mono" defaultValue="{}" spellCheck={false} />
         </div>
       )}
@@ -391,7 +396,7 @@ export function BulkOperationPage({ id }: { id: string }) {
           {details && (
             <div>
               <dt>How</dt>
-              <dd>{[details.fromStepId && `from ${details.fromStepId}`, details.toStepId && `to ${details.toStepId}`, details.version !== undefined && `to version ${details.version}`, details.steps && JSON.stringify(details.steps)].filter(Boolean).join(", ")}</dd>
+              <dd>{[details.fromStepId && `from ${details.fromStepId}`, details.toStepId && `to ${details.toStepId}`, details.version !== undefined && `to version ${details.version}`, Object.keys(details.steps ?? {}).length > 0 && JSON.stringify(details.steps), details.remove?.length && `without ${details.remove.join(", ")}`].filter(Boolean).join(", ")}</dd>
             </div>
           )}
           <div>

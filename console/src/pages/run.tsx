@@ -1,6 +1,7 @@
 // A run of a workflow written as code: its branches as a tree, with what each waits for, and its journal. Of an instance of
 // a definition the tree is that of the instances that it called.
 import { keepPreviousData, useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { useState } from "react";
 import { Link } from "wouter";
 import { type Branch, engine, type JournalRecord } from "../api/client";
 import { Empty, Problem, Skeleton } from "../parts/states";
@@ -9,10 +10,13 @@ import { type Column, Listing } from "../parts/table";
 import { At, bothZones, duration, useNow } from "../parts/time";
 
 const REFRESH_MS = 1_000;
+/** Of a tree that takes long to make. */
+const REFRESH_LARGE_MS = 10_000;
+const LARGE = 500;
 const LOOKS: Record<string, Look> = { done: "ok", failed: "fail", stopped: "skip", running: "run", waiting: "wait", open: "run" };
 
 export function RunTreeView({ id, open, empty = "Nothing has run yet" }: { id: string; open: boolean; empty?: string }) {
-  const tree = useQuery({ queryKey: ["tree", id, open], queryFn: ({ signal }) => engine.tree(id, signal), refetchInterval: open ? REFRESH_MS : false });
+  const tree = useQuery({ queryKey: ["tree", id, open], queryFn: ({ signal }) => engine.tree(id, signal), refetchInterval: (query) => (!open ? false : (query.state.data?.branches.length ?? 0) > LARGE ? REFRESH_LARGE_MS : REFRESH_MS) });
   if (tree.error) return <Problem error={tree.error} retry={() => tree.refetch()} />;
   if (!tree.data) return <Skeleton rows={4} />;
   const { branches, waitsFor, mail, view } = tree.data;
@@ -35,17 +39,33 @@ export function RunTreeView({ id, open, empty = "Nothing has run yet" }: { id: s
   );
 }
 
+const SHOWN = 100;
+
+/** What is open, and what ended last; of a run of ten thousand steps that is what one can look at. */
+export function latestOf(branches: Branch[], most: number): Branch[] {
+  return branches.filter((branch, at) => at >= branches.length - most || branch.endedAt === undefined);
+}
+
 function Branches({ branches }: { branches: Branch[] }) {
+  const [all, setAll] = useState(false);
+  const latest = all ? branches : latestOf(branches, SHOWN);
   return (
     <ul className="branches">
-      {branches.map((branch) => (
+      {latest.length < branches.length && (
+        <li>
+          <button type="button" className="link" onClick={() => setAll(true)}>
+            Show {(branches.length - latest.length).toLocaleString("en")} that ended before
+          </button>
+        </li>
+      )}
+      {latest.map((branch) => (
         <li key={branch.instanceId ?? branch.path}>
           <div className="branch" title={branch.where}>
             <Badge look={LOOKS[branch.status] ?? "skip"}>{branch.status}</Badge>
             <b>{branch.instanceId === undefined ? (branch.name ?? branch.kind ?? branch.path) : <Link href={`/instances/${encodeURIComponent(branch.instanceId)}`}>{branch.name}</Link>}</b>
             {branch.kind !== undefined && branch.name !== undefined && <span className="mute">{branch.kind}</span>}
             {(branch.attempt ?? 1) > 1 && <span className="tag">attempt {branch.attempt}</span>}
-            <Times branch={branch} />
+            {branch.endedAt === undefined ? <Left branch={branch} /> : branch.startedAt !== undefined && <span className="mute">took {duration(Date.parse(branch.endedAt) - Date.parse(branch.startedAt))}</span>}
             {branch.where !== undefined && <code className="mute">{branch.where}</code>}
           </div>
           {branch.children !== undefined && branch.children.length > 0 && <Branches branches={branch.children} />}
@@ -55,13 +75,14 @@ function Branches({ branches }: { branches: Branch[] }) {
   );
 }
 
-function Times({ branch }: { branch: Branch }) {
+/** Of one that is open: until when it waits, or since when it runs. */
+function Left({ branch }: { branch: Branch }) {
   const now = useNow();
-  const left = branch.dueAt === undefined ? undefined : Date.parse(branch.dueAt) - now;
+  if (branch.dueAt === undefined) return branch.startedAt === undefined ? null : <span className="mute">for {duration(now - Date.parse(branch.startedAt))}</span>;
+  const left = Date.parse(branch.dueAt) - now;
   return (
-    <span className="mute">
-      {left !== undefined && <span title={bothZones(branch.dueAt!)}>{left > 0 ? `due in ${duration(left)} ` : "due "}</span>}
-      {branch.endedAt !== undefined && branch.startedAt !== undefined ? `took ${duration(Date.parse(branch.endedAt) - Date.parse(branch.startedAt))}` : branch.startedAt !== undefined && left === undefined ? `for ${duration(now - Date.parse(branch.startedAt))}` : ""}
+    <span className="mute" title={bothZones(branch.dueAt)}>
+      {left > 0 ? `due in ${duration(left)}` : "due"}
     </span>
   );
 }

@@ -21,6 +21,7 @@ from penstock.engine.journal_items import TOLD, JournalPage, JournalRow, RecordK
 from penstock.engine.paging import NAME_MAX_CHARS, read_cursor
 from penstock.engine.payload import check_text
 from penstock.errors import BadRequest, Conflict, NotFound, PayloadTooLarge
+from penstock.offload import run_sized
 from penstock.settings import Settings
 from penstock.store import activity as activity_store
 from penstock.store import calls as call_store
@@ -45,6 +46,8 @@ KINDS: Final = {
     10: "begun", 11: "supplied", 12: "view",
 }  # fmt: skip
 """Kinds of records as clients read them."""
+RECORD_COST: Final = 100
+"""What a record is in a tree, in bytes of JSON that take as long."""
 _STATUS: Final = {1: "done", 2: "failed", 3: "stopped", 4: "abandoned", 8: "done", 9: "retrying", 11: "done"}
 _LAST: Final = re.compile(r"(?:/\d+|\.\d+|\.\[[^\]]*\])$")
 """The last part of a path: an operation's index, or a child's place or key in its nursery."""
@@ -147,7 +150,7 @@ class Runs:
             status=_status(row),
             workflow=code["name"],
             version=code["version"],
-            branches=_branches(records, _open_branches(about)),
+            branches=await run_sized(len(records) * RECORD_COST, lambda: _branches(records, _open_branches(about))),
             view=None if view is None else msgspec.Raw(view.encode()),
             waits_for=None if about is None else _waits_for(about, loaded, executors),
             mail=0 if about is None else about.mail,
