@@ -567,6 +567,11 @@ CREATE TABLE schedule_run (            -- what became of its times; the last 100
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX schedule_run_order ON schedule_run (schedule, seq);
 
+CREATE TABLE trace_context (           -- the trace that an instance was started in: its jobs go on with it. Empty without otel_enabled
+  instance_id bigint PRIMARY KEY,
+  traceparent text NOT NULL CHECK (length(traceparent) = 55)
+);
+
 CREATE TABLE scheduled (               -- instances that a schedule started
   instance_id bigint PRIMARY KEY,
   schedule    text NOT NULL,           -- its name, also when it is gone
@@ -591,6 +596,7 @@ CREATE TABLE log_partition (
   parent      text NOT NULL CHECK (parent IN ('history', 'audit', 'journal')),
   since       timestamptz NOT NULL,
   until       timestamptz NOT NULL CHECK (until > since),
+  moved_at    timestamptz,             -- when what is kept for longer moved here, and the rest went
   UNIQUE (parent, since)
 );
 
@@ -618,6 +624,25 @@ BEGIN
   DELETE FROM log_partition WHERE name = gone RETURNING parent INTO STRICT owner;
   EXECUTE format('ALTER TABLE %I DETACH PARTITION %I', owner, gone);
   EXECUTE format('DROP TABLE %I', gone);
+END $$;
+
+-- Retention by rules: rows of a partition of history whose instances are there still move to one of their own, and the
+-- rest goes with the partition.
+CREATE FUNCTION move_kept_history(held text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+  own text := held || '_kept';
+  range log_partition;
+BEGIN
+  SELECT * FROM log_partition INTO STRICT range WHERE name = held AND parent = 'history' AND moved_at IS NULL;
+  EXECUTE format('LOCK TABLE %I IN SHARE MODE', held);
+  EXECUTE format('CREATE TABLE %I (LIKE history INCLUDING ALL) WITH (autovacuum_vacuum_insert_scale_factor = 0.5)', own);
+  EXECUTE format('INSERT INTO %I SELECT h.* FROM %I h WHERE EXISTS (SELECT FROM instance i WHERE i.id = h.instance_id)', own, held);
+  EXECUTE format('ALTER TABLE history DETACH PARTITION %I', held);
+  EXECUTE format('DROP TABLE %I', held);
+  EXECUTE format('ALTER TABLE history ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', own,
+    first_instance_id(range.since), first_instance_id(range.until));
+  UPDATE log_partition SET name = own, moved_at = penstock_now() WHERE name = held;
+  RETURN own;
 END $$;
 
 -- The outcome of a step, written by the step's own transaction as its last statement (durable/transaction.py): under the

@@ -17,10 +17,12 @@ from penstock.runtime.housekeeping import Housekeeping
 from penstock.testing.definitions import definition, end, service
 from penstock.wire.model import Completion, Failure, Heartbeat
 from penstock.wire.workflow_v1 import JobDispatchEvent
-from tests.dispatch.conftest import KafkaDriver
+from penstock.worker.kafka_event import dispatch_of
+from tests.dispatch.conftest import KafkaDriver, MakeKafka
 from tests.dispatch.fake_producer import ACKED, NO_TOPIC, TOO_LARGE, UNKNOWN, event_of
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import number
+from tests.engine.test_traces import CALLER, Recorded
 from tests.shapes import parallel, task
 
 LINE = definition(task("a", "b"), task("b", retryCount=3), end(), definition_id="line")
@@ -78,6 +80,22 @@ async def test_a_started_job_is_published_with_all_a_worker_needs(kafka: KafkaDr
         ("DISPATCHED_VIA_BROKER", 0, f"attempt 1, dedup-id {row:x}")
     ]
     assert kafka.rows("SELECT count(*) FROM ready") == [(0,)]
+
+
+async def test_a_record_goes_on_with_the_trace_of_its_instance(make_kafka: MakeKafka) -> None:
+    recorded = Recorded()
+    kafka = make_kafka(spans=recorded.spans)
+    await kafka.upload(LINE)
+    with recorded.calling(CALLER):
+        await kafka.start("line")
+    await kafka.start("line")
+    await kafka.drain()
+    (traced, plain) = kafka.producer.batches[0]
+    (span,) = recorded.of("PRODUCER")
+    job = dispatch_of("a", traced.value, traced.headers).job
+    assert job.traceparent == f"{CALLER[:36]}{span.context.span_id:016x}-01"
+    assert span.name == "publish a"
+    assert "traceparent" not in dict(plain.headers)
 
 
 async def test_a_retried_instances_job_is_published_under_its_first_key(kafka: KafkaDriver) -> None:

@@ -11,6 +11,7 @@ import trio
 from penstock.engine.engine import Engine
 from penstock.metrics import Metrics
 from penstock.settings import Settings
+from penstock.spans import Spans
 from penstock.store.database import Database
 from penstock.store.vault import make_vault
 from penstock.testing.invariants import assert_invariants
@@ -32,7 +33,12 @@ async def make_driver(database_dsn: str) -> AsyncGenerator[MakeDriver]:
     async with trio.open_nursery() as nursery:
 
         def make(
-            number: int | None = None, *, services: bool = False, dsn: str = database_dsn, **settings: Any
+            number: int | None = None,
+            *,
+            services: bool = False,
+            dsn: str = database_dsn,
+            spans: Spans | None = None,
+            **settings: Any,
         ) -> Driver:
             """``services``: with the loops that the runtime gives an engine, for polls and timers that wait."""
             number = len(databases) if number is None else number
@@ -47,7 +53,7 @@ async def make_driver(database_dsn: str) -> AsyncGenerator[MakeDriver]:
                 vault=vault,
             )
             databases.append(database)
-            engine = Engine(database, given, Metrics("test"), number)
+            engine = Engine(database, given, Metrics("test"), number, spans=spans)
             for batcher in engine.batchers():
                 nursery.start_soon(batcher.run)
             if services:

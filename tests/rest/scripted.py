@@ -95,6 +95,7 @@ class ScriptedEngine:
         self.limits = PayloadLimits.of(self.settings)
         self.metrics = Metrics("test")
         self.aside = Aside(self.metrics)
+        self.traces = None
         self.hiding = Hiding(())
         self.answer_memory = AnswerMemory(self.settings.answer_max_memory_bytes)
         self.answers: dict[str, Any] = defaultdict(lambda: None)

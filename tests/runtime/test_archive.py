@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 from penstock.cli.app import app
 from penstock.errors import NotFound
-from penstock.runtime import archive
+from penstock.runtime import archive, parquet
 from penstock.runtime.retention import Retention
+from penstock.settings import ArchiveFormat
 from penstock.store import archive as store
 from penstock.testing.invariants import assert_invariants
 from tests.runtime.conftest import StartLocal
@@ -111,7 +112,7 @@ async def test_of_one_that_was_archived_twice_the_latest_counts(
     id = await finished(engine)
     retention = Retention(engine.engine)
 
-    async def others_turn(*_: object) -> None:
+    async def others_turn(*_: object, **__: object) -> None:
         return None
 
     with monkeypatch.context() as patched:
@@ -145,3 +146,40 @@ async def test_commands_read_the_archive(start_local: StartLocal, directory: Pat
     (file,) = files(directory)
     file.write_bytes(gzip.compress(b'{"instance": {"id": '))
     assert run("list")[0] == 1
+
+
+async def test_as_parquet_the_archive_says_the_same(
+    start_local: StartLocal, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table: Any = pytest.importorskip("pyarrow.parquet", reason="the extra `parquet` is not installed")
+    monkeypatch.setattr(parquet, "GROUP_MAX_ROWS", 3)
+    settings = {"retention_days": 10, "archive_dir": str(directory), "archive_format": ArchiveFormat.PARQUET}
+    engine = await keeping(start_local, **settings)
+    ids = [await finished(engine) for _ in range(3)]
+    engine.rows(
+        "INSERT INTO journal (instance_id, pos, at, kind, attempt, path, payload)"
+        f" VALUES ({int(ids[0], 16)}, 1, now(), 1, 1, '/1', '7') RETURNING pos"
+    )
+    assert await removed(engine)
+    (file,) = files(directory)
+    assert (file.suffix, file.stat().st_mode & 0o777) == (".parquet", 0o600)
+    rows = table.read_table(file).to_pylist()
+    assert [(row["instance"], row["kind"], row["step"]) for row in rows[:4]] == [
+        (ids[0], "instance", None),
+        (ids[0], "step", "task-1"),
+        (ids[0], "step", "end"),
+        (ids[0], "record", None),
+    ]
+    assert {(row["definition"], row["version"], row["status"]) for row in rows if row["kind"] == "instance"} == {
+        ("linear", 1, "COMPLETED")
+    }
+    assert all(row["ended_at"] >= row["started_at"] for row in rows if row["kind"] != "record")
+    shown = json.loads(CliRunner().invoke(app, ["archive", "show", str(directory), ids[0]]).stdout)
+    assert shown["instance"]["variables"] == {"a": 1, "b": 2}
+    assert [step["output"] for step in shown["steps"]] == [{"b": 2}, None]
+    assert [record["path"] for record in shown["journal"]] == ["/1"]
+    listed = CliRunner().invoke(app, ["archive", "list", str(directory), "--json"]).stdout
+    assert [json.loads(line)["id"] for line in listed.splitlines()] == ids
+    file.write_bytes(b"PAR1 no more")
+    told = CliRunner().invoke(app, ["archive", "list", str(directory)])
+    assert (told.exit_code, "is damaged" in told.stderr) == (1, True)

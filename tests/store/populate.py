@@ -142,6 +142,10 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
         "INSERT INTO sample (span_s, at, engine, counts, workers, queues) VALUES"
         ' (10, penstock_now(), 0, \'{"took 0.5": 1}\', \'{"pack": 1}\', \'{"pack": {"locked": 1}}\') RETURNING 1'
     )
+    driver.rows(
+        "INSERT INTO trace_context SELECT id, '00-' || repeat('ab', 16) || '-' || repeat('cd', 8) || '-01'"
+        " FROM instance ORDER BY id LIMIT 1 RETURNING 1"
+    )
     edit = VariablesEdit(set=msgspec.Raw(b'{"edited": true}'), remove=["from"], note="by hand")
     await driver.engine.repair.edit_variables(waiting, edit)
     await driver.engine.bulk.create(BulkRequest(action="edit", ids=[waiting], variables=msgspec.Raw(b'{"bulk": 1}')))

@@ -25,7 +25,18 @@ from penstock.engine.engine import Engine
 from penstock.engine.timers import DUE_MAX
 from penstock.metrics import Metrics
 from penstock.settings import Settings
-from penstock.store import compensation, definition_use, idempotency, instances, jobs, standing, timers, variables
+from penstock.store import (
+    compensation,
+    definition_use,
+    idempotency,
+    instances,
+    jobs,
+    retention,
+    standing,
+    timers,
+    traces,
+    variables,
+)
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, configure
 from penstock.store.instances import FastStart, IdPage, Listed
@@ -41,7 +52,7 @@ pytestmark = pytest.mark.slow
 MANY = 1_000_000
 FEW = 20_000
 BASE = 1 << 40  # ids below all that an engine makes
-BIG_TABLES = ("instance", "token", "ready", "timer", "history", "idempotency", "search_attribute")
+BIG_TABLES = ("instance", "token", "ready", "timer", "history", "idempotency", "search_attribute", "trace_context")
 
 # Open instances are BASE + 4k, finished ones BASE + 4k + 2. One of 200 is parked, one of 1,000 finished ones failed,
 # one of 10,000 has the rare definition, one of 100 has a business key.
@@ -74,6 +85,8 @@ FILL = {
         FROM generate_series(0, {n} - 1) AS k WHERE k % 1000 = 7""",
     "search_attribute": """INSERT INTO search_attribute (instance_id, name, text, number)
         SELECT {base} + 4 * k, 'customer', 'c' || k % 1000, k % 1000 FROM generate_series(0, {n} - 1) AS k""",
+    "trace_context": """INSERT INTO trace_context (instance_id, traceparent)
+        SELECT {base} + 4 * k, repeat('0', 55) FROM generate_series(0, {n} / 10 - 1) AS k""",
     "idempotency": """INSERT INTO idempotency (scope, key, request_hash, instance_id, created_at)
         SELECT 'start', 'key-' || k, '', {base} + 4 * k, now() + k * interval '1 ms'
         FROM generate_series(0, {n} - 1) AS k""",
@@ -247,6 +260,8 @@ async def purge(connection: TrioConnection, hours: float) -> range:
 
 
 CASES = {
+    "walk of a version": Case(lambda c, _: retention.walk(c, 2, 0, (1, 1, 1)), 2, 1_200),
+    "traces": Case(lambda c, _: traces.find(c, [BASE + 4 * k for k in range(0, 200, 2)]), 100, 100 * 4),
     "claim": Case(lambda c, _: jobs.claim(c, slots(64)), 64, 64 * 40),
     "claim of a type without jobs": Case(lambda c, _: jobs.claim(c, [Slot(3, 1, "w", 30)]), 0, 15),
     "complete_fast": Case(

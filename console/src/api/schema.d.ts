@@ -2482,6 +2482,7 @@ export interface components {
             definitionVersion: number;
             /** @description Yours; any number of instances may share it. 256 characters. */
             businessKey?: string;
+            traceparent?: string;
         };
         /**
          * JournalRecord

@@ -65,21 +65,22 @@ def serve(
     Options win over the environment (WE_REST_PORT, ...), which wins over the file. Exit code: 0 after a stop that was
     asked for, 1 after a failure, 2 for wrong settings.
     """
-    settings = read_settings(
-        config,
-        data_dir=data_dir,
-        rest_port=rest_port,
-        grpc_port=grpc_port,
-        metrics_port=metrics_port,
-        bind=bind,
-        log_level=log_level,
-        processes=processes,
-    )
+    options = {
+        "data_dir": data_dir,
+        "rest_port": rest_port,
+        "grpc_port": grpc_port,
+        "metrics_port": metrics_port,
+        "bind": bind,
+        "log_level": log_level,
+        "processes": processes,
+    }
+    settings = read_settings(config, **options)
     from penstock.runtime.service import run, wrong_settings
+    from penstock.settings import load_settings
 
     if problems := wrong_settings(settings):
         refuse(problems)
-    raise typer.Exit(run(settings))
+    raise typer.Exit(run(settings, lambda: load_settings(config_path=config, options=options)))
 
 
 @app.command("engine-process", hidden=True)

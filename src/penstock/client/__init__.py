@@ -34,7 +34,7 @@ from penstock.client.model import StartResult
 from penstock.client.operation import Operation, Transport
 from penstock.client.rest import RestTransport
 from penstock.client.token import Token
-from penstock.client.tracing import traceparent
+from penstock.client.tracing import traceparent, use_opentelemetry
 from penstock.client.validation import validate_definition
 from penstock.wire.bulk import BulkFilter, BulkRequest
 from penstock.wire.model import (
@@ -158,5 +158,6 @@ __all__ = [
     "UnsupportedFormat",
     "VersionImpact",
     "traceparent",
+    "use_opentelemetry",
     "validate_definition",
 ]

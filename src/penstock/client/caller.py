@@ -16,9 +16,10 @@ import anyio
 
 from penstock.client.backoff import MAX_PAUSE_S, Backoff
 from penstock.client.errors import Unavailable
-from penstock.client.operation import CheckReady, Operation, Repeat, Transport
+from penstock.client.operation import CheckReady, Operation, Repeat, StartInstance, StartInstances, Transport
 from penstock.client.rest import RestTransport
 from penstock.client.token import Token
+from penstock.client.tracing import calling
 from penstock.wire.page import Page
 
 R = TypeVar("R")
@@ -30,6 +31,8 @@ EXCHANGE_TIMEOUT_S = 15.0
 # With less time than this left nothing is repeated: it would only turn a telling error into a time-out.
 MIN_EXCHANGE_S = 0.05
 READY_LOOK_PAUSE_S = 0.2
+STARTS = (StartInstance, StartInstances)
+# They begin a trace where there is none.
 
 
 class Caller:
@@ -71,7 +74,11 @@ class Caller:
         Raises:
             ClientError: by condition; the last one met when time ran out.
         """
-        deadline = anyio.current_time() + (self._timeout_s if timeout_s is None else timeout_s) + operation.hold_s
+        with calling(type(operation).__name__, begins=isinstance(operation, STARTS)):
+            return await self._repeated(operation, self._timeout_s if timeout_s is None else timeout_s, max_pause_s)
+
+    async def _repeated(self, operation: Operation[R], timeout_s: float, max_pause_s: float) -> R:
+        deadline = anyio.current_time() + timeout_s + operation.hold_s
         backoff = Backoff(max_s=max_pause_s)
         while True:
             left_s = max(0.0, deadline - anyio.current_time())

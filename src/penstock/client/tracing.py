@@ -1,4 +1,4 @@
-"""W3C trace context: the ``traceparent`` that goes with every call made inside the block.
+"""W3C trace context: the ``traceparent`` that goes with calls, given by hand or by OpenTelemetry.
 
 ::
 
@@ -6,18 +6,28 @@
         await client.start_instance("order", {...})
 
 Holds a context variable, so concurrent tasks have their own. Both transports read it; the engine carries it into its
-logs.
+logs. With ``use_opentelemetry()`` each call is a span, a handler runs in one, and the header follows from them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
+
+from penstock.spans import INSTANCE, Span, Spans
+from penstock.wire.model import Job
 
 _CURRENT: ContextVar[str | None] = ContextVar("penstock_traceparent", default=None)
 _FORM = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
+
+
+class _InUse:
+    """What `use_opentelemetry` has set."""
+
+    spans: Spans | None = None
 
 
 @contextmanager
@@ -38,4 +48,56 @@ def traceparent(value: str | None) -> Generator[None]:
 
 def current_traceparent() -> str | None:
     """The ``traceparent`` of the current task; None when there is none."""
-    return _CURRENT.get()
+    value = _CURRENT.get()
+    return Spans.current() if value is None and _InUse.spans is not None else value
+
+
+def use_opentelemetry(tracer_provider: Any = None, *, enabled: bool = True) -> None:
+    """From now on clients and workers of this process make spans (extra ``otel``): a CLIENT span for each call that
+    has a span around it or starts instances, and a CONSUMER span around each handler, below the trace that its instance
+    was started in. ``tracer_provider``: None takes the process's. ``enabled=False`` ends it.
+
+    Raises:
+        ImportError: OpenTelemetry is not installed.
+    """
+    _InUse.spans = Spans(tracer_provider) if enabled else None
+
+
+@contextmanager
+def calling(name: str, *, begins: bool) -> Iterator[None]:
+    """A call is made inside. ``begins``: it is worth a trace of its own when there is none."""
+    spans = _InUse.spans
+    if spans is None or not (begins or spans.current() is not None):
+        yield
+        return
+    span = spans.begin(f"penstock.{name}", "CLIENT", _CURRENT.get())
+    with spans.active(span), traceparent(span.traceparent):
+        try:
+            yield
+        except Exception as error:
+            span.fail(f"{type(error).__name__}: {error}")
+            raise
+
+
+@contextmanager
+def handling(job: Job) -> Iterator[Span | None]:
+    """The handler of a job runs inside; the span, which the caller tells what became of it."""
+    spans = _InUse.spans
+    if spans is None:
+        yield None
+        return
+    attributes: dict[str, str | int] = {
+        INSTANCE: job.instance_id,
+        "penstock.job.id": job.id,
+        "penstock.job.type": job.job_type,
+        "penstock.step.id": job.step_id,
+        "penstock.definition.id": job.definition_id,
+        "penstock.job.attempt": job.attempt or 0,
+    }
+    span = spans.begin(f"process {job.job_type}", "CONSUMER", job.traceparent, attributes, own_trace=True)
+    with spans.active(span):
+        try:
+            yield span
+        except Exception as error:
+            span.fail(f"{type(error).__name__}: {error}")
+            raise

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 import trio
+from msgspec import structs
 
 from penstock.core.compensation import compensating
 from penstock.engine import ids
@@ -20,6 +21,7 @@ from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.job_sizes import JobSizes
 from penstock.engine.lanes.releases import Releases
 from penstock.engine.lease_book import GrantedLease, LeaseBook
+from penstock.engine.traces import Traces
 from penstock.engine.variables import VariablesCache, merged
 from penstock.engine.waiters import Waiter, Waiters
 from penstock.metrics import Metrics
@@ -107,7 +109,9 @@ class Deliveries:
         leases: LeaseBook,
         sizes: JobSizes,
         releases: Releases,
+        traces: Traces | None = None,
     ) -> None:
+        self._traces = traces
         self._recorder = AttemptRecorder(settings)
         self._metrics = metrics
         self._cache = cache
@@ -117,13 +121,17 @@ class Deliveries:
         self._sizes = sizes
         self._releases = releases
 
-    def deliver(self, delivery: Delivery, variables: bytes, checkpoint: str | None = None) -> None:
+    def deliver(
+        self, delivery: Delivery, variables: bytes, checkpoint: str | None = None, trace: str | None = None
+    ) -> None:
         """Give a committed job to the waiter it was leased to, or back to the queue if the caller went away."""
         waited_s = (delivery.claimed_at - delivery.entered_at).total_seconds()
         self._metrics.job_pickup_seconds.observe(waited_s)
         if delivery.attempt == 1:
             self._metrics.first_lock_seconds.observe(waited_s)
         job = delivery.job(variables, checkpoint)
+        if trace is not None:
+            job = self._traced(job, delivery, trace)
         self._sizes.note(job.job_type, len(variables))
         if delivery.loaded.definition.single_token:
             self._cache.put(delivery.token, delivery.seq, variables)
@@ -144,6 +152,15 @@ class Deliveries:
         if not self._waiters.deliver(delivery.waiter, job):
             self._releases.release_jobs([job])
 
+    def _traced(self, job: Job, delivery: Delivery, trace: str) -> Job:
+        """Going on with the trace of its instance."""
+        assert self._traces is not None
+        since = delivery.entered_at if delivery.attempt == 1 else delivery.claimed_at
+        handed = self._traces.handed(
+            "deliver", trace, delivery.instance, job.id, job.job_type, job.step_id, delivery.attempt, since
+        )
+        return structs.replace(job, traceparent=handed)
+
     async def deliver_all(
         self,
         connection: TrioConnection,
@@ -160,6 +177,9 @@ class Deliveries:
             read, left_out = await self._sizes.read(connection, missing) if missing else ({}, {})
             seeing_more = [each for each in deliveries if each.loaded.own_variables and each.sees_more]
             own = await self._own_variables(connection, seeing_more) if seeing_more else {}
+            traces: dict[int, str] = {}
+            if self._traces is not None:
+                traces = await self._traces.of(connection, [delivery.instance for delivery in deliveries])
         except BaseException:  # committed, but nobody can be given them: back to the queue
             for delivery in deliveries:
                 self._return(delivery)
@@ -189,7 +209,8 @@ class Deliveries:
                 self._sizes.note(delivery.loaded.definition.steps[delivery.step].job_type or "", size_bytes)
                 self._return(delivery)
             else:
-                self.deliver(delivery, variables, checkpoints.get((delivery.token, delivery.seq)))
+                checkpoint = checkpoints.get((delivery.token, delivery.seq))
+                self.deliver(delivery, variables, checkpoint, traces.get(delivery.instance))
                 if self._recorder.asks_types or delivery.loaded.definition.record_attempts:
                     notes.append(self._note(delivery, variables))
         await self._recorder.keep(connection, notes)

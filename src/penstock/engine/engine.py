@@ -57,17 +57,19 @@ from penstock.engine.schedules import Schedules
 from penstock.engine.standing import Standing
 from penstock.engine.tasks import Tasks
 from penstock.engine.timers import Timers
+from penstock.engine.traces import Traces
 from penstock.engine.variables import VariablesCache
 from penstock.engine.watch import Watch
 from penstock.errors import TooManyRequests, Unavailable
 from penstock.metrics import Metrics
 from penstock.settings import Settings
+from penstock.spans import Spans
 from penstock.store.database import Database, DatabaseError
 
 
 class Engine:
     """All operations, by noun: ``definitions``, ``instances``, ``jobs``, ``tasks``; of workflows as code ``code``,
-    ``journal``, ``runs``."""
+    ``journal``, ``runs``. With ``spans`` there are traces."""
 
     def __init__(
         self,
@@ -76,7 +78,9 @@ class Engine:
         metrics: Metrics,
         engine_number: int,
         events: Events | None = None,
+        spans: Spans | None = None,
     ) -> None:
+        self.traces = traces = None if spans is None else Traces(spans)
         self.events = Events() if events is None else events
         self.settings, self.metrics = settings, metrics
         self.database, self.limits = database, PayloadLimits.of(settings)
@@ -95,12 +99,12 @@ class Engine:
         )
         queues = self.queues = Queues(database, audit=settings.audit_log_enabled)
         self.polls = Polls(
-            database, self.definitions, settings, metrics, cache, self.answer_memory, self.events, queues
+            database, self.definitions, settings, metrics, cache, self.answer_memory, self.events, queues, traces
         )
         self.aside = Aside(metrics)
         self.timers = Timers(database, self._fire, self.aside, settings.background_failure_limit, self.events.armed)
         self.ends = ends = Ends(database)
-        told = self.timers.note_armed, ends
+        told = self.timers.note_armed, ends, traces
         self.transactions = Transactions(database, settings, metrics, self.definitions, self.polls, self.ids, *told)
         self.full_path = FullPath(database, settings, metrics, self.definitions, self.transactions)
         self.fast_path = FastPath(database, settings, metrics, self.polls, cache, self._fold, ends)

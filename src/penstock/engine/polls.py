@@ -24,6 +24,7 @@ from penstock.engine.lease_book import LeaseBook
 from penstock.engine.losses import Loss, Losses
 from penstock.engine.queue_counts import QueueCounts
 from penstock.engine.queues import Queues, freed
+from penstock.engine.traces import Traces
 from penstock.engine.variables import VariablesCache
 from penstock.engine.waiters import Waiter, Waiters
 from penstock.errors import Overloaded
@@ -49,6 +50,7 @@ class Polls:
         memory: AnswerMemory,
         events: Events,
         queues: Queues,
+        traces: Traces | None = None,
     ) -> None:
         self._database = database
         self.queues = queues
@@ -64,7 +66,7 @@ class Polls:
         self.queue = QueueCounts(trio.current_time, settings.ready_probe_interval_seconds)
         self.releases = Releases(database, settings, metrics, definitions, self.leases, self.freed, self._look_soon)
         self.deliveries = Deliveries(
-            metrics, settings, cache, memory, self.waiters, self.leases, self._sizes, self.releases
+            metrics, settings, cache, memory, self.waiters, self.leases, self._sizes, self.releases, traces
         )
         self.claims = Claims(
             database,

@@ -18,7 +18,7 @@ SCHEMA_VERSION = 1
 CONTENT_TYPE = b"application/x-protobuf; proto=workflow.v1.JobDispatchEvent"
 
 
-def record_of(row: Outgoing, loaded: LoadedDefinition, variables: bytes) -> Record:
+def record_of(row: Outgoing, loaded: LoadedDefinition, variables: bytes, traceparent: str | None = None) -> Record:
     """The message of a row. The same row gives the same dedup id, by which workers know what came twice.
 
     The key is the instance: one partition per instance and type keeps their order.
@@ -43,5 +43,7 @@ def record_of(row: Outgoing, loaded: LoadedDefinition, variables: bytes) -> Reco
         definition_version=loaded.version,
         business_key=row.business_key or "",
     )
-    headers = (("content-type", CONTENT_TYPE), ("dedup-id", dedup_id.encode()))
-    return Record(topic_of(job_type), instance_id.encode(), encode_message(event), headers)
+    headers = [("content-type", CONTENT_TYPE), ("dedup-id", dedup_id.encode())]
+    if traceparent is not None:
+        headers.append(("traceparent", traceparent.encode()))
+    return Record(topic_of(job_type), instance_id.encode(), encode_message(event), tuple(headers))

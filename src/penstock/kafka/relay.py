@@ -42,6 +42,7 @@ from typing import Final
 import trio
 
 from penstock.core.compensation import compensating
+from penstock.core.definition import Step
 from penstock.core.topic import topic_of, topic_problem
 from penstock.engine import ids
 from penstock.engine.aside import Portion
@@ -262,11 +263,16 @@ class Relay:
         if look.outgoing:
             self._row_bytes = sum(len(row.variables or "") for row in look.outgoing) / len(look.outgoing)
         notes: list[Given | None] = []
-        records = [await self._record(connection, row, notes) for row in look.outgoing]
+        traces: dict[int, str] = {}
+        if self._engine.traces is not None and look.outgoing:
+            traces = await self._engine.traces.of(connection, [row.instance for row in look.outgoing])
+        records = [await self._record(connection, row, traces.get(row.instance), notes) for row in look.outgoing]
         await self._recorder.keep(connection, notes)
         return look, records
 
-    async def _record(self, connection: TrioConnection, row: Outgoing, notes: list[Given | None]) -> Record | Result:
+    async def _record(
+        self, connection: TrioConnection, row: Outgoing, trace: str | None, notes: list[Given | None]
+    ) -> Record | Result:
         """The message of a row, with what is to be kept of it in ``notes``; or why there can be none: that is no reason
         for the others to wait."""
         try:
@@ -290,7 +296,14 @@ class Relay:
             variables = merged(variables, compensating(loaded.definition, undone))
         key = JobKey(row.instance, row.token, row.seq)
         notes.append(self._recorder.note(loaded.definition, row.step, key, row.attempt, variables))
-        return record_of(row, loaded, variables)
+        return record_of(row, loaded, variables, None if trace is None else self._handed(row, step, trace))
+
+    def _handed(self, row: Outgoing, step: Step, trace: str) -> str:
+        """The traceparent of a record that goes on with the trace of its instance."""
+        assert self._engine.traces is not None
+        job_id = ids.show_job(row.instance, row.token, row.seq)
+        type_, since = step.job_type or "", row.entered_at
+        return self._engine.traces.handed("publish", trace, row.instance, job_id, type_, step.id, row.attempt, since)
 
     async def _publish(self, rows: Sequence[Outgoing], records: Sequence[Record | Result]) -> list[Published]:
         """Publish; the rows that were acked. Others are taken again, at once or when their time comes."""

@@ -68,6 +68,7 @@ from penstock.rest.schedules import ScheduleRoutes
 from penstock.rest.sessions import SessionRoutes, cookie_of
 from penstock.rest.starts import StartRoutes
 from penstock.rest.tasks import TaskRoutes
+from penstock.rest.tracing import RestCalls, end_call
 from penstock.rest.watch import WatchRoutes
 
 UNKNOWN_PATTERN: Final = "(unknown)"
@@ -133,6 +134,7 @@ class RestApp:
         self._gate = gate
         self._always: Headers = (NO_SNIFF,) if gate is None else (NO_SNIFF, _NO_STORE)
         self._limits = limits
+        self._calls = None if engine.traces is None else RestCalls(engine.traces.spans)
         self._guarded = gate is not None or limits is not None
         self._console = ConsoleFiles() if engine.settings.console_enabled else None
         self._cors = Cors(engine.settings.allowed_origins, engine.settings.cors_headers)
@@ -162,8 +164,9 @@ class RestApp:
         started = perf_counter()
         request = exchange.request
         headers = dict(request.headers)
-        set_trace(headers.get(b"traceparent"))
         method = request.method
+        span = None if self._calls is None else self._calls.begin(method, exchange.path, headers.get(b"traceparent"))
+        set_trace(headers.get(b"traceparent") if span is None else span.traceparent)
         cors = self._always
         caller, refusal = None, None
         if self._guarded or not self._pages.pass_at_once(headers):
@@ -202,6 +205,8 @@ class RestApp:
                 self._limits.leave(caller if isinstance(caller, Identity) else None)
             label = method if method in _METHODS else "OTHER"
             self._seconds[label, pattern, str(status)].observe(perf_counter() - started)
+            if span is not None:
+                end_call(span, label, pattern, status)
 
     def _find_hot(self, exchange: Exchange) -> tuple[Operation, Handler, str] | None:
         """(row, handler, job id) of the hot route that is asked for."""

@@ -32,7 +32,9 @@ from penstock.poller import HAVE_EPOLL, Poller, open_stream
 from penstock.rpc.call import ServerCall
 from penstock.rpc.limits import Limits
 from penstock.rpc.methods import Method
+from penstock.rpc.tracing import begin_call, end_call
 from penstock.rpc.transport import UNAVAILABLE_DRAINED, Connection
+from penstock.spans import Spans
 from penstock.tls import Tls, names_of
 
 if TYPE_CHECKING:
@@ -102,6 +104,7 @@ class Server:
         gate: Gate | None = None,
         call_limits: CallLimits | None = None,
         answer_memory: AnswerMemory | None = None,
+        spans: Spans | None = None,
     ) -> None:
         """``status_of`` maps an exception to what the client is told (None: INTERNAL, and it is logged).
 
@@ -121,6 +124,7 @@ class Server:
         self._on_call = on_call
         self._gate = gate
         self._call_limits = call_limits
+        self._spans = spans
         self._answer_memory = answer_memory or AnswerMemory(sys.maxsize)
         self._connections: set[Connection] = set()
         self._handshakes: set[trio.CancelScope] = set()
@@ -365,7 +369,20 @@ class Server:
             self._count(call.method.path, Status.OK if error is None else error.status, time.perf_counter() - began)
 
     async def _handle(self, call: ServerCall[Any, Any]) -> GRPCError | None:
-        set_trace(call.headers.get(b"traceparent"))
+        span = None
+        if self._spans is not None and not (call.method.client_streaming or call.method.server_streaming):
+            span = begin_call(self._spans, call.method.path, call.header("traceparent"))
+        set_trace(call.headers.get(b"traceparent") if span is None else span.traceparent)
+        if span is None:
+            return await self._run(call)
+        error: GRPCError | None = GRPCError(Status.CANCELLED)
+        try:
+            error = await self._run(call)
+            return error
+        finally:
+            end_call(span, Status.OK if error is None else error.status)
+
+    async def _run(self, call: ServerCall[Any, Any]) -> GRPCError | None:
         try:
             with call.scope:
                 if self._gate is None and self._call_limits is None:

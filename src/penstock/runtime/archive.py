@@ -1,9 +1,10 @@
 """Writes instances into files before retention removes them, and reads the files again.
 
 A file has the instances that one transaction removes, as gzipped JSON lines: `{"instance": …}`, then its `{"step": …}`
-and, of a run of code, its `{"record": …}`. It is there, whole and on the disk, before anything is removed; an instance
-that was archived and not removed after all (it was retried, the engine stopped) is in a later file again, and the
-latest counts. No file is ever written twice. Must not remove anything from the database.
+and, of a run of code, its `{"record": …}`; or the same lines as rows of Parquet (`parquet.py`). It is there, whole and
+on the disk, before anything is removed; an instance that was archived and not removed after all (it was retried, the
+engine stopped) is in a later file again, and the latest counts. No file is ever written twice. Must not remove anything
+from the database.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ import msgspec
 import trio
 
 from penstock.engine.ids import show_instance
-from penstock.settings import Settings
+from penstock.runtime import parquet
+from penstock.runtime.parquet import ParquetFile, lines_of
+from penstock.settings import ArchiveFormat, Settings
 from penstock.store import archive as store
 from penstock.store.connection import TrioConnection
 
-SUFFIX: Final = ".jsonl.gz"
+SUFFIXES: Final = {ArchiveFormat.JSONL: ".jsonl.gz", ArchiveFormat.PARQUET: parquet.SUFFIX}
 _UNFINISHED: Final = ".part"
 _LEVEL: Final = 6
 
@@ -34,18 +37,39 @@ def directory_of(settings: Settings) -> Path | None:
     return Path(settings.archive_dir).expanduser().absolute() if settings.archive_dir else None
 
 
-async def write(connection: TrioConnection, directory: Path, instances: Sequence[int]) -> Path:
+class _JsonLines:
+    """A file of gzipped lines that is written."""
+
+    def __init__(self, path: Path) -> None:
+        self._stream = gzip.open(path, "wb", compresslevel=_LEVEL)  # noqa: SIM115 - `close` closes it
+
+    def append(self, lines: Sequence[str]) -> None:
+        self._stream.write("".join(f"{line}\n" for line in lines).encode())
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+_File = _JsonLines | ParquetFile
+
+
+async def write(
+    connection: TrioConnection,
+    directory: Path,
+    instances: Sequence[int],
+    form: ArchiveFormat = ArchiveFormat.JSONL,
+) -> Path:
     """Write instances that ended into a new file of the directory, which is made; its path. Raises OSError, and leaves
     no file then."""
     # the time, as instances that stayed would come again under the same ids, in place of those that are gone
-    name = f"{show_instance(instances[0])}-{show_instance(instances[-1])}-{time.time_ns():x}{SUFFIX}"
+    name = f"{show_instance(instances[0])}-{show_instance(instances[-1])}-{time.time_ns():x}{SUFFIXES[form]}"
     unfinished = directory / (name + _UNFINISHED)
-    stream = await trio.to_thread.run_sync(_open, unfinished)
+    stream = await trio.to_thread.run_sync(_open, unfinished, form)
     try:
         for instance in instances:
             async with aclosing(store.lines_of(connection, instance)) as pieces:
                 async for lines in pieces:
-                    await trio.to_thread.run_sync(_append, stream, lines)
+                    await trio.to_thread.run_sync(stream.append, lines)
         return await trio.to_thread.run_sync(_finish, stream, unfinished, directory / name)
     except BaseException:
         with suppress(OSError):
@@ -54,17 +78,13 @@ async def write(connection: TrioConnection, directory: Path, instances: Sequence
         raise
 
 
-def _open(path: Path) -> gzip.GzipFile:
+def _open(path: Path, form: ArchiveFormat) -> _File:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    return gzip.open(path, "wb", compresslevel=_LEVEL)
+    return ParquetFile(path) if form is ArchiveFormat.PARQUET else _JsonLines(path)
 
 
-def _append(stream: gzip.GzipFile, lines: Sequence[str]) -> None:
-    stream.write("".join(f"{line}\n" for line in lines).encode())
-
-
-def _finish(stream: gzip.GzipFile, unfinished: Path, path: Path) -> Path:
+def _finish(stream: _File, unfinished: Path, path: Path) -> Path:
     stream.close()
     for written in (unfinished, None, path.parent):
         if written is None:
@@ -89,24 +109,29 @@ class Archived(NamedTuple):
 def read(directory: Path) -> Iterator[Archived]:
     """All instances of the archive, oldest file first; one that is in several files comes from each. Raises OSError,
     and ValueError for a file that is damaged, which it names."""
-    files = sorted(directory.rglob(f"*{SUFFIX}"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+    found = (path for suffix in SUFFIXES.values() for path in directory.rglob(f"*{suffix}"))
+    files = sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
     for file in files:
         try:
             yield from _read_file(file)
-        except (EOFError, gzip.BadGzipFile, msgspec.DecodeError) as error:
+        except (EOFError, gzip.BadGzipFile, msgspec.DecodeError, ValueError) as error:
             raise ValueError(f"{file}: is damaged: {error}") from error
 
 
 def _read_file(file: Path) -> Iterator[Archived]:
     found: Archived | None = None
-    with gzip.open(file, "rb") as stream:
-        for line in stream:
-            parts: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
-            if "instance" in parts:
-                if found is not None:
-                    yield found
-                found = Archived(parts["instance"], [], file)
-            elif found is not None:
-                found.lines.append(parts)
+    for line in lines_of(file) if file.suffix == parquet.SUFFIX else _unzipped(file):
+        parts: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
+        if "instance" in parts:
+            if found is not None:
+                yield found
+            found = Archived(parts["instance"], [], file)
+        elif found is not None:
+            found.lines.append(parts)
     if found is not None:
         yield found
+
+
+def _unzipped(file: Path) -> Iterator[bytes]:
+    with gzip.open(file, "rb") as stream:
+        yield from stream

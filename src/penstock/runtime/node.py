@@ -40,6 +40,7 @@ from penstock.runtime.retention import Retention
 from penstock.runtime.schedules_file import apply_schedules
 from penstock.runtime.stopping import Stopping
 from penstock.runtime.supervise import Supervisor, forever
+from penstock.runtime.tracing import Tracing
 from penstock.settings import Settings
 from penstock.store.database import Database, DatabaseError, first_line
 from penstock.store.vault import make_vault
@@ -110,6 +111,7 @@ class Node:
             if "metrics" in sockets
             else None
         )
+        self._tracing = Tracing() if settings.otel_enabled else None
         self._reporter = Reporter(self._metrics) if settings.processes > 1 else None
 
     async def run(self, stopping: Stopping) -> None:
@@ -161,7 +163,14 @@ class Node:
             lambda: pool.statistics().unanswered,
             lambda: pool.statistics().waiting,
         )
-        engine = Engine(database, self._settings, self._metrics, number, events)
+        engine = Engine(
+            database,
+            self._settings,
+            self._metrics,
+            number,
+            events,
+            None if self._tracing is None else self._tracing.spans,
+        )
         membership.attach(engine)
         await engine.queues.run_once()
         await self._apply_files(engine)
@@ -196,7 +205,7 @@ class Node:
             except DatabaseError as error:
                 log.info("the engine number was not given back", error=first_line(error))
         await database.close(POOL_GRACE_S)
-        await self._stop_metrics(supervisor)
+        await self._stop_telling(supervisor)
         log.info("stopped")
 
     async def _apply_files(self, engine: Engine) -> None:
@@ -297,7 +306,10 @@ class Node:
             await database.close(0)
         await supervisor.stop(*(f"batch {batcher.name}" for batcher in batchers))
 
-    async def _stop_metrics(self, supervisor: Supervisor) -> None:
+    async def _stop_telling(self, supervisor: Supervisor) -> None:
+        """The last traces and metrics."""
+        if self._tracing is not None:
+            await self._tracing.finish()
         if self._reporter is not None:
             await self._reporter.report()
         if self._page is None:

@@ -19,9 +19,9 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from penstock.http import inherit
-from penstock.log import get_logger
+from penstock.log import configure_logging, get_logger
 from penstock.metrics import Aggregate, Metrics, export
-from penstock.settings import SETTINGS, Secret, Settings
+from penstock.settings import SETTINGS, LogFormat, LogLevel, Secret, Settings
 
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.2, 10.0
 STEADY_S = 30.0
@@ -42,6 +42,13 @@ class ChildConfig(msgspec.Struct):
 
     settings: dict[str, Any]
     sockets: dict[str, list[int]]
+
+
+class LogConfig(msgspec.Struct, frozen=True):
+    """What it reads there later, a line of JSON each."""
+
+    level: LogLevel
+    form: LogFormat
 
 
 def encode_config(settings: Settings, dsn: str, sockets: dict[str, list[socket.socket]]) -> bytes:
@@ -79,6 +86,8 @@ class Parent:
         self.registry.register(self._aggregate)
         self._children: dict[int, trio.Process] = {}
         self._stopping = False
+        self._log = LogConfig(settings.log_level, settings.log_format)
+        self._log_changed = trio.Event()
         self._restarting: dict[int, trio.Event] = {}
         """By index of a child that is to end: set when the next one is ready."""
         self.ready = [trio.Event() for _ in range(settings.processes)]
@@ -132,12 +141,25 @@ class Parent:
         return code
 
     async def _feed(self, stdin: trio.abc.SendStream) -> None:
-        """Send the configuration, then keep the input open: its end tells the child that the parent is gone."""
+        """Send the configuration, then how the log is set anew, and keep the input open: its end tells the child that
+        the parent is gone."""
+        told = LogConfig(self._settings.log_level, self._settings.log_format)
         try:
             await stdin.send_all(self._config)
-            await trio.sleep_forever()
+            while True:
+                changed = self._log_changed
+                if told != self._log:
+                    told = self._log
+                    await stdin.send_all(msgspec.json.encode(told) + b"\n")
+                await changed.wait()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return  # it died while starting; its exit code tells
+
+    def tell_log(self, settings: Settings) -> None:
+        """From now on the children log as these settings say, those that are started later too."""
+        self._log = LogConfig(settings.log_level, settings.log_format)
+        changed, self._log_changed = self._log_changed, trio.Event()
+        changed.set()
 
     async def _read_reports(self, stdout: trio.abc.ReceiveStream, name: str, index: int) -> None:
         buffer = bytearray()
@@ -219,18 +241,28 @@ class Reporter:
             await trio.sleep(REPORT_INTERVAL_S)
 
 
-async def wait_parent_gone(stdin: trio.abc.ReceiveStream) -> None:
-    """Returns when the parent has closed our standard input, which is at its death at the latest."""
-    while await stdin.receive_some(4096):
-        pass
+async def wait_parent_gone(stdin: trio.abc.ReceiveStream, buffer: bytes) -> None:
+    """Returns when the parent has closed our standard input, which is at its death at the latest. Until then it says
+    how the log is set anew. ``buffer`` is what came with the configuration."""
+    while True:
+        *lines, buffer = buffer.split(b"\n")
+        for line in lines:
+            log_config = msgspec.json.decode(line, type=LogConfig)
+            configure_logging(log_config.level, log_config.form)
+            log.warning("the log was set anew", log_level=log_config.level, log_format=log_config.form)
+        data = await stdin.receive_some(4096)
+        if not data:
+            return
+        buffer += data
 
 
-async def read_config(stdin: trio.abc.ReceiveStream) -> bytes:
-    """The first line of standard input."""
+async def read_config(stdin: trio.abc.ReceiveStream) -> tuple[bytes, bytes]:
+    """The first line of standard input, and what came after it."""
     buffer = bytearray()
     while b"\n" not in buffer:
         data = await stdin.receive_some(65536)
         if not data:
             raise EOFError("the parent closed the input before the configuration was complete")
         buffer += data
-    return bytes(buffer)
+    line, _, more = bytes(buffer).partition(b"\n")
+    return line, more

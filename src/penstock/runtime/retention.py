@@ -2,12 +2,15 @@
 
 Without a retention (the default) nothing is ever removed. With one, instances go that ended so long ago, and history
 and journals of a range of time go with the last instance that started in it: a partition is dropped in milliseconds
-whatever it holds. What one engine does the others leave (an advisory lock); a lock that is not had within half a second
-is tried for again in the next round, so that this never holds up those who serve jobs.
+whatever it holds. Where rules (`retention_rules`) say another time: instances that go sooner are deleted in slices,
+with their history; those that stay longer move to a partition of their own when that of their time goes. What one
+engine does the others leave (an advisory lock); a lock that is not had within half a second is tried for again in the
+next round, so that this never holds up those who serve jobs.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import trio
@@ -15,6 +18,7 @@ import trio
 from penstock.engine.activity import Held
 from penstock.engine.engine import Engine
 from penstock.engine.ids import show_instance
+from penstock.engine.keeping import ENDS, Keeping, Kept, shorter
 from penstock.log import RateLimitedLog, get_logger
 from penstock.runtime import archive
 from penstock.store import retention as store
@@ -22,11 +26,15 @@ from penstock.store.connection import TrioConnection
 from penstock.store.database import BAD_DATA, DatabaseError
 
 SERVICE = "retention"
+EARLY = "early"
+"""The part of the archive that has what went before its partition."""
 INTERVAL_S = 60.0
 REMOVALS_MAX = 20
 """Transactions of one round; the next round goes on where this one stopped."""
 PAUSE_S = 0.05
 """Between two of them: removal takes a share of the database, not all of it."""
+WALK_INTERVAL_S = 600.0
+"""Between two walks over what goes before its partition."""
 
 log = get_logger(__name__)
 _held = RateLimitedLog(log, interval_seconds=86_400)
@@ -43,6 +51,11 @@ async def prepare_partitions(connection: TrioConnection, partition_days: float) 
     return len(prepared.made)
 
 
+def _exceptions(kept: Sequence[Kept]) -> store.Exceptions:
+    every = [(each.definition, status, days) for each in kept for status, days in zip(ENDS, each.days, strict=True)]
+    return store.Exceptions(*zip(*every, strict=True)) if every else store.NO_EXCEPTIONS
+
+
 class Retention:
     """One engine's turn at the partitions."""
 
@@ -50,6 +63,10 @@ class Retention:
         self._engine = engine
         self._removed_to: dict[str, int] = {}  # by partition: where to go on; from the start in the next process
         self._oldest_held: Held | None = None
+        settings = engine.settings
+        self._keeping = Keeping(settings.retention_rules, settings.retention_days)
+        self._walks: deque[tuple[Kept, int]] = deque()  # versions to walk over, each with where to go on
+        self._walk_at = 0.0
 
     async def step(self) -> None:
         """One round of the service loop."""
@@ -62,31 +79,67 @@ class Retention:
         busy = False
         async with self._engine.database.connection(patient=True) as connection:
             await prepare_partitions(connection, settings.partition_days)
+            kept = self._keeping.of(await store.versions(connection)) if self._keeping else []
+            if kept:
+                busy |= await self._remove_early(connection, kept)
             if settings.retention_days is not None:
-                self._oldest_held = None
-                for partition in await store.over(connection, "history", settings.retention_days):
-                    busy |= await self._end(connection, partition, settings.retention_days)
-                self._engine.polls.activity.held = self._oldest_held
-                for partition in await store.over(connection, "journal", settings.retention_days):
-                    if (await store.left(connection, partition)).oldest is None:
-                        await self._drop(connection, partition)
-                    else:
-                        busy |= await store.remove_journals(connection, partition)
+                busy |= await self._end_partitions(connection, settings.retention_days, _exceptions(kept))
             if settings.audit_retention_days is not None:
                 for partition in await store.over(connection, "audit", settings.audit_retention_days):
                     await self._drop(connection, partition)
         return busy
 
-    async def _end(self, connection: TrioConnection, partition: store.Partition, days: float) -> bool:
+    async def _end_partitions(self, connection: TrioConnection, days: float, exceptions: store.Exceptions) -> bool:
+        busy = False
+        self._oldest_held = None
+        for partition in await store.over(connection, "history", days):
+            busy |= await self._end(connection, partition, days, exceptions)
+        self._engine.polls.activity.held = self._oldest_held
+        for partition in await store.over(connection, "journal", days):
+            if (await store.left(connection, partition)).oldest is None:
+                await self._drop(connection, partition)
+            else:
+                busy |= await store.remove_journals(connection, partition)
+        return busy
+
+    async def _remove_early(self, connection: TrioConnection, kept: Sequence[Kept]) -> bool:
+        """Some slices of what goes before its partition does; True when there are more."""
+        now = trio.current_time()
+        if not self._walks and now >= self._walk_at:
+            self._walks.extend((each, -1) for each in shorter(kept, self._keeping.otherwise))
+            self._walk_at = now + WALK_INTERVAL_S
+        for _ in range(REMOVALS_MAX):
+            if not self._walks:
+                return False
+            version, after = self._walks[0]
+            due, last = await store.walk(connection, version.definition, after, version.days)
+            waiting = set(self._engine.aside.waiting(SERVICE))
+            due = [id for id in due if id not in waiting]
+            for first in range(0, len(due), store.SLICE_MAX_ROWS):
+                piece = due[first : first + store.SLICE_MAX_ROWS]
+                if not await self._archive(connection, EARLY, piece):
+                    self._walks.popleft()  # again with the next walk
+                    return False
+                if await self._remove(connection, piece, with_history=True) is None:
+                    return False  # another engine is at it
+                await trio.sleep(PAUSE_S)
+            self._walks.popleft()
+            if last is not None:
+                self._walks.appendleft((version, last))
+        return True
+
+    async def _end(
+        self, connection: TrioConnection, partition: store.Partition, days: float, exceptions: store.Exceptions
+    ) -> bool:
         """Remove the ended instances of a partition, then the partition; True when some are left for the next round."""
         for _ in range(REMOVALS_MAX):
             after = self._removed_to.get(partition.name, -1)
             waiting = set(self._engine.aside.waiting(SERVICE))
-            found = await store.retired(connection, partition, days, after)
+            found = await store.retired(connection, partition, days, after, exceptions)
             due = [id for id in found if id not in waiting]
-            if due and not await self._archive(connection, partition, due):
+            if due and not await self._archive(connection, partition.name, due):
                 break
-            removed = await self._remove(connection, due)
+            removed = await self._remove(connection, due, with_history=partition.moved)
             if not found or removed is None:
                 break
             self._removed_to[partition.name] = found[-1]
@@ -98,44 +151,69 @@ class Retention:
         left = await store.left(connection, partition)
         if left.oldest is None:
             await self._drop(connection, partition)
+        elif exceptions.versions and not partition.moved and await self._move(connection, partition, left):
+            return False
         else:
             if self._oldest_held is None:
                 self._oldest_held = Held(left.instances, left.oldest, partition.until)
             _held.info(
                 partition.name,
-                "history is kept by instances that are open, or ended lately",
+                "history is kept by instances that are open, or ended lately, or are kept for longer",
                 partition=partition.name,
                 instances=left.instances,
                 oldest=show_instance(left.oldest),
             )
         return False
 
-    async def _archive(self, connection: TrioConnection, partition: store.Partition, ids: Sequence[int]) -> bool:
+    async def _move(self, connection: TrioConnection, partition: store.Partition, left: store.Left) -> bool:
+        """Whether the history of those that are left is in a partition of its own now."""
+        started = trio.current_time()
+        moved = await store.move_kept(connection, partition, self._engine.settings.retention_moved_max_records)
+        if moved:
+            log.info(
+                "history that is kept for longer has moved to a partition of its own, the rest is gone",
+                partition=partition.name,
+                instances=left.instances,
+                took_s=round(trio.current_time() - started, 3),
+            )
+        return bool(moved)
+
+    async def _archive(self, connection: TrioConnection, partition: str, ids: Sequence[int]) -> bool:
         """Whether they are archived, where an archive is kept; else nothing may be removed."""
         directory = archive.directory_of(self._engine.settings)
         if directory is None:
             return True
         try:
-            path = await archive.write(connection, directory / partition.name, ids)
+            path = await archive.write(connection, directory / partition, ids, self._engine.settings.archive_format)
         except OSError as error:
             _unwritten.error(
-                partition.name,
+                partition,
                 "instances can't be archived; they are not removed",
-                partition=partition.name,
+                partition=partition,
                 reason=str(error),
             )
             return False
         log.info("instances archived", count=len(ids), file=str(path))
         return True
 
-    async def _remove(self, connection: TrioConnection, ids: list[int]) -> int | None:
+    async def _remove(
+        self, connection: TrioConnection, ids: Sequence[int], *, with_history: bool = False
+    ) -> int | None:
         """How many instances went; None when another engine is at it. One that can't be removed is set aside."""
         aside = self._engine.aside
         others_turn = False
+        rows, started = 0, trio.current_time()
 
         async def remove(ids: Sequence[int]) -> Sequence[int]:
-            nonlocal others_turn
-            removed = await store.remove_instances(connection, ids) if ids else []
+            nonlocal others_turn, rows
+            if not ids:
+                return []
+            if with_history:
+                whole = await store.remove_with_history(connection, ids)
+                removed, count = (None, 0) if whole is None else whole
+                rows += count
+            else:
+                removed = await store.remove_instances(connection, ids)
             others_turn |= removed is None
             return removed or []
 
@@ -145,6 +223,9 @@ class Retention:
         removed = await aside.each(ids, remove, leave)
         for id in removed:
             aside.forget(SERVICE, id)
+        if removed and with_history:
+            took_s = round(trio.current_time() - started, 3)
+            log.info("instances removed by the row", count=len(removed), history_rows=rows, took_s=took_s)
         return None if others_turn else len(removed)
 
     async def _drop(self, connection: TrioConnection, partition: store.Partition) -> None:

@@ -62,6 +62,7 @@ class RpcServer:
             on_call=lambda method, code, took_s: seconds[method, code].observe(took_s),
             gate=gate,
             call_limits=limits,
+            spans=None if engine.traces is None else engine.traces.spans,
         )
 
     async def serve(

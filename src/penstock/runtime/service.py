@@ -18,10 +18,12 @@ import trio
 
 from penstock import __version__
 from penstock.access.gate import Gate
+from penstock.engine.keeping import Keeping
 from penstock.errors import BadRequest, PenstockError
 from penstock.http import ListenError
 from penstock.log import configure_logging, get_logger
 from penstock.metrics import Metrics
+from penstock.runtime import log_level, parquet, tracing
 from penstock.runtime.access import AccessService, ListenerTls, make_gate, tell_access
 from penstock.runtime.garbage import Collector
 from penstock.runtime.membership import Superseded
@@ -30,7 +32,7 @@ from penstock.runtime.node import Node, address, bind, close_sockets
 from penstock.runtime.processes import Parent, decode_config, read_config, wait_parent_gone
 from penstock.runtime.stopping import Stopping
 from penstock.runtime.supervise import Supervisor, forever
-from penstock.settings import Settings
+from penstock.settings import ArchiveFormat, Settings
 from penstock.store.database import Database, DatabaseError, first_line
 from penstock.store.embedded import run_embedded
 from penstock.store.placement import placed
@@ -56,7 +58,11 @@ def wrong_settings(settings: Settings) -> list[str]:
     wrong: list[str] = []
     if settings.through_kafka and importlib.util.find_spec("aiokafka") is None:
         wrong.append("dispatch_mode: kafka_outbox needs aiokafka: pip install 'penstock[engine,kafka]'")
-    for read in (make_gate, _read_keys):
+    if settings.otel_enabled and not tracing.is_installed():
+        wrong.append("otel_enabled needs OpenTelemetry: pip install 'penstock[engine,otel]'")
+    if settings.archive_format is ArchiveFormat.PARQUET and not parquet.is_installed():
+        wrong.append("archive_format: parquet needs pyarrow: pip install 'penstock[engine,parquet]'")
+    for read in (make_gate, _read_keys, _read_rules):
         try:
             read(settings)
         except BadRequest as error:
@@ -64,13 +70,17 @@ def wrong_settings(settings: Settings) -> list[str]:
     return wrong
 
 
+def _read_rules(settings: Settings) -> None:
+    Keeping(settings.retention_rules, settings.retention_days)
+
+
 def _read_keys(settings: Settings) -> None:
     make_vault(None if settings.encryption_keys is None else settings.encryption_keys.reveal())
 
 
-def run(settings: Settings) -> int:
-    """Run the engine until it is told to stop; the exit code."""
-    return _run(partial(_main, settings))
+def run(settings: Settings, read_again: log_level.Read) -> int:
+    """Run the engine until it is told to stop; the exit code. ``read_again`` reads the settings at SIGUSR1."""
+    return _run(partial(_main, settings, read_again))
 
 
 def run_child() -> int:
@@ -115,7 +125,7 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
     return leaves
 
 
-async def _main(settings: Settings) -> int:
+async def _main(settings: Settings, read_again: log_level.Read) -> int:
     stopping = Stopping()
     tell_access(settings)
     gate = make_gate(settings)
@@ -124,8 +134,9 @@ async def _main(settings: Settings) -> int:
         await nursery.start(stopping.watch_signals, nursery.cancel_scope)
         async with _database(settings, nursery) as dsn:
             if settings.processes > 1:
-                await _parent(settings, dsn, stopping, gate)
+                await _parent(settings, dsn, stopping, gate, read_again)
             else:
+                await nursery.start(log_level.watch, read_again, lambda _: None)
                 await Node(settings, dsn, bind(settings, purposes(settings)), gate).run(stopping)
         nursery.cancel_scope.cancel()
     return 1 if stopping.forced else 0
@@ -136,12 +147,13 @@ async def _main_child() -> int:
     stdin = trio.lowlevel.FdStream(0)
     async with trio.open_nursery() as nursery:
         await nursery.start(stopping.watch_signals, nursery.cancel_scope)
-        settings, sockets = decode_config(await read_config(stdin))
+        line, more = await read_config(stdin)
+        settings, sockets = decode_config(line)
         configure_logging(settings.log_level, settings.log_format)
         assert settings.postgres_dsn is not None
 
         async def watch_parent() -> None:
-            await wait_parent_gone(stdin)
+            await wait_parent_gone(stdin, more)
             log.warning("the parent process is gone: stopping")
             stopping.asked.set()
 
@@ -151,7 +163,9 @@ async def _main_child() -> int:
     return 1 if stopping.forced else 0
 
 
-async def _parent(settings: Settings, dsn: str, stopping: Stopping, gate: Gate | None) -> None:
+async def _parent(
+    settings: Settings, dsn: str, stopping: Stopping, gate: Gate | None, read_again: log_level.Read
+) -> None:
     """Supervise the engine processes and serve their metrics as one page."""
     sockets = bind(settings, purposes(settings))
     metrics_sockets = sockets.pop("metrics", [])
@@ -183,6 +197,7 @@ async def _parent(settings: Settings, dsn: str, stopping: Stopping, gate: Gate |
 
             nursery.start_soon(announce)
             await nursery.start(_watch_restarts, parent)
+            await nursery.start(log_level.watch, read_again, parent.tell_log)
             await stopping.asked.wait()
             for name in names:
                 supervisor.expect_end(name)

@@ -19,6 +19,7 @@ from penstock.settings.load import (
 )
 from penstock.settings.model import (
     SETTINGS,
+    ArchiveFormat,
     DispatchMode,
     HttpServer,
     KafkaTransport,
@@ -33,6 +34,7 @@ from penstock.settings.secret import Secret
 __all__ = [
     "DEFAULT_CONFIG_PATH",
     "SETTINGS",
+    "ArchiveFormat",
     "DispatchMode",
     "HttpServer",
     "KafkaTransport",

@@ -17,11 +17,13 @@ import msgspec
 from penstock.masking import mask_text
 from penstock.settings.access import AccessSettings
 from penstock.settings.described import SettingInfo, bounds_of, checkable, says
+from penstock.settings.keeping import ArchiveFormat, KeepingSettings
 from penstock.settings.secret import Secret, redact_dsn
 
 __all__ = [
     "CHECKED_TYPES",
     "SETTINGS",
+    "ArchiveFormat",
     "DispatchMode",
     "HttpServer",
     "KafkaTransport",
@@ -81,10 +83,9 @@ _engine = partial(says, "Engine")
 _jobs = partial(says, "Jobs")
 _runs = partial(says, "Durable functions")
 _kafka = partial(says, "Kafka")
-_Days = Annotated[float, msgspec.Meta(ge=0.01, le=36_500)]
 
 
-class Settings(AccessSettings, frozen=True, kw_only=True):
+class Settings(KeepingSettings, frozen=True, kw_only=True):
     """All settings, checked. Made by ``load_settings``; tests may build one directly (``Settings(rest_port=0)``)."""
 
     postgres_dsn: Annotated[
@@ -172,6 +173,13 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
     log_format: Annotated[LogFormat, _log("`human`, `json`, or `auto`: human on a terminal, JSON else.")] = (
         LogFormat.AUTO
     )
+    otel_enabled: Annotated[
+        bool,
+        _log(
+            "OpenTelemetry traces: spans of calls and jobs, exported by OTLP to where the standard `OTEL_…` variables"
+            " say. Needs the extra `otel`."
+        ),
+    ] = False
     audit_log_enabled: Annotated[bool, _log("Write the append-only audit records.")] = True
 
     http_max_connections: Annotated[int, _http("Open connections on the REST port.", 1, 1_000_000)] = 10_000
@@ -313,27 +321,6 @@ class Settings(AccessSettings, frozen=True, kw_only=True):
     messages_kept_max_bytes: Annotated[
         int, _engine("Variables of such messages, together.", 1_048_576, 68_719_476_736)
     ] = 268_435_456
-    retention_days: Annotated[
-        _Days | None,
-        _engine(
-            "Instances are removed so long after their end, and their history with them, a partition at a time. "
-            "Default: never."
-        ),
-    ] = None
-    archive_dir: Annotated[
-        str | None,
-        _engine(
-            "Directory into which instances are written before retention removes them: gzipped JSON lines, with their "
-            "history. Without it they are gone. What can't be written is not removed."
-        ),
-    ] = None
-    audit_retention_days: Annotated[
-        _Days | None,
-        _engine("Audit records are removed after this, a partition at a time. Default: never."),
-    ] = None
-    partition_days: Annotated[
-        float, _engine("Length of the partitions of history and audit that are made from now on.", 0.01, 3_650)
-    ] = 30
 
     poll_max_jobs: Annotated[int, _jobs("`maxJobs` is clamped to this.", 1, 10_000)] = 1_000
     poll_max_wait_seconds: Annotated[float, _jobs("`waitSeconds` is clamped to this.", 0, 600)] = 60
@@ -471,9 +458,9 @@ def _shown(info: SettingInfo, value: object) -> object:
 
 def _describe() -> Iterator[SettingInfo]:
     hints = get_type_hints(Settings, include_extras=True)
-    first = {field.name for field in msgspec.structs.fields(AccessSettings)}
+    bases = [{field.name for field in msgspec.structs.fields(base)} for base in (KeepingSettings, AccessSettings)]
     # a base class's fields come first, and in the documentation last
-    for field in sorted(msgspec.structs.fields(Settings), key=lambda field: field.name in first):
+    for field in sorted(msgspec.structs.fields(Settings), key=lambda field: sum(field.name in base for base in bases)):
         annotation, meta = get_args(hints[field.name])
         extra = cast("dict[str, str]", meta.extra)
         yield SettingInfo(

@@ -1,9 +1,11 @@
 """Partitions of `history`, `journal` and `audit`, and the removal of what is older than the retention.
 
 History and journals are dropped by the partition. A partition goes when no instance that started in its range is left:
-variables of an open instance are folded from its history, however old. History is never deleted by the row; journals
-are where a partition has to stay, as a run has many large ones. Instances themselves are removed row by row, one each,
-in small transactions. Relies on `retention.sql`; a caller's connection is outside a transaction.
+variables of an open instance are folded from its history, however old. Instances themselves are removed row by row, one
+each, in small transactions. History is deleted by the row only of instances that a rule removes before their partition
+goes; journals are where a partition has to stay, as a run has many large ones. Where a rule keeps some longer than
+their partition, their rows of history move to one of their own. Relies on `retention.sql`; a caller's connection is
+outside a transaction.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from psycopg import errors
 
-from penstock.store.arrays import ints
+from penstock.store.arrays import floats, ints
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL
 
@@ -39,15 +41,32 @@ _REMOVALS: Final = (
     "remove_attempts",
     "remove_versions",
     "remove_scheduled",
+    "remove_traces",
 )
 
 
 class Partition(NamedTuple):
-    """A range of time of one table."""
+    """A range of time of one table. ``moved``: it has only what is kept for longer."""
 
     name: str
     since: datetime
     until: datetime
+    moved: bool = False
+
+
+class Exceptions(NamedTuple):
+    """Versions of definitions whose instances are kept for another time than others: by version and status, days."""
+
+    versions: Sequence[int] = ()
+    statuses: Sequence[int] = ()
+    days: Sequence[float] = ()
+
+
+NO_EXCEPTIONS: Final = Exceptions()
+SLICE_MAX_ROWS: Final = 200
+"""Instances that one transaction removes with their history."""
+WALK_MAX_ROWS: Final = 2_000
+"""Instances of a version that one statement looks at."""
 
 
 class Left(NamedTuple):
@@ -90,22 +109,73 @@ async def over(connection: TrioConnection, parent: str, days: float) -> list[Par
     return [Partition(*cast(Any, row)) for row in await connection.fetch(SQL["partitions_over"], (parent, days))]
 
 
-async def retired(connection: TrioConnection, partition: Partition, days: float, after: int) -> list[int]:
+async def retired(
+    connection: TrioConnection, partition: Partition, days: float, after: int, exceptions: Exceptions = NO_EXCEPTIONS
+) -> list[int]:
     """The next instances of the partition's range that ended more than ``days`` ago, in order of id from ``after``."""
-    params = (partition.since, partition.until, after, days, REMOVE_MAX_ROWS)
+    excepted = (ints(exceptions.versions), ints(exceptions.statuses), floats(exceptions.days))
+    params = (partition.since, partition.until, after, days, REMOVE_MAX_ROWS, *excepted)
     return [cast(int, row[0]) for row in await connection.fetch(SQL["retired_instances"], params)]
+
+
+async def versions(connection: TrioConnection) -> dict[int, str]:
+    """The keys of all versions of definitions, with their ids."""
+    return dict(cast(Any, await connection.fetch(SQL["versions_kept"])))
+
+
+async def walk(
+    connection: TrioConnection, version: int, after: int, days: Sequence[float]
+) -> tuple[list[int], int | None]:
+    """Of the next instances of a version those that ended, COMPLETED, FAILED or CANCELLED, more than so many ``days``
+    ago; and the last one that was looked at, None at the end."""
+    params = (version, after, min(days), floats(days), WALK_MAX_ROWS)
+    rows = cast(Any, await connection.fetch(SQL["walk_version"], params))
+    return [id for id, due in rows if due], rows[-1][0] if len(rows) == WALK_MAX_ROWS else None
 
 
 async def remove_instances(connection: TrioConnection, instances: Sequence[int]) -> list[int] | None:
     """Remove instances that ended; those that went. None when another engine is at it."""
     async with connection.transaction():
-        await connection.fetch(SQL["short_locks"])
-        if not await _my_turn(connection):
-            return None
-        await connection.fetch(SQL["remove_abnormal_ends"], (ints(instances),))
-        removed = [cast(int, row[0]) for row in await connection.fetch(SQL["remove_instances"], (ints(instances),))]
-        await connection.roundtrip([(SQL[name], (ints(removed),)) for name in _REMOVALS])
+        return await _remove(connection, instances)
+
+
+async def remove_with_history(connection: TrioConnection, instances: Sequence[int]) -> tuple[list[int], int] | None:
+    """As `remove_instances`, and what a partition would take with it; those that went, and how many rows of history."""
+    async with connection.transaction():
+        removed = await _remove(connection, instances)
+        if not removed:
+            return None if removed is None else ([], 0)
+        bounds = (ints(removed), min(removed), max(removed))
+        deleted = await connection.roundtrip([(SQL["remove_history"], bounds), (SQL["remove_own_journals"], bounds)])
+    return removed, cast(int, deleted[0][0][0])
+
+
+async def _remove(connection: TrioConnection, instances: Sequence[int]) -> list[int] | None:
+    await connection.fetch(SQL["short_locks"])
+    if not await _my_turn(connection):
+        return None
+    await connection.fetch(SQL["remove_abnormal_ends"], (ints(instances),))
+    removed = [cast(int, row[0]) for row in await connection.fetch(SQL["remove_instances"], (ints(instances),))]
+    await connection.roundtrip([(SQL[name], (ints(removed),)) for name in _REMOVALS])
     return removed
+
+
+async def move_kept(connection: TrioConnection, partition: Partition, max_rows: int) -> bool | None:
+    """Let what is kept of a partition of history have one of its own, and the rest go: its disk is free then. None when
+    more than ``max_rows`` would move; False when a lock was not had, or another engine is at it: try later.
+
+    Who writes to the partition waits meanwhile: instances that are open since then, or are retried."""
+    try:
+        async with connection.transaction():
+            await connection.fetch(SQL["short_locks"])
+            if not await _my_turn(connection):
+                return False
+            if (await connection.fetch(SQL["kept_rows"], (partition.since, partition.until, max_rows)))[0][0]:
+                return None
+            await connection.fetch(SQL["move_kept"], (partition.name,))
+    except (errors.LockNotAvailable, errors.NoDataFound, errors.InsufficientPrivilege, errors.UndefinedTable):
+        return False
+    return True
 
 
 async def remove_journals(connection: TrioConnection, partition: Partition) -> bool:
@@ -132,6 +202,7 @@ async def drop(connection: TrioConnection, partition: Partition) -> bool:
             if not await _my_turn(connection):
                 return False
             await connection.fetch(SQL["drop_partition"], (partition.name,))
+            await connection.fetch(SQL["remove_lost_traces"], (partition.since, partition.until))
     except (errors.LockNotAvailable, errors.NoDataFound, errors.InsufficientPrivilege):
         return False
     return True

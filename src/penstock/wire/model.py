@@ -51,6 +51,7 @@ class Job(Answer, frozen=True):
         default_factory=int
     )
     business_key: Annotated[str | None, Proto(13, TEXT, "workflow.v1"), Proto(16, TEXT, "penstock.v1")] = None
+    traceparent: Annotated[str | None, Proto(14, TEXT, "workflow.v1"), Proto(17, TEXT, "penstock.v1")] = None
 
 
 class Completion(Request, frozen=True):

@@ -59,6 +59,8 @@ class HeldJob:
         self.running = False
         values = (job.id, job.job_type, job.instance_id, job.step_id, job.attempt)
         self.log_fields: dict[str, object] = dict(zip(JOB_LOG_FIELDS, values, strict=True))
+        if job.traceparent is not None:
+            self.log_fields["trace_id"] = job.traceparent.split("-")[1] if job.traceparent.count("-") == 3 else ""
         self.log = JobLog(LOGGER, self.log_fields)
 
     @property

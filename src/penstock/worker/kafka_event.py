@@ -56,10 +56,11 @@ def dispatch_of(job_type: str, value: bytes | None, headers: Sequence[tuple[str,
         raise Poison("it names no job or no instance")
     if event.job_type != job_type:
         raise Poison(f"its job type is {event.job_type!r}, in the topic of {job_type!r}")
-    return Dispatch(dedup_id, _job_of(event))
+    traceparent = named.get("traceparent")
+    return Dispatch(dedup_id, _job_of(event, None if traceparent is None else traceparent.decode("latin-1")))
 
 
-def _job_of(event: JobDispatchEvent) -> Job:
+def _job_of(event: JobDispatchEvent, traceparent: str | None) -> Job:
     variables: dict[str, Any] = {}
     if event.job_payload:
         try:
@@ -80,4 +81,5 @@ def _job_of(event: JobDispatchEvent) -> Job:
         definition_id=event.definition_id,
         definition_version=event.definition_version,
         business_key=event.business_key or None,
+        traceparent=traceparent,
     )

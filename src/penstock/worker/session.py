@@ -16,6 +16,8 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from penstock.client.errors import ClientError
+from penstock.client.tracing import handling
+from penstock.spans import Span
 from penstock.wire.model import Completion, Failure, Job, JobOutcome, JobRef, Park
 from penstock.worker.context import JobContext
 from penstock.worker.execution import Report, run_handler
@@ -183,7 +185,10 @@ class Session:
         if handler.job_type in self._type_slots:
             slots.insert(0, self._type_slots[handler.job_type])
         try:
-            report = await run_handler(handler, held, context, slots, self._pools)
+            with handling(held.job) as span:
+                report = await run_handler(handler, held, context, slots, self._pools)
+                if span is not None:
+                    _tell(span, _end_of(held, report), report)
         finally:
             self._intake.done(subscription)
         if held.started_at is not None:
@@ -271,6 +276,13 @@ class Session:
     async def _wait_inactive(self) -> None:
         while self._intake.active:
             await self._intake.wait_changed()
+
+
+def _tell(span: Span, end: str, report: Report | None) -> None:
+    """What became of the handler."""
+    span.note({"penstock.job.end": end})
+    if end not in ("completed", "parked"):
+        span.fail(report.error_message if isinstance(report, Failure) else end)
 
 
 def _end_of(held: HeldJob, report: Report | None) -> str:

@@ -86,6 +86,8 @@ class FullStarts:
                     assert loaded is not None
                     size_bytes = len(request.variables) + sum(len(row.output or b"") for row in change.effects.history)
                     item.planned = await run_sized(size_bytes, partial(_planned_view, item, loaded, change, now))
+                    if self._transactions.traces is not None:
+                        extra += self._transactions.traces.statements([(change.effects.instance.id, item.span)])
                 if item.planned is None:
                     continue
                 done.append(item)

@@ -8,6 +8,7 @@ from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.start_rules import StartRules
 from penstock.engine.waiters import Waiter
+from penstock.spans import current_call
 from penstock.wire import model
 from penstock.wire.model import StartRequest
 from penstock.wire.noun import text_bytes
@@ -16,7 +17,7 @@ from penstock.wire.noun import text_bytes
 class StartItem(LongItem[model.Instance]):
     """One start."""
 
-    __slots__ = ("actor", "hold", "id", "loaded", "request", "rules", "waiter")
+    __slots__ = ("actor", "hold", "id", "loaded", "request", "rules", "span", "waiter")
 
     def __init__(self, request: StartRequest, rules: StartRules | None = None) -> None:
         super().__init__()
@@ -24,6 +25,7 @@ class StartItem(LongItem[model.Instance]):
         self.rules = rules
         self.hold = current_hold()
         self.actor = actor()
+        self.span = current_call()
         self.id = 0
         self.loaded: LoadedDefinition | None = None
         self.waiter: Waiter | None = None

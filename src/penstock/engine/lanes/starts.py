@@ -52,6 +52,7 @@ class Starts:
         self._to_outbox = settings.through_kafka
         self._metrics = metrics
         self._definitions = definitions
+        self._traces = transactions.traces
         self._polls = polls
         self._ids = id_source
         self.lane: Lane[StartItem] = Lane(
@@ -148,6 +149,8 @@ class Starts:
                     item.actor,
                 )
             )
+        if self._traces is not None:
+            await self._traces.keep(connection, [(item.id, item.span) for item in items])
         try:
             with self._metrics.db_transaction_seconds["start"].time():
                 begun = await self._begin_fast(connection, items, rows)

@@ -24,6 +24,7 @@ from penstock.engine.ids import IdSource, age_s
 from penstock.engine.lanes.failed import FailedInstances
 from penstock.engine.losses import Loss
 from penstock.engine.polls import Polls
+from penstock.engine.traces import Traces
 from penstock.engine.variables import FOLD_MIN_DELTAS
 from penstock.engine.waiters import Waiter
 from penstock.log import get_logger
@@ -55,7 +56,9 @@ class Transactions:
         ids: IdSource,
         timer_armed: Callable[[datetime, datetime], None],
         ends: Ends,
+        traces: Traces | None = None,
     ) -> None:
+        self.traces = traces
         self.settings = settings
         self.metrics = metrics
         self.polls = polls
@@ -187,6 +190,8 @@ class Transaction:
         changes = self._merge()
         self.items = items
         self._sent = InDoubtCommit(self._xid, changes, repeatable=all(item.repeatable for item in items))
+        if self._parts.traces is not None:
+            extra = [*extra, *self._parts.traces.inherited(changes)]
         writes = store.statements(
             changes,
             self.now,

@@ -342,3 +342,28 @@ CREATE INDEX start_window_end ON start_window (until);
 -- Runs of code that a queue counts as open.
 ALTER TABLE token ADD run_queue int;
 ALTER TABLE slot ADD open_runs int NOT NULL DEFAULT 0;
+
+-- Traces: what instances were started in, where the engine has traces.
+CREATE TABLE trace_context (
+  instance_id bigint PRIMARY KEY,
+  traceparent text NOT NULL CHECK (length(traceparent) = 55)
+);
+
+-- Retention by rules: what is kept longer than its partition moves to one of its own.
+ALTER TABLE log_partition ADD COLUMN moved_at timestamptz;
+CREATE FUNCTION move_kept_history(held text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+  own text := held || '_kept';
+  range log_partition;
+BEGIN
+  SELECT * FROM log_partition INTO STRICT range WHERE name = held AND parent = 'history' AND moved_at IS NULL;
+  EXECUTE format('LOCK TABLE %I IN SHARE MODE', held);
+  EXECUTE format('CREATE TABLE %I (LIKE history INCLUDING ALL) WITH (autovacuum_vacuum_insert_scale_factor = 0.5)', own);
+  EXECUTE format('INSERT INTO %I SELECT h.* FROM %I h WHERE EXISTS (SELECT FROM instance i WHERE i.id = h.instance_id)', own, held);
+  EXECUTE format('ALTER TABLE history DETACH PARTITION %I', held);
+  EXECUTE format('DROP TABLE %I', held);
+  EXECUTE format('ALTER TABLE history ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', own,
+    first_instance_id(range.since), first_instance_id(range.until));
+  UPDATE log_partition SET name = own, moved_at = penstock_now() WHERE name = held;
+  RETURN own;
+END $$;

@@ -26,7 +26,7 @@ SELECT add_log_partition($1::text, $2::timestamptz, $3::timestamptz)
 
 -- name: partitions_over
 -- Partitions of $1 whose whole range is older than $2 days.
-SELECT name, since, until FROM log_partition
+SELECT name, since, until, moved_at IS NOT NULL FROM log_partition
 WHERE parent = $1::text AND until <= penstock_now() - $2::float8 * interval '1 day' ORDER BY since
 
 -- name: drop_partition
@@ -34,11 +34,47 @@ SELECT drop_log_partition($1::text)
 
 -- name: retired_instances
 -- Instances started in [$1, $2) with an id above $3 that ended more than $4 days ago; $5 at most. What was called stays as
--- long as the first instance of its tree.
+-- long as the first instance of its tree. Of the versions $6 those that ended as $7 have $8 days.
 SELECT id FROM instance WHERE id >= first_instance_id($1::timestamptz) AND id < first_instance_id($2::timestamptz)
-  AND id > $3::bigint AND status <> 0 /* ACTIVE */ AND ended_at < penstock_now() - $4::float8 * interval '1 day'
+  AND id > $3::bigint AND status <> 0 /* ACTIVE */ AND ended_at < penstock_now() - coalesce((
+    SELECT k.days FROM unnest($6::int[], $7::int[], $8::float8[]) AS k(definition, status, days)
+    WHERE k.definition = instance.definition AND k.status = instance.status), $4::float8) * interval '1 day'
   AND NOT EXISTS (SELECT FROM called c JOIN instance r ON r.id = c.root WHERE c.id = instance.id)
 ORDER BY id LIMIT $5::int
+
+-- name: walk_version
+-- The next $5 instances of the version $1 with an id above $2 that started more than $3 days ago, and whether each is due:
+-- it ended more than $4[status] days ago. What was called stays as long as the first instance of its tree.
+SELECT i.id, i.ended_at IS NOT NULL AND i.ended_at < penstock_now() - ($4::float8[])[i.status] * interval '1 day'
+  AND NOT EXISTS (SELECT FROM called c JOIN instance r ON r.id = c.root WHERE c.id = i.id)
+FROM instance i WHERE i.definition = $1::int AND i.id > $2::bigint
+  AND i.id < first_instance_id(penstock_now() - $3::float8 * interval '1 day')
+ORDER BY i.id LIMIT $5::int
+
+-- name: versions_kept
+SELECT key, id FROM definition
+
+-- name: remove_history
+-- Of instances that go before their partition, between the least and the greatest of them; how many rows.
+WITH gone AS (DELETE FROM history WHERE instance_id = ANY($1::bigint[]) AND instance_id BETWEEN $2::bigint AND $3::bigint RETURNING 1)
+SELECT count(*) FROM gone
+
+-- name: remove_own_journals
+DELETE FROM journal WHERE instance_id = ANY($1::bigint[]) AND instance_id BETWEEN $2::bigint AND $3::bigint
+
+-- name: kept_rows
+-- Whether more than $3 rows of history are of instances that started in [$1, $2) and are there.
+SELECT count(*) > $3::bigint FROM (
+  SELECT FROM instance i CROSS JOIN LATERAL (SELECT FROM history h WHERE h.instance_id = i.id OFFSET 0) h
+  WHERE i.id >= first_instance_id($1::timestamptz) AND i.id < first_instance_id($2::timestamptz) LIMIT $3::bigint + 1) AS rows
+
+-- name: move_kept
+SELECT move_kept_history($1::text)
+
+-- name: remove_lost_traces
+-- Of starts that never came to be in [$1, $2).
+DELETE FROM trace_context t WHERE t.instance_id >= first_instance_id($1::timestamptz)
+  AND t.instance_id < first_instance_id($2::timestamptz) AND NOT EXISTS (SELECT FROM instance i WHERE i.id = t.instance_id)
 
 -- name: remove_abnormal_ends
 -- First of the two: a retry takes these rows before it reopens an instance, so that either it or this comes too late.
@@ -94,6 +130,9 @@ DELETE FROM undoing WHERE instance_id = ANY($1::bigint[])
 
 -- name: remove_scheduled
 DELETE FROM scheduled WHERE instance_id = ANY($1::bigint[])
+
+-- name: remove_traces
+DELETE FROM trace_context WHERE instance_id = ANY($1::bigint[])
 
 -- name: remove_edits
 DELETE FROM variables_edit WHERE instance_id = ANY($1::bigint[])

@@ -1,0 +1,36 @@
+"""SIGUSR1 sets the log anew, in all processes, by what the configuration file says then."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.conftest import StartEngine
+from tests.runtime.engine_process import EngineProcess
+from tests.runtime.waiting import wait_until
+
+SET = "the log was set anew"
+
+
+def set_anew(engine: EngineProcess, level: str) -> int:
+    return sum(line.get("message") == SET and line.get("log_level") == level for line in engine.lines)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_signal_sets_the_log_of_all_processes(start_engine: StartEngine, tmp_path: Path, processes: int) -> None:
+    config = tmp_path / "engine.yaml"
+    config.write_text("log_level: info\n")
+    engine = start_engine("--config", str(config), "--processes", str(processes)).wait_ready()
+    config.write_text("log_level: debug\nrest_port: none\n")
+    engine.process.send_signal(signal.SIGUSR1)
+    told = engine.wait_said("the settings can't be read again; nothing changes")
+    assert [problem.partition(":")[0] for problem in told["problems"]] == [str(config)]
+    assert set_anew(engine, "debug") == 0
+
+    config.write_text("log_level: debug\n")
+    engine.process.send_signal(signal.SIGUSR1)
+    everybody = 1 if processes == 1 else processes + 1
+    wait_until(lambda: set_anew(engine, "debug") == everybody, timeout_s=60)
+    assert engine.stop() == 0
