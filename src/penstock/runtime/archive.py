@@ -41,7 +41,7 @@ class _JsonLines:
     """A file of gzipped lines that is written."""
 
     def __init__(self, path: Path) -> None:
-        self._stream = gzip.open(path, "wb", compresslevel=_LEVEL)  # noqa: SIM115 - `close` closes it
+        self._stream = gzip.open(path, "wb", compresslevel=_LEVEL)  # noqa: SIM115 - its owner closes it
 
     def append(self, lines: Sequence[str]) -> None:
         self._stream.write("".join(f"{line}\n" for line in lines).encode())
