@@ -58,6 +58,14 @@ class Span:
         """Once."""
         self._made.end()
 
+    @contextmanager
+    def active(self) -> Generator[None]:
+        """Inside it is the current span of OpenTelemetry: what begins there is below it. Ends it."""
+        from opentelemetry import trace
+
+        with trace.use_span(self._made, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+            yield
+
 
 class Spans:
     """Makes them.
@@ -101,14 +109,6 @@ class Spans:
             start_time=None if started_at is None else int(started_at.timestamp() * 1e9),
         )
         return Span(made)
-
-    @contextmanager
-    def active(self, span: Span) -> Generator[None]:
-        """Inside it is the current span of OpenTelemetry: what begins there is below it. Ends it."""
-        from opentelemetry import trace
-
-        with trace.use_span(span._made, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-            yield
 
     @staticmethod
     def current() -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,7 +37,7 @@ class Recorded:
         return [span for span in self._exporter.get_finished_spans() if span.kind.name == kind]
 
     @contextmanager
-    def calling(self, parent: str) -> Iterator[str]:
+    def calling(self, parent: str) -> Generator[str]:
         """Inside a call is served that came with this trace; the traceparent of its span."""
         span = self.spans.begin("POST", "SERVER", parent)
         set_call(span)
@@ -53,6 +53,12 @@ def parts(traceparent: str | None) -> tuple[str, str]:
     assert traceparent is not None
     _, trace, span, _ = traceparent.split("-")
     return trace, span
+
+
+def span_id(span: ReadableSpan) -> str:
+    context = span.get_span_context()
+    assert context is not None
+    return f"{context.span_id:016x}"
 
 
 def kept(driver: Driver) -> dict[int, str]:
@@ -73,9 +79,7 @@ async def test_each_job_goes_on_with_the_trace_of_the_start(make_driver: MakeDri
 
     delivered = recorded.of("PRODUCER")
     assert [parts(job.traceparent)[0] for job in (first, second)] == [parts(CALLER)[0]] * 2
-    assert [f"{span.context.span_id:016x}" for span in delivered] == [
-        parts(job.traceparent)[1] for job in (first, second)
-    ]
+    assert [span_id(span) for span in delivered] == [parts(job.traceparent)[1] for job in (first, second)]
     assert {f"{span.parent.span_id:016x}" for span in delivered if span.parent} == {parts(began)[1]}
     attributes: Any = delivered[1].attributes
     assert dict(attributes) == {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -30,7 +30,7 @@ Found = dict[str, tuple[str, str]]
 
 
 @contextmanager
-def collector() -> Iterator[tuple[str, list[Any]]]:
+def collector() -> Generator[tuple[str, list[Any]]]:
     """Where an engine may send its spans; its URL, and what came."""
     came: list[Any] = []
 

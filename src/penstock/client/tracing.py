@@ -12,7 +12,7 @@ logs. With ``use_opentelemetry()`` each call is a span, a handler runs in one, a
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -64,14 +64,14 @@ def use_opentelemetry(tracer_provider: Any = None, *, enabled: bool = True) -> N
 
 
 @contextmanager
-def calling(name: str, *, begins: bool) -> Iterator[None]:
+def calling(name: str, *, begins: bool) -> Generator[None]:
     """A call is made inside. ``begins``: it is worth a trace of its own when there is none."""
     spans = _InUse.spans
     if spans is None or not (begins or spans.current() is not None):
         yield
         return
     span = spans.begin(f"penstock.{name}", "CLIENT", _CURRENT.get())
-    with spans.active(span), traceparent(span.traceparent):
+    with span.active(), traceparent(span.traceparent):
         try:
             yield
         except Exception as error:
@@ -80,7 +80,7 @@ def calling(name: str, *, begins: bool) -> Iterator[None]:
 
 
 @contextmanager
-def handling(job: Job) -> Iterator[Span | None]:
+def handling(job: Job) -> Generator[Span | None]:
     """The handler of a job runs inside; the span, which the caller tells what became of it."""
     spans = _InUse.spans
     if spans is None:
@@ -95,7 +95,7 @@ def handling(job: Job) -> Iterator[Span | None]:
         "penstock.job.attempt": job.attempt or 0,
     }
     span = spans.begin(f"process {job.job_type}", "CONSUMER", job.traceparent, attributes, own_trace=True)
-    with spans.active(span):
+    with span.active():
         try:
             yield span
         except Exception as error:

@@ -19,7 +19,7 @@ Read = Callable[[], Settings]
 
 async def watch(
     read: Read,
-    tell: Callable[[Settings], None],
+    tell: Callable[[Settings], None] | None,
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -34,4 +34,5 @@ async def watch(
                 continue
             configure_logging(settings.log_level, settings.log_format)
             log.warning("the log was set anew", log_level=settings.log_level, log_format=settings.log_format)
-            tell(settings)
+            if tell is not None:
+                tell(settings)

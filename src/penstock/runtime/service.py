@@ -136,7 +136,7 @@ async def _main(settings: Settings, read_again: log_level.Read) -> int:
             if settings.processes > 1:
                 await _parent(settings, dsn, stopping, gate, read_again)
             else:
-                await nursery.start(log_level.watch, read_again, lambda _: None)
+                await nursery.start(log_level.watch, read_again, None)
                 await Node(settings, dsn, bind(settings, purposes(settings)), gate).run(stopping)
         nursery.cancel_scope.cancel()
     return 1 if stopping.forced else 0
