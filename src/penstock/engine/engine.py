@@ -136,12 +136,15 @@ class Engine:
         self.watch = Watch(database, self.overview)
         self.firings = Firings(database, settings, metrics, self.definitions, self.ids, self.transactions)
         self.schedules = Schedules(database, self.limits, self.firings, self.instances, self.aside, audit=audit)
-        acts = Acts(self.instances, self.tasks, self.repair, self.migrations)
-        self.bulk = Bulk(database, acts, self.limits, engine_number)
+        self.bulk = self._bulk(engine_number)
         _watch(self.batchers(), metrics)
         self._folding: set[int] = set()
         self._stopping, self._looking = False, trio.Lock()
         self._looks_begun = self._look_answered = 0
+
+    def _bulk(self, engine_number: int) -> Bulk:
+        acts = Acts(self.instances, self.tasks, self.repair, self.migrations)
+        return Bulk(self.database, acts, self.limits, engine_number)
 
     def batchers(self) -> list[Batcher[Any]]:
         """The flushers to run, each in a task of its own."""
