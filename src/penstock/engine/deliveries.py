@@ -177,9 +177,7 @@ class Deliveries:
             read, left_out = await self._sizes.read(connection, missing) if missing else ({}, {})
             seeing_more = [each for each in deliveries if each.loaded.own_variables and each.sees_more]
             own = await self._own_variables(connection, seeing_more) if seeing_more else {}
-            traces: dict[int, str] = {}
-            if self._traces is not None:
-                traces = await self._traces.of(connection, [delivery.instance for delivery in deliveries])
+            traces = await self._traces_of(connection, deliveries)
         except BaseException:  # committed, but nobody can be given them: back to the queue
             for delivery in deliveries:
                 self._return(delivery)
@@ -214,6 +212,11 @@ class Deliveries:
                 if self._recorder.asks_types or delivery.loaded.definition.record_attempts:
                     notes.append(self._note(delivery, variables))
         await self._recorder.keep(connection, notes)
+
+    async def _traces_of(self, connection: TrioConnection, deliveries: Sequence[Delivery]) -> dict[int, str]:
+        if self._traces is None:
+            return {}
+        return await self._traces.of(connection, [delivery.instance for delivery in deliveries])
 
     def _note(self, delivery: Delivery, variables: bytes) -> Given | None:
         job = store.JobKey(delivery.instance, delivery.token, delivery.seq)
