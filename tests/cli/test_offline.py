@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
 from typer.testing import CliRunner
 
+from penstock.cli import layout
 from penstock.cli.app import app
+from penstock.cli.svg import svg
+from penstock.core.parsing import parse_definition
+from penstock.testing.random_definitions import definitions
 
+SVG = "{http://www.w3.org/2000/svg}"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WRONG = {
     "id": "orders",
@@ -87,6 +95,43 @@ def test_a_picture_has_every_step_and_every_way():
     steps = json.loads((EXAMPLES / "loan-process.json").read_text())["steps"]
     drawn = [line for line in lines[1:] if "->" not in line]
     assert [step["id"] in line for step, line in zip(steps, drawn, strict=True)] == [True] * len(steps)
+
+
+def test_a_picture_as_svg_has_every_step_and_every_way():
+    drawn = penstock("draw", "--format", "svg", EXAMPLES / "loan-process.json").stdout
+    root = ET.fromstring(drawn)
+    titles = [title.text or "" for title in root.iter(f"{SVG}title")]
+    steps = json.loads((EXAMPLES / "loan-process.json").read_text())["steps"]
+    assert {f"{step['name']} ({step['id']})" for step in steps} <= set(titles)
+    assert "score >= 700 && not isLarge" in titles
+    ways = penstock("draw", EXAMPLES / "loan-process.json").stdout.count("->")
+    assert len([path for path in root.iter(f"{SVG}path") if "edge" in path.get("class", "")]) == ways + 1
+    assert penstock("draw", "--format", "svg", EXAMPLES / "loan-process.json").stdout == drawn
+    refused = penstock("draw", "--format", "png", EXAMPLES / "loan-process.json")
+    assert (refused.exit_code, "mermaid, svg" in refused.output) == (2, True)
+
+
+@given(definitions(max_steps=30))
+@settings(deadline=None, max_examples=50)
+def test_no_step_of_a_picture_stands_on_another(body):
+    drawn = svg(parse_definition(body))
+    boxes = []
+    for group in ET.fromstring(drawn).iter(f"{SVG}g"):
+        rect = group.find(f"{SVG}rect[@class='body']")
+        if rect is not None:
+            x, y = (float(part) for part in group.get("transform", "")[len("translate(") : -1].split())
+            boxes.append((x, y, x + float(rect.get("width", "")), y + float(rect.get("height", ""))))
+    assert len(boxes) >= len(body["steps"])
+    for one, other in itertools.combinations(boxes, 2):
+        beside = one[2] <= other[0] or other[2] <= one[0]
+        assert beside or one[3] <= other[1] or other[3] <= one[1], (one, other)
+
+
+def test_what_is_too_large_for_svg_says_so(monkeypatch):
+    monkeypatch.setattr(layout, "POINTS_MAX", 3)
+    result = penstock("draw", "--format", "svg", EXAMPLES / "loan-process.json")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "--format mermaid" in result.stderr
 
 
 def test_what_is_not_valid_is_not_drawn(wrong):

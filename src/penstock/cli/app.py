@@ -250,11 +250,19 @@ def validate(
 @app.command()
 def draw(
     file: Annotated[Path, typer.Argument(help="A definition as JSON; - is standard input.", metavar="FILE")],
+    form: Annotated[
+        str, typer.Option("--format", help="mermaid: text that code hosts draw; svg: a picture.", metavar="FORMAT")
+    ] = "mermaid",
 ) -> None:
-    """Print a definition's picture as Mermaid text, which code hosts and editors draw."""
-    from penstock.cli.offline import run_draw
+    """Print a definition's picture, as Mermaid text or as SVG.
 
-    raise typer.Exit(run_draw(file))
+    Exit code 1 when it is not valid, 2 when it can't be read.
+    """
+    from penstock.cli.offline import PictureFormat, run_draw
+
+    if form not in list(PictureFormat):
+        raise typer.BadParameter(f"must be one of {', '.join(PictureFormat)}", param_hint="--format")
+    raise typer.Exit(run_draw(file, PictureFormat(form)))
 
 
 @app.command()

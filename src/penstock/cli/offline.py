@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import cast
 
@@ -11,7 +12,9 @@ import msgspec
 
 from penstock.cli.drawing import mermaid
 from penstock.cli.engine import JSON_MAX_BYTES
+from penstock.cli.layout import TooLarge
 from penstock.cli.options import print_json, read_bytes
+from penstock.cli.svg import svg
 from penstock.core.definition import Definition, DefinitionLimits, InvalidDefinition, Problem
 from penstock.core.expression import ExpressionError, parse
 from penstock.core.parsing import parse_definition
@@ -51,10 +54,21 @@ def run_validate(files: list[Path], limits: DefinitionLimits, *, as_json: bool) 
     return INVALID if problems else 0
 
 
-def run_draw(file: Path) -> int:
-    """Prints the picture as Mermaid text. 1: the definition is not valid; 2: it can't be read."""
+class PictureFormat(StrEnum):
+    """What `penstock draw` prints."""
+
+    MERMAID = "mermaid"
+    SVG = "svg"
+
+
+def run_draw(file: Path, form: PictureFormat) -> int:
+    """Prints the picture. 1: the definition is not valid, or too large for SVG; 2: it can't be read."""
+    draw = svg if form is PictureFormat.SVG else mermaid
     try:
-        print(mermaid(_read(file, DefinitionLimits())))
+        print(draw(_read(file, DefinitionLimits())))
+    except TooLarge:
+        print(f"{file}: too large to be laid out as SVG; --format mermaid prints it", file=sys.stderr)
+        return INVALID
     except OSError as error:
         print(f"{file}: {error.strerror}", file=sys.stderr)
         return NOT_READ
