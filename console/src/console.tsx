@@ -26,6 +26,7 @@ const TimersPage = lazy(() => import("./pages/timers").then((page) => ({ default
 const SettingsPage = lazy(() => import("./pages/settings").then((page) => ({ default: page.SettingsPage })));
 const TasksPage = lazy(() => import("./pages/tasks").then((page) => ({ default: page.TasksPage })));
 const DefinitionPage = lazy(() => import("./pages/definition").then((page) => ({ default: page.DefinitionPage })));
+const ModellerPage = lazy(() => import("./modeller/modeller").then((page) => ({ default: page.ModellerPage })));
 
 const ROOMS: { path: string; name: string; icon: IconName; key: string }[] = [
   { path: "/", name: "Overview", icon: "overview", key: "g o" },
@@ -35,6 +36,7 @@ const ROOMS: { path: string; name: string; icon: IconName; key: string }[] = [
   { path: "/timers", name: "Timers", icon: "hourglass", key: "g w" },
   { path: "/schedules", name: "Schedules", icon: "clock", key: "g c" },
   { path: "/definitions", name: "Definitions", icon: "definitions", key: "g d" },
+  { path: "/modeller", name: "Modeller", icon: "pencil", key: "g m" },
   { path: "/engines", name: "Engines", icon: "engines", key: "g e" },
   { path: "/settings", name: "Settings", icon: "settings", key: "g s" },
 ];
@@ -84,6 +86,10 @@ export function Console() {
             <Route path="/instances/:id">{({ id }) => <InstancePage key={id} id={decodeURIComponent(id)} />}</Route>
             <Route path="/definitions" component={DefinitionsPage} />
             <Route path="/definitions/:id">{({ id }) => <DefinitionPage key={id} id={decodeURIComponent(id)} />}</Route>
+            <Route path="/modeller">
+              <ModellerPage />
+            </Route>
+            <Route path="/modeller/:id">{({ id }) => <ModellerPage key={id} id={decodeURIComponent(id)} />}</Route>
             <Route path="/tasks" component={TasksPage} />
             <Route path="/jobs" component={JobsPage} />
             <Route path="/timers" component={TimersPage} />

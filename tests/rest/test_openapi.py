@@ -8,6 +8,8 @@ from typing import Any
 import openapi_spec_validator
 import pytest
 
+from penstock.core.draft import FIELDS_BY_TYPE, REQUIRED_BY_TYPE
+from penstock.core.expression import ExpressionError, parse
 from penstock.rest.openapi import openapi_document
 from penstock.rest.operation import Operation
 from penstock.rest.operations import OPERATIONS
@@ -75,3 +77,22 @@ def test_an_answer_says_which_of_its_fields_are_always_there(name: str) -> None:
     schema = openapi_document()["components"]["schemas"][name]
     assert schema["required"]
     assert set(schema["required"]) <= set(schema["properties"])
+
+
+def test_the_language_is_told_whole() -> None:
+    step = openapi_document()["components"]["schemas"]["Step"]
+    for kind, fields in FIELDS_BY_TYPE.items():
+        told = step["x-step-types"][kind.value]
+        assert set(told["uses"]) == fields <= set(step["properties"])
+        assert set(told["needs"]) == REQUIRED_BY_TYPE[kind]
+
+
+async def test_the_names_of_expressions_are_those_that_can_be_called(rest: Rest) -> None:
+    told = (await rest.get("/v1/expressions/language")).json
+    assert {"name": "trim", "signature": "trim(a[, b])"} in told["functions"]
+    assert {"name": "all", "signature": "all(list, condition)"} in told["functions"]
+    for function in told["functions"]:
+        with pytest.raises(ExpressionError, match=r"takes|unexpected 3"):
+            parse(f"{function['name']}(1, 2, 3, 4, 5)" if "…" not in function["signature"] else f"{function['name']}()")
+    assert {"in", "nil", "contains"} <= set(told["words"])
+    assert "Format" in told["methods"]

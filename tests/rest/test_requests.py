@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.engine.drafts import ExpressionVerdict
 from penstock.wire.model import Completion, Failure, Heartbeat, Lease, PollRequest, StartRequest
 from tests.rest.scripted import NOON, Rest, ScriptedEngine, instance, job
 
@@ -329,3 +330,15 @@ async def test_an_unreadable_start_is_refused_with_the_field(
 ) -> None:
     assert (await rest.post("/v1/instances", body)).error == (400, "bad-request", reason)
     assert not engine.calls
+
+
+# -- drafts
+
+
+async def test_an_expression_is_tried_with_the_variables_of_the_body(rest: Rest, engine: ScriptedEngine) -> None:
+    engine.on("drafts.check_expression", ExpressionVerdict(ok=True, identifiers=["a"], value=msgspec.Raw(b"2")))
+    body = {"expression": "a + 1", "kind": "value", "variables": {"a": 1}}
+    answer = await rest.post("/v1/expressions/check", body)
+    assert (answer.status, answer.json["value"]) == (200, 2)
+    asked = engine.one("drafts.check_expression")
+    assert (asked.expression, bytes(asked.variables), asked.instance_id) == ("a + 1", b'{"a": 1}', None)

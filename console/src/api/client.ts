@@ -13,6 +13,7 @@ export type HistoryPage = Schemas["ShownExecutionPage"];
 export type Why = Schemas["Why"];
 export type AuditRecord = Schemas["AuditRecord"];
 export type Definition = Schemas["Definition"];
+export type DraftCheck = Schemas["DraftCheck"];
 export type Step = Schemas["Step"];
 export type DefinitionSummary = Schemas["DefinitionSummary"];
 export type EngineView = Schemas["EngineView"];
@@ -70,11 +71,19 @@ interface Request {
   path?: Record<string, string | number>;
   query?: Record<string, string | number | boolean | undefined>;
   body?: unknown;
+  /** A body that is JSON text already, sent as it is. */
+  text?: string;
   headers?: Record<string, string>;
   signal?: AbortSignal;
 }
 
 async function call<T>(method: "GET" | "POST", pattern: keyof paths, request: Request): Promise<T> {
+  const text = await answerOf(method, pattern, request);
+  return (text ? JSON.parse(text) : undefined) as T;
+}
+
+/** The answer's body as it came. */
+async function answerOf(method: "GET" | "POST", pattern: keyof paths, request: Request): Promise<string> {
   const path = pattern.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(String(request.path?.[name])));
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(request.query ?? {})) {
@@ -82,13 +91,14 @@ async function call<T>(method: "GET" | "POST", pattern: keyof paths, request: Re
   }
   // Pages of other origins can't send it: what changes something asks for it beside the cookie.
   const headers: Record<string, string> = { "X-Penstock-Console": "1", ...request.headers };
-  if (request.body !== undefined) headers["Content-Type"] = "application/json";
+  const body = request.text ?? (request.body === undefined ? undefined : JSON.stringify(request.body));
+  if (body !== undefined) headers["Content-Type"] = "application/json";
   let response: Response;
   try {
     response = await fetch(query.size ? `${path}?${query}` : path, {
       method,
       headers,
-      ...(request.body === undefined ? {} : { body: JSON.stringify(request.body) }),
+      ...(body === undefined ? {} : { body }),
       ...(request.signal === undefined ? {} : { signal: request.signal }),
     });
   } catch (error) {
@@ -96,7 +106,7 @@ async function call<T>(method: "GET" | "POST", pattern: keyof paths, request: Re
     throw new EngineError(0, "unreachable", "The engine does not answer.");
   }
   const text = await response.text();
-  if (response.ok) return (text ? JSON.parse(text) : undefined) as T;
+  if (response.ok) return text;
   if (response.status === 401 && !pattern.startsWith("/v1/sessions") && pattern !== "/v1/me") for (const told of listeners) told();
   throw errorOf(response.status, text);
 }
@@ -170,6 +180,21 @@ export const engine = {
     version === undefined
       ? get<Definition>("/v1/definitions/{id}", { path: { id }, ...s(signal) })
       : get<Definition>("/v1/definitions/{id}/versions/{number}", { path: { id, number: version }, ...s(signal) }),
+  /** As the engine keeps it, which JavaScript's numbers could not. */
+  definitionText: (id: string, version: number | undefined, signal?: AbortSignal) =>
+    version === undefined
+      ? answerOf("GET", "/v1/definitions/{id}", { path: { id }, ...s(signal) })
+      : answerOf("GET", "/v1/definitions/{id}/versions/{number}", { path: { id, number: version }, ...s(signal) }),
+  validate: (text: string, signal?: AbortSignal) => post<DraftCheck>("/v1/definitions/validate", { text, ...s(signal) }),
+  upload: (text: string) => post<DefinitionSummary>("/v1/definitions", { text }),
+  variablesInUse: (id: string, signal?: AbortSignal) => get<Schemas["VariablesInUse"]>("/v1/definitions/{id}/variables", { path: { id }, ...s(signal) }),
+  expressionLanguage: (signal?: AbortSignal) => get<Schemas["ExpressionLanguage"]>("/v1/expressions/language", s(signal)),
+  /** `variables` as JSON text. */
+  checkExpression: (expression: string, kind: "condition" | "value", variables: string, signal?: AbortSignal) =>
+    post<Schemas["ExpressionVerdict"]>("/v1/expressions/check", {
+      text: `{"expression": ${JSON.stringify(expression)}, "kind": "${kind}", "variables": ${variables}}`,
+      ...s(signal),
+    }),
   versions: (id: string, cursor: string, signal?: AbortSignal) =>
     get<Schemas["VersionViewPage"]>("/v1/definitions/{id}/versions", { path: { id }, query: { cursor, limit: 200 }, ...s(signal) }),
   tokens: (id: string, version: number, signal?: AbortSignal) => get<Schemas["TokensView"]>("/v1/definitions/{id}/tokens", { path: { id }, query: { version }, ...s(signal) }),

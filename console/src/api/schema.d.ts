@@ -1218,6 +1218,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/expressions/language": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the names that expressions know (addition)
+         * @description Functions, words, and methods of dates and durations; variables are not among them.
+         */
+        get: operations["getExpressionLanguage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/expressions/check": {
         parameters: {
             query?: never;
@@ -1974,6 +1994,11 @@ export interface components {
             autoStartNextWorkflow?: boolean;
             /** @description Started when this one completes, if the above is true. */
             nextWorkflowId?: string;
+            /**
+             * @description What completed is undone before an instance fails (addition).
+             * @enum {string}
+             */
+            onFailure?: "COMPENSATE";
             steps: components["schemas"]["Step"][];
             /** @description Kept and returned as it is. */
             metadata?: {
@@ -1981,9 +2006,15 @@ export interface components {
             };
             /** @description What jobs are given is kept by attempt (addition). */
             recordAttempts?: boolean;
-            /** @description Whose turn jobs come in; text or `${expression}` (addition). */
+            /**
+             * Format: template
+             * @description Whose turn jobs come in; text or `${expression}` (addition).
+             */
             flowKey?: string;
-            /** @description 0 to 9, lower ones first; or an `${expression}` (addition). */
+            /**
+             * Format: template
+             * @description 0 to 9, lower ones first; or an `${expression}` (addition).
+             */
             priority?: number | string;
             /** @description Variables by which instances are found, with their types (addition). */
             searchAttributes?: {
@@ -2126,6 +2157,15 @@ export interface components {
                 [key: string]: unknown;
             };
             instanceId?: string;
+        };
+        /**
+         * ExpressionLanguage
+         * @description The names that expressions know beside variables. `methods`: of dates and durations.
+         */
+        ExpressionLanguage: {
+            functions: components["schemas"]["LanguageFunction"][];
+            words: string[];
+            methods: string[];
         };
         /**
          * ExpressionProblem
@@ -2567,6 +2607,14 @@ export interface components {
             variables: {
                 [key: string]: unknown;
             };
+        };
+        /**
+         * LanguageFunction
+         * @description A function of expressions, and how it is called.
+         */
+        LanguageFunction: {
+            name: string;
+            signature: string;
         };
         /**
          * Lease
@@ -3250,24 +3298,94 @@ export interface components {
             /** @enum {string} */
             type: "SERVICE_TASK" | "USER_TASK" | "CALL_ACTIVITY" | "COMPENSATE" | "DECISION" | "TRANSFORMATION" | "WAIT" | "PARALLEL_GATEWAY" | "JOIN_GATEWAY" | "END";
             description?: string;
-            nextStep?: string;
-            /** @description Expression to step id; in this order, the first that is true wins. */
-            conditionalNextSteps?: {
-                [key: string]: string;
+            jobType?: string;
+            retryCount?: number;
+            /** @description How long to wait before each retry (addition). */
+            retryBackoff?: {
+                /** Format: duration */
+                initial: string;
+                multiplier?: number;
+                /** Format: duration */
+                max?: string;
+                jitter?: number;
             };
+            /** @description Only errors with these codes are tried again (addition). */
+            retryOn?: string[];
+            /** @description Errors with these codes are not tried again (addition). */
+            noRetryOn?: string[];
+            /**
+             * Format: duration
+             * @description How long a lease may be extended, ISO 8601 (addition).
+             */
+            timeout?: string;
+            delegateClass?: string;
+            /**
+             * Format: template
+             * @description Whose turn jobs come in; text or `${expression}` (addition).
+             */
+            flowKey?: string;
+            /**
+             * Format: template
+             * @description 0 to 9, lower ones first; or an `${expression}` (addition).
+             */
+            priority?: number | string;
+            /** @description `CALL_ACTIVITY`: the workflow that it starts (addition). */
+            definitionId?: string;
+            /** @description `CALL_ACTIVITY`: 0, or none: the latest. */
+            definitionVersion?: number;
+            /** @description `CALL_ACTIVITY`: its variables; none: all (addition). */
+            input?: {
+                [key: string]: unknown;
+            };
+            /** @description `END`: the instance's result; `CALL_ACTIVITY`: what comes back (addition). */
+            output?: {
+                [key: string]: unknown;
+            };
+            /**
+             * Format: template
+             * @description `CALL_ACTIVITY`: its key (addition).
+             */
+            businessKey?: string;
             /** @description Name to a JSON literal or `${expression}`, in this order. */
             transformations?: {
                 [key: string]: unknown;
             };
+            /**
+             * Format: template
+             * @description `WAIT`: goes on after this time (addition).
+             */
+            duration?: string;
+            /**
+             * Format: template
+             * @description `WAIT`: goes on at this time (addition).
+             */
+            until?: string;
+            /** @description `WAIT`: goes on with a message of this name and key, text or `${expression}` (addition). */
+            message?: {
+                name: string;
+                /** Format: template */
+                correlationKey: string;
+            };
+            /** @description `WAIT`: signals that come early are kept (addition). */
+            buffer?: boolean;
+            /** @description Expression to step id; in this order, the first that is true wins. */
+            conditionalNextSteps?: {
+                [key: string]: string;
+            };
             parallelNextSteps?: string[];
+            /** Format: step-id */
             joinStep?: string;
-            jobType?: string;
-            delegateClass?: string;
-            retryCount?: number;
+            /** Format: step-id */
+            nextStep?: string;
+            /** @description `COMPENSATE`: what is undone; none: all (addition). */
+            steps?: string[];
             boundaryEvents?: {
                 /** @enum {string} */
                 type: "TIMER" | "ERROR";
-                /** @description `TIMER`: ISO 8601, such as `PT30S`. */
+                /**
+                 * Format: duration
+                 * @description `TIMER`: ISO 8601, such as `PT30S`.
+                 */
                 duration?: string;
                 /** @description `TIMER` */
                 interrupting?: boolean;
@@ -3275,50 +3393,53 @@ export interface components {
                 errorCodes?: string[];
                 /** @description `ERROR`: is set to the error (addition). */
                 errorVariable?: string;
+                /** Format: step-id */
                 targetStepId: string;
             }[];
-            /** @description `initial`, `multiplier`, `max`, `jitter` (addition). */
-            retryBackoff?: Record<string, never>;
-            /** @description Whose turn jobs come in; text or `${expression}` (addition). */
-            flowKey?: string;
-            /** @description 0 to 9, lower ones first; or an `${expression}` (addition). */
-            priority?: number | string;
-            /** @description Only errors with these codes are tried again (addition). */
-            retryOn?: string[];
-            /** @description Errors with these codes are not tried again (addition). */
-            noRetryOn?: string[];
             /** @description Tasks and calls: done once for each item of a list (addition). */
             forEach?: {
-                /** @description `${expression}` that gives the list. */
+                /**
+                 * Format: template
+                 * @description `${expression}` that gives the list.
+                 */
                 items: string;
                 as?: string;
                 index?: string;
                 parallel?: number;
+                /** Format: template */
                 collect?: string;
                 into?: string;
+                /** Format: template */
                 until?: string;
                 /** @enum {string} */
                 onError?: "FAIL" | "COLLECT";
             };
-            /** @description `END`: the instance's result, as `transformations` (addition). */
-            output?: {
-                [key: string]: unknown;
+            /** @description The job that undoes it (addition). */
+            compensation?: {
+                jobType: string;
+                retryCount?: number;
+                /** @description How long to wait before each retry (addition). */
+                retryBackoff?: {
+                    /** Format: duration */
+                    initial: string;
+                    multiplier?: number;
+                    /** Format: duration */
+                    max?: string;
+                    jitter?: number;
+                };
+                /** @description Only errors with these codes are tried again (addition). */
+                retryOn?: string[];
+                /** @description Errors with these codes are not tried again (addition). */
+                noRetryOn?: string[];
+                /**
+                 * Format: duration
+                 * @description How long a lease may be extended, ISO 8601 (addition).
+                 */
+                timeout?: string;
+                delegateClass?: string;
             };
             /** @description `END`: fails the instance with it (addition). */
             errorCode?: string;
-            /** @description How long a lease may be extended, ISO 8601 (addition). */
-            timeout?: string;
-            /** @description `WAIT`: goes on after this time (addition). */
-            duration?: string;
-            /** @description `WAIT`: goes on at this time (addition). */
-            until?: string;
-            /** @description `WAIT`: goes on with a message of this name and key, text or `${expression}` (addition). */
-            message?: {
-                name: string;
-                correlationKey: string;
-            };
-            /** @description `WAIT`: signals that come early are kept (addition). */
-            buffer?: boolean;
         };
         /**
          * StepExecution
@@ -8508,6 +8629,53 @@ export interface operations {
             };
             /** @description The database is away or the engine is stopping; try again. */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    getExpressionLanguage: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ExpressionLanguage"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };

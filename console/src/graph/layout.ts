@@ -23,21 +23,21 @@ const KEPT_MAX = 50;
 let elk: InstanceType<typeof ELK> | undefined;
 const kept = new Map<string, Promise<Layout>>();
 
-/** `far`: as it is drawn when all of it has to be seen at once: larger names, no second line, no labels. */
-export function layoutOf(definition: Definition, far: boolean): Promise<Layout> {
+/** `far`: as it is drawn when all of it has to be seen at once: larger names, no second line, no labels. Kept by the
+ * definition's id and version: what is laid out with other steps or `edges` needs another id. */
+export function layoutOf(definition: Definition, far: boolean, edges: Edge[] = edgesOf(definition)): Promise<Layout> {
   const key = `${definition.id}\n${definition.version}\n${far}`;
   const before = kept.get(key);
   if (before) return before;
-  const made = compute(definition, far);
+  const made = compute(definition, far, edges);
   kept.set(key, made);
   made.catch(() => kept.delete(key));
   if (kept.size > KEPT_MAX) kept.delete(kept.keys().next().value!);
   return made;
 }
 
-async function compute(definition: Definition, far: boolean): Promise<Layout> {
+async function compute(definition: Definition, far: boolean, edges: Edge[]): Promise<Layout> {
   elk ??= new ELK({ workerUrl: `${import.meta.env.BASE_URL}${__ELK_WORKER__}` });
-  const edges = edgesOf(definition);
   const found = await elk.layout(graphOf(definition, edges, far));
   const steps = new Map(definition.steps.map((step) => [step.id, step]));
   const byId = new Map(edges.map((edge) => [edge.id, edge]));
@@ -61,7 +61,7 @@ export function shortLabel(label: string): string {
   return label.length > LABEL_MAX_CHARS ? `${label.slice(0, LABEL_MAX_CHARS - 1)}…` : label;
 }
 
-function sizeOf(step: Step, far: boolean): { width: number; height: number } {
+export function sizeOf(step: Step, far: boolean): { width: number; height: number } {
   if (step.type === "END") return far ? { width: 188, height: 40 } : { width: 132, height: 34 };
   if (step.type.endsWith("GATEWAY")) return far ? { width: 210, height: 38 } : { width: 168, height: 30 };
   return far ? { width: 190, height: 54 } : { width: 212, height: 46 };

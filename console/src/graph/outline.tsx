@@ -1,7 +1,7 @@
 // The picture in words: every step with its state and where it leads. Hidden for eyes, unless there is too much to draw.
 import { useMemo } from "react";
 import type { Definition } from "../api/client";
-import { edgesOf, type StepState } from "./edges";
+import { type Edge, edgesOf, type StepState } from "./edges";
 
 export const WORD: Record<StepState["look"], string> = { done: "completed", run: "open", wait: "waits", fail: "failed", skip: "skipped" };
 
@@ -10,10 +10,12 @@ interface Props {
   states: Map<string, StepState> | undefined;
   /** Shown, with steps to choose; else for screen readers only. */
   choose?: ((stepId: string) => void) | undefined;
+  /** Where they are known already. */
+  edges?: Edge[];
 }
 
-export function Outline({ definition, states, choose }: Props) {
-  const edges = useMemo(() => edgesOf(definition), [definition]);
+export function Outline({ definition, states, choose, edges: known }: Props) {
+  const edges = useMemo(() => known ?? edgesOf(definition), [definition, known]);
   const names = useMemo(() => new Map(definition.steps.map((step) => [step.id, step.name || step.id])), [definition]);
   return (
     <ol className={choose ? "outline" : "sr"} aria-label="The steps in words">

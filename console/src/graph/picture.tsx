@@ -1,13 +1,13 @@
-// The picture of a definition, with what an instance has done in it. Drag to move, wheel with Ctrl or the buttons to
-// zoom. Screen readers get the same as a list.
+// The picture of a definition, with what an instance has done in it. Screen readers get the same as a list.
 import { useQuery } from "@tanstack/react-query";
-import { memo, type PointerEvent, useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { memo, useCallback, useMemo, useState } from "react";
 import type { Definition, Step } from "../api/client";
 import { Problem, Skeleton } from "../parts/states";
 import type { StepState } from "./edges";
 import { type Layout, layoutOf, type Point, shortLabel } from "./layout";
 import { DRAWN_MAX_STEPS, nearTo } from "./near";
 import { Outline, WORD } from "./outline";
+import { Viewport } from "./viewport";
 
 interface Props {
   definition: Definition;
@@ -26,7 +26,7 @@ export interface Note {
   word: string;
 }
 
-const HUE: Record<string, string> = {
+export const HUE: Record<string, string> = {
   SERVICE_TASK: "svc",
   USER_TASK: "usr",
   CALL_ACTIVITY: "svc",
@@ -38,7 +38,7 @@ const HUE: Record<string, string> = {
   JOIN_GATEWAY: "gat",
   END: "end",
 };
-const ICON: Record<string, string> = {
+export const ICON: Record<string, string> = {
   SERVICE_TASK:
     "M6.600 1.500h2.800l.4 1.900 1.500.9 1.900-.6 1.300 2.300-1.400 1.300v1.500l1.400 1.300-1.300 2.300-1.900-.6-1.500.9-.4 1.900H6.600l-.4-1.900-1.500-.9-1.900.6-1.300-2.300 1.400-1.300V7.300L1.500 6l1.300-2.300 1.900.6 1.500-.9zM8 5.900a2.100 2.100 0 1 0 0 4.200 2.100 2.100 0 0 0 0-4.200z",
   USER_TASK: "M8 2a3 3 0 1 0 0 6 3 3 0 0 0 0-6zM2.200 14.200c.6-3.200 2.900-4.700 5.800-4.700s5.200 1.500 5.800 4.700",
@@ -60,9 +60,6 @@ const GLYPH: Record<StepState["look"], string> = {
   fail: "M-2.700-2.700 2.700 2.700M2.700-2.700-2.700 2.700",
   skip: "M-3 0h6",
 };
-const ZOOM_STEP = 1.2;
-const ZOOM_RANGE = [0.1, 3] as const;
-const MARGIN = 16;
 /** Below this a whole picture can't be read: it is drawn for the distance. */
 const FAR_BELOW = 0.7;
 
@@ -102,104 +99,33 @@ function Drawn(props: Props) {
   return <Canvas {...props} layout={layout.data} far={far} goFar={() => setFar(true)} />;
 }
 
-interface View {
-  x: number;
-  y: number;
-  scale: number;
-}
-
 function Canvas({ layout, goFar, ...props }: Props & { layout: Layout; far: boolean; goFar: () => void }) {
-  const box = useRef<HTMLDivElement>(null);
-  const [view, setView] = useState<View>();
-  const fit = useCallback(() => {
-    const { clientWidth, clientHeight } = box.current!;
-    const scale = Math.min(1, (clientWidth - 2 * MARGIN) / layout.width, (clientHeight - 2 * MARGIN) / layout.height);
-    if (scale < FAR_BELOW && !props.far) goFar();
-    setView({ scale, x: (clientWidth - layout.width * scale) / 2, y: Math.max(MARGIN, (clientHeight - layout.height * scale) / 4) });
-    // biome-ignore lint: asked once per layout
-  }, [layout]);
-  useEffect(fit, [fit]);
-  const zoom = useCallback((by: number, at?: Point) => {
-    const { clientWidth, clientHeight } = box.current!;
-    const centre = at ?? { x: clientWidth / 2, y: clientHeight / 2 };
-    setView((before) => {
-      if (!before) return before;
-      const scale = Math.min(ZOOM_RANGE[1], Math.max(ZOOM_RANGE[0], before.scale * by));
-      const kept = scale / before.scale;
-      return { scale, x: centre.x - (centre.x - before.x) * kept, y: centre.y - (centre.y - before.y) * kept };
-    });
-  }, []);
-  useEffect(() => {
-    // React's own listener is passive and could not keep the page from zooming.
-    const element = box.current!;
-    const wheel = (event: WheelEvent) => {
-      if (!event.ctrlKey && !event.metaKey) return;
-      event.preventDefault();
-      const { left, top } = element.getBoundingClientRect();
-      zoom(event.deltaY < 0 ? ZOOM_STEP : 1 / ZOOM_STEP, { x: event.clientX - left, y: event.clientY - top });
-    };
-    element.addEventListener("wheel", wheel, { passive: false });
-    return () => element.removeEventListener("wheel", wheel);
-  }, [zoom]);
-  const drag = useDrag(setView);
-  return (
-    <div className="canvas" ref={box} {...drag}>
-      {view && (
-        <svg className="graph" role="group" aria-label={`Picture of ${props.definition.name || props.definition.id}`} width="100%" height="100%">
-          <Arrows />
-          <g transform={`translate(${view.x} ${view.y}) scale(${view.scale})`}>
-            <Drawing layout={layout} {...props} />
-          </g>
-        </svg>
-      )}
-      <div className="zoom">
-        <button type="button" className="btn sm" onClick={fit}>
-          Fit
-        </button>
-        <button type="button" className="btn sm" aria-label="Zoom out" onClick={() => zoom(1 / ZOOM_STEP)}>
-          −
-        </button>
-        <button type="button" className="btn sm" aria-label="Zoom in" onClick={() => zoom(ZOOM_STEP)}>
-          +
-        </button>
-        <span className="sr" role="status">
-          {view && `${Math.round(view.scale * 100)} %`}
-        </span>
-      </div>
-      {props.states && (
-        <div className="legend" aria-hidden="true">
-          <i className="taken" /> path taken <i /> not taken
-        </div>
-      )}
+  const { far } = props;
+  const small = useCallback(
+    (scale: number) => {
+      if (scale < FAR_BELOW && !far) goFar();
+    },
+    [far, goFar],
+  );
+  const extent = useMemo(() => ({ x: 0, y: 0, width: layout.width, height: layout.height }), [layout]);
+  const legend = props.states && (
+    <div className="legend" aria-hidden="true">
+      <i className="taken" /> path taken <i /> not taken
     </div>
+  );
+  return (
+    <Viewport label={`Picture of ${props.definition.name || props.definition.id}`} extent={extent} fitOn={layout} small={small} beside={legend}>
+      {() => (
+        <>
+          <Arrows />
+          <Drawing layout={layout} {...props} />
+        </>
+      )}
+    </Viewport>
   );
 }
 
-function useDrag(setView: React.Dispatch<React.SetStateAction<View | undefined>>) {
-  const from = useRef<{ pointer: number; x: number; y: number }>(undefined);
-  return {
-    onPointerDown: (event: PointerEvent<HTMLDivElement>) => {
-      if ((event.target as Element).closest("button, .node")) return;
-      from.current = { pointer: event.pointerId, x: event.clientX, y: event.clientY };
-      event.currentTarget.setPointerCapture(event.pointerId);
-    },
-    onPointerMove: (event: PointerEvent<HTMLDivElement>) => {
-      const start = from.current;
-      if (start?.pointer !== event.pointerId) return;
-      const [dx, dy] = [event.clientX - start.x, event.clientY - start.y];
-      from.current = { ...start, x: event.clientX, y: event.clientY };
-      setView((before) => before && { ...before, x: before.x + dx, y: before.y + dy });
-    },
-    onPointerUp: () => {
-      from.current = undefined;
-    },
-    onPointerCancel: () => {
-      from.current = undefined;
-    },
-  };
-}
-
-function Arrows() {
+export function Arrows() {
   return (
     <defs>
       {[
@@ -237,31 +163,35 @@ const Drawing = memo(function Drawing({ layout, far, states, taken, notes, selec
       {layout.nodes.map((node) => (
         <Node key={node.step.id} {...node} far={far} state={states?.get(node.step.id)} note={notes?.get(node.step.id)} running={states !== undefined} selected={selected === node.step.id} onSelect={onSelect} follow={follow} />
       ))}
-      {edges.map(({ edge, points, label }) => {
-        const look = lookOf(edge.from, edge.to);
-        return (
-          <g key={edge.id}>
-            {edge.kind.startsWith("timer") && (
-              <g className={`clock ${look}`} transform={`translate(${points[0]!.x} ${points[0]!.y})`}>
-                <circle r="8" />
-                <path d="M0-4.200V0l2.800 1.700" />
-              </g>
-            )}
-            {label && edge.label !== undefined && (
-              <g className={`lab ${edge.kind} ${look}`} transform={`translate(${label.x} ${label.y})`}>
-                <title>{edge.label}</title>
-                <rect width={label.width} height="18" rx="5" />
-                <text x={label.width / 2} y="12.8" textAnchor="middle">
-                  {shortLabel(edge.label)}
-                </text>
-              </g>
-            )}
-          </g>
-        );
-      })}
+      {edges.map((one) => (
+        <EdgeMarks key={one.edge.id} {...one} look={lookOf(one.edge.from, one.edge.to)} />
+      ))}
     </>
   );
 });
+
+/** What stands on an edge: the clock of a boundary event, its label. */
+export function EdgeMarks({ edge, points, label, look }: Layout["edges"][number] & { look: string }) {
+  return (
+    <>
+      {edge.kind.startsWith("timer") && (
+        <g className={`clock ${look}`} transform={`translate(${points[0]!.x} ${points[0]!.y})`}>
+          <circle r="8" />
+          <path d="M0-4.200V0l2.800 1.700" />
+        </g>
+      )}
+      {label && edge.label !== undefined && (
+        <g className={`lab ${edge.kind} ${look}`} transform={`translate(${label.x} ${label.y})`}>
+          <title>{edge.label}</title>
+          <rect width={label.width} height="18" rx="5" />
+          <text x={label.width / 2} y="12.8" textAnchor="middle">
+            {shortLabel(edge.label)}
+          </text>
+        </g>
+      )}
+    </>
+  );
+}
 
 /** Down and up along the first edge, left and right among those that the same step leads to. */
 export function stepAt({ edges }: Pick<Layout, "edges">, key: string, stepId: string): string | undefined {
@@ -295,7 +225,7 @@ interface NodeProps {
   follow: (key: string, stepId: string) => boolean;
 }
 
-function Node({ step, x, y, width, height, far, state, note, running, selected, onSelect, follow }: NodeProps) {
+export function Node({ step, x, y, width, height, far, state, note, running, selected, onSelect, follow }: NodeProps) {
   const tall = height >= 44;
   const name = step.name || step.id;
   const look = state ? `st-${state.look}` : note?.look ? `st-${note.look}` : running ? "st-none" : "";

@@ -61,6 +61,9 @@ export function DefinitionPage({ id }: { id: string }) {
           <span className="tag">{id}</span>
           <span className="tag">v{definition.version}</span>
           <div className="act">
+            <Link className="btn" href={`/modeller/${encodeURIComponent(id)}${asked === undefined ? "" : `?version=${asked}`}`}>
+              Open in modeller
+            </Link>
             <Link className="btn" href={`/instances?definitionId=${encodeURIComponent(id)}`}>
               Its instances
             </Link>
@@ -105,11 +108,11 @@ function notesOfTokens(tokens: Tokens | undefined): Map<string, Note> | undefine
   return tokens && new Map(tokens.steps.filter((step) => step.open > 0).map((step) => [step.stepId, { count: step.open.toLocaleString(), word: `${step.open} open` }]));
 }
 
-function notesOfChanges(changes: StepChange[]): Map<string, Note> {
+export function notesOfChanges(changes: StepChange[]): Map<string, Note> {
   return new Map(changes.map((one) => [one.id, { look: one.how === "renamed" ? "changed" : one.how, word: wordOf(one) }]));
 }
 
-function wordOf(change: StepChange): string {
+export function wordOf(change: StepChange): string {
   if (change.how === "renamed") return `renamed, was ${change.before}`;
   return change.how === "changed" ? `changed: ${change.fields.join(", ")}` : change.how;
 }
@@ -212,7 +215,7 @@ interface DifferencesProps {
 }
 
 /** What differs in a step: what it was, what it is. */
-function Fields({ change, before, after }: { change: StepChange; before: Definition | undefined; after: Definition }) {
+export function Fields({ change, before, after }: { change: StepChange; before: Definition | undefined; after: Definition }) {
   if (change.how !== "changed") return null;
   const valueOf = (definition: Definition | undefined, field: string) => {
     const step = definition?.steps.find((one) => one.id === change.id) as Record<string, unknown> | undefined;
@@ -235,7 +238,7 @@ function Fields({ change, before, after }: { change: StepChange; before: Definit
 }
 
 /** Which open instances stand where this version is another one. They stay on their own version. */
-function Touches({ definition }: { definition: Definition }) {
+export function Touches({ definition }: { definition: Definition }) {
   const found = useQuery({ queryKey: ["impact", definition.id, definition.version], queryFn: ({ signal }) => engine.impact(definition, signal), staleTime: TOKENS_REFRESH_MS });
   if (found.error) return <Problem error={found.error} retry={() => found.refetch()} />;
   if (!found.data) return <Skeleton rows={2} />;

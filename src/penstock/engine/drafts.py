@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from penstock.core.definition import InvalidDefinition, Problem, Step, StepType
-from penstock.core.expression import Expression, ExpressionError, parse
+from penstock.core.expression import Expression, ExpressionError, parse, vocabulary
 from penstock.core.strict_json import BadJson, read_json
 from penstock.engine.definitions import Definitions, job_path
 from penstock.engine.hiding import Hiding
@@ -65,7 +65,7 @@ class ExpressionCheck(msgspec.Struct, rename="camel"):
 
     expression: str
     kind: str = "value"
-    variables: msgspec.Raw | None = None
+    variables: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     instance_id: str | None = None
 
 
@@ -85,6 +85,27 @@ class ExpressionVerdict(Answer, frozen=True):
     problem: ExpressionProblem | None = None
     value: msgspec.Raw | None = None
     value_error: ExpressionProblem | None = None
+
+
+class LanguageFunction(Answer, frozen=True):
+    """A function of expressions, and how it is called."""
+
+    name: str
+    signature: str
+
+
+class ExpressionLanguage(Answer, frozen=True):
+    """The names that expressions know beside variables. ``methods``: of dates and durations."""
+
+    functions: list[LanguageFunction]
+    words: list[str]
+    methods: list[str]
+
+
+def language() -> ExpressionLanguage:
+    """Of this engine."""
+    functions = [LanguageFunction(name=name, signature=signature) for name, signature in vocabulary.signatures()]
+    return ExpressionLanguage(functions=functions, words=vocabulary.words(), methods=vocabulary.methods())
 
 
 class Drafts:
@@ -132,11 +153,12 @@ class Drafts:
         """Whether it can be read, and what it gives. Raises BadRequest, PayloadTooLarge, NotFound and Overloaded."""
         if asked.kind not in KINDS:
             raise BadRequest(f"kind: must be one of {', '.join(KINDS)}")
-        if asked.variables is not None and asked.instance_id is not None:
-            raise BadRequest("instanceId: not together with variables")
+        given = bytes(asked.variables)
         variables: bytes | None = None
-        if asked.variables is not None:
-            variables = check_variables(bytes(asked.variables), self._limits)
+        if given not in (b"", b"null"):
+            if asked.instance_id is not None:
+                raise BadRequest("instanceId: not together with variables")
+            variables = check_variables(given, self._limits)
         elif asked.instance_id is not None:
             variables = bytes(cast(msgspec.Raw, (await self._instances.get(asked.instance_id)).variables))
             if len(variables) > self._limits.variables_max_bytes:

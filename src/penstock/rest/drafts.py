@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from quart import Response, request
 
-from penstock.engine.drafts import ExpressionCheck
+from penstock.engine.drafts import ExpressionCheck, language
 from penstock.engine.engine import Engine
 from penstock.offload import run_sized
 from penstock.rest.codec import decoder
@@ -25,6 +25,10 @@ class DraftRoutes:
     async def validate(self) -> Response:
         """``POST /v1/definitions/validate``"""
         return respond(Reply(200, _encode(await self._drafts.validate(await body_of(request)))))
+
+    async def expression_language(self) -> Response:
+        """``GET /v1/expressions/language``"""
+        return respond(Reply(200, _encode(language())))
 
     async def check_expression(self) -> Response:
         """``POST /v1/expressions/check``"""

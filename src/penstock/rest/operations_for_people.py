@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.access.roles import Permission
 from penstock.engine.definition_use import TokensView, VariablesInUse, VersionCounts, VersionView
-from penstock.engine.drafts import DraftCheck, ExpressionCheck, ExpressionVerdict
+from penstock.engine.drafts import DraftCheck, ExpressionCheck, ExpressionLanguage, ExpressionVerdict
 from penstock.engine.failures import FailureList
 from penstock.engine.inbox import UserTask
 from penstock.engine.open_work import TimerView, UnlockBody
@@ -50,6 +50,7 @@ KINDS_FOR_PEOPLE: Final[Sequence[Kind]] = (
     Page[BulkView], Page[TimerView], UnlockBody, SettingView, Page[VersionView], Page[VersionCounts], TokensView,
     VariablesInUse, ImpactView, InstanceState,
     RecordedAttempt, Count, FailureList, Changes, VariablesAsOf, DraftCheck, ExpressionCheck, ExpressionVerdict,
+    ExpressionLanguage,
 )  # fmt: skip
 FOR_PEOPLE: Final[Sequence[Operation]] = (
     Operation(
@@ -224,6 +225,12 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
         "validateDefinition", "definitions", "Check a definition before it is uploaded (addition)",
         "All that is wrong, by step; nothing is stored. Of a valid one the variables that it reads, and hints.",
         body=ref("Definition"), answer=struct(DraftCheck), errors=(413,),
+    ),
+    Operation(
+        "GET", "/v1/expressions/language", DraftRoutes.expression_language, Permission.VIEW,
+        "getExpressionLanguage", "definitions", "List the names that expressions know (addition)",
+        "Functions, words, and methods of dates and durations; variables are not among them.",
+        answer=struct(ExpressionLanguage),
     ),
     Operation(
         "POST", "/v1/expressions/check", DraftRoutes.check_expression, Permission.VIEW,

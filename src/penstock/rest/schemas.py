@@ -10,13 +10,11 @@ from typing import Any, Final, cast, get_origin
 
 import msgspec
 
-from penstock.core.definition import StepType
 from penstock.core.schedule import CatchUp, Overlap, RunOutcome
-from penstock.core.search_attributes import AttributeType
-from penstock.rest.operation import VARIABLES, Kind, Schema, name_of, ref
+from penstock.rest.definition_schema import DEFINITION, STEP, STEP_TYPES
+from penstock.rest.operation import VARIABLES, Kind, Schema, name_of
 from penstock.rest.operations import BODIES, KINDS, REQUIRED
 from penstock.rest.problems import STATUS_BY_CODE, ErrorObject
-from penstock.wire.error_code import CODE_MAX_CHARS
 
 _TIME: Final[Schema] = {"type": "string", "format": "date-time"}
 _STATUS: Final[Mapping[str, list[str]]] = {
@@ -29,7 +27,6 @@ _STATUS: Final[Mapping[str, list[str]]] = {
 _OUTCOMES: Final = [
     "ok", "already-completed", "lease-lost", "cancelled", "not-found", "invalid", "unavailable",
 ]  # fmt: skip
-_STEP_TYPES: Final = [kind.value for kind in StepType]
 _FIELDS: Final[Mapping[str, Schema]] = {
     "attempt": {"type": "integer", "description": "Grows by one with each lease of the job (addition)."},
     "attemptNumber": {"type": "integer", "description": "How often the step was entered, up to this entry."},
@@ -55,7 +52,7 @@ _FIELDS: Final[Mapping[str, Schema]] = {
         "description": "How many rows wait aside that the database refused, by service.",
     },
     "retryAfterSeconds": {"type": "number", "description": "When the retry may begin (addition)."},
-    "stepType": {"type": "string", "enum": _STEP_TYPES},
+    "stepType": {"type": "string", "enum": STEP_TYPES},
     "total": {"type": "integer"},
     "totalIsEstimate": {"type": "boolean", "description": "Beyond 10,000 (addition)."},
     "variables": VARIABLES,
@@ -82,8 +79,8 @@ def component_schemas() -> dict[str, Schema]:
         schemas[name]["required"] = list(fields)
     error = schemas["Error"] = schemas.pop("ErrorObject")
     error["properties"]["error"] = {"type": "string", "enum": sorted(STATUS_BY_CODE)}
-    schemas["Definition"] = _DEFINITION
-    schemas["Step"] = _STEP
+    schemas["Definition"] = DEFINITION
+    schemas["Step"] = STEP
     return dict(sorted(schemas.items()))
 
 
@@ -114,112 +111,3 @@ def _plain(schema: Schema) -> Schema:
     found = dict(choices[-1])
     found.pop("default", None)
     return found
-
-
-_TURN: Final[Schema] = {
-    "flowKey": {"type": "string", "description": "Whose turn jobs come in; text or `${expression}` (addition)."},
-    "priority": {
-        "description": "0 to 9, lower ones first; or an `${expression}` (addition).",
-        "oneOf": [{"type": "integer", "minimum": 0, "maximum": 9}, {"type": "string"}],
-    },
-}
-_DEFINITION: Final[Schema] = {
-    "type": "object",
-    "description": "A workflow. Unknown fields are refused. The first step is where it begins.",
-    "properties": {
-        "id": {"type": "string", "minLength": 1, "maxLength": 256, "pattern": "^[A-Za-z0-9_:\\-]+$"},
-        "version": {"type": "integer", "description": "Ignored in an upload."},
-        "name": {"type": "string"},
-        "description": {"type": "string"},
-        "autoStartNextWorkflow": {"type": "boolean"},
-        "nextWorkflowId": {"type": "string", "description": "Started when this one completes, if the above is true."},
-        "steps": {"type": "array", "minItems": 1, "items": ref("Step")},
-        "metadata": {"type": "object", "additionalProperties": True, "description": "Kept and returned as it is."},
-        "recordAttempts": {"type": "boolean", "description": "What jobs are given is kept by attempt (addition)."},
-        **_TURN,
-        "searchAttributes": {
-            "type": "object",
-            "additionalProperties": {"type": "string", "enum": [each.value for each in AttributeType]},
-            "description": "Variables by which instances are found, with their types (addition).",
-        },
-    },
-    "required": ["id", "name", "steps"],
-}
-_CODES: Final[Schema] = {"type": "array", "items": {"type": "string", "maxLength": CODE_MAX_CHARS}, "minItems": 1}
-_STEP: Final[Schema] = {
-    "type": "object",
-    "description": "A step; which fields count depends on its type.",
-    "properties": {
-        "id": {"type": "string"},
-        "name": {"type": "string"},
-        "type": {"type": "string", "enum": _STEP_TYPES},
-        "description": {"type": "string"},
-        "nextStep": {"type": "string"},
-        "conditionalNextSteps": {
-            "type": "object",
-            "additionalProperties": {"type": "string"},
-            "description": "Expression to step id; in this order, the first that is true wins.",
-        },
-        "transformations": {
-            "type": "object",
-            "additionalProperties": True,
-            "description": "Name to a JSON literal or `${expression}`, in this order.",
-        },
-        "parallelNextSteps": {"type": "array", "items": {"type": "string"}, "minItems": 2},
-        "joinStep": {"type": "string"},
-        "jobType": {"type": "string"},
-        "delegateClass": {"type": "string"},
-        "retryCount": {"type": "integer", "minimum": 0},
-        "boundaryEvents": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "type": {"type": "string", "enum": ["TIMER", "ERROR"]},
-                    "duration": {"type": "string", "description": "`TIMER`: ISO 8601, such as `PT30S`."},
-                    "interrupting": {"type": "boolean", "description": "`TIMER`"},
-                    "errorCodes": {**_CODES, "description": "`ERROR`: which it takes; none: any (addition)."},
-                    "errorVariable": {"type": "string", "description": "`ERROR`: is set to the error (addition)."},
-                    "targetStepId": {"type": "string"},
-                },
-                "required": ["type", "targetStepId"],
-            },
-        },
-        "retryBackoff": {"type": "object", "description": "`initial`, `multiplier`, `max`, `jitter` (addition)."},
-        **_TURN,
-        "retryOn": {**_CODES, "description": "Only errors with these codes are tried again (addition)."},
-        "noRetryOn": {**_CODES, "description": "Errors with these codes are not tried again (addition)."},
-        "forEach": {
-            "type": "object",
-            "properties": {
-                "items": {"type": "string", "description": "`${expression}` that gives the list."},
-                "as": {"type": "string"},
-                "index": {"type": "string"},
-                "parallel": {"type": "integer", "minimum": 1, "maximum": 1000},
-                "collect": {"type": "string"},
-                "into": {"type": "string"},
-                "until": {"type": "string"},
-                "onError": {"type": "string", "enum": ["FAIL", "COLLECT"]},
-            },
-            "required": ["items"],
-            "description": "Tasks and calls: done once for each item of a list (addition).",
-        },
-        "output": {
-            "type": "object",
-            "additionalProperties": True,
-            "description": "`END`: the instance's result, as `transformations` (addition).",
-        },
-        "errorCode": {"type": "string", "description": "`END`: fails the instance with it (addition)."},
-        "timeout": {"type": "string", "description": "How long a lease may be extended, ISO 8601 (addition)."},
-        "duration": {"type": "string", "description": "`WAIT`: goes on after this time (addition)."},
-        "until": {"type": "string", "description": "`WAIT`: goes on at this time (addition)."},
-        "message": {
-            "type": "object",
-            "properties": {"name": {"type": "string"}, "correlationKey": {"type": "string"}},
-            "required": ["name", "correlationKey"],
-            "description": "`WAIT`: goes on with a message of this name and key, text or `${expression}` (addition).",
-        },
-        "buffer": {"type": "boolean", "description": "`WAIT`: signals that come early are kept (addition)."},
-    },
-    "required": ["id", "name", "type"],
-}

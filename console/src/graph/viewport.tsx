@@ -1,0 +1,117 @@
+// A window on a picture: drag to move, wheel with Ctrl or the buttons to zoom.
+import { type PointerEvent, type ReactNode, useCallback, useEffect, useRef, useState } from "react";
+import type { Point } from "./layout";
+
+export interface View {
+  x: number;
+  y: number;
+  scale: number;
+}
+export interface Extent {
+  x: number;
+  y: number;
+  width: number;
+  height: number;
+}
+
+interface Props {
+  label: string;
+  extent: Extent;
+  /** All of it is shown again when this is another one. */
+  fitOn: unknown;
+  /** It has to be so small to be shown whole. */
+  small?: (scale: number) => void;
+  /** Drawn in the picture's own coordinates. */
+  children: (view: View) => ReactNode;
+  /** Beside the picture, in the window's corners. */
+  beside?: ReactNode;
+}
+
+const ZOOM_STEP = 1.2;
+const ZOOM_RANGE = [0.1, 3] as const;
+const MARGIN = 16;
+
+export function Viewport({ label, extent, fitOn, small, children, beside }: Props) {
+  const box = useRef<HTMLDivElement>(null);
+  const [view, setView] = useState<View>();
+  const fit = useCallback(() => {
+    const { clientWidth, clientHeight } = box.current!;
+    const scale = Math.min(1, (clientWidth - 2 * MARGIN) / extent.width, (clientHeight - 2 * MARGIN) / extent.height);
+    small?.(scale);
+    setView({ scale, x: (clientWidth - extent.width * scale) / 2 - extent.x * scale, y: Math.max(MARGIN, (clientHeight - extent.height * scale) / 4) - extent.y * scale });
+  }, [extent, small]);
+  const latest = useRef(fit);
+  latest.current = fit;
+  useEffect(() => latest.current(), [fitOn]);
+  const zoom = useCallback((by: number, at?: Point) => {
+    const { clientWidth, clientHeight } = box.current!;
+    const centre = at ?? { x: clientWidth / 2, y: clientHeight / 2 };
+    setView((before) => {
+      if (!before) return before;
+      const scale = Math.min(ZOOM_RANGE[1], Math.max(ZOOM_RANGE[0], before.scale * by));
+      const kept = scale / before.scale;
+      return { scale, x: centre.x - (centre.x - before.x) * kept, y: centre.y - (centre.y - before.y) * kept };
+    });
+  }, []);
+  useEffect(() => {
+    // React's own listener is passive and could not keep the page from zooming.
+    const element = box.current!;
+    const wheel = (event: WheelEvent) => {
+      if (!event.ctrlKey && !event.metaKey) return;
+      event.preventDefault();
+      const { left, top } = element.getBoundingClientRect();
+      zoom(event.deltaY < 0 ? ZOOM_STEP : 1 / ZOOM_STEP, { x: event.clientX - left, y: event.clientY - top });
+    };
+    element.addEventListener("wheel", wheel, { passive: false });
+    return () => element.removeEventListener("wheel", wheel);
+  }, [zoom]);
+  const drag = useDrag(setView);
+  return (
+    <div className="canvas" ref={box} {...drag}>
+      {view && (
+        <svg className="graph" role="group" aria-label={label} width="100%" height="100%">
+          <g transform={`translate(${view.x} ${view.y}) scale(${view.scale})`}>{children(view)}</g>
+        </svg>
+      )}
+      <div className="zoom">
+        <button type="button" className="btn sm" onClick={fit}>
+          Fit
+        </button>
+        <button type="button" className="btn sm" aria-label="Zoom out" onClick={() => zoom(1 / ZOOM_STEP)}>
+          −
+        </button>
+        <button type="button" className="btn sm" aria-label="Zoom in" onClick={() => zoom(ZOOM_STEP)}>
+          +
+        </button>
+        <span className="sr" role="status">
+          {view && `${Math.round(view.scale * 100)} %`}
+        </span>
+      </div>
+      {beside}
+    </div>
+  );
+}
+
+function useDrag(setView: React.Dispatch<React.SetStateAction<View | undefined>>) {
+  const from = useRef<{ pointer: number; x: number; y: number }>(undefined);
+  return {
+    onPointerDown: (event: PointerEvent<HTMLDivElement>) => {
+      if ((event.target as Element).closest("button, .node, .grip")) return;
+      from.current = { pointer: event.pointerId, x: event.clientX, y: event.clientY };
+      event.currentTarget.setPointerCapture(event.pointerId);
+    },
+    onPointerMove: (event: PointerEvent<HTMLDivElement>) => {
+      const start = from.current;
+      if (start?.pointer !== event.pointerId) return;
+      const [dx, dy] = [event.clientX - start.x, event.clientY - start.y];
+      from.current = { ...start, x: event.clientX, y: event.clientY };
+      setView((before) => before && { ...before, x: before.x + dx, y: before.y + dy });
+    },
+    onPointerUp: () => {
+      from.current = undefined;
+    },
+    onPointerCancel: () => {
+      from.current = undefined;
+    },
+  };
+}

@@ -1,0 +1,265 @@
+// The picture of a draft, in which steps are chosen, moved and connected.
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { memo, type PointerEvent, useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { type Layout, layoutOf, type Point, sizeOf } from "../graph/layout";
+import { Outline } from "../graph/outline";
+import { Arrows, EdgeMarks, Node, type Note, rounded, stepAt } from "../graph/picture";
+import { type Extent, Viewport } from "../graph/viewport";
+import { Problem, Skeleton } from "../parts/states";
+import type { Draft, DraftEdge } from "./draft";
+import { routed } from "./route";
+
+const LAID_OUT_AFTER_MS = 120;
+const CLICK_PX = 4;
+const NUDGE_PX = 10;
+const PADDING = 40;
+/** Of what is dragged out of the palette: the type of a step. */
+export const DRAGGED = "text/x-penstock-step";
+
+interface Props {
+  draft: Draft;
+  /** Another one: all is shown again. */
+  fitOn: unknown;
+  notes: Map<string, Note>;
+  selected: readonly string[];
+  edge: string | undefined;
+  select: (ids: readonly string[]) => void;
+  selectEdge: (edge: DraftEdge | undefined) => void;
+  /** Somebody wants to edit the step: the focus goes there. */
+  open: (id: string) => void;
+  moved: (pins: Map<string, Point>) => void;
+  connect: (from: string, to: string) => void;
+  retarget: (edge: DraftEdge, to: string) => void;
+  /** Dropped from the palette on a step, or on nothing. */
+  drop: (type: string, onto: string | undefined, at: Point) => void;
+  addAfter: () => void;
+}
+
+/** What is under way with the pointer down. */
+type Drag = { what: "steps"; pointer: number; from: Point; by: Point; ids: readonly string[] } | { what: "edge"; pointer: number; from: Point; to: Point; edge?: DraftEdge; step: string };
+
+const StepNode = memo(Node);
+
+export function Canvas(props: Props) {
+  const { draft } = props;
+  // Only what changes the layout: names that are typed move nothing.
+  const shape = useMemo(() => JSON.stringify([draft.definition.steps.map(({ id, type }) => [id, type]), draft.edges.map((edge) => [edge.path, edge.to, edge.kind, edge.label?.length])]), [draft]);
+  const [asked, setAsked] = useState({ shape, draft });
+  useEffect(() => {
+    if (asked.shape === shape) return;
+    const timer = setTimeout(() => setAsked({ shape, draft }), LAID_OUT_AFTER_MS);
+    return () => clearTimeout(timer);
+  }, [shape, draft, asked.shape]);
+  const found = useQuery({
+    queryKey: ["layout", "draft", asked.shape],
+    queryFn: () => layoutOf({ ...asked.draft.definition, id: asked.shape }, false, asked.draft.edges),
+    staleTime: Number.POSITIVE_INFINITY,
+    placeholderData: keepPreviousData,
+    retry: false,
+  });
+  if (found.error) return <Problem error={found.error} retry={() => found.refetch()} />;
+  if (!found.data) return <Skeleton rows={3} />;
+  return <Laid {...props} layout={found.data} busy={asked.shape !== shape || found.isPlaceholderData} />;
+}
+
+function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolean }) {
+  const { draft, selected } = props;
+  const [drag, setDrag] = useState<Drag>();
+  const boxes = useMemo(() => boxesOf(draft, layout), [draft, layout]);
+  const shifted = useMemo(() => (drag?.what === "steps" ? shift(boxes, drag) : boxes), [boxes, drag]);
+  const edges = useMemo(() => edgesOf(draft, layout, shifted, new Set(drag?.what === "steps" ? drag.ids : [])), [draft, layout, shifted, drag]);
+  const extent = useMemo(() => extentOf(boxes), [boxes]);
+  const scale = useRef(1);
+  const surface = useRef<SVGGElement>(null);
+  const follow = useCallback(
+    (key: string, id: string) => {
+      const next = stepAt({ edges: draft.edges.map((edge) => ({ edge, points: [] })) }, key, id);
+      if (next !== undefined) stepElement(next)?.focus();
+      return next !== undefined;
+    },
+    [draft],
+  );
+  const pointIn = (event: { clientX: number; clientY: number }): Point => {
+    const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(surface.current!.getScreenCTM()!.inverse());
+    return { x: at.x, y: at.y };
+  };
+  const press = (event: PointerEvent, id: string) => {
+    if (event.button !== 0) return;
+    const chosen = event.shiftKey ? (selected.includes(id) ? selected.filter((one) => one !== id) : [...selected, id]) : selected.includes(id) ? selected : [id];
+    props.select(chosen);
+    if (event.shiftKey) return;
+    event.currentTarget.setPointerCapture(event.pointerId);
+    setDrag({ what: "steps", pointer: event.pointerId, from: { x: event.clientX, y: event.clientY }, by: { x: 0, y: 0 }, ids: chosen });
+  };
+  const pull = (event: PointerEvent, from: Point, step: string, edge?: DraftEdge) => {
+    if (event.button !== 0) return;
+    event.stopPropagation();
+    event.currentTarget.setPointerCapture(event.pointerId);
+    setDrag({ what: "edge", pointer: event.pointerId, from, to: from, step, ...(edge ? { edge } : {}) });
+  };
+  const moving = (event: PointerEvent) => {
+    if (drag?.pointer !== event.pointerId) return;
+    if (drag.what === "steps") setDrag({ ...drag, by: { x: (event.clientX - drag.from.x) / scale.current, y: (event.clientY - drag.from.y) / scale.current } });
+    else setDrag({ ...drag, to: pointIn(event) });
+  };
+  const release = (event: PointerEvent) => {
+    if (drag?.pointer !== event.pointerId) return;
+    setDrag(undefined);
+    if (drag.what === "steps") {
+      if (Math.hypot(drag.by.x, drag.by.y) * scale.current >= CLICK_PX) props.moved(positions(shift(boxes, drag), drag.ids));
+      return;
+    }
+    const onto = stepUnder(event);
+    if (onto === undefined) return;
+    if (drag.edge) props.retarget(drag.edge, onto);
+    else props.connect(drag.step, onto);
+  };
+  const keys = (event: React.KeyboardEvent) => {
+    const step = (event.target as Element).closest<SVGElement>("[data-step]")?.dataset.step;
+    if (step === undefined) return;
+    const by = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+    if (event.altKey && by) {
+      const ids = selected.includes(step) ? selected : [step];
+      props.moved(positions(shift(boxes, { ids, by: { x: by[0]! * NUDGE_PX, y: by[1]! * NUDGE_PX } }), ids));
+    } else if (event.key === "Enter" && !event.shiftKey) {
+      props.select([step]);
+      props.open(step);
+    } else if (event.key === " " || event.key === "Enter") {
+      props.select(selected.includes(step) ? selected.filter((one) => one !== step) : [...selected, step]);
+    } else return;
+    event.preventDefault();
+    event.stopPropagation();
+  };
+  const single = selected.length === 1 ? shifted.get(selected[0]!) : undefined;
+  const chosenEdge = edges.find(({ edge }) => edge.id === props.edge);
+  return (
+    <div
+      className="surface"
+      aria-busy={busy}
+      onDragOver={(event) => event.dataTransfer.types.includes(DRAGGED) && event.preventDefault()}
+      onDrop={(event) => {
+        event.preventDefault();
+        props.drop(event.dataTransfer.getData(DRAGGED), stepUnder(event), pointIn(event));
+      }}
+      onPointerMove={moving}
+      onPointerUp={release}
+      onPointerCancel={() => setDrag(undefined)}
+      onKeyDownCapture={keys}
+      onClick={(event) => !(event.target as Element).closest("button, .node, .grip, .hit") && props.select([])}
+    >
+      <Viewport label={`Picture of ${draft.definition.name || draft.definition.id || "the draft"}`} extent={extent} fitOn={props.fitOn}>
+        {(view) => {
+          scale.current = view.scale;
+          return (
+            <g ref={surface}>
+              <Arrows />
+              {edges.map(({ edge, points }) => (
+                <g key={edge.id} className={edge.id === props.edge ? "chosen" : ""}>
+                  <path className={`edge ${edge.kind}`} d={rounded(points)} markerEnd={`url(#${edge.kind.startsWith("timer") ? "arrow-timer" : "arrow"})`} />
+                  <path className="hit" d={rounded(points)} onClick={() => props.selectEdge(edge)} />
+                </g>
+              ))}
+              {draft.definition.steps.map((step, at) => {
+                const box = shifted.get(step.id);
+                if (!box) return null;
+                return (
+                  <g key={step.id} onPointerDown={(event) => press(event, step.id)} onDoubleClick={() => props.open(step.id)} onClickCapture={(event) => event.stopPropagation()}>
+                    {at === 0 && (
+                      <g className="start">
+                        <circle cx={box.x + box.width / 2} cy={box.y - 18} r="5.5" />
+                        <path className="edge" d={`M${box.x + box.width / 2} ${box.y - 12}V${box.y - 1}`} />
+                      </g>
+                    )}
+                    <StepNode step={step} {...box} state={undefined} note={props.notes.get(step.id)} running={false} selected={selected.includes(step.id)} far={false} onSelect={NOTHING} follow={follow} />
+                  </g>
+                );
+              })}
+              {edges.map((one) => (
+                <EdgeMarks key={one.edge.id} {...one} look="" />
+              ))}
+              {drag?.what === "edge" && <path className="edge pulled" d={`M${drag.from.x} ${drag.from.y}L${drag.to.x} ${drag.to.y}`} />}
+              {single && (
+                <>
+                  <circle
+                    className="hd grip"
+                    data-grip="connect"
+                    cx={single.x + single.width / 2}
+                    cy={single.y + single.height + 5}
+                    r="6"
+                    onPointerDown={(event) => pull(event, { x: single.x + single.width / 2, y: single.y + single.height }, selected[0]!)}
+                  />
+                  <g className="plus grip" data-grip="add" transform={`translate(${single.x + single.width + 20} ${single.y + single.height / 2})`} onClick={props.addAfter}>
+                    <circle r="10" />
+                    <path d="M-4.500 0h9M0-4.500v9" />
+                  </g>
+                </>
+              )}
+              {chosenEdge && (
+                <circle
+                  className="hd grip"
+                  data-grip="end"
+                  cx={chosenEdge.points.at(-1)!.x}
+                  cy={chosenEdge.points.at(-1)!.y - 3}
+                  r="7"
+                  onPointerDown={(event) => pull(event, chosenEdge.points[0]!, chosenEdge.edge.from, chosenEdge.edge)}
+                />
+              )}
+            </g>
+          );
+        }}
+      </Viewport>
+      <Outline definition={draft.definition} states={undefined} edges={draft.edges} />
+    </div>
+  );
+}
+
+type DrawnEdge = Layout["edges"][number] & { edge: DraftEdge };
+const NOTHING = () => {};
+
+export function stepElement(id: string): SVGElement | null {
+  return document.querySelector<SVGElement>(`.surface .node[data-step="${CSS.escape(id)}"]`);
+}
+
+function stepUnder(event: { clientX: number; clientY: number }): string | undefined {
+  const under = document.elementsFromPoint(event.clientX, event.clientY);
+  return under.map((one) => one.closest<SVGElement>("[data-step]")?.dataset.step).find((id) => id !== undefined);
+}
+
+function boxesOf(draft: Draft, layout: Layout): Map<string, Extent> {
+  const laid = new Map(layout.nodes.filter((node) => node.step).map((node) => [node.step.id, node]));
+  return new Map(
+    draft.definition.steps.flatMap((step): [string, Extent][] => {
+      const at = draft.pins.get(step.id) ?? laid.get(step.id);
+      return at ? [[step.id, { x: at.x, y: at.y, ...sizeOf(step, false) }]] : [];
+    }),
+  );
+}
+
+function shift(boxes: ReadonlyMap<string, Extent>, { ids, by }: { ids: readonly string[]; by: Point }): Map<string, Extent> {
+  return new Map([...boxes].map(([id, box]) => [id, ids.includes(id) ? { ...box, x: box.x + by.x, y: box.y + by.y } : box]));
+}
+
+function positions(boxes: ReadonlyMap<string, Extent>, ids: readonly string[]): Map<string, Point> {
+  return new Map(ids.flatMap((id) => (boxes.has(id) ? [[id, boxes.get(id)!]] : [])));
+}
+
+/** The layout's own ways, but for steps that stand elsewhere than it put them. */
+function edgesOf(draft: Draft, layout: Layout, boxes: ReadonlyMap<string, Extent>, dragged: ReadonlySet<string>): DrawnEdge[] {
+  const keyOf = (edge: DraftEdge) => JSON.stringify([edge.path, edge.to]);
+  const laid = new Map(layout.edges.map((one) => [keyOf(one.edge as DraftEdge), one]));
+  const moved = (id: string) => draft.pins.has(id) || dragged.has(id);
+  return draft.edges
+    .filter((edge) => boxes.has(edge.from) && boxes.has(edge.to))
+    .map((edge) => {
+      const own = laid.get(keyOf(edge));
+      return own && !moved(edge.from) && !moved(edge.to) ? { ...own, edge } : routed(edge, boxes, draft.edges);
+    });
+}
+
+function extentOf(boxes: ReadonlyMap<string, Extent>): Extent {
+  const all = [...boxes.values()];
+  if (all.length === 0) return { x: 0, y: 0, width: 400, height: 300 };
+  const [x, y] = [Math.min(...all.map((box) => box.x)), Math.min(...all.map((box) => box.y))];
+  const [right, bottom] = [Math.max(...all.map((box) => box.x + box.width)), Math.max(...all.map((box) => box.y + box.height))];
+  return { x: x - PADDING, y: y - PADDING, width: right - x + 2 * PADDING, height: bottom - y + 2 * PADDING };
+}

@@ -1,0 +1,62 @@
+// What the engine says of a draft: asked a moment after the last key. This page has no rules of its own.
+import { useQuery } from "@tanstack/react-query";
+import { useMemo } from "react";
+import { type DraftCheck, engine } from "../api/client";
+import type { Note } from "../graph/picture";
+import { type Draft, placeOf } from "./draft";
+import { child, stringOf } from "./json";
+import { useLater } from "./later";
+
+const CHECKED_AFTER_MS = 250;
+
+export interface Finding {
+  hint: boolean;
+  path: string;
+  text: string;
+  /** The step that it is in, as far as it has an id. */
+  step?: string | undefined;
+  field?: string | undefined;
+}
+export interface Verdict {
+  /** Undefined: not checked yet, or the engine did not answer. */
+  check?: DraftCheck | undefined;
+  error: Error | null;
+  /** The text has changed since. */
+  stale: boolean;
+  findings: Finding[];
+}
+
+export function useVerdict(text: string, draft: Draft): Verdict {
+  const asked = useLater(text, CHECKED_AFTER_MS);
+  const found = useQuery({
+    queryKey: ["validate", asked],
+    queryFn: ({ signal }) => engine.validate(asked, signal),
+    placeholderData: (before) => before,
+    gcTime: 0,
+    retry: false,
+  });
+  const check = found.error ? undefined : found.data;
+  const findings = useMemo(() => (check ? findingsOf(check, draft) : []), [check, draft]);
+  return { check, error: found.error, stale: asked !== text || found.isPlaceholderData || found.isPending, findings };
+}
+
+function findingsOf(check: DraftCheck, draft: Draft): Finding[] {
+  const items = child(draft.root, "steps")?.items ?? [];
+  const all = [...check.problems.map((one) => ({ ...one, text: one.reason, hint: false })), ...check.hints.map((one) => ({ ...one, hint: true }))];
+  return all.map(({ path, text, hint }) => {
+    const { step, field } = placeOf(path);
+    return { hint, path, text, field, step: step === undefined ? undefined : stringOf(child(items[step], "id")) || undefined };
+  });
+}
+
+/** What each step of the picture bears. */
+export function notesOf(findings: readonly Finding[]): Map<string, Note> {
+  const notes = new Map<string, Note>();
+  for (const id of new Set(findings.flatMap((one) => one.step ?? []))) {
+    const own = findings.filter((one) => one.step === id);
+    const problems = own.filter((one) => !one.hint);
+    const told = problems.length ? problems : own;
+    notes.set(id, { look: problems.length ? "fail" : "wait", count: "!", word: `${problems.length ? "problem" : "hint"}: ${told.map((one) => one.text).join("; ")}` });
+  }
+  return notes;
+}

@@ -1,0 +1,110 @@
+// What the picture shows of a draft. It may be of any shape, so nothing is taken for granted: what can't be drawn is left
+// out, and what is wrong with it the engine says.
+import type { Definition, Step } from "../api/client";
+import type { Edge, EdgeKind } from "../graph/edges";
+import type { Point } from "../graph/layout";
+import { child, type Node, nodeAt, type Path, parse, stringOf, valueOf } from "./json";
+import { usedBy } from "./language";
+
+export interface DraftEdge extends Edge {
+  /** Of the id of the step that it leads to. */
+  path: Path;
+}
+export interface Draft {
+  text: string;
+  root: Node;
+  /** Its steps with ids that no step before has; enough of them to be drawn. */
+  definition: Definition;
+  edges: DraftEdge[];
+  /** Where each step stands among `steps`. */
+  places: Map<string, number>;
+  /** Where somebody has put steps: top left corners. */
+  pins: Map<string, Point>;
+}
+
+/** Where the existing modeller of this language keeps positions, and so does this one. */
+export const LAYOUT: Path = ["metadata", "workflowModeller", "layout"];
+
+/** Throws JsonProblem. */
+export function readDraft(text: string): Draft {
+  const root = parse(text);
+  const places = new Map<string, number>();
+  const steps: Step[] = [];
+  const items = child(root, "steps")?.items ?? [];
+  items.forEach((item, at) => {
+    const id = stringOf(child(item, "id"));
+    if (!id || places.has(id)) return;
+    places.set(id, at);
+    steps.push(drawn(item, id));
+  });
+  const edges = steps.flatMap((step) => edgesFrom(step, items[places.get(step.id)!]!, ["steps", places.get(step.id)!], places));
+  return {
+    text,
+    root,
+    definition: { id: stringOf(child(root, "id")) ?? "", name: stringOf(child(root, "name")) ?? "", steps },
+    edges: edges.map((edge, at) => ({ ...edge, id: `e${at}` })),
+    places,
+    pins: pinsOf(root, places),
+  };
+}
+
+function drawn(item: Node, id: string): Step {
+  const text = (name: string) => stringOf(child(item, name));
+  const [message, items] = [stringOf(nodeAt(item, ["message", "name"])), stringOf(nodeAt(item, ["forEach", "items"]))];
+  const jobType = text("jobType") ?? text("definitionId");
+  return {
+    id,
+    name: text("name") ?? "",
+    type: (text("type") ?? "") as Step["type"],
+    ...(jobType ? { jobType } : {}),
+    ...(message === undefined ? {} : { message: { name: message, correlationKey: "" } }),
+    ...(items === undefined ? {} : { forEach: { items } }),
+  };
+}
+
+function edgesFrom(step: Step, item: Node, path: Path, known: Map<string, number>): Omit<DraftEdge, "id">[] {
+  const uses = new Set(usedBy(step.type));
+  const found: Omit<DraftEdge, "id">[] = [];
+  const add = (kind: EdgeKind, target: Node | undefined, way: Path, label?: string) => {
+    const to = stringOf(target);
+    if (to !== undefined && known.has(to)) found.push({ from: step.id, to, kind, path: [...path, ...way], ...(label === undefined ? {} : { label }) });
+  };
+  if (uses.has("nextStep")) add("next", child(item, "nextStep"), ["nextStep"]);
+  if (uses.has("conditionalNextSteps"))
+    for (const { key, value } of child(item, "conditionalNextSteps")?.members ?? [])
+      add(key === "true" ? "else" : "cond", value, ["conditionalNextSteps", key], key === "true" ? "otherwise" : key);
+  if (uses.has("parallelNextSteps")) child(item, "parallelNextSteps")?.items?.forEach((one, at) => add("par", one, ["parallelNextSteps", at]));
+  if (uses.has("boundaryEvents"))
+    child(item, "boundaryEvents")?.items?.forEach((event, at) => {
+      const timer = stringOf(child(event, "type")) !== "ERROR";
+      const beside = timer && child(event, "interrupting")?.value === false;
+      const codes = child(event, "errorCodes")?.items?.map((one) => String(one.value)) ?? ["any error"];
+      const label = timer ? (stringOf(child(event, "duration")) ?? "").replace(/^PT?/, "").toLowerCase() : codes.join(", ");
+      add(beside ? "timer" : "timer-int", child(event, "targetStepId"), ["boundaryEvents", at, "targetStepId"], label);
+    });
+  return found;
+}
+
+function pinsOf(root: Node, places: Map<string, number>): Map<string, Point> {
+  const pins = new Map<string, Point>();
+  for (const { key, value } of nodeAt(root, LAYOUT)?.members ?? []) {
+    const [x, y] = [child(value, "x")?.value, child(value, "y")?.value];
+    if (places.has(key) && Number.isFinite(x) && Number.isFinite(y)) pins.set(key, { x: x as number, y: y as number });
+  }
+  return pins;
+}
+
+/** Whose field a problem of the engine's is about: `steps[3].jobType` is of the fourth step. */
+export function placeOf(path: string): { step?: number; field?: string } {
+  const found = /^steps\[(\d+)\](?:\.(\w+))?/.exec(path);
+  if (found) return { step: Number(found[1]), ...(found[2] ? { field: found[2] } : {}) };
+  const field = /^\w+/.exec(path)?.[0];
+  return field ? { field } : {};
+}
+
+/** The whole definition for what compares definitions. */
+export function definitionOf(draft: Draft): Definition {
+  const known = new Set(draft.places.values());
+  const whole = valueOf(draft.root) as Definition;
+  return { ...whole, id: draft.definition.id, name: draft.definition.name, steps: (whole.steps ?? []).filter((_, at) => known.has(at)) };
+}

@@ -1,0 +1,214 @@
+// What people do to a draft: each edit takes a text and gives the next one, and touches nothing else.
+import type { Point } from "../graph/layout";
+import { type DraftEdge, LAYOUT, readDraft } from "./draft";
+import { child, insert, insertMember, move, type Node, nodeAt, type Path, parse, Raw, remove, rename, set, stringOf } from "./json";
+import { referencesOf, usedBy } from "./language";
+
+/** How ids and names of new steps begin. */
+const NAMES: Record<string, [id: string, name: string]> = {
+  SERVICE_TASK: ["task", "Service task"],
+  USER_TASK: ["ask", "User task"],
+  CALL_ACTIVITY: ["call", "Call"],
+  COMPENSATE: ["undo", "Compensate"],
+  DECISION: ["decide", "Decision"],
+  TRANSFORMATION: ["set", "Transformation"],
+  WAIT: ["wait", "Wait"],
+  PARALLEL_GATEWAY: ["split", "Parallel block"],
+  JOIN_GATEWAY: ["join", "Join"],
+  END: ["end", "End"],
+};
+const OTHERWISE = "true";
+/** By what these keep, beside the steps, by id of step. */
+const KEYED_BY_STEP: Path[] = [["metadata", "forms"], LAYOUT];
+
+export const EMPTY = `{
+  "id": "new-workflow",
+  "name": "New workflow",
+  "steps": [
+    {
+      "id": "end",
+      "name": "End",
+      "type": "END"
+    }
+  ]
+}
+`;
+
+const stepsOf = (root: Node): Node[] => child(root, "steps")?.items ?? [];
+
+function idsOf(text: string): Set<string> {
+  return new Set(stepsOf(parse(text)).flatMap((step) => stringOf(child(step, "id")) ?? []));
+}
+
+function freeId(base: string, taken: Set<string>): string {
+  let id = base;
+  for (let number = 2; taken.has(id); number++) id = `${base}-${number}`;
+  taken.add(id);
+  return id;
+}
+
+function template(type: string, id: string, next: string | undefined): Record<string, unknown> {
+  const uses = usedBy(type);
+  return {
+    id,
+    name: NAMES[type]?.[1] ?? id,
+    type,
+    jobType: type === "SERVICE_TASK" ? id : undefined,
+    definitionId: type === "CALL_ACTIVITY" ? "" : undefined,
+    transformations: type === "TRANSFORMATION" ? { name: "value" } : undefined,
+    conditionalNextSteps: type === "DECISION" ? (next === undefined ? {} : { [OTHERWISE]: next }) : undefined,
+    nextStep: uses.includes("nextStep") ? next : undefined,
+  };
+}
+
+/** A new step after another one and wired in, or at the end. A parallel gateway comes with two branches and a join. */
+export function addStep(text: string, type: string, after?: string): { text: string; id: string } {
+  const draft = readDraft(text);
+  const taken = idsOf(text);
+  const id = freeId(NAMES[type]?.[0] ?? "step", taken);
+  const place = after === undefined ? undefined : draft.places.get(after);
+  const before = place === undefined ? undefined : stepsOf(draft.root)[place];
+  const kind = stringOf(child(before, "type")) ?? "";
+  // Before an END, behind anything else; what has its one way already is not cut off by an END.
+  const next = before === undefined ? undefined : kind === "END" ? after : wayOnOf(before);
+  const wired = before !== undefined && !(type === "END" && (next !== undefined || kind === "END"));
+  const made: Record<string, unknown>[] = [];
+  if (type === "PARALLEL_GATEWAY") {
+    const [first, second, join] = [freeId("branch", taken), freeId("branch", taken), freeId("join", taken)];
+    made.push({ ...template(type, id, undefined), parallelNextSteps: [first, second], joinStep: join });
+    for (const branch of [first, second]) made.push({ ...template("SERVICE_TASK", branch, join), name: "Branch" });
+    made.push(template("JOIN_GATEWAY", join, wired ? next : undefined));
+  } else made.push(template(type, id, wired ? next : undefined));
+  let done = text;
+  if (wired && before && place !== undefined) {
+    if (kind === "END") done = redirect(done, after!, id);
+    else done = leadTo(done, place, id);
+  }
+  let at = place === undefined ? stepsOf(draft.root).length : kind === "END" ? place : place + 1;
+  for (const step of made) done = insert(done, ["steps"], at++, step);
+  return { text: done, id };
+}
+
+/** The step that comes by default: the next one, what is left when no condition is true, the join of a block. */
+function wayOnOf(step: Node): string | undefined {
+  const uses = usedBy(stringOf(child(step, "type")) ?? "");
+  if (uses.includes("nextStep")) return stringOf(child(step, "nextStep"));
+  if (uses.includes("joinStep")) return stringOf(child(step, "joinStep"));
+  return stringOf(child(step, "conditionalNextSteps")?.members?.at(-1)?.value);
+}
+
+/** All that leads to one step leads to another, and if instances began there, they begin at the other. */
+function redirect(text: string, from: string, to: string): string {
+  const paths = stepsOf(parse(text)).flatMap((step, at) => referencesOf(step, ["steps", at]).filter((one) => one.to === from));
+  return paths.reduce((done, { path }) => set(done, path, to), text);
+}
+
+/** One more way out of a step; the one way of a step that has only one. */
+function leadTo(text: string, place: number, to: string): string {
+  const step = stepsOf(parse(text))[place];
+  const path = ["steps", place];
+  const uses = usedBy(stringOf(child(step, "type")) ?? "");
+  if (uses.includes("nextStep")) return set(text, [...path, "nextStep"], to);
+  if (uses.includes("parallelNextSteps")) return insert(text, [...path, "parallelNextSteps"], child(step, "parallelNextSteps")?.items?.length ?? 0, to);
+  if (!uses.includes("conditionalNextSteps")) return text;
+  return addCondition(text, place, to);
+}
+
+/** Before the one that is always true. */
+export function addCondition(text: string, place: number, to: string): string {
+  const path = ["steps", place, "conditionalNextSteps"];
+  const keys = nodeAt(parse(text), path)?.members?.map((one) => one.key) ?? [];
+  if (!keys.includes(OTHERWISE)) return insertMember(text, path, keys.length, OTHERWISE, to);
+  let condition = "false";
+  while (keys.includes(condition)) condition += " || false";
+  return insertMember(text, path, keys.indexOf(OTHERWISE), condition, to);
+}
+
+/** Draws a way from one step to another. The same text where none can begin. */
+export function connect(text: string, from: string, to: string): string {
+  const place = readDraft(text).places.get(from);
+  return place === undefined ? text : leadTo(text, place, to);
+}
+
+export function disconnect(text: string, edge: Pick<DraftEdge, "path" | "kind">): string {
+  return remove(text, edge.kind.startsWith("timer") ? edge.path.slice(0, -1) : edge.path);
+}
+
+/** The steps to one of which a removed step's predecessors could lead. */
+export function successorsOf(text: string, ids: readonly string[]): string[] {
+  const found = new Set<string>();
+  for (const edge of readDraft(text).edges) if (ids.includes(edge.from) && !ids.includes(edge.to) && !edge.kind.startsWith("timer")) found.add(edge.to);
+  return [...found];
+}
+
+/** Takes steps out. What led to them leads to `instead`, or no more anywhere. */
+export function removeSteps(text: string, ids: readonly string[], instead: string | undefined): string {
+  const { places } = readDraft(text);
+  const first = stringOf(child(stepsOf(parse(text))[0], "id"));
+  let done = text;
+  for (const id of ids) {
+    if (instead !== undefined) done = redirect(done, id, instead);
+    else for (const path of referencesTo(done, id)) done = remove(done, path);
+    for (const keyed of KEYED_BY_STEP) done = remove(done, [...keyed, id]);
+  }
+  for (const place of ids.flatMap((id) => places.get(id) ?? []).sort((a, b) => b - a)) done = remove(done, ["steps", place]);
+  // Instances begin at the first step.
+  const entry = first !== undefined && ids.includes(first) && instead !== undefined ? readDraft(done).places.get(instead) : undefined;
+  return entry === undefined ? done : move(done, ["steps", entry], 0);
+}
+
+/** What has to go with a step: the name or item that refers to it, of a boundary event the whole; the last first. */
+function referencesTo(text: string, id: string): Path[] {
+  const paths = stepsOf(parse(text)).flatMap((step, at) => referencesOf(step, ["steps", at]).filter((one) => one.to === id));
+  return paths.map(({ path }) => (path[2] === "boundaryEvents" ? path.slice(0, 4) : path)).reverse();
+}
+
+/** Another id, and all that refers to it follows. The same text when it is taken. */
+export function renameStep(text: string, from: string, to: string): string {
+  const { places } = readDraft(text);
+  const place = places.get(from);
+  if (place === undefined || from === to || idsOf(text).has(to)) return text;
+  let done = redirect(text, from, to);
+  done = set(done, ["steps", place, "id"], to);
+  for (const keyed of KEYED_BY_STEP) done = rename(done, [...keyed, from], to);
+  return done;
+}
+
+/** Steps as JSON text, for another definition. */
+export function copySteps(text: string, ids: readonly string[]): string {
+  const { places } = readDraft(text);
+  const items = stepsOf(parse(text));
+  const chosen = ids.flatMap((id) => places.get(id) ?? []).sort((a, b) => a - b);
+  return `[${chosen.map((place) => text.slice(items[place]!.start, items[place]!.end)).join(",\n")}]`;
+}
+
+/** Puts copied steps in. Ids that are taken change, and what they say of each other follows. Throws JsonProblem. */
+export function pasteSteps(text: string, copied: string): { text: string; ids: string[] } {
+  const taken = idsOf(text);
+  let clip = `{"steps": ${copied.trim()}}`;
+  const ids: string[] = [];
+  for (const [id] of readDraft(clip).places) {
+    const inside = new Set([...taken, ...idsOf(clip)]);
+    const free = taken.has(id) ? freeId(id, inside) : id;
+    clip = renameStep(clip, id, free);
+    taken.add(free);
+    ids.push(free);
+  }
+  const items = stepsOf(parse(clip)).filter((item) => item.kind === "object");
+  const from = stepsOf(parse(text)).length;
+  return { ids, text: items.reduce((done, item, at) => insert(done, ["steps"], from + at, new Raw(clip.slice(item.start, item.end))), text) };
+}
+
+/** Where somebody has put steps. */
+export function pin(text: string, pins: Map<string, Point>): string {
+  let done = text;
+  for (const [id, { x, y }] of pins) done = set(done, [...LAYOUT, id], { x: Math.round(x), y: Math.round(y) });
+  return done;
+}
+
+/** Forgets where steps were put, and what held that if nothing else is in it. */
+export function tidy(text: string): string {
+  let done = remove(text, LAYOUT);
+  for (const path of [LAYOUT.slice(0, 2), LAYOUT.slice(0, 1)]) if (nodeAt(parse(done), path)?.members?.length === 0) done = remove(done, path);
+  return done;
+}

@@ -1,0 +1,367 @@
+// Editors for the fields of the language, one for each form that its schema has. They read the draft's text where it
+// stands and change it there.
+import { useId, useState } from "react";
+import { useEditing } from "./context";
+import { child, insert, insertMember, JsonProblem, move, type Node, parse, type Path, Raw, remove, rename, set, stringOf } from "./json";
+import { ExpressionField, expressionIn } from "./expression";
+import type { Schema } from "./language";
+import { CommittedText } from "./text";
+
+export interface FieldProps {
+  schema: Schema;
+  /** Its name for people, and for screen readers where it is one of several. */
+  label: string;
+  path: Path;
+  node: Node | undefined;
+  needed?: boolean;
+  problems?: readonly string[];
+}
+
+/** `boundaryEvents` is Boundary events. */
+export function words(name: string): string {
+  const spaced = name.replace(/([A-Z])/g, " $1").toLowerCase();
+  return spaced.charAt(0).toUpperCase() + spaced.slice(1);
+}
+
+const keyOf = (path: Path) => JSON.stringify(path);
+
+/** A field of an object, with its name above and what the engine says of it below. */
+export function Field(props: FieldProps) {
+  const { schema, label, needed, problems = [] } = props;
+  const says = useId();
+  const grouped = schema.type === "object" || schema.type === "array";
+  const Box = grouped ? "fieldset" : "div";
+  return (
+    <Box className={grouped ? "group" : "field"} aria-describedby={grouped && problems.length ? says : undefined}>
+      {grouped ? (
+        <legend>
+          {label}
+          {needed && <span className="star"> needed</span>}
+        </legend>
+      ) : (
+        <span className="lbl" aria-hidden="true">
+          {label}
+          {needed && <span className="star"> needed</span>}
+        </span>
+      )}
+      <Editor {...props} describedBy={problems.length || schema.description ? says : undefined} />
+      {(problems.length > 0 || schema.description) && (
+        <div id={says}>
+          {problems.map((problem) => (
+            <p key={problem} className="wrong">
+              {problem}
+            </p>
+          ))}
+          {problems.length === 0 && schema.description && <p className="mute">{schema.description.replace(" (addition)", "").replaceAll("`", "")}</p>}
+        </div>
+      )}
+    </Box>
+  );
+}
+
+type EditorProps = FieldProps & { describedBy?: string | undefined };
+
+function Editor(props: EditorProps) {
+  const { schema, node } = props;
+  if (schema.type === "boolean") return <Tick {...props} />;
+  if (schema.enum) return <Choice {...props} options={schema.enum.map((one) => [one, one])} />;
+  if (schema.format === "step-id") return <StepChoice {...props} />;
+  if (schema.type === "array" && schema.items) return <Items {...props} items={schema.items} />;
+  if (schema.type === "object" && schema.properties) return <Members {...props} properties={schema.properties} />;
+  if (schema.type === "object" && typeof schema.additionalProperties === "object") return <Rows {...props} values={schema.additionalProperties} />;
+  if (schema.format === "expression") return <Condition {...props} />;
+  if (schema.format === "template" && schema.type === undefined) return <Value {...props} />;
+  if (schema.format === "template" && (node === undefined || (node.kind === "string" && !/\n/.test(stringOf(node)!)))) return <Template {...props} />;
+  if (schema.type === "string" && (node === undefined || node.kind === "string")) return <Text {...props} />;
+  if ((schema.type === "integer" || schema.type === "number") && (node === undefined || node.kind === "number")) return <Text {...props} number />;
+  return <AnyJson {...props} />;
+}
+
+/** What is not needed and empty is not there. */
+function useText({ path, node, needed }: EditorProps, number = false) {
+  const { edit, draft } = useEditing();
+  const value = node === undefined ? "" : number ? draft.text.slice(node.start, node.end) : (stringOf(node) ?? "");
+  const put = (text: string) => edit((now) => (text === "" && (number || !needed) ? remove(now, path) : set(now, path, number ? new Raw(text) : text)), keyOf(path));
+  return { value, put };
+}
+
+function Text({ number, ...props }: EditorProps & { number?: boolean }) {
+  const { value, put } = useText(props, number);
+  const [typed, setTyped] = useState<string>();
+  const change = (text: string) => {
+    setTyped(text);
+    if (!number || text === "" || /^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$/.test(text)) put(text);
+  };
+  const common = { "aria-label": props.label, "aria-describedby": props.describedBy, "aria-invalid": Boolean(props.problems?.length) };
+  if (!number && value.includes("\n")) return <textarea {...common} className="in" rows={4} value={value} onChange={(event) => put(event.target.value)} />;
+  return (
+    <input
+      {...common}
+      className={props.schema.format === "duration" || number ? "in mono" : "in"}
+      inputMode={number ? "numeric" : undefined}
+      placeholder={props.schema.format === "duration" ? "PT30S" : undefined}
+      value={typed ?? value}
+      onChange={(event) => change(event.target.value)}
+      onBlur={() => setTyped(undefined)}
+    />
+  );
+}
+
+function Template(props: EditorProps) {
+  const { value, put } = useText(props);
+  return <ExpressionField label={props.label} value={value} kind="value" template change={put} describedBy={props.describedBy} invalid={Boolean(props.problems?.length)} />;
+}
+
+/** Text, an expression, or any JSON. */
+function Value(props: EditorProps) {
+  const { node, label } = props;
+  const text = node?.kind === "string" && !stringOf(node)!.includes("\n");
+  const [asJson, setAsJson] = useState(!text);
+  if (asJson || !text) return <AnyJson {...props} />;
+  return (
+    <div className="line">
+      <Template {...props} />
+      <button type="button" className="btn sm ghost" aria-label={`${label} as JSON`} onClick={() => setAsJson(true)}>
+        JSON
+      </button>
+    </div>
+  );
+}
+
+function Condition(props: EditorProps) {
+  const { value, put } = useText(props);
+  return <ExpressionField label={props.label} value={value} kind="condition" change={put} describedBy={props.describedBy} />;
+}
+
+function Tick({ label, path, node, describedBy }: EditorProps) {
+  const { edit } = useEditing();
+  const on = node?.value === true;
+  // A timer interrupts unless it says otherwise: what is not there is not the same as false.
+  const options: [string, string][] = [
+    ["", "not said"],
+    ["true", "yes"],
+    ["false", "no"],
+  ];
+  const value = node === undefined ? "" : String(on);
+  return (
+    <select
+      className="in"
+      aria-label={label}
+      aria-describedby={describedBy}
+      value={value}
+      onChange={({ target }) => edit((now) => (target.value === "" ? remove(now, path) : set(now, path, target.value === "true")))}
+    >
+      {options.map(([one, text]) => (
+        <option key={one} value={one}>
+          {text}
+        </option>
+      ))}
+    </select>
+  );
+}
+
+function Choice({ label, path, node, needed, options, describedBy, problems }: EditorProps & { options: [value: string, text: string][] }) {
+  const { edit } = useEditing();
+  const value = stringOf(node) ?? "";
+  const strange = value !== "" && !options.some(([one]) => one === value);
+  return (
+    <select
+      className="in"
+      aria-label={label}
+      aria-describedby={describedBy}
+      aria-invalid={Boolean(problems?.length)}
+      value={value}
+      onChange={({ target }) => edit((now) => (target.value === "" ? remove(now, path) : set(now, path, target.value)))}
+    >
+      {(!needed || value === "") && <option value="">–</option>}
+      {strange && <option value={value}>{value} (unknown)</option>}
+      {options.map(([one, text]) => (
+        <option key={one} value={one}>
+          {text}
+        </option>
+      ))}
+    </select>
+  );
+}
+
+function StepChoice(props: EditorProps) {
+  const { draft } = useEditing();
+  return <Choice {...props} options={draft.definition.steps.map((step) => [step.id, step.name && step.name !== step.id ? `${step.name} (${step.id})` : step.id])} />;
+}
+
+/** Buttons that move one of several, and take it out. */
+function RowActs({ path, at, count, label }: { path: Path; at: number; count: number; label: string }) {
+  const { edit } = useEditing();
+  return (
+    <span className="rowacts">
+      <button type="button" className="btn sm ghost" aria-label={`Move ${label} up`} disabled={at === 0} onClick={() => edit((now) => move(now, path, at - 1))}>
+        ↑
+      </button>
+      <button type="button" className="btn sm ghost" aria-label={`Move ${label} down`} disabled={at === count - 1} onClick={() => edit((now) => move(now, path, at + 1))}>
+        ↓
+      </button>
+      <button type="button" className="btn sm ghost" aria-label={`Remove ${label}`} onClick={() => edit((now) => (count === 1 ? remove(now, path.slice(0, -1)) : remove(now, path)))}>
+        Remove
+      </button>
+    </span>
+  );
+}
+
+/** What a new one is, as far as its form says. */
+function blank(schema: Schema): unknown {
+  if (schema.type === "object") return Object.fromEntries((schema.required ?? []).map((name) => [name, schema.properties?.[name]?.enum?.[0] ?? ""]));
+  return "";
+}
+
+function Items({ label, path, node, items }: EditorProps & { items: Schema }) {
+  const { edit } = useEditing();
+  const all = node?.items ?? [];
+  return (
+    <>
+      {all.map((one, at) => (
+        // biome-ignore lint: an item has no name but its place
+        <div key={at} className="row">
+          <Editor schema={items} label={`${label} ${at + 1}`} path={[...path, at]} node={one} needed />
+          <RowActs path={[...path, at]} at={at} count={all.length} label={`${label} ${at + 1}`} />
+        </div>
+      ))}
+      <button type="button" className="btn sm" onClick={() => edit((now) => insert(now, path, all.length, blank(items)))}>
+        Add to {label.toLowerCase()}
+      </button>
+    </>
+  );
+}
+
+function Members({ label, path, node, properties, schema }: EditorProps & { properties: Record<string, Schema> }) {
+  const { edit } = useEditing();
+  if (node === undefined)
+    return (
+      <button type="button" className="btn sm" onClick={() => edit((now) => set(now, path, blank(schema)))}>
+        Add {label.toLowerCase()}
+      </button>
+    );
+  if (node.kind !== "object") return <AnyJson schema={schema} label={label} path={path} node={node} />;
+  const strange = node.members!.filter((one) => !(one.key in properties));
+  return (
+    <>
+      {Object.entries(properties).map(([name, own]) => (
+        <Field key={name} schema={own} label={`${label}: ${words(name).toLowerCase()}`} path={[...path, name]} node={child(node, name)} needed={schema.required?.includes(name) ?? false} />
+      ))}
+      {strange.map((one) => (
+        <Unknown key={one.key} path={[...path, one.key]} name={one.key} />
+      ))}
+      {typeof path.at(-1) === "string" && (
+        <button type="button" className="btn sm ghost" onClick={() => edit((now) => remove(now, path))}>
+          Remove {label.toLowerCase()}
+        </button>
+      )}
+    </>
+  );
+}
+
+export function Unknown({ path, name }: { path: Path; name: string }) {
+  const { edit } = useEditing();
+  return (
+    <p className="row unknown">
+      <span>
+        <b className="mono">{name}</b> <span className="wrong">is not known to this engine</span>
+      </span>
+      <button type="button" className="btn sm ghost" aria-label={`Remove ${name}`} onClick={() => edit((now) => remove(now, path))}>
+        Remove
+      </button>
+    </p>
+  );
+}
+
+/** Names that people choose, with their values; their order counts. */
+function Rows({ label, path, node, schema, values }: EditorProps & { values: Schema }) {
+  const { edit, draft } = useEditing();
+  const all = node?.members ?? [];
+  const conditions = schema.propertyNames?.format === "expression";
+  const rename_ = (key: string) => (to: string) => edit((now) => rename(now, [...path, key], to));
+  const add = () => {
+    let key = conditions ? "true" : "name";
+    for (let number = 2; all.some((one) => one.key === key); number++) key = conditions ? `${"false || ".repeat(number - 2)}false` : `name${number}`;
+    const first = conditions && all.at(-1)?.key === "true" ? all.length - 1 : all.length;
+    const value = values.enum?.[0] ?? (values.format === "step-id" ? (draft.definition.steps.at(-1)?.id ?? "") : "");
+    edit((now) => insertMember(now, path, first, key, value));
+  };
+  return (
+    <>
+      {all.map((one, at) => {
+        const name = `${label} ${at + 1}`;
+        const own = [...path, one.key];
+        return (
+          // biome-ignore lint: a name that is typed must not make it another row
+          <div key={at} className="row">
+            {conditions && one.key === "true" ? (
+              <div className="line">
+                <i>otherwise</i>
+                <button type="button" className="link" onClick={() => edit((now) => rename(now, own, "false"))}>
+                  give it a condition
+                </button>
+              </div>
+            ) : (
+              <ExpressionOrName label={`${name}: ${conditions ? "condition" : "name"}`} value={one.key} expression={conditions} commit={rename_(one.key)} />
+            )}
+            <Editor schema={values} label={`${name}: ${conditions ? "goes to" : "value"}`} path={own} node={one.value} needed />
+            <RowActs path={own} at={at} count={all.length} label={name} />
+          </div>
+        );
+      })}
+      <button type="button" className="btn sm" onClick={add}>
+        Add to {label.toLowerCase()}
+      </button>
+    </>
+  );
+}
+
+function ExpressionOrName({ label, value, expression, commit }: { label: string; value: string; expression: boolean; commit: (to: string) => void }) {
+  if (expression) return <ExpressionField label={label} value={value} kind="condition" change={commit} commit />;
+  return (
+    <CommittedText
+      label={label}
+      value={value}
+      commit={(to) => {
+        commit(to);
+        return undefined;
+      }}
+    />
+  );
+}
+
+/** Any JSON, as it is written in the text; taken over once it can be read. */
+export function AnyJson({ label, path, node, describedBy }: EditorProps) {
+  const { edit, draft } = useEditing();
+  const [typed, setTyped] = useState<string>();
+  const [wrong, setWrong] = useState<string>();
+  const value = node === undefined ? "" : draft.text.slice(node.start, node.end);
+  const change = (text: string) => {
+    setTyped(text);
+    try {
+      if (text.trim() !== "") parse(text);
+      setWrong(undefined);
+      edit((now) => (text.trim() === "" ? remove(now, path) : set(now, path, new Raw(text.trim()))), keyOf(path));
+    } catch (error) {
+      setWrong(error instanceof JsonProblem ? `Not JSON: ${error.message}` : String(error));
+    }
+  };
+  const shown = typed ?? value;
+  return (
+    <>
+      <textarea
+        className="in mono"
+        aria-label={label}
+        aria-describedby={describedBy}
+        aria-invalid={wrong !== undefined}
+        spellCheck={false}
+        rows={Math.min(16, shown.split("\n").length + 1)}
+        value={shown}
+        onChange={(event) => change(event.target.value)}
+        onBlur={() => wrong === undefined && setTyped(undefined)}
+      />
+      {wrong && <p className="wrong">{wrong}</p>}
+      {node?.kind === "string" && expressionIn(stringOf(node)!) !== undefined && <p className="mute">An expression.</p>}
+    </>
+  );
+}

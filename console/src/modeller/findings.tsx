@@ -1,0 +1,43 @@
+// What the engine says of the draft, below it: problems first, then hints. Each leads to its step.
+import type { Verdict } from "./check";
+import type { Draft } from "./draft";
+
+const SHOWN_MAX = 200;
+
+export function Findings({ verdict, draft, show }: { verdict: Verdict; draft: Draft; show: (step: string | undefined) => void }) {
+  const { check, error, findings, stale } = verdict;
+  const problems = findings.filter((one) => !one.hint).length;
+  const name = (id: string) => draft.definition.steps.find((step) => step.id === id)?.name || id;
+  return (
+    <section className="findings" aria-label="Problems">
+      <p role="status" className="line">
+        {error ? (
+          <b className="wrong">Not checked: {error.message}</b>
+        ) : check === undefined ? (
+          <b>Not checked yet</b>
+        ) : (
+          <>
+            <b className={problems ? "wrong" : "fine"}>{problems === 0 ? "No problems" : problems === 1 ? "1 problem" : `${problems} problems`}</b>
+            {findings.length > problems && <span>{findings.length - problems === 1 ? "1 hint" : `${findings.length - problems} hints`}</span>}
+            <span className="mute">{stale ? "being checked by the engine" : "checked by the engine"}</span>
+          </>
+        )}
+      </p>
+      {findings.length > 0 && (
+        <ul tabIndex={0} aria-label="Problems and hints">
+          {findings.slice(0, SHOWN_MAX).map((one) => (
+            <li key={`${one.path} ${one.text}`}>
+              <span className={`st ${one.hint ? "wait" : "fail"}`}>{one.hint ? "Hint" : "Problem"}</span>
+              <button type="button" className="link" onClick={() => show(one.step)}>
+                {one.step === undefined ? "The definition" : name(one.step)}
+              </button>
+              <span>
+                <code>{one.path}</code> {one.text}
+              </span>
+            </li>
+          ))}
+        </ul>
+      )}
+    </section>
+  );
+}

@@ -1,0 +1,435 @@
+// The modeller: a definition as a picture, as fields and as text, all of the one text that is exported and uploaded.
+import { useQuery } from "@tanstack/react-query";
+import { useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { Link } from "wouter";
+import { useAddress } from "../address";
+import { engine } from "../api/client";
+import type { Point } from "../graph/layout";
+import { Dialog } from "../parts/dialog";
+import { Problem, Skeleton } from "../parts/states";
+import { useCan } from "../session";
+import { Canvas, stepElement } from "./canvas";
+import { notesOf, useVerdict } from "./check";
+import { EditingContext } from "./context";
+import { Differences } from "./differences";
+import { type Draft, type DraftEdge, readDraft } from "./draft";
+import { addStep, connect, copySteps, disconnect, EMPTY, pasteSteps, pin, removeSteps, successorsOf, tidy } from "./edits";
+import { keep, useHistory } from "./history";
+import { JsonProblem, parse, pretty, set } from "./json";
+import { Findings } from "./findings";
+import { Palette, typeOfKey } from "./palette";
+import { DefinitionPanel, StepPanel } from "./panel";
+import { UploadDialog } from "./upload";
+import { useWords } from "./words";
+import "./modeller.css";
+
+const VIEWS = { picture: "Picture", json: "JSON", differences: "Differences" } as const;
+type View = keyof typeof VIEWS;
+const FILE_MAX_BYTES = 4 * 1024 * 1024;
+const LEADER_MS = 1_000;
+
+/** Without an id: a definition that is new. */
+export function ModellerPage({ id }: { id?: string }) {
+  const [params] = useAddress();
+  const version = Number(params.get("version")) || undefined;
+  const found = useQuery({
+    queryKey: ["definition text", id, version],
+    queryFn: async ({ signal }) => {
+      const text = await engine.definitionText(id!, version, signal);
+      return { text: pretty(text, ["version"]), version: (JSON.parse(text) as { version: number }).version };
+    },
+    enabled: id !== undefined,
+    staleTime: Number.POSITIVE_INFINITY,
+  });
+  if (id === undefined) return <Modeller place="" base={EMPTY} version={undefined} />;
+  if (found.error) return <Problem error={found.error} retry={() => found.refetch()} />;
+  if (!found.data) return <Skeleton />;
+  return <Modeller key={`${id} ${found.data.version}`} place={`${id} ${found.data.version}`} base={found.data.text} version={found.data.version} />;
+}
+
+/** The draft of a text; while somebody types what is no JSON, the one before. */
+function useDraft(text: string): { draft: Draft; broken: JsonProblem | undefined } {
+  const last = useRef<Draft>(undefined);
+  return useMemo(() => {
+    try {
+      last.current = readDraft(text);
+      return { draft: last.current, broken: undefined };
+    } catch (error) {
+      if (!(error instanceof JsonProblem)) throw error;
+      return { draft: last.current ?? readDraft(EMPTY), broken: error };
+    }
+  }, [text]);
+}
+
+function Modeller({ place, base, version }: { place: string; base: string; version: number | undefined }) {
+  const [params, changeAddress] = useAddress();
+  const { history, change, edit } = useHistory(place, base);
+  const text = history.now;
+  const { draft, broken } = useDraft(text);
+  const verdict = useVerdict(text, draft);
+  const [chosen, choose] = useState<readonly string[]>([]);
+  const [edge, setEdge] = useState<string>();
+  const [removing, setRemoving] = useState<readonly string[]>();
+  const [uploading, setUploading] = useState(false);
+  const [said, say] = useState("");
+  const [fitOn, fitAgain] = useState(0);
+  const models = useCan("model");
+  const asked = params.get("view") ?? "picture";
+  const view: View = asked in VIEWS ? (asked as View) : "picture";
+  const selected = useMemo(() => chosen.filter((id) => draft.places.has(id)), [chosen, draft]);
+  const one = selected.length === 1 ? selected[0] : undefined;
+  const notes = useMemo(() => notesOf(verdict.findings), [verdict.findings]);
+  const [typedVariables, setVariables] = useState<string>();
+  const variables = typedVariables ?? exampleOf(draft);
+  const given = readable(variables) ? variables : "{}";
+  const words = useWords(draft, verdict.check, version, given);
+  const editing = useMemo(() => ({ draft, edit, words, variables: given }), [draft, edit, words, given]);
+  const select = useCallback((ids: readonly string[]) => {
+    choose(ids);
+    setEdge(undefined);
+  }, []);
+
+  const add = useCallback(
+    (type: string, after?: string, at?: Point) => {
+      const made = addStep(text, type, after);
+      edit(() => (at ? pin(made.text, new Map([[made.id, at]])) : made.text));
+      select([made.id]);
+      say(`Added ${made.id}`);
+      // It is in the picture once it is laid out.
+      focusLater(made.id);
+    },
+    [text, edit, select],
+  );
+  const takeOut = useCallback(
+    (ids: readonly string[]) => {
+      if (ids.length === 0) return;
+      const next = successorsOf(text, ids);
+      if (next.length > 1) setRemoving(ids);
+      else {
+        edit((now) => removeSteps(now, ids, next[0]));
+        select(next);
+        say(`Deleted ${ids.join(", ")}`);
+        if (next[0] !== undefined) focusLater(next[0]);
+      }
+    },
+    [text, edit, select],
+  );
+  const takeOutEdge = () => {
+    const chosenEdge = draft.edges.find((each) => each.id === edge);
+    if (chosenEdge) edit((now) => disconnect(now, chosenEdge));
+    setEdge(undefined);
+  };
+  useClipboard(text, selected, (copied) => {
+    const made = pasteSteps(text, copied);
+    edit(() => made.text);
+    select(made.ids);
+    say(`Pasted ${made.ids.length}`);
+  });
+  const leader = useRef(0);
+  const keys = (event: React.KeyboardEvent) => {
+    const at = event.target as HTMLElement;
+    if (/^(INPUT|TEXTAREA|SELECT)$/.test(at.tagName)) {
+      if (event.key === "Escape" && one !== undefined) stepElement(one)?.focus();
+      return;
+    }
+    const command = event.ctrlKey || event.metaKey;
+    if (command && event.key.toLowerCase() === "z") change({ do: event.shiftKey ? "redo" : "undo" });
+    else if (command && event.key.toLowerCase() === "y") change({ do: "redo" });
+    else if (command && event.key.toLowerCase() === "a" && at.closest(".surface")) select([...draft.places.keys()]);
+    else if (command || event.altKey) return;
+    else if ((event.key === "Delete" || event.key === "Backspace") && at.closest(".surface, .palette")) {
+      if (edge !== undefined) takeOutEdge();
+      else takeOut(selected.length ? selected : focusedStep());
+    } else if (event.key === "Escape") select([]);
+    else if (event.key === "g") leader.current = Date.now();
+    else if (at.closest(".surface, .palette") && Date.now() - leader.current > LEADER_MS) {
+      const type = typeOfKey(event.key);
+      if (type === undefined) return;
+      add(type, selected.at(-1) ?? focusedStep()[0]);
+    } else return;
+    if (event.key !== "g") event.preventDefault();
+  };
+  const open = useCallback((id: string) => {
+    select([id]);
+    requestAnimationFrame(() => document.querySelector<HTMLInputElement>(".modeller .panel input")?.select());
+  }, [select]);
+  const show = (id: string | undefined) => {
+    changeAddress({ view: undefined }, true);
+    if (id === undefined) select([]);
+    else open(id);
+  };
+  return (
+    <EditingContext value={editing}>
+      <div className="modeller" onKeyDown={keys}>
+        <header className="mhead">
+          <h1>{draft.definition.name || draft.definition.id || "Without a name"}</h1>
+          {version !== undefined && <span className="tag">from v{version}</span>}
+          <span className="mute">{text === base ? "as it was" : `${history.past.length === 1 ? "1 change" : `${history.past.length} changes`}, kept in this browser`}</span>
+          <span className="sr" role="status">
+            {said}
+          </span>
+          <div className="seg" role="group" aria-label="Steps back and forth">
+            <button type="button" title="Ctrl Z" disabled={!history.past.length} onClick={() => change({ do: "undo" })}>
+              Undo
+            </button>
+            <button type="button" title="Ctrl Shift Z" disabled={!history.future.length} onClick={() => change({ do: "redo" })}>
+              Redo
+            </button>
+            <button
+              type="button"
+              title="Lay it out anew, without the places where steps were put"
+              onClick={() => {
+                edit(tidy);
+                fitAgain(fitOn + 1);
+              }}
+            >
+              Tidy
+            </button>
+          </div>
+          <div className="seg" role="group" aria-label="View">
+            {(Object.keys(VIEWS) as View[]).map((each) => (
+              <button key={each} type="button" aria-pressed={view === each} onClick={() => changeAddress({ view: each === "picture" ? undefined : each }, true)}>
+                {VIEWS[each]}
+              </button>
+            ))}
+          </div>
+          <div className="act">
+            <ImportButton
+              take={(read) => {
+                edit(() => read);
+                select([]);
+                fitAgain(fitOn + 1);
+              }}
+              say={say}
+            />
+            <button type="button" className="btn" onClick={() => download(text, draft.definition.id)}>
+              Export
+            </button>
+            {models && (
+              <button type="button" className="btn pri" disabled={broken !== undefined} onClick={() => setUploading(true)}>
+                Upload…
+              </button>
+            )}
+          </div>
+        </header>
+        {view === "picture" && (
+          <div className="desk">
+            <Palette add={(type) => add(type, one)} />
+            <Canvas
+              draft={draft}
+              fitOn={fitOn}
+              notes={notes}
+              selected={selected}
+              edge={edge}
+              select={select}
+              selectEdge={(picked: DraftEdge | undefined) => {
+                choose(picked ? [picked.from] : []);
+                setEdge(picked?.id);
+              }}
+              open={open}
+              moved={(pins) => edit((now) => pin(now, pins), `move ${[...pins.keys()].join(" ")}`)}
+              connect={(from, to) => edit((now) => connect(now, from, to))}
+              retarget={(picked, to) => edit((now) => set(now, picked.path, to))}
+              drop={(type, onto, at) => (onto === undefined ? add(type, undefined, at) : add(type, onto))}
+              addAfter={() => document.querySelector<HTMLElement>(".palette button")?.focus()}
+            />
+            <section className="panel props" aria-label="Properties" tabIndex={0}>
+              {one !== undefined ? (
+                <StepPanel
+                  key={draft.places.get(one)}
+                  id={one}
+                  problems={(field) => verdict.findings.filter((each) => each.step === one && each.field === field).map((each) => `${each.text}${each.path.endsWith(field) ? "" : ` (${each.path})`}`)}
+                  renamed={(to) => select([to])}
+                  remove={() => takeOut([one])}
+                  acts={
+                    edge !== undefined && (
+                      <p className="row unknown">
+                        A way is chosen.
+                        <button type="button" className="btn sm" onClick={takeOutEdge}>
+                          Remove the way
+                        </button>
+                      </p>
+                    )
+                  }
+                />
+              ) : selected.length > 1 ? (
+                <header className="phead">
+                  <h2>{selected.length} steps</h2>
+                  <button type="button" className="btn sm" onClick={() => takeOut(selected)}>
+                    Delete
+                  </button>
+                </header>
+              ) : (
+                <DefinitionPanel problems={(field) => verdict.findings.filter((each) => each.step === undefined && each.field === field).map((each) => each.text)} />
+              )}
+              <details>
+                <summary>Variables to try expressions with</summary>
+                <textarea className="in mono" aria-label="Variables to try expressions with" rows={6} spellCheck={false} value={variables} aria-invalid={!readable(variables)} onChange={(event) => setVariables(event.target.value)} />
+              </details>
+            </section>
+          </div>
+        )}
+        {view === "json" && (
+          <div className="source">
+            <textarea className="mono" aria-label="The definition as JSON" spellCheck={false} value={text} onChange={(event) => edit(() => event.target.value, "json")} />
+            {broken && (
+              <p className="wrong" role="status">
+                Line {text.slice(0, broken.at).split("\n").length}: {broken.message}. The picture shows what could be read last.
+              </p>
+            )}
+          </div>
+        )}
+        {view === "differences" && <Differences draft={draft} base={readDraft(base)} version={version} valid={verdict.check?.valid === true} selected={one} select={(id) => select(id === undefined ? [] : [id])} />}
+        <Findings verdict={verdict} draft={draft} show={show} />
+      </div>
+      {removing && (
+        <Dialog
+          title={`Delete ${removing.join(", ")}?`}
+          verb="Delete"
+          danger
+          close={() => setRemoving(undefined)}
+          act={async (form) => {
+            const instead = String(form.get("instead")) || undefined;
+            edit((now) => removeSteps(now, removing, instead));
+            select(instead === undefined ? [] : [instead]);
+          }}
+        >
+          <div className="field">
+            <label htmlFor="instead">What leads there leads to</label>
+            <select id="instead" name="instead" className="in">
+              {successorsOf(text, removing).map((id) => (
+                <option key={id}>{id}</option>
+              ))}
+              <option value="">nowhere</option>
+            </select>
+          </div>
+        </Dialog>
+      )}
+      {uploading && (
+        <UploadDialog
+          text={text}
+          base={base}
+          verdict={verdict}
+          close={() => setUploading(false)}
+          done={(made) => {
+            keep(place, undefined);
+            say(`Uploaded as version ${made.version}`);
+            changeAddress({ uploaded: String(made.version) }, true);
+          }}
+        />
+      )}
+      {params.get("uploaded") && (
+        <p className="uploaded" role="status">
+          Uploaded as version {params.get("uploaded")}. <Link href={`/definitions/${encodeURIComponent(draft.definition.id)}`}>Show it</Link>
+        </p>
+      )}
+    </EditingContext>
+  );
+}
+
+function ImportButton({ take, say }: { take: (text: string) => void; say: (text: string) => void }) {
+  const input = useRef<HTMLInputElement>(null);
+  const [wrong, setWrong] = useState<string>();
+  const read = async (file: File) => {
+    const reason = await refused(file, take);
+    setWrong(reason);
+    say(reason ?? `Opened ${file.name}`);
+  };
+  return (
+    <>
+      {wrong && <span className="wrong">{wrong}</span>}
+      <input
+        ref={input}
+        type="file"
+        accept=".json,application/json"
+        hidden
+        onChange={(event) => {
+          const file = event.target.files?.[0];
+          event.target.value = "";
+          if (file) void read(file);
+        }}
+      />
+      <button type="button" className="btn" onClick={() => input.current?.click()}>
+        Import
+      </button>
+    </>
+  );
+}
+
+async function refused(file: File, take: (text: string) => void): Promise<string | undefined> {
+  if (file.size > FILE_MAX_BYTES) return `${file.name} has more than ${FILE_MAX_BYTES / 1024 / 1024} MiB`;
+  try {
+    // Byte for byte: what is no UTF-8 is refused, a byte order mark stays.
+    const text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(await file.arrayBuffer());
+    parse(text);
+    take(text);
+    return undefined;
+  } catch (error) {
+    return `${file.name} is no JSON${error instanceof JsonProblem ? `: ${error.message}` : ""}`;
+  }
+}
+
+function download(text: string, id: string): void {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  link.download = `${id || "definition"}.json`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+/** Steps are copied and pasted as JSON text, also to another tab. */
+function useClipboard(text: string, selected: readonly string[], paste: (copied: string) => void): void {
+  useEffect(() => {
+    const elsewhere = (event: ClipboardEvent) => event.target instanceof HTMLElement && (/^(INPUT|TEXTAREA)$/.test(event.target.tagName) || document.querySelector("dialog[open]") !== null);
+    const copied = (event: ClipboardEvent) => {
+      if (elsewhere(event) || selected.length === 0 || String(getSelection()) !== "") return;
+      event.clipboardData?.setData("text/plain", copySteps(text, selected));
+      event.preventDefault();
+    };
+    const pasted = (event: ClipboardEvent) => {
+      const clip = event.clipboardData?.getData("text/plain") ?? "";
+      if (elsewhere(event) || !clip.trimStart().startsWith("[")) return;
+      try {
+        paste(clip);
+        event.preventDefault();
+      } catch (error) {
+        if (!(error instanceof JsonProblem)) throw error; // something else was copied
+      }
+    };
+    document.addEventListener("copy", copied);
+    document.addEventListener("paste", pasted);
+    return () => {
+      document.removeEventListener("copy", copied);
+      document.removeEventListener("paste", pasted);
+    };
+  }, [text, selected, paste]);
+}
+
+function focusedStep(): string[] {
+  const id = document.activeElement?.closest<SVGElement>("[data-step]")?.dataset.step;
+  return id === undefined ? [] : [id];
+}
+
+const FOCUS_TRIES = 60;
+
+/** The layout comes a few frames later. */
+function focusLater(id: string, tries = FOCUS_TRIES): void {
+  requestAnimationFrame(() => {
+    const element = stepElement(id);
+    if (element) element.focus();
+    else if (tries > 0) focusLater(id, tries - 1);
+  });
+}
+
+function readable(variables: string): boolean {
+  try {
+    return parse(variables).kind === "object";
+  } catch {
+    return false;
+  }
+}
+
+function exampleOf(draft: Draft): string {
+  const node = draft.root.members?.find((one) => one.key === "metadata")?.value.members?.find((one) => one.key === "exampleVariables")?.value;
+  return node?.kind === "object" ? draft.text.slice(node.start, node.end) : "{}";
+}

@@ -1,0 +1,241 @@
+"""The modeller: a definition from nothing, by keys and by mouse; what it leaves alone; what it says of problems."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.testing.definitions import definition, end, service, step
+from tests import postgres
+from tests.browser.test_console import TIMEOUT_MS, Visitor, upload, violations
+from tests.runtime.engine_process import EngineProcess
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture(scope="module")
+def engine(postgres_server: postgres.Server) -> Generator[EngineProcess]:
+    with postgres_server.database(postgres.apply_schema) as dsn, EngineProcess(dsn) as process:
+        process.wait_ready()
+        yield process
+
+
+class Modeller:
+    """Somebody in front of the modeller."""
+
+    def __init__(self, visitor: Visitor) -> None:
+        self.visitor = visitor
+        self.page = visitor.page
+        self.status = self.page.get_by_role("region", name="Problems").get_by_role("status")
+        self.properties = self.page.get_by_role("region", name="Properties")
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.page.keyboard.press(key)
+
+    def expect_step(self, name: str) -> None:
+        self.page.locator(f'.surface .node[data-step="{name}"]').wait_for(timeout=TIMEOUT_MS)
+
+    def expect_laid_out(self) -> None:
+        self.page.locator('.surface[aria-busy="false"]').wait_for(timeout=TIMEOUT_MS)
+
+    def expect_focus(self, name: str) -> None:
+        self.page.wait_for_function(
+            "name => document.activeElement?.dataset?.step === name", arg=name, timeout=TIMEOUT_MS
+        )
+
+    def expect_status(self, text: str | re.Pattern[str]) -> None:
+        self.status.filter(has_text=text).filter(has_text="checked by the engine").filter(
+            has_not_text="being checked"
+        ).wait_for(timeout=TIMEOUT_MS)
+
+    def field(self, label: str) -> Any:
+        return self.properties.get_by_label(label, exact=True)
+
+    def text(self) -> str:
+        """The definition, as Export gives it."""
+        with self.page.expect_download(timeout=TIMEOUT_MS) as started:
+            self.page.get_by_role("button", name="Export").click(timeout=TIMEOUT_MS)
+        return Path(started.value.path()).read_bytes().decode()
+
+    def definition(self) -> dict[str, Any]:
+        return dict(json.loads(self.text()))
+
+
+@pytest.fixture
+def modeller(visitor: Visitor) -> Modeller:
+    return Modeller(visitor)
+
+
+def test_a_definition_is_made_and_uploaded_by_keys_alone(modeller: Modeller, engine: EngineProcess) -> None:
+    page = modeller.page
+    modeller.visitor.go("modeller")
+    modeller.expect_step("end")
+    page.locator('.node[data-step="end"]').focus()
+    modeller.press("s")
+    modeller.expect_focus("task")
+    modeller.press("Enter")
+    page.wait_for_function("() => document.activeElement?.ariaLabel === 'Id'", timeout=TIMEOUT_MS)
+    page.keyboard.type("charge")
+    modeller.press("Tab")
+    modeller.expect_step("charge")
+    modeller.press("Control+a")
+    page.keyboard.type("Charge the card")
+    modeller.press("Escape")
+    modeller.expect_focus("charge")
+    modeller.press("d")
+    modeller.expect_focus("decide")
+    modeller.press("ArrowDown")
+    modeller.expect_focus("end")
+    modeller.expect_status("No problems")
+    made = modeller.definition()
+    assert [(one["id"], one["type"]) for one in made["steps"]] == [
+        ("charge", "SERVICE_TASK"),
+        ("decide", "DECISION"),
+        ("end", "END"),
+    ]
+    assert made["steps"][0]["name"] == "Charge the card"
+    assert made["steps"][1]["conditionalNextSteps"] == {"true": "end"}
+    page.locator('.node[data-step="decide"]').focus()
+    modeller.press("Delete")
+    modeller.expect_focus("end")
+    modeller.press("Control+z")
+    modeller.expect_step("decide")
+    modeller.press("Control+Shift+z")
+    page.locator('.node[data-step="decide"]').wait_for(state="detached", timeout=TIMEOUT_MS)
+    assert modeller.definition()["steps"][0]["nextStep"] == "end"
+    page.get_by_role("button", name="Upload…").focus()
+    modeller.press("Enter")
+    page.get_by_role("dialog").get_by_role("button", name="Upload").focus()
+    modeller.press("Enter")
+    modeller.visitor.see("Uploaded as version 1")
+    stored = engine.call("GET", "/v1/definitions/new-workflow")[1]
+    assert [one["id"] for one in stored["steps"]] == ["charge", "end"]
+    assert violations(page) == []
+
+
+def test_each_problem_lands_on_its_step_and_field(modeller: Modeller, engine: EngineProcess) -> None:
+    bad = definition(
+        service("pay", job_type="pay", next_step="gone"),
+        step("when", "WAIT", duration="P1M", nextStep="end"),
+        end(),
+        definition_id="wrong",
+    )
+    bad["surprise"] = 1
+    modeller.visitor.go("modeller")
+    modeller.page.locator("input[type=file]").set_input_files(
+        {"name": "wrong.json", "mimeType": "application/json", "buffer": json.dumps(bad).encode()}
+    )
+    told = engine.call("POST", "/v1/definitions/validate", bad)[1]["problems"]
+    modeller.expect_status(f"{len(told)} problems")
+    shown = modeller.page.get_by_role("list", name="Problems and hints").get_by_role("listitem")
+    lines = shown.all_inner_texts()
+    assert len(lines) == len(told)
+    for problem, line in zip(told, lines, strict=True):
+        assert problem["path"] in line
+        assert problem["reason"] in line
+        assert problem.get("stepId", "The definition") in line
+    for name in {problem["stepId"] for problem in told if "stepId" in problem}:
+        marked = modeller.page.locator(f'.surface .node[data-step="{name}"]')
+        assert "problem" in (marked.get_attribute("aria-label") or "")
+    modeller.page.get_by_role("button", name="when", exact=True).first.click(timeout=TIMEOUT_MS)
+    (reason,) = [each["reason"] for each in told if each["path"] == "steps[1].duration"]
+    modeller.properties.get_by_text(reason).wait_for(timeout=TIMEOUT_MS)
+    modeller.field("Duration").fill("P30D")
+    modeller.expect_status(f"{len(told) - 1} problems")
+    modeller.press("Escape")
+    modeller.press("Escape")
+    modeller.properties.get_by_role("button", name="Remove surprise").click(timeout=TIMEOUT_MS)
+    modeller.expect_status(f"{len(told) - 2} problems")
+    assert violations(modeller.page) == []
+
+
+def test_what_nobody_touched_is_exported_byte_for_byte(modeller: Modeller) -> None:
+    source = (EXAMPLES / "loan-process.json").read_text()
+    modeller.visitor.go("modeller")
+    for text in (source, json.dumps(json.loads(source), separators=(",", ":")), source.replace("\n", "\r\n")):
+        modeller.page.locator("input[type=file]").set_input_files(
+            {"name": "loan.json", "mimeType": "application/json", "buffer": text.encode()}
+        )
+        modeller.expect_status("No problems")
+        assert modeller.text() == text
+    modeller.page.locator("input[type=file]").set_input_files(
+        {"name": "loan.json", "mimeType": "application/json", "buffer": source.encode()}
+    )
+    modeller.expect_step("approve")
+    modeller.page.locator('.node[data-step="approve"]').dblclick(timeout=TIMEOUT_MS)
+    modeller.field("Name").fill("Approve it")
+    assert modeller.text() == source.replace('"name": "Approve"', '"name": "Approve it"')
+
+
+def test_by_mouse_steps_are_moved_connected_and_dropped(modeller: Modeller) -> None:
+    page = modeller.page
+    modeller.visitor.go("modeller")
+    modeller.expect_step("end")
+    page.get_by_role("button", name="User task").drag_to(page.locator('.node[data-step="end"]'), timeout=TIMEOUT_MS)
+    modeller.expect_step("ask")
+    modeller.expect_laid_out()
+    page.get_by_role("button", name="Service task").drag_to(
+        page.locator(".surface"), target_position={"x": 80, "y": 80}, timeout=TIMEOUT_MS
+    )
+    modeller.expect_step("task")
+    modeller.expect_laid_out()
+    page.locator('.node[data-step="task"] .body').click(timeout=TIMEOUT_MS)
+    grip = page.locator('[data-grip="connect"]').bounding_box()
+    target = page.locator('.node[data-step="end"] .body').bounding_box()
+    assert grip is not None
+    assert target is not None
+    page.mouse.move(grip["x"] + grip["width"] / 2, grip["y"] + grip["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(target["x"] + 20, target["y"] + 10, steps=5)
+    page.mouse.up()
+    page.wait_for_function("() => document.querySelectorAll('.surface .hit').length === 2", timeout=TIMEOUT_MS)
+    made = modeller.definition()
+    by_id = {one["id"]: one for one in made["steps"]}
+    assert by_id["ask"]["nextStep"] == by_id["task"]["nextStep"] == "end"
+    before = made["metadata"]["workflowModeller"]["layout"]["task"]
+    box = page.locator('.node[data-step="task"] .body').bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 60, box["y"] + 10)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 60, box["y"] + 90, steps=8)
+    page.mouse.up()
+    after = modeller.definition()["metadata"]["workflowModeller"]["layout"]["task"]
+    assert after["x"] == before["x"]
+    assert after["y"] > before["y"]
+    page.get_by_role("button", name="Tidy").click(timeout=TIMEOUT_MS)
+    assert "metadata" not in modeller.definition()
+
+
+def test_expressions_complete_and_tell_what_they_give(modeller: Modeller, engine: EngineProcess) -> None:
+    body = json.loads((EXAMPLES / "loan-process.json").read_text())
+    upload(engine, body)
+    modeller.visitor.go(f"modeller/{body['id']}")
+    modeller.expect_status("No problems")
+    modeller.page.locator('.node[data-step="decide"]').focus()
+    modeller.press("Enter")
+    modeller.properties.get_by_text("Variables to try expressions with").click(timeout=TIMEOUT_MS)
+    given = {"identityConfirmed": True, "score": 200, "applicant": {"id": "c-1"}}
+    modeller.field("Variables to try expressions with").fill(json.dumps(given))
+    field = modeller.field("Conditional next steps 1: condition")
+    field.focus()
+    modeller.properties.get_by_text("gives true").wait_for(timeout=TIMEOUT_MS)
+    modeller.press("End")
+    modeller.page.keyboard.type(" && appl")
+    completions = modeller.page.get_by_role("listbox", name="Completions").locator(":visible")
+    completions.get_by_text("applicant", exact=True).wait_for(timeout=TIMEOUT_MS)
+    modeller.press("Enter")
+    modeller.page.keyboard.type(".id == 'c-2'")
+    modeller.properties.get_by_text("gives false").wait_for(timeout=TIMEOUT_MS)
+    modeller.press("Enter")
+    modeller.page.get_by_role("button", name="Differences").click(timeout=TIMEOUT_MS)
+    modeller.page.get_by_text("changed: conditionalNextSteps").wait_for(timeout=TIMEOUT_MS)
+    modeller.page.get_by_role("heading", name=re.compile("Which running instances")).wait_for(timeout=TIMEOUT_MS)
+    assert violations(modeller.page) == []
