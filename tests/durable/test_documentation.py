@@ -1,4 +1,4 @@
-"""docs/durable.md: its named blocks are files that pytest runs, its fragments parse, and lint finds nothing in them."""
+"""docs/durable*.md: their named blocks are files that pytest runs, their fragments parse, and lint finds what is bad."""
 
 from __future__ import annotations
 
@@ -9,30 +9,38 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 import penstock.durable
 from penstock.durable.lint import lint
 from tests.house.sources import SRC, TOP
 
-PAGE = (TOP / "docs" / "durable.md").read_text()
-BLOCKS = re.findall(r"^```python ?(\S*)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+PAGES = {path.stem: path.read_text() for path in sorted((TOP / "docs").glob("durable*.md"))}
+PAGE = PAGES["durable"]
+BLOCK = re.compile(r"^```python ?(\S*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def test_the_files_of_the_page_run(tmp_path):
-    for name, text in BLOCKS:
+@pytest.mark.parametrize(
+    ("page", "passed"), [("durable-quickstart", 1), pytest.param("durable-testing", 3, marks=pytest.mark.slow)]
+)
+def test_the_files_of_a_page_run(tmp_path, page, passed):
+    for name, text in BLOCK.findall(PAGE) + BLOCK.findall(PAGES[page]):
         if name:
             (tmp_path / name).write_text(text)
     environment = {**os.environ, "PYTHONPATH": f"{SRC}:{tmp_path}"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", str(tmp_path)]
-    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout
-    assert "2 passed" in run.stdout
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:trio", "-W", "error"]
+    command += ["-o", "asyncio_default_fixture_loop_scope=function"]
+    run = subprocess.run([*command, str(tmp_path)], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert f"{passed} passed" in run.stdout
 
 
-def test_every_block_parses_and_lint_has_nothing_against_it():
-    assert len(BLOCKS) > 3
-    for _, text in BLOCKS:
-        assert lint(textwrap.dedent(text).replace("    try:", "try:") if text.startswith("    ") else text) == []
-        ast.parse(textwrap.dedent(text))
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_parses_and_lint_finds_what_is_called_bad(page):
+    for _, text in BLOCK.findall(PAGES[page]):
+        code = textwrap.dedent(text)
+        ast.parse(code)
+        assert bool(lint(code)) == ("# bad" in code), code
 
 
 def test_what_the_page_says_is_there_is_there():
