@@ -6,8 +6,8 @@
     curl -X POST localhost:5000/orders/A-1/payment/visa
     curl localhost:5000/orders/A-1
 
-The runs are served by threads beside Flask's, from the first request on. With gunicorn each worker has its own; they share the
-database (PENSTOCK_AT, or the embedded one).
+The runs are served by threads beside Flask's, from the first request on. With gunicorn each worker has its own; all
+share the database (PENSTOCK_AT, or the embedded one).
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def test_an_order_over_fastapi(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def test() -> None:
         transport = httpx.ASGITransport(module.api)
-        async with module.lifespan(module.api), httpx.AsyncClient(transport=transport, base_url="http://api") as browser:
+        async with module.lifespan(module.api), httpx.AsyncClient(transport=transport, base_url="http://a") as browser:
             placed = await browser.put("/orders/A-1", json=BASKET)
             assert placed.status_code == 202
             assert (await browser.put("/orders/A-1", json=BASKET)).json() == placed.json()  # sent twice

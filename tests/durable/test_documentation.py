@@ -1,4 +1,4 @@
-"""docs/durable*.md: their named blocks are files that pytest runs, their fragments parse, and lint finds what is bad."""
+"""docs/durable*.md: named blocks are files that pytest runs, fragments parse, and lint finds what is bad."""
 
 from __future__ import annotations
 
