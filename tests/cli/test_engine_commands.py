@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from penstock.cli.app import app
 from penstock.client import SyncClient
 from penstock.testing.postgres import Server
+from tests.runtime.waiting import wait_until
 from tests.sdk.running_engine import RunningEngine, running_engine
 
 pytestmark = pytest.mark.slow
@@ -167,6 +168,23 @@ def test_a_failed_instance_is_found_and_retried(shell: Shell, engine: RunningEng
     assert (watched.exit_code, watched.stdout.split()[:2]) == (1, [id, "FAILED"])
     assert shell.out("instance", "retry", id).split()[:2] == [id, "ACTIVE"]
     check(engine, id)
+
+
+def test_open_jobs_and_workers_are_listed(shell: Shell, engine: RunningEngine) -> None:
+    id = shell.start()
+    waiting = json.loads(shell.out("job", "list", "waiting", "--job-type", "claim.check", "--limit", 200, "--json"))
+    assert (id, "check") in {(job["instanceId"], job["stepId"]) for job in waiting}
+    table = shell.out("job", "list", "waiting", "--job-type", "claim.check", "--limit", 200).splitlines()
+    assert table[0].split()[:3] == ["job", "job", "type"]
+    assert any(id in line for line in table[1:])
+    assert "status" in shell.run("job", "list", "asleep").stderr
+    check(engine, id)
+
+    def seen() -> list[str]:
+        return [each["id"] for each in json.loads(shell.out("worker", "list", "--json"))]
+
+    wait_until(lambda: "w" in seen(), timeout_s=60)
+    assert any(line.split()[0] == "w" for line in shell.out("worker", "list").splitlines()[1:])
 
 
 def test_attempts_of_a_job_are_listed_and_its_checkpoint_goes(shell: Shell, engine: RunningEngine) -> None:

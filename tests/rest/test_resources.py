@@ -13,7 +13,6 @@ import trio.testing
 from penstock.core.parsing import parse_definition
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.instance_filter import InstanceFilter
-from penstock.engine.open_work import OpenJobView
 from penstock.engine.views import LEFT_OUT, InstanceSummary, Whereabouts
 from penstock.errors import NotFound, Unavailable
 from penstock.store.definitions import DefinitionRow
@@ -30,6 +29,7 @@ from penstock.wire.model import (
     StepExecution,
     UserTaskCompletion,
 )
+from penstock.wire.open_work import OpenJobView
 from penstock.wire.page import Page
 from tests.rest.scripted import NOON, Rest, ScriptedEngine, instance
 

@@ -9,6 +9,7 @@ from penstock.client import bulk_operation as bulk_calls
 from penstock.client import operation as calls
 from penstock.client import queue_operation as queue_calls
 from penstock.client import schedule_operation as schedule_calls
+from penstock.client import work_operation as work_calls
 from penstock.client.exchange import exchange_for
 from penstock.rest.operations import OPERATIONS
 from penstock.wire.bulk import BulkRequest
@@ -19,7 +20,7 @@ from penstock.wire.schedule import ScheduleSpec
 # What no client calls: the description of the API itself, the sign of life, for which readiness stands in, and what is
 # for people: the console calls it.
 FOR_PEOPLE = {
-    ("GET", "/v1/overview"), ("GET", "/v1/workers"), ("GET", "/v1/engines"),
+    ("GET", "/v1/overview"), ("GET", "/v1/engines"),
     ("GET", "/v1/tasks"), ("GET", "/v1/tasks/count"),
     ("POST", "/v1/tasks/{id}/{stepId}/claim"), ("POST", "/v1/tasks/{id}/{stepId}/release"),
     ("GET", "/v1/job-types"), ("POST", "/v1/jobs/{id}/unlock"), ("GET", "/v1/timers"), ("GET", "/v1/settings"),
@@ -74,6 +75,8 @@ CALLS = (
     calls.PollJobs(request=PollRequest("w", ["t"], 1, 30)),
     calls.WaitLostJobs(worker_id="w", wait_s=1),
     calls.ListFailedJobs(),
+    work_calls.ListOpenJobs(status="LOCKED"),
+    work_calls.ListWorkers(),
     calls.CompleteJob(worker_id="w", completion=Completion(job_id="{id}")),
     calls.FailJob(worker_id="w", failure=Failure(job_id="{id}", retryable=True, error_message="")),
     calls.HeartbeatJob(worker_id="w", job=JobRef(job_id="{id}")),

@@ -22,6 +22,7 @@ from penstock.cli import (
     schedules,
     sessions,
     tokens,
+    workers,
 )
 from penstock.cli.config import app as config_commands
 from penstock.cli.configuration import read_settings, refuse
@@ -38,7 +39,20 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for group in (definitions, instances, bulk, runs, messages, jobs, queues, schedules, tokens, sessions, archive):
+for group in (
+    definitions,
+    instances,
+    bulk,
+    runs,
+    messages,
+    jobs,
+    queues,
+    schedules,
+    tokens,
+    sessions,
+    archive,
+    workers,
+):
     app.add_typer(group.app)
 app.add_typer(config_commands)
 

@@ -99,3 +99,34 @@ def _shortened(value: Any, size_bytes: int | None) -> str:
         return "" if size_bytes is None else f"{size_bytes} bytes"
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= SHOWN_MAX_CHARS else f"{text[:SHOWN_MAX_CHARS]}…"
+
+
+@app.command(name="list")
+def list_jobs(
+    status: Annotated[str, typer.Argument(help="WAITING (of one --job-type), LOCKED, DISPATCHED or BACKOFF.")],
+    job_type: Annotated[str | None, typer.Option(help="Of this job type; with WAITING only.")] = None,
+    limit: LimitOption = 50,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List open jobs in a state: who has them, since when, until when; `penstock job failed` has the others."""
+    with connected(url, token_file) as client:
+        page = client.list_open_jobs(status.upper(), job_type=job_type, limit=limit)
+    print_page(
+        page,
+        ("job", "job type", "instance", "step", "since", "attempt", "worker", "until"),
+        lambda each: (
+            each.id,
+            each.job_type,
+            each.instance_id,
+            each.step_id,
+            shown_time(each.since),
+            str(each.attempt),
+            each.worker_id or "",
+            shown_time(each.lease_until or each.retry_at),
+        ),
+        as_json=as_json,
+        limit=limit,
+        narrower="--job-type",
+    )

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.options import ConfigOption, DataDirOption
+from penstock.cli.options import ConfigOption, DataDirOption, JsonOption, print_json
 from penstock.cli.tokens import run, settings_of
 
 app = typer.Typer(
@@ -17,11 +17,15 @@ app = typer.Typer(
 
 
 @app.command(name="list")
-def list_sessions(config: ConfigOption = None, data_dir: DataDirOption = None) -> None:
+def list_sessions(config: ConfigOption = None, data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
     """List sessions by id: since when, until when, whose."""
     from penstock.runtime import sessions
 
-    for one in run(lambda: sessions.everything(settings_of(config, data_dir))):
+    found = run(lambda: sessions.everything(settings_of(config, data_dir)))
+    if as_json:
+        print_json([one._asdict() for one in found])
+        return
+    for one in found:
         typer.echo(f"{one.id}  {one.created_at:%Y-%m-%d %H:%M}  {one.expires_at:%Y-%m-%d %H:%M}  {one.name}")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from penstock.cli.options import ConfigOption, DataDirOption
+from penstock.cli.options import ConfigOption, DataDirOption, JsonOption, print_json
 
 if TYPE_CHECKING:
     from penstock.settings import Settings
@@ -71,12 +71,17 @@ def list_tokens(
     with_ended: Annotated[bool, typer.Option("--all", help="Also those that were revoked or have expired.")] = False,
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """List tokens by id; those of the setting api_tokens are not among them."""
     from penstock.runtime import api_tokens
 
     tokens = run(lambda: api_tokens.everything(settings_of(config, data_dir)))
     now = datetime.now(UTC)
+    if as_json:
+        shown = [token._asdict() | {"state": _state(token, now)} for token in tokens]
+        print_json([each for each in shown if with_ended or each["state"] != "over"])
+        return
     for token in tokens:
         state = _state(token, now)
         if with_ended or state != "over":

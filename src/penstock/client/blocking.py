@@ -222,6 +222,8 @@ class SyncClient:
     find_instance = _blocking(Client.find_instance)
     poll_jobs = _blocking(Client.poll_jobs)
     list_failed_jobs = _blocking(Client.list_failed_jobs)
+    list_open_jobs = _blocking(Client.list_open_jobs)
+    list_workers = _blocking(Client.list_workers)
     put_queue = _blocking(Client.put_queue)
     get_queue = _blocking(Client.get_queue)
     list_queues = _blocking(Client.list_queues)

@@ -58,6 +58,7 @@ from penstock.client.operation import (
 )
 from penstock.client.queue_operation import DeleteQueue, GetQueue, ListQueues, PauseQueue, PutQueue
 from penstock.client.schedule_exchange import SCHEDULE_EXCHANGES
+from penstock.client.work_operation import WORK_EXCHANGES
 from penstock.wire.model import (
     AuditRecord,
     Completion,
@@ -477,5 +478,6 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     PauseQueue: lambda pause: _queue("POST", pause.name, "/pause" if pause.paused else "/resume"),
     DeleteQueue: lambda gone: _queue("DELETE", gone.name),
     **BULK_EXCHANGES,
+    **WORK_EXCHANGES,
     **SCHEDULE_EXCHANGES,
 }

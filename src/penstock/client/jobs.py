@@ -23,7 +23,9 @@ from penstock.client.operation import (
     ReleaseJobs,
     Window,
 )
+from penstock.client.work_operation import ListOpenJobs, ListWorkers
 from penstock.wire.model import Completion, FailedJob, Failure, Job, JobOutcome, JobRef, Lease, Park, PollRequest
+from penstock.wire.open_work import OpenJobView, WorkerView
 from penstock.wire.page import Page
 
 LIST_PART_ITEMS = 200
@@ -59,6 +61,22 @@ class JobCalls(Caller):
         """
         window = Window(page=page, page_size=page_size, cursor=cursor, limit=limit)
         return await self.call(ListFailedJobs(job_type=job_type, window=window))
+
+    async def list_open_jobs(
+        self, status: str, *, job_type: str | None = None, cursor: str | None = None, limit: int = 50
+    ) -> Page[OpenJobView]:
+        """Open jobs in a state: ``WAITING`` (of one type, in the order in which they are taken), ``LOCKED`` or
+        ``DISPATCHED`` (longest first, at most 200), ``BACKOFF`` (those first whose time comes first).
+
+        Raises:
+            BadRequest: another state; WAITING without a job type.
+        """
+        window = Window(cursor=cursor, limit=limit)
+        return await self.call(ListOpenJobs(status=status, job_type=job_type, window=window))
+
+    async def list_workers(self) -> list[WorkerView]:
+        """Workers that engines have seen within a day, with what they do."""
+        return list((await self.call(ListWorkers())).items)
 
     def iterate_failed_jobs(self, *, job_type: str | None = None) -> AsyncIterator[FailedJob]:
         """All jobs that failed for good, newest first, read as you go; you may retry their instances meanwhile."""

@@ -32,6 +32,7 @@ from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.open_work import ComingTimer, OpenJob, TimerKey
 from penstock.wire.model import JobRef
+from penstock.wire.open_work import OpenJobView
 from penstock.wire.page import Page
 
 KINDS: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
@@ -43,24 +44,6 @@ _FIRST: Final = TimerKey(datetime(1970, 1, 1, tzinfo=UTC), 0, 0, -32_768)
 LEASED_KEPT_S: Final = 10.0
 """So old a list of leased jobs may be: it costs a walk over all tokens."""
 LEASED_MAX: Final = 200
-
-
-class OpenJobView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """An open job: ``since`` when it waits, is under way, or backs off. ``progress``: what its worker told last."""
-
-    id: str
-    job_type: str
-    instance_id: str
-    step_id: str
-    definition_id: str
-    version: int
-    since: datetime
-    attempt: int = 0
-    failures: int = 0
-    worker_id: str | None = None
-    lease_until: datetime | None = None
-    retry_at: datetime | None = None
-    progress: msgspec.Raw | None = None
 
 
 class TimerView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

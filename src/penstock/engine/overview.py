@@ -26,6 +26,7 @@ from penstock.store import activity as store
 from penstock.store.activity import DONE_WITHIN_S, QueueFacts
 from penstock.store.connection import TrioConnection
 from penstock.wire.model import Instance
+from penstock.wire.open_work import WorkerView
 from penstock.wire.page import Page
 
 RANGES: Final[Mapping[str, tuple[int, int]]] = {
@@ -111,19 +112,6 @@ class OverviewView(msgspec.Struct, frozen=True, rename="camel"):
     queues: list[QueueRow]
     attention: list[Attention]
     engines: int
-
-
-class WorkerView(msgspec.Struct, frozen=True, rename="camel"):
-    """A worker that an engine has seen within a day. ``leased``: the jobs that it had then; what it did and reported as
-    failed within the 15 minutes before."""
-
-    id: str
-    job_types: list[str]
-    last_poll_at: datetime
-    leased: int
-    done_last_15m: int = msgspec.field(name="doneLast15m")
-    failed_last_15m: int = msgspec.field(name="failedLast15m")
-    engine: int
 
 
 class EngineView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

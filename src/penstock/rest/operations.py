@@ -14,7 +14,6 @@ import msgspec
 
 from penstock.access.roles import Permission
 from penstock.engine.migrations import MigrationRequest
-from penstock.engine.open_work import OpenJobView
 from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
 from penstock.engine.standing import ShownExecution
 from penstock.engine.views import InstanceSummary, Whereabouts
@@ -70,6 +69,7 @@ from penstock.wire.model import (
     StartResult,
     StepExecution,
 )
+from penstock.wire.open_work import OpenJobView
 from penstock.wire.page import Page
 from penstock.wire.repair import MigrationCheck
 

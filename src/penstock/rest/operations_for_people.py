@@ -11,7 +11,7 @@ from penstock.engine.drafts import DraftCheck, ExpressionCheck, ExpressionLangua
 from penstock.engine.failures import FailureList
 from penstock.engine.inbox import UserTask
 from penstock.engine.open_work import TimerView, UnlockBody
-from penstock.engine.overview import EngineList, OverviewView, QueueRow, WorkerView
+from penstock.engine.overview import EngineList, OverviewView, QueueRow
 from penstock.engine.standing import InstanceState, VariablesAsOf
 from penstock.engine.watch import Changes
 from penstock.rest.bulk import BulkRoutes
@@ -39,6 +39,7 @@ from penstock.rest.sessions import CALLBACK, PlaceBody, SessionRoutes, SignInBeg
 from penstock.rest.watch import WatchRoutes
 from penstock.wire.bulk import BulkRequest
 from penstock.wire.model import RecordedAttempt
+from penstock.wire.open_work import WorkerView
 from penstock.wire.page import Count, Page
 from penstock.wire.queue import Queue, QueuePolicy
 from penstock.wire.repair import BulkPreview, BulkStarted, BulkView, ImpactView

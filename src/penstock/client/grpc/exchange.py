@@ -57,6 +57,7 @@ from penstock.client.operation import (
 )
 from penstock.client.queue_operation import DeleteQueue, GetQueue, ListQueues, PauseQueue, PutQueue
 from penstock.client.schedule_exchange import SCHEDULE_EXCHANGES
+from penstock.client.work_operation import WORK_EXCHANGES
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
 from penstock.wire.grpc_health import HealthCheckRequest, HealthCheckResponse, ServingStatus
@@ -278,5 +279,6 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
 # Not in the contract's gRPC: kept as names so that a test can hold that every operation is in one list or the other.
 WITHOUT_FORM: tuple[type[Operation[Any]], ...] = (
     ForgetCheckpoint, GetAttempts, GetAudit, GetJournal, ListFailedJobs, ListMessages, ListSignals, SendMessage,
-    SetPriority, WaitLostJobs, DeleteQueue, GetQueue, ListQueues, PauseQueue, PutQueue, *SCHEDULE_EXCHANGES,
+    SetPriority, WaitLostJobs, DeleteQueue, GetQueue, ListQueues, PauseQueue, PutQueue, *WORK_EXCHANGES,
+    *SCHEDULE_EXCHANGES,
 )  # fmt: skip

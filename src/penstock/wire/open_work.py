@@ -1,0 +1,38 @@
+"""What people look at of the work that is open, and of those who do it: over REST, by the client, by commands."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+
+class OpenJobView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """An open job: ``since`` when it waits, is under way, or backs off. ``progress``: what its worker told last."""
+
+    id: str
+    job_type: str
+    instance_id: str
+    step_id: str
+    definition_id: str
+    version: int
+    since: datetime
+    attempt: int = 0
+    failures: int = 0
+    worker_id: str | None = None
+    lease_until: datetime | None = None
+    retry_at: datetime | None = None
+    progress: msgspec.Raw | None = None
+
+
+class WorkerView(msgspec.Struct, frozen=True, rename="camel"):
+    """A worker that an engine has seen within a day. ``leased``: the jobs that it had then; what it did and reported as
+    failed within the 15 minutes before."""
+
+    id: str
+    job_types: list[str]
+    last_poll_at: datetime
+    leased: int
+    done_last_15m: int = msgspec.field(name="doneLast15m")
+    failed_last_15m: int = msgspec.field(name="failedLast15m")
+    engine: int
