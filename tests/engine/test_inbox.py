@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 import trio
@@ -16,6 +17,7 @@ from penstock.errors import BadRequest, Conflict, Forbidden, NotFound, Unavailab
 from penstock.store import inbox as store
 from penstock.testing.definitions import definition, end, timer
 from penstock.testing.invariants import find_broken
+from penstock.wire.model import UserTaskCompletion
 from penstock.wire.page import Count, Page
 from tests.engine.driver import Driver
 from tests.shapes import gateway, joining, task, user
@@ -222,3 +224,37 @@ async def test_a_summary_names_the_task_without_secrets(driver: Driver) -> None:
     await driver.run(body, {"who": "Nadia", "amount": "92000", "secret": "x"})
     found = {task.step_id: task.summary for task in (await look(driver)).items}
     assert found == {"alone": "Nadia, 92000 EUR", "other": None, "bad": None}
+
+
+async def test_tasks_of_items_are_told_apart(driver: Driver) -> None:
+    """Claimed and completed by their own names: of a list the oldest may be another person's."""
+    each = {"items": "${papers}", "as": "paper", "collect": "${result.ok}", "into": "verdicts"}
+    forms = {"forms": {"read": {"summary": "paper.title + ' of ' + author"}}}
+    await driver.upload(definition(user("read", jobType="clerks", forEach=each), end(), id="read", metadata=forms))
+    papers = [{"title": title} for title in ("a", "b", "c")]
+    instance = (await driver.start("read", {"papers": papers, "author": "Ann"})).id
+    shown = (await look(driver, "clerks")).items
+    assert [(task.item, task.summary) for task in shown] == [(0, "a of Ann"), (1, "b of Ann"), (2, "c of Ann")]
+    inbox, last = driver.engine.inbox, shown[-1].execution_id
+    claimed = await inbox.claim(instance, "read", "eve", last)
+    assert (claimed.item, claimed.assignee, claimed.execution_id) == (2, "eve", last)
+    assert [task.item for task in (await look(driver, assignee="eve")).items] == [2]
+    assert (await inbox.release(instance, "read", "eve", last)).assignee is None
+
+    async def complete(task: str, ok: object) -> None:
+        variables = msgspec.json.encode({"ok": ok})
+        done = UserTaskCompletion(instance, "read", variables, "eve", task)
+        await driver.engine.tasks.complete_user_task(done)
+
+    await complete(last, "last")
+    with pytest.raises(NotFound, match="'read' is not open"):
+        await complete(last, "again")
+    with pytest.raises(NotFound, match="'read' is not open"):
+        await inbox.claim(instance, "read", "eve", last)
+    with pytest.raises(BadRequest, match="executionId: is no id"):
+        await complete("x", "y")
+    assert [task.item for task in (await look(driver, "clerks")).items] == [0, 1]
+    await complete(shown[1].execution_id, "second")
+    await complete(shown[0].execution_id, "first")
+    assert (await driver.variables(instance))["verdicts"] == ["first", "second", "last"]
+    assert find_broken(driver.dsn) == []

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 import trio
 
-from penstock.store import calls, for_each
+from penstock.store import calls, for_each, inbox
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL
 from tests.postgres import Server, apply_schema
@@ -95,6 +95,7 @@ CASES = {
     "read_items_of_tokens": Case(
         lambda c: for_each.of_tokens(c, [BASE + 1_000_000 + k for k in range(100)]), 100, 12, 100
     ),
+    "task_items": Case(lambda c: inbox.items(c, [BASE + 1_000_000 + k for k in range(100)], 1_048_576), 100, 12, 100),
     "read_map_results": Case(lambda c: for_each.results(c, LIST, LIST), 100, 3, 100),
     "update_maps": Case(lambda c: run(c, "update_maps", *(ints([value]) for value in (LIST, LIST, 9, 1, 1, 1))), 1, 30),
     "end_maps": Case(lambda c: run(c, "end_maps", ints([LIST]), ints([LIST])), 201, 6),

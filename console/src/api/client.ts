@@ -237,13 +237,16 @@ export const engine = {
   tasks: (filter: { jobType?: string; assignee?: string; unclaimed?: boolean }, cursor: string, signal?: AbortSignal) =>
     get<Schemas["UserTaskPage"]>("/v1/tasks", { query: { ...filter, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
   countTasks: (signal?: AbortSignal) => get<Count>("/v1/tasks/count", s(signal)),
-  claimTask: (id: string, stepId: string, by: string | undefined) => post<UserTask>("/v1/tasks/{id}/{stepId}/claim", { path: { id, stepId }, body: by === undefined ? {} : { by } }),
-  releaseTask: (id: string, stepId: string) => post<UserTask>("/v1/tasks/{id}/{stepId}/release", { path: { id, stepId }, body: {} }),
+  claimTask: ({ instanceId, stepId, executionId }: UserTask, by: string | undefined) =>
+    post<UserTask>("/v1/tasks/{id}/{stepId}/claim", { path: { id: instanceId, stepId }, body: by === undefined ? { executionId } : { by, executionId } }),
+  releaseTask: ({ instanceId, stepId, executionId }: UserTask) =>
+    post<UserTask>("/v1/tasks/{id}/{stepId}/release", { path: { id: instanceId, stepId }, body: { executionId } }),
   /** `buffer`: kept, when the step does not wait yet. */
   signal: (id: string, stepId: string, variables: Variables, key: string, buffer: boolean) =>
     post<unknown>("/v1/instances/{id}/signals/{stepId}", { path: { id, stepId }, query: { buffer }, body: variables, headers: { "Idempotency-Key": key } }),
-  completeTask: (id: string, stepId: string, variables: Variables) =>
-    post<unknown>("/v1/instances/{id}/user-tasks/{stepId}/complete", { path: { id, stepId }, body: { variables } }),
+  /** Without `executionId`: the oldest that is open. */
+  completeTask: (id: string, stepId: string, variables: Variables, executionId?: string) =>
+    post<unknown>("/v1/instances/{id}/user-tasks/{stepId}/complete", { path: { id, stepId }, body: { variables, ...(executionId !== undefined && { executionId }) } }),
 };
 
 /** Whether it was made of a workflow written as code: it has one step, which an executor runs. */

@@ -573,7 +573,7 @@ export interface paths {
         put?: never;
         /**
          * Complete a user task
-         * @description The oldest open execution of the step.
+         * @description The oldest open execution of the step, or that of `executionId` (addition).
          */
         post: operations["completeUserTask"];
         delete?: never;
@@ -737,7 +737,7 @@ export interface paths {
         };
         /**
          * List open user tasks, oldest first (addition)
-         * @description A page may be short, or empty, before the last one: `next` says whether to go on.
+         * @description A page may be short, or empty, before the last one: `next` says whether to go on. `item` is the index of the item of a forEach that a task is about, `executionId` names it to claim, release and completion.
          */
         get: operations["listTasks"];
         put?: never;
@@ -1906,10 +1906,12 @@ export interface components {
         };
         /**
          * ClaimBody
-         * @description Who takes a task, or gives it back.
+         * @description Who takes a task, or gives it back. `execution_id`: of several open executions of the step this one, not the
+         *         oldest.
          */
         ClaimBody: {
             by?: string;
+            executionId?: string;
         };
         /**
          * CompletionBody
@@ -3587,11 +3589,13 @@ export interface components {
         };
         /**
          * UserTask
-         * @description An open user task. `job_type` says for whom it is, `next_timer` when its next boundary timer fires.
+         * @description An open user task. `job_type` says for whom it is, `next_timer` when its next boundary timer fires, `item`
+         *         which item of a forEach it is about, from 0.
          */
         UserTask: {
             instanceId: string;
             stepId: string;
+            executionId: string;
             name: string;
             jobType: string;
             definitionId: string;
@@ -3602,11 +3606,13 @@ export interface components {
             businessKey?: string;
             assignee?: string;
             nextTimer?: string;
+            item?: number;
             summary?: string;
         };
         /**
          * UserTaskBody
-         * @description `result` is what gRPC and old clients call `variables`.
+         * @description `result` is what gRPC and old clients call `variables`. `execution_id`: this one of several that are open,
+         *         not the oldest.
          */
         UserTaskBody: {
             variables?: {
@@ -3617,6 +3623,7 @@ export interface components {
                 [key: string]: unknown;
             };
             completedBy?: string;
+            executionId?: string;
             workerId?: string;
         };
         /**

@@ -20,7 +20,12 @@ type Whose = keyof typeof WHOSE;
 let called = "";
 
 function keyOf(task: UserTask): string {
-  return `${task.instanceId}/${task.stepId}`;
+  return `${task.instanceId}/${task.stepId}${task.item === undefined ? "" : `/${task.item}`}`;
+}
+
+/** Items of a forEach are counted from 1, as people do. */
+function nameOf(task: UserTask): string {
+  return task.item === undefined ? task.name : `${task.name} · item ${task.item + 1}`;
 }
 
 export function TasksPage() {
@@ -50,7 +55,7 @@ export function TasksPage() {
   };
   const refresh = () => queries.invalidateQueries({ queryKey: ["tasks"] });
   const claim = async (by: string | undefined) => {
-    if (open) await engine.claimTask(open.instanceId, open.stepId, by);
+    if (open) await engine.claimTask(open, by);
     await refresh();
   };
   const claimOrAsk = () => (me === undefined && called === "" ? setAsking(true) : claim(me === undefined ? called : undefined).catch(refresh));
@@ -142,7 +147,7 @@ function Row({ task }: { task: UserTask }) {
   return (
     <>
       <span className="line">
-        <b>{task.name}</b>
+        <b>{nameOf(task)}</b>
         {task.nextTimer !== undefined && <Due at={task.nextTimer} />}
       </span>
       <span className="line">
@@ -184,14 +189,14 @@ function Task({ task, may, claim, refresh, completed }: TaskProps) {
     staleTime: Number.POSITIVE_INFINITY,
   });
   const instance = useQuery({ queryKey: ["instance", task.instanceId], queryFn: ({ signal }) => engine.instance(task.instanceId, signal) });
-  const release = () => engine.releaseTask(task.instanceId, task.stepId).finally(refresh);
+  const release = () => engine.releaseTask(task).finally(refresh);
   if (definition.error) return <Problem error={definition.error} retry={() => definition.refetch()} />;
   if (!definition.data) return <Skeleton />;
   const about = definition.data.steps.find((step) => step.id === task.stepId);
   return (
     <>
       <div className="work">
-        <h2>{task.name}</h2>
+        <h2>{nameOf(task)}</h2>
         <p className="mute">
           {task.summary !== undefined && <>{task.summary} · </>}
           <Link href={`/instances/${encodeURIComponent(task.instanceId)}?step=${encodeURIComponent(task.stepId)}`}>{task.businessKey ?? task.instanceId}</Link> · open <Ago at={task.openedAt} />
@@ -269,7 +274,7 @@ function TaskForm({ task, schema, completed, children }: { task: UserTask; schem
     if (schema && Object.keys(problemsOf(schema, values)).length > 0) return;
     setBusy(true);
     try {
-      await engine.completeTask(task.instanceId, task.stepId, schema ? given(values) : variablesOf(text));
+      await engine.completeTask(task.instanceId, task.stepId, schema ? given(values) : variablesOf(text), task.executionId);
       await completed();
     } catch (error) {
       setReason(error instanceof EngineError || error instanceof SyntaxError ? error.message : String(error));

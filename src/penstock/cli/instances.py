@@ -342,6 +342,7 @@ def complete(
     step: StepArgument,
     variables: VariablesArgument = None,
     file: FileOption = None,
+    execution: ExecutionOption = None,
     by: Annotated[str | None, typer.Option(help="Who did it, for the audit trail.")] = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
@@ -349,7 +350,7 @@ def complete(
     """Complete a user task, with variables."""
     given = json_object(variables, file)
     with connected(url, token_file) as client:
-        client.complete_user_task(id, step, given, completed_by=by)
+        client.complete_user_task(id, step, given, completed_by=by, execution_id=execution)
 
 
 def renamed_steps(pairs: list[str]) -> dict[str, str]:

@@ -316,7 +316,8 @@ def _check_migration(operation: CheckMigration) -> Exchange:
 def _complete_user_task(operation: CompleteUserTask) -> Exchange:
     done = operation.completion
     path = f"/v1/instances/{quoted(done.instance_id)}/user-tasks/{quoted(done.step_id)}/complete"
-    return Exchange("POST", path, nothing, given(variables=done.variables, completedBy=done.completed_by))
+    body = given(variables=done.variables, completedBy=done.completed_by, executionId=done.execution_id)
+    return Exchange("POST", path, nothing, body)
 
 
 def _send_signal(operation: SendSignal) -> Exchange:

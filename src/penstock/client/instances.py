@@ -308,15 +308,17 @@ class InstanceCalls(MendingCalls):
         variables: object = None,
         *,
         completed_by: str | None = None,
+        execution_id: str | None = None,
     ) -> None:
-        """Complete the open user task of a step. Not repeated when an answer was lost.
+        """Complete the open user task of a step, of several (items of a forEach) the oldest, or the one that is named.
+        Not repeated when an answer was lost.
 
         Raises:
             NotFound: no such instance, or no open task there.
             Conflict: the instance has ended.
             BadRequest: the step is of another type.
         """
-        done = UserTaskCompletion(instance_id, step_id, optional_object(variables), completed_by)
+        done = UserTaskCompletion(instance_id, step_id, optional_object(variables), completed_by, execution_id)
         await self.call(CompleteUserTask(completion=done))
 
     async def signal(

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 
-from penstock.errors import NotFound
+from penstock.errors import BadRequest, NotFound
 from penstock.store.jobs import JobKey
 
 EPOCH_MS = 1_735_689_600_000  # 2025-01-01T00:00:00Z
@@ -83,6 +83,17 @@ def read_job(text: str) -> JobKey:
         if max(key) <= _MAX:
             return key
     raise NotFound(f"job '{text[:_TEXT_MAX_CHARS]}' is unknown")
+
+
+def read_execution(text: str | None) -> tuple[int, int] | None:
+    """Token and seq of an execution that a request names. Raises BadRequest."""
+    if text is None:
+        return None
+    try:
+        found = read_job(text)
+    except NotFound:
+        raise BadRequest("executionId: is no id of an execution") from None
+    return found.token, found.seq
 
 
 def _hex(part: str, what: str, text: str) -> int:

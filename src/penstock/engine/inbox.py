@@ -6,7 +6,7 @@ open: its row comes and goes with the execution (`store.full_path`).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, cast
 
@@ -32,7 +32,7 @@ from penstock.store import instances as instance_store
 from penstock.store import variables as variable_store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
-from penstock.store.inbox import OpenTask, TaskKey
+from penstock.store.inbox import OpenTask, TaskItem, TaskKey
 from penstock.wire.page import Count, Page
 
 LOOK_S: Final = 1.0
@@ -49,10 +49,12 @@ FILL_ROWS: Final = 500
 
 
 class UserTask(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """An open user task. ``job_type`` says for whom it is, ``next_timer`` when its next boundary timer fires."""
+    """An open user task. ``job_type`` says for whom it is, ``next_timer`` when its next boundary timer fires, ``item``
+    which item of a forEach it is about, from 0."""
 
     instance_id: str
     step_id: str
+    execution_id: str
     name: str
     job_type: str
     definition_id: str
@@ -61,8 +63,9 @@ class UserTask(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     business_key: str | None = None
     assignee: str | None = None
     next_timer: datetime | None = None
+    item: int | None = None
     summary: str | None = None
-    """What `metadata.forms[stepId].summary`, an expression, gives for the instance's variables."""
+    """What `metadata.forms[stepId].summary`, an expression, gives for the variables of the instance and the item."""
 
 
 class Inbox:
@@ -118,8 +121,9 @@ class Inbox:
                     job_types = await store.types(connection)
                 keys, last, more = await self._walk(connection, job_types, after, wanted, unclaimed, limit)
             tasks = await store.read(connection, keys)
-            items = [await self._view(connection, task) for task in tasks]
-            summaries = await self._summaries(connection, tasks)
+            about = await self._items(connection, tasks)
+            items = [await self._view(connection, task, about) for task in tasks]
+            summaries = await self._summaries(connection, tasks, about)
         items = [
             item if text is None else msgspec.structs.replace(item, summary=text)
             for item, text in zip(items, summaries, strict=True)
@@ -133,7 +137,18 @@ class Inbox:
             found = await store.count(connection, COUNT_MAX + 1)
         return Count(count=min(found, COUNT_MAX), exact=found <= COUNT_MAX)
 
-    async def _summaries(self, connection: TrioConnection, tasks: Sequence[OpenTask]) -> list[str | None]:
+    async def _items(self, connection: TrioConnection, tasks: Sequence[OpenTask]) -> dict[int, TaskItem]:
+        """Of those that are about an item of a forEach, by their tokens."""
+        tokens = [
+            task.token
+            for task in tasks
+            if (await self._definitions.by_key(connection, task.definition)).definition.steps[task.step].for_each
+        ]
+        return await store.items(connection, tokens, SUMMARIES_MAX_BYTES) if tokens else {}
+
+    async def _summaries(
+        self, connection: TrioConnection, tasks: Sequence[OpenTask], about: Mapping[int, TaskItem]
+    ) -> list[str | None]:
         """None where a definition has none, or it does not apply; of `SUMMARIES_MAX_BYTES` of variables."""
         loaded = [await self._definitions.by_key(connection, task.definition) for task in tasks]
         sources = [
@@ -151,11 +166,19 @@ class Inbox:
             return [
                 None
                 if source is None or (text := variables.get(task.instance)) is None
-                else _summary(source, self._hiding.drop(text.encode()), definition.secret_variables, now)
+                else _summary(source, self._clear(text, about.get(task.token)), definition.secret_variables, now)
                 for task, source, definition in zip(tasks, sources, loaded, strict=True)
             ]
 
         return await run_sized(sum(map(len, variables.values())), evaluate)
+
+    def _clear(self, variables: str, about: TaskItem | None) -> dict[str, object]:
+        """Variables, with those of the item over them, without what is hidden."""
+        texts = [variables, *([] if about is None or about.variables is None else [about.variables])]
+        found: dict[str, object] = {}
+        for text in texts:
+            found |= msgspec.json.decode(self._hiding.drop(text.encode()))
+        return found
 
     async def _walk(
         self,
@@ -181,12 +204,13 @@ class Inbox:
                 return found, after, True
         return found, after, False
 
-    async def _view(self, connection: TrioConnection, task: OpenTask) -> UserTask:
+    async def _view(self, connection: TrioConnection, task: OpenTask, about: Mapping[int, TaskItem]) -> UserTask:
         loaded = await self._definitions.by_key(connection, task.definition)
         step = loaded.definition.steps[task.step]
         return UserTask(
             instance_id=ids.show_instance(task.instance),
             step_id=step.id,
+            execution_id=ids.show_job(task.instance, task.token, task.seq),
             name=step.name or step.id,
             job_type=step.job_type or step.id,
             definition_id=loaded.definition.id,
@@ -195,27 +219,33 @@ class Inbox:
             business_key=task.business_key,
             assignee=task.assignee,
             next_timer=task.timer_at,
+            item=about[task.token].item if task.token in about else None,
         )
 
     # -- claims
 
-    async def claim(self, instance_id: str, step_id: str, by: str | None) -> UserTask:
-        """Say who means to do a task. Raises NotFound, and Conflict when somebody else has claimed it."""
+    async def claim(self, instance_id: str, step_id: str, by: str | None, execution_id: str | None = None) -> UserTask:
+        """Say who means to do a task: the oldest of the step, or the one that is named. Raises NotFound, and Conflict
+        when somebody else has claimed it."""
         assignee = _assignee(by)
         return await self._change(
             instance_id,
             step_id,
+            execution_id,
             "TASK_CLAIMED",
             assignee,
             lambda connection, key: store.claim(connection, key, assignee),
         )
 
-    async def release(self, instance_id: str, step_id: str, by: str | None) -> UserTask:
+    async def release(
+        self, instance_id: str, step_id: str, by: str | None, execution_id: str | None = None
+    ) -> UserTask:
         """Give a claimed task back. ``by`` None: whoever has it. Raises NotFound, and Conflict when another has it."""
         assignee = None if by is None and _may_operate() else _assignee(by)
         return await self._change(
             instance_id,
             step_id,
+            execution_id,
             "TASK_RELEASED",
             assignee,
             lambda connection, key: store.release(connection, key, assignee),
@@ -225,6 +255,7 @@ class Inbox:
         self,
         instance_id: str,
         step_id: str,
+        execution_id: str | None,
         kind: str,
         assignee: str | None,
         change: Callable[[TrioConnection, TaskKey], Awaitable[bool]],
@@ -233,14 +264,16 @@ class Inbox:
         instance = ids.read_instance(instance_id)
         async with self._database.connection() as connection:
             await self._require_whole(connection)
-            key, step = await self._find(connection, instance, step_id)
+            key, step = await self._find(connection, instance, step_id, ids.read_execution(execution_id))
             async with connection.transaction():
                 if not await change(connection, key):
                     await self._refuse(connection, key, step_id)
                 await self._note(connection, instance, step, kind, assignee)
             return await self._read(connection, key, step_id)
 
-    async def _find(self, connection: TrioConnection, instance: int, step_id: str) -> tuple[TaskKey, Step]:
+    async def _find(
+        self, connection: TrioConnection, instance: int, step_id: str, execution: tuple[int, int] | None
+    ) -> tuple[TaskKey, Step]:
         rows = await instance_store.view(connection, [instance], None)
         if not rows:
             raise NotFound(f"instance '{ids.show_instance(instance)}' is unknown")
@@ -250,7 +283,7 @@ class Inbox:
             raise NotFound(f"step '{step_id[:NAME_MAX_CHARS]}' is unknown")
         if step.type is not StepType.USER_TASK:
             raise BadRequest(f"step '{step.id}' has the type {step.type.value}, not {StepType.USER_TASK.value}")
-        seq = await store.find(connection, instance, step.index)
+        seq = await store.find(connection, instance, step.index, execution)
         if seq is None:
             raise _not_open(step.id)
         return TaskKey(loaded.task_type_of(step.index), seq), step
@@ -264,7 +297,7 @@ class Inbox:
         tasks = await store.read(connection, [key])
         if not tasks:
             raise _not_open(step_id)
-        return await self._view(connection, tasks[0])
+        return await self._view(connection, tasks[0], await self._items(connection, tasks))
 
     async def _note(
         self, connection: TrioConnection, instance: int, step: Step, kind: str, assignee: str | None
@@ -330,8 +363,8 @@ def summary_of(metadata: object, step_id: str) -> str | None:
     return metadata if isinstance(metadata, str) and len(metadata) <= SUMMARY_MAX_CHARS else None
 
 
-def _summary(source: str, variables: bytes, secret: frozenset[str], now: datetime) -> str | None:
-    values = {name: value for name, value in msgspec.json.decode(variables).items() if name not in secret}
+def _summary(source: str, variables: Mapping[str, object], secret: frozenset[str], now: datetime) -> str | None:
+    values = {name: value for name, value in variables.items() if name not in secret}
     try:
         found, _ = parse(source).measure(values, now, None, SUMMARY_STEPS)
     except (ExpressionError, OutOfSteps):

@@ -24,7 +24,7 @@ from penstock.engine.lanes.prioritize import PriorityCommand
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import EMPTY_OBJECT, PayloadLimits, check_text, check_variables
 from penstock.engine.queues import check_priority
-from penstock.errors import BadRequest, Conflict, NotFound, PayloadTooLarge
+from penstock.errors import BadRequest, Conflict, PayloadTooLarge
 from penstock.settings import Settings
 from penstock.store import audit, search_attributes, variables
 from penstock.store.connection import TrioConnection
@@ -193,7 +193,7 @@ class Repair:
             ids.read_instance(id),
             check_text(skip.step_id, "stepId", NAME_MAX_CHARS),
             check_variables(bytes(skip.variables), self._limits),
-            execution=_execution(skip.execution_id),
+            execution=ids.read_execution(skip.execution_id),
             note=check_note(skip.note),
         )
         return await self._mend(id, command)
@@ -208,7 +208,7 @@ class Repair:
             ids.read_instance(id),
             check_text(move.step_id, "stepId", NAME_MAX_CHARS),
             check_text(move.to_step_id, "toStepId", NAME_MAX_CHARS),
-            execution=_execution(move.execution_id),
+            execution=ids.read_execution(move.execution_id),
             note=check_note(move.note),
         )
         return await self._mend(id, command)
@@ -289,13 +289,3 @@ def check_edit(given: bytes, remove: Sequence[str], limits: PayloadLimits, field
 def check_note(note: str | None) -> str | None:
     """What is kept in the audit trail. Raises BadRequest."""
     return None if note is None else check_text(note, "note", REASON_MAX_CHARS)
-
-
-def _execution(id: str | None) -> tuple[int, int] | None:
-    if id is None:
-        return None
-    try:
-        job = ids.read_job(id)
-    except NotFound:
-        raise BadRequest("executionId: is no id of an execution") from None
-    return job.token, job.seq

@@ -171,7 +171,7 @@ class Tasks:
         self._runs = runs
 
     async def complete_user_task(self, request: UserTaskCompletion) -> None:
-        """Complete the oldest open execution of a user task.
+        """Complete the oldest open execution of a user task, or the one that is named.
 
         Raises NotFound (no such instance, step or open task), BadRequest (another type of step), Conflict (the
         instance has ended). Not idempotent: a repeat finds the task closed.
@@ -180,8 +180,11 @@ class Tasks:
             check_text(request.completed_by, "completedBy", NAME_MAX_CHARS)
         check_text(request.step_id, "stepId", NAME_MAX_CHARS)
         instance = ids.read_instance(request.instance_id)
+        execution = ids.read_execution(request.execution_id)
         await self._full_path.submit(
-            TaskCommand(instance, request.step_id, StepType.USER_TASK, request.variables, request.completed_by)
+            TaskCommand(
+                instance, request.step_id, StepType.USER_TASK, request.variables, request.completed_by, execution
+            )
         )
 
     async def signal(self, request: Signal) -> None:

@@ -80,11 +80,13 @@ class PublishBody(Body):
 
 
 class UserTaskBody(Body):
-    """``result`` is what gRPC and old clients call ``variables``."""
+    """``result`` is what gRPC and old clients call ``variables``. ``execution_id``: this one of several that are open,
+    not the oldest."""
 
     variables: msgspec.Raw = field(default_factory=msgspec.Raw)
     result: msgspec.Raw = field(default_factory=msgspec.Raw)
     completed_by: str | None = None
+    execution_id: str | None = None
     worker_id: str | None = None
 
 

@@ -11,10 +11,12 @@ from penstock.rest.exchange import Reply
 from penstock.rest.reading import body_of, path_text, query_flag, query_number, query_text, respond
 
 
-class ClaimBody(msgspec.Struct, forbid_unknown_fields=False):
-    """Who takes a task, or gives it back."""
+class ClaimBody(msgspec.Struct, rename="camel", forbid_unknown_fields=False):
+    """Who takes a task, or gives it back. ``execution_id``: of several open executions of the step this one, not the
+    oldest."""
 
     by: str | None = None
+    execution_id: str | None = None
 
 
 _read = optional_decoder(ClaimBody)
@@ -46,9 +48,11 @@ class InboxRoutes:
     async def claim(self, id: str, step_id: str) -> Response:
         """``POST /v1/tasks/{id}/{stepId}/claim``"""
         body = _read(await body_of(request))
-        return respond(Reply(200, _encode(await self._engine.inbox.claim(id, path_text(step_id), body.by))))
+        found = await self._engine.inbox.claim(id, path_text(step_id), body.by, body.execution_id)
+        return respond(Reply(200, _encode(found)))
 
     async def release(self, id: str, step_id: str) -> Response:
         """``POST /v1/tasks/{id}/{stepId}/release``"""
         body = _read(await body_of(request))
-        return respond(Reply(200, _encode(await self._engine.inbox.release(id, path_text(step_id), body.by))))
+        found = await self._engine.inbox.release(id, path_text(step_id), body.by, body.execution_id)
+        return respond(Reply(200, _encode(found)))

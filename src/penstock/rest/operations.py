@@ -420,7 +420,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation(
         "POST", "/v1/instances/{id}/user-tasks/{stepId}/complete", TaskRoutes.complete_user_task, Permission.TASKS,
         "completeUserTask", "tasks", "Complete a user task",
-        "The oldest open execution of the step.",
+        "The oldest open execution of the step, or that of `executionId` (addition).",
         body=struct(UserTaskBody), body_required=False, status=204, errors=(400, 404, 409),
     ),
     Operation(

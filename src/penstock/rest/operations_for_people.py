@@ -57,7 +57,8 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
     Operation(
         "GET", "/v1/tasks", InboxRoutes.list, Permission.VIEW,
         "listTasks", "tasks", "List open user tasks, oldest first (addition)",
-        "A page may be short, or empty, before the last one: `next` says whether to go on.",
+        "A page may be short, or empty, before the last one: `next` says whether to go on. `item` is the index of the "
+        "item of a forEach that a task is about, `executionId` names it to claim, release and completion.",
         parameters=(
             Parameter("jobType", "query", "For whom; exactly this."),
             Parameter("definitionId", "query", "Exactly this; needs `jobType` or `assignee` beside it."),

@@ -46,6 +46,7 @@ class TaskRoutes:
                 step_id=path_text(step_id),
                 variables=variables,
                 completed_by=body.completed_by or body.worker_id,
+                execution_id=body.execution_id,
             )
 
         await self._engine.tasks.complete_user_task(await run_sized(len(data), read))

@@ -85,13 +85,14 @@ class InstanceCalls:
         return m.ListInstancesResponse(page.items, total=page.total or 0)
 
     async def complete_user_task(self, request: UserTaskCompletion, _call: object) -> m.CompleteUserTaskResponse:
-        """The oldest open execution of that step."""
+        """The oldest open execution of that step, or the one that is named."""
         await self._tasks.complete_user_task(
             UserTaskCompletion(
                 instance_id=required(request.instance_id, "instance_id"),
                 step_id=required(request.step_id, "user_task_step_id"),
                 variables=await read_variables(request.variables, self._limits, "result"),
                 completed_by=request.completed_by or None,
+                execution_id=request.execution_id or None,
             )
         )
         return m.CompleteUserTaskResponse()

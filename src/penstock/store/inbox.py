@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, cast
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL
+from penstock.store.variables import opened
+from penstock.store.vault import offloaded
 
 LOOK_ROWS = 1_000
 """Read at once of a list in which few match: some milliseconds."""
@@ -34,6 +36,13 @@ class OpenTask(NamedTuple):
     assignee: str | None
     business_key: str | None
     timer_at: datetime | None
+
+
+class TaskItem(NamedTuple):
+    """The item of a forEach that a task is about. ``variables``: its own, where they were read."""
+
+    item: int
+    variables: str | None
 
 
 class Unlisted(NamedTuple):
@@ -100,9 +109,27 @@ async def read(connection: TrioConnection, keys: Sequence[TaskKey]) -> list[Open
     return [OpenTask(*cast(Any, row)) for row in await connection.fetch(SQL["read_tasks"], params)]
 
 
-async def find(connection: TrioConnection, instance: int, step: int) -> int | None:
-    """The ``seq`` of the oldest open execution of a step."""
-    rows = await connection.fetch(SQL["find_task"], (instance, step))
+async def items(connection: TrioConnection, tokens: Sequence[int], max_bytes: int) -> dict[int, TaskItem]:
+    """Which items tokens are for, and their variables, as long as they have no more than ``max_bytes`` together."""
+    rows = cast(Any, await connection.fetch(SQL["task_items"], (arrays.ints(tokens), max_bytes)))
+    vault = connection.vault
+    if vault is None:
+        return {token: TaskItem(item, text) for token, _, item, text in rows}
+    return await offloaded(
+        sum(len(text or "") for *_, text in rows),
+        lambda: {
+            token: TaskItem(item, None if text is None else opened(vault, text, instance))
+            for token, instance, item, text in rows
+        },
+    )
+
+
+async def find(
+    connection: TrioConnection, instance: int, step: int, execution: tuple[int, int] | None = None
+) -> int | None:
+    """The ``seq`` of the oldest open execution of a step; ``execution``: of that token and seq, if it is open."""
+    token, seq = (None, None) if execution is None else execution
+    rows = await connection.fetch(SQL["find_task"], (instance, step, token, seq))
     return cast(int, rows[0][0]) if rows else None
 
 

@@ -214,12 +214,13 @@ class HeartbeatOutcome(JobOutcome, frozen=True):
 
 
 class UserTaskCompletion(Request, frozen=True):
-    """The result of a user task: of the oldest open execution of the step."""
+    """The result of a user task: of the oldest open execution of the step, or of that with `execution_id`."""
 
     instance_id: Annotated[Text, Proto(4, TEXT, "workflow.v1")] = ""
     step_id: Annotated[Text, Proto(5, TEXT, "workflow.v1")] = ""
     variables: Annotated[JsonText, Proto(3, STRUCT, "workflow.v1")] = None
     completed_by: Annotated[str | None, Proto(2, TEXT, "workflow.v1")] = None
+    execution_id: Annotated[str | None, Proto(6, TEXT, "workflow.v1")] = None
 
 
 class Signal(Request, frozen=True):

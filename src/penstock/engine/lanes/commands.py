@@ -190,12 +190,21 @@ class RetryCommand(Command):
 
 
 class TaskCommand(Command):
-    """Complete the oldest open execution of a user task, or signal that of a wait."""
+    """Complete the oldest open execution of a user task, or that with this token and seq, or signal that of a wait."""
 
-    __slots__ = ("actor", "by", "detail", "kind", "output", "step_id")
+    __slots__ = ("actor", "by", "detail", "execution", "kind", "output", "step_id")
 
-    def __init__(self, instance: int, step_id: str, kind: StepType, output: bytes | None, by: str | None) -> None:
+    def __init__(
+        self,
+        instance: int,
+        step_id: str,
+        kind: StepType,
+        output: bytes | None,
+        by: str | None,
+        execution: tuple[int, int] | None = None,
+    ) -> None:
         super().__init__(instance)
+        self.execution = execution
         self.step_id = step_id
         self.kind = kind
         self.output = output
@@ -217,7 +226,7 @@ class TaskCommand(Command):
             raise Conflict(text) if signal else NotFound(text)
         if step.type is not self.kind:
             raise BadRequest(f"step '{step.id}' has the type {step.type.value}, not {self.kind.value}")
-        token = _oldest(locked.tokens, step)
+        token = _oldest(locked.tokens, step, self.execution)
         if token is None:
             return self.not_open(locked, step)
         return self.finish(locked, token)
@@ -338,6 +347,11 @@ class FoldCommand(Command):
         raise WritesOnly
 
 
-def _oldest(tokens: list[Token], step: Step) -> Token | None:
-    parked = [token for token in tokens if token.step == step.index and token.state is TokenState.PARKED]
+def _oldest(tokens: list[Token], step: Step, execution: tuple[int, int] | None) -> Token | None:
+    """``execution``: only that one."""
+    parked = [
+        token
+        for token in tokens
+        if token.step == step.index and token.state is TokenState.PARKED and execution in (None, (token.id, token.seq))
+    ]
     return min(parked, key=lambda token: token.seq, default=None)

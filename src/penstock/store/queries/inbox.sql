@@ -50,11 +50,19 @@ CROSS JOIN LATERAL (SELECT * FROM open_task t WHERE t.job_type = w.job_type AND 
 JOIN LATERAL (SELECT business_key FROM instance j WHERE j.id = o.instance_id OFFSET 0) i ON true
 ORDER BY o.seq
 
+-- name: task_items
+-- Which items of a forEach the tokens $1 are for, and the variables of these, $2 bytes together at most.
+SELECT t.id, t.instance_id, t.item,
+  CASE WHEN sum(octet_length(v.vars::text)) OVER (ORDER BY t.id) <= $2::bigint THEN v.vars::text END
+FROM token t LEFT JOIN LATERAL (
+  SELECT v.vars FROM item_vars v WHERE v.instance_id = t.instance_id AND v.token_id = t.parent_id AND v.item = t.item OFFSET 0) v ON true
+WHERE t.id = ANY($1::bigint[]) AND t.item IS NOT NULL
+
 -- name: find_task
--- The oldest open execution of the step $2 of the instance $1.
+-- The oldest open execution of the step $2 of the instance $1; with $3 and $4 that of this token and seq.
 SELECT t.seq FROM token t
 WHERE (t.id = $1::bigint OR t.instance_id = $1::bigint AND t.id <> t.instance_id)
-  AND t.step = $2::smallint AND t.state = 2 /* PARKED */
+  AND t.step = $2::smallint AND t.state = 2 /* PARKED */ AND ($3::bigint IS NULL OR t.id = $3 AND t.seq = $4::bigint)
 ORDER BY t.seq LIMIT 1
 
 -- name: claim_task
