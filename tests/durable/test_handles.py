@@ -12,7 +12,19 @@ import pytest
 import trio
 
 from penstock.client import Conflict, NotFound
-from penstock.durable import App, Run, RunFailed, SendRefused, receive, send, set_view, sleep, step, workflow
+from penstock.durable import (
+    App,
+    Run,
+    RunCancelled,
+    RunFailed,
+    SendRefused,
+    receive,
+    send,
+    set_view,
+    sleep,
+    step,
+    workflow,
+)
 from penstock.runtime.supervise import forever
 from penstock.testing import run_workflow
 from penstock.testing.durable import Sent
@@ -65,6 +77,18 @@ async def test_runs_are_found_newest_first_and_by_status(database_dsn: str):
         for run in (second, third):
             await run.send("go on", True)
             await run.result()
+
+
+async def test_a_run_begins_later_and_finds_what_it_was_told(database_dsn: str):
+    async with serving(database_dsn) as app:
+        run = await app.start(orders, 11, id="o-1", delay="0.5 s")
+        await run.send("go on", True)
+        assert await run.result() == 22
+        later = await app.start(orders, 1, delay="1 day")
+        await later.cancel("no more")
+        assert await later.status() == "CANCELLED"
+        with pytest.raises(RunCancelled):
+            await later.result()
 
 
 async def test_the_view_and_the_journal_are_there_after_the_end(database_dsn: str):

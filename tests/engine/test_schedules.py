@@ -90,6 +90,19 @@ async def test_a_due_time_starts_one_instance_that_knows_it(driver: Driver) -> N
     assert audit.items[0].actor == "schedule:nightly"
 
 
+async def test_jobs_have_the_schedules_priority_and_flow_key(driver: Driver) -> None:
+    made = await begun(driver, priority=2, flow_key="reports")
+    assert (made.priority, made.flow_key) == (2, "reports")
+    await later(driver, HOUR_S)
+    assert driver.rows("SELECT priority, flow_key FROM ready_flow") == [(2, "reports")]
+    assert driver.rows("SELECT name FROM job_type WHERE keyed") == [("work",)]
+    await driver.complete(await driver.one("work"))
+    times = made.next_times
+    assert (await driver.engine.schedules.put("nightly", spec(priority=3))).next_times[0] == times[1], "no time of it"
+    with pytest.raises(BadRequest, match="priority"):
+        await driver.engine.schedules.put("nightly", spec(priority=10))
+
+
 async def test_variables_that_are_called_schedule_stay_as_they_are(driver: Driver) -> None:
     await begun(driver, variables=b'{"schedule":1}')
     await later(driver, HOUR_S)

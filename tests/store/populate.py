@@ -192,7 +192,7 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
     await driver.engine.migrations.migrate(f"{child:x}", MigrationRequest(note="two steps"))
     await driver.engine.schedules.put("hourly", ScheduleSpec("child", every="PT1H", overlap="BUFFER_ONE"))
     assert (await driver.engine.schedules.trigger("hourly", None)).outcome == "STARTED"
-    rule = Debounce("later", "P1D")
+    rule = Debounce("later", "PT30M")
     for number in range(2):
         await driver.start("recorded", {"n": number}, business_key="put-off", debounce=rule)
     made = await driver.engine.bulk.create(BulkRequest(action="cancel", filter=BulkFilter(business_key="cancelled")))

@@ -3057,6 +3057,8 @@ export interface components {
             missed: number;
             lastInstanceId?: string;
             backfillUntil?: string;
+            priority?: number;
+            flowKey?: string;
         };
         /**
          * SchedulePage
@@ -3125,6 +3127,8 @@ export interface components {
             pauseOnFailure?: boolean;
             paused?: boolean;
             note?: string;
+            priority?: number;
+            flowKey?: string;
         };
         /**
          * ScheduleTime

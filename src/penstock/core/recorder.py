@@ -130,13 +130,16 @@ class Recorder:
 
     def begin_execution(self, token: Token, step: Step) -> None:
         """Begin a new execution of ``step`` on ``token``."""
-        token.seq = self.position()
+        if self.begins and token.seq:  # it was delayed, and what it was told meanwhile came after its seq
+            token.queued = self.position()  # behind what waits
+        else:
+            token.seq, token.queued = self.position(), None
         token.step = step.index
         token.entered_at = self.inputs.now
         token.attempt = token.failures = token.expiries = 0
         token.claimed_by = token.claimed_at = token.lease_until = None
         token.timeout_s = step.timeout_s
-        token.queued = token.waits_for = None
+        token.waits_for = None
         token.flow_key = self.instance.flow_key
         token.priority = PRIORITY_DEFAULT if self.instance.priority is None else self.instance.priority
         token.entry = self.reentering.pop(token.id, None)

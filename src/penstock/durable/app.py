@@ -20,7 +20,7 @@ import trio
 
 from penstock.durable.app_thread import AppThread, Portal, in_its_loop, until_ended
 from penstock.durable.backend import Held
-from penstock.durable.duration import Duration
+from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.executor import Executor
 from penstock.durable.held_run import ExecutorLimits
 from penstock.durable.news import News
@@ -191,13 +191,17 @@ class App:
         *args: Any,
         id: str | None = None,
         deadline: Duration | None = None,
+        delay: Duration | None = None,
         **kwargs: Any,
     ) -> Run[R]:
         """Start a run. With ``id`` it is started once: a second call gives the same run, with other arguments it raises
-        IdempotencyConflict. So long after its start it is over its ``deadline``: cancelled, it cleans up and fails."""
+        IdempotencyConflict. So long after its start it is over its ``deadline``: cancelled, it cleans up and fails.
+        With ``delay`` it is there at once and begins so much later, unless it is cancelled before."""
         runs = self._open_runs()
         arguments = workflow.encode_arguments(args, kwargs, deadline=deadline, max_bytes=runs.payload_max_bytes)
-        instance_id = await runs.start(workflow.name, workflow.version, arguments, id)
+        instance_id = await runs.start(
+            workflow.name, workflow.version, arguments, id, None if delay is None else seconds_of(delay)
+        )
         return Run(
             id or instance_id, instance_id, self._open_runs, self._news, workflow, is_new=id is None, portal=self.portal
         )  # fmt: skip

@@ -87,10 +87,12 @@ class BlockingApp:
         *args: Any,
         id: str | None = None,
         deadline: Duration | None = None,
+        delay: Duration | None = None,
         **kwargs: Any,
     ) -> BlockingRun[R]:
         """See `App.start`."""
-        run: Run[R] = self._call(lambda: self._app.start(workflow, *args, id=id, deadline=deadline, **kwargs))
+        begin = partial(self._app.start, workflow, *args, id=id, deadline=deadline, delay=delay, **kwargs)
+        run: Run[R] = self._call(begin)
         return BlockingRun(run, self._call)
 
     @overload

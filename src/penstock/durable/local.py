@@ -15,6 +15,7 @@ import trio
 from penstock.client.errors import BadRequest as BadRequestOfClient
 from penstock.client.errors import Conflict, IdempotencyConflict, NotFound, error_for
 from penstock.client.errors import PayloadTooLarge as TooLargeForClient
+from penstock.core.duration import DURATION_MIN_S
 from penstock.core.state import InstanceStatus, TokenState
 from penstock.durable.backend import (
     Away,
@@ -234,10 +235,13 @@ class LocalRuns:
         self.names: dict[str, str] = {}
         """By instance the ids that runs were started with here: the latest, for messages."""
 
-    async def start(self, workflow: str, version: int, arguments: str, id: str | None) -> str:
+    async def start(
+        self, workflow: str, version: int, arguments: str, id: str | None, delay_s: float | None = None
+    ) -> str:
         """The instance id of a new run, or of the one that has this id."""
         code = CodeWorkflow(workflow, version, self._app)
-        view = await told(self._engine.code.start(code, arguments.encode(), id=id))
+        delay = f"PT{delay_s:.3f}S" if delay_s and delay_s >= DURATION_MIN_S else None
+        view = await told(self._engine.code.start(code, arguments.encode(), id=id, delay=delay))
         if id is not None:
             if len(self.names) >= NAMES_MAX:
                 del self.names[next(iter(self.names))]
@@ -366,10 +370,7 @@ class LocalRuns:
 
     async def cancel(self, instance_id: str, reason: str | None, *, force: bool, id: str) -> None:
         """Ask the run to end, or end it."""
-        if force:
-            await told(self._engine.instances.cancel(instance_id, reason, force=True), id)
-        else:
-            await told(self._engine.runs.cancel(instance_id, reason), id)
+        await told(self._engine.instances.cancel(instance_id, reason, force=force), id)
 
     async def retry(self, instance_id: str, from_path: str | None, note: str | None, *, id: str) -> None:
         """Let a failed run go on."""

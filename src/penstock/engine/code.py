@@ -127,10 +127,16 @@ class Code:
         return stored.version
 
     async def start(
-        self, workflow: CodeWorkflow, arguments: bytes = EMPTY_OBJECT, *, id: str | None = None
+        self,
+        workflow: CodeWorkflow,
+        arguments: bytes = EMPTY_OBJECT,
+        *,
+        id: str | None = None,
+        delay: str | None = None,
     ) -> Instance:
         """Start a run. ``arguments`` is a JSON object by parameter name. With ``id`` at most one is ever started: a
-        second call gives that one. Registers the workflow when that was not done.
+        second call gives that one. With ``delay`` (ISO 8601) it is there at once and begins later. Registers the
+        workflow when that was not done.
 
         Raises BadRequest, PayloadTooLarge, IdempotencyConflict (the id was used with other arguments), Unavailable.
         """
@@ -146,6 +152,7 @@ class Code:
                 business_key=id,
                 instance_key=id,
                 keep_instance_key=id is not None,
+                delay=delay,
             )
         )
         if id is not None and not _are_arguments(view, arguments):

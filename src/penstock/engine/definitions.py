@@ -83,6 +83,12 @@ class LoadedDefinition:
         self.needs_variables = needs_variables(definition)
         self.secret_variables = _secret_variables(definition.metadata)
 
+    @property
+    def types_of_jobs(self) -> dict[str, int]:
+        """The ids of the types of jobs that its steps make, by name."""
+        steps = self.definition.steps
+        return {step.job_type or "": id for step in steps if (id := self.job_types[step.index]) is not None}
+
     def plan_of(self, step: int, output: bytes | None) -> FastPlan | None:
         """How a completion with this output takes the fast path; None for the full one."""
         declared = self.search_attributes

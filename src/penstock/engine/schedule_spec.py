@@ -16,6 +16,7 @@ from penstock.core.schedule import CATCH_UP_WINDOW_DEFAULT, CatchUp, Overlap, Ru
 from penstock.core.schedule_times import ScheduleError, check_ahead, read_times
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import check_text
+from penstock.engine.queues import check_flow_key, check_priority
 from penstock.errors import BadRequest
 from penstock.wire.schedule import ScheduleSpec
 
@@ -25,6 +26,7 @@ NOTE_MAX_CHARS: Final = 4_096
 RULES_KEPT: Final = 1_024
 TIMELESS: Final = (
     "definitionId", "definitionVersion", "businessKey", "overlap", "catchUp", "catchUpWindow", "pauseOnFailure", "note",
+    "priority", "flowKey",
 )  # fmt: skip
 """Fields that say nothing about times."""
 
@@ -52,6 +54,9 @@ def check_spec(name: str, spec: ScheduleSpec, now: datetime) -> bytes:
     ):
         if value is not None:
             check_text(value, field, most)
+    check_priority(spec.priority)
+    if spec.flow_key is not None:
+        check_flow_key(spec.flow_key)
     kept = msgspec.structs.replace(spec, variables=None, paused=None, cron=spec.cron or [])
     text = msgspec.json.encode(kept)
     try:

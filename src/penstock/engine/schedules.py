@@ -334,6 +334,8 @@ def _view(row: ScheduleRow, runs: builtins.list[store.RunRow], times_max: int) -
         definition_version=spec.definition_version,
         variables=raw(row.variables),
         business_key=spec.business_key,
+        priority=spec.priority,
+        flow_key=spec.flow_key,
         cron=spec.cron,
         time_zone=spec.time_zone,
         every=spec.every,

@@ -101,4 +101,6 @@ def _spec(spec: ScheduleSpec | None) -> ScheduleSpec:
         catch_up_window=spec.catch_up_window or None,
         pause_on_failure=spec.pause_on_failure,
         note=spec.note or None,
+        priority=spec.priority,
+        flow_key=spec.flow_key or None,
     )

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from msgspec import field
 
-from penstock.wire.codec import BOOL, INT32, JSON, TEXT, Proto
+from penstock.wire.codec import BOOL, INT32, JSON, OPTIONAL_INT32, TEXT, Proto
 from penstock.wire.noun import Answer, Flag, JsonText, Request, Text, Texts, Variables
 
 
@@ -37,6 +37,8 @@ class ScheduleSpec(Request, frozen=True):
     pause_on_failure: Annotated[Flag, Proto(15, BOOL, "penstock.v1")] = False
     paused: bool | None = None
     note: Annotated[str | None, Proto(17, TEXT, "penstock.v1")] = None
+    priority: Annotated[int | None, Proto(18, OPTIONAL_INT32, "penstock.v1")] = None
+    flow_key: Annotated[str | None, Proto(19, TEXT, "penstock.v1")] = None
 
 
 class ScheduleRun(Answer, frozen=True):
@@ -76,6 +78,8 @@ class Schedule(Answer, frozen=True):
     missed: Annotated[int, Proto(23, INT32, "penstock.v1")] = field(default_factory=int)
     last_instance_id: Annotated[str | None, Proto(24, TEXT, "penstock.v1")] = None
     backfill_until: Annotated[str | None, Proto(25, TEXT, "penstock.v1")] = None
+    priority: Annotated[int | None, Proto(26, OPTIONAL_INT32, "penstock.v1")] = None
+    flow_key: Annotated[str | None, Proto(27, TEXT, "penstock.v1")] = None
 
 
 class ScheduleTime(Answer, frozen=True):

@@ -121,7 +121,8 @@ class CancelCommand(Command):
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
     ) -> Event:
         if locked.instance.status is not InstanceStatus.ACTIVE:
-            raise Conflict(f"the instance is {locked.instance.status.name} already")
+            status = locked.instance.status.name
+            raise Conflict(f"the run has ended: it is {status}" if loaded.code else f"the instance is {status} already")
         begun = any(token.state is not TokenState.DELAYED for token in locked.tokens)
         if loaded.code and begun and not self.force:
             raise IsCode

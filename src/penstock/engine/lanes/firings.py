@@ -228,7 +228,10 @@ class Firings:
         start: LongItem[Any] = LongItem()
         variables = _with_schedule(look.variables, look.locked.name, at)
         known = variables if definition.needs_variables else None
-        instance = Instance(id, watched=_is_watched(look))
+        priority, flow_key = look.spec.priority, look.spec.flow_key
+        instance = Instance(id, watched=_is_watched(look), priority=priority, flow_key=flow_key)
+        if flow_key is not None or definition.definition.has_flow_keys:
+            await self._transactions.polls.queues.note_keyed(connection, definition.types_of_jobs)
         case = Case(definition, instance, [], known, Started(), transaction.now, {}, id)
         key = look.spec.business_key
         new = NewInstance(id, definition.key, variables, key, started_by=f"schedule:{look.locked.name}")

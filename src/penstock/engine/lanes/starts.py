@@ -112,17 +112,11 @@ class Starts:
             else:
                 try:
                     if request.flow_key is not None or item.loaded.definition.has_flow_keys:
-                        await self._note_keyed(connection, item.loaded)
+                        await self._polls.queues.note_keyed(connection, item.loaded.types_of_jobs)
                     if item.rules is not None:
                         await require_version(connection, RULES_VERSION)
                 except Conflict as error:  # an older engine lives
                     item.refuse(error)
-
-    async def _note_keyed(self, connection: TrioConnection, loaded: LoadedDefinition) -> None:
-        """Jobs with keys wait for turns, and with them all of their types."""
-        steps = loaded.definition.steps
-        types = {step.job_type or "": id for step in steps if (id := loaded.job_types[step.index]) is not None}
-        await self._polls.queues.note_keyed(connection, types)
 
     async def _start_fast(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
         rows: list[FastStart] = []
