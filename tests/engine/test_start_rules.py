@@ -13,12 +13,12 @@ import trio
 from penstock.engine.instance_filter import InstanceFilter
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, Throttled
 from penstock.settings.secret import Secret
-from penstock.testing.definitions import definition, end, linear
+from penstock.testing.definitions import definition, end, fork, linear, step
 from penstock.testing.invariants import assert_invariants
-from penstock.wire.model import Instance, StartRequest
+from penstock.wire.model import Instance, Job, StartRequest
 from penstock.wire.start import Debounce, Dedupe, Throttle
 from tests.engine.conftest import MakeDriver
-from tests.engine.driver import Driver, variables_of
+from tests.engine.driver import Driver, number, variables_of
 from tests.engine.test_encryption import KEYS
 from tests.house.sources import TOP
 from tests.shapes import assign, wait
@@ -27,6 +27,8 @@ from tests.waiting import wait_until
 PAGE = (TOP / "docs" / "starts.md").read_text()
 QUESTIONS = {section.partition("\n")[0]: section for section in PAGE.split("\n### ")[1:]}
 LINE = linear(1, definition_id="report")
+FORK = fork(1, 1)
+ASKS = definition(step("ask", "USER_TASK", nextStep="end"), end(), definition_id="asks")
 HOUR_S = 3_600.0
 
 
@@ -95,6 +97,47 @@ async def test_a_delayed_start_enters_any_first_step(driver: Driver, first: str)
     assert await driver.due(HOUR_S) == 1
     view = await driver.view(made.id)
     assert (view.status, variables_of(view)) == ("COMPLETED", {"x": 1})
+    assert_invariants(driver.dsn)
+
+
+@pytest.mark.parametrize("about", [FORK, ASKS], ids=["fork", "user task"])
+async def test_a_delayed_start_waits_where_its_first_step_does(driver: Driver, about: dict[str, Any]) -> None:
+    await driver.upload(about)
+    made = await driver.start(about["id"], delay="PT0.001S")
+    assert await driver.due(1) == 1
+    now = await driver.start(about["id"])
+    assert (await driver.view(made.id)).current_step_ids == now.current_step_ids != []
+    assert_invariants(driver.dsn)
+
+
+async def test_a_job_that_begins_late_comes_behind_what_waits(driver: Driver, nursery: trio.Nursery) -> None:
+    await driver.upload(LINE)
+    made = [await driver.start("report", delay="PT0.001S") for _ in range(2)]
+    before = await driver.start("report")
+    assert (await driver.one("work")).instance_id == before.id
+    again = await driver.start("report")
+    put_off = "UPDATE timer SET fire_at = fire_at + interval '1 h' WHERE instance_id = %s RETURNING 1"
+    driver.rows(put_off, number(made[1].id))
+    assert await driver.due(1) == 1
+    assert [job.instance_id for job in await driver.poll("work")] == [again.id, made[0].id]
+    jobs: list[Job] = []
+
+    async def poll() -> None:
+        jobs.extend(await driver.poll("work", wait=60))
+
+    async def parked() -> bool:
+        return len(driver.engine.polls.waiters) == 1
+
+    async def handed_over() -> bool:
+        return bool(jobs)
+
+    nursery.start_soon(poll)
+    await wait_until(parked)
+    assert await driver.due(HOUR_S) == 1
+    await wait_until(handed_over)
+    assert [(job.instance_id, job.attempt) for job in jobs] == [(made[1].id, 1)]
+    await driver.complete(jobs[0])
+    assert await driver.status(made[1].id) == "COMPLETED"
     assert_invariants(driver.dsn)
 
 

@@ -130,7 +130,8 @@ class Recorder:
 
     def begin_execution(self, token: Token, step: Step) -> None:
         """Begin a new execution of ``step`` on ``token``."""
-        if self.begins and token.seq:  # it was delayed, and what it was told meanwhile came after its seq
+        is_job = step.type is StepType.SERVICE_TASK and step.for_each is None
+        if self.begins and token.seq and is_job:  # it was delayed: what a run was told meanwhile came after its seq
             token.queued = self.position()  # behind what waits
         else:
             token.seq, token.queued = self.position(), None

@@ -106,6 +106,7 @@ class Trigger(enum.Enum):
     """Why a token moves."""
 
     BEGIN = "begin"
+    BEGIN_LEASED = "begin_leased"
     ENTER_JOB = "enter_job"
     ENTER_LEASED = "enter_leased"
     ENTER_PARKED = "enter_parked"
@@ -149,6 +150,7 @@ def _row(sources: frozenset[TokenState] | TokenState, target: TokenState, when: 
 
 TOKEN_TRANSITIONS: dict[Trigger, Transition] = {
     Trigger.BEGIN: _row(_Y, _R, "the time of a start has come; its first step is entered at once"),
+    Trigger.BEGIN_LEASED: _row(_Y, _L, "the same, and its job is dispatched directly"),
     Trigger.ENTER_JOB: _row(_LEFT, _R, "a service task is entered; its job waits in the queue or the outbox"),
     Trigger.ENTER_LEASED: _row(_LEFT, _L, "the same, dispatched directly: leased to a parked poll in one statement"),
     Trigger.ENTER_PARKED: _row(_LEFT, _P, "a user task or a wait is entered"),
