@@ -230,11 +230,13 @@ async def test_tasks_of_items_are_told_apart(driver: Driver) -> None:
     """Claimed and completed by their own names: of a list the oldest may be another person's."""
     each = {"items": "${papers}", "as": "paper", "collect": "${result.ok}", "into": "verdicts"}
     forms = {"forms": {"read": {"summary": "paper.title + ' of ' + author"}}}
-    await driver.upload(definition(user("read", jobType="clerks", forEach=each), end(), id="read", metadata=forms))
+    read = user("read", jobType="clerks", forEach=each, boundaryEvents=[timer("end", interrupting=True)])
+    await driver.upload(definition(read, end(), id="read", metadata=forms))
     papers = [{"title": title} for title in ("a", "b", "c")]
     instance = (await driver.start("read", {"papers": papers, "author": "Ann"})).id
     shown = (await look(driver, "clerks")).items
     assert [(task.item, task.summary) for task in shown] == [(0, "a of Ann"), (1, "b of Ann"), (2, "c of Ann")]
+    assert all(task.next_timer is not None for task in shown)
     inbox, last = driver.engine.inbox, shown[-1].execution_id
     claimed = await inbox.claim(instance, "read", "eve", last)
     assert (claimed.item, claimed.assignee, claimed.execution_id) == (2, "eve", last)

@@ -42,11 +42,13 @@ WHERE o.assignee = $1::text AND o.seq > $2::bigint AND ($3::int[] IS NULL OR o.j
 ORDER BY o.seq LIMIT $5::int
 
 -- name: read_tasks
--- What people see of open tasks ($1 job types $2 seqs), oldest first.
+-- What people see of open tasks ($1 job types $2 seqs), oldest first. The timers of an item are those of its forEach.
 SELECT o.job_type, o.seq, o.token_id, o.instance_id, o.definition, o.step, o.entered_at, o.assignee, i.business_key,
-  (SELECT min(m.fire_at) FROM timer m WHERE m.token_id = o.token_id AND m.seq = o.seq AND m.index >= 0)
-FROM unnest($1::int[], $2::bigint[]) AS w(job_type, seq)
-CROSS JOIN LATERAL (SELECT * FROM open_task t WHERE t.job_type = w.job_type AND t.seq = w.seq OFFSET 0) o
+  (SELECT min(m.fire_at) FROM timer m WHERE m.token_id = coalesce(w.whole, o.token_id) AND m.index >= 0
+     AND (m.seq = o.seq OR w.whole IS NOT NULL))
+FROM unnest($1::int[], $2::bigint[]) AS k(job_type, seq)
+CROSS JOIN LATERAL (SELECT * FROM open_task t WHERE t.job_type = k.job_type AND t.seq = k.seq OFFSET 0) o
+LEFT JOIN LATERAL (SELECT t.parent_id AS whole FROM token t WHERE t.id = o.token_id AND t.item IS NOT NULL OFFSET 0) w ON true
 JOIN LATERAL (SELECT business_key FROM instance j WHERE j.id = o.instance_id OFFSET 0) i ON true
 ORDER BY o.seq
 
