@@ -245,7 +245,8 @@ CREATE TABLE called (                  -- instances that a call of another one s
   token_id    bigint NOT NULL,         -- the new one
   seq         bigint NOT NULL,
   root        bigint NOT NULL,         -- the first instance of the tree: none of it is removed before that one
-  depth       smallint NOT NULL
+  depth       smallint NOT NULL,
+  path        text                     -- of a run of code that calls: the operation that waits, and `seq` is of the call alone
 );
 CREATE UNIQUE INDEX called_by ON called (token_id, seq);
 CREATE INDEX called_caller ON called (caller, id);

@@ -16,6 +16,7 @@ import pytest
 import trio
 
 from penstock.core.state import START_TIMER, InstanceStatus
+from penstock.engine.code import CodeWorkflow
 from penstock.engine.drafts import ExpressionCheck
 from penstock.engine.engine import Engine
 from penstock.engine.journal_items import NewRecord, RunEnd, Taken
@@ -25,7 +26,9 @@ from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
 from penstock.metrics import Metrics
 from penstock.runtime.supervise import forever
 from penstock.settings import Settings
+from penstock.store import journal as journal_store
 from penstock.store.database import Database
+from penstock.store.journal import Finish
 from penstock.store.messages import OWN_DELIVERY_S
 from penstock.testing.cancellation import Attempt, CancelAtStep, cancel_at_step
 from penstock.testing.definitions import definition, end, fork, linear, service, step
@@ -70,6 +73,8 @@ LATER = definition(
 
 CHILD = definition(service("task", "end"), end(), definition_id="child")
 CALLER = definition(call("call", "child", output={"y": "${result.y}"}), end(), definition_id="caller")
+
+AUDIT = CodeWorkflow("audit")
 
 TOLD = definition(
     step("told", "WAIT", nextStep="end", message={"name": "told", "correlationKey": "${key}"}),
@@ -289,6 +294,25 @@ async def continue_run(driver: Driver, key: str) -> LockedBatch:
     run = await runs.begin(driver, id=key)
     await runs.append(driver, run.held, runs.done("/0"))
     return LockedBatch(key, lambda: runs.continue_as_new(driver, run.held))
+
+
+def calling(what: str) -> Prepare:
+    """A run of code that waits for another one."""
+
+    async def prepare(driver: Driver, key: str) -> LockedBatch:
+        run, children = await runs.begin(driver, id=key), driver.engine.children
+        if what == "starts":
+            return LockedBatch(key, lambda: children.start(run.held, "/0", AUDIT, b"{}", key))
+        await children.start(run.held, "/0", AUDIT, b"{}", key)
+        if what == "cancels":
+            return LockedBatch(key, lambda: children.cancel(run.held, "/0"))
+        [child] = await driver.engine.code.take("cancelled", [AUDIT], 1, wait_s=5)
+        async with driver.engine.database.connection() as connection:  # as its lane does it
+            end = Finish(child.held, 0, InstanceStatus.COMPLETED, 1, b'{"result": 1}', None)
+            await journal_store.finish(connection, [end], view=12)
+        return LockedBatch(key, driver.engine.timers.fire_once)
+
+    return prepare
 
 
 async def send_to_run(driver: Driver, run: Taken) -> None:
@@ -553,6 +577,9 @@ SCENARIOS: dict[str, Prepare] = {
     "a run that is given back": of_run(lambda driver, run: driver.engine.journal.give_back(run.held)),
     "a retry of a run": retry_run,
     "a run that continues as new": continue_run,
+    "a child that a run starts": calling("starts"),
+    "a child that a run cancels": calling("cancels"),
+    "a child's end told to a run": calling("is told"),
     "a run's end": of_run(lambda driver, run: runs.finish(driver, run.held, 1)),
     "a user task": user_task,
     "a claim of a user task": claiming(),

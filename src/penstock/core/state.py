@@ -50,6 +50,7 @@ MESSAGE_TIMER = -8  # of a wait: there is a message for it (`core.correlation`)
 RUN_ENDED_TIMER = -12  # of an instance (its id, and 0): it has ended, and its schedule is to know
 OVERTAKEN_TIMER = -13  # likewise, of one that is open: its schedule starts another one in its place
 WAKE_TIMER = -16  # the time that a parked run of code waits for
+RUN_CHILD_TIMER = -17  # of a call of a run of code (its id, and the seq of the call): the instance has ended
 OWN_TIMERS = (
     RETRY_TIMER,
     WAIT_TIMER,
@@ -62,6 +63,7 @@ OWN_TIMERS = (
     RUN_ENDED_TIMER,
     OVERTAKEN_TIMER,
     WAKE_TIMER,
+    RUN_CHILD_TIMER,
 )
 
 PRIORITY_DEFAULT = 5

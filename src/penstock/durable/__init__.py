@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from penstock.durable.errors import (
     BadDuration,
     BadMessage,
+    ChildFailed,
     NonRetryable,
     NotInWorkflow,
     PayloadTooLarge,
@@ -27,6 +28,7 @@ from penstock.durable.step import Step, StepInfo, step, step_info
 from penstock.durable.verbs import (
     RunInfo,
     Won,
+    child,
     continue_as_new,
     each,
     fail_after,
@@ -84,6 +86,7 @@ __all__ = [
     "CancelScope",
     "CancelSwallowed",
     "Cancelled",
+    "ChildFailed",
     "ClosedChannel",
     "DuplicateKey",
     "EndOfChannel",
@@ -113,6 +116,7 @@ __all__ = [
     "Won",
     "Workflow",
     "WouldBlock",
+    "child",
     "continue_as_new",
     "each",
     "fail_after",

@@ -16,6 +16,7 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
+from penstock.durable.child import ChildCall
 from penstock.durable.codec import PAYLOAD_MAX_BYTES, decode, encode_error
 from penstock.durable.errors import ContinueAsNew, NonRetryable, PayloadTooLarge, Unencodable
 from penstock.durable.failure import describe
@@ -41,7 +42,8 @@ class OpenCall:
     """A step that was asked for and has no outcome. ``due``: it waits for its next attempt until then."""
 
     __slots__ = (
-        "attempt", "begun_at", "due", "is_recorded", "is_running", "is_written", "path", "progress", "step", "stopping",
+        "attempt", "begun_at", "due", "is_awaited", "is_recorded", "is_running", "is_written", "path", "progress",
+        "step", "stopping",
     )  # fmt: skip
 
     def __init__(self, start: Start, now: float) -> None:
@@ -53,6 +55,7 @@ class OpenCall:
         self.is_recorded = True  # the journal knows of the attempts so far
         self.is_running = self.stopping = False
         self.is_written = False  # its outcome is on the way
+        self.is_awaited = False  # a child that has begun: whoever ends it writes the outcome
         self.progress: str | None = None  # JSON, as its heartbeats said
 
 
@@ -256,11 +259,11 @@ class Activation:
             if call is None or call.is_written:
                 continue
             if call.stopping:
-                if call.is_running:
+                if call.is_running or isinstance(call.step, ChildCall):
                     self.host.stop(self, call)
                 else:
                     self.attempt_stopped(call)
-            elif not call.is_running and (call.due is None or call.due <= self.host.now()):
+            elif not (call.is_running or call.is_awaited) and (call.due is None or call.due <= self.host.now()):
                 self._begin(call)
 
     def next_due(self) -> float:
@@ -380,7 +383,8 @@ class Activation:
         operation, where = branch.operation, branch.where()
         if isinstance(operation, CallOperation):
             call = self.calls.get(operation.path)
-            step: dict[str, Any] = {"kind": "step", "name": operation.call.name, "where": where}
+            kind = "child" if isinstance(operation.call, ChildCall) else "step"
+            step: dict[str, Any] = {"kind": kind, "name": operation.call.name, "where": where}
             if call is not None:
                 progress = None if call.progress is None else msgspec.Raw(call.progress.encode())
                 step |= {"attempt": call.attempt, "due_at": call.due, "progress": progress}
@@ -402,6 +406,7 @@ class Activation:
                 "sleep": f"sleep{at}",
                 "receive": f"message {wait.get('name')!r}",
                 "step": f"{wait.get('name')}{at}",
+                "child": f"child {wait.get('name')!r}",
             }
             if wait["kind"] in what:
                 words.append(f"{what[wait['kind']]} ({wait.get('where')})")

@@ -18,6 +18,7 @@ from penstock.kernel.record import Record
 if TYPE_CHECKING:
     from trio import CapacityLimiter
 
+    from penstock.durable.child import ChildCall
     from penstock.durable.step import StepCall, StepInfo
 
 
@@ -180,6 +181,15 @@ class Backend(Protocol):
 
     async def start(self, workflow: str, version: int, arguments: str, id: str) -> str:
         """Starts a run, or finds the one that has this id; gives its instance's. Raises `StartRefused`."""
+        ...
+
+    async def start_child(self, held: Held, path: str, call: ChildCall, id: str) -> None:
+        """Starts what the operation at ``path`` waits for, once; ``id`` is its own, where it was given none. Its end
+        becomes a record with that path. Raises `StartRefused`, `LeaseLost`, `Away`."""
+        ...
+
+    async def cancel_child(self, held: Held, path: str) -> bool:
+        """Asks it to end; False where it was never started, and now never will be. Raises `LeaseLost`, `Away`."""
         ...
 
     async def send(self, run_id: str, name: str, payload: str, dedup: str) -> None:

@@ -49,6 +49,15 @@ class ContinueAsNew(BaseException):
         self.arguments = args, kwargs
 
 
+class ChildFailed(Exception):
+    """What `child` waited for has not completed. ``id`` is its instance's, ``status`` FAILED, or CANCELLED by somebody
+    else, or TOO_LARGE, where it completed with more than comes back."""
+
+    def __init__(self, id: str, status: str, reason: str) -> None:
+        super().__init__(f"{id} is {status}" + (f": {reason}" if reason else ""))
+        self.id, self.status, self.reason = id, status, reason
+
+
 class StepFailed(Exception):
     """A step failed for good, with an error that is not among its ``raises``.
 

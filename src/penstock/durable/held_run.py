@@ -11,6 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from math import inf
 from typing import Any, Protocol, TypeVar
 
@@ -29,8 +30,9 @@ from penstock.durable.backend import (
     Refused,
     Shown,
 )
+from penstock.durable.child import ChildCall
 from penstock.durable.codec import PAYLOAD_MAX_BYTES
-from penstock.durable.errors import PayloadTooLarge, Unencodable
+from penstock.durable.errors import PayloadTooLarge, StartRefused, Unencodable
 from penstock.durable.failure import describe
 from penstock.durable.step import StepCall, StepInfo, current_sender, current_starter, current_transaction
 from penstock.durable.step_host import StepHost, has_cancelled
@@ -372,11 +374,22 @@ class HeldRun:
 
     def begin(self, run: Activation, call: OpenCall) -> None:
         """Start the attempt as a task."""
+        if isinstance(call.step, ChildCall):
+            self._soon(call, partial(self._attend, child=call.step, begins=True))
+        else:
+            self._soon(call, self._attempt)
+
+    def _soon(self, call: OpenCall, function: Callable[..., Awaitable[None]]) -> None:
         scope = self.scopes[call.path] = trio.CancelScope()
-        self.keeper.nursery.start_soon(self._attempt, call, scope)
+        self.keeper.nursery.start_soon(partial(function, call, scope=scope))
 
     def stop(self, run: Activation, call: OpenCall) -> None:
-        """Cancel the attempt; say so when it does not end."""
+        """Cancel the attempt; say so when it does not end. A child that begins just now is cancelled when it has."""
+        if isinstance(call.step, ChildCall):
+            if not call.is_running:
+                call.is_running = True
+                self._soon(call, partial(self._attend, child=call.step, begins=False))
+            return
         scope = self.scopes.get(call.path)
         if scope is not None and not scope.cancel_called:
             scope.cancel()
@@ -410,6 +423,33 @@ class HeldRun:
                 self.activation.attempt_ended(call, outcome, round((time.monotonic() - began) * 1000))
         except Exception as error:  # of ours, or of what the step gave: other runs go on
             self._give_up(error)
+        self.keeper.arm(self)
+
+    async def _attend(self, call: OpenCall, *, child: ChildCall, scope: trio.CancelScope, begins: bool) -> None:
+        """Begin a child, or cancel it; one that is cancelled while it begins is cancelled then."""
+        backend, key, begun = self.keeper.backend, self.activation.step_info(call).key, True
+        refused: StartRefused | None = None
+        try:
+            with scope:
+                if begins:
+                    await self._ask(lambda: backend.start_child(self.held, call.path, child, key))
+                if call.stopping:
+                    begun = await self._ask(lambda: backend.cancel_child(self.held, call.path))
+        except StartRefused as error:
+            refused = error
+        except LeaseLost:
+            self._leave("lost")
+        except Exception as error:  # of ours, or of the backend: other runs go on
+            self._give_up(error)
+        if self.is_gone:
+            return
+        self.scopes.pop(call.path, None)
+        if refused is not None:
+            self.activation.attempt_ended(call, Outcome(error=refused))
+        elif begun:
+            call.is_running, call.is_awaited = False, True
+        else:
+            self.activation.attempt_stopped(call)
         self.keeper.arm(self)
 
     async def _transact(self, call: StepCall, info: StepInfo, limiter: trio.CapacityLimiter) -> Outcome:

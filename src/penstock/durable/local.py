@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 import trio
 
+from penstock import errors
 from penstock.client.errors import BadRequest as BadRequestOfClient
 from penstock.client.errors import Conflict, IdempotencyConflict, NotFound, error_for
 from penstock.client.errors import PayloadTooLarge as TooLargeForClient
@@ -31,6 +32,7 @@ from penstock.durable.backend import (
     Turn,
 )
 from penstock.durable.check import OpenRun, SavedRun
+from penstock.durable.child import ChildCall
 from penstock.durable.errors import SendRefused, StartRefused
 from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.transaction import Fence, Session, Transactions
@@ -210,6 +212,22 @@ class LocalBackend:
         except (Conflict, IdempotencyConflict, BadRequestOfClient, TooLargeForClient) as error:
             raise StartRefused(error.reason) from None
 
+    async def start_child(self, held: Held, path: str, call: ChildCall, id: str) -> None:
+        """A run of a workflow of this app, or an instance of a definition."""
+        lease, target = _lease(held), call.target
+        about = target if isinstance(target, str) else CodeWorkflow(target.name, target.version, self._runs.app)
+        own = call.id or f"{id}@{lease.seq:x}"
+        try:
+            await _asked(self._engine.children.start(lease, path, about, call.arguments.encode(), own))
+        except (errors.Conflict, errors.IdempotencyConflict, errors.NotFound) as error:
+            raise StartRefused(error.reason) from None
+        except Refused as error:
+            raise StartRefused(str(error)) from None
+
+    async def cancel_child(self, held: Held, path: str) -> bool:
+        """Ask it to end."""
+        return await _asked(self._engine.children.cancel(_lease(held), path))
+
     async def send(self, run_id: str, name: str, payload: str, dedup: str) -> None:
         """A message to a run of this app's workflows, or of any."""
         try:
@@ -229,7 +247,7 @@ class LocalRuns:
     """What an `App` asks of the engine for its caller. Raises the errors of `penstock.client`."""
 
     def __init__(self, engine: Engine, app: str) -> None:
-        self._engine, self._app = engine, app
+        self._engine, self.app = engine, app
         self.payload_max_bytes = engine.settings.payload_max_bytes
         self.outage_wait_s = engine.settings.outage_wait_seconds
         self.names: dict[str, str] = {}
@@ -239,7 +257,7 @@ class LocalRuns:
         self, workflow: str, version: int, arguments: str, id: str | None, delay_s: float | None = None
     ) -> str:
         """The instance id of a new run, or of the one that has this id."""
-        code = CodeWorkflow(workflow, version, self._app)
+        code = CodeWorkflow(workflow, version, self.app)
         delay = f"PT{delay_s:.3f}S" if delay_s and delay_s >= DURATION_MIN_S else None
         view = await told(self._engine.code.start(code, arguments.encode(), id=id, delay=delay))
         if id is not None:
@@ -251,7 +269,7 @@ class LocalRuns:
     async def find(self, id: str, workflows: Mapping[str, object], *, or_any: bool = False) -> str:
         """The instance id of the run with this id: of these workflows, else of any if there are none, or ``or_any``."""
         for name in workflows:
-            code = CodeWorkflow(name, 1, self._app)
+            code = CodeWorkflow(name, 1, self.app)
             found = await told(self._engine.instances.find_by_key(code.definition_id, id))
             if found is not None:
                 return show_instance(found)
@@ -267,7 +285,7 @@ class LocalRuns:
     async def latest(self, workflow: str | None, status: str | None, limit: int) -> list[Instance]:
         """The latest runs, newest first, without their arguments: of a workflow, or of all that are code. Of all, no
         more than `LOOKED_AT_MAX` instances are looked at."""
-        definition_id = None if workflow is None else CodeWorkflow(workflow, 1, self._app).definition_id
+        definition_id = None if workflow is None else CodeWorkflow(workflow, 1, self.app).definition_id
         wanted = InstanceFilter(definition_id=definition_id, status=status)
         instances, found, looked_at, cursor = self._engine.instances, list[Instance](), 0, None
         while len(found) < limit and looked_at < LOOKED_AT_MAX:
@@ -291,7 +309,7 @@ class LocalRuns:
 
     async def code_versions(self, workflow: str) -> dict[int, int]:
         """By version of a workflow's code the key of the definition that its runs have."""
-        stored = await told(self._engine.definitions.versions_of(CodeWorkflow(workflow, 1, self._app).definition_id))
+        stored = await told(self._engine.definitions.versions_of(CodeWorkflow(workflow, 1, self.app).definition_id))
         return {
             cast("dict[str, Any]", each.definition.metadata)["code"]["version"]: each.key
             for each in stored

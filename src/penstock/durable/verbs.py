@@ -8,10 +8,11 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from datetime import UTC, datetime
 from math import inf
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, overload
 
 import msgspec
 
+from penstock.durable.child import ChildCall, ChildOperation
 from penstock.durable.codec import decode, encode, shown
 from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.errors import BadMessage, ContinueAsNew, NotInWorkflow
@@ -112,6 +113,28 @@ async def start(workflow: Workflow[P, R], /, *args: Any, id: str | None = None, 
     business. With ``id`` as of `App.start`. Gives its instance id. Raises `StartRefused`."""
     _branch("start", "App.start")
     return await starting(workflow.name, workflow.version, workflow.encode_arguments(args, kwargs), id)
+
+
+@overload
+async def child(workflow: Workflow[P, R], /, *args: Any, id: str | None = None, **kwargs: Any) -> R: ...
+@overload
+async def child(workflow: str, /, *args: Any, id: str | None = None, **kwargs: Any) -> Any: ...
+async def child(workflow: Any, /, *args: Any, id: str | None = None, **kwargs: Any) -> Any:
+    """Starts a run of another workflow and waits for what it gives. By the id of a definition: an instance of its
+    latest version, with variables by name, and what it ends with as a dictionary.
+
+    It is started once, whatever happens here. Cancelled here it is cancelled there, and waited for. Raises
+    `ChildFailed`, and `StartRefused`. With ``id`` as of `App.start`; the id is of this call alone then.
+    """
+    _branch("child", "App.start")
+    target: Workflow[..., Any] | str = workflow
+    if not isinstance(target, str):
+        arguments = target.encode_arguments(args, kwargs)
+    elif args:
+        raise TypeError("an instance of a definition has variables by name: child('billing', order=17)")
+    else:
+        arguments = encode(kwargs, f"the variables of {target!r}")
+    return await block(ChildOperation(ChildCall(target, arguments, id)))
 
 
 async def each(

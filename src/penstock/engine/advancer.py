@@ -399,8 +399,7 @@ async def _find_called(effects: Effects, supply: Supply, found: dict[tuple[str, 
     """Look up the definitions that calls name, each once; None for those that can't be called."""
     for about in dict.fromkeys((made.definition_id, made.version) for made in effects.calls):
         if about not in found:
-            loaded = await supply.find(*about)
-            found[about] = None if loaded is None or loaded.code else loaded
+            found[about] = await supply.find(*about)
 
 
 async def _call(compute: Callable[..., Any], *args: Any) -> Any:

@@ -34,7 +34,7 @@ def _branch(
 ) -> Branch:
     """As deep as calls are, which is bounded."""
     step = None if row.step is None else loaded[row.caller_definition].definition.steps[row.step]
-    own = f"{path}/{row.step if step is None else step.id}"
+    own = path + (row.path or f"/{row.step if step is None else step.id}")
     status = InstanceStatus(row.status)
     return Branch(
         path=own,

@@ -121,6 +121,7 @@ class Code:
             async with self._database.connection() as connection:
                 await engine_store.require_version(connection, SCHEMA_VERSION_NEEDED)
             stored = await self._definitions.upload(parse_definition(workflow.definition()), code=True)
+            await self._definitions.let_call(workflow.definition_id)
         except AWAY as error:
             raise Unavailable(f"the database is away: {first_line(error)}") from error
         self._versions[workflow] = stored.version
@@ -155,7 +156,7 @@ class Code:
                 delay=delay,
             )
         )
-        if id is not None and not _are_arguments(view, arguments):
+        if id is not None and not are_arguments(view, arguments):
             raise IdempotencyConflict(f"id: '{id}' is the id of a run that was started with other arguments")
         return view
 
@@ -221,7 +222,7 @@ def _taken(job: Job, runs: dict[int, store.TakenRun]) -> Taken:
     )
 
 
-def _are_arguments(view: Instance, arguments: bytes) -> bool:
+def are_arguments(view: Instance, arguments: bytes) -> bool:
     """Whether a run was started with these. One that has ended shows its result beside them."""
     found: dict[str, Any] = msgspec.json.decode(json_text(view.variables))
     wanted: dict[str, Any] = msgspec.json.decode(arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Final, TypeVar, cast
 
@@ -186,6 +187,8 @@ class Definitions:
             if again:
                 await wait_replicated(connection)
             needed = _needed_version(definition)
+            if needed < CODE_CALLS_VERSION and await self._calls_code(connection, definition):
+                needed = CODE_CALLS_VERSION
             if needed:
                 await engine_store.require_version(connection, needed)
             types = await self._job_types(connection, definition)
@@ -208,6 +211,20 @@ class Definitions:
         return DefinitionSummary(
             id=row.id, version=row.version, name=row.name, description=row.description, uploaded_at=row.uploaded_at
         )
+
+    async def _calls_code(self, connection: TrioConnection, definition: Definition) -> bool:
+        """Whether it calls a workflow written as code that is there."""
+        called = sorted({step.callee.definition_id for step in definition.steps if step.callee is not None})
+        keys = await store.latest_keys(connection, called) if called else {}
+        return any([(await self.by_key(connection, key)).code for key in keys.values()])
+
+    async def let_call(self, id: str) -> None:
+        """Let definitions that were uploaded before call a workflow written as code, if there are any, and no older
+        engine."""
+        async with self._database.connection() as connection:
+            if await store.is_mentioned(connection, id):
+                with suppress(Conflict):
+                    await engine_store.require_version(connection, CODE_CALLS_VERSION)
 
     async def get(self, id: str, version: int = 0) -> LoadedDefinition:
         """A version, 0 for the latest. Raises NotFound."""
@@ -341,6 +358,8 @@ def job_path(step: Step) -> str:
     return f"steps[{step.index}]" if step.compensates is None else f"steps[{step.compensates}].compensation"
 
 
+CODE_CALLS_VERSION: Final = 18
+"""The schema version whose engines tell the caller of a run of code that it has ended."""
 CODE_PREFIX: Final = "code:"
 """Of the job types of runs of code, which executors alone take."""
 _EXECUTOR: Final = re.compile(r"e\d+\.[0-9a-f]{8}/")

@@ -14,12 +14,13 @@ from typing import Any
 import trio
 
 from penstock.core.definition import DefinitionLimits
-from penstock.core.state import OVERTAKEN_TIMER, RUN_ENDED_TIMER, WAKE_TIMER
+from penstock.core.state import OVERTAKEN_TIMER, RUN_CHILD_TIMER, RUN_ENDED_TIMER, WAKE_TIMER
 from penstock.engine.answers import AnswerMemory
 from penstock.engine.aside import Aside
 from penstock.engine.attempts import Attempts
 from penstock.engine.bulk import Bulk
 from penstock.engine.bulk_acts import Acts
+from penstock.engine.children import Children
 from penstock.engine.code import Code
 from penstock.engine.definition_use import DefinitionUse
 from penstock.engine.definitions import Definitions
@@ -36,6 +37,7 @@ from penstock.engine.jobs import Jobs
 from penstock.engine.journal import Journal
 from penstock.engine.lanes.batcher import Batcher
 from penstock.engine.lanes.call_commands import timer_command
+from penstock.engine.lanes.command import IsCode
 from penstock.engine.lanes.commands import FoldCommand
 from penstock.engine.lanes.fast_path import FastPath
 from penstock.engine.lanes.firings import Firings
@@ -109,16 +111,15 @@ class Engine:
         self.full_path = FullPath(database, settings, metrics, self.definitions, self.transactions)
         self.fast_path = FastPath(database, settings, metrics, self.polls, cache, self._fold, ends)
         self.starts = Starts(database, settings, metrics, self.definitions, self.polls, self.ids, self.transactions)
-        queued, armed = self.polls.freed, self.timers.note_due_in
-        self.leases = Leases(database, settings, metrics, self.definitions, self.full_path, self.aside, queued, armed)
+        heard = self.polls.freed, self.timers.note_due_in
+        self.leases = Leases(database, settings, metrics, self.definitions, self.full_path, self.aside, *heard)
         self.jobs = Jobs(database, settings, metrics, self.definitions, self.polls, self.fast_path, self.full_path)
         self.journal = Journal(database, settings, metrics, self.polls, self.jobs, self.timers, self.events.mailed)
         self.runs = Runs(database, settings, self.definitions, self.journal)
         self.attempts = Attempts(database, settings)
         self.messages = Messages(database, settings, metrics, self.definitions, self.full_path, self.timers, self.ids)
         self.looks = looks = Looks(database)
-        audit, polled = settings.audit_log_enabled, not settings.through_kafka
-        lanes = self.starts, self.full_path
+        audit, polled, lanes = settings.audit_log_enabled, not settings.through_kafka, (self.starts, self.full_path)
         self.instances = Instances(database, looks, settings, self.definitions, *lanes, self.runs, ends)
         self.tasks = Tasks(database, self.definitions, self.instances, self.full_path, self.runs, audit=audit)
         self.hiding = Hiding(settings.console_hide_variables)
@@ -130,6 +131,7 @@ class Engine:
         self.drafts = Drafts(database, self.definitions, self.instances, self.limits, self.hiding, polled=polled)
         self.open_work = OpenWork(database, looks, self.definitions, self.jobs, self.polls, audit=audit)
         self.code = Code(database, settings, self.definitions, self.instances, self.polls, self.jobs, self.ids)
+        self.children = Children(database, settings, self.code, self.instances, self.runs, self.journal, self.timers)
         self.standing = Standing(self.looks, self.definitions, polled=polled)
         self.failures = Failures(database, looks, self.definitions)
         self.overview = Overview(self.looks, self.instances, self.polls.activity, settings.retention_days)
@@ -199,9 +201,14 @@ class Engine:
             return await self.schedules.run_ended(instance)
         if timer[2] == OVERTAKEN_TIMER:
             return await self.schedules.cancel_overtaken(instance, timer)
+        if timer[2] == RUN_CHILD_TIMER:
+            return await self.children.tell(instance, timer)
         item = timer_command(instance, timer, give_up, self.timers.note_refused)
         self.full_path.submit_nowait(item)
-        return bool(await item.wait_answer()) if await item.wait_tried() else None
+        try:
+            return bool(await item.wait_answer()) if await item.wait_tried() else None
+        except IsCode:
+            return await self.children.cancel_called(instance, timer)
 
     def _fold(self, instance: int) -> None:
         """Queue a fold; a hint that is lost comes again with the next completion."""

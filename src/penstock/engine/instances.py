@@ -45,6 +45,7 @@ from penstock.settings import Settings
 from penstock.store import audit as audit_store
 from penstock.store import instances as store
 from penstock.store import keys as key_store
+from penstock.store.calls import CodeCall
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.wire.model import AuditRecord, Instance, StartRequest, StartResult, StepExecution
@@ -103,14 +104,19 @@ class Instances:
         view = await self._view(started.id, committed=True)
         return msgspec.structs.replace(view, deduplicated=started.deduplicated)
 
-    def _submit(self, request: StartRequest) -> StartItem:
+    async def start_called(self, request: StartRequest, call: CodeCall) -> Instance:
+        """Start an instance that a run of code waits for, under the lease of that; the one with its instance key, whose
+        caller may be another one, where that is there. Raises LeaseLost, too."""
+        return await self._submit(request, call).wait_answer()
+
+    def _submit(self, request: StartRequest, call: CodeCall | None = None) -> StartItem:
         """Queue a start, with room for its answer: its own variables come back."""
         self._check(request)
         rules = read_rules(request)
         if request.variables is None:
             request = msgspec.structs.replace(request, variables=EMPTY_OBJECT)
         current_hold().reserve(COPIES * len(request.variables))
-        item = StartItem(request, rules)
+        item = StartItem(request, rules, call)
         (self._starts.keyed if item.keyed else self._starts.lane).submit_nowait(item)
         return item
 

@@ -52,6 +52,7 @@ from penstock.store import journal_cuts as cuts
 from penstock.store.connection import TrioConnection
 from penstock.store.database import AWAY, Database, first_line, wait_replicated
 from penstock.store.jobs import JobKey
+from penstock.store.timers import Timer
 
 T = TypeVar("T")
 
@@ -287,13 +288,14 @@ class Journal:
         lease = job_store.Lease(held.instance, held.seq, held.attempt, held.holder)
         await self._polls.releases.submit(ReleaseItem(job, lease))
 
-    async def tell(self, tell: store.Tell) -> None:
-        """Write somebody else's record, and wake the run or tell its holder.
+    async def tell(self, tell: store.Tell, timer: Timer | None = None) -> None:
+        """Write somebody else's record, and wake the run or tell its holder. ``timer``: what said so, which goes
+        whatever becomes of it.
 
         Raises NotFound, Conflict (it has ended, or is no run of code), TooManyRequests (too many unread messages),
         IdempotencyConflict (the ``dedup`` came with something else).
         """
-        await self.lanes.tell.submit(TellItem(tell))
+        await self.lanes.tell.submit(TellItem(tell, timer))
 
     async def wake(self, instance: int, seq: int) -> bool | None:
         """The time that a parked run waits for has come. False: it has not, or somebody is at it."""

@@ -31,6 +31,7 @@ from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, TryAgain, wait_replicated
 from penstock.store.journal import Backend, RunState
 from penstock.store.outcome import InDoubt
+from penstock.store.timers import Timer
 
 TRIES_MAX: Final = 3
 """Refused, though the run is still the caller's and there is no mail: its row had just changed."""
@@ -82,11 +83,12 @@ class AppendItem(RunItem):
 class TellItem(Item[None]):
     """A record that somebody else has for a run."""
 
-    __slots__ = ("tell",)
+    __slots__ = ("tell", "timer")
 
-    def __init__(self, tell: store.Tell) -> None:
+    def __init__(self, tell: store.Tell, timer: Timer | None = None) -> None:
         super().__init__()
         self.tell = tell
+        self.timer = timer
 
 
 class ParkItem(RunItem):
@@ -257,6 +259,7 @@ class JournalLanes:
             rows = await store.tell(
                 connection,
                 [item.tell for item in items],
+                [item.timer for item in items if item.timer is not None],
                 unread_max=limit,
                 message=RecordKind.MESSAGE,
                 cancel=RecordKind.CANCEL,
@@ -394,6 +397,8 @@ class JournalLanes:
                 self._ended(item)
             else:
                 refused.append(item)
+        if any(done.values()):  # callers, or what it called, are told by timers
+            self._timers.note_due_in(0)
         if not refused:
             return
         left: list[tuple[FinishItem, RunState]] = []

@@ -277,7 +277,10 @@ def _waits_for(about: store.RunAbout, loaded: LoadedDefinition, executors: Mappi
             return f"a pause, as {about.expiries} executors ended with it"
         case TokenState.PARKED:
             names = dict.fromkeys(branch.name for branch in _open_branches(about) if branch.kind == "receive")
-            what = [f"message {name!r}" for name in list(names)[:WAITS_SHOWN]] or ["a message"]
+            what = [f"message {name!r}" for name in list(names)[:WAITS_SHOWN]]
+            called = dict.fromkeys(branch.name for branch in _open_branches(about) if branch.kind == "child")
+            what += [f"child {name!r}" for name in list(called)[:WAITS_SHOWN]]
+            what = what or ["a message"]
             if about.due_at is not None:
                 what.append(f"{about.due_at:%Y-%m-%d %H:%M:%S} UTC")
             return ", or ".join(what)

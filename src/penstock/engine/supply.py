@@ -12,9 +12,10 @@ from contextlib import AbstractAsyncContextManager
 from penstock.core.completion import CompletionsNeeded, Found, Question
 from penstock.core.effect import ChildStart
 from penstock.core.for_each import ItemsNeeded, KeptItems, ResultsNeeded
-from penstock.engine.definitions import Definitions, LoadedDefinition
+from penstock.engine.definitions import CODE_CALLS_VERSION, Definitions, LoadedDefinition
 from penstock.store import calls, compensation, for_each
 from penstock.store.connection import TrioConnection
+from penstock.store.engines import needed_version
 from penstock.store.vault import KeyMissing
 
 
@@ -45,9 +46,11 @@ class Supply:
         self.first = first
 
     async def find(self, id: str, version: int) -> LoadedDefinition | None:
-        """A version of a definition, 0 for the latest."""
+        """A version of a definition, 0 for the latest. None of one written as code, while older engines may live."""
         async with self.connect() as connection:
             found = await self._definitions.find(connection, id, version, locks=self._locks)
+            if found is not None and found.code and await needed_version(connection) < CODE_CALLS_VERSION:
+                found = None
         self.note(None if found is None else found.key)
         return found
 

@@ -161,7 +161,7 @@ class Kernel:
             if self.warn is not None:
                 self.warn(text)
         try:
-            outcome = call.outcome(record)
+            outcome = operation.outcome(record)
         except Undecodable as error:
             raise Undecodable(f"{error} ({branch.where()}). {FIT}") from None
         self._answered.add(record.path)

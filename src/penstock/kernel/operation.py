@@ -84,6 +84,10 @@ class CallOperation(Operation):
         kernel.pending[self.path] = branch
         kernel.commands.append(Start(self.path, self.call))
 
+    def outcome(self, record: Record) -> Outcome:
+        """What the body gets for that record. Raises `Undecodable`."""
+        return self.call.outcome(record)
+
     def abort(self, branch: Branch, kernel: Kernel) -> bool:
         if self.stopping:
             return False

@@ -9,18 +9,39 @@ from typing import Any, NamedTuple, cast
 from penstock.core.state import InstanceStatus
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
+from penstock.store.journal import Held
 from penstock.store.statements import SQL, Statement
 
 
 class CalledBy(NamedTuple):
     """The call that an instance was started by: of which instance, on which token and with which seq; the first
-    instance of the tree; and how deep in it this one is."""
+    instance of the tree; and how deep in it this one is. ``path``: of the operation, where code calls."""
 
     caller: int
     token: int
     seq: int
     root: int
     depth: int
+    path: str | None = None
+
+
+class CodeCall(NamedTuple):
+    """A run of code that calls: under its lease, at the path of an operation."""
+
+    held: Held
+    path: str
+
+
+class EndForCode(NamedTuple):
+    """What a call of a run of code waits for."""
+
+    id: int
+    path: str
+    status: InstanceStatus
+    failure: str | None
+    failure_code: str | None
+    definition_id: str
+    is_code: bool
 
 
 class Child(NamedTuple):
@@ -34,7 +55,8 @@ class Child(NamedTuple):
 
 
 class CalledRow(NamedTuple):
-    """An instance in a tree of calls. ``step``: of its caller; None when that is not known any more."""
+    """An instance in a tree of calls. ``step``: of its caller; None when that is not known any more. ``path``: where
+    code called it."""
 
     id: int
     caller: int
@@ -45,6 +67,7 @@ class CalledRow(NamedTuple):
     started_at: datetime
     ended_at: datetime | None
     waiting: bool
+    path: str | None
 
 
 async def tree(connection: TrioConnection, instance: int, most: int) -> list[CalledRow]:
@@ -91,20 +114,63 @@ def tell(
     recalled: Sequence[tuple[int, int]],
     ended: Sequence[int],
     abandoned: Sequence[tuple[int, int]],
+    orphaned: Sequence[int] = (),
 ) -> list[Statement]:
     """What a transaction writes last: the calls that it made, instances that failed and are waited for again under
-    another seq, instances that ended and were called, calls that wait no more (token and seq)."""
+    another seq, instances that ended and were called, calls that wait no more (token and seq), runs of code that
+    ended."""
     ints = arrays.ints
     found: list[Statement] = []
     if called:
-        rows = zip(*[(id, *by) for id, by in called], strict=True)
-        found.append((SQL["insert_called"], tuple(ints(column) for column in rows)))
+        *numbers, paths = zip(*[(id, *by) for id, by in called], strict=True)
+        columns = (*(ints(cast("tuple[int, ...]", column)) for column in numbers), arrays.texts(paths))
+        found.append((SQL["insert_called"], columns))
     if recalled:
         children, seqs = zip(*recalled, strict=True)
         found += [(SQL["recall"], (ints(children), ints(seqs))), (SQL["tell_reopen"], (ints(children),))]
     if ended:
         found.append((SQL["tell_callers"], (ints(ended),)))
     if abandoned:
-        columns = tuple(ints(column) for column in zip(*sorted(abandoned), strict=True))
-        found += [(SQL["forget_reopen"], columns), (SQL["tell_cancel"], columns)]
+        executions = tuple(ints(column) for column in zip(*sorted(abandoned), strict=True))
+        found += [(SQL["forget_reopen"], executions), (SQL["tell_cancel"], executions)]
+    if orphaned:
+        found.append((SQL["tell_children"], (ints(orphaned),)))
     return found
+
+
+async def hold_caller(connection: TrioConnection, call: CodeCall) -> CalledBy | None:
+    """The call of a run of code, whose token is locked until the transaction ends; its depth is that of what is called.
+    None when it is not the holder's any more."""
+    rows = cast(Any, await connection.fetch(SQL["hold_caller"], call.held))
+    if not rows:
+        return None
+    [(root, depth, seq)] = rows
+    return CalledBy(call.held.instance, call.held.instance, seq, root, depth + 1, call.path)
+
+
+async def called_by_code(
+    connection: TrioConnection, call: CodeCall
+) -> tuple[bool, tuple[int, InstanceStatus, bool] | None]:
+    """Whether the run is the holder's still; and what it has called there: the instance, its status, and whether it is
+    a run of code. None: nothing, and nobody but the holder can. A transaction of its own."""
+    params = (call.held.instance, call.held.seq, call.path)
+    _, held, found, _ = await connection.roundtrip(
+        [(SQL["begin"], ()), (SQL["hold_caller"], call.held), (SQL["call_of_code"], params), (SQL["commit"], ())]
+    )
+    rows = cast(Any, found)
+    return bool(held), (rows[0][0], InstanceStatus(rows[0][1]), rows[0][2]) if rows else None
+
+
+async def called_at(connection: TrioConnection, instance: int) -> tuple[int, str | None, InstanceStatus] | None:
+    """The caller of an instance, and at which path; its status. None: nobody called it."""
+    rows = cast(Any, await connection.fetch(SQL["called_at"], (instance,)))
+    return (rows[0][0], rows[0][1], InstanceStatus(rows[0][2])) if rows else None
+
+
+async def end_for_code(connection: TrioConnection, token: int, seq: int) -> EndForCode | None:
+    """What a call of a run of code waits for."""
+    rows = cast(Any, await connection.fetch(SQL["end_for_code"], (token, seq)))
+    if not rows:
+        return None
+    id, path, status, *about = rows[0]
+    return EndForCode(id, path, InstanceStatus(status), *about)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, cast
 
+import msgspec
+
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL
@@ -131,6 +133,11 @@ async def ensure_job_types(connection: TrioConnection, names: Sequence[str]) -> 
         await connection.fetch(SQL["add_job_types"], (arrays.texts(missing),))
         known = await job_type_ids(connection, wanted)
     return known
+
+
+async def is_mentioned(connection: TrioConnection, id: str) -> bool:
+    """Whether a definition that is not code may call this one; some that don't are taken for such."""
+    return bool((await connection.fetch(SQL["is_mentioned"], (msgspec.json.encode(id).decode(),)))[0][0])
 
 
 async def latest_keys(connection: TrioConnection, ids: Sequence[str]) -> dict[str, int]:

@@ -300,6 +300,7 @@ def _calls(changes: Sequence[Change]) -> list[Statement]:
         [recalled for change in changes for recalled in change.recalled],
         [c.effects.instance.id for c in changes if c.effects.ended and c.effects.instance.depth],
         [execution for change in changes for execution in change.effects.abandoned],
+        [c.effects.instance.id for c in changes if c.effects.ended and c.definition.code],
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, cast
 from psycopg import errors
 
 from penstock.store import arrays
+from penstock.store import timers as timer_store
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL
 from penstock.store.vault import CHECKPOINT, PAYLOAD, PROGRESS, Sealing, Vault, offloaded
@@ -332,9 +333,16 @@ async def run_states(connection: TrioConnection, runs: Sequence[Held]) -> list[R
 
 
 async def tell(
-    connection: TrioConnection, items: Sequence[Tell], *, unread_max: int, message: int, cancel: int
+    connection: TrioConnection,
+    items: Sequence[Tell],
+    timers: Sequence[timer_store.Timer],
+    *,
+    unread_max: int,
+    message: int,
+    cancel: int,
 ) -> list[Told]:
-    """Write what others have for runs; in order. ``message`` and ``cancel`` are the kinds. A transaction of its own."""
+    """Write what others have for runs; in order. ``message`` and ``cancel`` are the kinds; the ``timers`` go. A
+    transaction of its own."""
     columns = list(zip(*items, strict=True))
     params = (
         arrays.ints(columns[0]),
@@ -349,11 +357,12 @@ async def tell(
         message,
         cancel,
     )
-    *_, rows, _ = await connection.roundtrip(
+    _, _, rows, *_ = await connection.roundtrip(
         [
             (SQL["begin"], ()),
             (SQL["lock_roots"], (arrays.ints(sorted({item.instance for item in items})),)),
             (SQL["tell_runs"], params),
+            *(timer_store.delete(*timer) for timer in timers),
             (SQL["commit"], ()),
         ]
     )
@@ -382,9 +391,9 @@ async def wake(connection: TrioConnection, timers: Sequence[tuple[int, int]]) ->
     return [Woken(*cast(Any, row)) for row in rows]
 
 
-async def finish(connection: TrioConnection, items: Sequence[Finish], *, view: int) -> set[int]:
-    """End runs; the instances that were. ``view``: the kind of record for what they showed last. Those that are
-    not in the answer were refused."""
+async def finish(connection: TrioConnection, items: Sequence[Finish], *, view: int) -> dict[int, bool]:
+    """End runs; by instance, whether others may be told. ``view``: the kind of record for what they showed last. Those
+    that are not in the answer were refused."""
     params = (
         *_held([item.held for item in items]),
         arrays.ints(item.mail for item in items),
@@ -395,7 +404,7 @@ async def finish(connection: TrioConnection, items: Sequence[Finish], *, view: i
         seal([item.view for item in items], connection.vault),
         view,
     )
-    return {cast(int, row[0]) for row in await connection.fetch(SQL["finish_runs"], params)}
+    return dict(cast(Any, await connection.fetch(SQL["finish_runs"], params)))
 
 
 async def block(connection: TrioConnection, items: Sequence[tuple[Held, str]]) -> dict[int, float]:

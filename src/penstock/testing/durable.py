@@ -23,9 +23,11 @@ import trio.testing
 
 from penstock.durable.activation import Activation, OpenCall
 from penstock.durable.check import SavedRun
+from penstock.durable.child import ChildCall, ChildEnd
 from penstock.durable.codec import encode
 from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.errors import PayloadTooLarge, Unencodable
+from penstock.durable.failure import describe
 from penstock.durable.forbidden import calls_checked, watch_bodies
 from penstock.durable.step import Step, StepCall, StepInfo, current_sender, current_starter, current_step
 from penstock.durable.workflow import Workflow
@@ -62,6 +64,10 @@ class Takes(msgspec.Struct, frozen=True):
 
     duration: Duration
     function: Callable[..., Any] | None = None
+
+
+Fakes = Mapping[Step[..., Any] | Workflow[..., Any] | str, Callable[..., Any] | Takes]
+"""What stands in for steps, workflows and definitions."""
 
 
 class Called(msgspec.Struct, frozen=True):
@@ -115,7 +121,7 @@ class WorkflowRun(msgspec.Struct, Generic[R]):
 def run_workflow(
     workflow: Workflow[P, R],
     *args: Any,
-    steps: Mapping[Step[..., Any], Callable[..., Any] | Takes] | None = None,
+    steps: Fakes | None = None,
     messages: Sequence[Message] = (),
     cancel_after: Duration | None = None,
     deadline: Duration | None = None,
@@ -128,10 +134,11 @@ def run_workflow(
     """Runs a body to its end and gives what became of it.
 
     ``steps`` stand in for the workflow's own, which are called otherwise; they take no time on the virtual clock unless
-    wrapped in `Takes`. Retries, time limits and pauses are kept to. ``seed`` is the run's id, which `rng` and `uuid4`
-    follow from. ``shadow``: the run is replayed in another process, too, where sets have another order; that takes
-    half a second. Raises `StuckWorkflow`, `NotDeterministic`, and `Blocked` for what an engine would block, and for a
-    body that asks Python for the time or chance.
+    wrapped in `Takes`. Workflows among them stand in for those that are waited for as children, which run in memory
+    otherwise, and ids for definitions, which have to be stood in for. Retries, time limits and pauses are kept to.
+    ``seed`` is the run's id, which `rng` and `uuid4` follow from. ``shadow``: the run is replayed in another process,
+    too, where sets have another order; that takes half a second. Raises `StuckWorkflow`, `NotDeterministic`, and
+    `Blocked` for what an engine would block, and for a body that asks Python for the time or chance.
     """
     watch_bodies()
     arguments = workflow.encode_arguments(args, kwargs, deadline=deadline)
@@ -156,12 +163,19 @@ class Memory:
         self,
         workflow: Workflow[Any, Any],
         arguments: str,
-        fakes: Mapping[Step[..., Any], Callable[..., Any] | Takes],
+        fakes: Fakes,
         run_id: str,
         started_at: datetime,
         limits: Limits | None,
     ) -> None:
-        self.fakes = {step.name: fake for step, fake in fakes.items()}
+        self.fakes = {each.name: fake for each, fake in fakes.items() if isinstance(each, Step)}
+        self._children = {
+            each if isinstance(each, str) else each.name: fake
+            for each, fake in fakes.items()
+            if not isinstance(each, Step)
+        }
+        self._nested = partial(Memory, fakes=fakes, limits=limits)
+        self._begun: set[str] = set()  # paths of children
         self.began = self._at = started_at.timestamp()
         self._saved = partial(SavedRun, workflow.name, workflow.version, run_id, arguments, self.began)
         self._activate: Callable[[], Activation] = partial(
@@ -203,6 +217,7 @@ class Memory:
         self.journal = [
             msgspec.structs.replace(record, at=self._at, pos=pos) for pos, record in enumerate((begun, *messages), 1)
         ]
+        self._begun.clear()
         self.activation = self._activate()
         self.activation.start(records=self.journal)
         for record in self.journal:
@@ -226,14 +241,15 @@ class Memory:
                 continue
             _, number, what = heapq.heappop(self._coming)
             if isinstance(what, Record):
-                self.deliver(what)
+                if what.kind is not Kind.CHILD or what.path in self.activation.calls:
+                    self.deliver(what)
             elif self._running.get(what.path) == number:
                 del self._running[what.path]
                 self._end(what)
 
     def deliver(self, record: Record) -> None:
         """Into the journal, and to the body."""
-        told = record.kind in (Kind.MESSAGE, Kind.CANCEL)  # by others, who know nothing of marks
+        told = record.kind in (Kind.MESSAGE, Kind.CANCEL, Kind.CHILD)  # by others, who know nothing of marks
         for each in [record] if told else self.activation.marked([record]):
             stored = msgspec.structs.replace(each, at=self._at, pos=len(self.journal) + 1)
             self.journal.append(stored)
@@ -297,6 +313,12 @@ class Memory:
 
     def begin(self, run: Activation, call: OpenCall) -> None:
         """Its end comes when the step's time is over."""
+        if isinstance(call.step, ChildCall):
+            call.is_running, call.is_awaited = False, True
+            if call.path not in self._begun:  # by a former life
+                self._begun.add(call.path)
+                self._begin_child(call.path, call.step, run.step_info(call).key)
+            return
         if call.step.step.is_transaction and call.step.step.name not in self.fakes:
             raise TypeError(f"{call.step.name} is a transaction, and there is no database here: steps={{…}} stands in")
         limit_s = call.step.options.timeout_s
@@ -305,9 +327,40 @@ class Memory:
 
     def stop(self, run: Activation, call: OpenCall) -> None:
         """It ends at once."""
+        if isinstance(call.step, ChildCall):
+            self._plan_end(0, call.path, ChildEnd(call.step.name, "CANCELLED"))
+            self.stopped.append(call.path)
+            return
         del self._running[call.path]
         self.stopped.append(call.path)
         run.attempt_stopped(call)
+
+    def _begin_child(self, path: str, child: ChildCall, key: str) -> None:
+        fake, after_s = self._children.get(child.name), 0.0
+        function = fake.function if isinstance(fake, Takes) else fake
+        if isinstance(fake, Takes):
+            after_s = seconds_of(fake.duration)
+        if function is not None:
+            args, kwargs = _arguments(child)
+            try:
+                outcome = Outcome(function(*args, **kwargs))
+            except Exception as error:
+                outcome = Outcome(error=error)
+        elif isinstance(child.target, str):
+            raise TypeError(f"there is no definition {child.target!r} here: steps={{{child.target!r}: …}} stands in")
+        else:
+            run = self._nested(
+                child.target, child.arguments, run_id=key, started_at=datetime.fromtimestamp(self._at, UTC)
+            )
+            outcome = run.run()
+            after_s = run.now() - run.began
+        if outcome.error is not None:
+            self._plan_end(after_s, path, ChildEnd(key, "FAILED", reason=describe(outcome.error)))
+        else:
+            self._plan_end(after_s, path, ChildEnd(key, "COMPLETED", msgspec.Raw(encode(outcome.value, key).encode())))
+
+    def _plan_end(self, after_s: float, path: str, end: ChildEnd) -> None:
+        self.plan(after_s, Record(0, Kind.CHILD, path, payload=msgspec.json.encode(end).decode()))
 
     def _takes_s(self, call: OpenCall) -> float:
         fake = self.fakes.get(call.step.step.name)
@@ -355,6 +408,13 @@ class Memory:
         ]
         self.activation.discard()
         raise StuckWorkflow("nothing is due and nothing will come; waiting: " + ", ".join(waiting))
+
+
+def _arguments(child: ChildCall) -> tuple[Sequence[Any], dict[str, Any]]:
+    if isinstance(child.target, str):
+        return (), msgspec.json.decode(child.arguments)
+    args, kwargs = child.target.parameters.arguments(child.arguments)
+    return args, kwargs
 
 
 def _ended(run: Activation) -> Outcome | Record:

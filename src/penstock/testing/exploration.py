@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
@@ -12,14 +12,13 @@ from penstock.durable.codec import encode
 from penstock.durable.duration import seconds_of
 from penstock.durable.failure import describe
 from penstock.durable.forbidden import calls_checked, watch_bodies
-from penstock.durable.step import Step
 from penstock.durable.workflow import Workflow
 from penstock.kernel.record import Kind, Record
-from penstock.testing.durable import STARTED_AT, Memory, Message, StuckWorkflow, Takes, WorkflowRun
+from penstock.testing.durable import STARTED_AT, Fakes, Memory, Message, StuckWorkflow, WorkflowRun
 
 P = ParamSpec("P")
 R = TypeVar("R")
-TOLD = frozenset({Kind.MESSAGE, Kind.CANCEL})
+TOLD = frozenset({Kind.MESSAGE, Kind.CANCEL, Kind.CHILD})
 
 
 class Explored(msgspec.Struct, frozen=True):
@@ -57,7 +56,7 @@ class _Disturbed(Memory):
 def explore(
     workflow: Workflow[P, R],
     *args: Any,
-    steps: Callable[[], Mapping[Step[..., Any], Callable[..., Any] | Takes]] | None = None,
+    steps: Callable[[], Fakes] | None = None,
     messages: Sequence[Message] = (),
     check: Callable[[WorkflowRun[R]], None] | None = None,
     outcome: Callable[[WorkflowRun[R]], object] | None = None,

@@ -86,7 +86,7 @@ INVARIANTS: Final[dict[str, str]] = {
         SELECT m.instance_id, m.token_id, m.seq, m.index FROM timer m
         LEFT JOIN token t ON t.id = m.token_id AND t.seq = m.seq AND t.instance_id = m.instance_id
           AND t.state IN (0, 1, 2, 3, 4, 5, 7, 8)
-        WHERE t.id IS NULL AND m.index NOT IN (-4, -5, -7, -12, -13)""",
+        WHERE t.id IS NULL AND m.index NOT IN (-4, -5, -7, -12, -13, -17)""",
     "a retry timer is armed if, and only if, its job is in back-off": """
         SELECT t.instance_id, t.id, t.state FROM token t
         LEFT JOIN timer m ON m.token_id = t.id AND m.seq = t.seq AND m.index = -1
@@ -305,8 +305,16 @@ INVARIANTS: Final[dict[str, str]] = {
     "an open instance that was called is waited for, or is about to be cancelled": """
         SELECT c.id, c.token_id, c.seq FROM called c JOIN instance i ON i.id = c.id
         WHERE i.status = 0
-          AND NOT EXISTS (SELECT FROM token t WHERE t.id = c.token_id AND t.seq = c.seq AND t.state = 7)
-          AND NOT EXISTS (SELECT FROM timer m WHERE m.token_id = c.id AND m.seq = c.seq AND m.index = -5)""",
+          AND NOT EXISTS (SELECT FROM token t WHERE t.id = c.token_id
+            AND (c.path IS NOT NULL OR t.seq = c.seq AND t.state = 7))
+          AND NOT EXISTS (SELECT FROM timer m WHERE m.token_id = c.id AND m.seq = c.seq AND m.index = -5)
+          AND NOT EXISTS (SELECT FROM journal j WHERE j.instance_id = c.id AND j.kind = 7 /* CANCEL */)""",
+    "an end that a run of code waits for is in its journal, or about to be": """
+        SELECT c.id, c.caller, c.path FROM called c JOIN instance i ON i.id = c.id JOIN token t ON t.id = c.caller
+        WHERE c.path IS NOT NULL AND i.status <> 0 AND c.seq > t.seq
+          AND c.seq > coalesce((SELECT max(j.pos) FROM journal j WHERE j.instance_id = c.caller AND j.kind = 10), 0)
+          AND NOT EXISTS (SELECT FROM journal j WHERE j.instance_id = c.caller AND j.kind = 8 AND j.path = c.path)
+          AND NOT EXISTS (SELECT FROM timer m WHERE m.token_id = c.caller AND m.seq = c.seq AND m.index = -17)""",
     "root tokens of instances whose end is to be told are watched, and no others": """
         SELECT t.instance_id, t.id, t.watched, c.id FROM token t LEFT JOIN called c ON c.id = t.id
         LEFT JOIN scheduled s ON s.instance_id = t.id AND s.watched

@@ -18,7 +18,7 @@ from penstock.core.event import CancelRequested, ChildEnded, Event, MessageRecei
 from penstock.core.state import CANCEL_TIMER, CHILD_TIMER, MESSAGE_TIMER, REOPEN_TIMER, InstanceStatus, Token
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.ids import show_instance
-from penstock.engine.lanes.command import Command, Settled, WritesOnly
+from penstock.engine.lanes.command import Command, IsCode, Settled, WritesOnly
 from penstock.engine.lanes.commands import TimerCommand, TimerKey, ignore_refusal
 from penstock.errors import PenstockError
 from penstock.store import calls, messages, timers
@@ -111,7 +111,8 @@ class ChildEndedCommand(_Told):
 
 
 class CancelChildCommand(_Told):
-    """The call that waited for the instance was closed. What is undone when it fails is undone now, too."""
+    """The call that waited for the instance was closed. What is undone when it fails is undone now, too. Raises IsCode
+    for a run of code."""
 
     __slots__ = ()
 
@@ -121,6 +122,8 @@ class CancelChildCommand(_Told):
         assert self.timer is not None
         if locked.instance.status is not InstanceStatus.ACTIVE or locked.called_seq != self.timer[1]:
             raise WritesOnly
+        if loaded.code:
+            raise IsCode
         undo = loaded.definition.undoes_failures
         if undo and is_undoing(loaded.definition, locked.tokens):
             raise WritesOnly  # as it is

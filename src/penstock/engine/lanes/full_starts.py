@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.core.calls import DEPTH_MAX
 from penstock.core.event import Started
 from penstock.core.state import START_TIMER, Instance, InstanceStatus, TokenState
 from penstock.core.work import LongWork
@@ -28,11 +29,11 @@ from penstock.engine.lanes.start_windows import StartWindows
 from penstock.engine.lanes.transaction import POSITIONS_PER_ITEM, Transaction, Transactions
 from penstock.engine.start_rules import StartRules
 from penstock.engine.views import view_instances
-from penstock.errors import IdempotencyConflict, Overloaded, PenstockError
+from penstock.errors import BadRequest, IdempotencyConflict, LeaseLost, Overloaded, PenstockError
 from penstock.offload import run_sized
 from penstock.settings import Settings
+from penstock.store import calls, idempotency, keys
 from penstock.store import full_path as store
-from penstock.store import idempotency, keys
 from penstock.store.connection import TrioConnection
 from penstock.store.database import RefusedWithin, TryAgain, wait_replicated
 from penstock.store.full_path import Change, NewInstance
@@ -41,6 +42,7 @@ from penstock.wire import model
 from penstock.wire.noun import JsonText, raw
 
 START_SCOPE: Final = "start"
+LOST: Final = "another executor has the run that calls, or it has ended"
 
 
 class _KeptAnswer(model.Instance, frozen=True):
@@ -115,7 +117,13 @@ class FullStarts:
         has its answer, it is refused, or takes long."""
         loaded, request, rules = item.loaded, item.request, item.rules
         assert loaded is not None
-        id, at = self._ids.next(), None
+        id, at, called_by = self._ids.next(), None, None
+        if item.call is not None:
+            called_by = await calls.hold_caller(connection, item.call)
+            if called_by is None or called_by.depth > DEPTH_MAX:
+                deep = f"path: the run would be call {DEPTH_MAX + 1} in a row"
+                item.refuse(LeaseLost(LOST) if called_by is None else BadRequest(deep))
+                return None
         try:
             if await self._used_before(connection, item, loaded, id, found):
                 return None
@@ -127,15 +135,18 @@ class FullStarts:
             item.refuse(error)
             raise RefusedWithin from error
         variables = request.variables if loaded.needs_variables else None
-        instance = Instance(id, priority=request.priority, flow_key=request.flow_key)
-        case = Case(loaded, instance, [], variables, Started(at, checked=True), transaction.now, {}, id)
+        depth, root = (0, id) if called_by is None else (called_by.depth, called_by.root)
+        instance = Instance(id, priority=request.priority, flow_key=request.flow_key, depth=depth)
+        case = Case(loaded, instance, [], variables, Started(at, checked=True), transaction.now, {}, root)
         new = NewInstance(
             id,
             loaded.key,
             request.variables,
             request.business_key,
             request.instance_key,
+            None if called_by is None else called_by.caller,
             started_by=item.actor,
+            called_by=called_by,
         )
         try:
             return await transaction.advance(connection, item, case, new, business_key=request.business_key)

@@ -9,6 +9,7 @@ from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.start_rules import StartRules
 from penstock.engine.waiters import Waiter
 from penstock.spans import current_call
+from penstock.store.calls import CodeCall
 from penstock.wire import model
 from penstock.wire.model import StartRequest
 from penstock.wire.noun import text_bytes
@@ -17,10 +18,12 @@ from penstock.wire.noun import text_bytes
 class StartItem(LongItem[model.Instance]):
     """One start."""
 
-    __slots__ = ("actor", "hold", "id", "loaded", "request", "rules", "span", "waiter")
+    __slots__ = ("actor", "call", "hold", "id", "loaded", "request", "rules", "span", "waiter")
 
-    def __init__(self, request: StartRequest, rules: StartRules | None = None) -> None:
+    def __init__(self, request: StartRequest, rules: StartRules | None = None, call: CodeCall | None = None) -> None:
+        """``call``: of the run of code that waits for its end; it has an instance key then."""
         super().__init__()
+        self.call = call
         self.request = request
         self.rules = rules
         self.hold = current_hold()

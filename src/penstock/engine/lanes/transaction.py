@@ -116,7 +116,8 @@ class Transaction:
         if business_key is not None:
             self._business_keys[out.instance.id] = business_key
         self._armed.extend(timer.fire_at for timer in out.armed)
-        if change.recalled or out.abandoned or (out.ended and (out.instance.depth or out.instance.watched)):
+        told = out.ended and (out.instance.depth or out.instance.watched or loaded.code)
+        if change.recalled or out.abandoned or told:
             self._armed.append(self.now)  # what other instances, or schedules, are told
 
     def note_armed(self, at: datetime) -> None:

@@ -367,3 +367,6 @@ BEGIN
   UPDATE log_partition SET name = own, moved_at = penstock_now() WHERE name = held;
   RETURN own;
 END $$;
+
+-- Calls of runs of code.
+ALTER TABLE called ADD COLUMN path text;

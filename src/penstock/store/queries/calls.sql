@@ -3,17 +3,52 @@
 -- it is there for one of several who want to.
 
 -- name: insert_called
--- $1 child $2 caller $3 token $4 seq of the call $5 first instance of the tree $6 depth
-INSERT INTO called (id, caller, token_id, seq, root, depth)
-SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::smallint[])
+-- $1 child $2 caller $3 token $4 seq of the call $5 first instance of the tree $6 depth $7 path, where code calls
+INSERT INTO called (id, caller, token_id, seq, root, depth, path)
+SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::smallint[], $7::text[])
+
+-- name: hold_caller
+-- The run of code that calls, locked: $1 token $2 seq $3 attempt $4 holder. The first instance of its tree, its depth in it,
+-- and a seq for the call. Nothing when it is not the holder's any more.
+SELECT coalesce((SELECT c.root FROM called c WHERE c.id = t.id), t.id),
+  coalesce((SELECT c.depth FROM called c WHERE c.id = t.id), 0), nextval('step_seq')
+FROM token t WHERE t.id = $1::bigint AND t.seq = $2::bigint AND t.state = 1 /* LOCKED */ AND t.attempt = $3::int
+  AND t.claimed_by = $4::text FOR NO KEY UPDATE OF t
+
+-- name: call_of_code
+-- What a run of code ($1 instance $2 seq of its execution) has called at a path ($3), since it began or continued as a new
+-- one: the instance, its status, and whether that is a run of code.
+SELECT c.id, i.status, d.code FROM (
+  SELECT * FROM called c WHERE c.caller = $1::bigint AND c.path = $3::text
+    AND c.seq > greatest($2::bigint, (
+      SELECT CASE WHEN j.kind = 10 /* BEGUN */ THEN j.pos END FROM journal j WHERE j.instance_id = $1::bigint ORDER BY j.pos LIMIT 1))
+  ORDER BY c.id DESC LIMIT 1) c
+CROSS JOIN LATERAL (SELECT * FROM instance i WHERE i.id = c.id OFFSET 0) i
+CROSS JOIN LATERAL (SELECT d.code FROM definition d WHERE d.key = i.definition OFFSET 0) d
+
+-- name: called_at
+-- By which run of code an instance ($1) was called, at which path, and its status.
+SELECT c.caller, c.path, i.status FROM called c
+CROSS JOIN LATERAL (SELECT i.status FROM instance i WHERE i.id = c.id OFFSET 0) i WHERE c.id = $1::bigint
+
+-- name: end_for_code
+-- What a call of a run of code ($1 token $2 seq) waits for: instance, path, how it stands and why it failed, definition, and
+-- whether it is a run of code.
+SELECT c.id, c.path, i.status, i.failure, i.failure_code, d.id, d.code
+FROM (SELECT * FROM called c WHERE c.token_id = $1::bigint AND c.seq = $2::bigint) c
+CROSS JOIN LATERAL (SELECT * FROM instance i WHERE i.id = c.id OFFSET 0) i
+CROSS JOIN LATERAL (SELECT d.id, d.code FROM definition d WHERE d.key = i.definition OFFSET 0) d
 
 -- name: called_root
 -- The first instance of the tree of an instance that was called.
 SELECT c.root FROM called c WHERE c.id = $1::bigint
 
 -- name: failed_child
--- The instance that failed and can go on, of those that an entry of a call ($1 token $2 entry) started.
+-- The instance that failed and can go on, of those that an entry of a call ($1 token $2 entry) started. Not a run of code:
+-- another one is started.
 SELECT c.id FROM called c
+CROSS JOIN LATERAL (
+  SELECT FROM instance i JOIN definition d ON d.key = i.definition WHERE i.id = c.id AND NOT d.code OFFSET 0) d
 CROSS JOIN LATERAL (
   SELECT FROM abnormal_end e
   WHERE e.status = 2 /* FAILED */ AND e.instance_id = c.id AND e.tokens IS NOT NULL OFFSET 0) e  -- else it was undone
@@ -33,10 +68,19 @@ SELECT penstock_now(), c.id, c.seq, c.id, -7 FROM called c WHERE c.id = ANY($1::
 -- name: tell_callers
 -- Of instances $1 that have ended. After all else that the transaction writes: a call that it has closed hears of nothing.
 INSERT INTO timer (fire_at, token_id, seq, instance_id, index)
-SELECT penstock_now(), c.token_id, c.seq, c.caller, -4 FROM unnest($1::bigint[]) AS e(id)
+SELECT penstock_now(), c.token_id, c.seq, c.caller, CASE WHEN c.path IS NULL THEN -4 ELSE -17 END
+FROM unnest($1::bigint[]) AS e(id)
 CROSS JOIN LATERAL (SELECT * FROM called c WHERE c.id = e.id OFFSET 0) c
-CROSS JOIN LATERAL (
-  SELECT FROM token t WHERE t.id = c.token_id AND t.seq = c.seq AND t.state = 7 /* CALLED */ OFFSET 0) t
+WHERE c.path IS NOT NULL OR EXISTS (
+  SELECT FROM token t WHERE t.id = c.token_id AND t.seq = c.seq AND t.state = 7 /* CALLED */)
+ON CONFLICT DO NOTHING
+
+-- name: tell_children
+-- Of runs of code $1 that have ended without waiting for what they called: that is to end, too.
+INSERT INTO timer (fire_at, token_id, seq, instance_id, index)
+SELECT penstock_now(), c.id, c.seq, c.id, -5 FROM unnest($1::bigint[]) AS e(id)
+CROSS JOIN LATERAL (SELECT * FROM called c WHERE c.caller = e.id AND c.path IS NOT NULL OFFSET 0) c
+CROSS JOIN LATERAL (SELECT FROM instance i WHERE i.id = c.id AND i.status = 0 /* ACTIVE */ OFFSET 0) i
 
 -- name: forget_reopen
 -- Calls that were closed ($1 token $2 seq): what was still to go on for them. One that goes on just now is waited for, and
@@ -74,7 +118,7 @@ CROSS JOIN LATERAL (SELECT d.id FROM definition d WHERE d.key = i.definition OFF
 -- The caller of the instance $1, and whether it had not heard of its end yet; it never will.
 WITH about AS MATERIALIZED (SELECT * FROM called WHERE id = $1::bigint),
 taken AS (
-  DELETE FROM timer t USING about a WHERE t.token_id = a.token_id AND t.seq = a.seq AND t.index = -4 RETURNING t.token_id)
+  DELETE FROM timer t USING about a WHERE t.token_id = a.token_id AND t.seq = a.seq AND t.index IN (-4, -17) RETURNING t.token_id)
 SELECT a.caller, EXISTS (SELECT FROM taken) FROM about a
 
 -- name: call_tree
@@ -85,7 +129,7 @@ WITH RECURSIVE tree AS (
   UNION ALL
   SELECT c.* FROM tree t CROSS JOIN LATERAL (SELECT * FROM called c WHERE c.caller = t.id OFFSET 0) c)
 SELECT t.id, t.caller, i.definition, CASE WHEN k.step IS NULL AND h.pos IS NOT NULL
-    THEN definition_at(t.caller, h.pos, p.definition) ELSE p.definition END, coalesce(k.step, h.step), i.status, i.started_at, i.ended_at, EXISTS (SELECT FROM parked w WHERE w.instance_id = t.id)
+    THEN definition_at(t.caller, h.pos, p.definition) ELSE p.definition END, coalesce(k.step, h.step), i.status, i.started_at, i.ended_at, EXISTS (SELECT FROM parked w WHERE w.instance_id = t.id), t.path
 FROM (SELECT * FROM tree LIMIT $2::int) t
 CROSS JOIN LATERAL (SELECT * FROM instance i WHERE i.id = t.id OFFSET 0) i
 CROSS JOIN LATERAL (SELECT p.definition FROM instance p WHERE p.id = t.caller OFFSET 0) p

@@ -59,3 +59,7 @@ SELECT name, id FROM job_type WHERE name = ANY($1::text[])
 -- The key of the latest version of each id that exists.
 SELECT d.id, d.key FROM unnest($1::text[]) AS w(id)
 JOIN LATERAL (SELECT id, key FROM definition WHERE definition.id = w.id ORDER BY version DESC LIMIT 1) d ON true
+
+-- name: is_mentioned
+-- Whether the content of a definition has this id ($1, as JSON text) somewhere; the table is read.
+SELECT EXISTS (SELECT FROM definition WHERE NOT code AND strpos(content, $1::text) > 0)

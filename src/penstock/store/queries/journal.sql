@@ -257,7 +257,7 @@ ended AS (
   WHERE t.ctid = old.ctid AND t.seq = i.seq AND t.state = 1 /* LOCKED */ AND t.attempt = i.attempt
     AND t.claimed_by = i.holder AND t.mail = i.mail
   RETURNING t.id, t.instance_id, t.seq, t.step, t.attempt, t.entered_at, t.claimed_at, t.claimed_by, i.status, i.end_step,
-    i.output, i.failure, i.shown, t.held, t.flow_key, t.run_queue),
+    i.output, i.failure, i.shown, t.held, t.flow_key, t.run_queue, t.watched),
 released AS (  -- as `give_back`, and open runs
   UPDATE slot s SET running = s.running - r.n, open_runs = s.open_runs - r.runs FROM (
     SELECT queue, flow_key, sum(n)::int AS n, sum(runs)::int AS runs FROM (
@@ -296,8 +296,21 @@ abnormal AS (
 unkeyed AS (
   DELETE FROM instance_key k WHERE k.instance_id = ANY(ARRAY(SELECT instance_id FROM ended)) AND NOT k.kept),
 unnoted AS (
-  DELETE FROM job_note n WHERE n.token_id = ANY(ARRAY(SELECT id FROM ended)))
-SELECT id FROM ended
+  DELETE FROM job_note n WHERE n.token_id = ANY(ARRAY(SELECT id FROM ended))),
+told AS (  -- whoever called it
+  INSERT INTO timer (fire_at, token_id, seq, instance_id, index)
+  SELECT now, c.token_id, c.seq, c.caller, CASE WHEN c.path IS NULL THEN -4 ELSE -17 END
+  FROM ended e CROSS JOIN LATERAL (SELECT * FROM called c WHERE c.id = e.id OFFSET 0) c, clock
+  WHERE e.watched AND (c.path IS NOT NULL OR EXISTS (
+    SELECT FROM token t WHERE t.id = c.token_id AND t.seq = c.seq AND t.state = 7 /* CALLED */))
+  ON CONFLICT DO NOTHING),
+orphaned AS (  -- what it has called; one that completes has waited for that
+  INSERT INTO timer (fire_at, token_id, seq, instance_id, index)
+  SELECT now, c.id, c.seq, c.id, -5
+  FROM ended e CROSS JOIN LATERAL (SELECT * FROM called c WHERE c.caller = e.id AND c.path IS NOT NULL OFFSET 0) c
+  CROSS JOIN LATERAL (SELECT FROM instance i WHERE i.id = c.id AND i.status = 0 /* ACTIVE */ OFFSET 0) i, clock
+  WHERE e.status <> 1 /* COMPLETED */)
+SELECT id, watched OR status <> 1 /* COMPLETED */ FROM ended
 
 -- name: block_runs
 -- Runs that the holder's code can't go on with: $1 token $2 seq $3 attempt $4 holder $5 reason. They come back after a

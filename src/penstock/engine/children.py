@@ -1,0 +1,178 @@
+"""What runs of code have started and wait for: other runs of code, and instances of graphs.
+
+The call is written with the instance that it starts, under the lease of the run that calls: there is none that the
+run's end, or its cancel, can't see. The end of the instance is a timer of the caller (`store/queries/calls.sql`), like
+that of a graph's call, and becomes a record of its journal here. Where a graph calls a run of code, its cancel comes
+here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final
+
+import msgspec
+
+from penstock.core.calls import CHILD_REASON_MAX_CHARS
+from penstock.core.state import InstanceStatus
+from penstock.engine.code import Code, CodeWorkflow, are_arguments
+from penstock.engine.definitions import CODE_CALLS_VERSION
+from penstock.engine.ids import read_instance, show_instance
+from penstock.engine.instances import Instances
+from penstock.engine.journal import Journal
+from penstock.engine.journal_items import PATH_MAX_CHARS, Held, RecordKind
+from penstock.engine.payload import check_text
+from penstock.engine.runs import Runs
+from penstock.engine.timers import Timers
+from penstock.errors import Conflict, IdempotencyConflict, LeaseLost, NotFound, PayloadTooLarge
+from penstock.settings import Settings
+from penstock.store import calls as store
+from penstock.store import engines as engine_store
+from penstock.store import instances as instance_store
+from penstock.store import journal as journal_store
+from penstock.store.calls import CodeCall, EndForCode
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database
+from penstock.store.timers import Timer
+from penstock.store.timers import delete as delete_timer
+from penstock.wire.model import StartRequest
+
+CANCEL_REASON: Final = "the run that waits for it was cancelled"
+ENDED_HASH: Final = hashlib.sha256(b"child").hexdigest()
+
+
+class ChildEnd(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What the caller's journal holds of an end. ``status`` TOO_LARGE: of one that completed with more than a record
+    holds."""
+
+    id: str
+    status: str
+    result: msgspec.Raw | None = None
+    reason: str | None = None
+
+
+class Children:
+    """Starts and cancels them for the holder of a run, and tells their ends."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        code: Code,
+        instances: Instances,
+        runs: Runs,
+        journal: Journal,
+        timers: Timers,
+    ) -> None:
+        self._database = database
+        self._settings = settings
+        self._code = code
+        self._instances = instances
+        self._runs = runs
+        self._journal = journal
+        self._timers = timers
+
+    async def start(self, held: Held, path: str, target: CodeWorkflow | str, arguments: bytes, id: str) -> str:
+        """Start what the operation at ``path`` waits for, once: a run of code, or an instance of the latest version of
+        a definition. Gives its id.
+
+        Raises LeaseLost, BadRequest (no such definition; too many that call each other), Conflict (the id is of an
+        instance that was not called here; an older engine lives), IdempotencyConflict, PayloadTooLarge, Unavailable.
+        """
+        check_text(path, "path", PATH_MAX_CHARS)
+        if len(arguments) > self._settings.payload_max_bytes:
+            raise PayloadTooLarge(f"arguments: {self._settings.payload_max_bytes} bytes at most; store them elsewhere")
+        async with self._database.connection() as connection:
+            await engine_store.require_version(connection, CODE_CALLS_VERSION)
+        if isinstance(target, CodeWorkflow):
+            definition_id, version = target.definition_id, await self._code.register(target)
+        else:
+            definition_id, version = target, None
+        request = StartRequest(
+            definition_id=definition_id,
+            definition_version=version,
+            variables=arguments,
+            business_key=id,
+            instance_key=id,
+            keep_instance_key=True,
+        )
+        view = await self._instances.start_called(request, CodeCall(held, path))
+        number = read_instance(view.id)
+        async with self._database.connection() as connection:
+            called = await store.called_at(connection, number)
+            if called is None or called[:2] != (held.instance, path):
+                raise Conflict(f"id: '{id}' is of an instance that this run did not call here")
+            if version is not None and not are_arguments(view, arguments):
+                raise IdempotencyConflict(f"id: '{id}' is the id of a run that was started with other arguments")
+            if called[2] is not InstanceStatus.ACTIVE:
+                await connection.roundtrip(store.tell([], [], [number], []))
+                self._timers.note_due_in(0)
+        return view.id
+
+    async def cancel(self, held: Held, path: str) -> bool:
+        """Ask what the operation at ``path`` waits for to end. False: it was never started, and never will be. Raises
+        LeaseLost."""
+        async with self._database.connection() as connection:
+            is_held, found = await store.called_by_code(connection, CodeCall(held, path))
+        if not is_held:
+            raise LeaseLost("another executor has the run, or it has ended")
+        if found is None:
+            return False
+        number, status, is_code = found
+        if status is InstanceStatus.ACTIVE:
+            await self._cancel(number, is_code=is_code)
+        return True
+
+    async def _cancel(self, number: int, *, is_code: bool) -> None:
+        id = show_instance(number)
+        try:
+            if is_code:
+                await self._runs.cancel(id, CANCEL_REASON)
+            else:
+                await self._instances.cancel(id, CANCEL_REASON)
+        except (Conflict, NotFound):  # it has ended meanwhile
+            return
+
+    async def cancel_called(self, number: int, timer: Timer) -> bool:
+        """A run of code was called, and who waited for it does so no more."""
+        await self._cancel(number, is_code=True)
+        async with self._database.connection() as connection:
+            await connection.roundtrip([delete_timer(*timer)])
+        return True
+
+    async def tell(self, caller: int, timer: Timer) -> bool:
+        """What a call waits for has ended: its timer is due, and goes with the record for the caller."""
+        token, seq, _ = timer
+        async with self._database.connection() as connection:
+            end = await store.end_for_code(connection, token, seq)
+            record = None
+            if end is not None and end.status is not InstanceStatus.ACTIVE:
+                record = await self._record(connection, end)
+            if end is None or record is None:  # it goes on again, and will end again
+                await connection.roundtrip([delete_timer(*timer)])
+                return True
+        payload = msgspec.json.encode(record).decode()
+        name = end.definition_id.rpartition(":")[2] if end.is_code else end.definition_id
+        tell = journal_store.Tell(
+            caller, RecordKind.CHILD, end.path, name, payload, f"c:{seq:x}", ENDED_HASH, None
+        )  # fmt: skip
+        try:
+            await self._journal.tell(tell, timer)
+        except (Conflict, NotFound):  # the caller has ended
+            return False
+        return True
+
+    async def _record(self, connection: TrioConnection, end: EndForCode) -> ChildEnd:
+        id = show_instance(end.id)
+        if end.status is not InstanceStatus.COMPLETED:
+            reason = None if end.failure is None else end.failure[:CHILD_REASON_MAX_CHARS]
+            return ChildEnd(id, end.status.name, reason=reason)
+        [row] = await instance_store.view(connection, [end.id])
+        result = (row.result or row.variables or "{}").encode()
+        if end.is_code:
+            found: dict[str, Any] = msgspec.json.decode(result, type=dict[str, msgspec.Raw])
+            result = bytes(found.get("result", msgspec.Raw(b"null")))
+        if len(result) > self._settings.payload_max_bytes:
+            reason = f"its result has {len(result):,} bytes; at most {self._settings.payload_max_bytes:,} come back"
+            return ChildEnd(id, "TOO_LARGE", reason=reason)
+        return ChildEnd(id, end.status.name, msgspec.Raw(result))

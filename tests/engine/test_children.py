@@ -1,0 +1,239 @@
+"""Runs of code that wait for other instances, and graphs that call runs of code: what crosses over, and what not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.core.state import InstanceStatus
+from penstock.engine.code import CodeWorkflow
+from penstock.engine.journal_items import RunEnd, Taken
+from penstock.errors import BadRequest, Conflict, IdempotencyConflict, LeaseLost, NotFound
+from penstock.testing.definitions import definition, end, linear, service
+from tests.engine.conftest import MakeDriver
+from tests.engine.driver import Driver, variables_of
+from tests.engine.runs import append as append_to
+from tests.engine.runs import begin, done, finish, read, take
+from tests.shapes import call
+
+AUDIT = CodeWorkflow("audit")
+HOLDER = "e0.0123abcd/audit-1"
+CHILD, CANCEL = 8, 7
+
+
+async def start(driver: Driver, run: Taken, path: str = "/0", target: Any = AUDIT, id: str = "c-1", **args: Any) -> str:
+    return await driver.engine.children.start(run.held, path, target, msgspec.json.encode(args), id)
+
+
+async def take_child(driver: Driver) -> Taken:
+    [run] = await driver.engine.code.take(HOLDER, [AUDIT], 1, wait_s=5)
+    return run
+
+
+async def ends(driver: Driver, run: Taken) -> list[tuple[str, str | None, Any]]:
+    """The ends that its journal holds, once all that is due has been told."""
+    while driver.rows("SELECT FROM timer WHERE fire_at <= penstock_now()"):
+        await driver.due()
+    page = await read(driver, run.held)
+    found = [(record.path, record.name, record.payload or "") for record in page.records if record.kind == CHILD]
+    return [(path, name, msgspec.json.decode(text)) for path, name, text in found]
+
+
+async def kinds(driver: Driver, run: Taken) -> list[int]:
+    return [record.kind for record in (await read(driver, run.held)).records]
+
+
+async def fail(driver: Driver, run: Taken, *, status: InstanceStatus = InstanceStatus.FAILED, mail: int = 0) -> None:
+    assert await driver.engine.journal.finish(run.held, RunEnd(status, failure="no money"), mail=mail)
+
+
+async def test_the_end_of_a_child_is_told_to_its_caller(make_driver: MakeDriver) -> None:
+    driver, other = make_driver(0), make_driver(1)
+    run = await begin(driver)
+    id = await start(driver, run, n=7)
+    assert await start(driver, run, n=7) == id, "once"
+    assert await driver.engine.journal.park(run.held, mail=0, due_at=None)
+    child = await take_child(driver)
+    assert (child.instance_id, child.arguments, child.key) == (id, b'{"n": 7}', "c-1")
+    assert (await driver.view(id)).parent_instance_id == run.instance_id
+    assert await finish(driver, child.held, {"sum": 8})
+    assert driver.rows("SELECT token_id, index FROM timer") == [(run.held.instance, -17)]
+    timer = driver.rows("SELECT token_id, seq, index FROM timer")[0]
+    for engine in (driver, other):  # both saw that it is due
+        await engine.engine.children.tell(run.held.instance, timer)
+    assert driver.rows("SELECT count(*) FROM timer") == [(0,)]
+    [again] = await take(driver)
+    assert await ends(driver, again) == [("/0", "audit", {"id": id, "status": "COMPLETED", "result": {"sum": 8}})]
+    assert await start(driver, again, n=7) == id
+    assert len(await ends(driver, again)) == 1, "who asks again is not told twice"
+    assert await finish(driver, again.held, mail=1)
+
+
+async def test_a_child_is_of_one_call_of_one_run(driver: Driver) -> None:
+    run, other = await begin(driver), await begin(driver)
+    await start(driver, run, n=1)
+    with pytest.raises(Conflict, match="did not call here"):
+        await start(driver, run, "/1", n=1)
+    with pytest.raises(Conflict, match="did not call here"):
+        await start(driver, other, n=1)
+    with pytest.raises(IdempotencyConflict):
+        await start(driver, run, n=2)
+    with pytest.raises(NotFound, match="unknown"):
+        await start(driver, run, "/2", "no such definition", "c-2")
+    await driver.engine.journal.give_back(run.held)
+    with pytest.raises(LeaseLost):
+        await start(driver, run, "/3", id="c-3")
+    with pytest.raises(LeaseLost):
+        await driver.engine.children.cancel(run.held, "/3")
+    assert driver.rows("SELECT count(*) FROM instance WHERE business_key LIKE 'c-%%'") == [(1,)]
+
+
+async def test_a_cancel_reaches_the_child_and_its_end_comes_back(driver: Driver) -> None:
+    run = await begin(driver)
+    children = driver.engine.children
+    assert not await children.cancel(run.held, "/0"), "it was never started"
+    id = await start(driver, run)
+    child = await take_child(driver)
+    for _ in range(2):
+        assert await children.cancel(run.held, "/0")
+    assert await kinds(driver, child) == [CANCEL]
+    await fail(driver, child, status=InstanceStatus.CANCELLED, mail=1)
+    assert await children.cancel(run.held, "/0"), "it has ended, and the record is on its way"
+    assert await ends(driver, run) == [("/0", "audit", {"id": id, "status": "CANCELLED", "reason": "no money"})]
+
+
+@pytest.mark.parametrize("how", ["completes", "fails", "is ended by force", "is cancelled"])
+async def test_a_run_waits_for_an_instance_of_a_graph(driver: Driver, how: str) -> None:
+    await driver.upload(linear(1, definition_id="legacy"))
+    run = await begin(driver)
+    id = await start(driver, run, target="legacy", order=17)
+    [job] = await driver.poll("work", n=1)
+    match how:
+        case "completes":
+            await driver.complete(job, {"paid": True})
+        case "fails":
+            await driver.fail(job, retryable=False)
+        case "is ended by force":
+            await driver.engine.instances.cancel(id, "now", force=True)
+        case _:
+            assert await driver.engine.children.cancel(run.held, "/0")
+    [(path, name, told)] = await ends(driver, run)
+    assert (path, name, told["id"]) == ("/0", "legacy", id)
+    if how == "completes":
+        assert (told["status"], told["result"]) == ("COMPLETED", {"order": 17, "paid": True})
+    elif how == "fails":
+        assert told["status"] == "FAILED"
+        with pytest.raises(Conflict, match="waits for it no more"):
+            await driver.retry(id)
+    else:
+        reason = "now" if how == "is ended by force" else "the run that waits for it was cancelled"
+        assert (told["status"], told["reason"]) == ("CANCELLED", reason)
+
+
+@pytest.mark.parametrize("how", ["by force", "as it fails"])
+async def test_what_a_run_called_ends_with_it(driver: Driver, how: str) -> None:
+    await driver.upload(linear(1, definition_id="legacy"))
+    run = await begin(driver)
+    legacy = await start(driver, run, "/0", "legacy", "c-0")
+    await start(driver, run, "/1", id="c-1")
+    child = await take_child(driver)
+    if how == "by force":
+        await driver.engine.instances.cancel(run.instance_id, None, force=True)
+    else:
+        await fail(driver, run)
+    while driver.rows("SELECT FROM timer WHERE fire_at <= penstock_now()"):
+        await driver.due()
+    assert await driver.status(legacy) == "CANCELLED"
+    assert await kinds(driver, child) == [CANCEL]
+    assert await finish(driver, child.held, mail=1)
+    while driver.rows("SELECT FROM timer WHERE fire_at <= penstock_now()"):
+        await driver.due()
+    assert driver.rows("SELECT count(*) FROM journal WHERE kind = 8") == [(0,)], "nobody is there to be told"
+
+
+async def test_a_retried_run_calls_again(driver: Driver) -> None:
+    run = await begin(driver)
+    first = await start(driver, run, id="c-1")
+    await fail(driver, await take_child(driver))
+    assert len(await ends(driver, run)) == 1
+    assert await finish(driver, run.held) is False
+    await fail(driver, run, mail=1)
+    await driver.engine.instances.retry_run(run.instance_id, "/0")
+    [again] = await take(driver)
+    assert await ends(driver, again) == []
+    assert not await driver.engine.children.cancel(again.held, "/0"), "that call is of a former life"
+    assert await start(driver, again, id="c-1") == first
+    assert [told["status"] for _, _, told in await ends(driver, again)] == ["FAILED"], "it is told again"
+    second = await start(driver, again, "/1", id="c-2")
+    assert second != first
+
+
+CALLER = definition(
+    call("ask", "audit", input={"n": "${amount}"}, output={"sum": "${result.result}"}, next_step="after"),
+    service("after", "end"),
+    end(),
+    definition_id="caller",
+)
+
+
+async def a_graph_that_calls(driver: Driver, *, known: bool = True) -> tuple[str, Taken]:
+    """``known``: the code is there before the definition that calls it."""
+    if known:
+        await driver.engine.code.register(AUDIT)
+    await driver.upload(CALLER)
+    await driver.engine.code.register(AUDIT)
+    id = (await driver.start("caller", {"amount": 3})).id
+    return id, await take_child(driver)
+
+
+async def test_a_graph_calls_a_run_of_code(driver: Driver) -> None:
+    caller, child = await a_graph_that_calls(driver, known=False)
+    assert child.arguments == b'{"n": 3}'
+    assert await finish(driver, child.held, 9)
+    await driver.due()
+    [job] = await driver.poll("work", n=1)
+    assert (job.instance_id, variables_of(job)) == (caller, {"amount": 3, "sum": 9})
+    await driver.complete(job)
+    assert await driver.status(caller) == "COMPLETED"
+
+
+async def test_a_graph_that_ends_cancels_the_run_it_called(driver: Driver) -> None:
+    caller, child = await a_graph_that_calls(driver)
+    await append_to(driver, child.held, done("/0"))
+    await driver.cancel(caller)
+    await driver.due()
+    assert driver.rows("SELECT count(*) FROM timer") == [(0,)]
+    assert await kinds(driver, child) == [1, CANCEL]
+    assert await driver.status(child.instance_id) == "ACTIVE", "it cleans up"
+    await fail(driver, child, status=InstanceStatus.CANCELLED, mail=1)
+    assert driver.rows("SELECT count(*) FROM timer") == [(0,)]
+
+
+async def test_a_graph_fails_with_its_run_and_calls_again(driver: Driver) -> None:
+    caller, child = await a_graph_that_calls(driver)
+    await fail(driver, child)
+    await driver.due()
+    view = await driver.view(caller)
+    assert (view.status, view.failure_reason) == (
+        "FAILED", f"ChildFailed: instance '{child.instance_id}' of 'audit' failed: no money"
+    )  # fmt: skip
+    await driver.retry(caller)
+    again = await take_child(driver)
+    assert again.instance_id != child.instance_id
+    assert await finish(driver, again.held, 4)
+    await driver.due()
+    [job] = await driver.poll("work", n=1)
+    assert variables_of(job) == {"amount": 3, "sum": 4}
+
+
+async def test_too_many_in_a_row_are_refused(driver: Driver) -> None:
+    run, id = await begin(driver), "c"
+    for depth in range(17):
+        if depth == 16:
+            with pytest.raises(BadRequest, match="call 17 in a row"):
+                await start(driver, run, id=f"{id}-{depth}")
+            return
+        await start(driver, run, id=f"{id}-{depth}")
+        run = await take_child(driver)
