@@ -2,6 +2,7 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, useEffect, useState } from "react";
 import { EngineError, engine, onSignedOut, type Permission } from "./api/client";
+import { forgetDrafts } from "./drafts";
 
 const ME = ["me"];
 
@@ -26,6 +27,7 @@ export function Account() {
   if (me?.name === undefined) return null;
   const leave = async () => {
     await engine.signOut();
+    forgetDrafts();
     queries.clear(); // what one person has read is not shown to the next
     location.assign("/console/");
   };

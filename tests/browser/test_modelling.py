@@ -175,6 +175,23 @@ def test_what_nobody_touched_is_exported_byte_for_byte(modeller: Modeller) -> No
     assert modeller.text() == source.replace('"name": "Approve"', '"name": "Approve it"')
 
 
+def test_places_of_the_existing_modeller_are_kept(modeller: Modeller) -> None:
+    places = {"charge": {"x": 40, "y": 300}, "end": {"x": 420.5, "y": -60}}
+    drawn = definition(service("charge", job_type="charge", next_step="end"), end(), definition_id="drawn")
+    drawn["metadata"] = {"workflowModeller": {"layout": places, "edgeHandles": {"charge->end": "right"}}}
+    text = json.dumps(drawn)
+    modeller.visitor.go("modeller")
+    modeller.page.locator("input[type=file]").set_input_files(
+        {"name": "drawn.json", "mimeType": "application/json", "buffer": text.encode()}
+    )
+    modeller.expect_step("charge")
+    modeller.expect_status("No problems")
+    for name, place in places.items():
+        node = modeller.page.locator(f'.node[data-step="{name}"]')
+        assert node.get_attribute("transform") == f"translate({place['x']} {place['y']})"
+    assert modeller.text() == text
+
+
 def test_by_mouse_steps_are_moved_connected_and_dropped(modeller: Modeller) -> None:
     page = modeller.page
     modeller.visitor.go("modeller")
@@ -235,6 +252,13 @@ def test_expressions_complete_and_tell_what_they_give(modeller: Modeller, engine
     modeller.page.keyboard.type(".id == 'c-2'")
     modeller.properties.get_by_text("gives false").wait_for(timeout=TIMEOUT_MS)
     modeller.press("Enter")
+    modeller.page.locator('.node[data-step="manual-review"]').dblclick(timeout=TIMEOUT_MS)
+    preview = modeller.page.get_by_role("region", name="Preview of the form")
+    preview.get_by_text("Decision").first.wait_for(timeout=TIMEOUT_MS)
+    title = modeller.field("Form for people: schema: properties 1: value: title")
+    title.fill("What is decided")
+    preview.get_by_text("What is decided").wait_for(timeout=TIMEOUT_MS)
+    assert violations(modeller.page) == []
     modeller.page.get_by_role("button", name="Differences").click(timeout=TIMEOUT_MS)
     modeller.page.get_by_text("changed: conditionalNextSteps").wait_for(timeout=TIMEOUT_MS)
     modeller.page.get_by_role("heading", name=re.compile("Which running instances")).wait_for(timeout=TIMEOUT_MS)

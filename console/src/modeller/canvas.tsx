@@ -27,7 +27,8 @@ interface Props {
   selectEdge: (edge: DraftEdge | undefined) => void;
   /** Somebody wants to edit the step: the focus goes there. */
   open: (id: string) => void;
-  moved: (pins: Map<string, Point>) => void;
+  /** `nudged`: a little, by a key. */
+  moved: (pins: Map<string, Point>, nudged: boolean) => void;
   connect: (from: string, to: string) => void;
   retarget: (edge: DraftEdge, to: string) => void;
   /** Dropped from the palette on a step, or on nothing. */
@@ -106,7 +107,7 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
     if (drag?.pointer !== event.pointerId) return;
     setDrag(undefined);
     if (drag.what === "steps") {
-      if (Math.hypot(drag.by.x, drag.by.y) * scale.current >= CLICK_PX) props.moved(positions(shift(boxes, drag), drag.ids));
+      if (Math.hypot(drag.by.x, drag.by.y) * scale.current >= CLICK_PX) props.moved(positions(shift(boxes, drag), drag.ids), false);
       return;
     }
     const onto = stepUnder(event);
@@ -120,7 +121,7 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
     const by = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
     if (event.altKey && by) {
       const ids = selected.includes(step) ? selected : [step];
-      props.moved(positions(shift(boxes, { ids, by: { x: by[0]! * NUDGE_PX, y: by[1]! * NUDGE_PX } }), ids));
+      props.moved(positions(shift(boxes, { ids, by: { x: by[0]! * NUDGE_PX, y: by[1]! * NUDGE_PX } }), ids), true);
     } else if (event.key === "Enter" && !event.shiftKey) {
       props.select([step]);
       props.open(step);

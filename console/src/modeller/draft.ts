@@ -102,9 +102,24 @@ export function placeOf(path: string): { step?: number; field?: string } {
   return field ? { field } : {};
 }
 
-/** The whole definition for what compares definitions. */
+/** The whole definition for what compares definitions: of references only those that lead somewhere. */
 export function definitionOf(draft: Draft): Definition {
-  const known = new Set(draft.places.values());
+  const drawn = new Set(draft.places.values());
   const whole = valueOf(draft.root) as Definition;
-  return { ...whole, id: draft.definition.id, name: draft.definition.name, steps: (whole.steps ?? []).filter((_, at) => known.has(at)) };
+  const steps: unknown[] = Array.isArray(whole.steps) ? whole.steps : [];
+  return { ...whole, id: draft.definition.id, name: draft.definition.name, steps: steps.filter((_, at) => drawn.has(at)).map((step) => sound(step as Step, draft.places)) };
+}
+
+function sound(step: Step, known: ReadonlyMap<string, number>): Step {
+  const leads = (id: unknown) => typeof id === "string" && known.has(id);
+  const { nextStep, conditionalNextSteps, parallelNextSteps, boundaryEvents, ...rest } = step;
+  const ways = Object.entries(conditionalNextSteps ?? {}).filter(([, to]) => leads(to));
+  const events = Array.isArray(boundaryEvents) ? boundaryEvents.filter((event) => leads((event as { targetStepId?: unknown } | null)?.targetStepId)) : [];
+  return {
+    ...rest,
+    ...(nextStep !== undefined && leads(nextStep) ? { nextStep } : {}),
+    ...(ways.length ? { conditionalNextSteps: Object.fromEntries(ways) } : {}),
+    ...(Array.isArray(parallelNextSteps) ? { parallelNextSteps: parallelNextSteps.filter(leads) } : {}),
+    ...(events.length ? { boundaryEvents: events } : {}),
+  };
 }

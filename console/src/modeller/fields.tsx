@@ -85,18 +85,23 @@ function useText({ path, node, needed }: EditorProps, number = false) {
   return { value, put };
 }
 
+const NUMBER = /^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$/;
+
 function Text({ number, ...props }: EditorProps & { number?: boolean }) {
   const { value, put } = useText(props, number);
   const [typed, setTyped] = useState<string>();
   const change = (text: string) => {
     setTyped(text);
-    if (!number || text === "" || /^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$/.test(text)) put(text);
+    if (!number || text === "" || NUMBER.test(text)) put(text);
   };
+  const strange = number === true && typed !== undefined && typed !== "" && !NUMBER.test(typed);
   const common = { "aria-label": props.label, "aria-describedby": props.describedBy, "aria-invalid": Boolean(props.problems?.length) };
   if (!number && value.includes("\n")) return <textarea {...common} className="in" rows={4} value={value} onChange={(event) => put(event.target.value)} />;
   return (
+    <>
     <input
       {...common}
+      aria-invalid={common["aria-invalid"] || strange}
       className={props.schema.format === "duration" || number ? "in mono" : "in"}
       inputMode={number ? "numeric" : undefined}
       placeholder={props.schema.format === "duration" ? "PT30S" : undefined}
@@ -104,6 +109,8 @@ function Text({ number, ...props }: EditorProps & { number?: boolean }) {
       onChange={(event) => change(event.target.value)}
       onBlur={() => setTyped(undefined)}
     />
+    {strange && <p className="wrong">Not a number: {props.label.toLowerCase()} stays {value === "" ? "empty" : value}</p>}
+    </>
   );
 }
 
@@ -209,7 +216,7 @@ function RowActs({ path, at, count, label }: { path: Path; at: number; count: nu
 
 /** What a new one is, as far as its form says. */
 function blank(schema: Schema): unknown {
-  if (schema.type === "object") return Object.fromEntries((schema.required ?? []).map((name) => [name, schema.properties?.[name]?.enum?.[0] ?? ""]));
+  if (schema.type === "object" && schema.properties) return Object.fromEntries((schema.required ?? []).map((name) => [name, schema.properties?.[name]?.enum?.[0] ?? ""]));
   return "";
 }
 
@@ -283,7 +290,7 @@ function Rows({ label, path, node, schema, values }: EditorProps & { values: Sch
     let key = conditions ? "true" : "name";
     for (let number = 2; all.some((one) => one.key === key); number++) key = conditions ? `${"false || ".repeat(number - 2)}false` : `name${number}`;
     const first = conditions && all.at(-1)?.key === "true" ? all.length - 1 : all.length;
-    const value = values.enum?.[0] ?? (values.format === "step-id" ? (draft.definition.steps.at(-1)?.id ?? "") : "");
+    const value = values.enum?.[0] ?? (values.format === "step-id" ? (draft.definition.steps.at(-1)?.id ?? "") : blank(values));
     edit((now) => insertMember(now, path, first, key, value));
   };
   return (

@@ -1,11 +1,10 @@
 // The texts that a draft has been, to go back to and forth, and where a draft is kept while nobody has uploaded it.
 import { useCallback, useEffect, useReducer } from "react";
+import { DRAFT_KEY } from "../drafts";
 
 export const STEPS_MAX = 500;
 const CHARS_MAX = 30_000_000;
 const KEPT_MAX_CHARS = 1_000_000;
-const KEPT_AFTER_MS = 400;
-const KEY = "penstock.draft.";
 
 export interface History {
   past: string[];
@@ -51,17 +50,14 @@ export function useHistory(place: string, base: string) {
     const text = kept(place);
     return text === undefined || text === base ? opened(base) : { past: [base], now: text, future: [] };
   });
-  useEffect(() => {
-    const timer = setTimeout(() => keep(place, history.now === base ? undefined : history.now), KEPT_AFTER_MS);
-    return () => clearTimeout(timer);
-  }, [place, base, history.now]);
+  useEffect(() => keep(place, history.now === base ? undefined : history.now), [place, base, history.now]);
   const edit = useCallback((to: (now: string) => string, of?: string) => change({ do: "edit", to, of }), []);
   return { history, change, edit };
 }
 
 function kept(place: string): string | undefined {
   try {
-    return localStorage.getItem(KEY + place) ?? undefined;
+    return localStorage.getItem(DRAFT_KEY + place) ?? undefined;
   } catch {
     return undefined; // a browser that keeps nothing
   }
@@ -69,8 +65,8 @@ function kept(place: string): string | undefined {
 
 export function keep(place: string, text: string | undefined): void {
   try {
-    if (text === undefined || text.length > KEPT_MAX_CHARS) localStorage.removeItem(KEY + place);
-    else localStorage.setItem(KEY + place, text);
+    if (text === undefined || text.length > KEPT_MAX_CHARS) localStorage.removeItem(DRAFT_KEY + place);
+    else localStorage.setItem(DRAFT_KEY + place, text);
   } catch {
     // It is full, or keeps nothing: the draft lives as long as the page.
   }

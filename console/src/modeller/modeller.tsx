@@ -63,9 +63,10 @@ function useDraft(text: string): { draft: Draft; broken: JsonProblem | undefined
 
 function Modeller({ place, base, version }: { place: string; base: string; version: number | undefined }) {
   const [params, changeAddress] = useAddress();
-  const { history, change, edit } = useHistory(place, base);
+  const { history, change: changeText, edit } = useHistory(place, base);
   const text = history.now;
   const { draft, broken } = useDraft(text);
+  const began = useMemo(() => readDraft(base), [base]);
   const verdict = useVerdict(text, draft);
   const [chosen, choose] = useState<readonly string[]>([]);
   const [edge, setEdge] = useState<string>();
@@ -84,6 +85,10 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
   const given = readable(variables) ? variables : "{}";
   const words = useWords(draft, verdict.check, version, given);
   const editing = useMemo(() => ({ draft, edit, words, variables: given }), [draft, edit, words, given]);
+  const change = (to: { do: "undo" | "redo" }) => {
+    setEdge(undefined); // another way may stand in its place
+    changeText(to);
+  };
   const select = useCallback((ids: readonly string[]) => {
     choose(ids);
     setEdge(undefined);
@@ -227,7 +232,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
                 setEdge(picked?.id);
               }}
               open={open}
-              moved={(pins) => edit((now) => pin(now, pins), `move ${[...pins.keys()].join(" ")}`)}
+              moved={(pins, nudged) => edit((now) => pin(now, pins), nudged ? `move ${[...pins.keys()].join(" ")}` : undefined)}
               connect={(from, to) => edit((now) => connect(now, from, to))}
               retarget={(picked, to) => edit((now) => set(now, picked.path, to))}
               drop={(type, onto, at) => (onto === undefined ? add(type, undefined, at) : add(type, onto))}
@@ -279,7 +284,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
             )}
           </div>
         )}
-        {view === "differences" && <Differences draft={draft} base={readDraft(base)} version={version} valid={verdict.check?.valid === true} selected={one} select={(id) => select(id === undefined ? [] : [id])} />}
+        {view === "differences" && <Differences draft={draft} base={began} version={version} valid={verdict.check?.valid === true} selected={one} select={(id) => select(id === undefined ? [] : [id])} />}
         <Findings verdict={verdict} draft={draft} show={show} />
       </div>
       {removing && (

@@ -5,6 +5,7 @@ import { child, nodeAt, type Path, stringOf } from "./json";
 import { renameStep } from "./edits";
 import { Field, Unknown, words } from "./fields";
 import { COMMON, DEFINITION, neededBy, STEP, usedBy } from "./language";
+import { PeoplePanel } from "./people";
 import { CommittedText } from "./text";
 
 interface Problems {
@@ -68,6 +69,7 @@ export function StepPanel({ id, problems, renamed, remove, acts }: { id: string;
           problems={problems(name)}
         />
       ))}
+      {type === "USER_TASK" && <PeoplePanel id={id} />}
       {others.map((name) =>
         name in STEP.properties ? (
           <div key={name} className="unused">
