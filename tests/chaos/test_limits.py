@@ -1,0 +1,20 @@
+"""A few seconds of `python -m chaos.limits`: engines die, the limits of a queue hold, and nothing stays held."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chaos.limits import Attack
+from tests.postgres import Server
+
+
+@pytest.mark.slow
+async def test_limits_hold_while_engines_are_killed(postgres_server: Server, tmp_path: Path) -> None:
+    with postgres_server.database() as dsn:
+        verdict = await Attack(dsn, tmp_path, engines=2, seconds=3, seed="suite").run()
+    assert verdict.complaints == []
+    assert verdict.kills > 0
+    assert verdict.started > 0
+    assert verdict.most[1] > 0
