@@ -106,6 +106,20 @@ def test_instances_are_listed_by_search_attributes(shell: Shell, tmp_path: Path)
     assert shell.run("instance", "list", "--attribute", "customer").exit_code == 2
 
 
+def test_starts_say_when_they_begin_and_share_keys(shell: Shell) -> None:
+    first, later = shell.start("--dedupe", '{"key": "k", "window": "PT1H"}'), shell.start("--delay", "P1D")
+    assert shell.start("--dedupe", '{"key": "k", "window": "PT1H"}') == first
+    rule = ("--debounce", '{"key": "k", "wait": "P1D"}', "--json")
+    assert [json.loads(shell.start("{}", *rule)).get("deduplicated") for _ in range(2)] == [None, True]
+    throttled = ("instance", "start", "claim", "--throttle", '{"key": "k", "limit": 1, "period": "P1D"}')
+    assert [shell.run(*throttled).exit_code for _ in range(2)] == [0, 1]
+    [shown] = [line for line in shell.out("instance", "list").splitlines() if later in line]
+    assert "begins " in shown
+    shell.out("instance", "cancel", later)
+    for wrong in (["--dedupe", "{"], ["--throttle", '{"limit": "1"}']):
+        assert shell.run("instance", "start", "claim", *wrong).exit_code == 2
+
+
 def test_shells_complete_commands(shell: Shell) -> None:
     environment = {"_PENSTOCK_COMPLETE": "complete_bash", "COMP_WORDS": "penstock inst", "COMP_CWORD": "1"}
     told = CliRunner().invoke(app, [], prog_name="penstock", env=environment)

@@ -21,6 +21,8 @@ from penstock.client import (
     Client,
     Completion,
     Conflict,
+    Debounce,
+    Dedupe,
     DefinitionSummary,
     Failure,
     IdempotencyConflict,
@@ -32,6 +34,8 @@ from penstock.client import (
     NotOverGrpc,
     StartRequest,
     SyncClient,
+    Throttle,
+    Throttled,
 )
 from penstock.client.builder import WorkflowBuilder, on_error
 from penstock.testing.faulty_network import FaultyProxy, tcp
@@ -102,6 +106,48 @@ def test_definitions_are_uploaded_once_and_read_back_as_they_were(run: Run, wire
             assert page.total == 1
             with pytest.raises(NotFound):
                 await client.get_definition(name, 3)
+
+    run(main)
+
+
+def test_starts_say_when_they_begin_and_what_becomes_of_others(run: Run, wire: Wire) -> None:
+    document, name = wire.one_task()
+    tomorrow = (datetime.now(UTC) + timedelta(days=1)).replace(microsecond=0)
+
+    async def main() -> None:
+        async with Client(wire.url) as client:
+            await client.upload_definition(document)
+            later = await client.start_instance(name, start_at=tomorrow)
+            assert (later.start_at, later.current_step_ids) == (tomorrow, [])
+            delayed = await client.start_instance(name, delay="P1D")
+            assert delayed.start_at is not None
+            await client.cancel_instance(delayed.id)
+            first, again = [await client.start_instance(name, dedupe=Dedupe("k", "PT1H")) for _ in range(2)]
+            assert (again.id, bool(again.deduplicated), bool(first.deduplicated)) == (first.id, True, False)
+            rule = Debounce("k", "P1D", keep="MERGE")
+            for variables in ({"a": 1}, {"b": 2}):
+                put_off = await client.start_instance(name, variables, debounce=rule)
+            assert (put_off.variables, bool(put_off.deduplicated)) == ({"a": 1, "b": 2}, True)
+            await client.start_instance(name, throttle=Throttle("k", 1, "P1D"))
+            with pytest.raises(Throttled, match="throttle: too many starts with the key"):
+                await client.start_instance(name, throttle=Throttle("k", 1, "P1D"))
+            spread = await client.start_instance(name, throttle=Throttle("k", 1, "P1D", on_excess="DELAY"))
+            assert spread.start_at is not None
+            many = await client.start_instances([StartRequest(name, throttle=Throttle("k", 1, "P1D"))])
+            assert [result.error for result in many] == ["throttled"]
+            ended: list[Instance] = []
+            async with anyio.create_task_group() as tasks:
+
+                async def start() -> None:
+                    ended.append(await client.start_instance(name, {"n": 1}, wait_s=60))
+
+                tasks.start_soon(start)
+                with anyio.fail_after(60):
+                    while not ended:
+                        for job in await client.poll_jobs("w", [name], wait_s=1):
+                            await client.complete_job(job.id, "w", {"done": True}, attempt=job.attempt)
+            assert [(view.status, view.variables) for view in ended] == [("COMPLETED", {"n": 1, "done": True})]
+            assert (await client.get_instance(ended[0].id, wait_s=60)).status == "COMPLETED"
 
     run(main)
 

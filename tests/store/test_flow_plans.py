@@ -1,4 +1,6 @@
-"""What the statements of calls and forEach steps cost beside many others: no sequential scan, and blocks by the row.
+"""What the statements of calls, forEach steps, starts with keys and schedules cost beside many others.
+
+No sequential scan, and blocks by the row.
 
 20,000 calls that wait and 200 lists of 100 items. The statements are prepared while the tables are empty and were never
 analysed, as in an engine that was started on a new database; each runs in a transaction that is rolled back.
@@ -13,7 +15,7 @@ import psycopg
 import pytest
 import trio
 
-from penstock.store import calls, for_each, inbox
+from penstock.store import calls, for_each, inbox, schedules, starts
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL
 from tests.postgres import Server, apply_schema
@@ -21,7 +23,11 @@ from tests.store.test_plans import BASE, BLOCKS, SCANS, connect
 
 CALLS = 20_000
 LISTS, ITEMS = 200, 100
-TABLES = ("instance", "token", "timer", "called", "map_state", "item_vars", "map_result", "definition", "abnormal_end")
+DELAYED = BASE + 2_000_000
+TABLES = (
+    "instance", "token", "timer", "called", "map_state", "item_vars", "map_result", "definition", "abnormal_end",
+    "start_window", "schedule", "schedule_run", "scheduled",
+)  # fmt: skip
 FILL = f"""
 SET synchronous_commit = off;
 SET session_replication_role = replica;
@@ -46,6 +52,19 @@ INSERT INTO map_result (instance_id, token_id, item, value)
 INSERT INTO token (id, instance_id, parent_id, seq, entered_at, step, state, item)
   SELECT {BASE} + 1000000 + k, {BASE} + k, {BASE} + k, 100000 + k, now(), 0, 2, 7
   FROM generate_series(0, {LISTS} - 1) k;
+INSERT INTO token (id, instance_id, seq, entered_at, step, state)
+  SELECT {DELAYED} + k, {DELAYED} + k, 200000 + k, now(), 0, 8 FROM generate_series(0, {CALLS} - 1) k;
+INSERT INTO timer (token_id, seq, fire_at, instance_id, index)
+  SELECT {DELAYED} + k, 200000 + k, now() + interval '1 h', {DELAYED} + k, -6 FROM generate_series(0, {CALLS} - 1) k;
+INSERT INTO start_window (definition_id, kind, key, until, instance_id)
+  SELECT 'd', 1 + k % 3, 'key ' || k, now() + (k - 100) * interval '1 s', {DELAYED} + k
+  FROM generate_series(0, {CALLS} - 1) k;
+INSERT INTO schedule (name, spec, variables, definition_id, done_until, fire_at)
+  SELECT 's' || k, '{{}}', '{{}}', 'd', now(), now() + (k - 100) * interval '1 s' FROM generate_series(1, {CALLS}) k;
+INSERT INTO schedule_run (schedule, at, instance_id, outcome)
+  SELECT k % {CALLS} + 1, now() - k * interval '1 s', {BASE} + k, 0 FROM generate_series(1, 3 * {CALLS}) k;
+INSERT INTO scheduled (instance_id, schedule, at, watched)
+  SELECT {BASE} + k, 's' || k, now() - k * interval '1 s', false FROM generate_series(1, {CALLS}) k;
 """
 
 Call = Callable[[TrioConnection], Awaitable[Any]]
@@ -82,6 +101,11 @@ async def run(connection: TrioConnection, name: str, *parameters: str) -> list[A
     return list(await connection.fetch(SQL[name], parameters) or [])
 
 
+async def put_off(connection: TrioConnection) -> list[Any]:
+    """Before the table is filled there is nothing to put off."""
+    return await run(connection, "put_off", str(DELAYED + 7), "200007", "60", "2100-01-01")
+
+
 UNTOLD = ints(BASE + 2 * k + 1 for k in range(15_000, 20_000, 50))
 CASES = {
     "hold_told and children_of_calls": Case(told, 100, 40, 200),
@@ -100,6 +124,17 @@ CASES = {
     "update_maps": Case(lambda c: run(c, "update_maps", *(ints([value]) for value in (LIST, LIST, 9, 1, 1, 1))), 1, 30),
     "end_maps": Case(lambda c: run(c, "end_maps", ints([LIST]), ints([LIST])), 201, 6),
     "remove_maps": Case(lambda c: run(c, "remove_maps", ints([LIST])), 201, 6),
+    "claim_window, taken": Case(lambda c: starts.claim(c, starts.Window("d", 2, "key 9001"), 60.0, 1), 1, 40),
+    "claim_window, free": Case(lambda c: starts.claim(c, starts.Window("d", 1, "new"), 60.0, 1), 1, 40),
+    "hold_window": Case(lambda c: starts.hold(c, starts.Window("d", 3, "key 9002"), 60.0, 1), 1, 40),
+    "throttle_start": Case(lambda c: starts.throttle(c, starts.Window("d", 2, "key 9001"), 1.0, 1, 0.0), 1, 40),
+    "purge_windows": Case(lambda c: starts.purge_windows(c, 50), 50, 12),
+    "hold_delayed": Case(lambda c: starts.hold_delayed(c, DELAYED + 7), 1, 30),
+    "put_off": Case(put_off, 1, 40),
+    "due_schedules": Case(lambda c: schedules.due(c, 50), 50, 6),
+    "lock_schedules": Case(lambda c: schedules.lock(c, range(1, 51), []), 50, 30, 50),
+    "schedule_runs": Case(lambda c: schedules.runs(c, [70], 20), 3, 20, 1),
+    "list_schedules": Case(lambda c: schedules.read(c, after="s10", limit=50), 50, 6, 50),
 }
 
 
