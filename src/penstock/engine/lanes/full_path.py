@@ -19,7 +19,7 @@ from penstock.engine.lanes.command import Command, Settled, WritesOnly
 from penstock.engine.lanes.lane import Lane
 from penstock.engine.lanes.long_path import LongPath
 from penstock.engine.lanes.together import Together
-from penstock.engine.lanes.transaction import POSITIONS_PER_ITEM, Transaction, Transactions
+from penstock.engine.lanes.transaction import POSITIONS_PER_FURTHER_ITEM, POSITIONS_PER_ITEM, Transaction, Transactions
 from penstock.engine.payload import EMPTY_OBJECT
 from penstock.errors import NotFound, PayloadTooLarge, PenstockError
 from penstock.metrics import Metrics
@@ -153,14 +153,16 @@ class FullPath(Lane[Command]):
         """The locked batch, and by the item's `id()` what is known of its job."""
         jobs = [item for item in items if item.job is not None]
         timers = [item.timer for item in items if item.timer is not None]
+        instances = [item.instance for item in items]
+        first = len(set(instances))
         with self._metrics.db_lock_wait_seconds["wide"].time():  # locking and reading: nearly all of it is waiting
             batch = await store.lock_and_load(
                 connection,
-                [item.instance for item in items],
+                instances,
                 jobs=[item.job for item in jobs if item.job is not None],
                 workers=[item.worker for item in jobs],
                 timers=timers,
-                positions=POSITIONS_PER_ITEM * len(items),
+                positions=POSITIONS_PER_ITEM * first + POSITIONS_PER_FURTHER_ITEM * (len(items) - first),
             )
         return batch, dict(zip((id(item) for item in jobs), batch.known, strict=True))
 
