@@ -13,6 +13,7 @@ from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.spans import Spans
 from penstock.store.database import Database
+from penstock.store.replica import Replica
 from penstock.store.vault import make_vault
 from penstock.testing.invariants import assert_invariants
 from tests.engine.driver import Driver
@@ -38,6 +39,7 @@ async def make_driver(database_dsn: str) -> AsyncGenerator[MakeDriver]:
             services: bool = False,
             dsn: str = database_dsn,
             spans: Spans | None = None,
+            replica: Replica | None = None,
             **settings: Any,
         ) -> Driver:
             """``services``: with the loops that the runtime gives an engine, for polls and timers that wait."""
@@ -53,7 +55,7 @@ async def make_driver(database_dsn: str) -> AsyncGenerator[MakeDriver]:
                 vault=vault,
             )
             databases.append(database)
-            engine = Engine(database, given, Metrics("test"), number, spans=spans)
+            engine = Engine(database, given, Metrics("test"), number, spans=spans, replica=replica)
             for batcher in engine.batchers():
                 nursery.start_soon(batcher.run)
             if services:

@@ -67,11 +67,12 @@ from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.spans import Spans
 from penstock.store.database import Database, DatabaseError
+from penstock.store.replica import Replica
 
 
 class Engine:
     """All operations, by noun: ``definitions``, ``instances``, ``jobs``, ``tasks``; of workflows as code ``code``,
-    ``journal``, ``runs``. With ``spans`` there are traces."""
+    ``journal``, ``runs``. With ``spans`` there are traces; lists are read from a ``replica``."""
 
     def __init__(
         self,
@@ -81,6 +82,7 @@ class Engine:
         engine_number: int,
         events: Events | None = None,
         spans: Spans | None = None,
+        replica: Replica | None = None,
     ) -> None:
         self.traces = traces = None if spans is None else Traces(spans)
         self.events = Events() if events is None else events
@@ -118,7 +120,7 @@ class Engine:
         self.runs = Runs(database, settings, self.definitions, self.journal)
         self.attempts = Attempts(database, settings)
         self.messages = Messages(database, settings, metrics, self.definitions, self.full_path, self.timers, self.ids)
-        self.looks = looks = Looks(database)
+        self.looks = looks = Looks(database, replica)
         audit, polled, lanes = settings.audit_log_enabled, not settings.through_kafka, (self.starts, self.full_path)
         self.instances = Instances(database, looks, settings, self.definitions, *lanes, self.runs, ends)
         self.tasks = Tasks(database, self.definitions, self.instances, self.full_path, self.runs, audit=audit)

@@ -175,12 +175,13 @@ class Instances:
             hold.keep(0)
 
     @asynccontextmanager
-    async def _connection(self, *, large: bool) -> AsyncGenerator[TrioConnection]:
+    async def _connection(self, *, large: bool, listed: bool = False) -> AsyncGenerator[TrioConnection]:
         """A connection to read variables by: whoever reads many bytes waits for its turn."""
         async with AsyncExitStack() as stack:
             if large:
                 await stack.enter_async_context(self._large_reads)
-            yield await stack.enter_async_context(self._database.connection())
+            source = self._looks.list_connection() if listed else self._database.connection()
+            yield await stack.enter_async_context(source)
 
     async def find_by_key(self, definition_id: str, instance_key: str) -> int | None:
         """The instance that has a key: the open one, or the one that keeps it. Raises BadRequest."""
@@ -315,7 +316,7 @@ class Instances:
                 await hold.wait(COPIES * size_bytes)
             else:
                 await hold.reserve_soon(COPIES * size_bytes)
-            async with self._connection(large=True) as connection:
+            async with self._connection(large=True, listed=True) as connection:
                 views, more = await view_instances(connection, self._definitions, left[:count], size_bytes, listed=True)
             if not more:
                 del left[:count]
@@ -338,12 +339,12 @@ class Instances:
 
     async def summarize(self, found: Sequence[int]) -> Sequence[Instance]:
         """The instances without their variables."""
-        async with self._database.connection() as connection:
+        async with self._looks.list_connection() as connection:
             return await summarize_instances(connection, self._definitions, found)
 
     async def summaries(self, found: Sequence[int]) -> Sequence[InstanceSummary]:
         """The instances without their variables, and where each stands."""
-        async with self._database.connection() as connection:
+        async with self._looks.list_connection() as connection:
             return await list_summaries(connection, self._definitions, found)
 
     async def find(self, wanted: InstanceFilter, page: int, page_size: int) -> Page[int]:
@@ -354,7 +355,7 @@ class Instances:
             found_one = await self._with_key(wanted, wanted.instance_key)
             return Page(items=found_one[offset:], total=len(found_one))
         limit = self._settings.list_exact_total_limit
-        async with self._database.connection() as connection:
+        async with self._looks.list_connection() as connection:
             listed = await listed_by(connection, wanted)
             if listed is None:
                 return Page(items=[], total=0)
@@ -374,7 +375,7 @@ class Instances:
         if wanted.instance_key is not None:
             found_one = await self._with_key(wanted, wanted.instance_key)
             return Page(items=[number for number in found_one if number < before])
-        async with self._database.connection() as connection:
+        async with self._looks.list_connection() as connection:
             listed = await listed_by(connection, wanted)
             if listed is None:
                 return Page(items=[])
@@ -396,7 +397,7 @@ class Instances:
         hold, size_bytes = current_hold(), FIRST_READ_BYTES
         while True:
             await hold.reserve_soon(COPIES * size_bytes)
-            async with self._connection(large=True) as connection:
+            async with self._connection(large=True, listed=True) as connection:
                 items, more = await view_instances(connection, self._definitions, found, size_bytes, listed=True)
                 if not more:
                     return items

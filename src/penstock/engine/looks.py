@@ -1,4 +1,5 @@
-"""The connections of people who look: two at a time in an engine, whatever they open, so that they starve nobody."""
+"""The connections of people who look: two at a time in an engine, whatever they open, so that they starve nobody; and
+of lists. Both go to a replica where there is one that is fit."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import trio
 from penstock.errors import Unavailable
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
+from penstock.store.replica import Replica
 
 LOOKS_AT_ONCE: Final = 2
 TURN_WAIT_S: Final = 2.0
@@ -19,8 +21,9 @@ TURN_WAIT_S: Final = 2.0
 class Looks:
     """One engine's."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, replica: Replica | None = None) -> None:
         self._database = database
+        self._replica = replica
         self._turns = trio.Semaphore(LOOKS_AT_ONCE)
 
     @asynccontextmanager
@@ -31,7 +34,15 @@ class Looks:
         if scope.cancelled_caught:
             raise Unavailable("the engine is busy with what others look at; try again")
         try:
-            async with self._database.connection() as connection:
+            async with self.list_connection() as connection:
                 yield connection
         finally:
             self._turns.release()
+
+    @asynccontextmanager
+    async def list_connection(self) -> AsyncGenerator[TrioConnection]:
+        """For a list, which takes no turn. What was written a moment ago may be missing."""
+        replica = self._replica
+        database = replica.database if replica is not None and await replica.is_fit() else self._database
+        async with database.connection() as connection:
+            yield connection

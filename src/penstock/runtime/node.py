@@ -43,6 +43,7 @@ from penstock.runtime.supervise import Supervisor, forever
 from penstock.runtime.tracing import Tracing
 from penstock.settings import Settings
 from penstock.store.database import Database, DatabaseError, first_line
+from penstock.store.replica import Replica
 from penstock.store.vault import make_vault
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ FLUSH_TIMEOUT_S = 10.0
 """How long batches under way may take at the end. Then the pool is closed under them: a batch can't outlast that."""
 POOL_GRACE_S = 2.0
 METRICS_GRACE_S = 1.0
+REPLICA_CONNECTIONS = 4
+"""Lists and looks hold so many at most, of each engine."""
 
 log = get_logger(__name__)
 
@@ -112,21 +115,18 @@ class Node:
             else None
         )
         self._tracing = Tracing() if settings.otel_enabled else None
+        self._spans = None if self._tracing is None else self._tracing.spans
+        self._replica: Replica | None = None
         self._reporter = Reporter(self._metrics) if settings.processes > 1 else None
 
     async def run(self, stopping: Stopping) -> None:
         """Start, serve until asked to stop, stop in order. Raises what a child raised."""
         settings = self._settings
         log.info("starting", version=__version__, settings=settings.redacted())
-        database = Database(
-            self._dsn,
-            max_connections=settings.db_max_conns,
-            min_connections=settings.db_min_conns,
-            acquire_timeout_s=settings.db_acquire_timeout_seconds,
-            max_lifetime_s=settings.db_conn_max_lifetime_seconds,
-            answer_timeout_s=settings.db_answer_timeout_seconds,
-            vault=make_vault(None if settings.encryption_keys is None else settings.encryption_keys.reveal()),
-        )
+        database = self._database(self._dsn, settings.db_max_conns, settings.db_min_conns)
+        if settings.replica_dsn is not None:
+            listed = self._database(settings.replica_dsn.reveal(), min(REPLICA_CONNECTIONS, settings.db_max_conns), 0)
+            self._replica = Replica(listed, settings.db_schema, max_lag_s=settings.replica_max_lag_seconds)
         try:
             async with trio.open_nursery() as nursery:
                 try:
@@ -140,6 +140,20 @@ class Node:
             close_sockets(self._sockets)
             with trio.CancelScope(shield=True):
                 await database.close(POOL_GRACE_S)
+                if self._replica is not None:
+                    await self._replica.database.close(0)
+
+    def _database(self, dsn: str, max_connections: int, min_connections: int) -> Database:
+        settings = self._settings
+        return Database(
+            dsn,
+            max_connections=max_connections,
+            min_connections=min_connections,
+            acquire_timeout_s=settings.db_acquire_timeout_seconds,
+            max_lifetime_s=settings.db_conn_max_lifetime_seconds,
+            answer_timeout_s=settings.db_answer_timeout_seconds,
+            vault=make_vault(None if settings.encryption_keys is None else settings.encryption_keys.reveal()),
+        )
 
     async def _serve(self, supervisor: Supervisor, database: Database, stopping: Stopping) -> None:
         sockets = self._sockets
@@ -169,7 +183,8 @@ class Node:
             self._metrics,
             number,
             events,
-            None if self._tracing is None else self._tracing.spans,
+            self._spans,
+            self._replica,
         )
         membership.attach(engine)
         await engine.queues.run_once()

@@ -92,6 +92,13 @@ class Settings(KeepingSettings, frozen=True, kw_only=True):
         Secret | None,
         _database("Connection string of the PostgreSQL to use. Without it the embedded PostgreSQL is started."),
     ] = None
+    replica_dsn: Annotated[
+        Secret | None,
+        _database("A standby of it: lists and the console are read there, while it is near. Never reads by id."),
+    ] = None
+    replica_max_lag_seconds: Annotated[
+        float, _database("A standby that is further behind is not asked; the primary is.", 0, 86_400)
+    ] = 5
     data_dir: Annotated[
         str | None,
         _database(
@@ -448,7 +455,7 @@ class Settings(KeepingSettings, frozen=True, kw_only=True):
 
 def _shown(info: SettingInfo, value: object) -> object:
     if isinstance(value, Secret):
-        return redact_dsn(value.reveal()) if info.name == "postgres_dsn" else "***"
+        return redact_dsn(value.reveal()) if info.name in ("postgres_dsn", "replica_dsn") else "***"
     if value is None:
         return None
     if isinstance(value, tuple):

@@ -113,3 +113,8 @@ FROM engine WHERE leased_until > penstock_now() - interval '1 day' ORDER BY numb
 SELECT current_setting('server_version'), pg_database_size(current_database()),
   (SELECT count(*) FROM log_partition WHERE parent = 'history')::int, (SELECT min(since) FROM log_partition WHERE parent = 'history'),
   (SELECT id FROM instance ORDER BY id LIMIT 1)
+
+-- name: replica_lag
+-- Whether this is a standby, and how many seconds it is behind: none when all that it was sent is applied.
+SELECT pg_is_in_recovery(), CASE WHEN NOT pg_is_in_recovery() OR pg_last_wal_receive_lsn() = pg_last_wal_replay_lsn() THEN 0
+  ELSE coalesce(extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()), 0) END::float8

@@ -1,0 +1,82 @@
+"""Lists are read from a standby while it keeps up; reads by id and everything else are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+import pytest
+import trio
+
+from chaos.server import Server
+from penstock.engine.instance_filter import InstanceFilter
+from penstock.store import replica as module
+from penstock.store.database import Database
+from penstock.store.replica import Replica
+from penstock.testing.definitions import linear
+from penstock.testing.postgres import apply_schema
+from penstock.wire.model import Instance
+from tests.chaos.test_short_attack import directory
+from tests.engine.conftest import MakeDriver, make_driver
+from tests.engine.driver import Driver
+from tests.waiting import wait_until
+
+__all__ = ["directory", "make_driver"]
+
+SHOWN = InstanceFilter()
+
+
+async def listed(driver: Driver) -> list[Instance]:
+    """What the list of instances says, whole."""
+    return [*(await driver.engine.instances.list(SHOWN, 0, 20)).items]
+
+
+@pytest.mark.slow
+async def test_lists_are_read_from_a_standby_that_keeps_up(
+    directory: Path, make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FIT_S", 0.0)
+    monkeypatch.setattr(module, "AWAY_S", 0.0)
+    primary, standby = Server(directory / "primary"), Server(directory / "standby")
+    try:
+        await primary.make()
+        dsn = primary.dsn("postgres")
+        apply_schema(dsn)
+        await standby.follow(primary, "standby")
+        copy = standby.dsn("postgres")
+        replica = Replica(Database(copy, max_connections=2), None, max_lag_s=60)
+        driver = make_driver(dsn=dsn, replica=replica)
+        await driver.upload(linear(1))
+        first = await driver.start("linear", {"a": 1})
+
+        async def is_there() -> bool:
+            return [each.id for each in await listed(driver)] == [first.id]
+
+        await wait_until(is_there)
+        with psycopg.connect(copy, autocommit=True) as eyes:
+            eyes.execute("SELECT pg_wal_replay_pause()")
+            second = await driver.start("linear")
+            assert [each.id for each in await listed(driver)] == [first.id], "it was read there"
+            assert (await driver.engine.instances.count(SHOWN)).count == 1
+            assert (await driver.engine.instances.get(second.id)).id == second.id
+            slow = Replica(Database(copy, max_connections=2), None, max_lag_s=0)
+
+            async def is_behind() -> bool:
+                return not await slow.is_fit()
+
+            await wait_until(is_behind)
+            await slow.database.close(0)
+            eyes.execute("SELECT pg_wal_replay_resume()")
+
+        await standby.kill()
+        with trio.fail_after(60):
+            assert {each.id for each in await listed(driver)} == {first.id, second.id}
+        assert not await replica.is_fit()
+        no_standby = Replica(Database(dsn, max_connections=2), None, max_lag_s=60)
+        assert not await no_standby.is_fit()
+        for each in (replica, no_standby):
+            await each.database.close(0)
+    finally:
+        with trio.CancelScope(shield=True):
+            for server in (standby, primary):
+                await server.remove()
