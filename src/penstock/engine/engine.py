@@ -142,8 +142,7 @@ class Engine:
         self.schedules = Schedules(database, self.limits, self.firings, self.instances, self.aside, audit=audit)
         self.bulk = self._bulk(engine_number)
         _watch(self.batchers(), metrics)
-        self._folding: set[int] = set()
-        self._stopping, self._looking = False, trio.Lock()
+        self._folding, self._stopping, self._looking = set[int](), False, trio.Lock()
         self._looks_begun = self._look_answered = 0
 
     def _bulk(self, engine_number: int) -> Bulk:
