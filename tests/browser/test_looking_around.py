@@ -119,7 +119,8 @@ def test_keys_lead_to_the_actions_and_out_again(visitor: Visitor, engine: Engine
     instance = start(engine, "keys", "K-1")
     visitor.go(f"instances/{instance}").see_role("button", "Cancel…")
     visitor.page.keyboard.press(".")
-    assert visitor.page.evaluate("() => document.activeElement.textContent") == "Cancel…"
+    assert visitor.page.evaluate("() => document.activeElement.textContent") == "Mend…"
+    visitor.page.get_by_role("button", name="Cancel…").focus()
     visitor.page.keyboard.press("Enter")
     visitor.see_role("dialog", "Cancel this instance?")
     visitor.page.keyboard.press("Escape")

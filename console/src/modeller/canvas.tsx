@@ -69,7 +69,7 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
   const boxes = useMemo(() => boxesOf(draft, layout), [draft, layout]);
   const shifted = useMemo(() => (drag?.what === "steps" ? shift(boxes, drag) : boxes), [boxes, drag]);
   const edges = useMemo(() => edgesOf(draft, layout, shifted, new Set(drag?.what === "steps" ? drag.ids : [])), [draft, layout, shifted, drag]);
-  const extent = useMemo(() => extentOf(boxes), [boxes]);
+  const extent = useMemo(() => extentOf(boxes, layout), [boxes, layout]);
   const scale = useRef(1);
   const surface = useRef<SVGGElement>(null);
   const follow = useCallback(
@@ -257,8 +257,11 @@ function edgesOf(draft: Draft, layout: Layout, boxes: ReadonlyMap<string, Extent
     });
 }
 
-function extentOf(boxes: ReadonlyMap<string, Extent>): Extent {
-  const all = [...boxes.values()];
+/** Of all steps, and of the ways of the layout where nobody has moved a step. */
+function extentOf(boxes: ReadonlyMap<string, Extent>, layout: Layout): Extent {
+  const unmoved = layout.nodes.every(({ step, x, y }) => step === undefined || (boxes.get(step.id)?.x === x && boxes.get(step.id)?.y === y));
+  const corners = unmoved ? layout.edges.flatMap(({ points, label }) => [...points.map((point) => ({ ...point, width: 0, height: 0 })), ...(label ? [{ ...label, height: 0 }] : [])]) : [];
+  const all = [...boxes.values(), ...corners];
   if (all.length === 0) return { x: 0, y: 0, width: 400, height: 300 };
   const [x, y] = [Math.min(...all.map((box) => box.x)), Math.min(...all.map((box) => box.y))];
   const [right, bottom] = [Math.max(...all.map((box) => box.x + box.width)), Math.max(...all.map((box) => box.y + box.height))];
