@@ -27,6 +27,7 @@ SAID = {
     "approval_worker": ["20 COMPLETED P-", "waits at approval", "200 COMPLETED P-"],
     "durable_order": ["A-1 shipped ship-", "A-2 undone: refused by ann - reserve, ask_for_approval, refund, release"],
     "nightly_report": ["next: ", "sales of "],
+    "crawler": ["http://127.0.0.1:", "http://localhost:", "10 pages of 2 hosts, 5 a second of each, in "],
     "cpu_worker": ["up to 1000 there are 168 primes", "up to 1000000 there are 78498 primes"],
     "loan_worker": [
         "waits for a credit officer, score 742",
