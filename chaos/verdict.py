@@ -134,6 +134,9 @@ def judge(dsn: str, journals: Path, lenient: frozenset[str] = frozenset()) -> tu
     counts = {
         "histories": len(evidence.instances),
         "steps completed": len(evidence.completed),
+        "items completed": sum(row.item is not None for row in evidence.completed.values()),
+        "steps undone": sum(row.kind == COMPENSATED for row in evidence.completed.values()),
+        "steps mended": len(evidence.of("mended")),
         "effects": len(evidence.of("effect")),
         "answers": len(evidence.of("answer")),
         "attempts ended otherwise": sum(row.kind >= 10 for row in evidence.history),

@@ -23,7 +23,7 @@ from tests.dispatch.conftest import Leading, MakeKafka
 from tests.dispatch.fake_producer import ACKED, TOO_LARGE, UNKNOWN, FakeProducer, event_of
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
-from tests.model.moves import MAX_AUTOMATIC, Move
+from tests.model.moves import MAX_AUTOMATIC, MAX_WORK, Move
 from tests.model.test_games_in_database import Played
 
 GAMES_AT_ONCE = 6
@@ -147,8 +147,9 @@ def as_job(event: JobDispatchEvent | None, worker: str) -> Job:
 
 
 async def play_games(make_kafka: MakeKafka, make_driver: MakeDriver, seeds: range) -> None:
-    kafka = [make_kafka(max_automatic_steps=MAX_AUTOMATIC) for _ in range(2)]
-    polling = make_driver(max_automatic_steps=MAX_AUTOMATIC)
+    limits = {"max_automatic_steps": MAX_AUTOMATIC, "advance_max_work_steps": MAX_WORK}
+    kafka = [make_kafka(**limits) for _ in range(2)]
+    polling = make_driver(**limits)
     engines: list[Driver] = [*kafka, polling]
     broker, clock, left = Broker([*kafka], seeds.start), engines[0].clock, list(seeds)
 
