@@ -68,8 +68,18 @@ def _size(step: Step) -> tuple[float, float]:
             return 150, 34
         case StepType.PARALLEL_GATEWAY | StepType.JOIN_GATEWAY:
             return 168, 30
-        case _:
+        case (
+            StepType.SERVICE_TASK
+            | StepType.USER_TASK
+            | StepType.CALL_ACTIVITY
+            | StepType.DECISION
+            | StepType.TRANSFORMATION
+            | StepType.WAIT
+            | StepType.COMPENSATE
+        ):
             return 212, 46
+        case _:
+            assert_never(step.type)
 
 
 def _hue(kind: StepType) -> str:
