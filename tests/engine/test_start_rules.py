@@ -15,7 +15,7 @@ from penstock.errors import BadRequest, Conflict, IdempotencyConflict, Throttled
 from penstock.settings.secret import Secret
 from penstock.testing.definitions import definition, end, fork, linear, step
 from penstock.testing.invariants import assert_invariants
-from penstock.wire.model import Instance, Job, StartRequest
+from penstock.wire.model import Instance, Job, StartRequest, StartResult
 from penstock.wire.start import Debounce, Dedupe, Throttle
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number, variables_of
@@ -316,6 +316,30 @@ async def test_a_start_waits_for_the_end_wherever_that_is(make_driver: MakeDrive
         ("COMPLETED", {"a": 1, "x": 2}),
     ]
     assert await driver.status(answers[0].id) == "COMPLETED"
+
+
+async def test_a_batch_waits_for_those_that_ask_for_it(driver: Driver, nursery: trio.Nursery) -> None:
+    await driver.upload(LINE)
+    plain = StartRequest(definition_id="report", variables=b"{}")
+    waits = msgspec.structs.replace(plain, wait_seconds=60.0)
+    unknown = msgspec.structs.replace(waits, definition_id="unknown")
+    requests = [waits, plain, unknown, msgspec.structs.replace(plain, wait_seconds=0.01)]
+    results: list[StartResult] = []
+
+    async def start() -> None:
+        results.extend(await driver.engine.instances.start_batch(requests))
+
+    async def over() -> bool:
+        for job in await driver.poll("work"):
+            await driver.complete(job)
+        return bool(results)
+
+    nursery.start_soon(start)
+    await wait_until(over)
+    first, second, third, _ = results
+    assert first.instance is not None
+    assert second.instance is not None
+    assert (first.instance.status, second.instance.status, third.error) == ("COMPLETED", "ACTIVE", "not-found")
 
 
 @pytest.mark.parametrize(

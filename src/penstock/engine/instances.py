@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime
 
 import msgspec
@@ -47,7 +47,7 @@ from penstock.store import instances as store
 from penstock.store import keys as key_store
 from penstock.store.calls import CodeCall
 from penstock.store.connection import TrioConnection
-from penstock.store.database import Database
+from penstock.store.database import AWAY, Database
 from penstock.wire.model import AuditRecord, Instance, StartRequest, StartResult, StepExecution
 from penstock.wire.page import Count, Page
 
@@ -142,7 +142,8 @@ class Instances:
 
     async def _all_at_end(self, requests: Sequence[StartRequest], results: builtins.list[StartResult]) -> None:
         async def wait(index: int, started: Instance, wait_s: float) -> None:
-            results[index] = StartResult(instance=await self._at_end(started, wait_s))
+            with suppress(PenstockError, *AWAY):  # it is started: what can't be read now is shown as it was
+                results[index] = StartResult(instance=await self._at_end(started, wait_s))
 
         async with trio.open_nursery() as nursery:
             for index, (request, result) in enumerate(zip(requests, results, strict=True)):
