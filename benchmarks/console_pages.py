@@ -194,6 +194,10 @@ PAGES: Final[dict[str, Page]] = {
     "jobs, backing off": Page(lambda engine: engine.open_work.jobs("BACKOFF", "pay", None, LIMIT), 20_000),
     "jobs, under lease": Page(lambda engine: engine.open_work.jobs("LOCKED", None, None, LIMIT), OPEN_BUFFERS),
     "timers": Page(lambda engine: engine.open_work.timers(None, None, LIMIT), 4_000),
+    "definitions": Page(lambda engine: engine.definitions.list_slice(None, None, LIMIT), 100),
+    "definitions, what goes on": Page(
+        lambda engine: engine.definition_use.activity(None, None, LIMIT), JOINED_BUFFERS + 4_000
+    ),
     "definition, versions": Page(lambda engine: engine.definition_use.versions("orders", None, LIMIT), 100),
     "definition, variables": Page(lambda engine: engine.definition_use.variables("orders"), 3_000),
     "definition, what stands where": Page(lambda engine: engine.definition_use.tokens("orders", 1), JOINED_BUFFERS),

@@ -49,6 +49,9 @@ PAGES = {
     "run": Page(lambda made: f"instances/{made.run}?tab=journal", "ask_for_approval"),
     "tasks": Page(_at("tasks"), "What is known"),
     "jobs": Page(_at("jobs?jobType=payment.charge"), "Workers of payment.charge"),
+    "mend": Page(lambda made: f"instances/{made.order}", "It can go on in version 2"),
+    "queues": Page(_at("queues?queue=letters"), "waiting, the first for"),
+    "schedules": Page(_at("schedules?schedule=nightly-expenses"), "What passed unseen"),
     "timers": Page(_at("timers"), "also goes to remind"),
     "definition": Page(_at("definitions/order-fulfilment?version=1"), "instances are open"),
     "differences": Page(_at("definitions/order-fulfilment?tab=differences"), "Which running instances"),
@@ -69,6 +72,9 @@ def show(page: Any, home: str, name: str, made: Furnished) -> None:
         page.get_by_role("checkbox", name="All rows shown").check(timeout=TIMEOUT_MS)
         page.get_by_role("button", name="Select all that match").click(timeout=TIMEOUT_MS)
         page.get_by_role("button", name="Retry…").click(timeout=TIMEOUT_MS)
+    if name == "mend":
+        page.get_by_role("button", name="Mend…").click(timeout=TIMEOUT_MS)
+        page.get_by_role("button", name="To another version").click(timeout=TIMEOUT_MS)
     page.get_by_text(PAGES[name].says).first.wait_for(timeout=TIMEOUT_MS)
     page.wait_for_function(
         "() => document.querySelector('.skeleton, .canvas:not(:has(svg))') === null", timeout=TIMEOUT_MS

@@ -31,6 +31,23 @@ EXPENSES = {
     "E-1187": ("Ines Duarte", "Conference", 640),
     "E-1190": ("Piotr Nowak", "Taxi", 88),
 }
+QUEUES = {
+    "letters": {"jobTypes": ["customer.notify"], "concurrency": 40},
+    "crm": {"jobTypes": ["crm.read"], "concurrencyPerKey": 2, "rate": {"limit": 600, "period": "PT1M"}},
+}
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "nightly-expenses": {
+        "definitionId": "expense-approval",
+        "cron": ["0 2 * * *"],
+        "timeZone": "Europe/Warsaw",
+        "businessKey": "E-1200",
+        "variables": {"employee": "Ada Young", "purpose": "Telephone", "amount": 39, "costCentre": "4711"},
+        "note": "What is charged each month, asked for once a night",
+        "pauseOnFailure": True,
+    },
+    "stock-sync": {"definitionId": "order-fulfilment", "every": "PT15M", "jitter": "PT1M", "paused": True},
+    "crm-export": {"definitionId": "crm-export", "cron": ["30 6 * * MON-FRI"], "timeZone": "Europe/Warsaw"},
+}
 Answer = Callable[[dict[str, Any]], dict[str, Any] | str]
 """What a worker does with a job: its variables, or the reason for which it fails for good."""
 
@@ -72,6 +89,8 @@ def furnish(engine: EngineProcess) -> Generator[Furnished]:
 def _furnish(engine: EngineProcess) -> tuple[str, str]:
     for name in ("order-fulfilment", "loan-disbursement", "loan-process", "expense-approval"):
         _upload(engine, json.loads((EXAMPLES / f"{name}.json").read_text()))
+    for name, policy in QUEUES.items():
+        _expect(200, engine.call("PUT", f"/v1/queues/{name}", policy))
     orders = [_start(engine, "order-fulfilment", f"A-{88_200 + n}", _order(n)) for n in range(ORDERS)]
     _work(engine, "order.validate", lambda _: {"valid": True})
     _work(engine, "stock.reserve", lambda order: {"shelf": f"A-{order['quantity']:02}"})
@@ -84,6 +103,7 @@ def _furnish(engine: EngineProcess) -> tuple[str, str]:
     for key, (employee, purpose, amount) in EXPENSES.items():
         variables = {"employee": employee, "purpose": purpose, "amount": amount, "costCentre": "4711"}
         _start(engine, "expense-approval", key, variables)
+    _schedule(engine)
     _work(engine, "expense.ask", lambda _: {})
     loan = _failed_loan(engine)
     spare = _start(engine, "order-fulfilment", "A-88300", _order(0))
@@ -92,6 +112,16 @@ def _furnish(engine: EngineProcess) -> tuple[str, str]:
     with psycopg.connect(engine.dsn) as connection:
         connection.execute(PAST)
     return loan, orders[GATEWAY_AWAY_FROM]
+
+
+def _schedule(engine: EngineProcess) -> None:
+    """By the clock: one that has run, one that is paused, one whose definition is gone."""
+    for name, spec in SCHEDULES.items():
+        _expect(200, engine.call("PUT", f"/v1/schedules/{name}", spec))
+    for name in ("nightly-expenses", "crm-export"):
+        _expect(200, engine.call("POST", f"/v1/schedules/{name}/trigger", {}))
+    note = {"note": "the warehouse is counting"}
+    _expect(200, engine.call("POST", "/v1/schedules/stock-sync/pause", note))
 
 
 def _order(number: int) -> dict[str, Any]:

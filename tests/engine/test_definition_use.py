@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
 from penstock.core.parsing import parse_definition
-from penstock.engine.definition_use import VersionCounts
+from penstock.engine.definition_use import DefinitionActivity, VersionCounts
 from penstock.errors import BadRequest, NotFound
 from penstock.store import definition_use as store
 from penstock.testing.definitions import definition, end, service
@@ -53,6 +54,26 @@ async def test_instances_of_versions_are_counted_by_status(driver: Driver) -> No
     assert (await use.counts("forked", "2", 20)).items == page.items[1:]
     with pytest.raises(NotFound):
         await use.counts("nothing", None, 1)
+
+
+async def test_each_definition_of_a_list_tells_what_goes_on(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    use = driver.engine.definition_use
+    await driver.upload(FORKED)
+    await driver.upload(FIRST)
+    first = [(await driver.start("forked")).id for _ in range(3)]
+    await driver.upload(FORKED | {"name": "again"})
+    await driver.start("forked")
+    await driver.cancel(first[0])
+    await driver.fail(await driver.one("a"), "no", retryable=False)
+    page = await use.activity(None, None, 1)
+    assert page.items == [DefinitionActivity("forked", 2, 4, 1)]
+    last = await use.activity(None, page.next, 1)
+    assert (last.items, last.next) == ([DefinitionActivity("order", 0, 0, 0)], None)
+    assert (await use.activity("fork", None, 50)).items == page.items
+    monkeypatch.setattr("penstock.engine.definition_use.RECENT_MAX", 2)
+    assert [one.started_within_hour for one in (await use.activity(None, None, 50)).items] == [2, 0]
+    monkeypatch.setattr("penstock.engine.definition_use.RECENT", timedelta(0))
+    assert [one.failed_of_these for one in (await use.activity(None, None, 50)).items] == [0, 0]
 
 
 async def test_beyond_ten_thousand_instances_a_sample_is_told(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ FOR_PEOPLE = {
     ("GET", "/v1/tasks"), ("GET", "/v1/tasks/count"),
     ("POST", "/v1/tasks/{id}/{stepId}/claim"), ("POST", "/v1/tasks/{id}/{stepId}/release"),
     ("GET", "/v1/job-types"), ("POST", "/v1/jobs/{id}/unlock"), ("GET", "/v1/timers"), ("GET", "/v1/settings"),
+    ("GET", "/v1/definition-activity"),
     ("GET", "/v1/definitions/{id}/versions"), ("GET", "/v1/definitions/{id}/tokens"),
     ("GET", "/v1/definitions/{id}/counts"), ("GET", "/v1/definitions/{id}/variables"),
     ("POST", "/v1/definitions/validate"), ("POST", "/v1/expressions/check"),

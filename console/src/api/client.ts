@@ -16,6 +16,7 @@ export type Definition = Schemas["Definition"];
 export type DraftCheck = Schemas["DraftCheck"];
 export type Step = Schemas["Step"];
 export type DefinitionSummary = Schemas["DefinitionSummary"];
+export type DefinitionActivity = Schemas["DefinitionActivity"];
 export type EngineView = Schemas["EngineView"];
 export type WorkerView = Schemas["WorkerView"];
 export type FailureGroup = Schemas["FailureGroup"];
@@ -174,6 +175,8 @@ export const engine = {
   tree: (id: string, signal?: AbortSignal) => get<Schemas["RunTree"]>("/v1/instances/{id}/tree", { path: { id }, ...s(signal) }),
   journal: (id: string, cursor: string, signal?: AbortSignal) =>
     get<Schemas["JournalRecordPage"]>("/v1/instances/{id}/journal", { path: { id }, query: { cursor, limit: 200 }, ...s(signal) }),
+  definitionActivity: (keyword: string, cursor: string, signal?: AbortSignal) =>
+    get<Schemas["DefinitionActivityPage"]>("/v1/definition-activity", { query: { keyword, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
   definitions: (keyword: string, cursor: string, signal?: AbortSignal) =>
     get<Schemas["DefinitionSummaryPage"]>("/v1/definitions", { query: { keyword, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
   definition: (id: string, version: number | undefined, signal?: AbortSignal) =>

@@ -1121,6 +1121,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/definition-activity": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Tell how much is going on in each definition (addition)
+         * @description Of those, and paged, as the list of definitions.
+         */
+        get: operations["listDefinitionActivity"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/definitions/{id}/versions": {
         parameters: {
             query?: never;
@@ -2022,6 +2042,36 @@ export interface components {
             searchAttributes?: {
                 [key: string]: "STRING" | "NUMBER" | "BOOLEAN" | "TIME";
             };
+        };
+        /**
+         * DefinitionActivity
+         * @description Of a definition: its `open` instances as of the last minute, `sampled` when that is an estimate; and of those
+         *         that started within the last hour how many there are and how many have failed, each to 1,000, of its newest 20
+         *         versions.
+         */
+        DefinitionActivity: {
+            id: string;
+            open: number;
+            startedWithinHour: number;
+            failedOfThese: number;
+            sampled?: boolean;
+        };
+        /**
+         * DefinitionActivityPage
+         * @description Some items of a list.
+         *
+         *         Asked for by number it says `total`, how many there are on all pages: exact, unless `total_is_estimate`. Asked
+         *         for by `limit` and `cursor` it says `next`, the cursor of what comes after its items, none at the end of the
+         *         list; before the end it may have fewer items than asked for, or none.
+         */
+        DefinitionActivityPage: {
+            items: components["schemas"]["DefinitionActivity"][];
+            page?: number;
+            pageSize?: number;
+            total?: number;
+            /** @description Beyond 10,000 (addition). */
+            totalIsEstimate?: boolean;
+            next?: string;
         };
         /**
          * DefinitionSummary
@@ -8286,6 +8336,69 @@ export interface operations {
             };
             /** @description The caller lacks the role; without authentication: a web page of another origin. */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    listDefinitionActivity: {
+        parameters: {
+            query?: {
+                /** @description In the id or the name, whatever its case. */
+                keyword?: string;
+                /** @description 1 to 200, clamped. */
+                limit?: number;
+                /** @description The `next` of the slice before. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DefinitionActivityPage"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -105,7 +105,7 @@ export function BulkPane({ action, ask, chosen, close }: PaneProps) {
       ) : (
         <form onSubmit={submit}>
           {MENDING.some(([one]) => one === action) && (
-            <div className="field seg" role="group" aria-label="How">
+            <div className="seg ways" role="group" aria-label="How">
               {MENDING.map(([one, word]) => (
                 <button key={one} type="button" aria-pressed={action === one} onClick={() => ask(one)}>
                   {word}

@@ -1,14 +1,33 @@
-import { keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
+import { keepPreviousData, useInfiniteQuery, useQueries } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link } from "wouter";
 import { useAddress } from "../address";
-import { engine } from "../api/client";
+import { type DefinitionActivity, engine } from "../api/client";
 import { WordFilter } from "../parts/list";
 import { Empty } from "../parts/states";
 import { Listing } from "../parts/table";
 import { Ago } from "../parts/time";
 import { useCan } from "../session";
 import { StartDialog } from "./start";
+
+const ACTIVITY_MS = 60_000;
+/** Counted no further (engine/definition_use.py). */
+const COUNTED_MAX = 1_000;
+
+function told(one: DefinitionActivity | undefined, text: (one: DefinitionActivity) => string): string {
+  return one === undefined ? "–" : text(one);
+}
+
+function upTo(count: number): string {
+  return count < COUNTED_MAX ? count.toLocaleString("en") : `${COUNTED_MAX.toLocaleString("en")} or more`;
+}
+
+/** Of many it is not known how many there are. */
+function failedPart({ startedWithinHour, failedOfThese }: DefinitionActivity): string {
+  if (startedWithinHour === 0) return "–";
+  if (startedWithinHour >= COUNTED_MAX) return upTo(failedOfThese);
+  return `${((100 * failedOfThese) / startedWithinHour).toFixed(failedOfThese === 0 ? 0 : 1)} %`;
+}
 
 export function DefinitionsPage() {
   const [params, change] = useAddress();
@@ -21,6 +40,17 @@ export function DefinitionsPage() {
     placeholderData: keepPreviousData,
     initialPageParam: "",
     getNextPageParam: (last) => last.next,
+  });
+  // Beside the list, which is there at once: a page of it for each page of that.
+  const going = useQueries({
+    queries: ((pages.data?.pageParams ?? []) as string[]).map((cursor) => ({
+      queryKey: ["definitions", "activity", keyword, cursor],
+      queryFn: ({ signal }: { signal: AbortSignal }) => engine.definitionActivity(keyword, cursor, signal),
+      staleTime: ACTIVITY_MS,
+      refetchInterval: ACTIVITY_MS,
+      retry: false,
+    })),
+    combine: (results) => new Map(results.flatMap((result) => result.data?.items ?? []).map((one) => [one.id, one])),
   });
   return (
     <>
@@ -49,6 +79,9 @@ export function DefinitionsPage() {
               ),
             },
             { head: "Name", look: "el", title: (row) => row.description, cell: (row) => row.name },
+            { head: "Open", look: "r", label: "open", title: () => "As of the last minute", cell: (row) => told(going.get(row.id), (one) => `${one.sampled ? "about " : ""}${one.open.toLocaleString("en")}`) },
+            { head: "Started within an hour", look: "r", label: "started within an hour", cell: (row) => told(going.get(row.id), (one) => upTo(one.startedWithinHour)) },
+            { head: "Failed of these", look: "r", label: "failed of these", cell: (row) => told(going.get(row.id), failedPart) },
             { head: "Latest version", look: "r", cell: (row) => `v${row.version}` },
             { head: "Uploaded", look: "r mute", cell: (row) => <Ago at={row.uploadedAt} /> },
             operates && {

@@ -28,6 +28,9 @@ const OVERLAPS: [string, string][] = [
   ["SKIP", "Leave it out while a run is open"],
 ];
 
+const MEETS: Record<string, string> = { SKIP: "the new one is left out", BUFFER_ONE: "one waits", BUFFER_ALL: "all wait", ALLOW: "they run together", CANCEL_OTHER: "the open one is cancelled" };
+const CAUGHT_UP: Record<string, string> = { LAST: "the latest is started", ALL: "all are started", NONE: "is left out" };
+
 type Act = "pause" | "resume" | "run" | "backfill";
 
 export function SchedulesPage() {
@@ -177,8 +180,8 @@ function Chosen({ id, backfill }: { id: string; backfill: ((schedule: Schedule) 
             {schedule.note !== undefined && <p className="note">{schedule.note}</p>}
             {schedule.pauseNote !== undefined && <p className="note">Paused: {schedule.pauseNote}</p>}
             <dl className="facts inset">
-              <Fact name="When runs meet">{schedule.overlap}</Fact>
-              <Fact name="What passed unseen">{schedule.catchUp}</Fact>
+              <Fact name="When runs meet">{MEETS[schedule.overlap] ?? schedule.overlap}</Fact>
+              <Fact name="What passed unseen">{CAUGHT_UP[schedule.catchUp] ?? schedule.catchUp}</Fact>
               {schedule.jitter !== undefined && <Fact name="Later by up to">{schedule.jitter}</Fact>}
               {schedule.startAt !== undefined && <Fact name="From">{schedule.startAt}</Fact>}
               {schedule.endAt !== undefined && <Fact name="Until">{schedule.endAt}</Fact>}

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, cast
 
 import msgspec
 import trio
 
+from penstock.engine import ids
 from penstock.engine.definitions import Definitions
 from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.instances import Instances
@@ -27,6 +28,9 @@ KEPT_S: Final = 60.0
 """So old a count may be: it costs a walk over all tokens."""
 COUNTED_VERSIONS_MAX: Final = 20
 """Versions of one answer with counts: of each up to 10,000 instances are looked at."""
+RECENT: Final = timedelta(hours=1)
+RECENT_MAX: Final = 1_000
+"""Recent instances of a definition are counted to here."""
 VARIABLES_OF: Final = 100
 """Instances whose variables are looked at, the newest ones."""
 VARIABLE_NAMES_MAX: Final = 1_000
@@ -43,6 +47,18 @@ class VersionView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     name: str
     uploaded_at: datetime
     open: int | None = None
+
+
+class DefinitionActivity(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Of a definition: its ``open`` instances as of the last minute, ``sampled`` when that is an estimate; and of those
+    that started within the last hour how many there are and how many have failed, each to 1,000, of its newest 20
+    versions."""
+
+    id: str
+    open: int
+    started_within_hour: int
+    failed_of_these: int
+    sampled: bool = False
 
 
 class VersionCounts(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -124,6 +140,28 @@ class DefinitionUse:
             raise NotFound(f"definition '{id[:256]}' is unknown")
         items = [VersionView(*row, _open(counted, keys.get(row.version))) for row in rows[:limit]]
         return Page(items=items, next=str(items[-1].version) if len(rows) > limit else None)
+
+    async def activity(self, keyword: str | None, cursor: str | None, limit: int) -> Page[DefinitionActivity]:
+        """Of the definitions of a list, and as that is paged. Raises Unavailable."""
+        listed = await self._definitions.list_slice(keyword, cursor, limit)
+        since = ids.first_instance(datetime.now(UTC) - RECENT)
+        async with self._looks.connection() as connection:
+            counted = await self.count(connection)
+            found = await store.recent(
+                connection, [one.id for one in listed.items], since, most=RECENT_MAX, versions=COUNTED_VERSIONS_MAX
+            )
+        return listed.holding(
+            [
+                DefinitionActivity(
+                    id=one.id,
+                    open=sum(_open(counted, key) or 0 for key in one.keys),
+                    started_within_hour=one.started,
+                    failed_of_these=one.failed,
+                    sampled=counted.sampled,
+                )
+                for one in found
+            ]
+        )
 
     async def counts(self, id: str, cursor: str | None, limit: int) -> Page[VersionCounts]:
         """Instances of each version by status, newest version first. Raises NotFound, BadRequest, Unavailable."""

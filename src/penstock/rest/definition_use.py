@@ -18,6 +18,13 @@ class DefinitionUseRoutes:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
+    async def activity(self) -> Response:
+        """``GET /v1/definition-activity``"""
+        found = await self._engine.definition_use.activity(
+            query_text(request, "keyword"), query_text(request, "cursor"), query_number(request, "limit", 50)
+        )
+        return respond(Reply(200, _encode(found)))
+
     async def versions(self, id: str) -> Response:
         """``GET /v1/definitions/{id}/versions``"""
         found = await self._engine.definition_use.versions(

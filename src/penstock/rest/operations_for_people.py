@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.access.roles import Permission
-from penstock.engine.definition_use import TokensView, VariablesInUse, VersionCounts, VersionView
+from penstock.engine.definition_use import DefinitionActivity, TokensView, VariablesInUse, VersionCounts, VersionView
 from penstock.engine.drafts import DraftCheck, ExpressionCheck, ExpressionLanguage, ExpressionVerdict
 from penstock.engine.failures import FailureList
 from penstock.engine.inbox import UserTask
@@ -48,7 +48,8 @@ CONSOLE: Final = Parameter(CONSOLE_HEADER, "header", "Anything: pages of other o
 KINDS_FOR_PEOPLE: Final[Sequence[Kind]] = (
     Me, UserTask, Page[UserTask], ClaimBody, TokenBody, PlaceBody, SignInWays, SignInBegun, OverviewView, QueueRow,
     Page[WorkerView], QueuePolicy, Queue, Page[Queue], EngineList, BulkRequest, BulkPreview, BulkStarted, BulkView,
-    Page[BulkView], Page[TimerView], UnlockBody, SettingView, Page[VersionView], Page[VersionCounts], TokensView,
+    Page[BulkView], Page[TimerView], UnlockBody, SettingView, Page[VersionView],
+    Page[DefinitionActivity], Page[VersionCounts], TokensView,
     VariablesInUse, ImpactView, InstanceState,
     RecordedAttempt, Count, FailureList, Changes, VariablesAsOf, DraftCheck, ExpressionCheck, ExpressionVerdict,
     ExpressionLanguage,
@@ -196,6 +197,13 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
         "GET", "/v1/engines", OverviewRoutes.engines, Permission.VIEW,
         "listEngines", "service", "List engines, those gone within a day, too (addition)",
         "With what they say of themselves, and what of the database is of interest.", answer=struct(EngineList),
+    ),
+    Operation(
+        "GET", "/v1/definition-activity", DefinitionUseRoutes.activity, Permission.VIEW,
+        "listDefinitionActivity", "definitions", "Tell how much is going on in each definition (addition)",
+        "Of those, and paged, as the list of definitions.",
+        parameters=(Parameter("keyword", "query", "In the id or the name, whatever its case."), *SLICE),
+        answer=struct(Page[DefinitionActivity]), errors=(400, 503),
     ),
     Operation(
         "GET", "/v1/definitions/{id}/versions", DefinitionUseRoutes.versions, Permission.VIEW,

@@ -84,6 +84,23 @@ def _counts(rows: Sequence[Any]) -> dict[int, Counts]:
     return found
 
 
+class RecentUse(NamedTuple):
+    """Of a definition: the ``keys`` of its versions, and of instances from an id on how many there are and failed."""
+
+    id: str
+    keys: list[int]
+    started: int
+    failed: int
+
+
+async def recent(
+    connection: TrioConnection, ids: Sequence[str], since: int, *, most: int, versions: int
+) -> list[RecentUse]:
+    """Each is counted to ``most``, of its newest ``versions``."""
+    params = (arrays.texts(ids), since, most, versions)
+    return [RecentUse(*cast(Any, row)) for row in await connection.fetch(SQL["recent_instances"], params)]
+
+
 async def failed_by_step(connection: TrioConnection, definition: int) -> dict[str, int]:
     """Of a definition's instances that failed, `FAILED_MAX` at most, how many did at each step."""
     return dict(cast(Any, await connection.fetch(SQL["failed_by_step"], (definition, FAILED_MAX))))

@@ -29,8 +29,9 @@ export function Heading({ state, definition }: { state: InstanceState; definitio
   const waitsNow = waits.some((step) => instance.currentStepIds.includes(step.id));
   const tasks = openSteps("USER_TASK");
   const failed = instance.status === "FAILED" && operates;
-  // A run of code decides itself where it goes on.
-  const mends = operates && (open || failed) && definition !== undefined && !isCode(definition);
+  // A run of code decides itself where it goes on, and its arguments stay as they are.
+  const isGraph = definition !== undefined && !isCode(definition);
+  const mends = operates && (open || failed) && isGraph;
   useShortcuts(useMemo(() => (failed ? { r: () => setAsked("retry") } : {}), [failed]));
   const done = async () => {
     await queries.invalidateQueries({ queryKey: ["state", instance.id] });
@@ -51,7 +52,7 @@ export function Heading({ state, definition }: { state: InstanceState; definitio
               Start again with these variables
             </button>
           )}
-          {operates && (instance.status === "FAILED" || instance.status === "WAITING") && (
+          {operates && isGraph && (instance.status === "FAILED" || instance.status === "WAITING") && (
             <button type="button" className="btn" onClick={() => setAsked("edit")}>
               Edit variables…
             </button>

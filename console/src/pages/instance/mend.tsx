@@ -32,7 +32,7 @@ export function MendDialog({ state, definition, close, done }: Props) {
   };
   return (
     <Dialog title="Mend this instance" verb={VERBS[way]} danger={way !== "migrate"} ready={way !== "migrate" || target !== undefined} close={close} act={act}>
-      <div className="field seg" role="group" aria-label="How">
+      <div className="seg ways" role="group" aria-label="How">
         {Object.entries(WAYS).map(([one, word]) => (
           <button key={one} type="button" aria-pressed={way === one} onClick={() => setWay(one as Way)}>
             {word}

@@ -8,6 +8,20 @@ SELECT version, name, uploaded_at FROM definition WHERE id = $1::text AND versio
 -- The keys and versions of the definition $1.
 SELECT key, version FROM definition WHERE id = $1::text
 
+-- name: recent_instances
+-- Of each of the definitions $1, in order: the keys of all its versions, how many instances of the newest $4 of these have ids from
+-- $2 on (times are told by ids), and how many of them failed, each to $3.
+SELECT k.id, d.keys, (SELECT count(*)::int FROM (
+    SELECT FROM unnest(d.keys[:$4::int]) AS v(key) CROSS JOIN LATERAL (
+      SELECT i.id FROM instance i WHERE i.definition = v.key AND i.id >= $2::bigint LIMIT $3::int) i LIMIT $3::int) s),
+  (SELECT count(*)::int FROM (
+    SELECT FROM unnest(d.keys[:$4::int]) AS v(key) CROSS JOIN LATERAL (
+      SELECT e.instance_id FROM abnormal_end e
+      WHERE e.definition = v.key AND e.status = 2 /* FAILED */ AND e.instance_id >= $2::bigint LIMIT $3::int) e LIMIT $3::int) f)
+FROM unnest($1::text[]) WITH ORDINALITY AS k(id, n)
+CROSS JOIN LATERAL (SELECT ARRAY(SELECT v.key FROM definition v WHERE v.id = k.id ORDER BY v.version DESC) AS keys) d
+ORDER BY k.n
+
 -- name: open_tokens_estimate
 SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = 'token'::regclass
 

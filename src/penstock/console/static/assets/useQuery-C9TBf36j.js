@@ -1,1 +1,0 @@
-import{d as e,u as t}from"./states-fbHz-wUE.js";function n(n,r){return t(n,e,r)}export{n as t};

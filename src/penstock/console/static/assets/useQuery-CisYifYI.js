@@ -1,0 +1,1 @@
+import{u as e,y as t}from"./states-DVNrvvq9.js";function n(n,r){return e(n,t,r)}export{n as t};
