@@ -1,7 +1,7 @@
 """How large an installation has to be, from what was measured: `penstock bench size`.
 
 Pure arithmetic on a result file. What the result does not have is said, never guessed; the sizes of rows are those of a
-database of 2,000 instances of three jobs each (`docs/sizing.md` has the command and the date).
+database of 2,000 instances of three jobs each (`python -m benchmarks.rows`; docs/sizing.md has the date).
 """
 
 from __future__ import annotations
