@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from penstock.engine.keeping import NEVER_DAYS, Keeping
+from penstock.engine.keeping import NEVER_DAYS, Keeping, shorter
 from penstock.errors import BadRequest, NotFound
 from penstock.runtime import archive
 from penstock.runtime.retention import EARLY, Retention
@@ -35,6 +35,9 @@ RULES = ("loan=90", "loan:FAILED=365", "*:CANCELLED=7", "LOS::loan:COMPLETED=nev
 )
 def test_the_rule_that_says_more_counts(definition: str, days: tuple[float, ...]) -> None:
     keeping = Keeping(RULES, 30)
+    early = tuple(each if each < 30 else NEVER_DAYS for each in days)
+    expected = [] if min(early) == NEVER_DAYS else [(1, early)]
+    assert shorter(keeping.of({1: definition}), 30) == expected
     assert keeping.days(definition) == days
     assert [kept.days for kept in keeping.of({1: definition})] == [days]
     assert Keeping((), 30).of({1: definition}) == []

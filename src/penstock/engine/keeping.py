@@ -66,5 +66,8 @@ class Keeping:
 
 
 def shorter(kept: Sequence[Kept], otherwise: float) -> list[Kept]:
-    """Those of which some go before the partition of their time does."""
-    return [each for each in kept if any(days < otherwise for days in each.days)]
+    """Those of which some go before the partition of their time does; the others of them never, by this."""
+    early = [
+        Kept(each.definition, tuple(days if days < otherwise else NEVER_DAYS for days in each.days)) for each in kept
+    ]
+    return [each for each in early if min(each.days) < NEVER_DAYS]

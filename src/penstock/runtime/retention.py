@@ -35,6 +35,8 @@ PAUSE_S = 0.05
 """Between two of them: removal takes a share of the database, not all of it."""
 WALK_INTERVAL_S = 600.0
 """Between two walks over what goes before its partition."""
+MOVE_INTERVAL_S = 3_600.0
+"""Between two looks at a partition of which too much is kept to move."""
 
 log = get_logger(__name__)
 _held = RateLimitedLog(log, interval_seconds=86_400)
@@ -67,6 +69,7 @@ class Retention:
         self._keeping = Keeping(settings.retention_rules, settings.retention_days)
         self._walks: deque[tuple[Kept, int]] = deque()  # versions to walk over, each with where to go on
         self._walk_at = 0.0
+        self._move_at: dict[str, float] = {}  # by partition: not before
 
     async def step(self) -> None:
         """One round of the service loop."""
@@ -168,7 +171,13 @@ class Retention:
     async def _move(self, connection: TrioConnection, partition: store.Partition, left: store.Left) -> bool:
         """Whether the history of those that are left is in a partition of its own now."""
         started = trio.current_time()
+        if started < self._move_at.get(partition.name, started):
+            return False
         moved = await store.move_kept(connection, partition, self._engine.settings.retention_moved_max_records)
+        if moved is None:
+            self._move_at[partition.name] = started + MOVE_INTERVAL_S
+        else:
+            self._move_at.pop(partition.name, None)
         if moved:
             log.info(
                 "history that is kept for longer has moved to a partition of its own, the rest is gone",
