@@ -160,7 +160,7 @@ async def test_a_retried_run_calls_again(driver: Driver) -> None:
     assert len(await ends(driver, run)) == 1
     assert await finish(driver, run.held) is False
     await fail(driver, run, mail=1)
-    await driver.engine.instances.retry_run(run.instance_id, "/0")
+    await driver.engine.instances.retry_run(run.instance_id, None)
     [again] = await take(driver)
     assert await ends(driver, again) == []
     assert not await driver.engine.children.cancel(again.held, "/0"), "that call is of a former life"

@@ -4,14 +4,17 @@ twice, nothing that was done is taken for undone, and nobody delivers what anoth
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 import trio
 
 from penstock.core.state import InstanceStatus
+from penstock.engine.code import CodeWorkflow
 from penstock.engine.journal_items import RunEnd, Taken
 from penstock.errors import LeaseLost, Unavailable
 from penstock.store import journal as store
+from penstock.store.database import AWAY
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.engine.runs import append, begin, continue_as_new, done, finish, read, take
@@ -83,7 +86,30 @@ async def a_continuation(driver: Driver, run: Taken) -> None:
     assert await finish(driver, run.held, mail=1)
 
 
-OPERATIONS = [a_continuation, an_append, a_message, a_message_that_wakes, a_parking, a_block, an_end]
+async def a_child(driver: Driver, run: Taken, arguments: str = MARK, result: object = None) -> None:
+    """Its start; then its end, and what the caller is told of it."""
+    children, audit, given = driver.engine.children, CodeWorkflow("audit"), f'{{"x":"{arguments}"}}'.encode()
+    id = ""
+    while not id:  # as an executor does
+        with suppress(Unavailable):
+            id = await children.start(run.held, "/0", audit, given, f"c-{run.instance_id}")
+    [child] = await driver.engine.code.take("e0.0123abcd/audit-1", [audit], 1, wait_s=5)
+    assert child.instance_id == id
+    assert await finish(driver, child.held, result)
+    with trio.fail_after(30):
+        while not (page := await read(driver, run.held)).records:
+            with suppress(*AWAY):
+                await driver.engine.timers.fire_once()
+    assert ([(record.kind, record.path) for record in page.records], page.mail) == ([(8, "/0")], 1)
+    assert await finish(driver, run.held, mail=1)
+
+
+async def an_end_of_a_child(driver: Driver, run: Taken) -> None:
+    await a_child(driver, run, "", MARK)
+
+
+CHILDREN = (a_child, an_end_of_a_child)
+OPERATIONS = [*CHILDREN, a_continuation, an_append, a_message, a_message_that_wakes, a_parking, a_block, an_end]
 
 
 @pytest.mark.parametrize("fatal", [True, False], ids=["terminated", "reset"])
@@ -97,7 +123,8 @@ async def test_an_answer_breaks_off_at_each_of_its_messages(
     times = await at_every_message(proxy, fatal, one)
     assert times > 1
     ended = cut_driver.rows("SELECT count(*), count(DISTINCT id) FROM instance WHERE status <> 0")
-    assert ended == [(times, times)]
+    both = 2 * times if operation in CHILDREN else times
+    assert ended == [(both, both)]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)

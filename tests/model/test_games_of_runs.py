@@ -7,6 +7,7 @@ import random
 import pytest
 
 from penstock.core.state import InstanceStatus
+from penstock.engine.code import CodeWorkflow
 from penstock.engine.journal_items import RunEnd, Taken
 from penstock.errors import LeaseLost
 from tests.engine import runs
@@ -15,7 +16,8 @@ from tests.engine.driver import Driver
 
 MOVES = 40
 READY, LOCKED, PARKED, BACKOFF, ENDED = 0, 1, 2, 4, -1
-MESSAGE, BEGUN = 6, 10
+MESSAGE, ENDED_CHILD, BEGUN = 6, 8, 10
+AUDIT = CodeWorkflow("audit")
 
 
 class Life:
@@ -31,6 +33,8 @@ class Life:
         self.run: Taken | None = None
         self.before: Taken | None = None
         self.closer: Taken | None = None
+        self.child: tuple[str, str] | None = None  # its path and id, while it is open
+        self.is_awaited, self.calls = False, 0
 
     @property
     def engine(self) -> Driver:
@@ -55,7 +59,13 @@ class Life:
             BACKOFF: [self.send, self.pass_time],
             ENDED: [self.retry],
         }[self.state]
-        move = self.source.choice([*moves, self.send, self.late] if self.state != ENDED else moves)
+        if self.state != ENDED:
+            moves += [self.send, self.late]
+        if self.child is None:
+            moves += [self.call] if self.state == LOCKED else []
+        else:
+            moves.append(self.end_child)
+        move = self.source.choice(moves)
         await move()
         return move.__name__
 
@@ -147,9 +157,38 @@ class Life:
         with pytest.raises(LeaseLost):
             await runs.finish(self.engine, held, mail=self.mail)
 
+    async def call(self) -> None:
+        """A child; asked for twice it is the same one."""
+        assert self.run is not None
+        self.calls += 1
+        path = f"/{self.calls}.[child]/0"
+        for _ in range(self.source.randint(1, 2)):
+            id = f"{self.instance}{path}"
+            self.child = path, await self.engine.engine.children.start(self.run.held, path, AUDIT, b"{}", id)
+        self.is_awaited = True
+
+    async def end_child(self) -> None:
+        """It completes, or is ended by force; who called it is told, unless that has failed meanwhile."""
+        assert self.child is not None
+        (path, child), self.child = self.child, None
+        if self.source.random() < 0.5:
+            [run] = await self.engine.engine.code.take(runs.HOLDER, [AUDIT], 1, wait_s=5)
+            assert run.mail == (not self.is_awaited), "it was asked to end when its caller had failed"
+            assert await runs.finish(self.engine, run.held, mail=run.mail)
+        else:
+            await self.engine.engine.instances.cancel(child, None, force=True)
+        assert await self.engine.due() == self.is_awaited
+        if self.is_awaited:
+            self.records.append((ENDED_CHILD, path))
+            self.mail += 1
+            self.state = READY if self.state == PARKED else self.state
+        self.is_awaited = False
+
     async def continue_as_new(self) -> None:
         """With some of the messages."""
         assert self.run is not None
+        if self.is_awaited:
+            await self.end_child()
         page = await runs.read(self.engine, self.run.held)
         kept = [record.pos for record in page.records if record.kind == MESSAGE and self.source.random() < 0.5]
         self.continued += 1
@@ -178,11 +217,13 @@ class Life:
         if ended:
             self.closer = self.run
             self.let_go(ENDED)
+            if self.is_awaited:
+                self.is_awaited = not await self.engine.due()
 
     async def retry(self) -> None:
         """From a path, the start, the end, or the step that failed last."""
         failed = [n for n, (kind, _) in enumerate(self.records) if kind == runs.FAILED]
-        done = [n for n, (kind, _) in enumerate(self.records) if kind == runs.DONE]
+        done = [n for n, (kind, _) in enumerate(self.records) if kind in (runs.DONE, ENDED_CHILD)]
         choices: list[tuple[str | None, int]] = [("start", 0), ("end", len(self.records))]
         choices += [(self.records[n][1], n) for n in (*failed, *done)]
         if not failed or not done or done[-1] < failed[-1]:
@@ -217,7 +258,10 @@ class Life:
             except AssertionError as error:
                 error.add_note(f"after {done}")
                 raise
-        while self.state != LOCKED:
+        while self.child is not None or self.state != LOCKED:
+            if self.child is not None:
+                await self.end_child()
+                continue
             if self.state == ENDED:
                 await self.retry()
             await (self.take if self.state == READY else self.send if self.state == PARKED else self.pass_time)()

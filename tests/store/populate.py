@@ -20,6 +20,7 @@ import msgspec
 import psycopg
 import trio
 
+from penstock.engine.code import CodeWorkflow
 from penstock.engine.engine import Engine
 from penstock.engine.migrations import MigrationRequest
 from penstock.engine.repair import VariablesEdit
@@ -152,6 +153,7 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
     await driver.engine.bulk.step()
     held = (await runs.begin(driver, id="held-run")).held
     await runs.append(driver, held, runs.done("/1"), runs.done("/2", '{"n": 7}'))
+    await driver.engine.children.start(held, "/3", CodeWorkflow("audit"), b"{}", "child-run")
     other = (await runs.begin(driver, id="done-run")).held
     await runs.append(driver, other, runs.done("/1"))
     assert await runs.finish(driver, other, "result")
@@ -188,7 +190,7 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
     await driver.complete(await driver.one("undone"), {"booked": True})
     await driver.cancel(journey.id, "changed my mind", compensate=True)
     await driver.upload(linear(2, definition_id="child", job_type="child"))
-    child = driver.rows("SELECT id FROM called")[0][0]
+    child = driver.rows("SELECT id FROM called WHERE path IS NULL")[0][0]
     await driver.engine.migrations.migrate(f"{child:x}", MigrationRequest(note="two steps"))
     await driver.engine.schedules.put("hourly", ScheduleSpec("child", every="PT1H", overlap="BUFFER_ONE"))
     assert (await driver.engine.schedules.trigger("hourly", None)).outcome == "STARTED"

@@ -45,7 +45,7 @@ HOT = (
     "append_records", "read_journal", "read_beginnings", "run_marks", "run_states", "appended", "tell_runs",
     "park_runs", "lock_due_runs", "wake_runs", "finish_runs", "block_runs", "expire_runs", "outline", "run_about",
     "taken_runs", "last_view", "journal_marks", "open_runs", "last_execution", "find_failed", "find_path",
-    "cut_journal", "continue_run",
+    "cut_journal", "continue_run", "last_child",
     "close_tasks", "list_tasks", "list_claimed_tasks", "read_tasks", "find_task", "claim_task", "release_task",
     "edited_size", "edit_variables", "variables_version", "passages", "children", "places",
     "lock_addresses", "closing_waits", "open_waits", "kept_messages", "unsubscribe", "give_messages", "take_messages",

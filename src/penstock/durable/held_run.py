@@ -302,7 +302,12 @@ class HeldRun:
             await self._finish(_ending(self.activation.ending(), self.activation))
             return
         kept, backend = self.activation.unread(), self.keeper.backend
-        if await self._ask(lambda: backend.continue_as_new(self.held, self.mail, begun, kept)):
+        try:
+            done = await self._ask(lambda: backend.continue_as_new(self.held, self.mail, begun, kept))
+        except Refused as error:
+            await self._finish(Ending(failure=f"continue_as_new: {error}"))
+            return
+        if done:
             self.activation = self._activate(self.activation.workflow)
             self.pos = self.records = 0
             self.is_again = self.is_started = False

@@ -20,11 +20,11 @@ from penstock.engine.definitions import CODE_CALLS_VERSION
 from penstock.engine.ids import read_instance, show_instance
 from penstock.engine.instances import Instances
 from penstock.engine.journal import Journal
-from penstock.engine.journal_items import PATH_MAX_CHARS, Held, RecordKind
+from penstock.engine.journal_items import PATH_MAX_CHARS, ChildEnd, Held, RecordKind
 from penstock.engine.payload import check_text
 from penstock.engine.runs import Runs
 from penstock.engine.timers import Timers
-from penstock.errors import Conflict, IdempotencyConflict, LeaseLost, NotFound, PayloadTooLarge
+from penstock.errors import Conflict, IdempotencyConflict, LeaseLost, NotFound, PayloadTooLarge, Unavailable
 from penstock.settings import Settings
 from penstock.store import calls as store
 from penstock.store import engines as engine_store
@@ -32,23 +32,13 @@ from penstock.store import instances as instance_store
 from penstock.store import journal as journal_store
 from penstock.store.calls import CodeCall, EndForCode
 from penstock.store.connection import TrioConnection
-from penstock.store.database import Database
+from penstock.store.database import AWAY, Database, first_line
 from penstock.store.timers import Timer
 from penstock.store.timers import delete as delete_timer
 from penstock.wire.model import StartRequest
 
 CANCEL_REASON: Final = "the run that waits for it was cancelled"
 ENDED_HASH: Final = hashlib.sha256(b"child").hexdigest()
-
-
-class ChildEnd(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What the caller's journal holds of an end. ``status`` TOO_LARGE: of one that completed with more than a record
-    holds."""
-
-    id: str
-    status: str
-    result: msgspec.Raw | None = None
-    reason: str | None = None
 
 
 class Children:
@@ -79,6 +69,12 @@ class Children:
         Raises LeaseLost, BadRequest (no such definition; too many that call each other), Conflict (the id is of an
         instance that was not called here; an older engine lives), IdempotencyConflict, PayloadTooLarge, Unavailable.
         """
+        try:
+            return await self._start(held, path, target, arguments, id)
+        except AWAY as error:
+            raise Unavailable(f"the database is away: {first_line(error)}") from error
+
+    async def _start(self, held: Held, path: str, target: CodeWorkflow | str, arguments: bytes, id: str) -> str:
         check_text(path, "path", PATH_MAX_CHARS)
         if len(arguments) > self._settings.payload_max_bytes:
             raise PayloadTooLarge(f"arguments: {self._settings.payload_max_bytes} bytes at most; store them elsewhere")
@@ -104,16 +100,20 @@ class Children:
                 raise Conflict(f"id: '{id}' is of an instance that this run did not call here")
             if version is not None and not are_arguments(view, arguments):
                 raise IdempotencyConflict(f"id: '{id}' is the id of a run that was started with other arguments")
-            if called[2] is not InstanceStatus.ACTIVE:
-                await connection.roundtrip(store.tell([], [], [number], []))
+            ended = called[2] is not InstanceStatus.ACTIVE
+            await connection.roundtrip([store.renew(number), *store.tell([], [], [number] if ended else [], [])])
+            if ended:
                 self._timers.note_due_in(0)
         return view.id
 
     async def cancel(self, held: Held, path: str) -> bool:
         """Ask what the operation at ``path`` waits for to end. False: it was never started, and never will be. Raises
-        LeaseLost."""
-        async with self._database.connection() as connection:
-            is_held, found = await store.called_by_code(connection, CodeCall(held, path))
+        LeaseLost, Unavailable."""
+        try:
+            async with self._database.connection() as connection:
+                is_held, found = await store.called_by_code(connection, CodeCall(held, path))
+        except AWAY as error:
+            raise Unavailable(f"the database is away: {first_line(error)}") from error
         if not is_held:
             raise LeaseLost("another executor has the run, or it has ended")
         if found is None:
@@ -148,9 +148,9 @@ class Children:
             record = None
             if end is not None and end.status is not InstanceStatus.ACTIVE:
                 record = await self._record(connection, end)
-            if end is None or record is None:  # it goes on again, and will end again
+            if end is None or record is None:  # nobody waits any more; or it goes on, and will end again
                 await connection.roundtrip([delete_timer(*timer)])
-                return True
+                return False
         payload = msgspec.json.encode(record).decode()
         name = end.definition_id.rpartition(":")[2] if end.is_code else end.definition_id
         tell = journal_store.Tell(

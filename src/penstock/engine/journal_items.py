@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+import msgspec
+
 from penstock.core.state import InstanceStatus
 from penstock.store.journal import Held, JournalRow, NewRecord, Placed
 
@@ -40,6 +42,16 @@ DONE_KINDS: Final = (RecordKind.DONE, RecordKind.CHILD, RecordKind.SUPPLIED)
 """What became of a step or a child that was not cancelled."""
 TOLD: Final = frozenset({RecordKind.MESSAGE, RecordKind.CANCEL, RecordKind.CHILD})
 """Records that others write, and that wake a run which waits."""
+
+
+class ChildEnd(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What the caller's journal holds of an end. ``status`` TOO_LARGE: of one that completed with more than a record
+    holds."""
+
+    id: str
+    status: str
+    result: msgspec.Raw | None = None
+    reason: str | None = None
 
 
 class JournalPage(NamedTuple):

@@ -167,6 +167,11 @@ async def called_at(connection: TrioConnection, instance: int) -> tuple[int, str
     return (rows[0][0], rows[0][1], InstanceStatus(rows[0][2])) if rows else None
 
 
+def renew(instance: int) -> Statement:
+    """What a run of code asks for again, that it had called in a former life, is of a call of this one."""
+    return SQL["renew_call"], (instance,)
+
+
 async def end_for_code(connection: TrioConnection, token: int, seq: int) -> EndForCode | None:
     """What a call of a run of code waits for."""
     rows = cast(Any, await connection.fetch(SQL["end_for_code"], (token, seq)))

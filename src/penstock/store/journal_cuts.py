@@ -14,6 +14,7 @@ from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.journal import Held, seal
 from penstock.store.statements import SQL, Statement
+from penstock.store.vault import PAYLOAD
 
 BEYOND_ALL: Final = 2**63 - 1
 """No record has this position."""
@@ -59,6 +60,18 @@ async def find_failed(
     """The step that failed last, by the kinds of outcomes; None where none did."""
     rows = await connection.fetch(SQL["find_failed"], (instance, arrays.ints(failures), arrays.ints(done)))
     return Failed(*cast(Any, rows[0])) if rows else None
+
+
+async def last_child(
+    connection: TrioConnection, instance: int, child: int, done: Sequence[int]
+) -> tuple[Failed, str] | None:
+    """The end of a child that came last, as if it had failed, and its payload. Raises KeyMissing."""
+    rows = cast(Any, await connection.fetch(SQL["last_child"], (instance, child, arrays.ints(done))))
+    if not rows:
+        return None
+    [(path, pos, payload, *since)] = rows
+    text = payload if connection.vault is None else connection.vault.open_value(payload, PAYLOAD)
+    return Failed(path, pos, *since), text
 
 
 async def find_path(connection: TrioConnection, instance: int, path: str, outcomes: Sequence[int]) -> int | None:

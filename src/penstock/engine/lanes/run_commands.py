@@ -5,11 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
+import msgspec
+
 from penstock.core.effect import Effects
 from penstock.core.event import Event, RetryRequested
 from penstock.core.state import InstanceStatus, Token, TokenState
 from penstock.engine.definitions import LoadedDefinition
-from penstock.engine.journal_items import DONE_KINDS, FAILED_KINDS
+from penstock.engine.journal_items import DONE_KINDS, FAILED_KINDS, ChildEnd, RecordKind
 from penstock.engine.lanes.commands import RetryCommand, failed_tokens
 from penstock.errors import BadRequest, Conflict
 from penstock.store import journal_cuts as store
@@ -60,6 +62,9 @@ class RetryRunCommand(RetryCommand):
                 raise BadRequest(f"fromStepId: nothing with the path '{path[:256]}' is in the run's journal")
             return store.Failed(path, pos, None, None)
         failed = await store.find_failed(connection, self.instance, FAILED_KINDS, DONE_KINDS)
+        child = await store.last_child(connection, self.instance, RecordKind.CHILD, DONE_KINDS)
+        if child is not None and (failed is None or child[0].pos > failed.pos) and not _completed(child[1]):
+            failed = child[0]
         if failed is None:
             return store.Failed("", store.BEYOND_ALL, None, None)
         if failed.done_path is not None:
@@ -88,3 +93,8 @@ class RetryRunCommand(RetryCommand):
 
     def statements(self) -> list[Statement]:
         return [store.cut(self.instance, self._cut_at.pos, self._cut_at.path)]
+
+
+def _completed(payload: str) -> bool:
+    """Whether the end of a child is that of one that did."""
+    return bool(msgspec.json.decode(payload, type=ChildEnd).status == InstanceStatus.COMPLETED.name)

@@ -31,11 +31,21 @@ CROSS JOIN LATERAL (SELECT d.code FROM definition d WHERE d.key = i.definition O
 SELECT c.caller, c.path, i.status FROM called c
 CROSS JOIN LATERAL (SELECT i.status FROM instance i WHERE i.id = c.id OFFSET 0) i WHERE c.id = $1::bigint
 
+-- name: renew_call
+-- A run of code asks again for what it had called ($1 instance) before it was retried or continued: a seq of its own again.
+UPDATE called c SET seq = nextval('step_seq') FROM token t
+WHERE c.id = $1::bigint AND t.id = c.caller AND c.seq <= greatest(t.seq, (
+  SELECT CASE WHEN j.kind = 10 /* BEGUN */ THEN j.pos END FROM journal j WHERE j.instance_id = c.caller ORDER BY j.pos LIMIT 1))
+
 -- name: end_for_code
 -- What a call of a run of code ($1 token $2 seq) waits for: instance, path, how it stands and why it failed, definition, and
--- whether it is a run of code.
+-- whether it is a run of code. Nothing where the run does not wait for it any more: it was retried, or continued, since.
 SELECT c.id, c.path, i.status, i.failure, i.failure_code, d.id, d.code
 FROM (SELECT * FROM called c WHERE c.token_id = $1::bigint AND c.seq = $2::bigint) c
+CROSS JOIN LATERAL (
+  SELECT FROM token t WHERE t.id = c.caller AND c.seq > greatest(t.seq, (
+    SELECT CASE WHEN j.kind = 10 /* BEGUN */ THEN j.pos END FROM journal j WHERE j.instance_id = c.caller ORDER BY j.pos LIMIT 1))
+  OFFSET 0) t
 CROSS JOIN LATERAL (SELECT * FROM instance i WHERE i.id = c.id OFFSET 0) i
 CROSS JOIN LATERAL (SELECT d.id, d.code FROM definition d WHERE d.key = i.definition OFFSET 0) d
 

@@ -16,6 +16,16 @@ LEFT JOIN LATERAL (
   SELECT j.path, j.name FROM journal j WHERE j.instance_id = $1::bigint AND j.pos > f.pos AND j.kind = ANY($3::smallint[])
   ORDER BY j.pos LIMIT 1) d ON true
 
+-- name: last_child
+-- The end of a child that came last in a run ($1 instance; $2 its kind): path, position, payload; then path and name of the
+-- first that was done since (kinds $3).
+SELECT f.path, f.pos, f.payload, d.path, d.name FROM (
+  SELECT j.path, j.pos, j.payload FROM journal j WHERE j.instance_id = $1::bigint AND j.kind = $2::smallint
+  ORDER BY j.pos DESC LIMIT 1) f
+LEFT JOIN LATERAL (
+  SELECT j.path, j.name FROM journal j WHERE j.instance_id = $1::bigint AND j.pos > f.pos AND j.kind = ANY($3::smallint[])
+  ORDER BY j.pos LIMIT 1) d ON true
+
 -- name: find_path
 -- The first outcome (kinds $3) of an operation ($2 path), or of one within, in a run ($1 instance).
 SELECT pos FROM journal WHERE instance_id = $1::bigint AND kind = ANY($3::smallint[])
@@ -25,15 +35,15 @@ ORDER BY pos LIMIT 1
 -- name: cut_journal
 -- A run ($1 instance) that failed goes on from a position ($2): records from there on are forgotten, but for messages and
 -- what a continued one began with. Of the operation ($3 path) that is done again the attempts before become mere passing of time: it has all of its retries.
--- A cancel that is forgotten may come again, and so may the ends of what was called.
+-- A cancel that is forgotten may come again.
 WITH gone AS (
   DELETE FROM journal WHERE instance_id = $1::bigint
     AND (kind = 12 /* VIEW */ OR pos >= $2::bigint AND kind NOT IN (6 /* MESSAGE */, 10 /* BEGUN */))),
 begun AS (
   UPDATE journal SET kind = 5 /* CLOCK */, path = '', name = NULL, payload = NULL, digest = NULL, attempt = 1, took_ms = NULL
   WHERE instance_id = $1::bigint AND pos < $2::bigint AND kind = 9 /* RETRY */ AND path = $3::text)
-DELETE FROM signal_id s WHERE s.instance_id = $1::bigint AND (starts_with(s.id, 'c:') OR s.id = '~cancel' AND NOT EXISTS (
-  SELECT FROM journal j WHERE j.instance_id = $1::bigint AND j.pos < $2::bigint AND j.kind = 7 /* CANCEL */))
+DELETE FROM signal_id s WHERE s.instance_id = $1::bigint AND s.id = '~cancel' AND NOT EXISTS (
+  SELECT FROM journal j WHERE j.instance_id = $1::bigint AND j.pos < $2::bigint AND j.kind = 7 /* CANCEL */)
 
 -- name: continue_run
 -- A run goes on as a new one: $1 token $2 seq $3 attempt $4 holder $5 mail seen; the root is locked. Its journal is a record
@@ -56,7 +66,5 @@ begun AS (
 kept AS (
   INSERT INTO journal (instance_id, pos, at, kind, attempt, path, name, payload)
   SELECT $1::bigint, nextval('step_seq'), now, kind, 1, '', name, payload
-  FROM begun, clock, (SELECT * FROM gone WHERE pos = ANY($8::bigint[]) ORDER BY pos) g),
-forgotten AS (  -- the ends of what was called may come again
-  DELETE FROM signal_id s WHERE s.instance_id = $1::bigint AND starts_with(s.id, 'c:') AND EXISTS (SELECT FROM new))
+  FROM begun, clock, (SELECT * FROM gone WHERE pos = ANY($8::bigint[]) ORDER BY pos) g)
 SELECT id FROM held
