@@ -355,6 +355,11 @@ async def move(driver: Driver, key: str) -> LockedBatch:
     return LockedBatch(key, lambda: driver.engine.repair.move(instance, TokenMove("task-1", "task-2")))
 
 
+async def prioritize(driver: Driver, key: str) -> LockedBatch:
+    instance, _ = await begun(driver, key, LINE)
+    return LockedBatch(key, lambda: driver.engine.repair.set_priority(instance, 2))
+
+
 async def retry_from(driver: Driver, key: str) -> LockedBatch:
     instance, job = await begun(driver, key, LINE)
     await driver.fail(job, retryable=False)
@@ -540,6 +545,8 @@ SCENARIOS: dict[str, Prepare] = {
     "a narrow completion in a queue": counted(completing(LINE)),
     "a wide completion in a queue": counted(completing(CHOICE)),
     "a batch of releases in a queue": counted(release),
+    "another priority": prioritize,
+    "another priority in a queue": counted(prioritize),
     "a poll that waits in vain": poll_in_vain,
     "a parked poll that a start hands a job to": parked_poll(handed_over_by_a_start),
     "a parked poll that a narrow completion hands a job to": completing(LINE, parked=True),

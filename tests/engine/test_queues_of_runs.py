@@ -9,6 +9,7 @@ import pytest
 from penstock.durable.local import LocalBackend
 from penstock.durable.workflow import workflow
 from penstock.engine.journal_items import Held
+from penstock.errors import Conflict
 from penstock.testing.definitions import linear
 from penstock.wire.model import StartRequest
 from penstock.wire.queue import QueuePolicy
@@ -141,6 +142,20 @@ async def test_a_run_is_counted_once_active_under_the_limit(driver: Driver) -> N
     await driver.engine.instances.cancel(f"{early.instance:x}", None, force=True)
     await driver.engine.queues.put("orders", QueuePolicy([runs.ORDER.job_type], runs=1))
     assert await open_runs(driver) == 0
+
+
+async def test_an_open_run_stays_first_at_any_priority(driver: Driver) -> None:
+    await limited(driver, concurrency=None, runs=1)
+    held = (await runs.begin(driver)).held
+    other = await start(driver)
+    await let_go(driver, held, "give back")
+    await driver.engine.repair.set_priority(f"{held.instance:x}", 9)
+    await driver.engine.repair.set_priority(other, 0)
+    assert driver.rows("SELECT priority FROM ready_flow ORDER BY 1") == [(-1,), (0,)]
+    assert await taken(driver) == [f"{held.instance:x}"]
+    await driver.engine.instances.cancel(other, None, force=True)
+    with pytest.raises(Conflict, match="CANCELLED"):
+        await driver.engine.repair.set_priority(other, 1)
 
 
 async def test_jobs_of_graphs_are_no_runs(driver: Driver) -> None:

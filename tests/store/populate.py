@@ -180,6 +180,9 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
     await driver.heartbeat(await driver.one("recorded"), progress=b"1")
     await driver.upload(linear(1, definition_id="limited", job_type="limited"))
     await driver.engine.queues.put("limits", QueuePolicy(["limited"], concurrency=2, rate_per_key=Rate(10, "PT1H")))
+    await driver.engine.queues.join("runs", runs.ORDER.job_type)
+    await driver.engine.queues.put("runs", QueuePolicy([], runs=5))
+    await runs.begin(driver, id="counted-run")
     for number in range(3):
         await driver.start("limited", business_key=f"limited-{number}", flow_key=f"tenant-{number % 2}", priority=2)
     await driver.one("limited", lease=3600)
