@@ -375,3 +375,21 @@ def test_a_filter_that_says_nothing_changes_nothing(shell: Shell) -> None:
         ("--filter", "status=FAILED", "--filter", "status=ACTIVE"),
     ):  # fmt: skip
         assert shell.run("bulk", "cancel", "-y", *wrong).exit_code == 2
+
+
+def test_what_an_instance_called_is_a_tree(shell: Shell, tmp_path: Path) -> None:
+    """And what it gave is shown with it."""
+    file = tmp_path / "called.json"
+    end = {"id": "end", "name": "End", "type": "END"}
+    child = {"id": "called", "name": "Called", "steps": [{**end, "output": {"sum": "${a + 1}"}}]}
+    call = {"id": "ask", "name": "Ask", "type": "CALL_ACTIVITY", "definitionId": "called", "nextStep": "end"}
+    for body in (child, {"id": "caller", "name": "Caller", "steps": [call, end]}):
+        file.write_text(json.dumps(body))
+        shell.out("definition", "upload", file)
+    id = shell.out("instance", "start", "caller", '{"a": 1}').strip()
+    shell.out("instance", "watch", id)
+    told = shell.out("instance", "tree", id).splitlines()
+    assert told[0] == f"{id}  COMPLETED  caller:1"
+    assert told[1].startswith("  /ask  done  called  ")
+    (called,) = json.loads(shell.out("instance", "tree", id, "--json"))["branches"]
+    assert shell.out("instance", "show", called["instanceId"]).endswith('result\n{\n  "sum": 2\n}\n')

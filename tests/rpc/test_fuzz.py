@@ -57,6 +57,7 @@ REPAIRS = {
     "ListBulk": r.ListBulkRequest("9", 2),
     "StopBulk": r.StopBulkRequest("1"),
     "GetImpact": r.GetImpactRequest("storm", definition=b"{}"),
+    "GetInstance": r.GetInstanceRequest("1f"),
     "GetTree": r.GetTreeRequest("1f"),
 }
 SCHEDULES = "/penstock.v1.Schedules/"

@@ -21,6 +21,7 @@ from penstock.wire.repair import (
     MigrationCheck,
 )
 from tests.engine.conftest import MakeDriver, make_driver
+from tests.engine.test_calls import settle
 from tests.rpc.served import CallFailed, served
 from tests.shapes import call, task
 
@@ -107,12 +108,17 @@ async def test_impact_is_of_a_document_or_a_version(make_driver: MakeDriver) -> 
 
 async def test_a_tree_of_calls_comes_whole(make_driver: MakeDriver) -> None:
     driver = make_driver()
-    await driver.upload(definition(task("work"), end(), definition_id="leaf"))
+    await driver.upload(definition(task("work"), end() | {"output": {"sum": "${big}"}}, definition_id="leaf"))
     await driver.upload(definition(call("inner", "leaf"), end(), definition_id="middle"))
     await driver.upload(definition(call("outer", "middle"), end(), definition_id="root"))
     id = (await driver.start("root")).id
     async with served(driver.engine) as run:
         tree = await run.call(SERVICE + "GetTree", w.GetTreeRequest(id), RunTree)
+        await driver.complete(await driver.one("work"), {"big": 2**60 + 1})
+        await settle(driver)
+        leaf_id = tree.branches[0].children[0].instance_id or ""
+        ended = await run.call(SERVICE + "GetInstance", w.GetInstanceRequest(leaf_id), Instance)
+    assert (ended.status, msgspec.json.decode(ended.result)) == ("COMPLETED", {"sum": 2**60 + 1})
     (middle,) = tree.branches
     (leaf,) = middle.children
     assert (tree.workflow, middle.name, leaf.name, leaf.path) == ("root", "middle", "leaf", "/outer/inner")

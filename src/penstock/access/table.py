@@ -72,6 +72,7 @@ RPC: Final[Mapping[str, Permission]] = {
     _REPAIR + "ListBulk": VIEW,
     _REPAIR + "StopBulk": OPERATE,
     _REPAIR + "GetImpact": VIEW,
+    _REPAIR + "GetInstance": VIEW,
     _REPAIR + "GetTree": VIEW,
     "/grpc.health.v1.Health/Check": OPEN,
     "/grpc.health.v1.Health/Watch": OPEN,

@@ -12,7 +12,7 @@ from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connect
 from penstock.cli.options import JsonOption, LimitOption, print_json, print_page, print_table, read_pairs, shown_time
 
 if TYPE_CHECKING:
-    from penstock.client import Instance, StepExecution
+    from penstock.client import Branch, Instance, StepExecution
 
 app = typer.Typer(
     name="instance", help="Instances of a running engine: start, list, show, watch, act on them.", no_args_is_help=True
@@ -21,6 +21,7 @@ app = typer.Typer(
 R = TypeVar("R")
 
 NOT_COMPLETED = 1
+INDENT = "  "
 IdArgument = Annotated[str, typer.Argument(help="The instance's id.", metavar="ID")]
 StepArgument = Annotated[str, typer.Argument(help="The step's id.", metavar="STEP")]
 VariablesArgument = Annotated[str | None, typer.Argument(help="Variables, a JSON object.", metavar="JSON")]
@@ -175,8 +176,36 @@ def show(
     if instance.business_key:
         typer.echo(f"business key {instance.business_key}")
     print_table(("step", "status", "entered", "took", "attempts", "reason"), [_row(each) for each in history])
+    if instance.result is not None:
+        typer.echo("result")
+        print_json(instance.result)
     if variables:
         print_json(instance.variables)
+
+
+@app.command()
+def tree(
+    id: IdArgument, url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = None, as_json: JsonOption = False
+) -> None:
+    """Print an instance and those that it called, and they called; of a run of code its branches."""
+    with connected(url, token_file) as client:
+        found = client.get_tree(id)
+    if as_json:
+        print_json(found)
+        return
+    typer.echo(f"{found.id}  {found.status}  {found.workflow}:{found.version}")
+    for branch in found.branches:
+        _print_branch(branch, INDENT)
+
+
+def _print_branch(branch: Branch, indent: str) -> None:
+    """What the tree has below is bounded, and so is its depth."""
+    about = "  ".join(
+        part for part in (branch.status, branch.name, branch.instance_id, shown_time(branch.ended_at)) if part
+    )
+    typer.echo(f"{indent}{branch.path}  {about}")
+    for child in branch.children:
+        _print_branch(child, indent + INDENT)
 
 
 @app.command()

@@ -46,6 +46,7 @@ class Repair:
             "ListBulk": unary(self.list_bulk, w.ListBulkRequest, w.ListBulkResponse),
             "StopBulk": unary(self.stop_bulk, w.StopBulkRequest, BulkView),
             "GetImpact": unary(self.impact, w.GetImpactRequest, ImpactView),
+            "GetInstance": unary(self.get, w.GetInstanceRequest, Instance),
             "GetTree": unary(self.tree, w.GetTreeRequest, RunTree),
         }
         return {_PREFIX + name: handler for name, handler in methods.items()}
@@ -127,6 +128,10 @@ class Repair:
         id, body = required(request.definition_id, "definition_id"), request.definition
         definition = await self._engine.definitions.parse(lambda: body, len(body)) if body else None
         return await self._engine.impact.of(id, request.version, definition)
+
+    async def get(self, request: w.GetInstanceRequest, _call: object) -> Instance:
+        """With its result."""
+        return await self._engine.instances.get(required(request.instance_id, "instance_id"))
 
     async def tree(self, request: w.GetTreeRequest, _call: object) -> RunTree:
         """What it called, and what those called."""

@@ -119,5 +119,9 @@ class GetImpactRequest(Struct):
     definition: Annotated[bytes, Proto(3)] = b""
 
 
+class GetInstanceRequest(Struct):
+    instance_id: Annotated[str, Proto(1)] = ""
+
+
 class GetTreeRequest(Struct):
     instance_id: Annotated[str, Proto(1)] = ""
