@@ -26,6 +26,7 @@ test("of every type one can be added, and taken out again", () => {
   for (const type of STEP_TYPES) {
     const { text, id } = addStep(LOAN, type, "decide");
     expect(stepOf(text, id)!.type).toBe(type);
+    expect(stepOf(text, id)!.name, "NAMES has it").not.toBe(id);
     const ids = stepsOf(text).flatMap((step) => (stepOf(LOAN, String(step.id)) ? [] : [String(step.id)]));
     expect(stepsOf(removeSteps(text, ids, undefined))).toEqual(stepsOf(LOAN));
   }
