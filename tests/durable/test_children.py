@@ -63,6 +63,11 @@ async def order(n: int, word: str = "") -> str:
 
 
 @workflow
+async def long_names() -> list[int]:
+    return await each(lambda n: child(audit, n), [1, 2], key=lambda n: f"{'k' * 250}{n}")
+
+
+@workflow
 async def many(count: int) -> int:
     return sum(await each(lambda n: child(audit, n), range(count), limit=20))
 
@@ -102,12 +107,13 @@ def test_a_child_may_take_its_time():
 
 
 async def test_results_and_errors_come_back(database_dsn: str):
-    async with App(order, audit, many, at=database_dsn) as app:
+    async with App(order, audit, many, long_names, at=database_dsn) as app:
+        assert await (await app.start(long_names)).result(BOUND_S) == [2, 4]
         assert await (await app.start(order, 4)).result(BOUND_S) == "8"
         assert await (await app.start(order, -1)).result(BOUND_S) == "FAILED: ValueError: less than nothing"
         assert await (await app.start(many, 50)).result(BOUND_S) == sum(range(50)) * 2
         runs = await app.find(audit, limit=100)
-        assert len(runs) == 52
+        assert len(runs) == 54
         assert {await run.status() for run in runs} == {"COMPLETED", "FAILED"}
 
 

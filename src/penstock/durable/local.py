@@ -6,6 +6,7 @@ are the engine's; here is what one says to the other.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
@@ -58,6 +59,7 @@ T = TypeVar("T")
 
 NAMES_MAX = 10_000
 PAGE_RECORDS, PAGE_RUNS = 500, 200
+CHILD_ID_MAX_CHARS = 200
 LOOKED_AT_MAX = 10_000
 
 
@@ -216,7 +218,7 @@ class LocalBackend:
         """A run of a workflow of this app, or an instance of a definition."""
         lease, target = _lease(held), call.target
         about = target if isinstance(target, str) else CodeWorkflow(target.name, target.version, self._runs.app)
-        own = call.id or f"{id}@{lease.seq:x}"
+        own = call.id or _id_of_child(f"{id}@{lease.seq:x}")
         try:
             await _asked(self._engine.children.start(lease, path, about, call.arguments.encode(), own))
         except (errors.Conflict, errors.IdempotencyConflict, errors.NotFound) as error:
@@ -417,6 +419,13 @@ async def _asked(call: Awaitable[T]) -> T:
         raise Refused(error.reason) from None
     except (Unavailable, TooManyRequests, *AWAY) as error:
         raise Away(first_line(error)) from error
+
+
+def _id_of_child(text: str) -> str:
+    """Paths may be longer than ids."""
+    if len(text) <= CHILD_ID_MAX_CHARS:
+        return text
+    return f"{text[: CHILD_ID_MAX_CHARS // 2]}…{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 
 def _lease(held: Held) -> Lease:
