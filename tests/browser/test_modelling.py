@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.testing.definitions import definition, end, service, step
+from penstock.testing.definitions import definition, end, linear, service, step
 from tests import postgres
 from tests.browser.test_console import TIMEOUT_MS, Visitor, upload, violations
 from tests.runtime.engine_process import EngineProcess
@@ -190,6 +190,18 @@ def test_places_of_the_existing_modeller_are_kept(modeller: Modeller) -> None:
         node = modeller.page.locator(f'.node[data-step="{name}"]')
         assert node.get_attribute("transform") == f"translate({place['x']} {place['y']})"
     assert modeller.text() == text
+
+
+def test_more_steps_than_can_be_drawn_are_a_list(modeller: Modeller) -> None:
+    text = json.dumps(linear(501, definition_id="long", job_type="work"))
+    modeller.visitor.go("modeller")
+    modeller.page.locator("input[type=file]").set_input_files(
+        {"name": "long.json", "mimeType": "application/json", "buffer": text.encode()}
+    )
+    modeller.page.get_by_role("button", name="task-250", exact=True).first.click(timeout=TIMEOUT_MS)
+    modeller.field("Name").fill("The middle")
+    modeller.visitor.see_role("button", "The middle")
+    assert modeller.definition()["steps"][249]["name"] == "The middle"
 
 
 def test_by_mouse_steps_are_moved_connected_and_dropped(modeller: Modeller) -> None:

@@ -5,6 +5,7 @@ import { Link } from "wouter";
 import { useAddress } from "../address";
 import { engine } from "../api/client";
 import type { Point } from "../graph/layout";
+import { Outline } from "../graph/outline";
 import { Dialog } from "../parts/dialog";
 import { Problem, Skeleton } from "../parts/states";
 import { useCan } from "../session";
@@ -27,6 +28,8 @@ const VIEWS = { picture: "Picture", json: "JSON", differences: "Differences" } a
 type View = keyof typeof VIEWS;
 const FILE_MAX_BYTES = 4 * 1024 * 1024;
 const LEADER_MS = 1_000;
+/** Laid out within about two seconds (spec of the console, section 4). */
+const DRAWN_MAX_STEPS = 500;
 
 /** Without an id: a definition that is new. */
 export function ModellerPage({ id }: { id?: string }) {
@@ -220,24 +223,31 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
         {view === "picture" && (
           <div className="desk">
             <Palette add={(type) => add(type, one)} />
-            <Canvas
-              draft={draft}
-              fitOn={fitOn}
-              notes={notes}
-              selected={selected}
-              edge={edge}
-              select={select}
-              selectEdge={(picked: DraftEdge | undefined) => {
-                choose(picked ? [picked.from] : []);
-                setEdge(picked?.id);
-              }}
-              open={open}
-              moved={(pins, nudged) => edit((now) => pin(now, pins), nudged ? `move ${[...pins.keys()].join(" ")}` : undefined)}
-              connect={(from, to) => edit((now) => connect(now, from, to))}
-              retarget={(picked, to) => edit((now) => set(now, picked.path, to))}
-              drop={(type, onto, at) => (onto === undefined ? add(type, undefined, at) : add(type, onto))}
-              addAfter={() => document.querySelector<HTMLElement>(".palette button")?.focus()}
-            />
+            {draft.definition.steps.length > DRAWN_MAX_STEPS ? (
+              <section aria-label="All steps" className="list">
+                <p className="mute note">{draft.definition.steps.length} steps are too many to be laid out while they are edited: here they are as a list.</p>
+                <Outline definition={draft.definition} states={undefined} edges={draft.edges} choose={open} />
+              </section>
+            ) : (
+              <Canvas
+                draft={draft}
+                fitOn={fitOn}
+                notes={notes}
+                selected={selected}
+                edge={edge}
+                select={select}
+                selectEdge={(picked: DraftEdge | undefined) => {
+                  choose(picked ? [picked.from] : []);
+                  setEdge(picked?.id);
+                }}
+                open={open}
+                moved={(pins, nudged) => edit((now) => pin(now, pins), nudged ? `move ${[...pins.keys()].join(" ")}` : undefined)}
+                connect={(from, to) => edit((now) => connect(now, from, to))}
+                retarget={(picked, to) => edit((now) => set(now, picked.path, to))}
+                drop={(type, onto, at) => (onto === undefined ? add(type, undefined, at) : add(type, onto))}
+                addAfter={() => document.querySelector<HTMLElement>(".palette button")?.focus()}
+              />
+            )}
             <section className="panel props" aria-label="Properties" tabIndex={0}>
               {one !== undefined ? (
                 <StepPanel
