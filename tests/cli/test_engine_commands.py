@@ -225,6 +225,7 @@ def test_attempts_of_a_job_are_listed_and_its_checkpoint_goes(shell: Shell, engi
 def test_an_instance_is_mended(shell: Shell, engine: RunningEngine) -> None:
     id = shell.start()
     line = f"{id}  ACTIVE  claim:1  at check"
+    assert shell.out("instance", "priority", id, "2") == f"{line}\n"
     check(engine, id, fails="no")
     assert shell.out("instance", "retry", id, "--from", "paid", "--note", "was paid").split()[1:] == [
         "WAITING", "claim:1", "at", "paid"

@@ -12,6 +12,7 @@ import msgspec
 from penstock.testing.definitions import linear
 from penstock.wire.model import Job
 from penstock.wire.queue import QueuePolicy
+from tests.engine import runs
 from tests.engine.driver import Driver
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "queues.md").read_text(encoding="utf-8")
@@ -93,3 +94,13 @@ async def test_a_paused_queue_goes_on_when_resumed(driver: Driver) -> None:
     assert await driver.poll("crm.read") == []
     await driver.engine.queues.pause(found[1], paused=False)
     assert len(await driver.poll("crm.read")) == 1
+
+
+async def test_so_many_crawls_are_open(driver: Driver) -> None:
+    policy = answer("No more than a hundred crawls open")
+    await driver.engine.code.register(runs.ORDER)
+    await driver.engine.queues.put("q", policy)
+    await driver.engine.queues.join("q", runs.ORDER.job_type)
+    await runs.begin(driver)
+    queue = await driver.engine.queues.get("q")
+    assert (queue.policy.runs, queue.open_runs, queue.running) == (100, 1, 1)
