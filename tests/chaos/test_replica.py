@@ -10,6 +10,8 @@ import trio
 
 from chaos.server import Server
 from penstock.engine.instance_filter import InstanceFilter
+from penstock.runtime.doctor import Finding, Verdict, examine
+from penstock.settings import Secret, Settings
 from penstock.store import replica as module
 from penstock.store.database import Database
 from penstock.store.replica import Replica
@@ -24,6 +26,11 @@ from tests.waiting import wait_until
 __all__ = ["directory", "make_driver"]
 
 SHOWN = InstanceFilter()
+
+
+async def subject(name: str, settings: Settings) -> list[Finding]:
+    """What the doctor finds about it."""
+    return [each for each in await trio.to_thread.run_sync(examine, settings) if each.subject == name]
 
 
 async def listed(driver: Driver) -> list[Instance]:
@@ -68,7 +75,10 @@ async def test_lists_are_read_from_a_standby_that_keeps_up(
             await slow.database.close(0)
             eyes.execute("SELECT pg_wal_replay_resume()")
 
+        settings = Settings(postgres_dsn=Secret(dsn), replica_dsn=Secret(copy))
+        assert await subject("replica", settings) == [Finding(Verdict.OK, "replica", "a standby that keeps up")]
         await standby.kill()
+        assert [each.verdict for each in await subject("replica", settings)] == [Verdict.ADVICE]
         with trio.fail_after(60):
             assert {each.id for each in await listed(driver)} == {first.id, second.id}
         assert not await replica.is_fit()

@@ -19,9 +19,10 @@ from penstock.settings import DispatchMode, Settings, did_you_mean, unknown_envi
 from penstock.store import checkup
 from penstock.store.activity import KnownEngine, read_engines
 from penstock.store.connection import TrioConnection
-from penstock.store.database import DatabaseError, first_line, with_defaults
+from penstock.store.database import Database, DatabaseError, first_line, with_defaults
 from penstock.store.placement import placed
 from penstock.store.pooler import TransactionPooling, refuse_transaction_pooling
+from penstock.store.replica import Replica
 from penstock.store.schema import SCHEMA_VERSION, schema_version
 
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -81,6 +82,8 @@ async def _examine(settings: Settings) -> list[Finding]:
     except (DatabaseError, OSError, trio.TooSlowError) as error:
         findings.append(problem("database", first_line(error) or "no answer", "start it, or mend postgres_dsn"))
     findings += check_disk(settings)
+    if settings.replica_dsn is not None:
+        findings.append(await _check_replica(settings, settings.replica_dsn.reveal()))
     if settings.dispatch_mode is DispatchMode.KAFKA_OUTBOX:
         findings += [await _check_broker(address) for address in settings.kafka_seed_brokers]
     return findings
@@ -167,6 +170,18 @@ def check_connections(server: checkup.Server, settings: Settings) -> Iterator[Fi
         yield advice("connections", found, "enough only if its engines run already; raise max_connections")
     else:
         yield ok("connections", found)
+
+
+async def _check_replica(settings: Settings, dsn: str) -> Finding:
+    replica = Replica(Database(dsn, max_connections=1), settings.db_schema, max_lag_s=settings.replica_max_lag_seconds)
+    try:
+        found = await replica.problem()
+    finally:
+        with trio.CancelScope(shield=True):
+            await replica.database.close(0)
+    if found is not None:
+        return advice("replica", found, "mend replica_dsn, or the standby; lists are read from the primary meanwhile")
+    return ok("replica", "a standby that keeps up")
 
 
 async def _check_pooler(connection: TrioConnection, dsn: str) -> Finding:

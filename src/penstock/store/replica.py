@@ -40,15 +40,15 @@ class Replica:
         if trio.current_time() >= self._until:
             async with self._looking:  # one look answers all who wait for it
                 if trio.current_time() >= self._until:
-                    problem = await self._problem()
+                    problem = await self.problem()
                     self._fit = problem is None
                     self._until = trio.current_time() + (FIT_S if self._fit else AWAY_S)
                     if problem is not None:
                         _log.warning("unfit", "lists are read from the primary", reason=problem)
         return self._fit
 
-    async def _problem(self) -> str | None:
-        """Why it is not fit."""
+    async def problem(self) -> str | None:
+        """Why it is not fit; None when it is."""
         with trio.move_on_after(LOOK_TIMEOUT_S):
             try:
                 if not self._placed:
