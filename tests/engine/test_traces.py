@@ -91,7 +91,7 @@ async def test_each_job_goes_on_with_the_trace_of_the_start(make_driver: MakeDri
     }
     (served,) = recorded.of("SERVER")
     assert [(event.name, dict(event.attributes or {})) for event in served.events] == [
-        ("instance started", {"penstock.instance.id": instance.id})
+        ("instance is started", {"penstock.instance.id": instance.id})
     ]
 
 

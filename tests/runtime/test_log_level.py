@@ -11,6 +11,7 @@ from tests.runtime.conftest import StartEngine
 from tests.runtime.engine_process import EngineProcess
 from tests.runtime.waiting import wait_until
 
+pytestmark = pytest.mark.slow
 SET = "the log was set anew"
 
 
