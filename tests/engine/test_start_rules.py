@@ -11,7 +11,9 @@ import pytest
 import trio
 
 from penstock.engine.instance_filter import InstanceFilter
-from penstock.errors import BadRequest, Conflict, IdempotencyConflict, Throttled
+from penstock.engine.migrations import MigrationRequest
+from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
+from penstock.errors import BadRequest, Conflict, IdempotencyConflict, NotFound, Throttled
 from penstock.settings.secret import Secret
 from penstock.testing.definitions import definition, end, fork, linear, step
 from penstock.testing.invariants import assert_invariants
@@ -138,6 +140,24 @@ async def test_a_job_that_begins_late_comes_behind_what_waits(driver: Driver, nu
     assert [(job.instance_id, job.attempt) for job in jobs] == [(made[1].id, 1)]
     await driver.complete(jobs[0])
     assert await driver.status(made[1].id) == "COMPLETED"
+    assert_invariants(driver.dsn)
+
+
+async def test_what_is_mended_before_it_begins_is_as_it_was_mended(driver: Driver) -> None:
+    await ready(driver)
+    made = await ask(driver, "In ten minutes, unless somebody cancels")
+    edit = VariablesEdit(set=msgspec.Raw(b'{"m":2}'), remove=["n"])
+    assert variables_of(await driver.engine.repair.edit_variables(made.id, edit)) == {"m": 2}
+    with pytest.raises((Conflict, NotFound)):
+        await driver.engine.repair.skip(made.id, StepSkip(step_id="task-1"))
+    with pytest.raises((Conflict, NotFound)):
+        await driver.engine.repair.move(made.id, TokenMove(step_id="task-1", to_step_id="end"))
+    await driver.upload(linear(2, definition_id="report"))
+    await driver.engine.migrations.migrate(made.id, MigrationRequest())
+    assert_invariants(driver.dsn)
+    assert await driver.due(600) == 1
+    assert variables_of(await driver.one("work")) == {"m": 2}
+    assert (await driver.view(made.id)).definition_version == 2
     assert_invariants(driver.dsn)
 
 

@@ -118,7 +118,7 @@ class EditCommand(Command):
         if loaded.code:
             raise Conflict("the variables of a run of code are its arguments: they can't be changed")
         status = locked.instance.status
-        waits = any(token.state is TokenState.PARKED for token in locked.tokens)
+        waits = any(token.state in (TokenState.PARKED, TokenState.DELAYED) for token in locked.tokens)
         if status is not InstanceStatus.FAILED and not (status is InstanceStatus.ACTIVE and waits):
             raise Conflict(f"the instance is {status.name}: its variables can be changed while it waits or has failed")
         raise WritesOnly
