@@ -41,7 +41,7 @@ from tests.rpc.test_codec_property import mutated, mutations
 __all__ = ["make_driver"]  # pytest finds the fixture here
 pytestmark = pytest.mark.slow
 ANSWERS = {Status.OK, Status.INVALID_ARGUMENT, Status.NOT_FOUND, Status.FAILED_PRECONDITION, Status.ABORTED}
-EXAMPLES = 120
+EXAMPLES = 80
 
 REPAIR = "/penstock.v1.Repair/"
 REPAIRS = {

@@ -289,7 +289,7 @@ async def test_the_callers_trace_is_in_the_log_of_its_call(
 ) -> None:
     seen: list[str | None] = []
 
-    async def get(id: str) -> None:
+    async def get(id: str, wait_s: float = 0) -> None:
         seen.append(trace_id())
         raise NotFound(id)
 
