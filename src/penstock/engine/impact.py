@@ -33,7 +33,8 @@ VERSIONS_MAX: Final = 200
 """Versions that one answer looks at, newest first."""
 TRIED_MAX: Final = 500
 """Instances of each status that are tried."""
-SLICE_ITEMS: Final = 100
+SLICE_ITEMS: Final = 25
+"""Read and planned at once: of a forEach an instance may have a thousand tokens."""
 REFUSALS_MAX: Final = 100
 LOOK_S: Final = 2.0
 """So long instances are tried."""
