@@ -50,11 +50,6 @@ MESSAGE: Final = "told"
 MESSAGE_KEYS: Final = ("fixed", "of-a", "of-b", "of-")
 """The keys that they may have."""
 ERROR_CODES: Final = ("DECLINED", "TIME.OUT")
-TURNS: Final[tuple[Json, ...]] = (
-    {"flowKey": "a"},
-    {"priority": 0},
-    {"flowKey": "${'b' + 'c'}", "priority": "${4 + 5}"},
-)
 _DURATIONS: Final = ("PT30S", "PT1H30M", "P7D", "P1W", "PT0.5H")
 CHILD: Final = "child"
 """The definition that calls of random definitions name."""
@@ -376,9 +371,6 @@ def _with_errors(made: Json, pick: _Pick) -> Json:
 
 
 def _with_codes(task: Json, targets: Sequence[str], pick: _Pick) -> None:
-    if task["type"] == "SERVICE_TASK" and pick((False, False, False, True)):
-        task.update(pick(TURNS))
-        return
     if pick((False, False, True)):
         task[pick(("retryOn", "noRetryOn"))] = [pick(ERROR_CODES)]
         return
