@@ -43,6 +43,13 @@ class Modeller:
     def expect_step(self, name: str) -> None:
         self.page.locator(f'.surface .node[data-step="{name}"]').wait_for(timeout=TIMEOUT_MS)
 
+    def open(self, name: str, text: str) -> None:
+        """A file by Import; each has a name of its own."""
+        self.page.locator("input[type=file]").set_input_files(
+            {"name": name, "mimeType": "application/json", "buffer": text.encode()}
+        )
+        self.page.get_by_text(f"Opened {name}", exact=True).wait_for(state="attached", timeout=TIMEOUT_MS)
+
     def expect_laid_out(self) -> None:
         self.page.locator('.surface[aria-busy="false"]').wait_for(timeout=TIMEOUT_MS)
 
@@ -130,9 +137,7 @@ def test_each_problem_lands_on_its_step_and_field(modeller: Modeller, engine: En
     )
     bad["surprise"] = 1
     modeller.visitor.go("modeller")
-    modeller.page.locator("input[type=file]").set_input_files(
-        {"name": "wrong.json", "mimeType": "application/json", "buffer": json.dumps(bad).encode()}
-    )
+    modeller.open("wrong.json", json.dumps(bad))
     told = engine.call("POST", "/v1/definitions/validate", bad)[1]["problems"]
     modeller.expect_status(f"{len(told)} problems")
     shown = modeller.page.get_by_role("list", name="Problems and hints").get_by_role("listitem")
@@ -160,16 +165,15 @@ def test_each_problem_lands_on_its_step_and_field(modeller: Modeller, engine: En
 def test_what_nobody_touched_is_exported_byte_for_byte(modeller: Modeller) -> None:
     source = (EXAMPLES / "loan-process.json").read_text()
     modeller.visitor.go("modeller")
-    for text in (source, json.dumps(json.loads(source), separators=(",", ":")), source.replace("\n", "\r\n")):
-        modeller.page.locator("input[type=file]").set_input_files(
-            {"name": "loan.json", "mimeType": "application/json", "buffer": text.encode()}
-        )
+    for number, text in enumerate(
+        (source, json.dumps(json.loads(source), separators=(",", ":")), source.replace("\n", "\r\n"))
+    ):
+        modeller.open(f"loan-{number}.json", text)
         modeller.expect_status("No problems")
         assert modeller.text() == text
-    modeller.page.locator("input[type=file]").set_input_files(
-        {"name": "loan.json", "mimeType": "application/json", "buffer": source.encode()}
-    )
+    modeller.open("loan.json", source)
     modeller.expect_step("approve")
+    modeller.expect_laid_out()
     modeller.page.locator('.node[data-step="approve"]').dblclick(timeout=TIMEOUT_MS)
     modeller.field("Name").fill("Approve it")
     assert modeller.text() == source.replace('"name": "Approve"', '"name": "Approve it"')
@@ -181,9 +185,7 @@ def test_places_of_the_existing_modeller_are_kept(modeller: Modeller) -> None:
     drawn["metadata"] = {"workflowModeller": {"layout": places, "edgeHandles": {"charge->end": "right"}}}
     text = json.dumps(drawn)
     modeller.visitor.go("modeller")
-    modeller.page.locator("input[type=file]").set_input_files(
-        {"name": "drawn.json", "mimeType": "application/json", "buffer": text.encode()}
-    )
+    modeller.open("drawn.json", text)
     modeller.expect_step("charge")
     modeller.expect_status("No problems")
     for name, place in places.items():
@@ -195,9 +197,7 @@ def test_places_of_the_existing_modeller_are_kept(modeller: Modeller) -> None:
 def test_more_steps_than_can_be_drawn_are_a_list(modeller: Modeller) -> None:
     text = json.dumps(linear(501, definition_id="long", job_type="work"))
     modeller.visitor.go("modeller")
-    modeller.page.locator("input[type=file]").set_input_files(
-        {"name": "long.json", "mimeType": "application/json", "buffer": text.encode()}
-    )
+    modeller.open("long.json", text)
     modeller.page.get_by_role("button", name="task-250", exact=True).first.click(timeout=TIMEOUT_MS)
     modeller.field("Name").fill("The middle")
     modeller.visitor.see_role("button", "The middle")
@@ -264,6 +264,7 @@ def test_expressions_complete_and_tell_what_they_give(modeller: Modeller, engine
     modeller.page.keyboard.type(".id == 'c-2'")
     modeller.properties.get_by_text("gives false").wait_for(timeout=TIMEOUT_MS)
     modeller.press("Enter")
+    modeller.expect_laid_out()
     modeller.page.locator('.node[data-step="manual-review"]').dblclick(timeout=TIMEOUT_MS)
     preview = modeller.page.get_by_role("region", name="Preview of the form")
     preview.get_by_text("Decision").first.wait_for(timeout=TIMEOUT_MS)

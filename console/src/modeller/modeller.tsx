@@ -425,14 +425,16 @@ function focusedStep(): string[] {
   return id === undefined ? [] : [id];
 }
 
-const FOCUS_TRIES = 60;
+const FOCUS_WITHIN_FRAMES = 1_200;
 
-/** The layout comes a few frames later. */
-function focusLater(id: string, tries = FOCUS_TRIES): void {
+/** The layout comes some frames later. Whoever has gone elsewhere meanwhile stays there. */
+function focusLater(id: string, from = document.activeElement, frames = FOCUS_WITHIN_FRAMES): void {
   requestAnimationFrame(() => {
+    const now = document.activeElement;
+    if (frames === 0 || (now !== from && now !== document.body)) return;
     const element = stepElement(id);
     if (element) element.focus();
-    else if (tries > 0) focusLater(id, tries - 1);
+    else focusLater(id, from, frames - 1);
   });
 }
 
