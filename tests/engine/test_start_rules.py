@@ -143,7 +143,7 @@ async def test_a_job_that_begins_late_comes_behind_what_waits(driver: Driver, nu
     assert_invariants(driver.dsn)
 
 
-async def test_what_is_mended_before_it_begins_is_as_it_was_mended(driver: Driver) -> None:
+async def test_what_is_mended_before_it_begins_stays_mended(driver: Driver) -> None:
     await ready(driver)
     made = await ask(driver, "In ten minutes, unless somebody cancels")
     edit = VariablesEdit(set=msgspec.Raw(b'{"m":2}'), remove=["n"])
