@@ -17,6 +17,7 @@ from penstock.store.database import Database
 from penstock.store.replica import Replica
 from penstock.testing.definitions import linear
 from penstock.testing.postgres import apply_schema
+from penstock.wire.bulk import BulkFilter, BulkRequest
 from penstock.wire.model import Instance
 from tests.chaos.test_short_attack import directory
 from tests.engine.conftest import MakeDriver, make_driver
@@ -66,6 +67,10 @@ async def test_lists_are_read_from_a_standby_that_keeps_up(
             assert [each.id for each in await listed(driver)] == [first.id], "it was read there"
             assert (await driver.engine.instances.count(SHOWN)).count == 1
             assert (await driver.engine.instances.get(second.id)).id == second.id
+            both = BulkFilter(definition_id="linear")
+            made = await driver.engine.bulk.create(BulkRequest(action="cancel", filter=both))
+            await driver.engine.bulk.step()
+            assert (await driver.engine.bulk.get(made.id)).done == 2, "of what is done to many none is left out"
             slow = Replica(Database(copy, max_connections=2), None, max_lag_s=0)
 
             async def is_behind() -> bool:

@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import Any, cast
 
 import msgspec
+import psycopg
 import pytest
+import trio
 
+from penstock.engine import ids
 from penstock.errors import NotFound
 from penstock.settings.secret import Secret
+from penstock.store import attempts
 from penstock.testing.definitions import Json, definition, end, service
 from penstock.wire.model import Job, Park
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.engine.test_encryption import KEYS
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -98,6 +103,26 @@ async def test_what_a_signal_brought_is_no_result(driver: Driver) -> None:
     await driver.engine.jobs.park(park)
     await driver.signal(instance, "paid", {"sum": 3})
     assert (await shown(driver, job))[0][3] is None
+
+
+async def test_a_checkpoint_goes_also_while_progress_is_told(driver: Driver) -> None:
+    await driver.run(job_of())
+    job = await driver.one("work")
+    await driver.heartbeat(job, checkpoint=b'{"page": 3}')
+    key = ids.read_job(job.id)
+    async with driver.engine.database.connection() as connection:
+        await connection.fetch(b"SET lock_timeout = 0")
+        with psycopg.connect(driver.dsn) as worker:  # a heartbeat's row, not committed yet
+            worker.execute("UPDATE job_note SET progress = '4'")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(attempts.forget_checkpoint, connection, key, [])
+
+                async def is_waiting() -> bool:
+                    return driver.waiting_for_locks() == 1
+
+                await wait_until(is_waiting)
+                worker.commit()
+    assert driver.rows("SELECT checkpoint, progress FROM job_note") == [(None, 4)]
 
 
 async def test_a_checkpoint_is_taken_away(driver: Driver) -> None:

@@ -20,6 +20,7 @@ from penstock.wire.repair import BulkView
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.shapes import user, wait
+from tests.waiting import wait_until
 
 NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - to be refused
 
@@ -213,7 +214,8 @@ async def test_a_rate_is_kept_and_stopping_leaves_the_rest(
     driver = make_driver()
     await driver.upload(linear(1, job_type="work"))
     started = await fail_some(driver, 4)
-    made = await driver.engine.bulk.create(BulkRequest(action="retry", ids=started, per_second=0.2))
+    made = await driver.engine.bulk.create(BulkRequest(action="retry", ids=started, per_second=0.01))
+    monkeypatch.setattr("penstock.engine.bulk.HOLD_S", 0.01)
     real, advanced = store.advance, trio.Event()
 
     async def advance(*arguments: Any, **more: Any) -> bool:
@@ -222,10 +224,19 @@ async def test_a_rate_is_kept_and_stopping_leaves_the_rest(
         return going_on
 
     monkeypatch.setattr(store, "advance", advance)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(driver.engine.bulk.step)
-        await advanced.wait()  # one of them is done, the next follows in five seconds
-        assert (await driver.engine.bulk.stop(made.id)).state == "STOPPED"
+    lease = "SELECT leased_until FROM bulk_operation"
+    with trio.fail_after(60):  # one of them is done, the next would follow in a hundred seconds
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(driver.engine.bulk.step)
+            await advanced.wait()
+            [first] = driver.rows(lease)
+
+            async def is_held() -> bool:
+                return driver.rows(lease) > [first]
+
+            await wait_until(is_held)
+            assert (await driver.engine.bulk.stop(made.id)).state == "STOPPED"
+    assert driver.rows("SELECT count(*) FROM instance WHERE status = 0") == [(1,)], "none went on after the stop"
     view = await driver.engine.bulk.get(made.id)
     assert view.state == "STOPPED"
     assert view.done == 1

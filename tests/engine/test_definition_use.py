@@ -13,7 +13,7 @@ from penstock.engine.definition_use import DefinitionActivity, VersionCounts
 from penstock.errors import BadRequest, NotFound
 from penstock.store import definition_use as store
 from penstock.testing.definitions import definition, end, service
-from penstock.wire.repair import ChangedSteps, StepImpact
+from penstock.wire.repair import BulkRefusals, ChangedSteps, StepImpact
 from tests.engine.driver import Driver
 from tests.shapes import gateway, joining, task, user
 
@@ -183,6 +183,22 @@ async def test_impact_says_whom_a_new_version_would_not_fit(driver: Driver) -> N
     with pytest.raises(NotFound):
         await impact.of("new", 0, parsed({**after, "id": "new"}))
     assert len((await driver.engine.definition_use.versions("order", None, 9)).items) == 2, "nothing is stored"
+
+
+async def test_impact_knows_instances_that_are_undone(driver: Driver) -> None:
+    """They wait on a step of no definition's, which each version that undoes anything has."""
+    handled = task("pay", "ship", compensation={"jobType": "refund"})
+    body = definition(handled, task("ship"), end(), id="order", onFailure="COMPENSATE")
+    await driver.run(body)
+    await driver.complete(await driver.one("pay"))
+    await driver.fail(await driver.one("ship"), retryable=False)
+    found = await driver.engine.impact.of("order", 0, parsed({**body, "name": "again"}))
+    assert found.refusals == BulkRefusals(checked=1, refused=0, instances=[])
+    [version] = found.versions
+    assert (version.open, version.at_changed, version.at_removed) == (1, 0, 0)
+    assert [(step.step_id, step.change) for step in version.steps] == [
+        ("pay/compensation", "SAME"), ("/compensation", "SAME"),
+    ]  # fmt: skip
 
 
 async def test_impact_of_an_uploaded_version_leaves_its_own_out(driver: Driver) -> None:

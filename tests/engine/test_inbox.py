@@ -233,10 +233,15 @@ async def test_tasks_of_items_are_told_apart(driver: Driver) -> None:
     read = user("read", jobType="clerks", forEach=each, boundaryEvents=[timer("end", interrupting=True)])
     await driver.upload(definition(read, end(), id="read", metadata=forms))
     papers = [{"title": title} for title in ("a", "b", "c")]
-    instance = (await driver.start("read", {"papers": papers, "author": "Ann"})).id
+    instance = (await driver.start("read", {"papers": papers, "author": "Ann", "paper": {"title": "x"}})).id
     shown = (await look(driver, "clerks")).items
     assert [(task.item, task.summary) for task in shown] == [(0, "a of Ann"), (1, "b of Ann"), (2, "c of Ann")]
     assert all(task.next_timer is not None for task in shown)
+    padded = "vars || jsonb_build_object('pad', repeat('x', 1100000))"
+    assert driver.rows(f"UPDATE item_vars SET vars = {padded} WHERE item = 1 RETURNING 1") == [(1,)]
+    summaries = [task.summary for task in (await look(driver, "clerks")).items]
+    assert summaries == ["a of Ann", None, None], "nothing else of that name in place of what was not read"
+    driver.rows("UPDATE item_vars SET vars = vars - 'pad' RETURNING 1")
     inbox, last = driver.engine.inbox, shown[-1].execution_id
     claimed = await inbox.claim(instance, "read", "eve", last)
     assert (claimed.item, claimed.assignee, claimed.execution_id) == (2, "eve", last)

@@ -50,6 +50,8 @@ PAGE_MAX: Final = 100
 PER_SECOND_MAX: Final = 10_000.0
 NOTE_MAX_CHARS: Final = 4_096
 LEASE_S: Final = 30.0
+HOLD_S: Final = 10.0
+"""So often an operation with a low rate is looked at between pages."""
 PAGE_S: Final = 5.0
 """A page lasts about so long at most when there is a rate."""
 IDLE_S: Final = 1.0
@@ -170,7 +172,7 @@ class Bulk:
             while more and count <= COUNT_MAX:
                 page, below, more = await self._page(wanted, below, 2 * PAGE_MAX)
                 if wanted.is_seen_one_by_one or looked < summaries_max:
-                    matching = _matching(wanted, await self._instances.summaries(page))
+                    matching = _matching(wanted, await self._summaries(page))
                     for one in matching if looked < summaries_max else ():
                         if one.failure_reason is not None:
                             cause = cause_of(one.failure_reason)
@@ -196,9 +198,7 @@ class Bulk:
             while more and checked < SUMMARIES_MAX:
                 page, below, more = await self._page(wanted, below, PAGE_MAX)
                 if wanted.is_seen_one_by_one:
-                    page = [
-                        ids.read_instance(one.id) for one in _matching(wanted, await self._instances.summaries(page))
-                    ]
+                    page = [ids.read_instance(one.id) for one in _matching(wanted, await self._summaries(page))]
                 checks = await self._acts.migrations.check_page(page, request.version or 0, request.steps or {})
                 refused += [check for check in checks if not check.possible]
                 checked += len(page)
@@ -214,10 +214,13 @@ class Bulk:
         listed = _listed(wanted)
         if wanted.step_id is None:  # what failed long ago may have no cause stored yet
             listed = msgspec.structs.replace(listed, cause=None)
-        found = await self._instances.find_slice(listed, cursor, limit)
+        found = await self._instances.find_slice(listed, cursor, limit, decides=True)
         if found.next is None:
             return found.items, below, False
         return found.items, ids.read_instance(found.next), True
+
+    async def _summaries(self, page: Sequence[int]) -> Sequence[InstanceSummary]:
+        return await self._instances.summaries(page, decides=True)
 
     # -- the work
 
@@ -242,7 +245,7 @@ class Bulk:
             began = trio.current_time()
             page, below, more = await self._page(wanted, below, limit)
             if wanted.is_seen_one_by_one:
-                matching = _matching(wanted, await self._instances.summaries(page))
+                matching = _matching(wanted, await self._summaries(page))
                 page = [ids.read_instance(one.id) for one in matching]
             counts, errors = await self._act(work, page)
             async with self._database.connection() as connection:
@@ -251,10 +254,20 @@ class Bulk:
                     lease_s=LEASE_S,
                 ):  # fmt: skip
                     return
-            if rate is not None:
-                await trio.sleep_until(began + len(page) / rate)
+            if rate is not None and more and not await self._hold(work.id, began + len(page) / rate):
+                return
         async with self._database.connection() as connection:
             await store.purge(connection)
+
+    async def _hold(self, id: int, until: float) -> bool:
+        """Keep an operation until its next page may begin; False: it was stopped or taken over."""
+        while True:
+            await trio.sleep_until(min(until, trio.current_time() + HOLD_S))
+            async with self._database.connection() as connection:
+                if not await store.hold(connection, id, self._engine, LEASE_S):
+                    return False
+            if trio.current_time() >= until:
+                return True
 
     async def _act(self, work: store.BulkWork, page: Sequence[int]) -> tuple[tuple[int, int, int], Sequence[str]]:
         """(done, skipped, failed), and why. Raises what the database's absence raises: then the page is done again."""

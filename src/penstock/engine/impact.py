@@ -140,7 +140,10 @@ def _version(
     for row in sorted(rows, key=lambda row: row.step):
         step = loaded.definition.steps[row.step]
         name = step.id if step.compensates is None else loaded.definition.steps[step.compensates].id
-        change = REMOVED if name not in after else SAME if after[name] == before.get(name) else CHANGED
+        if row.step == loaded.definition.undo_step:  # its own, whatever it undoes
+            change = SAME if target.definition.undo_step is not None else REMOVED
+        else:
+            change = REMOVED if name not in after else SAME if after[name] == before.get(name) else CHANGED
         at[change] += row.open
         reasons = step_reasons(loaded.definition, target.definition, row.step)
         steps.append(StepImpact(step_id=step.id, open=row.open, change=change, reasons=reasons))

@@ -163,21 +163,23 @@ class Inbox:
         now = datetime.now(UTC)
 
         def evaluate() -> list[str | None]:
-            return [
-                None
-                if source is None or (text := variables.get(task.instance)) is None
-                else _summary(source, self._clear(text, about.get(task.token)), definition.secret_variables, now)
-                for task, source, definition in zip(tasks, sources, loaded, strict=True)
-            ]
+            clear = {instance: self._clear(text) for instance, text in variables.items()}
+            found: list[str | None] = []
+            for task, source, definition in zip(tasks, sources, loaded, strict=True):
+                item, values = about.get(task.token), clear.get(task.instance)
+                own = "{}" if item is None else item.variables
+                if source is None or values is None or own is None:  # without the item's it would name another thing
+                    found.append(None)
+                else:
+                    found.append(_summary(source, values | self._clear(own), definition.secret_variables, now))
+            return found
 
-        return await run_sized(sum(map(len, variables.values())), evaluate)
+        items = (item.variables for item in about.values())
+        return await run_sized(sum(len(text or "") for text in (*variables.values(), *items)), evaluate)
 
-    def _clear(self, variables: str, about: TaskItem | None) -> dict[str, object]:
-        """Variables, with those of the item over them, without what is hidden."""
-        texts = [variables, *([] if about is None or about.variables is None else [about.variables])]
-        found: dict[str, object] = {}
-        for text in texts:
-            found |= msgspec.json.decode(self._hiding.drop(text.encode()))
+    def _clear(self, variables: str) -> dict[str, object]:
+        """Without what is hidden."""
+        found: dict[str, object] = msgspec.json.decode(self._hiding.drop(variables.encode()))
         return found
 
     async def _walk(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime
 
 import msgspec
@@ -343,10 +343,13 @@ class Instances:
         async with self._looks.list_connection() as connection:
             return await summarize_instances(connection, self._definitions, found)
 
-    async def summaries(self, found: Sequence[int]) -> Sequence[InstanceSummary]:
-        """The instances without their variables, and where each stands."""
-        async with self._looks.list_connection() as connection:
+    async def summaries(self, found: Sequence[int], *, decides: bool = False) -> Sequence[InstanceSummary]:
+        """The instances without their variables, and where each stands; ``decides`` as of `find_slice`."""
+        async with self._lists(decides=decides) as connection:
             return await list_summaries(connection, self._definitions, found)
+
+    def _lists(self, *, decides: bool) -> AbstractAsyncContextManager[TrioConnection]:
+        return self._database.connection() if decides else self._looks.list_connection()
 
     async def find(self, wanted: InstanceFilter, page: int, page_size: int) -> Page[int]:
         """A page, newest first; the total is exact up to a limit, beyond it an estimate. Raises BadRequest."""
@@ -368,15 +371,18 @@ class Instances:
                 total = max(total, await store.estimate(connection))
         return Page(items=found.ids, total=total, total_is_estimate=True)
 
-    async def find_slice(self, wanted: InstanceFilter, cursor: str | None, limit: int) -> Page[int]:
+    async def find_slice(
+        self, wanted: InstanceFilter, cursor: str | None, limit: int, *, decides: bool = False
+    ) -> Page[int]:
         """Those after ``cursor``, newest first. Whatever changes meanwhile, no instance that matches all the time is
-        left out or comes twice. Raises BadRequest."""
+        left out or comes twice. ``decides``: it is for more than to be shown; a replica may lack some. Raises
+        BadRequest."""
         check_filter(wanted)
         before = read_cursor(cursor)
         if wanted.instance_key is not None:
             found_one = await self._with_key(wanted, wanted.instance_key)
             return Page(items=[number for number in found_one if number < before])
-        async with self._looks.list_connection() as connection:
+        async with self._lists(decides=decides) as connection:
             listed = await listed_by(connection, wanted)
             if listed is None:
                 return Page(items=[])

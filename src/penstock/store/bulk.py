@@ -114,6 +114,11 @@ async def advance(
     return bool(await connection.fetch(SQL["advance_bulk"], params))
 
 
+async def hold(connection: TrioConnection, id: int, engine: int, lease_s: float) -> bool:
+    """A page is still to come. False when it was stopped or taken over."""
+    return bool(await connection.fetch(SQL["hold_bulk"], (id, engine, lease_s)))
+
+
 async def stop(connection: TrioConnection, id: int) -> None:
     """No more pages; that under way is finished."""
     await connection.fetch(SQL["stop_bulk"], (id,))

@@ -33,9 +33,8 @@ FROM token t WHERE t.id = $2::bigint AND t.seq = $3::bigint AND t.instance_id = 
   AND t.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */) AND t.job_type IS NOT NULL
 
 -- name: drop_checkpoint
-UPDATE job_note n SET checkpoint = NULL FROM (
-  SELECT o.ctid FROM job_note o WHERE o.token_id = $1::bigint AND o.seq = $2::bigint OFFSET 0) old
-WHERE n.ctid = old.ctid AND n.seq = $2::bigint
+-- By the key, not by where the row was: a heartbeat that is under way moves it.
+UPDATE job_note SET checkpoint = NULL WHERE token_id = $1::bigint AND seq = $2::bigint
 
 -- name: remove_attempts
 DELETE FROM attempt_note WHERE instance_id = ANY($1::bigint[])

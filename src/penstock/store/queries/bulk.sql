@@ -28,6 +28,11 @@ UPDATE bulk_operation SET below = $3::bigint, done = done + $4::int, skipped = s
   leased_until = CASE WHEN $8::boolean THEN NULL ELSE penstock_now() + $9::float8 * interval '1 s' END
 WHERE id = $1::bigint AND engine = $2::int AND stage = 'RUNNING' AND leased_until > penstock_now() RETURNING id
 
+-- name: hold_bulk
+-- For $3 more seconds the operation $1, if the engine $2 has it still. No row: as of `advance_bulk`.
+UPDATE bulk_operation SET leased_until = penstock_now() + $3::float8 * interval '1 s'
+WHERE id = $1::bigint AND engine = $2::int AND stage = 'RUNNING' AND leased_until > penstock_now() RETURNING id
+
 -- name: stop_bulk
 UPDATE bulk_operation SET stage = 'STOPPED', ended_at = penstock_now(), leased_until = NULL WHERE id = $1::bigint AND stage = 'RUNNING'
 
