@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from examples import durable_order
@@ -79,6 +80,23 @@ def test_a_step_that_counts_twice_is_found():
         return await charge_once()
 
     assert explore(keyed, steps=fresh).crashes == 2
+
+
+@step.transaction
+def take(tx: psycopg.Connection) -> int:
+    raise AssertionError("no database")
+
+
+def test_a_transaction_is_never_done_and_not_written():
+    @workflow
+    async def body() -> list[int]:
+        return [await take(), await take()]
+
+    def steps() -> Fakes:
+        left = [7, 8, 9]
+        return {take: lambda: left.pop(0)}
+
+    assert explore(body, steps=steps).crashes == 4
 
 
 def test_a_body_that_never_ends_its_clean_up_is_found():

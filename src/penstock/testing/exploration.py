@@ -8,6 +8,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
+from penstock.durable.activation import Activation, OpenCall
+from penstock.durable.child import ChildCall
 from penstock.durable.codec import encode
 from penstock.durable.duration import seconds_of
 from penstock.durable.failure import describe
@@ -34,17 +36,27 @@ class _Disturbed(Memory):
 
     at, what = -1, ""
 
+    def __init__(self, *args: Any) -> None:
+        self.transactions: set[str] = set()
+        super().__init__(*args)
+
+    def begin(self, run: Activation, call: OpenCall) -> None:
+        """A step that is a transaction is remembered: its record is committed with what it did."""
+        if not isinstance(call.step, ChildCall) and call.step.step.is_transaction:
+            self.transactions.add(call.path)
+        super().begin(run, call)
+
     def deliver(self, record: Record) -> None:
         """The record, and the disturbance before or after it."""
         if len(self.former) + len(self.journal) != self.at:
             super().deliver(record)
             return
         self.at = -1
-        if self.what == "lost":  # a step has done its work, and nobody wrote it down
+        if self.what == "lost" and record.path not in self.transactions:  # a step has worked, and nobody wrote it down
             if record.kind in TOLD:
                 self.journal.append(msgspec.structs.replace(record, at=self.now(), pos=len(self.journal) + 1))
             self.crash()
-        elif self.what == "kept":
+        elif self.what != "cancel":
             super().deliver(record)
             self.crash()
         else:
@@ -65,8 +77,8 @@ def explore(
     **kwargs: Any,
 ) -> Explored:
     """Runs a body undisturbed, then once more for each record of its journal and each of three disturbances: the
-    process dies before the record is written (the step has done its work, and is run again), it dies after it, or the
-    run is cancelled there.
+    process dies before the record is written (the step has done its work, and is run again; not of a step that is a
+    transaction, which is undone then), it dies after it, or the run is cancelled there.
 
     ``steps`` makes the stand-ins, anew for each run, so that what they did is of one run. After a crash the run has to
     end as it did undisturbed: compared is its result or error, or what ``outcome`` says. Cancelled it has to end, and
