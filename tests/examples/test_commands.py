@@ -88,7 +88,9 @@ def works_until_it_is_told_to_stop(engine: RunningEngine, port: int) -> None:
 def test_the_readme_lists_every_example_with_command_and_test() -> None:
     readme = (EXAMPLES / "README.md").read_text()
     modules = {path.name for path in EXAMPLES.glob("*.py")} - {"conftest.py"}
-    commands = set(re.findall(r"(?:python |hypercorn [^`]* )(\w+)(?:\.py|:app)", readme))
+    commands = set(
+        re.findall(r"(?:python |(?:hypercorn|uvicorn) (?:[^`]* )?|flask --app )(\w+)(?:\.py|:ap[pi]| run)", readme)
+    )
     assert {f"{name}.py" for name in commands} == modules
     assert set(re.findall(r"[\w-]+\.json", readme)) == {path.name for path in EXAMPLES.glob("*.json")}
     tests = {f"tests/{path.name}" for path in (EXAMPLES / "tests").glob("test_*.py")}

@@ -14,6 +14,7 @@ import pytest
 from tests.house.sources import SRC, TOP
 
 PLUGIN = "penstock.testing.plugin"
+LOOP_SCOPE = ["-o", "asyncio_default_fixture_loop_scope=function"]  # else pytest-asyncio warns
 
 THEIRS = """
 import datetime as dt
@@ -54,6 +55,15 @@ from theirs import sleep_a_month
 async def test_a_month_under_pytest_trio(penstock):
     await sleep_a_month(penstock)
     trio.lowlevel.current_task()
+"""
+ASYNCIO = """
+import asyncio, pytest
+from theirs import sleep_a_month
+
+@pytest.mark.asyncio
+async def test_a_month_under_pytest_asyncio(penstock):
+    await sleep_a_month(penstock)
+    asyncio.get_running_loop()
 """
 PLAIN = """
 import asyncio
@@ -101,7 +111,19 @@ def run_pytest(directory: Path, *arguments: str) -> subprocess.CompletedProcess[
     # with CI set, pytest shows what failed twice: at its place and, uncut, in the summary
     plain = {name: value for name, value in os.environ.items() if name != "CI" and not name.startswith("PYTEST_")}
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", PLUGIN, "--strict-markers", *arguments],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-W",
+            "error",
+            "-p",
+            PLUGIN,
+            "--strict-markers",
+            *LOOP_SCOPE,
+            *arguments,
+        ],
         cwd=directory,
         env={**plain, "PYTHONPATH": str(SRC), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
@@ -112,11 +134,12 @@ def run_pytest(directory: Path, *arguments: str) -> subprocess.CompletedProcess[
 
 @pytest.mark.slow
 def test_it_works_under_every_asynchronous_plugin_and_xdist(tmp_path: Path) -> None:
-    for name, text in {"theirs": THEIRS, "test_anyio": ANYIO, "test_trio": TRIO, "test_plain": PLAIN}.items():
+    files = {"test_anyio": ANYIO, "test_asyncio": ASYNCIO, "test_trio": TRIO, "test_plain": PLAIN}
+    for name, text in {"theirs": THEIRS, **files}.items():
         (tmp_path / f"{name}.py").write_text(text)
     result = run_pytest(tmp_path, "-n", "2")
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "5 passed" in result.stdout
+    assert "6 passed" in result.stdout
 
 
 @pytest.mark.slow
