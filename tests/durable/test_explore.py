@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 
 from examples import durable_order
 from examples.durable_order import Line, Order, Payment, Shipped, order
-from penstock.durable import CancelScope, Step, receive, sleep, step, step_info, workflow
-from penstock.testing import Message, Takes, WorkflowRun, assert_replays, explore, run_workflow, save_journal
+from penstock.durable import CancelScope, receive, sleep, step, step_info, workflow
+from penstock.testing import Message, WorkflowRun, assert_replays, explore, run_workflow, save_journal
+from penstock.testing.durable import Fakes
 
-Fakes = dict[Step[..., Any], Callable[..., Any] | Takes]
 SMALL = Order("A-1", [Line("pen", 2, Decimal(3)), Line("book", 1, Decimal(25))])
 PAID = (Message("payment", Payment("visa"), after="2 days"),)
 
