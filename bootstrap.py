@@ -43,9 +43,11 @@ def main(words):
         become([os.path.join(VENV, "bin", "penstock"), "demo"] + words[1:])
     if words[0] == "test":
         os.chdir(TOP)
-        # Each worker process has a database of its own; more than four wait for each other's disk. worksteal: tests
-        # take from a millisecond to half a minute, and one worker would stay with all of the long ones.
-        become([PYTHON, "-m", "pytest", "-n", "auto", "--maxprocesses=4", "--dist=worksteal"] + words[1:])
+        # Each worker process has a database of its own; more than four wait for each other's disk. One more than there
+        # are processors, as many tests wait for time to pass. worksteal: tests take from a millisecond to half a
+        # minute, and one worker would stay with all of the long ones.
+        workers = str(min(4, (os.cpu_count() or 1) + 1))
+        become([PYTHON, "-m", "pytest", "-n", workers, "--dist=worksteal"] + words[1:])
 
 
 def run_with_newer_python(words):
