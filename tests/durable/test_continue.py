@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import psycopg
@@ -24,11 +24,13 @@ from penstock.durable import (
     uuid4,
     workflow,
 )
-from penstock.durable.backend import Away, Held
+from penstock.durable.backend import Away, Held, Page
+from penstock.durable.check import OpenRun, check
 from penstock.kernel.record import Record
 from penstock.testing import Message, assert_replays, explore, run_workflow, save_journal
 from tests.durable.memory import Database, MemoryBackend, kinds, message
 from tests.durable.test_executor import Executor, executing
+from tests.waiting import wait_until
 
 BOUND_S, DAY_S = 60.0, 86_400.0
 keys: list[str] = []
@@ -131,8 +133,22 @@ class Losing(MemoryBackend):
         return done
 
 
-@pytest.mark.parametrize("how", [(), ("away", "lost", "lost"), ("dies",), ("told", "lost"), ("away", "told", "dies")])
-async def test_each_month_is_one_whatever_happens_between(autojump_clock, how: tuple[str, ...]):
+@pytest.mark.parametrize(
+    ("how", "beginning"),
+    [
+        ((), 2),
+        (("away", "lost", "lost"), 2),
+        (("dies",), 2),
+        (("told", "lost"), 2),
+        (("away", "told", "dies"), 2),
+        (("dies",), 0),  # its arguments are too large to come with the run
+        (("", "dies"), 0),
+    ],
+)
+async def test_each_month_is_one_whatever_happens_between(
+    autojump_clock, monkeypatch: pytest.MonkeyPatch, how: tuple[str, ...], beginning: int
+):
+    monkeypatch.setattr("tests.durable.memory.BEGINNING", beginning)
     keys.clear()
     database = Database()
     row = database.start(account)
@@ -188,3 +204,54 @@ async def test_rows_of_former_runs_are_freed(database_dsn: str):
         await other.cancel("enough")
         with pytest.raises(RunCancelled, match="enough"):
             await other.result(BOUND_S)
+
+
+@workflow
+async def long_word(word: str = "") -> str:
+    if not word:
+        await add(0, 1)
+        continue_as_new("x" * 60_000)
+    return await receive(word[:1], str)
+
+
+async def test_large_arguments_outlast_a_restart(database_dsn: str):
+    keys.clear()
+    async with App(long_word, at=database_dsn) as app:
+        run = await app.start(long_word, id="l-1")
+
+        async def waits() -> bool:
+            return await run.status() == "WAITING"
+
+        await wait_until(waits)
+    async with App(long_word, at=database_dsn) as app:
+        run = await app.get("l-1", long_word)
+        await run.send("x", "on")
+        assert await run.result(BOUND_S) == "on"
+    assert len(keys) == 1, "it does not begin anew"
+
+
+class OneRun:
+    """A run of which the first record does not come with it."""
+
+    def __init__(self, run: OpenRun, records: list[Record]) -> None:
+        self.run, self.records = run, records
+
+    async def code_versions(self, workflow: str) -> dict[int, int]:
+        return {1: 1}
+
+    async def read_open(self, definition: int) -> AsyncGenerator[list[OpenRun]]:
+        yield [self.run]
+
+    async def read_marks(self, instance: int) -> list[str]:
+        return []
+
+    async def read_records(self, instance: int, after: int) -> Page:
+        return Page([record for record in self.records if record.pos > after], 0)
+
+
+async def test_large_arguments_are_checked_as_others():
+    run = run_workflow(long_word, messages=[Message("x", "on")])
+    page, waits = Page([], 0, more=True), [("/0", "receive", "x")]
+    one = OpenRun("l-1", 1, run.saved.arguments, run.saved.started_at, page, waits)
+    [report] = await check(OneRun(one, run.journal[:1]), [long_word])
+    assert (report.runs, report.records, report.found) == (1, 1, [])

@@ -9,13 +9,14 @@ import pytest
 
 from penstock.core.state import InstanceStatus
 from penstock.engine.code import CodeWorkflow
-from penstock.engine.journal_items import RunEnd, Taken
-from penstock.errors import BadRequest, Conflict, IdempotencyConflict, LeaseLost, NotFound
+from penstock.engine.journal_items import Held, RunEnd, Taken
+from penstock.errors import BadRequest, Conflict, IdempotencyConflict, LeaseLost, NotFound, Unavailable
+from penstock.store.database import Database
 from penstock.testing.definitions import definition, end, linear, service
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, variables_of
 from tests.engine.runs import append as append_to
-from tests.engine.runs import begin, done, finish, read, take
+from tests.engine.runs import begin, continue_as_new, done, finish, read, take
 from tests.shapes import call
 
 AUDIT = CodeWorkflow("audit")
@@ -237,3 +238,69 @@ async def test_too_many_in_a_row_are_refused(driver: Driver) -> None:
             return
         await start(driver, run, id=f"{id}-{depth}")
         run = await take_child(driver)
+
+
+async def test_a_child_that_goes_on_is_not_told_as_failed(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is retried while its caller is about to be told."""
+    run = await begin(driver)
+    id = await start(driver, run)
+    await fail(driver, await take_child(driver))
+    tell = driver.engine.journal.tell
+
+    async def tell_late(*args: Any) -> None:
+        await driver.engine.instances.retry_run(id, None)
+        await tell(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(driver.engine.journal, "tell", tell_late)
+        await driver.due()
+    assert await ends(driver, run) == []
+    assert await finish(driver, await _held(driver), 5)
+    assert [told["status"] for _, _, told in await ends(driver, run)] == ["COMPLETED"]
+
+
+async def _held(driver: Driver) -> Held:
+    return (await take_child(driver)).held
+
+
+async def test_a_run_that_is_retried_may_fail_again_at_once(driver: Driver) -> None:
+    """Before what it called has heard of the first time."""
+    run = await begin(driver)
+    await start(driver, run)
+    child = await take_child(driver)
+    for _ in range(2):
+        await fail(driver, run)
+        await driver.engine.instances.retry_run(run.instance_id, "end")
+        [run] = await take(driver)
+    await driver.engine.instances.cancel(run.instance_id, None, force=True)
+    while driver.rows("SELECT FROM timer WHERE fire_at <= penstock_now()"):
+        await driver.due()
+    assert await kinds(driver, child) == [CANCEL]
+
+
+async def test_a_database_that_is_away_ends_no_loop(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = await begin(driver)
+    await start(driver, run)
+    assert await finish(driver, await _held(driver))
+    away = Database("host=127.0.0.1 port=1", max_connections=1, acquire_timeout_s=0.1)
+    with monkeypatch.context() as patch:
+        patch.setattr(driver.engine.children, "_database", away)
+        assert await driver.engine.timers.fire_once() == 0
+    await away.close(0)
+    assert len(await ends(driver, run)) == 1
+
+
+async def test_older_engines_let_runs_wait_and_not_fail(driver: Driver) -> None:
+    run = await begin(driver)
+    driver.rows(
+        "INSERT INTO engine (number, holder, leased_until, dispatch_mode, description, schema_version)"
+        " VALUES (77, gen_random_uuid(), penstock_now() + interval '1 h', 'polling', 'old', 17) RETURNING 1"
+    )
+    with pytest.raises(Unavailable, match="upgrade all engines first"):
+        await start(driver, run)
+    with pytest.raises(Unavailable, match="upgrade all engines first"):
+        await continue_as_new(driver, run.held)
+    assert driver.rows("SELECT count(*) FROM journal") == [(0,)]
+    driver.rows("DELETE FROM engine WHERE number = 77 RETURNING 1")
+    assert await continue_as_new(driver, run.held)
+    assert await start(driver, run)

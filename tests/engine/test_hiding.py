@@ -15,6 +15,7 @@ from penstock.rest.app import make_app
 from penstock.testing.definitions import definition, end
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
+from tests.engine.runs import begin, continue_as_new
 from tests.shapes import task, user
 
 GIVEN = {"password": "hunter2", "card_number": [4, 2], "amount": 5}
@@ -69,6 +70,20 @@ async def test_what_is_made_for_people_is_masked_for_everybody(driver: Driver) -
     assert (await driver.engine.drafts.check_expression(check)).value is None
     check = ExpressionCheck("amount + 1", instance_id=instance)
     assert (await driver.engine.drafts.check_expression(check)).value == msgspec.Raw(b"6")
+
+
+async def test_journals_show_the_console_no_more_than_instances_do(driver: Driver) -> None:
+    await driver.upload(definition(end(), id="card-check"))
+    run = await begin(driver)
+    body = {"arguments": GIVEN, "continuation": 1}
+    assert await continue_as_new(driver, run.held, json.dumps(body))
+    await driver.engine.children.start(run.held, "/0", "card-check", json.dumps(GIVEN).encode(), "c-1")
+    await driver.due()
+    path = f"/v1/instances/{run.instance_id}/journal"
+    for shown, headers in ((GIVEN, {}), (MASKED, {"X-Penstock-Console": "1"})):
+        begun, child = (await asked(driver, path, **headers))["items"]
+        assert begun["payload"] == {**body, "arguments": shown}
+        assert (child["kind"], child["payload"]["result"]) == ("child", shown)
 
 
 async def test_without_the_setting_nothing_is_masked(make_driver: MakeDriver) -> None:

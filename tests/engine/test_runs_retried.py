@@ -9,6 +9,7 @@ import pytest
 from penstock.core.state import InstanceStatus
 from penstock.engine.journal_items import NewRecord, RunEnd, Taken
 from penstock.errors import BadRequest, Conflict, LeaseLost
+from penstock.testing.definitions import linear
 from tests.engine.driver import Driver
 from tests.engine.runs import FAILED, RETRY, append, begin, done, finish, paths, read, start, take
 
@@ -107,6 +108,12 @@ async def test_only_what_has_failed_is_retried(driver: Driver) -> None:
             await driver.retry(run.instance_id)
         if await driver.status(run.instance_id) == "ACTIVE":
             await finish(driver, run.held)
+    for fails in (False, True):
+        graph = await driver.run(linear(1))
+        if fails:
+            await driver.fail(await driver.one("work"), retryable=False)
+        with pytest.raises(Conflict, match="is of a definition, not of code"):
+            await driver.engine.instances.retry_run(graph, None)
 
 
 async def test_the_calls_for_instances_retry_runs(driver: Driver) -> None:

@@ -243,6 +243,8 @@ async def _replay_all(runs: Runs, definition: int, workflow: Workflow[..., Any] 
 
 async def _replay(runs: Runs, workflow: Workflow[..., Any], run: OpenRun) -> Replayed:
     page = run.page
+    if page.more and not page.records:  # its first record is large, and may be what it continues with
+        page = await runs.read_records(run.instance, 0)
     replay = Replay(workflow, run.id, run.arguments, run.started_at)
     marks = await runs.read_marks(run.instance) if page.more else marks_of(page.records)
     replay.start(marks, page.records, more=page.more)

@@ -220,15 +220,15 @@ class HeldRun:
         return True
 
     async def _start(self) -> None:
-        backend, marks = self.keeper.backend, frozenset[str]()
-        records: Sequence[Record] = ()
-        if self.must_read and self.page is None:
-            self.page = await self._ask(lambda: backend.read(self.held, 0))
-        if self.page is not None:
-            more = await self._ask(lambda: backend.marks(self.held)) if self.page.more else ()
-            records, marks = self.page.records, frozenset((*marks_of(self.page.records), *more))
+        backend, page = self.keeper.backend, self.page
+        if self.must_read and (page is None or (page.more and not page.records)):  # its first record is large
+            page = self.page = await self._ask(lambda: backend.read(self.held, 0))
+        records: Sequence[Record] = () if page is None else page.records
+        more = page is not None and page.more
+        others = await self._ask(lambda: backend.marks(self.held)) if more else ()
+        marks = frozenset((*marks_of(records), *others))
         self.is_started = True
-        self.activation.start(replaying=self.is_again, records=records, marks=marks)
+        self.activation.start(replaying=self.is_again, records=records, more=more, marks=marks)
         if not self.replaying:
             self.activation.settle()
 

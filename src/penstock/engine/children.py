@@ -67,7 +67,8 @@ class Children:
         a definition. Gives its id.
 
         Raises LeaseLost, BadRequest (no such definition; too many that call each other), Conflict (the id is of an
-        instance that was not called here; an older engine lives), IdempotencyConflict, PayloadTooLarge, Unavailable.
+        instance that was not called here), IdempotencyConflict, PayloadTooLarge, Unavailable (also while older engines
+        live).
         """
         try:
             return await self._start(held, path, target, arguments, id)
@@ -78,8 +79,11 @@ class Children:
         check_text(path, "path", PATH_MAX_CHARS)
         if len(arguments) > self._settings.payload_max_bytes:
             raise PayloadTooLarge(f"arguments: {self._settings.payload_max_bytes} bytes at most; store them elsewhere")
-        async with self._database.connection() as connection:
-            await engine_store.require_version(connection, CODE_CALLS_VERSION)
+        try:
+            async with self._database.connection() as connection:
+                await engine_store.require_version(connection, CODE_CALLS_VERSION)
+        except Conflict as error:  # an older engine lives: not for long, and no reason for a run to fail
+            raise Unavailable(error.reason) from error
         if isinstance(target, CodeWorkflow):
             definition_id, version = target.definition_id, await self._code.register(target)
         else:

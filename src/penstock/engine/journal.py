@@ -43,7 +43,15 @@ from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import PayloadLimits, check_json_value, check_text, check_variables, clean_text
 from penstock.engine.polls import Polls
 from penstock.engine.timers import Timers
-from penstock.errors import BadRequest, JournalTooLong, LeaseLost, PayloadTooLarge, TooManyRequests, Unavailable
+from penstock.errors import (
+    BadRequest,
+    Conflict,
+    JournalTooLong,
+    LeaseLost,
+    PayloadTooLarge,
+    TooManyRequests,
+    Unavailable,
+)
 from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import jobs as job_store
@@ -51,6 +59,7 @@ from penstock.store import journal as store
 from penstock.store import journal_cuts as cuts
 from penstock.store.connection import TrioConnection
 from penstock.store.database import AWAY, Database, first_line, wait_replicated
+from penstock.store.engines import require_version
 from penstock.store.jobs import JobKey
 from penstock.store.timers import Timer
 
@@ -61,6 +70,8 @@ MAIL_MAX_ITEMS: Final = 20_000
 REASON_MAX_BYTES: Final = 4_096
 RECORDS_MAX: Final = 5_000
 """Of one append."""
+CONTINUE_VERSION: Final = 18
+"""The schema version whose engines know how a run goes on that continued: others would begin it as it was started."""
 
 
 class Mailbox:
@@ -103,6 +114,7 @@ class Journal:
         self._jobs = jobs
         self._mailboxes: dict[str, Mailbox] = {}
         self._appending_bytes = 0
+        self._may_continue = False
         self._mailed_elsewhere = mailed
         self.lanes = JournalLanes(
             database,
@@ -249,7 +261,7 @@ class Journal:
     async def continue_as_new(self, held: Held, payload: str, *, name: str, mail: int, kept: Sequence[int]) -> bool:
         """Let a run go on as a new one: its journal is a record with this payload, then the messages at the positions
         ``kept``. ``name`` is another one each time. False: there is mail; read the journal and go on. Idempotent.
-        Raises LeaseLost, PayloadTooLarge."""
+        Raises LeaseLost, PayloadTooLarge, and Unavailable while older engines live."""
         limit = 2 * self._settings.payload_max_bytes + PATH_MAX_CHARS  # what it shows stands there, too
         if len(payload.encode()) > limit:
             raise PayloadTooLarge(f"the run continues with more than {self._settings.payload_max_bytes} bytes")
@@ -257,6 +269,12 @@ class Journal:
         check_text(name, "name", NAME_MAX_CHARS)
         if len(kept) > self._settings.journal_max_records:
             raise BadRequest(f"kept: {self._settings.journal_max_records:,} messages at most")
+        if not self._may_continue:
+            try:
+                await self._ask(lambda connection: require_version(connection, CONTINUE_VERSION))
+            except Conflict as error:
+                raise Unavailable(error.reason) from error
+            self._may_continue = True
         return bool(await self.lanes.finish.submit(ContinueItem(cuts.Continuation(held, mail, name, payload, kept))))
 
     async def block(self, held: Held, reason: str) -> float:

@@ -259,7 +259,7 @@ class JournalLanes:
             rows = await store.tell(
                 connection,
                 [item.tell for item in items],
-                [item.timer for item in items if item.timer is not None],
+                [item.timer for item in items],
                 unread_max=limit,
                 message=RecordKind.MESSAGE,
                 cancel=RecordKind.CANCEL,
@@ -279,6 +279,8 @@ class JournalLanes:
                 item.refuse(Conflict("the instance is of a definition, not of code: it takes signals, no messages"))
             elif row.is_full:
                 item.refuse(TooManyRequests(f"the run has {limit:,} unread messages"))
+            elif row.status == InstanceStatus.ACTIVE:
+                item.refuse(Conflict("what the run was to be told does not hold any more"))
             else:
                 item.refuse(Conflict(f"the run has ended: it is {InstanceStatus(row.status).name}"))
 

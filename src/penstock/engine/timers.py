@@ -19,7 +19,7 @@ from penstock.errors import PenstockError, TooManyRequests, Unavailable
 from penstock.log import RateLimitedLog, get_logger
 from penstock.store import timers as store
 from penstock.store.connection import TrioConnection
-from penstock.store.database import Database
+from penstock.store.database import AWAY, Database, DatabaseError, first_line
 from penstock.store.timers import Timer
 
 DUE_MAX = 500
@@ -126,6 +126,9 @@ class Timers:
                 self._aside.forget(SERVICE, timer)
             except PenstockError as error:
                 settled += self.note_refused(instance, timer, error)
+            except DatabaseError as error:  # of those that ask it themselves
+                kind = Unavailable if isinstance(error, AWAY) else PenstockError
+                settled += self.note_refused(instance, timer, kind(first_line(error)))
 
         async with trio.open_nursery() as nursery:
             for timer, about in due.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 from quart import Request
@@ -14,8 +14,11 @@ from penstock.engine.standing import ShownExecution
 from penstock.offload import run_sized
 from penstock.rest.operation import CONSOLE_HEADER
 from penstock.rest.sessions import has_session
-from penstock.wire.model import Instance, RecordedAttempt
+from penstock.wire.model import Instance, JournalRecord, RecordedAttempt
 from penstock.wire.noun import text_bytes
+
+_VARIABLES_IN: Final = {"child": "result", "begun": "arguments"}
+"""Where the payloads of a journal's records have variables of instances, by kind."""
 
 
 def asked_by_console(request: Request) -> bool:
@@ -46,6 +49,21 @@ async def hide_attempts(hiding: Hiding, attempts: list[RecordedAttempt]) -> list
     """The attempts without what is hidden of what they were given and gave."""
     size = sum((one.parameters_bytes or 0) + (one.result_bytes or 0) for one in attempts)
     return await run_sized(size, lambda: [_hidden_attempt(hiding, one) for one in attempts])
+
+
+async def hide_records(hiding: Hiding, records: list[JournalRecord]) -> list[JournalRecord]:
+    """The records of a journal without what is hidden of what instances gave, or were given."""
+    size = sum(len(bytes(one.payload)) for one in records if isinstance(one.payload, msgspec.Raw))
+    return await run_sized(size, lambda: [_hidden_record(hiding, one) for one in records])
+
+
+def _hidden_record(hiding: Hiding, one: JournalRecord) -> JournalRecord:
+    name, payload = _VARIABLES_IN.get(one.kind), cast("object", one.payload)
+    if name is None or one.codec is not None or not isinstance(payload, msgspec.Raw):
+        return one
+    found = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
+    shown = {key: _mask(hiding, value) if key == name else value for key, value in found.items()}
+    return msgspec.structs.replace(one, payload=msgspec.Raw(msgspec.json.encode(shown)))
 
 
 def _hidden_attempt(hiding: Hiding, one: RecordedAttempt) -> RecordedAttempt:

@@ -335,14 +335,14 @@ async def run_states(connection: TrioConnection, runs: Sequence[Held]) -> list[R
 async def tell(
     connection: TrioConnection,
     items: Sequence[Tell],
-    timers: Sequence[timer_store.Timer],
+    timers: Sequence[timer_store.Timer | None],
     *,
     unread_max: int,
     message: int,
     cancel: int,
 ) -> list[Told]:
-    """Write what others have for runs; in order. ``message`` and ``cancel`` are the kinds; the ``timers`` go. A
-    transaction of its own."""
+    """Write what others have for runs; in order. ``message`` and ``cancel`` are the kinds; the ``timers`` that say so
+    go. A transaction of its own."""
     columns = list(zip(*items, strict=True))
     params = (
         arrays.ints(columns[0]),
@@ -356,13 +356,13 @@ async def tell(
         unread_max,
         message,
         cancel,
+        *(arrays.ints(column) for column in zip(*(timer or (None,) * 3 for timer in timers), strict=True)),
     )
-    _, _, rows, *_ = await connection.roundtrip(
+    *_, rows, _ = await connection.roundtrip(
         [
             (SQL["begin"], ()),
             (SQL["lock_roots"], (arrays.ints(sorted({item.instance for item in items})),)),
             (SQL["tell_runs"], params),
-            *(timer_store.delete(*timer) for timer in timers),
             (SQL["commit"], ()),
         ]
     )

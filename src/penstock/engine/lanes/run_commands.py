@@ -42,8 +42,8 @@ class RetryRunCommand(RetryCommand):
         self._path = from_path
 
     async def prepare(self, connection: TrioConnection, locked: LockedInstance, loaded: LoadedDefinition) -> None:
-        if locked.instance.status is not InstanceStatus.FAILED:
-            return
+        if not loaded.code or locked.instance.status is not InstanceStatus.FAILED:
+            return  # `event` refuses it
         await super().prepare(connection, locked, loaded)
         self._execution = await store.last_execution(connection, self.instance)
         self._cut_at = await self._find_cut(connection)
@@ -77,7 +77,8 @@ class RetryRunCommand(RetryCommand):
     def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
     ) -> Event:
-        assert loaded.code
+        if not loaded.code:
+            raise Conflict("the instance is of a definition, not of code: it has no journal to go on from")
         if locked.instance.status is not InstanceStatus.FAILED:
             raise Conflict(f"only a FAILED instance can be retried; this one is {locked.instance.status.name}")
         failed_tokens(locked, self.failed_until)

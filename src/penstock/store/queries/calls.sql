@@ -91,6 +91,7 @@ INSERT INTO timer (fire_at, token_id, seq, instance_id, index)
 SELECT penstock_now(), c.id, c.seq, c.id, -5 FROM unnest($1::bigint[]) AS e(id)
 CROSS JOIN LATERAL (SELECT * FROM called c WHERE c.caller = e.id AND c.path IS NOT NULL OFFSET 0) c
 CROSS JOIN LATERAL (SELECT FROM instance i WHERE i.id = c.id AND i.status = 0 /* ACTIVE */ OFFSET 0) i
+ON CONFLICT DO NOTHING
 
 -- name: forget_reopen
 -- Calls that were closed ($1 token $2 seq): what was still to go on for them. One that goes on just now is waited for, and

@@ -128,13 +128,19 @@ queued_flow AS (
 
 -- name: tell_runs
 -- Records that others have for runs: $1 instance $2 kind $3 path $4 name $5 payload $6 dedup $7 hash of what is said, in
--- hex $8 actor (null: no audit record, '': nobody); the roots are locked. $9: so many messages in a row that nobody read are
--- the most; $10 $11: the kinds of messages and of cancels.
+-- hex $8 actor (null: no audit record, '': nobody) $12 token $13 seq $14 index of the timer that says it (null: none): it goes,
+-- and where it has gone nothing is written. The roots are locked. $9: so many messages in a row that nobody read are the most;
+-- $10 $11: the kinds of messages and of cancels.
 -- One row for each, in order: the instance's status, whether it is code, whether it was written now, the hash of what
 -- came with this dedup before, whether there are too many; and of the token its state before, job type, holder, mail.
 WITH item AS MATERIALIZED (
-  SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[])
-    WITH ORDINALITY AS i(instance, kind, path, name, payload, dedup, hash, actor, n)),
+  SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
+                       $12::bigint[], $13::bigint[], $14::smallint[])
+    WITH ORDINALITY AS i(instance, kind, path, name, payload, dedup, hash, actor, by_token, by_seq, by_index, n)),
+heard AS (
+  DELETE FROM timer d USING item i CROSS JOIN LATERAL (
+    SELECT o.ctid FROM timer o WHERE o.token_id = i.by_token AND o.seq = i.by_seq AND o.index = i.by_index OFFSET 0) old
+  WHERE d.ctid = old.ctid RETURNING i.n),
 about AS MATERIALIZED (
   SELECT i.*, a.status, a.code, s.request_hash, t.row, t.seq, t.state, t.mail, t.job_type, t.priority, t.claimed_by,
     i.kind = $10::smallint AND t.mail >= $9::int AND (
@@ -149,7 +155,8 @@ about AS MATERIALIZED (
   LEFT JOIN LATERAL (
     SELECT s.request_hash FROM signal_id s WHERE s.instance_id = i.instance AND s.id = i.dedup OFFSET 0) s ON true),
 new AS MATERIALIZED (
-  SELECT * FROM about WHERE status = 0 /* ACTIVE */ AND code AND row IS NOT NULL AND request_hash IS NULL AND is_full IS NOT TRUE),
+  SELECT * FROM about WHERE status = 0 /* ACTIVE */ AND code AND row IS NOT NULL AND request_hash IS NULL AND is_full IS NOT TRUE
+    AND (by_token IS NULL OR n IN (SELECT n FROM heard))),
 noted AS (
   INSERT INTO signal_id (instance_id, id, request_hash) SELECT instance, dedup, decode(hash, 'hex') FROM new),
 clock AS MATERIALIZED (SELECT penstock_now() AS now),
@@ -309,7 +316,8 @@ orphaned AS (  -- what it has called; one that completes has waited for that
   SELECT now, c.id, c.seq, c.id, -5
   FROM ended e CROSS JOIN LATERAL (SELECT * FROM called c WHERE c.caller = e.id AND c.path IS NOT NULL OFFSET 0) c
   CROSS JOIN LATERAL (SELECT FROM instance i WHERE i.id = c.id AND i.status = 0 /* ACTIVE */ OFFSET 0) i, clock
-  WHERE e.status <> 1 /* COMPLETED */)
+  WHERE e.status <> 1 /* COMPLETED */
+  ON CONFLICT DO NOTHING)  -- a run that was retried may end again before that is done
 SELECT id, watched OR status <> 1 /* COMPLETED */ FROM ended
 
 -- name: block_runs
