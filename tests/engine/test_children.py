@@ -290,6 +290,29 @@ async def test_a_database_that_is_away_ends_no_loop(driver: Driver, monkeypatch:
     assert len(await ends(driver, run)) == 1
 
 
+async def test_results_are_in_memory_of_a_few_children(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.engine.children.TELLS_AT_ONCE", 2)
+    driver = make_driver()
+    run = await begin(driver)
+    for n in range(5):
+        await start(driver, run, f"/{n}", id=f"c-{n}")
+        assert await finish(driver, await _held(driver))
+    tell, now, most = driver.engine.journal.tell, 0, 0
+
+    async def tell_counted(*args: Any) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await tell(*args)
+        now -= 1
+
+    monkeypatch.setattr(driver.engine.journal, "tell", tell_counted)
+    assert len(await ends(driver, run)) == 5
+    assert most == 2
+
+
 async def test_older_engines_let_runs_wait_and_not_fail(driver: Driver) -> None:
     run = await begin(driver)
     driver.rows(

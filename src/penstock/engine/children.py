@@ -12,6 +12,7 @@ import hashlib
 from typing import Any, Final
 
 import msgspec
+import trio
 
 from penstock.core.calls import CHILD_REASON_MAX_CHARS
 from penstock.core.state import InstanceStatus
@@ -38,6 +39,8 @@ from penstock.store.timers import delete as delete_timer
 from penstock.wire.model import StartRequest
 
 CANCEL_REASON: Final = "the run that waits for it was cancelled"
+TELLS_AT_ONCE: Final = 50
+"""Ends whose results are in memory."""
 ENDED_HASH: Final = hashlib.sha256(b"child").hexdigest()
 
 
@@ -61,6 +64,7 @@ class Children:
         self._runs = runs
         self._journal = journal
         self._timers = timers
+        self._telling = trio.Semaphore(TELLS_AT_ONCE)
 
     async def start(self, held: Held, path: str, target: CodeWorkflow | str, arguments: bytes, id: str) -> str:
         """Start what the operation at ``path`` waits for, once: a run of code, or an instance of the latest version of
@@ -146,6 +150,10 @@ class Children:
 
     async def tell(self, caller: int, timer: Timer) -> bool:
         """What a call waits for has ended: its timer is due, and goes with the record for the caller."""
+        async with self._telling:
+            return await self._tell(caller, timer)
+
+    async def _tell(self, caller: int, timer: Timer) -> bool:
         token, seq, _ = timer
         async with self._database.connection() as connection:
             end = await store.end_for_code(connection, token, seq)
