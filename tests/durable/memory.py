@@ -11,6 +11,7 @@ import msgspec
 import trio
 
 from penstock.durable.backend import Away, Beat, Ending, Held, LeaseLost, Page, Shown, Stored, Turn
+from penstock.durable.child import ChildCall
 from penstock.durable.duration import Duration
 from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.workflow import Workflow
@@ -159,6 +160,12 @@ class MemoryBackend:
 
     async def start(self, workflow: str, version: int, arguments: str, id: str) -> str:
         raise AssertionError("no run of these tests starts another one")
+
+    async def start_child(self, held: Held, path: str, call: ChildCall, id: str) -> None:
+        raise AssertionError("no run of these tests calls another one")
+
+    async def cancel_child(self, held: Held, path: str) -> bool:
+        raise AssertionError("no run of these tests calls another one")
 
     async def transact(
         self, held: Held, call: StepCall, info: StepInfo, after: int, turn: Turn, limiter: trio.CapacityLimiter
