@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock.testing.definitions import definition, end, service, step
+from penstock.testing.definitions import definition, end, linear, service, step
 from tests import postgres
-from tests.browser.test_console import TIMEOUT_MS, Visitor, fail, start, upload, violations
+from tests.browser.test_console import TIMEOUT_MS, Visitor, fail, start, take, upload, violations
 from tests.runtime.engine_process import EngineProcess
 from tests.runtime.waiting import wait_until
 
@@ -83,6 +83,35 @@ def test_one_is_skipped_retried_moved_and_migrated(visitor: Visitor, engine: Eng
     said = [(one["kind"], note) for one in audit for note in notes if note in one.get("detail", "")]
     kinds = [kind for kind, _ in said if not kind.startswith("STEP_")]
     assert kinds == ["SKIPPED", "RETRIED", "MOVED", "MIGRATED"]
+
+
+def test_what_failed_follows_a_retry_from_outside(visitor: Visitor, engine: EngineProcess) -> None:
+    """More rows than are read at once, and a page."""
+    upload(engine, linear(1, definition_id="again", job_type="again"))
+    started = [start(engine, "again", "R-1") for _ in range(25)]
+    for _ in started:
+        job = take(engine, "again")
+        body = {"workerId": "w-1", "attempt": job["attempt"], "errorMessage": "no van", "retryable": False}
+        assert engine.call("POST", f"/v1/jobs/{job['id']}/fail", body)[0] in (200, 204)
+    page = visitor.page
+    rows = page.locator("tbody tr")
+    with page.expect_response(
+        lambda answer: "/v1/watch" in answer.url and started[0] in answer.url, timeout=TIMEOUT_MS
+    ):
+        visitor.go("instances?definitionId=again").see("no van")
+    assert rows.filter(has_text="Failed").count() == 25
+    instance = page.context.new_page()
+    instance.goto(f"{visitor.home}instances/{started[0]}")
+    retry = instance.get_by_role("button", name="Retry")
+    retry.wait_for(timeout=TIMEOUT_MS)
+    assert engine.call("POST", "/v1/instances/bulk", {"action": "retry", "ids": started})[0] == 202
+    instance.get_by_text("waits for a worker").first.wait_for(timeout=TIMEOUT_MS)
+    assert retry.count() == 0
+    rows.filter(has_text="Failed").first.wait_for(state="detached", timeout=TIMEOUT_MS)
+    assert rows.filter(has_text="task-1, in the queue").count() == 25
+    page.get_by_role("cell", name="R-1").last.click(timeout=TIMEOUT_MS)
+    visitor.see("waits for a worker")
+    assert page.url == f"{visitor.home}instances/{started[0]}"
 
 
 def test_all_that_match_are_migrated_changed_and_skipped(visitor: Visitor, engine: EngineProcess) -> None:

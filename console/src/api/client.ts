@@ -252,6 +252,11 @@ export const engine = {
     post<unknown>("/v1/instances/{id}/user-tasks/{stepId}/complete", { path: { id, stepId }, body: { variables, ...(executionId !== undefined && { executionId }) } }),
 };
 
+/** Whether nothing can happen to it any more. One that failed can be retried, by anybody. */
+export function isFinal({ status }: { status: InstanceStatus }): boolean {
+  return status === "COMPLETED" || status === "CANCELLED";
+}
+
 /** Whether it was made of a workflow written as code: it has one step, which an executor runs. */
 export function isCode(definition: Definition): boolean {
   return definition.steps[0]?.jobType?.startsWith("code:") ?? false;

@@ -2133,11 +2133,14 @@ export interface components {
         };
         /**
          * Durations
-         * @description Seconds from start to completion, of those that completed; estimated within steps of about the double.
+         * @description Seconds from start to completion, of those that completed. They are counted by steps of time: these are estimates
+         *         within a step, and `…_at_most` where it ends, if it does.
          */
         Durations: {
             p50?: number;
             p99?: number;
+            p50AtMost?: number;
+            p99AtMost?: number;
         };
         /**
          * Edge

@@ -20,13 +20,13 @@ export function HiddenNote({ variables }: { variables: Record<string, unknown> }
   return <p className="mute">Not shown here, and not touched unless you write them: {hidden.join(", ")}.</p>;
 }
 
-export function EditDialog({ instance, close, done }: { instance: Instance; close: () => void; done: () => Promise<void> }) {
+export function EditDialog({ instance, close, done }: { instance: Instance; close: () => void; done: (changed: boolean) => Promise<void> }) {
   const shown = shownOf(instance.variables);
   const save = async (form: FormData) => {
     const { set, remove } = changesOf(shown, variablesOf(String(form.get("variables"))));
-    if (Object.keys(set).length === 0 && remove.length === 0) return;
+    if (Object.keys(set).length === 0 && remove.length === 0) return done(false);
     await engine.editVariables(instance.id, set, remove, String(form.get("note")).trim());
-    await done();
+    await done(true);
   };
   return (
     <Dialog title="Edit variables" verb="Save" close={close} act={save}>

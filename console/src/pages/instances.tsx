@@ -1,8 +1,8 @@
 import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
-import { type FormEvent, useEffect, useMemo, useRef, useState } from "react";
+import { type FormEvent, type MouseEvent, useEffect, useMemo, useRef, useState } from "react";
 import { Link, useLocation } from "wouter";
 import { useAddress } from "../address";
-import { type BulkAction, type BulkFilter, engine, type InstanceFilter, type ListedInstance, PAGE_ITEMS } from "../api/client";
+import { type BulkAction, type BulkFilter, engine, type InstanceFilter, isFinal, type ListedInstance, PAGE_ITEMS } from "../api/client";
 import { useShortcuts } from "../keyboard";
 import { CopyButton } from "../parts/copy";
 import { Icon } from "../parts/icons";
@@ -73,14 +73,16 @@ export function InstancesPage() {
   const rows = useMemo(() => pages.data?.pages.flatMap((page) => page.items) ?? [], [pages.data]);
   // Rows that are shown change in place: none comes, goes or moves.
   const queries = useQueryClient();
-  const open = rows.filter((row) => row.completedAt === undefined).slice(0, WATCHED_ROWS).map((row) => row.id);
-  useWatch(open, undefined, async ({ changed, first }) => {
-    if (first) return;
-    const found = await Promise.all(changed.slice(0, CHANGED_ROWS).map((id) => engine.state(id).catch(() => undefined)));
+  const watched = rows.filter((row) => !isFinal(row)).slice(0, WATCHED_ROWS).map((row) => row.id);
+  const renew = async (ids: string[]) => {
+    const found = await Promise.all(ids.map((id) => engine.state(id).catch(() => undefined)));
     const now = new Map(found.flatMap((state) => (state ? [[state.instance.id, { ...state.instance, where: state.tokens }] as const] : [])));
     queries.setQueryData<typeof pages.data>(["instances", filter], (before) =>
       before && { ...before, pages: before.pages.map((page) => ({ ...page, items: page.items.map((row) => now.get(row.id) ?? row) })) },
     );
+  };
+  useWatch(watched, undefined, async ({ changed, first }) => {
+    for (let at = 0; at < changed.length && !first; at += CHANGED_ROWS) await renew(changed.slice(at, at + CHANGED_ROWS));
   });
   return (
     <>
@@ -263,6 +265,11 @@ interface RowsProps {
   tick: (ids: ReadonlySet<string>) => void;
 }
 
+/** A click beside what is a control of its own, with which no text was selected. Keys use the row's link. */
+function meansRow({ target }: MouseEvent): boolean {
+  return (target as Element).closest("a, td.c") === null && getSelection()?.isCollapsed !== false;
+}
+
 function Rows({ rows, ticked, tick }: RowsProps) {
   const operates = useCan("operate");
   const toggle = (id: string) => {
@@ -272,6 +279,7 @@ function Rows({ rows, ticked, tick }: RowsProps) {
   };
   const everything = ticked === undefined || rows.every((row) => ticked.has(row.id));
   const [, go] = useLocation();
+  const open = (row: ListedInstance) => go(`/instances/${encodeURIComponent(row.id)}`);
   const [at, setAt] = useState(-1);
   const body = useRef<HTMLTableSectionElement>(null);
   useShortcuts(
@@ -285,7 +293,7 @@ function Rows({ rows, ticked, tick }: RowsProps) {
         },
         Enter: () => {
           const row = rows[at];
-          if (row) go(`/instances/${encodeURIComponent(row.id)}`);
+          if (row) open(row);
         },
       }),
       [rows, at, go, ticked, operates],
@@ -313,7 +321,7 @@ function Rows({ rows, ticked, tick }: RowsProps) {
       </thead>
       <tbody ref={body}>
         {rows.map((row, index) => (
-          <tr key={row.id} className={index === at ? "on" : ""}>
+          <tr key={row.id} className={index === at ? "opens on" : "opens"} onClick={(event) => meansRow(event) && open(row)}>
             {operates && (
               <td className="c">
                 <input type="checkbox" aria-label={`Select ${row.id}`} checked={ticked === undefined || ticked.has(row.id)} onChange={() => toggle(row.id)} />

@@ -85,13 +85,13 @@ function perSecond(value: number): string {
   return value >= 100 ? count(Math.round(value)) : String(Number(value.toPrecision(2)));
 }
 
-/** Estimated within steps of about the double: two digits say enough. */
-function seconds(value: number): string {
-  return duration(Number((value * 1_000).toPrecision(2)));
+/** They are counted by steps of time: what is known is the end of the step. */
+function bound(name: string, atMost: number | undefined, estimate: number): string {
+  return atMost === undefined ? `${name} > ${duration(estimate * 1_000)}` : `${name} ≤ ${duration(atMost * 1_000)}`;
 }
 
 function Numbers({ overview, words, range }: { overview: Overview; words: string; range: string }) {
-  const { p50, p99 } = overview.durations;
+  const { p50, p50AtMost, p99, p99AtMost } = overview.durations;
   const most = Math.max(0, ...overview.attention.filter((one) => one.kind === "failures").map((one) => one.count ?? 0));
   const oldest = overview.queues.reduce<QueueRow | undefined>((before, row) => (row.waiting > 0 && row.oldestSeconds > (before?.oldestSeconds ?? -1) ? row : before), undefined);
   return (
@@ -111,7 +111,7 @@ function Numbers({ overview, words, range }: { overview: Overview; words: string
           {perSecond(overview.completed.perSecond)} <small>/s</small>
         </dd>
         <dd className="d">
-          {p50 === undefined || p99 === undefined ? `${count(overview.completed.inRange)} in ${words}` : `p50 ${seconds(p50)}, p99 ${seconds(p99)}`}
+          {p50 === undefined || p99 === undefined ? `${count(overview.completed.inRange)} in ${words}` : `${bound("p50", p50AtMost, p50)}, ${bound("p99", p99AtMost, p99)}`}
         </dd>
       </div>
       <div>

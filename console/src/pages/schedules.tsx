@@ -181,7 +181,7 @@ function Chosen({ id, backfill }: { id: string; backfill: ((schedule: Schedule) 
             {schedule.pauseNote !== undefined && <p className="note">Paused: {schedule.pauseNote}</p>}
             <dl className="facts inset">
               <Fact name="When runs meet">{MEETS[schedule.overlap] ?? schedule.overlap}</Fact>
-              <Fact name="What passed unseen">{CAUGHT_UP[schedule.catchUp] ?? schedule.catchUp}</Fact>
+              <Fact name="What passed while no engine ran">{CAUGHT_UP[schedule.catchUp] ?? schedule.catchUp}</Fact>
               {schedule.jitter !== undefined && <Fact name="Later by up to">{schedule.jitter}</Fact>}
               {schedule.startAt !== undefined && <Fact name="From">{schedule.startAt}</Fact>}
               {schedule.endAt !== undefined && <Fact name="Until">{schedule.endAt}</Fact>}
@@ -260,7 +260,7 @@ function Asked({ act, schedule, close, done, told }: AskedProps) {
   if (act === "pause")
     return (
       <Dialog title={`Pause ${id}?`} verb="Pause" danger close={close} act={(form) => engine.pauseSchedule(id, String(form.get("note")).trim()).then(done)}>
-        <p>It starts nothing until it is resumed; what runs goes on. Times that pass meanwhile are not caught up.</p>
+        <p>It starts nothing until it is resumed; what runs goes on. Times that pass meanwhile are left out, whatever it does with those that pass while no engine runs.</p>
         <NoteField label="Why, shown with the schedule and in the audit trail" />
       </Dialog>
     );

@@ -37,7 +37,7 @@ export function Dialog({ title, verb, danger, ready = true, children, act, close
   };
   return (
     <dialog ref={box} className="card dialog" aria-labelledby={heading} onClose={close} onKeyDown={(event) => event.stopPropagation()}>
-      <form onSubmit={submit}>
+      <form onSubmit={submit} onInput={() => setReason(undefined)}>
         <h2 id={heading}>{title}</h2>
         {children}
         {reason !== undefined && (

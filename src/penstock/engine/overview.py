@@ -76,11 +76,14 @@ class Series(msgspec.Struct, frozen=True, rename="camel"):
     failed: list[int]
 
 
-class Durations(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Seconds from start to completion, of those that completed; estimated within steps of about the double."""
+class Durations(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Seconds from start to completion, of those that completed. They are counted by steps of time: these are estimates
+    within a step, and ``…_at_most`` where it ends, if it does."""
 
     p50: float | None = None
     p99: float | None = None
+    p50_at_most: float | None = None
+    p99_at_most: float | None = None
 
 
 class QueueRow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -321,17 +324,20 @@ def _engine(row: store.KnownEngine) -> EngineView:
 def _durations(took: Mapping[str, int]) -> Durations:
     """From counts by the bound of their bucket."""
     buckets = sorted((float(name.removeprefix(TOOK)), count) for name, count in took.items())
-    return Durations(_percentile(buckets, 0.5), _percentile(buckets, 0.99)) if buckets else Durations()
+    if not buckets:
+        return Durations()
+    (p50, p50_at_most), (p99, p99_at_most) = (_percentile(buckets, share) for share in (0.5, 0.99))
+    return Durations(p50, p99, p50_at_most, p99_at_most)
 
 
-def _percentile(buckets: Sequence[tuple[float, int]], share: float) -> float:
-    """As if those of a bucket lay evenly between its bound and the one below it."""
+def _percentile(buckets: Sequence[tuple[float, int]], share: float) -> tuple[float, float | None]:
+    """As if those of a bucket lay evenly between its bound and the one below it; and that bound, if it has one."""
     wanted = share * sum(count for _, count in buckets)
     seen = 0
     for bound, count in buckets:
         if seen + count >= wanted:
             below = max((one for one in DURATION_BUCKETS if one < bound), default=0.0)
             upper = below if math.isinf(bound) else bound
-            return round(below + (upper - below) * (wanted - seen) / count, 3)
+            return round(below + (upper - below) * (wanted - seen) / count, 3), None if math.isinf(bound) else bound
         seen += count
-    return buckets[-1][0]
+    return buckets[-1][0], None

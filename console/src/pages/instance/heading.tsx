@@ -18,7 +18,12 @@ type Asked = "retry" | "mend" | "cancel" | "signal" | "complete" | "again" | "ed
 
 export function Heading({ state, definition }: { state: InstanceState; definition: Definition | undefined }) {
   const { instance } = state;
-  const [asked, setAsked] = useState<Asked>();
+  const [asked, setAskedNow] = useState<Asked>();
+  const [told, setTold] = useState<string>();
+  const setAsked = (next: Asked | undefined) => {
+    if (next !== undefined) setTold(undefined);
+    setAskedNow(next);
+  };
   const queries = useQueryClient();
   const operates = useCan("operate");
   const doesTasks = useCan("tasks");
@@ -38,6 +43,10 @@ export function Heading({ state, definition }: { state: InstanceState; definitio
     await queries.invalidateQueries({ queryKey: ["instance", instance.id] });
     await queries.invalidateQueries({ queryKey: ["history", instance.id] });
     await queries.invalidateQueries({ queryKey: ["audit", instance.id] });
+  };
+  const saved = async (changed: boolean) => {
+    if (changed) await done();
+    setTold(changed ? "The variables are saved." : "Nothing was changed.");
   };
   const close = () => setAsked(undefined);
   return (
@@ -85,6 +94,11 @@ export function Heading({ state, definition }: { state: InstanceState; definitio
           )}
         </div>
       </div>
+      {told !== undefined && (
+        <p className="told" role="status">
+          {told}
+        </p>
+      )}
       <Facts instance={instance} childIds={state.children} />
       {asked === "retry" && (
         <Dialog title="Retry this instance?" verb="Retry" close={close} act={(form) => engine.retry(instance.id, { note: String(form.get("note")).trim(), fromStepId: String(form.get("from") ?? "") }).then(done)}>
@@ -115,7 +129,7 @@ export function Heading({ state, definition }: { state: InstanceState; definitio
       )}
       {asked === "edit" && (
         <WithVariables id={instance.id} mark={undefined}>
-          {(whole) => <EditDialog instance={whole} close={close} done={done} />}
+          {(whole) => <EditDialog instance={whole} close={close} done={saved} />}
         </WithVariables>
       )}
       {asked === "signal" && <SignalDialog id={instance.id} steps={waits} open={instance.currentStepIds} close={close} done={done} />}

@@ -19,7 +19,7 @@ interface Props {
 }
 
 export function MendDialog({ state, definition, close, done }: Props) {
-  const [way, setWay] = useState<Way>("skip");
+  const [way, setWay] = useState(() => firstWayOf(state, definition));
   const [target, setTarget] = useState<Target>();
   const { id } = state.instance;
   const act = async (form: FormData) => {
@@ -69,6 +69,8 @@ interface Place {
   stepId: string;
   executionId?: string;
   text: string;
+  /** Something is open there, or it is the step that failed: what is meant, if nothing else is said. */
+  stands: boolean;
 }
 
 function placeOf(value: string): { stepId: string; executionId?: string } {
@@ -76,12 +78,18 @@ function placeOf(value: string): { stepId: string; executionId?: string } {
   return { stepId, ...(executionId !== undefined && { executionId }) };
 }
 
+/** Skipping, unless the step that failed has no result: that one is moved. */
+export function firstWayOf(state: InstanceState, definition: Definition): Way {
+  const failed = state.instance.status === "FAILED" && definition.steps.find((step) => step.id === state.why.stepId);
+  return failed && !SKIPPABLE.has(failed.type) ? "move" : "skip";
+}
+
 /** What is open; of a failed instance all steps, that which failed first: the engine knows which ones the failure closed. */
-function placesOf(state: InstanceState, definition: Definition, way: Way): Place[] {
+export function placesOf(state: InstanceState, definition: Definition, way: Way): Place[] {
   const fits = (step: Step | undefined) => way !== "skip" || step === undefined || SKIPPABLE.has(step.type);
   const byId = new Map(definition.steps.map((step) => [step.id, step]));
   const nameOf = (id: string) => byId.get(id)?.name || id;
-  const open = state.tokens.map((token) => ({ stepId: token.stepId, executionId: token.id, text: `${nameOf(token.stepId)}, ${token.text}` }));
+  const open = state.tokens.map((token) => ({ stepId: token.stepId, executionId: token.id, text: `${nameOf(token.stepId)}, ${token.text}`, stands: true }));
   const seen = new Set(open.map((place) => place.stepId));
   const failed = state.instance.status === "FAILED";
   const first = state.why.stepId;
@@ -89,7 +97,7 @@ function placesOf(state: InstanceState, definition: Definition, way: Way): Place
   const others = definition.steps.filter((step) => !seen.has(step.id) && (failed || step.type === "PARALLEL_GATEWAY" || step.forEach !== undefined));
   const whole = others
     .sort((a, b) => Number(b.id === first) - Number(a.id === first))
-    .map((step) => ({ stepId: step.id, text: `${nameOf(step.id)}${step.id === first ? ", failed" : step.type === "PARALLEL_GATEWAY" ? ", with its branches" : ""}` }));
+    .map((step) => ({ stepId: step.id, text: `${nameOf(step.id)}${step.id === first ? ", failed" : step.type === "PARALLEL_GATEWAY" ? ", with its branches" : ""}`, stands: step.id === first }));
   return [...open, ...whole].filter((place) => fits(byId.get(place.stepId)));
 }
 
@@ -98,6 +106,7 @@ function PlaceField({ places }: { places: Place[] }) {
     <div className="field">
       <label htmlFor="place">Step</label>
       <select id="place" name="place" className="in" required>
+        {places[0]?.stands !== true && <option value="">Choose one</option>}
         {places.map((place) => (
           <option key={`${place.stepId} ${place.executionId}`} value={JSON.stringify([place.stepId, place.executionId])}>
             {place.text}

@@ -2,7 +2,7 @@
 import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { useAddress } from "../../address";
-import { type Definition, engine, isCode, type Execution, type HistoryPage, type InstanceState } from "../../api/client";
+import { type Definition, engine, isCode, isFinal, type Execution, type HistoryPage, type InstanceState } from "../../api/client";
 import { statesOf, takenOf } from "../../graph/edges";
 import { Picture } from "../../graph/picture";
 import { More } from "../../parts/list";
@@ -32,11 +32,11 @@ export function InstancePage({ id }: { id: string }) {
   const state = useQuery({
     queryKey: ["state", id],
     queryFn: ({ signal }) => engine.state(id, signal),
-    refetchInterval: (query) => (query.state.data?.instance.completedAt === undefined ? REFRESH_MS : false),
+    refetchInterval: (query) => (query.state.data && isFinal(query.state.data.instance) ? false : REFRESH_MS),
   });
   const queries = useQueryClient();
   const goesOn = state.data !== undefined && state.data.instance.completedAt === undefined;
-  useWatch(goesOn ? [id] : [], undefined, () => void queries.invalidateQueries({ queryKey: ["state", id] }));
+  useWatch(state.data && !isFinal(state.data.instance) ? [id] : [], undefined, () => void queries.invalidateQueries({ queryKey: ["state", id] }));
   const mark = state.data && markOf(state.data);
   const history = useInfiniteQuery({
     queryKey: ["history", id, mark],

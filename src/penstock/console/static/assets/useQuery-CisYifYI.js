@@ -1,1 +1,0 @@
-import{u as e,y as t}from"./states-DVNrvvq9.js";function n(n,r){return e(n,t,r)}export{n as t};
