@@ -11,6 +11,7 @@ from penstock.durable.workflow import workflow
 from penstock.engine.journal_items import Held
 from penstock.errors import Conflict
 from penstock.testing.definitions import linear
+from penstock.testing.invariants import assert_invariants
 from penstock.wire.model import StartRequest
 from penstock.wire.queue import QueuePolicy
 from tests.engine import runs
@@ -156,6 +157,40 @@ async def test_an_open_run_stays_first_at_any_priority(driver: Driver) -> None:
     await driver.engine.instances.cancel(other, None, force=True)
     with pytest.raises(Conflict, match="CANCELLED"):
         await driver.engine.repair.set_priority(other, 1)
+
+
+async def test_a_parked_run_comes_back_with_the_new_priority(driver: Driver) -> None:
+    await limited(driver, concurrency=None)
+    plain = (await runs.begin(driver)).held
+    await limited(driver, concurrency=None, runs=2)
+    counted = (await runs.begin(driver)).held
+    for held in (plain, counted):
+        assert await park(driver, held)
+        await driver.engine.repair.set_priority(f"{held.instance:x}", 1)
+        await driver.engine.runs.send(f"{held.instance:x}", "go", b"1")
+    assert driver.rows("SELECT priority FROM ready_flow ORDER BY 1") == [(-9,), (1,)]
+    assert_invariants(driver.dsn)
+
+
+async def test_open_runs_that_wait_for_a_place_are_listed(driver: Driver) -> None:
+    await limited(driver, concurrency=None, runs=5)
+    held = [(await begun_and_given_back(driver, priority)).instance for priority in (0, 5, 9)]
+    late = await start(driver, priority=0)
+    seen: list[str] = []
+    cursor: str | None = None
+    for _ in range(4):
+        page = await driver.engine.open_work.jobs("WAITING", runs.ORDER.job_type, cursor, 1)
+        seen += [job.instance_id for job in page.items]
+        cursor = page.next
+    assert (seen, cursor) == ([*(f"{instance:x}" for instance in held), late], None)
+
+
+async def begun_and_given_back(driver: Driver, priority: int) -> Held:
+    instance = await start(driver, priority=priority)
+    taken = {run.instance_id: run.held for run in await runs.take(driver, wait_s=0, n=10)}
+    for held in taken.values():
+        await let_go(driver, held, "give back")
+    return taken[instance]
 
 
 async def test_jobs_of_graphs_are_no_runs(driver: Driver) -> None:

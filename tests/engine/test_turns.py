@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from penstock.engine.lanes import firings
+from penstock.engine.repair import VariablesEdit
 from penstock.errors import BadRequest
-from penstock.testing.definitions import definition, end, service
+from penstock.store.database import WrittenApart
+from penstock.testing.definitions import definition, end, linear, service
+from penstock.testing.invariants import assert_invariants
+from penstock.wire.model import Park
 from penstock.wire.queue import QueuePolicy
 from tests.engine.driver import Driver
+from tests.engine.test_schedules import HOUR_S, begun, later
 from tests.shapes import call
 
 
@@ -119,3 +126,60 @@ async def test_a_priority_counts_for_what_waits_and_what_comes(driver: Driver) -
     assert driver.rows("SELECT priority FROM instance ORDER BY id") == [(None,), (8,), (1,)]
     with pytest.raises(BadRequest, match="priority: must be 0 to 9"):
         await driver.engine.repair.set_priority(late.id, 10)
+
+
+async def test_a_delayed_start_keeps_what_its_definition_says(driver: Driver) -> None:
+    fields = {"flowKey": "${tenant}", "priority": 3}
+    await driver.upload(definition(service("a", "b"), service("b", "end"), end(), definition_id="d") | fields)
+    await driver.start("d", {"tenant": "t1"}, delay="PT1H")
+    assert await driver.due(HOUR_S) == 1
+    assert waiting(driver) == [("t1", 3)]
+    await driver.complete(await driver.one("work"))
+    assert waiting(driver) == [("t1", 3)]
+    assert driver.rows("SELECT priority, flow_key FROM instance") == [(3, "t1")]
+    assert_invariants(driver.dsn)
+
+
+async def test_a_turn_that_failed_is_told_by_the_retry(driver: Driver) -> None:
+    fields = {"flowKey": "${tenant}"}
+    await driver.upload(definition(service("a", "b"), service("b", "end"), end(), definition_id="d") | fields)
+    made = await driver.start("d", delay="PT1H")
+    assert await driver.due(HOUR_S) == 1
+    assert await driver.status(made.id) == "FAILED"
+    assert (await driver.retry(made.id)).status == "FAILED"
+    await driver.engine.repair.edit_variables(made.id, VariablesEdit(set=msgspec.Raw(b'{"tenant":"t1"}')))
+    await driver.retry(made.id)
+    assert waiting(driver) == [("t1", 5)]
+    await driver.complete(await driver.one("work"))
+    assert waiting(driver) == [("t1", 5)]
+
+
+async def test_a_parked_job_comes_back_with_the_new_priority(driver: Driver) -> None:
+    made = await driver.start((await driver.upload(linear(1))).id)
+    job = await driver.one("work")
+    park = Park(job_id=job.id, attempt=job.attempt, worker_id=job.worker_id or "", signal="go")
+    await driver.engine.jobs.park(park)
+    await driver.engine.repair.set_priority(made.id, 1)
+    await driver.signal(made.id, "go")
+    assert waiting(driver) == [(None, 1)]
+
+
+async def test_a_firing_that_is_repeated_knows_nothing_uncommitted(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await begun(driver, flow_key="reports")
+    write, tries = firings.store.writes, 0
+
+    def fail_once(*args: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise WrittenApart("as for the sake of another transaction")
+        return write(*args)
+
+    monkeypatch.setattr(firings.store, "writes", fail_once)
+    await later(driver, HOUR_S)
+    assert tries == 2
+    assert driver.rows("SELECT name FROM job_type WHERE keyed") == [("work",)]
+    await driver.engine.queues.put("crm", QueuePolicy(["work"], concurrency=1))
+    assert driver.engine.queues.limited == {"work"}

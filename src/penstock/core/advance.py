@@ -264,7 +264,7 @@ class _Run(Branches, Calls, Mending, Waiting):
             return
         self.begin_execution(token, step)
         self.work.spend(STEP_WORK)
-        if self.begins:
+        if self.begins or (self.out.reopened and token.is_root and index == 0):  # its turn may be what failed it
             self.begins = False
             self.turn_of_start(token, step)
         if step.for_each is not None and token.item is None:

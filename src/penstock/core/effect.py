@@ -175,6 +175,7 @@ class Effects(msgspec.Struct):
     instance: Instance
     ended: bool = False
     reopened: bool = False
+    turned: bool = False  # the definition has told flow key or priority of the instance
     dead_end: bool = False  # the last token ended without END: the instance stays active with no open step
     inserted: list[Token] = []
     updated: list[Token] = []

@@ -75,8 +75,10 @@ class Evaluator(Recorder):
         try:
             if instance.flow_key is None and turn.key is not None:
                 instance.flow_key = token.flow_key = key_of(turn.key, evaluate)
+                self.out.turned = True
             if instance.priority is None and turn.priority is not None:
                 instance.priority = token.priority = priority_of(turn.priority, evaluate)
+                self.out.turned = True
         except (TurnError, StepFailed) as error:
             if self.checked:
                 raise BadRequest(str(error)) from None

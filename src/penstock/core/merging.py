@@ -23,6 +23,7 @@ def merged(outcomes: Sequence[Effects]) -> Effects:
     out = Effects(last.instance, ended=last.ended, dead_end=last.dead_end, chain=last.chain, snapshot=last.snapshot)
     out.undoing, out.ended_as = last.undoing, last.ended_as
     out.reopened = outcomes[0].reopened
+    out.turned = any(one.turned for one in outcomes)
     inserted: dict[int, Token] = {}
     updated: dict[int, Token] = {}
     for one in outcomes:

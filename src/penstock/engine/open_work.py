@@ -30,6 +30,7 @@ from penstock.store import audit
 from penstock.store import open_work as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
+from penstock.store.flow import OPEN_RUN_LEAD
 from penstock.store.open_work import ComingTimer, OpenJob, TimerKey
 from penstock.wire.model import JobRef
 from penstock.wire.open_work import OpenJobView
@@ -115,14 +116,14 @@ class OpenWork:
     ) -> Page[OpenJobView]:
         if job_type is None:
             raise BadRequest("jobType: is needed for jobs that wait")
-        after = read_numbers(cursor, digits=19, count=2) if cursor else (-1, 0)
+        after = read_numbers(cursor, digits=19, count=2) if cursor else (0, -1)  # priorities from the least one on
         if number is None:
             return Page(items=[])
-        rows = await store.waiting(connection, number, (after[0], after[1]), limit + 1)
+        rows = await store.waiting(connection, number, (after[0] - OPEN_RUN_LEAD, after[1]), limit + 1)
         more = len(rows) > limit
         rows = rows[:limit]
         items = [await self._view(connection, row) for row in rows]
-        return Page(items=items, next=f"{rows[-1].priority}-{rows[-1].place}" if more else None)
+        return Page(items=items, next=f"{rows[-1].priority + OPEN_RUN_LEAD}-{rows[-1].place}" if more else None)
 
     async def _under_way(
         self, connection: TrioConnection, job_type: str | None, number: int | None, state: TokenState

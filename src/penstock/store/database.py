@@ -104,6 +104,10 @@ class RefusedWithin(pg_errors.SerializationFailure):
     """An item was refused in the middle of its transaction, which is repeated without it."""
 
 
+class WrittenApart(pg_errors.SerializationFailure):
+    """A transaction was given up so that something could be committed before it; it is repeated."""
+
+
 def is_id_taken(error: DatabaseError) -> bool:
     """Whether the statement was refused for an id that we made: as `IdTaken`, which says it already."""
     return isinstance(error, CLASH) and error.diag.constraint_name in _MADE_IDS

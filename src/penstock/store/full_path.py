@@ -427,6 +427,8 @@ def _instances(changes: Sequence[Change], now: datetime, add: Add, vault: Vault 
     ]  # fmt: skip
     variables = partial(arrays.sealed, vault=vault)
     add("insert_instances", created, ints, arrays.times, ints, variables, texts, texts, ints, texts, ints, texts)
+    turned = [c.effects.instance for c in changes if c.effects.turned and c.created is None]
+    add("set_turns", [(i.id, i.priority, i.flow_key) for i in turned], ints, ints, texts)
     consumed = [(id,) for change in changes for id in change.effects.consumed_signals]
     add("delete_signals", consumed, ints)
     reopened = [(c.effects.instance.id,) for c in changes if c.effects.reopened]

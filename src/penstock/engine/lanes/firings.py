@@ -33,7 +33,7 @@ from penstock.store import audit
 from penstock.store import full_path as full_store
 from penstock.store import schedules as store
 from penstock.store.connection import TrioConnection
-from penstock.store.database import Database
+from penstock.store.database import Database, WrittenApart
 from penstock.store.definitions import latest_keys
 from penstock.store.full_path import NewInstance
 from penstock.store.schedules import LockedSchedule, Moved, NewRun, Scheduled
@@ -231,7 +231,7 @@ class Firings:
         priority, flow_key = look.spec.priority, look.spec.flow_key
         instance = Instance(id, watched=_is_watched(look), priority=priority, flow_key=flow_key)
         if flow_key is not None or definition.definition.has_flow_keys:
-            await self._transactions.polls.queues.note_keyed(connection, definition.types_of_jobs)
+            await self._note_keyed(connection, definition)
         case = Case(definition, instance, [], known, Started(), transaction.now, {}, id)
         key = look.spec.business_key
         new = NewInstance(id, definition.key, variables, key, started_by=f"schedule:{look.locked.name}")
@@ -244,6 +244,14 @@ class Firings:
         except PenstockError as error:
             return error.reason[:REASON_MAX_CHARS]
         return id
+
+    async def _note_keyed(self, connection: TrioConnection, definition: LoadedDefinition) -> None:
+        """In a transaction of its own, before this one comes again: what is rolled back must not be known."""
+        queues, types = self._transactions.polls.queues, definition.types_of_jobs
+        if not types.keys() <= queues.keyed:
+            await connection.rollback()
+            await queues.note_keyed(connection, types)
+            raise WrittenApart("jobs of a schedule wait for turns from now on")
 
     async def _load(
         self, connection: TrioConnection, wanted: set[tuple[str, int]]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from penstock.access.identity import actor
 from penstock.core.event import Event
-from penstock.core.state import JOB_STATES, InstanceStatus, TokenState
+from penstock.core.state import OPEN_STATES, InstanceStatus, TokenState
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.lanes.command import Command, WritesOnly
 from penstock.errors import Conflict
@@ -41,7 +41,7 @@ class PriorityCommand(Command):
         moved: list[store.MovedJob] = []
         for token in locked.tokens:
             turn = loaded.definition.steps[token.step].turn
-            if token.state not in JOB_STATES or (turn is not None and turn.priority is not None):
+            if token.state not in OPEN_STATES or (turn is not None and turn.priority is not None):
                 continue
             priority = self._priority - (store.OPEN_RUN_LEAD if token.run_queue is not None else 0)
             tokens.append((token.id, priority))

@@ -108,6 +108,13 @@ FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::smallint[], $5::int[
 CROSS JOIN LATERAL (SELECT o.ctid FROM token o WHERE o.id = u.id OFFSET 0) old
 WHERE t.ctid = old.ctid
 
+-- name: set_turns
+-- Of instances that were there before their definitions told it: as they begin late, or are taken up again.
+UPDATE instance i SET priority = u.priority, flow_key = u.flow_key
+FROM unnest($1::bigint[], $2::smallint[], $3::text[]) AS u(id, priority, flow_key)
+CROSS JOIN LATERAL (SELECT o.ctid FROM instance o WHERE o.id = u.id OFFSET 0) old
+WHERE i.ctid = old.ctid
+
 -- name: set_instance_priority
 UPDATE instance SET priority = $2::smallint WHERE id = $1::bigint
 
