@@ -78,6 +78,21 @@ async def test_many_variables_are_changed_once(driver: Driver) -> None:
     assert find_broken(driver.dsn) == []
 
 
+async def test_variables_that_are_null_are_none(driver: Driver) -> None:
+    """Written as they came they would make a list of an instance's variables."""
+    instances = await started(driver, 2)
+    null = msgspec.Raw(b"null")
+    await done(driver, action="skip", filter=OPEN, step_id="one", variables=null)
+    for job in await driver.poll("two"):
+        await driver.fail(job, retryable=False)
+    failed = BulkFilter(definition_id="line", status="FAILED")
+    await done(driver, action="edit", filter=failed, variables=msgspec.Raw(b'{"a":1,"b":2}'))
+    await done(driver, action="edit", filter=failed, variables=null, remove=["a"])
+    assert [await driver.variables(instance) for instance in instances] == [{"b": 2}] * 2
+    assert driver.rows("SELECT DISTINCT output FROM bulk_operation WHERE output = 'null'") == []
+    assert find_broken(driver.dsn) == []
+
+
 async def test_many_failures_go_on_elsewhere(driver: Driver) -> None:
     instances = await started(driver)
     for job in await driver.poll("one"):

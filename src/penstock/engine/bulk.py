@@ -98,7 +98,8 @@ class Bulk:
 
     async def preview(self, request: BulkRequest) -> BulkPreview:
         """What the operation would meet now; nothing is done. Raises BadRequest."""
-        wanted = _wanted(request, self._limits)
+        check_act(request, self._limits)
+        wanted = _wanted(request)
         found = await self._look(wanted, SUMMARIES_MAX)
         if request.action != "migrate":
             return found
@@ -106,8 +107,8 @@ class Bulk:
 
     async def create(self, request: BulkRequest) -> BulkStarted:
         """Begin; returns as soon as it is stored. Raises BadRequest, and Conflict when nothing matches."""
-        wanted = _wanted(request, self._limits)
-        details = details_of(request)
+        variables = check_act(request, self._limits)
+        wanted, details = _wanted(request), details_of(request)
         if request.action == "migrate":  # all of them to that of now, whatever is uploaded meanwhile
             version = await self._acts.migrations.find_version(
                 wanted.definition_id, request.version or 0, request.steps or {}
@@ -120,7 +121,7 @@ class Bulk:
             request.action,
             msgspec.json.encode(wanted),
             request.step_id,
-            bytes(request.variables or b"") or None,
+            variables,
             request.note,
             actor(),
             request.per_second,
@@ -301,9 +302,8 @@ class Bulk:
         return (counts["done"], counts["skipped"], counts["failed"]), errors
 
 
-def _wanted(request: BulkRequest, limits: PayloadLimits) -> _Wanted:
-    """What is asked for, checked. Raises BadRequest."""
-    check_act(request, limits)
+def _wanted(request: BulkRequest) -> _Wanted:
+    """Which instances, checked. Raises BadRequest."""
     if request.per_second is not None and not 0 < request.per_second <= PER_SECOND_MAX:
         raise BadRequest(f"perSecond: more than 0, at most {PER_SECOND_MAX:,.0f}")
     if request.note is not None:

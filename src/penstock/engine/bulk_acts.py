@@ -38,8 +38,8 @@ _FIELDS: Final = {
 _NEEDED: Final = {"signal": ("step_id",), "skip": ("step_id",), "move": ("step_id", "to_step_id")}
 
 
-def check_act(request: BulkRequest, limits: PayloadLimits) -> None:
-    """Whether what is to be done makes sense. Raises BadRequest."""
+def check_act(request: BulkRequest, limits: PayloadLimits) -> bytes | None:
+    """Whether what is to be done makes sense; its variables. Raises BadRequest."""
     if request.action not in ACTIONS:
         raise BadRequest(f"action: must be one of {', '.join(ACTIONS)}")
     variables = bytes(request.variables or b"")
@@ -51,12 +51,11 @@ def check_act(request: BulkRequest, limits: PayloadLimits) -> None:
             raise BadRequest(f"{_camel(name)}: is needed for the action {request.action}")
         if isinstance(given, str):
             check_text(given, _camel(name), NAME_MAX_CHARS)
-    if request.action == "edit":
-        check_edit(variables or EMPTY_OBJECT, request.remove or [], limits, "variables")
-    elif variables:
-        check_variables(variables, limits)
     if request.version is not None and not 0 <= request.version < 2**31:
         raise BadRequest("version: must be a version, or 0 for the latest")
+    if request.action == "edit":
+        return check_edit(variables or EMPTY_OBJECT, request.remove or [], limits, "variables")[0]
+    return check_variables(variables, limits) if variables else None
 
 
 def details_of(request: BulkRequest) -> BulkDetails:
