@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from penstock.engine.repair import TokenMove
 from penstock.errors import LeaseLost
 from penstock.testing.definitions import definition, end, linear, service, step, timer
 from penstock.wire.model import JobRef
@@ -116,3 +117,23 @@ async def test_the_instances_end_is_the_audit_trails_last_record(driver: Driver)
     await driver.complete(await driver.one("work"))
     kinds = [record.kind for record in (await driver.engine.instances.audit(view.id)).items]
     assert kinds == ["STARTED", "JOB_DISPATCHED", "STEP_COMPLETED", "STEP_COMPLETED", "INSTANCE_COMPLETED"]
+
+
+@pytest.mark.parametrize("act", ["RETRIED", "MOVED"])
+async def test_an_act_stands_before_the_dispatch_that_follows(driver: Driver, act: str) -> None:
+    """A worker that waits has the job at once, in the same moment."""
+    instance = await driver.run(definition(service("a", "b"), service("b", "end"), end()))
+    driver.clock.stop()
+    job = await driver.one("work")
+    driver.clock.advance(1)
+    if act == "RETRIED":
+        await driver.fail(job, retryable=False)
+        driver.clock.advance(1)
+        await driver.retry(instance)
+    else:
+        await driver.engine.repair.move(instance, TokenMove(step_id="a", to_step_id="b"))
+    again = await driver.one("work")
+    records = (await driver.engine.instances.audit(instance)).items
+    acted, *followed = [record for record in records if record.at == records[-1].at]
+    assert acted.kind == act
+    assert [(record.kind, record.step_execution_id) for record in followed][-1] == ("JOB_DISPATCHED", again.id)

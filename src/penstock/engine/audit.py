@@ -35,10 +35,14 @@ _KINDS = {
 }
 
 
-# At one moment the cause stands before what it did.
-_RANKS = {"STARTED": 0, "CHAINED": 0, "SIGNALLED": 1, "USER_TASK_COMPLETED": 1, "TIMER_FIRED": 1, "CANCELLED": 1} | {
-    f"INSTANCE_{status}": 3 for status in ("COMPLETED", "FAILED", "CANCELLED")
-}
+# At one moment the cause stands before what it did: the start, what people and timers did (all that is not named here),
+# what became of steps and jobs, the end.
+_CAUSE, _EFFECT = 1, 2
+_RANKS = (
+    {"STARTED": 0, "CHAINED": 0}
+    | dict.fromkeys([*_KINDS.values(), "JOB_DISPATCHED", "DISPATCHED_VIA_BROKER"], _EFFECT)
+    | {f"INSTANCE_{status}": 3 for status in ("COMPLETED", "FAILED", "CANCELLED")}
+)
 
 
 def audit_records(
@@ -97,7 +101,7 @@ def audit_records(
 
 
 def _order(record: AuditRecord) -> tuple[datetime, int]:
-    return record.at, _RANKS.get(record.kind, 2)
+    return record.at, _RANKS.get(record.kind, _CAUSE)
 
 
 def slice_of(records: Sequence[AuditRecord], first: int, limit: int) -> Page[AuditRecord]:
