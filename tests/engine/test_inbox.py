@@ -147,6 +147,19 @@ async def test_a_task_is_claimed_by_one_and_given_back(driver: Driver) -> None:
         await inbox.claim(instance, "alone", "ann")
 
 
+@pytest.mark.parametrize(("by", "expected"), [(None, "ann"), ("bob", "bob")])
+async def test_a_task_is_completed_by_whoever_claimed_it(driver: Driver, by: str | None, expected: str) -> None:
+    instance = await driver.run(ALONE)
+    await driver.engine.inbox.claim(instance, "alone", "ann")
+    done = UserTaskCompletion(instance_id=instance, step_id="alone", completed_by=by)
+    await driver.engine.tasks.complete_user_task(done)
+    records = (await driver.engine.instances.audit(instance)).items
+    told = [(record.kind, record.actor, record.detail) for record in records if record.step_id == "alone"]
+    assert told == [
+        ("TASK_CLAIMED", "ann", None), ("USER_TASK_COMPLETED", expected, None), ("STEP_COMPLETED", expected, None)
+    ]  # fmt: skip
+
+
 async def test_a_clerk_claims_in_its_own_name_only(driver: Driver) -> None:
     instance = await driver.run(ALONE)
     inbox = driver.engine.inbox

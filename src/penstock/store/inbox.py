@@ -138,6 +138,12 @@ async def claim(connection: TrioConnection, key: TaskKey, assignee: str) -> bool
     return bool(await connection.fetch(SQL["claim_task"], (*key, assignee)))
 
 
+async def assignee(connection: TrioConnection, key: TaskKey) -> str | None:
+    """Who has claimed a task."""
+    rows = await connection.fetch(SQL["task_assignee"], key)
+    return cast("str | None", rows[0][0]) if rows else None
+
+
 async def release(connection: TrioConnection, key: TaskKey, assignee: str | None) -> bool:
     """``assignee`` None: whoever has it. False when somebody else has it, or it is closed."""
     return bool(await connection.fetch(SQL["release_task"], (*key, assignee)))

@@ -30,7 +30,7 @@ from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.ids import show_instance
 from penstock.engine.lanes.command import Command, IsCode, Settled, WritesOnly
 from penstock.errors import BadRequest, Conflict, NotFound, PenstockError
-from penstock.store import calls, keys, timers
+from penstock.store import calls, inbox, keys, timers
 from penstock.store.connection import TrioConnection
 from penstock.store.full_path import LockedInstance
 from penstock.store.jobs import ExecutionInfo, JobKey
@@ -193,7 +193,7 @@ class RetryCommand(Command):
 class TaskCommand(Command):
     """Complete the oldest open execution of a user task, or that with this token and seq, or signal that of a wait."""
 
-    __slots__ = ("actor", "by", "detail", "execution", "kind", "output", "step_id")
+    __slots__ = ("actor", "by", "detail", "execution", "kind", "nameless", "output", "step_id")
 
     def __init__(
         self,
@@ -212,6 +212,15 @@ class TaskCommand(Command):
         self.actor = actor(by)
         self.by = self.actor if by is None else by
         self.detail = None if self.by == self.actor else f"for {self.by}"
+        self.nameless = self.by is None and kind is StepType.USER_TASK
+
+    async def prepare(self, connection: TrioConnection, locked: LockedInstance, loaded: LoadedDefinition) -> None:
+        """Where nothing says who completes a task, it is whoever has claimed it."""
+        step = loaded.definition.step(self.step_id) if self.nameless else None
+        token = None if step is None or step.type is not self.kind else _oldest(locked.tokens, step, self.execution)
+        if step is not None and token is not None:
+            key = inbox.TaskKey(loaded.task_type_of(step.index), token.seq)
+            self.actor = self.by = await inbox.assignee(connection, key)
 
     def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool

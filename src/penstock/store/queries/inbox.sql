@@ -71,6 +71,9 @@ ORDER BY t.seq LIMIT 1
 UPDATE open_task SET assignee = $3::text
 WHERE job_type = $1::int AND seq = $2::bigint AND (assignee IS NULL OR assignee = $3::text) RETURNING assignee
 
+-- name: task_assignee
+SELECT assignee FROM open_task WHERE job_type = $1::int AND seq = $2::bigint
+
 -- name: release_task
 -- By $3, or by somebody who may take it from anybody (null).
 UPDATE open_task SET assignee = NULL
