@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from penstock.engine import attention
-from penstock.engine.activity import DEPTHS_KEPT, LAGS_KEPT, WORKERS_MAX, Activity, Held
+from penstock.engine.activity import DEPTHS_KEPT, LAGS_KEPT, WORKERS_MAX, Activity, Depth, Held
 from penstock.engine.answers import AnswerMemory
 from penstock.engine.attention import Attention
 from penstock.engine.causes import cause_of
@@ -20,7 +20,9 @@ from penstock.errors import BadRequest
 from penstock.metrics import Metrics
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.retention import Retention
+from penstock.store.activity import QueueFacts
 from penstock.testing.definitions import linear
+from penstock.wire.queue import QueuePolicy
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 
@@ -236,6 +238,30 @@ async def test_a_queue_without_workers_is_told_of_until_one_polls(make_driver: M
     assert told.detail == "1 job waits, the oldest for 3 min"
     await driver.poll("other", "work", worker="w-9", n=0)
     assert "no-worker" not in kinds(await look(driver, chores))
+
+
+async def test_a_paused_queue_is_told_while_jobs_wait(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    queues, chores = driver.engine.queues, Housekeeping(driver.engine)
+    await queues.put("crm", QueuePolicy(["one", "two", "three"], paused=True))
+    assert "queue-paused" not in kinds(await look(driver, chores)), "it keeps nothing back"
+    for name in ("one", "two", "two"):
+        await driver.upload(linear(1, definition_id=name, job_type=name))
+        await driver.start(name)
+        driver.clock.advance(60)
+    told = [one for one in (await look(driver, chores)).attention if one.kind == "queue-paused"]
+    assert [(one.severity, one.text, one.count) for one in told] == [("warning", "The queue crm is paused", 3)]
+    assert (told[0].detail, told[0].job_type) == ("3 jobs wait, the oldest for 3 min", "one")
+    await queues.pause("crm", paused=False)
+    assert "queue-paused" not in kinds(await look(driver, chores))
+
+
+def test_a_paused_queue_is_not_said_to_fall_behind() -> None:
+    measured = [{"slow": Depth(1_000 + 100 * number, 300.0)} for number in range(40)]
+    facts = {"slow": QueueFacts(1, 0, 0, None)}
+    for queue, expected in ((None, ["queue-grows"]), ("crm", [])):
+        told = attention.of_queues(measured, facts, {}, datetime.now(UTC), {"slow": queue}.get)
+        assert [one.kind for one in told] == expected
 
 
 async def test_a_queue_that_grows_for_minutes_falls_behind(make_driver: MakeDriver) -> None:

@@ -16,6 +16,7 @@ from penstock.store import variables
 from penstock.store.connection import TrioConnection
 from penstock.store.database import configure
 from penstock.testing.definitions import definition, end, linear, service, step, timer
+from penstock.wire.queue import QueuePolicy
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
 from tests.shapes import assign, choose, gateway, joining, user
@@ -73,6 +74,20 @@ async def test_a_queue_without_workers_is_told_after_a_while(driver: Driver) -> 
     assert (await why(driver, instance))[0] == "waits-for-worker"
     driver.clock.advance(60)
     assert (await why(driver, instance))[:2] == ("no-worker", "task-1 waits for a worker; nobody polls for alone")
+
+
+async def test_a_paused_queue_is_why_its_jobs_wait(driver: Driver) -> None:
+    queues = driver.engine.queues
+    await queues.put("crm", QueuePolicy(["sync"], paused=True))
+    driver.clock.stop()
+    instance = await driver.run(linear(1, job_type="sync"))
+    assert await driver.poll("sync") == []
+    assert await why(driver, instance) == ("queue-paused", "task-1 waits: its queue 'crm' is paused", "task-1")
+    driver.clock.advance(60)
+    text = (await why(driver, instance))[1]
+    assert text == "task-1 waits: its queue 'crm' is paused; nobody polls for sync"
+    await queues.pause("crm", paused=False)
+    assert (await why(driver, instance))[0] == "no-worker"
 
 
 async def test_open_branches_are_told_together(driver: Driver) -> None:

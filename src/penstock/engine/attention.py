@@ -6,7 +6,7 @@ Pure. Must not decide anything: what it says is told, not acted on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -31,6 +31,8 @@ _GROWS_OVER: Final = 30
 _GROWS_FROM_JOBS: Final = 100
 _GROWS_AGE_S: Final = 60.0
 _NO_WORKER_AGE_S: Final = 5.0
+Paused = Callable[[str], str | None]
+"""Names the queue that keeps a job type back, if one does."""
 NOBODY: Final = QueueFacts(0, 0, 0, None)
 EMPTY: Final = Depth(0, 0.0)
 
@@ -83,13 +85,15 @@ def of_queues(
     facts: Mapping[str, QueueFacts],
     last_polls: Mapping[str, datetime],
     now: datetime,
+    paused: Paused,
 ) -> list[Attention]:
-    """Queues without workers, and those that grow; those first that wait longest. ``measured``: the latest last."""
+    """Queues without workers, and those that grow though nobody keeps them back; those first that wait longest.
+    ``measured``: the latest last."""
     depths: Mapping[str, Depth] = measured[-1] if measured else {}
     nobody_polls = set(unserved(depths, facts))
     found: list[Attention] = []
     for name, depth in sorted(depths.items(), key=lambda row: -row[1].oldest_s):
-        jobs = f"{depth.waiting:,} {'job waits' if depth.waiting == 1 else 'jobs wait'}"
+        jobs = _jobs_wait(depth.waiting)
         if name in nobody_polls:
             polled = last_polls.get(name)
             ago = "" if polled is None else f"; the last poll was {in_words((now - polled).total_seconds())} ago"
@@ -97,13 +101,33 @@ def of_queues(
             found.append(
                 Attention("no-worker", "critical", f"Nobody polls for {name}", detail, depth.waiting, job_type=name)
             )
-        elif _grows(measured, name, depth):
+        elif paused(name) is None and _grows(measured, name, depth):
             before = measured[-_GROWS_OVER].get(name, EMPTY).waiting
             detail = f"{jobs}, {before:,} five minutes ago; the oldest for {in_words(depth.oldest_s)}"
             found.append(
                 Attention("queue-grows", "warning", f"{name} falls behind", detail, depth.waiting, job_type=name)
             )
     return found
+
+
+def of_pauses(depths: Mapping[str, Depth], paused: Paused) -> list[Attention]:
+    """Paused queues in which jobs wait, those first that wait longest."""
+    held: dict[str, list[tuple[str, Depth]]] = {}
+    for name, depth in sorted(depths.items(), key=lambda row: -row[1].oldest_s):
+        queue = paused(name)
+        if queue is not None and depth.waiting:
+            held.setdefault(queue, []).append((name, depth))
+    found: list[Attention] = []
+    for queue, each in held.items():
+        waiting, (first, oldest) = sum(depth.waiting for _, depth in each), each[0]
+        detail = f"{_jobs_wait(waiting)}, the oldest for {in_words(oldest.oldest_s)}"
+        text = f"The queue {queue} is paused"
+        found.append(Attention("queue-paused", "warning", text, detail, waiting, job_type=first))
+    return found
+
+
+def _jobs_wait(count: int) -> str:
+    return f"{count:,} {'job waits' if count == 1 else 'jobs wait'}"
 
 
 def _grows(measured: Sequence[Mapping[str, Depth]], name: str, depth: Depth) -> bool:

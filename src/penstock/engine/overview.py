@@ -20,6 +20,7 @@ from penstock.engine.attention import EMPTY, NOBODY, Attention
 from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.instances import Instances
 from penstock.engine.looks import Looks
+from penstock.engine.queues import Queues
 from penstock.errors import BadRequest
 from penstock.metrics.registry import DURATION_BUCKETS
 from penstock.store import activity as store
@@ -155,9 +156,15 @@ class Overview:
     """Reads for people."""
 
     def __init__(
-        self, looks: Looks, instances: Instances, activity: Activity, retention_days: float | None = None
+        self,
+        looks: Looks,
+        instances: Instances,
+        activity: Activity,
+        queues: Queues,
+        retention_days: float | None = None,
     ) -> None:
         self._looks = looks
+        self._paused = queues.paused
         self._retention_days = retention_days
         self._database: tuple[float, DatabaseView] | None = None
         self._instances = instances
@@ -227,7 +234,8 @@ class Overview:
         activity = self._activity
         needs = [
             *attention.of_failures(failures),
-            *attention.of_queues(activity.depths, facts, last_polls, now)[:QUEUES_MAX],
+            *attention.of_pauses(self._depths(), self._paused)[:QUEUES_MAX],
+            *attention.of_queues(activity.depths, facts, last_polls, now, self._paused)[:QUEUES_MAX],
             *attention.of_engines(engines),
             *attention.of_this_engine(activity.away(), activity.worst_lag_s()),
             *attention.of_retention(activity.held, self._retention_days, now),

@@ -43,6 +43,7 @@ class _Known(NamedTuple):
     mates: Sequence[str] = ()
     """The job types of its queue, itself among them."""
     queue: str | None = None
+    paused: bool = False
 
 
 _FREE: Final = _Known(Waits.ANYWHERE, limited=False)
@@ -78,6 +79,11 @@ class Queues:
     def queue_of(self, job_type: str) -> str | None:
         """The name of the queue that a type is in."""
         return self._known.get(job_type, _FREE).queue
+
+    def paused(self, job_type: str) -> str | None:
+        """The name of the queue that a type is in, if that lets nothing begin; by what this engine knows."""
+        known = self._known.get(job_type, _FREE)
+        return known.queue if known.paused else None
 
     def place_key(self, job_type: str, flow_key: str | None) -> str | None:
         """Under which key a job waits; None: in the queue of those without."""
@@ -216,7 +222,7 @@ def _known(row: store.KeyedType, mates: Sequence[str]) -> _Known:
         return _Known(Waits.KEYED, limited=False)
     limits = (policy.concurrency, policy.concurrency_per_key, policy.rate, policy.rate_per_key, policy.runs)
     limited = policy.paused or any(limit is not None for limit in limits)
-    return _Known(Waits.KEYED if policy.fair else Waits.UNFAIR, limited=limited, mates=mates, queue=row.queue)
+    return _Known(Waits.KEYED if policy.fair else Waits.UNFAIR, limited, mates, row.queue, policy.paused)
 
 
 def _unknown(name: str) -> NotFound:

@@ -7,7 +7,7 @@ runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple, assert_never
 
@@ -19,6 +19,7 @@ from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import Definitions
 from penstock.engine.looks import Looks
+from penstock.engine.queues import Queues
 from penstock.engine.taken_path import Edge, taken_path
 from penstock.engine.versions import Versions, versions_of
 from penstock.engine.views import history_items, summarize_instances
@@ -132,9 +133,10 @@ class _Place(NamedTuple):
 class Standing:
     """Looks at one instance."""
 
-    def __init__(self, looks: Looks, definitions: Definitions, *, polled: bool) -> None:
+    def __init__(self, looks: Looks, definitions: Definitions, queues: Queues, *, polled: bool) -> None:
         """``polled``: jobs go out to workers that poll."""
         self._looks = looks
+        self._queues = queues
         self._polled = polled
         self._definitions = definitions
 
@@ -158,7 +160,8 @@ class Standing:
             now = await activity_store.read_clock(connection)
         steps = loaded.definition.steps
         retries = {timer.token: timer.fire_at for timer in timers if timer.timer == RETRY_TIMER}
-        places = [_place(token, steps[token.step], timers, workers, now, code=loaded.code) for token in tokens]
+        paused = self._queues.paused
+        places = [_place(token, steps[token.step], timers, workers, paused, now, code=loaded.code) for token in tokens]
         return InstanceState(
             found[0],
             _why(found[0], places, failure, versions),
@@ -223,11 +226,13 @@ def _place(
     step: Step,
     timers: Sequence[StandingTimer],
     workers: Mapping[str, int] | None,
+    paused: Callable[[str], str | None],
     now: datetime,
     *,
     code: bool,
 ) -> _Place:
-    """In words what an open execution does. They follow the step's name. ``code``: of a run of a workflow as code."""
+    """In words what an open execution does. They follow the step's name. ``paused`` names the queue that keeps a job
+    type back. ``code``: of a run of a workflow as code."""
     own = [timer for timer in timers if timer.token == token.token]
     first = own[0].fire_at if own else None
     state = TokenState(token.state)
@@ -235,8 +240,11 @@ def _place(
         case TokenState.READY:
             waited_s = (now - token.entered_at).total_seconds()
             alone = workers is not None and waited_s >= NOBODY_POLLS_S and not workers.get(step.job_type or "")
-            text = f"waits for a worker; nobody polls for {step.job_type}" if alone else "waits for a worker"
-            return _Place(token, step, "no-worker" if alone else "waits-for-worker", text, first)
+            queue = paused(step.job_type or "")
+            text = "waits for a worker" if queue is None else f"waits: its queue '{queue}' is paused"
+            why = "no-worker" if alone else "waits-for-worker"
+            polls = f"; nobody polls for {step.job_type}" if alone else ""
+            return _Place(token, step, why if queue is None else "queue-paused", text + polls, first)
         case TokenState.LOCKED:
             return _Place(token, step, "runs", f"runs at {token.worker}", token.lease_until)
         case TokenState.DISPATCHED:
