@@ -70,7 +70,7 @@ async def test_failures_of_one_cause_are_retried_and_no_others(make_driver: Make
     assert (view.actor, view.total, view.total_exact) == ("token:ada", 5, True)
     for id in alike:
         assert (await driver.view(id)).status == "ACTIVE"
-        assert await retries(driver, id) == [("token:ada", "the gateway is back")]
+        assert await retries(driver, id) == [("token:ada", f"bulk-{made.id}: the gateway is back")]
     assert (await driver.view(other)).status == "FAILED"
 
 
@@ -183,7 +183,8 @@ async def test_cancelled_are_those_that_were_there_when_it_began(make_driver: Ma
     details = [
         one.detail for one in (await driver.engine.instances.audit(before[1], 1_000)).items if one.kind == "CANCELLED"
     ]
-    assert details == ["made by mistake"]
+    assert details == [f"bulk-{made.id}: made by mistake"]
+    assert (await driver.view(before[1])).failure_reason == "made by mistake"
 
 
 def test_a_bulk_signals_variables_are_read() -> None:

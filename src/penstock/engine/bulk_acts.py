@@ -78,36 +78,36 @@ class Acts(NamedTuple):
     migrations: Migrations
 
     async def do(self, work: BulkWork, instance: int) -> None:
-        """To one instance. Raises what the operation on one does."""
+        """To one instance, whose audit trail names the operation. Raises what the operation on one does."""
         details = BulkDetails() if work.details is None else msgspec.json.decode(work.details, type=BulkDetails)
+        name = f"bulk-{work.id}"
+        note = f"{name}: {work.note}" if work.note else name
         match work.action:
             case "retry" if details.from_step_id is not None:
                 await self.repair.move_one_of_many(
-                    instance, None, details.from_step_id, work.note, work.created_at, retries=True
+                    instance, None, details.from_step_id, note, work.created_at, retries=True
                 )
             case "retry":
-                await self.instances.retry_one_of_many(instance, work.note, work.created_at)
+                await self.instances.retry_one_of_many(instance, note, work.created_at)
             case "cancel":
-                await self.instances.cancel_one_of_many(instance, work.note)
+                await self.instances.cancel_one_of_many(instance, work.note, note)
             case "migrate":
-                await self.migrations.migrate_to(instance, details.version or 0, details.steps, work.note)
+                await self.migrations.migrate_to(instance, details.version or 0, details.steps, note)
             case "skip" if work.step is not None:
-                await self.repair.skip_one_of_many(instance, work.step, work.output, work.note, work.created_at)
+                await self.repair.skip_one_of_many(instance, work.step, work.output, note, work.created_at)
             case "move" if work.step is not None and details.to_step_id is not None:
                 await self.repair.move_one_of_many(
-                    instance, work.step, details.to_step_id, work.note, work.created_at, retries=False
+                    instance, work.step, details.to_step_id, note, work.created_at, retries=False
                 )
             case "edit":
-                await self.repair.edit_one_of_many(
-                    instance, work.output or EMPTY_OBJECT, details.remove, work.note, work.id
-                )
+                await self.repair.edit_one_of_many(instance, work.output or EMPTY_OBJECT, details.remove, note, work.id)
             case _:
                 assert work.step is not None
                 signal = Signal(
                     instance_id=ids.show_instance(instance),
                     step_id=work.step,
                     variables=work.output,
-                    signal_id=f"bulk-{work.id}",
+                    signal_id=name,
                 )
                 await self.tasks.signal(signal)
 

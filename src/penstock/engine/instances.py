@@ -272,12 +272,12 @@ class Instances:
         """An instance that was changed just now: the answer waits for room, but is not refused for want of it."""
         return await self._view(id, committed=True)
 
-    async def cancel_one_of_many(self, instance: int, note: str | None) -> None:
-        """As `cancel`, without looking at it afterwards."""
+    async def cancel_one_of_many(self, instance: int, reason: str | None, note: str | None = None) -> None:
+        """As `cancel`, without looking at it afterwards. ``note``: for the audit trail, in place of the reason."""
         try:
-            await self._full_path.submit(CancelCommand(instance, note))
+            await self._full_path.submit(CancelCommand(instance, reason, note=note))
         except IsCode:
-            await self._runs.cancel(ids.show_instance(instance), note)
+            await self._runs.cancel(ids.show_instance(instance), reason)
 
     async def retry_one_of_many(
         self, instance: int, note: str | None, failed_until: datetime, *, from_path: str | None = None

@@ -106,12 +106,21 @@ class DeadLetterCommand(Command):
 
 class CancelCommand(Command):
     """Cancel an instance. Raises IsCode for a run of code that is not to be ended by ``force``. ``compensate``: what it
-    did is undone first."""
+    did is undone first. ``note`` is for the audit trail; else that has the reason."""
 
-    __slots__ = ("actor", "compensate", "force", "reason")
+    __slots__ = ("actor", "compensate", "force", "note", "reason")
 
-    def __init__(self, instance: int, reason: str | None, *, force: bool = False, compensate: bool = False) -> None:
+    def __init__(
+        self,
+        instance: int,
+        reason: str | None,
+        *,
+        force: bool = False,
+        compensate: bool = False,
+        note: str | None = None,
+    ) -> None:
         super().__init__(instance)
+        self.note = reason if note is None else note
         self.force = force
         self.compensate = compensate
         self.reason = reason
@@ -131,7 +140,7 @@ class CancelCommand(Command):
         return CancelRequested(self.reason, self.compensate)
 
     def after(self, effects: Effects, loaded: LoadedDefinition) -> object:
-        effects.audit.append(AuditRow("CANCELLED", actor=self.actor, detail=self.reason))
+        effects.audit.append(AuditRow("CANCELLED", actor=self.actor, detail=self.note))
         return None
 
 
