@@ -82,6 +82,17 @@ async def test_lists_are_read_from_a_standby_that_keeps_up(
 
         settings = Settings(postgres_dsn=Secret(dsn), replica_dsn=Secret(copy))
         assert await subject("replica", settings) == [Finding(Verdict.OK, "replica", "a standby that keeps up")]
+        up_to_date = Replica(Database(copy, max_connections=2), None, max_lag_s=0)
+        await wait_until(up_to_date.is_fit)
+        with psycopg.connect(copy, autocommit=True) as eyes:  # all that was sent is applied; nothing more is sent
+            eyes.execute("ALTER SYSTEM SET primary_conninfo = ''")
+            eyes.execute("SELECT pg_reload_conf()")
+
+        async def is_cut_off() -> bool:
+            return not await up_to_date.is_fit()
+
+        await wait_until(is_cut_off)
+        await up_to_date.database.close(0)
         await standby.kill()
         assert [each.verdict for each in await subject("replica", settings)] == [Verdict.ADVICE]
         with trio.fail_after(60):

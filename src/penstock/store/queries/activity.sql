@@ -115,6 +115,8 @@ SELECT current_setting('server_version'), pg_database_size(current_database()),
   (SELECT id FROM instance ORDER BY id LIMIT 1)
 
 -- name: replica_lag
--- Whether this is a standby, and how many seconds it is behind: none when all that it was sent is applied.
-SELECT pg_is_in_recovery(), CASE WHEN NOT pg_is_in_recovery() OR pg_last_wal_receive_lsn() = pg_last_wal_replay_lsn() THEN 0
-  ELSE coalesce(extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()), 0) END::float8
+-- Whether this is a standby, and how many seconds it is behind: none when all that it was sent is applied, and it is being sent
+-- more. One that is cut off has applied everything, too, for hours: its last transaction tells then.
+SELECT pg_is_in_recovery(), CASE WHEN NOT pg_is_in_recovery() THEN 0
+  WHEN pg_last_wal_receive_lsn() = pg_last_wal_replay_lsn() AND EXISTS (SELECT FROM pg_stat_wal_receiver) THEN 0
+  ELSE coalesce(extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()), 'Infinity') END::float8
