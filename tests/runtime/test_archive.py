@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from penstock.runtime import archive, parquet
 from penstock.runtime.retention import Retention
 from penstock.settings import ArchiveFormat
 from penstock.store import archive as store
+from penstock.store import retention
+from penstock.store.connection import TrioConnection
 from penstock.testing.invariants import assert_invariants
 from tests.runtime.conftest import StartLocal
 from tests.runtime.local_engine import LocalEngine
@@ -103,6 +106,27 @@ async def test_an_unfinished_file_is_left_nowhere(
     monkeypatch.setattr(archive, "_finish", full)
     assert not await removed(engine)
     assert files(directory) == []
+
+
+async def test_what_another_engine_removes_meanwhile_leaves_no_half_of_it(
+    start_local: StartLocal, directory: Path, database_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await keeping(start_local, retention_days=10, archive_dir=str(directory))
+    ids = [await finished(engine) for _ in range(2)]
+    lines_of = store.lines_of
+    async with await TrioConnection.connect(database_dsn) as other:
+
+        async def outrun(connection: TrioConnection, instance: int) -> AsyncGenerator[list[str]]:
+            async for lines in lines_of(connection, instance):
+                yield lines
+                await retention.remove_with_history(other, [instance])
+
+        monkeypatch.setattr(store, "lines_of", outrun)
+        assert await removed(engine)
+    for id in ids:
+        with pytest.raises(NotFound):
+            await engine.status(id)
+    assert files(directory) == [], "who removed them has archived them"
 
 
 async def test_of_one_that_was_archived_twice_the_latest_counts(

@@ -37,6 +37,10 @@ def directory_of(settings: Settings) -> Path | None:
     return Path(settings.archive_dir).expanduser().absolute() if settings.archive_dir else None
 
 
+class Removed(Exception):
+    """Some went while they were read: another engine has archived them, and what was read here may be half of them."""
+
+
 class _JsonLines:
     """A file of gzipped lines that is written."""
 
@@ -59,8 +63,8 @@ async def write(
     instances: Sequence[int],
     form: ArchiveFormat = ArchiveFormat.JSONL,
 ) -> Path:
-    """Write instances that ended into a new file of the directory, which is made; its path. Raises OSError, and leaves
-    no file then."""
+    """Write instances that ended into a new file of the directory, which is made; its path. Raises OSError and
+    `Removed`, and leaves no file then."""
     # the time, as instances that stayed would come again under the same ids, in place of those that are gone
     name = f"{show_instance(instances[0])}-{show_instance(instances[-1])}-{time.time_ns():x}{SUFFIXES[form]}"
     unfinished = directory / (name + _UNFINISHED)
@@ -70,11 +74,12 @@ async def write(
             async with aclosing(store.lines_of(connection, instance)) as pieces:
                 async for lines in pieces:
                     await trio.to_thread.run_sync(stream.append, lines)
+        if not await store.are_there(connection, instances):
+            raise Removed
         return await trio.to_thread.run_sync(_finish, stream, unfinished, directory / name)
     except BaseException:
-        with suppress(OSError):
-            stream.close()
-        unfinished.unlink(missing_ok=True)
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(_abandon, stream, unfinished)
         raise
 
 
@@ -82,6 +87,12 @@ def _open(path: Path, form: ArchiveFormat) -> _File:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     return ParquetFile(path) if form is ArchiveFormat.PARQUET else _JsonLines(path)
+
+
+def _abandon(stream: _File, path: Path) -> None:
+    with suppress(OSError):
+        stream.close()  # what it has yet is written, a group of rows
+    path.unlink(missing_ok=True)
 
 
 def _finish(stream: _File, unfinished: Path, path: Path) -> Path:

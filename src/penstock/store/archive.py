@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final, cast
 
+from penstock.store.arrays import ints
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL
 
@@ -32,3 +33,8 @@ async def lines_of(connection: TrioConnection, instance: int) -> AsyncGenerator[
         if len(records) < PIECE_ROWS:
             return
         position = records[-1][0]
+
+
+async def are_there(connection: TrioConnection, instances: Sequence[int]) -> bool:
+    """Whether none of them has been removed."""
+    return (await connection.fetch(SQL["archived_left"], (ints(instances),)))[0][0] == len(instances)

@@ -6,6 +6,10 @@
 SELECT json_build_object('instance', row_to_json(i))::text FROM penstock_instances i
 WHERE i.number = $1::bigint AND i.ended_at IS NOT NULL
 
+-- name: archived_left
+-- How many of the instances $1 are there.
+SELECT count(*)::int FROM instance WHERE id = ANY($1::bigint[])
+
 -- name: archived_steps
 -- Its steps and ended attempts after ($2 position, $3 seq), in order, at most $4.
 SELECT s.pos, s.seq, json_build_object('step', row_to_json(s))::text FROM penstock_steps s
