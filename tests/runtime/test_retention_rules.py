@@ -163,3 +163,30 @@ async def test_too_much_and_what_is_locked_does_not_move(
     [moved] = await store.over(connection, "history", 10)
     assert (moved.name, moved.moved) == (f"{partition.name}_kept", True)
     assert await store.move_kept(connection, moved, 1) is False, "once"
+
+
+async def test_those_who_are_kept_are_not_walked_over_every_minute(
+    start_local: StartLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await with_definitions(start_local, "kept", retention_days=10, retention_rules=("kept=100",))
+    await finished(engine)
+    stays = await ended(engine, "kept")
+    engine.clock.advance(40 * DAY_S)
+    retention = Retention(engine.engine)
+    for _ in range(3):  # removed, and moved; then what is left is looked at
+        await retention.run_once()
+    held = engine.engine.polls.activity.held
+    assert held is not None
+    assert (held.instances, held.oldest) == (1, int(stays, 16))
+    looks: list[str] = []
+
+    async def look(_: object, partition: store.Partition, *_rest: object) -> list[int]:
+        looks.append(partition.name)
+        return []
+
+    monkeypatch.setattr(store, "retired", look)
+    await retention.run_once()
+    assert looks == []
+    assert engine.engine.polls.activity.held == held, "it is told all the same"
+    await Retention(engine.engine).run_once()
+    assert len(looks) == 1

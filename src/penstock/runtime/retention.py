@@ -34,7 +34,7 @@ REMOVALS_MAX = 20
 PAUSE_S = 0.05
 """Between two of them: removal takes a share of the database, not all of it."""
 WALK_INTERVAL_S = 600.0
-"""Between two walks over what goes before its partition."""
+"""Between two walks over what goes before its partition; and, where rules keep some, over what is left of one."""
 MOVE_INTERVAL_S = 3_600.0
 """Between two looks at a partition of which too much is kept to move."""
 
@@ -70,6 +70,7 @@ class Retention:
         self._walks: deque[tuple[Kept, int]] = deque()  # versions to walk over, each with where to go on
         self._walk_at = 0.0
         self._move_at: dict[str, float] = {}  # by partition: not before
+        self._rests: dict[str, tuple[float, Held]] = {}  # by partition: likewise, and what keeps it
 
     async def step(self) -> None:
         """One round of the service loop."""
@@ -135,6 +136,11 @@ class Retention:
         self, connection: TrioConnection, partition: store.Partition, days: float, exceptions: store.Exceptions
     ) -> bool:
         """Remove the ended instances of a partition, then the partition; True when some are left for the next round."""
+        rest_until, held = self._rests.pop(partition.name, (0.0, None))
+        if held is not None and trio.current_time() < rest_until:
+            self._rests[partition.name] = rest_until, held
+            self._oldest_held = self._oldest_held or held
+            return False
         for _ in range(REMOVALS_MAX):
             after = self._removed_to.get(partition.name, -1)
             waiting = set(self._engine.aside.waiting(SERVICE))
@@ -157,8 +163,10 @@ class Retention:
         elif exceptions.versions and not partition.moved and await self._move(connection, partition, left):
             return False
         else:
-            if self._oldest_held is None:
-                self._oldest_held = Held(left.instances, left.oldest, partition.until)
+            held = Held(left.instances, left.oldest, partition.until)
+            self._oldest_held = self._oldest_held or held
+            if exceptions.versions and not found:  # who is kept may be many: none of them is looked at every minute
+                self._rests[partition.name] = trio.current_time() + WALK_INTERVAL_S, held
             _held.info(
                 partition.name,
                 "history is kept by instances that are open, or ended lately, or are kept for longer",
@@ -202,6 +210,8 @@ class Retention:
                 reason=str(error),
             )
             return False
+        except archive.Removed:
+            return False  # another engine is at it
         log.info("instances archived", count=len(ids), file=str(path))
         return True
 

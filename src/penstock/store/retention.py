@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
 
+import msgspec
 from psycopg import errors
 
 from penstock.store.arrays import floats, ints
@@ -113,8 +114,8 @@ async def retired(
     connection: TrioConnection, partition: Partition, days: float, after: int, exceptions: Exceptions = NO_EXCEPTIONS
 ) -> list[int]:
     """The next instances of the partition's range that ended more than ``days`` ago, in order of id from ``after``."""
-    excepted = (ints(exceptions.versions), ints(exceptions.statuses), floats(exceptions.days))
-    params = (partition.since, partition.until, after, days, REMOVE_MAX_ROWS, *excepted)
+    excepted = {f"{version} {status}": days for version, status, days in zip(*exceptions, strict=True)}
+    params = (partition.since, partition.until, after, days, REMOVE_MAX_ROWS, msgspec.json.encode(excepted).decode())
     return [cast(int, row[0]) for row in await connection.fetch(SQL["retired_instances"], params)]
 
 
@@ -162,7 +163,7 @@ async def _remove(connection: TrioConnection, instances: Sequence[int]) -> list[
 
 async def move_kept(connection: TrioConnection, partition: Partition, max_rows: int) -> bool | None:
     """Let what is kept of a partition of history have one of its own, and the rest go: its disk is free then. None when
-    more than ``max_rows`` would move; False when a lock was not had, or another engine is at it: try later.
+    more than ``max_rows`` would move, or it takes too long; False when a lock was not had, or another engine is at it.
 
     Who writes to the partition waits meanwhile: instances that are open since then, or are retried."""
     try:
@@ -175,6 +176,8 @@ async def move_kept(connection: TrioConnection, partition: Partition, max_rows: 
             await connection.fetch(SQL["move_kept"], (partition.name,))
     except (errors.LockNotAvailable, errors.NoDataFound, errors.InsufficientPrivilege, errors.UndefinedTable):
         return False
+    except errors.QueryCanceled:  # it takes longer than a statement may
+        return None
     return True
 
 
@@ -202,9 +205,10 @@ async def drop(connection: TrioConnection, partition: Partition) -> bool:
             if not await _my_turn(connection):
                 return False
             await connection.fetch(SQL["drop_partition"], (partition.name,))
-            await connection.fetch(SQL["remove_lost_traces"], (partition.since, partition.until))
     except (errors.LockNotAvailable, errors.NoDataFound, errors.InsufficientPrivilege):
         return False
+    # after it: nobody waits for the lock on the parent meanwhile, though a walk over many dead rows takes a while
+    await connection.fetch(SQL["remove_lost_traces"], (partition.since, partition.until))
     return True
 
 

@@ -34,11 +34,10 @@ SELECT drop_log_partition($1::text)
 
 -- name: retired_instances
 -- Instances started in [$1, $2) with an id above $3 that ended more than $4 days ago; $5 at most. What was called stays as
--- long as the first instance of its tree. Of the versions $6 those that ended as $7 have $8 days.
+-- long as the first instance of its tree. Those for which $6 has `version status` have so many days.
 SELECT id FROM instance WHERE id >= first_instance_id($1::timestamptz) AND id < first_instance_id($2::timestamptz)
-  AND id > $3::bigint AND status <> 0 /* ACTIVE */ AND ended_at < penstock_now() - coalesce((
-    SELECT k.days FROM unnest($6::int[], $7::int[], $8::float8[]) AS k(definition, status, days)
-    WHERE k.definition = instance.definition AND k.status = instance.status), $4::float8) * interval '1 day'
+  AND id > $3::bigint AND status <> 0 /* ACTIVE */ AND ended_at < penstock_now() - coalesce(
+    ($6::jsonb ->> (definition::text || ' ' || status::text))::float8, $4::float8) * interval '1 day'
   AND NOT EXISTS (SELECT FROM called c JOIN instance r ON r.id = c.root WHERE c.id = instance.id)
 ORDER BY id LIMIT $5::int
 
