@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -31,7 +32,13 @@ def test_a_signal_sets_the_log_of_all_processes(start_engine: StartEngine, tmp_p
     assert set_anew(engine, "debug") == 0
 
     config.write_text("log_level: debug\n")
+    started = [line["pid"] for line in engine.lines if line.get("message") == "engine process started"]
+    assert len(started) == (0 if processes == 1 else processes)
+    for pid in started:  # as `systemctl kill` tells all of a unit
+        os.kill(pid, signal.SIGUSR1)
     engine.process.send_signal(signal.SIGUSR1)
     everybody = 1 if processes == 1 else processes + 1
     wait_until(lambda: set_anew(engine, "debug") == everybody, timeout_s=60)
+    now = [line["pid"] for line in engine.lines if line.get("message") == "engine process started"]
+    assert now == started, "none of them ended"
     assert engine.stop() == 0

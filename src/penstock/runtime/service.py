@@ -90,6 +90,8 @@ def run_child() -> int:
 
 def _run(main: Callable[[], Awaitable[int]]) -> int:
     raise_file_limit()
+    # to a process that does not, or not yet, listen to it, it would be the end: `systemctl kill` tells all of a unit
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     collector = Collector()
     collector.start()
     try:
