@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from penstock.core.parsing import parse_definition
+from penstock.engine import ids
 from penstock.engine.definition_use import DefinitionActivity, VersionCounts
 from penstock.errors import BadRequest, NotFound
 from penstock.store import definition_use as store
@@ -74,6 +75,22 @@ async def test_each_definition_of_a_list_tells_what_goes_on(driver: Driver, monk
     assert [one.started_within_hour for one in (await use.activity(None, None, 50)).items] == [2, 0]
     monkeypatch.setattr("penstock.engine.definition_use.RECENT", timedelta(0))
     assert [one.failed_of_these for one in (await use.activity(None, None, 50)).items] == [0, 0]
+
+
+async def test_many_failures_of_one_definition_are_walked_once(driver: Driver) -> None:
+    for number in range(5):
+        await driver.upload(FIRST | {"id": f"order-{number}"})
+    since, listed = ids.first_instance(datetime.now(UTC)), [f"order-{number}" for number in range(5)]
+    async with driver.engine.database.connection() as connection, connection.transaction(force_rollback=True):
+        await connection.fetch(
+            "INSERT INTO abnormal_end (status, instance_id, definition)"
+            f" SELECT 2, {since} + n, CASE WHEN n < 3 THEN (SELECT key FROM definition WHERE id = 'order-1') ELSE 0 END"
+            " FROM generate_series(1, 1000) AS n"
+        )
+        found = await store.recent(connection, listed, since, most=1_000, versions=20)
+        [(read,)] = await connection.fetch("SELECT pg_stat_get_xact_tuples_fetched('abnormal_end'::regclass)")
+    assert [(one.id, one.failed) for one in found if one.failed] == [("order-1", 2)]
+    assert cast(int, read) <= 1_000, "not anew for each version of each definition"
 
 
 async def test_beyond_ten_thousand_instances_a_sample_is_told(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL
 
 FAILED_MAX: Final = 10_000
+RECENT_FAILED_MAX: Final = 100_000
 Counts = dict[str, int]
 """By statuses of the wire."""
 COUNTED_MAX: Final = 10_000
@@ -96,8 +97,8 @@ class RecentUse(NamedTuple):
 async def recent(
     connection: TrioConnection, ids: Sequence[str], since: int, *, most: int, versions: int
 ) -> list[RecentUse]:
-    """Each is counted to ``most``, of its newest ``versions``."""
-    params = (arrays.texts(ids), since, most, versions)
+    """Each is counted to ``most``, of its newest ``versions``; failures among the newest `RECENT_FAILED_MAX` of all."""
+    params = (arrays.texts(ids), since, most, versions, RECENT_FAILED_MAX)
     return [RecentUse(*cast(Any, row)) for row in await connection.fetch(SQL["recent_instances"], params)]
 
 
