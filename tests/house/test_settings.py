@@ -161,6 +161,12 @@ def test_a_value_that_breaks_yaml_is_told_with_its_line(yaml_file):
     assert ":2: grpc_port: month must be in 1..12" in problem
 
 
+@pytest.mark.parametrize("text", ["log_level: \x07\n", "[" * 3_000])
+def test_what_the_yaml_reader_gives_up_on_is_refused(yaml_file, text):
+    path = yaml_file(text)
+    assert problems(config_path=path) == [f"{path}: not YAML"]
+
+
 def test_a_yaml_tag_that_makes_objects_is_refused(yaml_file):
     [problem] = problems(config_path=yaml_file("rest_port: !!python/object/apply:os.getpid []\n"))
     assert "could not determine a constructor" in problem

@@ -179,7 +179,11 @@ def _read_file(path: Path, reader: _Reader) -> None:
     if len(text) > CONFIG_FILE_MAX_BYTES:
         reader.problems.append(f"{path}: more than {CONFIG_FILE_MAX_BYTES} bytes")
         return
-    loader = yaml.SafeLoader(text)
+    try:
+        loader = yaml.SafeLoader(text)
+    except yaml.YAMLError:  # a character that none may have
+        reader.problems.append(f"{path}: not YAML")
+        return
     try:
         node = loader.get_single_node()
         if node is None:
@@ -203,7 +207,7 @@ def _read_file(path: Path, reader: _Reader) -> None:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         reader.problems.append(f"{path}:{line}: {error.problem or 'not YAML'}")
-    except yaml.YAMLError:
+    except (yaml.YAMLError, RecursionError):
         reader.problems.append(f"{path}: not YAML")
     finally:
         loader.dispose()
