@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import psycopg
 import pytest
 
@@ -21,6 +23,14 @@ from tests.runtime.test_retention import DAY_S, connection, finished, keeping, p
 
 __all__ = ["connection"]  # pytest finds the fixture here
 
+TOO_LONG = """
+CREATE FUNCTION too_long() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+  IF (SELECT count(*) FROM gone) > 1 THEN RAISE 'it takes too long' USING ERRCODE = 'query_canceled'; END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER too_long AFTER DELETE ON instance REFERENCING OLD TABLE AS gone
+  FOR EACH STATEMENT EXECUTE FUNCTION too_long()"""
+"""To remove more than one instance at once is too much."""
 RULES = ("loan=90", "loan:FAILED=365", "*:CANCELLED=7", "LOS::loan:COMPLETED=never", "brief=0.5")
 
 
@@ -190,3 +200,28 @@ async def test_those_who_are_kept_are_not_walked_over_every_minute(
     assert engine.engine.polls.activity.held == held, "it is told all the same"
     await Retention(engine.engine).run_once()
     assert len(looks) == 1
+
+
+async def test_what_takes_too_long_to_remove_goes_in_halves(
+    start_local: StartLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "SLICE_MAX_ROWS", 2)
+    engine = await with_definitions(start_local, "kept", retention_days=10, retention_rules=("kept=100",))
+    stay = [await ended(engine, "kept") for _ in range(3)]
+    engine.clock.advance(40 * DAY_S)
+    await run_all(engine)
+    assert [partition for partition, rows in partitions(engine, "history") if rows == 3]
+    with psycopg.connect(engine.dsn) as connection:
+        connection.execute(TOO_LONG)
+    tried: list[int] = []
+    remove = store.remove_with_history
+
+    async def watched(connection: TrioConnection, ids: Sequence[int]) -> tuple[list[int], int] | None:
+        tried.append(len(ids))
+        return await remove(connection, ids)
+
+    monkeypatch.setattr(store, "remove_with_history", watched)
+    engine.clock.advance(70 * DAY_S)
+    await run_all(engine)
+    assert [await is_there(engine, id) for id in stay] == [False] * 3
+    assert tried == [2, 1, 1, 1]

@@ -225,8 +225,6 @@ class Retention:
 
         async def remove(ids: Sequence[int]) -> Sequence[int]:
             nonlocal others_turn, rows
-            if not ids:
-                return []
             if with_history:
                 whole = await store.remove_with_history(connection, ids)
                 removed, count = (None, 0) if whole is None else whole
@@ -239,7 +237,10 @@ class Retention:
         def leave(id: int, error: DatabaseError) -> None:
             aside.set_aside(SERVICE, id, f"instance {show_instance(id)}", error)
 
-        removed = await aside.each(ids, remove, leave)
+        removed: list[int] = []
+        most = store.SLICE_MAX_ROWS if with_history else store.REMOVE_MAX_ROWS
+        for first in range(0, len(ids), most):
+            removed += await aside.each(ids[first : first + most], remove, leave)
         for id in removed:
             aside.forget(SERVICE, id)
         if removed and with_history:

@@ -10,7 +10,8 @@ outside a transaction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
 
@@ -19,6 +20,7 @@ from psycopg import errors
 
 from penstock.store.arrays import floats, ints
 from penstock.store.connection import TrioConnection
+from penstock.store.database import DataError
 from penstock.store.statements import SQL
 
 REMOVE_MAX_ROWS: Final = 1_000
@@ -136,19 +138,29 @@ async def walk(
 
 async def remove_instances(connection: TrioConnection, instances: Sequence[int]) -> list[int] | None:
     """Remove instances that ended; those that went. None when another engine is at it."""
-    async with connection.transaction():
+    async with _removing(connection):
         return await _remove(connection, instances)
 
 
 async def remove_with_history(connection: TrioConnection, instances: Sequence[int]) -> tuple[list[int], int] | None:
     """As `remove_instances`, and what a partition would take with it; those that went, and how many rows of history."""
-    async with connection.transaction():
+    async with _removing(connection):
         removed = await _remove(connection, instances)
         if not removed:
             return None if removed is None else ([], 0)
         bounds = (ints(removed), min(removed), max(removed))
         deleted = await connection.roundtrip([(SQL["remove_history"], bounds), (SQL["remove_own_journals"], bounds)])
     return removed, cast(int, deleted[0][0][0])
+
+
+@asynccontextmanager
+async def _removing(connection: TrioConnection) -> AsyncGenerator[None]:
+    """A transaction. What takes longer than a statement may is as bad as bad data: fewer rows may be removed."""
+    try:
+        async with connection.transaction():
+            yield
+    except errors.QueryCanceled as error:
+        raise DataError(f"it takes too long to remove: {error}") from error
 
 
 async def _remove(connection: TrioConnection, instances: Sequence[int]) -> list[int] | None:
