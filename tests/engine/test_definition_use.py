@@ -84,8 +84,9 @@ async def test_many_failures_of_one_definition_are_walked_once(driver: Driver) -
     async with driver.engine.database.connection() as connection, connection.transaction(force_rollback=True):
         await connection.fetch(
             "INSERT INTO abnormal_end (status, instance_id, definition)"
-            f" SELECT 2, {since} + n, CASE WHEN n < 3 THEN (SELECT key FROM definition WHERE id = 'order-1') ELSE 0 END"
-            " FROM generate_series(1, 1000) AS n"
+            " SELECT 2, $1::bigint + n, CASE WHEN n < 3 THEN d.key ELSE 0 END"
+            " FROM generate_series(1, 1000) AS n, definition d WHERE d.id = 'order-1'",
+            (since,),
         )
         found = await store.recent(connection, listed, since, most=1_000, versions=20)
         [(read,)] = await connection.fetch("SELECT pg_stat_get_xact_tuples_fetched('abnormal_end'::regclass)")

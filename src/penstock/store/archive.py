@@ -37,4 +37,5 @@ async def lines_of(connection: TrioConnection, instance: int) -> AsyncGenerator[
 
 async def are_there(connection: TrioConnection, instances: Sequence[int]) -> bool:
     """Whether none of them has been removed."""
-    return (await connection.fetch(SQL["archived_left"], (ints(instances),)))[0][0] == len(instances)
+    left = cast(int, (await connection.fetch(SQL["archived_left"], (ints(instances),)))[0][0])
+    return left == len(instances)
