@@ -88,10 +88,11 @@ async def test_lists_are_read_from_a_standby_that_keeps_up(
             eyes.execute("ALTER SYSTEM SET primary_conninfo = ''")
             eyes.execute("SELECT pg_reload_conf()")
 
-        async def is_cut_off() -> bool:
-            return not await up_to_date.is_fit()
+            async def is_cut_off() -> bool:
+                return not eyes.execute("SELECT FROM pg_stat_wal_receiver").fetchall()
 
-        await wait_until(is_cut_off)
+            await wait_until(is_cut_off)
+        assert not await up_to_date.is_fit()
         await up_to_date.database.close(0)
         await standby.kill()
         assert [each.verdict for each in await subject("replica", settings)] == [Verdict.ADVICE]
