@@ -373,6 +373,10 @@ async def test_a_batch_waits_for_those_that_ask_for_it(driver: Driver, nursery: 
         ({"dedupe": Dedupe("k", "")}, "dedupe.window: is required"),
         ({"dedupe": Dedupe("k", "P367D")}, "dedupe.window: is longer than 366 days"),
         ({"dedupe": Dedupe("k", "PT1H"), "instance_key": "i"}, "dedupe: can't be given with instanceKey"),
+        (
+            {"dedupe": Dedupe("k", "PT1H"), "throttle": Throttle("k", 1), "instance_key": "i"},
+            "dedupe: can't be given with instanceKey",
+        ),
         ({"throttle": Throttle("k", 0)}, "throttle.limit: is a whole number from 1 to 1000000"),
         ({"throttle": Throttle("k", 1, "PT1S", 0)}, "throttle.burst: is a whole number from 1 to 1000000"),
         ({"throttle": Throttle("k", 1, on_excess="DROP")}, "throttle.onExcess: is one of REJECT, DELAY"),
@@ -391,13 +395,17 @@ async def test_what_can_not_be_is_refused_with_its_field(driver: Driver, given: 
     assert driver.snapshot() == before
 
 
-async def test_older_engines_have_to_be_upgraded_first(driver: Driver) -> None:
-    await ready(driver)
+def old_engine(driver: Driver) -> None:
     driver.rows("UPDATE engine SET schema_version = 17 RETURNING number")
     driver.rows(
         "INSERT INTO engine (number, holder, leased_until, dispatch_mode, description, schema_version) "
         "VALUES (1023, gen_random_uuid(), penstock_now() + interval '1 h', 'polling', 'old', 17) RETURNING 1"
     )
+
+
+async def test_older_engines_have_to_be_upgraded_first(driver: Driver) -> None:
+    await ready(driver)
+    old_engine(driver)
     with pytest.raises(Conflict, match="upgrade all engines first"):
         await driver.start("report", delay="PT1H")
     assert (await driver.start("report")).status == "ACTIVE"

@@ -101,8 +101,10 @@ class Instances:
             return started
         await need_task()
         await self.ends.wait_started(ids.read_instance(started.id), min(wait_s, self._settings.poll_max_wait_seconds))
-        view = await self._view(started.id, committed=True)
-        return msgspec.structs.replace(view, deduplicated=started.deduplicated)
+        with suppress(PenstockError, *AWAY):  # it is started: what can't be read now is shown as it was
+            view = await self._view(started.id, committed=True)
+            return msgspec.structs.replace(view, deduplicated=started.deduplicated)
+        return started
 
     async def start_called(self, request: StartRequest, call: CodeCall) -> Instance:
         """Start an instance that a run of code waits for, under the lease of that; the one with its instance key, whose
@@ -142,8 +144,7 @@ class Instances:
 
     async def _all_at_end(self, requests: Sequence[StartRequest], results: builtins.list[StartResult]) -> None:
         async def wait(index: int, started: Instance, wait_s: float) -> None:
-            with suppress(PenstockError, *AWAY):  # it is started: what can't be read now is shown as it was
-                results[index] = StartResult(instance=await self._at_end(started, wait_s))
+            results[index] = StartResult(instance=await self._at_end(started, wait_s))
 
         async with trio.open_nursery() as nursery:
             for index, (request, result) in enumerate(zip(requests, results, strict=True)):
@@ -167,13 +168,14 @@ class Instances:
                 if not committed:
                     raise
                 hold.add(COPIES * size_bytes)
+            reserved = size_bytes
             async with self._connection(large=size_bytes > FIRST_READ_BYTES) as connection:
                 views, size_bytes = await view_instances(connection, self._definitions, [number], size_bytes)
             if views:
                 return views[0]
             if not size_bytes:
                 raise NotFound(f"instance '{id}' is unknown")
-            hold.keep(0)
+            hold.keep(hold.bytes - COPIES * reserved)  # not what the call holds for others
 
     @asynccontextmanager
     async def _connection(self, *, large: bool, listed: bool = False) -> AsyncGenerator[TrioConnection]:

@@ -93,7 +93,13 @@ class StartRules(NamedTuple):
     @property
     def keyed(self) -> bool:
         """Whether it may have to wait for another start's commit."""
-        return not (self.dedupe is None and self.throttle is None and self.debounce is None)
+        return self.window is not None
+
+    @property
+    def window(self) -> tuple[type, str] | None:
+        """What it shares with others; of two the one of which more is decided."""
+        rule = self.throttle or self.dedupe or self.debounce
+        return None if rule is None else (type(rule), rule.key)
 
     def begins_at(self, now: datetime) -> datetime | None:
         """When it begins; None: at once. Raises BadRequest."""
@@ -130,17 +136,15 @@ def _check_together(request: StartRequest) -> None:
         "throttle": request.throttle,
         "instanceKey": request.instance_key,
     }
-    if request.debounce is not None:
-        excluded, field = given, "debounce"
-    elif request.throttle is not None:
-        excluded, field = {name: given[name] for name in ("startAt", "delay")}, "throttle"
-    elif request.dedupe is not None and request.instance_key:
-        excluded, field = {"instanceKey": request.instance_key}, "dedupe"
-    else:
-        excluded, field = ({"delay": request.delay} if request.start_at else {}), "startAt"
-    other = next((name for name, value in excluded.items() if value), None)
-    if other is not None:
-        raise BadRequest(f"{field}: can't be given with {other}")
+    for field, value, excluded in (
+        ("debounce", request.debounce, tuple(given)),
+        ("throttle", request.throttle, ("startAt", "delay")),
+        ("dedupe", request.dedupe, ("instanceKey",)),
+        ("startAt", request.start_at, ("delay",)),
+    ):
+        other = next((name for name in excluded if given[name]), None) if value else None
+        if other is not None:
+            raise BadRequest(f"{field}: can't be given with {other}")
 
 
 def _throttle(given: wire.Throttle) -> Throttle:

@@ -61,13 +61,17 @@ async def put_off(connection: TrioConnection, instance: int, seq: int, wait_s: f
     return cast(datetime, rows[0][0])
 
 
-async def replace_variables(connection: TrioConnection, instance: int, variables: bytes, *, merges: bool) -> int:
-    """Give an instance that has not begun other variables, or more of them; how many bytes it has then."""
+async def replace_variables(
+    connection: TrioConnection, instance: int, variables: bytes, *, merges: bool
+) -> tuple[int, int]:
+    """Give an instance that has not begun other variables, or more of them; how many bytes it has then, and the key of
+    its definition."""
     vault = connection.vault
     given: str | Sealing = variables.decode()
     if vault is not None:
         given = Sealing(len(variables), lambda: vault.seal(variables).decode())
-    return cast(int, (await connection.fetch(SQL["replace_start_variables"], (instance, given, merges)))[0][0])
+    rows = await connection.fetch(SQL["replace_start_variables"], (instance, given, merges))
+    return cast("tuple[int, int]", rows[0])
 
 
 async def purge_windows(connection: TrioConnection, limit: int) -> int:

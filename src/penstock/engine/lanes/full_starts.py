@@ -70,7 +70,7 @@ class FullStarts:
         self._transactions = transactions
         self._ids = id_source
         self._take_over = take_over
-        self._windows = StartWindows(settings)
+        self._windows = StartWindows(settings, definitions)
 
     async def apply(self, lane: Lane[StartItem], connection: TrioConnection, items: list[StartItem]) -> None:
         """Start them in one transaction of ``lane``. Their definitions are known."""
@@ -80,7 +80,7 @@ class FullStarts:
         extra: list[Statement] = []
         found: list[tuple[StartItem, model.Instance]] = []
         with lane.transaction(transaction):
-            for item in sorted(items, key=lambda item: item.order):
+            for item in items:
                 item.planned = None
                 change = await self._begin(connection, transaction, item, found, extra)
                 loaded, request = item.loaded, item.request

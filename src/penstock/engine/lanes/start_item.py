@@ -41,9 +41,13 @@ class StartItem(LongItem[model.Instance]):
         super().answer(answer)
 
     @property
-    def key(self) -> tuple[str | None, str | None]:
-        """What another start may wait for: its idempotency key, else definition and instance key."""
+    def key(self) -> tuple[object, ...]:
+        """What another start may wait for: its rule's key, else its idempotency key, else definition and instance
+        key."""
         request = self.request
+        window = None if self.rules is None else self.rules.window
+        if window is not None:
+            return request.definition_id, *window
         if request.idempotency_key is not None:
             return request.idempotency_key, None
         return request.definition_id, request.instance_key
@@ -58,8 +62,3 @@ class StartItem(LongItem[model.Instance]):
     def has_flow(self) -> bool:
         """Whether it says in what order its jobs come."""
         return self.request.flow_key is not None or self.request.priority is not None
-
-    @property
-    def order(self) -> tuple[str, str]:
-        """In what order starts claim their keys."""
-        return self.request.idempotency_key or "", self.request.instance_key or ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Final
 
-from penstock.engine.definitions import LoadedDefinition
+from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.lanes.start_item import StartItem
 from penstock.engine.start_rules import DELAY_MAX_DAYS, Debounce, Dedupe, Throttle, WindowKind
 from penstock.errors import PayloadTooLarge, Throttled
@@ -26,8 +26,9 @@ DEBOUNCED: Final = "DEBOUNCED"
 class StartWindows:
     """What is done with them."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, definitions: Definitions) -> None:
         self._settings = settings
+        self._definitions = definitions
 
     async def dedupe(self, connection: TrioConnection, loaded: LoadedDefinition, rule: Dedupe, id: int) -> int:
         """The instance that the window belongs to: ``id``, or an earlier one that is there."""
@@ -64,15 +65,16 @@ class StartWindows:
             await store.take(connection, window, rule.max_wait_s, id, holder)
             return id, None, []
         variables = item.request.variables
-        size_bytes = await store.replace_variables(connection, holder, variables, merges=rule.merges)
+        size_bytes, definition = await store.replace_variables(connection, holder, variables, merges=rule.merges)
         if size_bytes > self._settings.instance_variables_max_bytes:
             raise PayloadTooLarge(f"variables: more than {self._settings.instance_variables_max_bytes} bytes together")
         at = await store.put_off(connection, holder, seq, rule.wait_s, latest)
         writes: list[Statement] = []
-        if loaded.search_attributes is not None:
+        attributes = (await self._definitions.by_key(connection, definition)).search_attributes  # of its own version
+        if attributes is not None:
             if not rule.merges:
                 writes += search_attributes.forget(holder)
-            writes += search_attributes.of_changes([(holder, loaded.search_attributes, [variables])])
+            writes += search_attributes.of_changes([(holder, attributes, [variables])])
         if self._settings.audit_log_enabled:
             writes.append(audit.add(holder, None, DEBOUNCED, item.actor, None))
         return holder, at, writes

@@ -34,6 +34,8 @@ from penstock.wire.noun import raw
 
 RULES_VERSION: Final = 18
 """Of the schema: engines that know an older one would not let begin what is delayed."""
+STARTS_PER_KEY: Final = 100
+"""Of one batch: one after the other, in the order in which they came."""
 
 
 class Starts:
@@ -73,6 +75,7 @@ class Starts:
             metrics,
             self._batch_keyed,
             key=lambda item: item.key,
+            per_key=STARTS_PER_KEY,
         )
         self.long: LongPath[StartItem] = LongPath("long start", settings, transactions.advancer, self._apply_long)
         self._full = FullStarts(settings, definitions, transactions, id_source, self.long.take_over)
@@ -101,22 +104,22 @@ class Starts:
         keys = await latest_keys(connection, latest) if latest else {}
         for item in items:
             request = item.request
+            loaded: LoadedDefinition | None = None
             if request.definition_version:
-                item.loaded = await self._definitions.find(
-                    connection, request.definition_id, request.definition_version
-                )
+                loaded = await self._definitions.find(connection, request.definition_id, request.definition_version)
             elif request.definition_id in keys:
-                item.loaded = await self._definitions.by_key(connection, keys[request.definition_id])
-            if item.loaded is None:
+                loaded = await self._definitions.by_key(connection, keys[request.definition_id])
+            if loaded is None:
                 item.refuse(self._definitions.unknown(request.definition_id, request.definition_version or 0))
             else:
                 try:
-                    if request.flow_key is not None or item.loaded.definition.has_flow_keys:
-                        await self._polls.queues.note_keyed(connection, item.loaded.types_of_jobs)
+                    if request.flow_key is not None or loaded.definition.has_flow_keys:
+                        await self._polls.queues.note_keyed(connection, loaded.types_of_jobs)
                     if item.rules is not None:
                         await require_version(connection, RULES_VERSION)
                 except Conflict as error:  # an older engine lives
                     item.refuse(error)
+            item.loaded = loaded  # last: a try that failed before has to ask again
 
     async def _start_fast(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
         rows: list[FastStart] = []
@@ -248,14 +251,14 @@ class Starts:
     async def _batch_keyed(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
         await self._load(connection, [item for item in items if item.loaded is None])
         # one transaction each: the answer of one may depend on another one's commit, also within the batch
-        for item in sorted(items, key=lambda item: item.order):
-            if not item.settled:
+        for at, item in enumerate(items):
+            if not (item.settled or item.aside):
                 try:
                     await self._full.apply(self.keyed, connection, [item])
                 except LOCKED:
                     await connection.rollback()
                     await self.keyed.find_locked_table(connection)
-                    self.keyed.stand_aside([item], again)
+                    self.keyed.stand_aside([other for other in items[at:] if other.key == item.key], again)
                 if connection.pgconn.transaction_status != 0:
                     await connection.rollback()
 

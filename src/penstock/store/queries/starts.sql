@@ -27,13 +27,13 @@ WHERE definition_id = $1::text AND kind = $2::smallint AND key = $3::text AND in
 -- name: throttle_start
 -- One start more with a key ($1 definition id $2 kind $3 key $4 seconds between two $5 how many at once) that may have to wait for
 -- $6 seconds: in how many seconds it begins. `until` is when all that began would be due if they came evenly. Nothing where the
--- wait would be longer.
+-- wait would be longer. No burst is longer than 1e12 seconds, which an interval can still hold.
 INSERT INTO start_window AS w (definition_id, kind, key, until, instance_id)
 VALUES ($1::text, $2::smallint, $3::text, penstock_now() + $4::float8 * interval '1 s', 0)
 ON CONFLICT (definition_id, kind, key) DO UPDATE
 SET until = greatest(w.until, penstock_now()) + $4::float8 * interval '1 s'
 WHERE greatest(w.until, penstock_now()) + $4::float8 * interval '1 s'
-  <= penstock_now() + ($5::float8 * $4::float8 + $6::float8) * interval '1 s'
+  <= penstock_now() + least($5::float8 * $4::float8 + $6::float8, 1e12) * interval '1 s'
 RETURNING greatest(0, extract(epoch FROM until - penstock_now()) - $5::float8 * $4::float8)::float8
 
 -- name: throttled_for
@@ -51,9 +51,10 @@ UPDATE timer SET fire_at = least(penstock_now() + $3::float8 * interval '1 s', $
 WHERE token_id = $1::bigint AND seq = $2::bigint AND index = -6 /* START_TIMER */ RETURNING fire_at
 
 -- name: replace_start_variables
--- Of an instance that has not begun: nothing of it was folded. $3: over what it has.
-UPDATE instance SET vars = CASE WHEN $3::boolean THEN vars || $2::jsonb ELSE $2::jsonb END WHERE id = $1::bigint
-RETURNING octet_length(vars::text)
+-- Of an instance that has not begun: nothing is folded of it but edits, which `vars` has. $3: over what it has. The position
+-- tells who edits, or watches, that they were written.
+UPDATE instance SET vars = CASE WHEN $3::boolean THEN vars || $2::jsonb ELSE $2::jsonb END, folded_pos = nextval('step_seq')
+WHERE id = $1::bigint RETURNING octet_length(vars::text), definition
 
 -- name: purge_windows
 -- Forgets up to $1 windows that are over; how many went. The time is asked for once, apart, as in `purge_idempotency`.
