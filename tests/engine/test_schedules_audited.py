@@ -8,6 +8,7 @@ import pytest
 
 from penstock.access.identity import Identity, set_identity
 from penstock.access.roles import Permission
+from penstock.engine.lanes import firings
 from penstock.errors import Conflict, NotFound
 from tests.engine.driver import Driver
 from tests.engine.test_schedules import begun, last_full_hour
@@ -38,6 +39,12 @@ async def test_whoever_changes_a_schedule_is_in_the_audit_trail(driver: Driver) 
         ("SCHEDULE_BACKFILLED", "ann", f"nightly: {_iso(hour - timedelta(hours=2))} to {_iso(hour)}"),
         ("SCHEDULE_DELETED", "ann", "nightly"),
     ]
+
+
+async def test_a_trigger_is_no_part_of_a_full_look(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    await begun(driver)
+    monkeypatch.setattr(firings, "STARTS_MAX", 0)  # others have taken them all
+    assert (await driver.engine.schedules.trigger("nightly", None)).outcome == "STARTED"
 
 
 def _iso(at: datetime) -> str:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import trio
 
-from penstock.engine.answers import COPIES
+from penstock.engine.answers import COPIES, Hold
 from penstock.engine.instances import FIRST_READ_BYTES
 from penstock.engine.repair import VariablesEdit
 from penstock.errors import Conflict
@@ -126,6 +126,34 @@ async def test_large_answers_of_a_batch_are_all_counted(driver: Driver) -> None:
         assert hold.bytes >= COPIES * size_bytes > 0
     finally:
         hold.close()
+
+
+async def test_a_batch_takes_no_more_memory_than_there_is(driver: Driver, nursery: trio.Nursery) -> None:
+    await driver.upload(LINE)
+    results: list[StartResult] = []
+    memory = driver.engine.answer_memory
+
+    async def start() -> None:
+        request = StartRequest(definition_id="report", variables=b"{}", wait_seconds=60.0)
+        results.extend(await driver.engine.instances.start_batch([request]))
+
+    async def parked() -> bool:
+        return driver.engine.ends.calls == 1
+
+    async def answered() -> bool:
+        return bool(results)
+
+    nursery.start_soon(start)
+    await wait_until(parked)
+    job = await driver.one("work")
+    other = Hold(memory)
+    other.add(memory.max_bytes)
+    try:
+        await driver.complete(job)
+        await wait_until(answered)
+    finally:
+        other.close()
+    assert started(results[0]).status == "ACTIVE", "as it was started"
 
 
 @pytest.mark.parametrize("rules", [{"delay": "PT1H"}, {"dedupe": Dedupe("k", "PT1H")}], ids=["delay", "dedupe"])

@@ -96,13 +96,14 @@ class Instances:
         started = await self._submit(request).wait_answer()
         return await self._at_end(started, request.wait_seconds) if request.wait_seconds else started
 
-    async def _at_end(self, started: Instance, wait_s: float) -> Instance:
+    async def _at_end(self, started: Instance, wait_s: float, *, one: bool = True) -> Instance:
+        """``one``: of several those for which there is no room are shown as they were started."""
         if started.ended or wait_s <= 0:
             return started
         await need_task()
         await self.ends.wait_started(ids.read_instance(started.id), min(wait_s, self._settings.poll_max_wait_seconds))
         with suppress(PenstockError, *AWAY):  # it is started: what can't be read now is shown as it was
-            view = await self._view(started.id, committed=True)
+            view = await self._view(started.id, committed=one)
             return msgspec.structs.replace(view, deduplicated=started.deduplicated)
         return started
 
@@ -144,7 +145,7 @@ class Instances:
 
     async def _all_at_end(self, requests: Sequence[StartRequest], results: builtins.list[StartResult]) -> None:
         async def wait(index: int, started: Instance, wait_s: float) -> None:
-            results[index] = StartResult(instance=await self._at_end(started, wait_s))
+            results[index] = StartResult(instance=await self._at_end(started, wait_s, one=False))
 
         async with trio.open_nursery() as nursery:
             for index, (request, result) in enumerate(zip(requests, results, strict=True)):

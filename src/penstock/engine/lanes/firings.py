@@ -155,7 +155,7 @@ class Firings:
         left = STARTS_MAX
         for one in locked:
             item = items[one.id]
-            if left <= 0:
+            if left <= 0 and item.trigger is None:
                 item.answer([])  # it is due still, for the next look
                 continue
             try:
