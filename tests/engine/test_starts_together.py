@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -27,11 +28,11 @@ def started(result: StartResult) -> Instance:
     return result.instance
 
 
-def many(**rules: Any) -> list[StartRequest]:
+def many(keys: str = "dcba", **rules: Any) -> list[StartRequest]:
     """Starts with keys of their own, as the SDK sends them."""
     plain = StartRequest(definition_id="report", **rules)
     return [
-        msgspec.structs.replace(plain, variables=b'{"n":%d}' % n, idempotency_key=key) for n, key in enumerate("dcba")
+        msgspec.structs.replace(plain, variables=b'{"n":%d}' % n, idempotency_key=key) for n, key in enumerate(keys)
     ]
 
 
@@ -40,8 +41,7 @@ async def test_starts_of_a_batch_keep_their_order(driver: Driver) -> None:
     results = await driver.engine.instances.start_batch(many(debounce=Debounce("k", "PT1M")))
     [id] = {started(result).id for result in results}
     assert await driver.variables(id) == {"n": 3}, "the last one's"
-    spread = many(throttle=Throttle("k", 1, "PT1M", on_excess="DELAY"))
-    spread = [msgspec.structs.replace(request, idempotency_key=None) for request in spread]
+    spread = many("hgfe", throttle=Throttle("k", 1, "PT1M", on_excess="DELAY"))
     begins = [started(result).start_at for result in await driver.engine.instances.start_batch(spread)]
     now = driver.clock.now()
     assert begins == [None, *(now + timedelta(minutes=n) for n in (1, 2, 3))]
@@ -119,13 +119,10 @@ async def test_large_answers_of_a_batch_are_all_counted(driver: Driver) -> None:
     large = StartRequest(
         definition_id="report", variables=msgspec.json.encode({"x": "a" * (2 * FIRST_READ_BYTES)}), wait_seconds=0.01
     )
-    hold = driver.engine.answer_memory.open()
-    try:
+    with closing(driver.engine.answer_memory.open()) as hold:
         results = await driver.engine.instances.start_batch([large] * 3)
         size_bytes = sum(text_bytes(started(result).variables) for result in results)
-        assert hold.bytes >= COPIES * size_bytes > 0
-    finally:
-        hold.close()
+        assert hold.bytes >= 2 * COPIES * size_bytes > 0, "as they were started, and at their end"
 
 
 async def test_a_batch_takes_no_more_memory_than_there_is(driver: Driver, nursery: trio.Nursery) -> None:
@@ -135,7 +132,8 @@ async def test_a_batch_takes_no_more_memory_than_there_is(driver: Driver, nurser
 
     async def start() -> None:
         request = StartRequest(definition_id="report", variables=b"{}", wait_seconds=60.0)
-        results.extend(await driver.engine.instances.start_batch([request]))
+        with closing(memory.open()):
+            results.extend(await driver.engine.instances.start_batch([request]))
 
     async def parked() -> bool:
         return driver.engine.ends.calls == 1
@@ -146,13 +144,10 @@ async def test_a_batch_takes_no_more_memory_than_there_is(driver: Driver, nurser
     nursery.start_soon(start)
     await wait_until(parked)
     job = await driver.one("work")
-    other = Hold(memory)
-    other.add(memory.max_bytes)
-    try:
+    with closing(Hold(memory)) as other:
+        other.add(memory.max_bytes)
         await driver.complete(job)
         await wait_until(answered)
-    finally:
-        other.close()
     assert started(results[0]).status == "ACTIVE", "as it was started"
 
 
