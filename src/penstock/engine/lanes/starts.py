@@ -251,13 +251,15 @@ class Starts:
     async def _batch_keyed(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
         await self._load(connection, [item for item in items if item.loaded is None])
         # one transaction each: the answer of one may depend on another one's commit, also within the batch
+        held: set[object] = set()  # those may be under way beside the lane already
         for at, item in enumerate(items):
-            if not (item.settled or item.aside):
+            if not item.settled and item.key not in held:
                 try:
                     await self._full.apply(self.keyed, connection, [item])
                 except LOCKED:
                     await connection.rollback()
                     await self.keyed.find_locked_table(connection)
+                    held.add(item.key)
                     self.keyed.stand_aside([other for other in items[at:] if other.key == item.key], again)
                 if connection.pgconn.transaction_status != 0:
                     await connection.rollback()
