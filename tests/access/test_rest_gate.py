@@ -199,18 +199,27 @@ async def test_no_answer_may_be_kept_for_others() -> None:
     assert answer.headers["cache-control"] == "no-store"
 
 
-async def test_a_long_poll_ends_when_its_token_is_revoked() -> None:
+@pytest.mark.parametrize(
+    ("path", "operation", "body"),
+    [
+        ("/v1/jobs/poll", "jobs.poll", rb'{"workerId": "w", "jobTypes": ["a"], "waitSeconds": 60}'),
+        ("/v1/instances", "instances.start", rb'{"definitionId": "a", "waitSeconds": 60}'),
+        ("/v1/instances", "instances.start", rb'{"definitionId": "a", "wait\u0053econds": 60}'),
+    ],
+    ids=["poll", "start", "escaped"],
+)
+async def test_a_parked_call_ends_when_its_token_is_revoked(path: str, operation: str, body: bytes) -> None:
     gate, made = make_gate(), make_token()
-    gate.replace_tokens([KnownToken("x", "x", made.digest, read_grant("worker"), float("inf"))])
+    gate.replace_tokens([KnownToken("x", "x", made.digest, read_grant("worker+operator"), float("inf"))])
     api = Rest(ScriptedEngine(authentication=True), gate=gate)
     parked = trio.Event()
 
-    async def poll(_request: object) -> list[object]:
+    async def park(_request: object) -> list[object]:
         parked.set()
         await trio.sleep_forever()
         raise AssertionError
 
-    api.engine.on("jobs.poll", poll)
+    api.engine.on(operation, park)
     async with trio.open_nursery() as nursery:
 
         async def revoke() -> None:
@@ -218,8 +227,7 @@ async def test_a_long_poll_ends_when_its_token_is_revoked() -> None:
             gate.replace_tokens([])
 
         nursery.start_soon(revoke)
-        body = {"workerId": "w", "jobTypes": ["a"], "waitSeconds": 60}
-        answer = await api.post("/v1/jobs/poll", body, Authorization=f"Bearer {made.text}")
+        answer = await api.send("POST", path, body, {"Authorization": f"Bearer {made.text}"})
     assert answer.error == (401, "unauthenticated", "the token was revoked")
 
 

@@ -123,8 +123,8 @@ class Operation(NamedTuple):
         return handler
 
     def waits_for(self, body: bytes) -> bool:
-        """Whether a call with this body may be parked for long."""
-        return self.waits or (self.waits_with != b"" and self.waits_with in body)
+        """Whether a call with this body may be parked for long; a name may be hidden by escapes."""
+        return self.waits or (self.waits_with != b"" and (self.waits_with in body or b"\\u" in body))
 
     @property
     def hot(self) -> bool:
