@@ -53,7 +53,8 @@ WHERE token_id = $1::bigint AND seq = $2::bigint AND index = -6 /* START_TIMER *
 -- name: replace_start_variables
 -- Of an instance that has not begun: nothing is folded of it but edits, which `vars` has. $3: over what it has. The position
 -- tells who edits, or watches, that they were written.
-UPDATE instance SET vars = CASE WHEN $3::boolean THEN vars || $2::jsonb ELSE $2::jsonb END, folded_pos = nextval('step_seq')
+UPDATE instance SET vars = CASE WHEN $3::boolean THEN vars || $2::jsonb ELSE $2::jsonb END, overlay = '{}',
+  folded_pos = nextval('step_seq')
 WHERE id = $1::bigint RETURNING octet_length(vars::text), definition
 
 -- name: purge_windows
