@@ -5,7 +5,7 @@ import { engine, type InstanceSummary, type Why } from "../../api/client";
 import { CopyButton } from "../../parts/copy";
 import { At } from "../../parts/time";
 
-const LOOKS: Record<string, string> = { failed: "fail", "no-worker": "fail", retries: "wait", "waits-for-person": "wait", "waits-for-signal": "wait", "waits-for-message": "wait", "waits-for-time": "wait" };
+const LOOKS: Record<string, string> = { failed: "fail", "no-worker": "fail", "queue-paused": "wait", retries: "wait", "waits-for-person": "wait", "waits-for-signal": "wait", "waits-for-message": "wait", "waits-for-time": "wait" };
 
 /** In one sentence why it stands where it stands: the engine's. */
 export function WhyLine({ why, instance, signals }: { why: Why; instance: InstanceSummary; signals: number }) {
