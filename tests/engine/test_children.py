@@ -310,7 +310,7 @@ async def test_results_are_in_memory_of_a_few_children(
 
     monkeypatch.setattr(driver.engine.journal, "tell", tell_counted)
     assert len(await ends(driver, run)) == 5
-    assert most == 2
+    assert most <= 2
 
 
 async def test_older_engines_let_runs_wait_and_not_fail(driver: Driver) -> None:

@@ -273,7 +273,7 @@ CASES = {
     "extend": Case(
         lambda c, leased: jobs.extend(
             c, [Extension(job.token, job.seq, job.attempt, "w", 60, b"{}", b"1") for job in leased]
-        ), 100, 100 * 28, 100,
+        ), 100, 100 * 30, 100,
     ),
     "release": Case(
         lambda c, leased: jobs.release(c, [Lease(job.token, job.seq, job.attempt, "w") for job in leased]),
