@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from collections.abc import Callable
+from inspect import Parameter, Signature, signature
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_type_hints
 
 import typer
 
@@ -59,157 +60,90 @@ BulkArgument = Annotated[str, typer.Argument(help="The operation's id.", metavar
 VariablesArgument = Annotated[str | None, typer.Argument(help="Variables, a JSON object.", metavar="JSON")]
 
 
-@app.command()
+class _Options(NamedTuple):
+    """What all acts have in common, as it was given."""
+
+    filter: FilterOption = None
+    besides: ExceptOption = None
+    ids: IdsOption = None
+    note: NoteOption = None
+    per_second: RateOption = None
+    dry_run: DryRunOption = False
+    yes: YesOption = False
+    detach: DetachOption = False
+    url: UrlOption = DEFAULT_URL
+    token_file: TokenFileOption = None
+    as_json: JsonOption = False
+
+
+def _act(own: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """A command of the function's name: its own options, then those of all acts. It gives its part of the request."""
+
+    def command(**given: Any) -> None:
+        options = _Options(**{name: given.pop(name) for name in _Options._fields})
+        _run(own.__name__, options, own(**given))
+
+    hints = get_type_hints(_Options, include_extras=True)
+    shared = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=_Options._field_defaults[name], annotation=hint)
+        for name, hint in hints.items()
+    ]
+    parameters = [*signature(own, eval_str=True).parameters.values(), *shared]
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # typer reads it, and the annotations
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    app.command(name=own.__name__, help=own.__doc__)(command)
+    return own
+
+
+@_act
 def retry(
-    filter_: FilterOption = None,
-    besides: ExceptOption = None,
-    ids: IdsOption = None,
     from_step: Annotated[
         str | None, typer.Option("--from", help="Go on at this step instead of the failed one.", metavar="STEP")
     ] = None,
-    note: NoteOption = None,
-    per_second: RateOption = None,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    detach: DetachOption = False,
-    url: UrlOption = DEFAULT_URL,
-    token_file: TokenFileOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> dict[str, Any]:
     """Retry the failed step of all that match, or let them go on at another one."""
-    which = _Which(filter_, besides, ids, note, per_second)
-    _run("retry", which, {"from_step_id": from_step}, _How(url, token_file, dry_run, yes, detach, as_json))
+    return {"from_step_id": from_step}
 
 
-@app.command()
-def cancel(
-    filter_: FilterOption = None,
-    besides: ExceptOption = None,
-    ids: IdsOption = None,
-    note: NoteOption = None,
-    per_second: RateOption = None,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    detach: DetachOption = False,
-    url: UrlOption = DEFAULT_URL,
-    token_file: TokenFileOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@_act
+def cancel() -> dict[str, Any]:
     """Cancel all that match."""
-    which = _Which(filter_, besides, ids, note, per_second)
-    _run("cancel", which, {}, _How(url, token_file, dry_run, yes, detach, as_json))
+    return {}
 
 
-@app.command()
-def signal(
-    step: StepArgument,
-    variables: VariablesArgument = None,
-    file: FileOption = None,
-    filter_: FilterOption = None,
-    besides: ExceptOption = None,
-    ids: IdsOption = None,
-    note: NoteOption = None,
-    per_second: RateOption = None,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    detach: DetachOption = False,
-    url: UrlOption = DEFAULT_URL,
-    token_file: TokenFileOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@_act
+def signal(step: StepArgument, variables: VariablesArgument = None, file: FileOption = None) -> dict[str, Any]:
     """Signal a wait of all that match, with variables; each acts once."""
-    which = _Which(filter_, besides, ids, note, per_second)
-    act = {"step_id": step, "variables": json_object(variables, file)}
-    _run("signal", which, act, _How(url, token_file, dry_run, yes, detach, as_json))
+    return {"step_id": step, "variables": json_object(variables, file)}
 
 
-@app.command()
-def skip(
-    step: StepArgument,
-    variables: VariablesArgument = None,
-    file: FileOption = None,
-    filter_: FilterOption = None,
-    besides: ExceptOption = None,
-    ids: IdsOption = None,
-    note: NoteOption = None,
-    per_second: RateOption = None,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    detach: DetachOption = False,
-    url: UrlOption = DEFAULT_URL,
-    token_file: TokenFileOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@_act
+def skip(step: StepArgument, variables: VariablesArgument = None, file: FileOption = None) -> dict[str, Any]:
     """Let a step of all that match count as done, with variables as its result."""
-    which = _Which(filter_, besides, ids, note, per_second)
-    act = {"step_id": step, "variables": json_object(variables, file)}
-    _run("skip", which, act, _How(url, token_file, dry_run, yes, detach, as_json))
+    return {"step_id": step, "variables": json_object(variables, file)}
 
 
-@app.command()
+@_act
 def move(
-    step: StepArgument,
-    to: Annotated[str, typer.Argument(help="The step to go on at.", metavar="TO")],
-    filter_: FilterOption = None,
-    besides: ExceptOption = None,
-    ids: IdsOption = None,
-    note: NoteOption = None,
-    per_second: RateOption = None,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    detach: DetachOption = False,
-    url: UrlOption = DEFAULT_URL,
-    token_file: TokenFileOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    step: StepArgument, to: Annotated[str, typer.Argument(help="The step to go on at.", metavar="TO")]
+) -> dict[str, Any]:
     """Let what stands on a step of all that match go on at another step."""
-    which = _Which(filter_, besides, ids, note, per_second)
-    _run("move", which, {"step_id": step, "to_step_id": to}, _How(url, token_file, dry_run, yes, detach, as_json))
+    return {"step_id": step, "to_step_id": to}
 
 
-@app.command()
+@_act
 def migrate(
-    filter_: FilterOption = None,
-    besides: ExceptOption = None,
-    ids: IdsOption = None,
     version: Annotated[int | None, typer.Option("--to", help="[default: the latest]", min=1)] = None,
     steps: StepsOption = None,
-    note: NoteOption = None,
-    per_second: RateOption = None,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    detach: DetachOption = False,
-    url: UrlOption = DEFAULT_URL,
-    token_file: TokenFileOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> dict[str, Any]:
     """Let all that match go on in another version of their definition; first it says which can't, and why not."""
-    which = _Which(filter_, besides, ids, note, per_second)
-    act = {"version": version, "steps": renamed_steps(steps or []) or None}
-    _run("migrate", which, act, _How(url, token_file, dry_run, yes, detach, as_json))
+    return {"version": version, "steps": renamed_steps(steps or []) or None}
 
 
-@app.command()
-def edit(
-    variables: VariablesArgument = None,
-    file: FileOption = None,
-    remove: RemoveOption = None,
-    filter_: FilterOption = None,
-    besides: ExceptOption = None,
-    ids: IdsOption = None,
-    note: NoteOption = None,
-    per_second: RateOption = None,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    detach: DetachOption = False,
-    url: UrlOption = DEFAULT_URL,
-    token_file: TokenFileOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@_act
+def edit(variables: VariablesArgument = None, file: FileOption = None, remove: RemoveOption = None) -> dict[str, Any]:
     """Set and remove variables of all that match and wait or have failed."""
-    which = _Which(filter_, besides, ids, note, per_second)
-    act = {"variables": json_object(variables, file), "remove": remove}
-    _run("edit", which, act, _How(url, token_file, dry_run, yes, detach, as_json))
+    return {"variables": json_object(variables, file), "remove": remove}
 
 
 @app.command(name="list")
@@ -260,56 +194,35 @@ def stop(
         _print(client.stop_bulk(id), as_json=as_json)
 
 
-class _Which(NamedTuple):
-    """Options that all acts have about the instances, as they were given."""
-
-    filter: list[str] | None
-    besides: list[str] | None
-    ids: list[str] | None
-    note: str | None
-    per_second: float | None
-
-
-class _How(NamedTuple):
-    """Options that all acts have about the command."""
-
-    url: str
-    token_file: Path | None
-    dry_run: bool
-    yes: bool
-    detach: bool
-    as_json: bool
-
-
-def _run(action: str, which: _Which, act: dict[str, Any], how: _How) -> None:
+def _run(action: str, options: _Options, act: dict[str, Any]) -> None:
     from penstock.client import BulkRequest
 
-    if bool(which.filter) is bool(which.ids):
+    if bool(options.filter) is bool(options.ids):
         raise typer.BadParameter("give --filter, or --id", param_hint="--filter")
     request = BulkRequest(
         action=action,
-        filter=_filter(which.filter, "--filter"),
-        besides=_filter(which.besides, "--except"),
-        ids=which.ids,
-        note=which.note,
-        per_second=which.per_second,
+        filter=_filter(options.filter, "--filter"),
+        besides=_filter(options.besides, "--except"),
+        ids=options.ids,
+        note=options.note,
+        per_second=options.per_second,
         **act,
     )
-    with connected(how.url, how.token_file) as client:
+    with connected(options.url, options.token_file) as client:
         preview = client.preview_bulk(request)
-        if how.dry_run:
-            print_json(preview) if how.as_json else typer.echo(_met(preview))
+        if options.dry_run:
+            print_json(preview) if options.as_json else typer.echo(_met(preview))
             return
         typer.echo(_met(preview), err=True)
         if preview.count == 0:
             raise typer.Exit(NOT_ALL_DONE)
-        if not how.yes:
+        if not options.yes:
             typer.confirm(f"{action} {_count(preview)}?", abort=True, err=True)
         begun = client.start_bulk(request)
         typer.echo(f"bulk operation {begun.id}", err=True)
-        found = client.get_bulk(begun.id) if how.detach else _followed(client, begun.id, quiet=how.as_json)
-    _print(found, as_json=how.as_json)
-    if not how.detach:
+        found = client.get_bulk(begun.id) if options.detach else _followed(client, begun.id, quiet=options.as_json)
+    _print(found, as_json=options.as_json)
+    if not options.detach:
         _exit(found)
 
 
