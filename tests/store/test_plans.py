@@ -414,6 +414,29 @@ def test_a_call_scans_no_table_and_keeps_to_its_blocks(big: dict[str, Cost], sma
         assert found.blocks <= CASES[name].blocks
 
 
+RARE: dict[str, Call] = {
+    "count by status": CASES["count by status"].call,
+    "walk of a version": CASES["walk of a version"].call,
+    "recent": lambda c, _: definition_use.recent(c, ["d2"], BASE, most=1_000, versions=10),
+}
+
+
+@pytest.mark.parametrize("name", RARE)
+async def test_statistics_of_one_definition_lead_nothing_astray(database_dsn: str, name: str) -> None:
+    """To find none of another one, all instances were walked over by their ids."""
+    with psycopg.connect(database_dsn, autocommit=True) as connection:
+        connection.execute(
+            """INSERT INTO definition (id, version, name, content, uploaded_at)
+              SELECT id, 1, '', '', now() FROM unnest('{d1,d2}'::text[]) AS id"""
+        )
+        one_definition = FILL["instance"].replace("THEN 2 ELSE 1 END,", "THEN 1 ELSE 1 END,", 1)
+        connection.execute(one_definition.format(base=BASE, n=10_000).encode())
+        connection.execute("ANALYZE")
+    async with await connect(database_dsn) as connection:
+        found = await cost(connection, Case(RARE[name], 0, 40))
+    assert found.blocks <= 40
+
+
 async def gives_up(*args: Any, **kwargs: Any) -> list[int]:
     raise psycopg.errors.QueryCanceled
 

@@ -46,9 +46,9 @@ ORDER BY id LIMIT $5::int
 -- it ended more than $4[status] days ago. What was called stays as long as the first instance of its tree.
 SELECT i.id, i.ended_at IS NOT NULL AND i.ended_at < penstock_now() - ($4::float8[])[i.status] * interval '1 day'
   AND NOT EXISTS (SELECT FROM called c JOIN instance r ON r.id = c.root WHERE c.id = i.id)
-FROM instance i WHERE i.definition = $1::int AND i.id > $2::bigint
-  AND i.id < first_instance_id(penstock_now() - $3::float8 * interval '1 day')
-ORDER BY i.id LIMIT $5::int
+FROM instance i WHERE (i.definition, i.id) > ($1::int, $2::bigint)
+  AND (i.definition, i.id) < ($1, first_instance_id(penstock_now() - $3::float8 * interval '1 day'))
+ORDER BY i.definition, i.id LIMIT $5::int
 
 -- name: versions_kept
 SELECT key, id FROM definition
