@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import postgres
+from tests.logs import restored_logging
 
 # Hypothesis measures its examples by the clock on the wall, and calls a test flaky when one took 200 ms once, or when
 # drawing the first few took a second: on a busy machine both happen to any test. pytest's own timeout ends a hang.
@@ -20,6 +21,13 @@ settings.register_profile(
     derandomize="PENSTOCK_EXPLORE" not in os.environ,
 )
 settings.load_profile("penstock")
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Generator[None]:
+    """Logging is one per process: a command or an engine that a test runs in its own process sets it up."""
+    with restored_logging():
+        yield
 
 
 @pytest.fixture(scope="session")

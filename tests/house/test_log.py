@@ -11,16 +11,9 @@ import pytest
 
 from penstock.log import RateLimitedLog, configure_logging, get_logger, log_context, set_trace, trace_id
 from penstock.settings import Secret
-from tests.logs import restored_logging
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 TRACEPARENT = f"00-{TRACE}-b7ad6b7169203331-01"
-
-
-@pytest.fixture(autouse=True)
-def _clean():
-    with restored_logging():
-        yield
 
 
 class Terminal(io.StringIO):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import psycopg
@@ -20,7 +20,6 @@ from penstock.store.checkup import Holdup, Log, Server, Table
 from penstock.store.schema import SCHEMA_VERSION
 from penstock.testing.postgres import Server as PostgresServer
 from penstock.testing.postgres import apply_schema
-from tests.logs import restored_logging
 
 PROBLEM, ADVICE, OK = Verdict.PROBLEM, Verdict.ADVICE, Verdict.OK
 GOOD = {
@@ -35,12 +34,6 @@ GOOD = {
     "client_connection_check_interval": "5000",
     "synchronous_standby_names": "",
 }
-
-
-@pytest.fixture(autouse=True)
-def _as_before() -> Generator[None]:
-    with restored_logging():
-        yield
 
 
 def server(*, settings: dict[str, str] | None = None, **changes: Any) -> Server:
