@@ -26,7 +26,16 @@ from penstock.cli import (
 )
 from penstock.cli.config import app as config_commands
 from penstock.cli.configuration import read_settings, refuse
-from penstock.cli.options import ConfigOption, DataDirOption, JsonOption, LogLevelOption, print_json, print_table
+from penstock.cli.options import (
+    ConfigOption,
+    DataDirOption,
+    JsonAnyway,
+    JsonOption,
+    LogLevelOption,
+    print_done,
+    print_json,
+    print_table,
+)
 
 app = typer.Typer(
     name="penstock",
@@ -106,7 +115,12 @@ def engine_process() -> None:
 
 
 @app.command()
-def migrate(config: ConfigOption = None, data_dir: DataDirOption = None, log_level: LogLevelOption = None) -> None:
+def migrate(
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    log_level: LogLevelOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Bring the database to this version's schema and exit; harmless when it is there already.
 
     `penstock serve` does the same at its start. This is for those who give the engine no right to change tables.
@@ -114,7 +128,10 @@ def migrate(config: ConfigOption = None, data_dir: DataDirOption = None, log_lev
     settings = read_settings(config, data_dir=data_dir, log_level=log_level)
     from penstock.runtime.migrate import run
 
-    raise typer.Exit(run(settings))
+    applied = run(settings)
+    if applied is None:
+        raise typer.Exit(1)
+    print_done(applied._asdict(), None, as_json=as_json)
 
 
 @app.command()
@@ -142,6 +159,7 @@ def requeue(
     ] = None,
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Bring back, at once, jobs that were handed to Kafka and are still open.
 
@@ -161,7 +179,8 @@ def requeue(
         typer.echo(f"penstock: {first_line(error)}", err=True)
         raise typer.Exit(1) from error
     where = "published again" if mode == "kafka_outbox" else "in the queue"
-    typer.echo(f"{returned} jobs came back; they are {where} (dispatch mode {mode})")
+    told = f"{returned} jobs came back; they are {where} (dispatch mode {mode})"
+    print_done({"returned": returned, "dispatchMode": mode}, told, as_json=as_json)
 
 
 @app.command()
@@ -267,6 +286,7 @@ def draw(
     form: Annotated[
         str, typer.Option("--format", help="mermaid: text that code hosts draw; svg: a picture.", metavar="FORMAT")
     ] = "mermaid",
+    as_json: JsonOption = False,
 ) -> None:
     """Print a definition's picture, as Mermaid text or as SVG.
 
@@ -276,7 +296,7 @@ def draw(
 
     if form not in list(PictureFormat):
         raise typer.BadParameter(f"must be one of {', '.join(PictureFormat)}", param_hint="--format")
-    raise typer.Exit(run_draw(file, PictureFormat(form)))
+    raise typer.Exit(run_draw(file, PictureFormat(form), as_json=as_json))
 
 
 @app.command()
@@ -286,6 +306,7 @@ def expr(
     file: Annotated[
         Path | None, typer.Option(help="Read the variables from a file; - is standard input.", metavar="FILE")
     ] = None,
+    as_json: JsonAnyway = False,
 ) -> None:
     """Try an expression against variables and print the result as JSON.
 
@@ -297,8 +318,8 @@ def expr(
 
 
 @app.command()
-def version() -> None:
+def version(as_json: JsonOption = False) -> None:
     """Print the version and exit."""
     from penstock import __version__
 
-    typer.echo(f"penstock {__version__}")
+    print_done({"version": __version__}, f"penstock {__version__}", as_json=as_json)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.options import JsonOption, print_json, print_table
+from penstock.cli.options import JsonAnyway, JsonOption, print_json, print_table
 
 if TYPE_CHECKING:
     from penstock.runtime.archive import Archived
@@ -48,7 +48,11 @@ def list_archived(
 
 
 @app.command()
-def show(directory: DirectoryArgument, id: Annotated[str, typer.Argument(help="The instance's id.")]) -> None:
+def show(
+    directory: DirectoryArgument,
+    id: Annotated[str, typer.Argument(help="The instance's id.")],
+    as_json: JsonAnyway = False,
+) -> None:
     """Print an archived instance with its steps, of a run of code also its journal, as JSON."""
     found = None
     for each in _read(directory):

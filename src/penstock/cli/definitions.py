@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.engine import DEFAULT_URL, JSON_MAX_BYTES, TokenFileOption, UrlOption, connected
-from penstock.cli.options import JsonOption, LimitOption, print_json, print_page, print_table, read_bytes, shown_time
+from penstock.cli.options import (
+    JsonAnyway,
+    JsonOption,
+    LimitOption,
+    print_done,
+    print_json,
+    print_page,
+    print_table,
+    read_bytes,
+    shown_time,
+)
 
 if TYPE_CHECKING:
     from penstock.client import ImpactView, SyncClient
@@ -35,15 +45,12 @@ def upload(
 ) -> None:
     """Upload definitions, one after another; the first that is refused ends it, with every problem told.
 
-    A content that the engine has already gives the version that exists.
+    A content that the engine has already gives the version that exists. `--json`: a line for each.
     """
     with connected(url, token_file) as client:
         for file in files:
             made = client.upload_definition(file)
-            if as_json:
-                print_json(made)
-            else:
-                typer.echo(f"{made.id} version {made.version}")
+            print_done(made, f"{made.id} version {made.version}", as_json=as_json)
 
 
 @app.command(name="list")
@@ -73,6 +80,7 @@ def show(
     version: Annotated[int | None, typer.Option(help="[default: the latest]", min=1)] = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
+    as_json: JsonAnyway = False,
 ) -> None:
     """Print a definition as JSON, as it was uploaded; `penstock draw -` draws it."""
     with connected(url, token_file) as client:
@@ -87,6 +95,7 @@ def diff(
     new: Annotated[int | None, typer.Option("--to", help="A version, in place of a file.", min=1)] = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare two versions of a definition, or one with a file, line by line.
 
@@ -106,8 +115,11 @@ def diff(
         else:
             after, name = client.get_definition(id, new), f"version {new}"
     told = list(difflib.unified_diff(_lines(before), _lines(after), f"version {before['version']}", name, lineterm=""))
-    for line in told:
-        typer.echo(line)
+    if as_json:
+        print_json({"same": not told, "lines": told})
+    else:
+        for line in told:
+            typer.echo(line)
     if told:
         raise typer.Exit(DIFFERENT)
 
@@ -186,13 +198,14 @@ def export(
     all_versions: Annotated[bool, typer.Option("--all-versions", help="Not only the latest of each.")] = False,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Write all definitions into files ID@VERSION.json, for `penstock definition import` at another engine.
 
     Workflows written as code are left out: their programs upload them.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    count = 0
+    made: list[dict[str, Any]] = []
     with connected(url, token_file) as client:
         for id, latest in _all(client):
             for version in range(1 if all_versions else latest, latest + 1):
@@ -201,8 +214,8 @@ def export(
                     continue
                 path = directory / f"{id.replace(':', '%3A')}@{version}.json"
                 path.write_bytes(_bytes(document))
-                count += 1
-    typer.echo(f"{count} definitions exported to {directory}")
+                made.append({"id": id, "version": version, "file": str(path)})
+    print_json(made) if as_json else typer.echo(f"{len(made)} definitions exported to {directory}")
 
 
 def _all(client: SyncClient) -> Iterator[tuple[str, int]]:

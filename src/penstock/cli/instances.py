@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected, json_object
-from penstock.cli.options import JsonOption, LimitOption, print_json, print_page, print_table, read_pairs, shown_time
+from penstock.cli.options import (
+    JsonOption,
+    LimitOption,
+    print_done,
+    print_json,
+    print_page,
+    print_table,
+    read_pairs,
+    shown_time,
+)
 
 if TYPE_CHECKING:
     from penstock.client import Branch, Instance, StepExecution
@@ -214,13 +223,14 @@ def watch(
     timeout: Annotated[float | None, typer.Option(help="Seconds. [default: for ever]", min=0)] = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Print a line for every change of an instance until it has ended.
+    """Print a line for every change of an instance until it has ended; with --json each is the instance.
 
     Exit code 0 when it completed, 1 when it failed, was cancelled or has not ended within the time.
     """
     with connected(url, token_file) as client:
-        ended = client.wait_until_ended(id, timeout_s=timeout, on_change=lambda now: typer.echo(_line(now)))
+        ended = client.wait_until_ended(id, timeout_s=timeout, on_change=lambda now: _tell(now, as_json=as_json))
     if ended.status != "COMPLETED":
         raise typer.Exit(NOT_COMPLETED)
 
@@ -232,11 +242,12 @@ def cancel(
     compensate: Annotated[bool, typer.Option("--compensate", help="Undo first what they did.")] = False,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Cancel instances, one after another; the first that can't be ends it."""
+    """Cancel instances, one after another; the first that can't be ends it. `--json`: a line for each."""
     with connected(url, token_file) as client:
         for each in ids:
-            typer.echo(_line(client.cancel_instance(each, reason=reason, compensate=compensate)))
+            _tell(client.cancel_instance(each, reason=reason, compensate=compensate), as_json=as_json)
 
 
 @app.command()
@@ -248,11 +259,15 @@ def retry(
     note: NoteOption = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Retry the failed step of instances, one after another; the first that can't be ends it."""
+    """Retry the failed step of instances, one after another; the first that can't be ends it.
+
+    `--json`: a line for each.
+    """
     with connected(url, token_file) as client:
         for each in ids:
-            typer.echo(_line(client.retry_instance(each, from_step=from_step, note=note)))
+            _tell(client.retry_instance(each, from_step=from_step, note=note), as_json=as_json)
 
 
 @app.command()
@@ -261,10 +276,11 @@ def priority(
     priority: Annotated[int, typer.Argument(min=0, max=9, help="Lower ones come first.")],
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Change how early the jobs of an instance come, those that wait now among them."""
     with connected(url, token_file) as client:
-        typer.echo(_line(client.set_priority(id, priority)))
+        _tell(client.set_priority(id, priority), as_json=as_json)
 
 
 @app.command()
@@ -277,11 +293,12 @@ def skip(
     note: NoteOption = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Let a step of an open or failed instance count as done, with variables as its result."""
     given = json_object(variables, file)
     with connected(url, token_file) as client:
-        typer.echo(_line(client.skip_step(id, step, given, execution_id=execution, note=note)))
+        _tell(client.skip_step(id, step, given, execution_id=execution, note=note), as_json=as_json)
 
 
 @app.command()
@@ -293,10 +310,11 @@ def move(
     note: NoteOption = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Let what stands on a step of an open or failed instance go on at another step."""
     with connected(url, token_file) as client:
-        typer.echo(_line(client.move_token(id, step, to, execution_id=execution, note=note)))
+        _tell(client.move_token(id, step, to, execution_id=execution, note=note), as_json=as_json)
 
 
 @app.command()
@@ -313,11 +331,7 @@ def edit(
     """Set and remove variables of an instance that waits or has failed."""
     given = json_object(variables, file)
     with connected(url, token_file) as client:
-        changed = client.edit_variables(id, given, remove=remove or (), note=note)
-    if as_json:
-        print_json(changed)
-    else:
-        typer.echo(_line(changed))
+        _tell(client.edit_variables(id, given, remove=remove or (), note=note), as_json=as_json)
 
 
 @app.command()
@@ -329,22 +343,25 @@ def migrate(
     note: NoteOption = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Let open or failed instances go on in another version of their definition, one after another.
 
     The first that can't ends it; with --dry-run all are looked at, and the exit code is 1 if one can't.
+    `--json`: a line for each.
     """
     renamed = renamed_steps(steps or [])
     possible = True
     with connected(url, token_file) as client:
         for each in ids:
             if not dry_run:
-                typer.echo(_line(client.migrate_instance(each, version, steps=renamed, note=note)))
+                _tell(client.migrate_instance(each, version, steps=renamed, note=note), as_json=as_json)
                 continue
             check = client.check_migration(each, version, steps=renamed)
             possible = possible and check.possible
             versions = f"{check.instance_id}  version {check.from_version} to {check.to_version}"
-            typer.echo(f"{versions}  {'possible' if check.possible else '; '.join(check.reasons)}")
+            told = f"{versions}  {'possible' if check.possible else '; '.join(check.reasons)}"
+            print_done(check, told, as_json=as_json)
     if not possible:
         raise typer.Exit(NOT_COMPLETED)
 
@@ -358,11 +375,13 @@ def signal(
     keep: Annotated[bool, typer.Option("--keep", help="Keep it when the wait is not open yet.")] = False,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Signal a wait, with variables."""
     given = json_object(variables, file)
     with connected(url, token_file) as client:
         client.signal(id, step, given, buffer=keep)
+    print_done({"instanceId": id, "stepId": step, "signalled": True}, None, as_json=as_json)
 
 
 @app.command()
@@ -375,11 +394,17 @@ def complete(
     by: Annotated[str | None, typer.Option(help="Who did it, for the audit trail.")] = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Complete a user task, with variables."""
     given = json_object(variables, file)
     with connected(url, token_file) as client:
         client.complete_user_task(id, step, given, completed_by=by, execution_id=execution)
+    print_done({"instanceId": id, "stepId": step, "completed": True}, None, as_json=as_json)
+
+
+def _tell(instance: Instance, *, as_json: bool) -> None:
+    print_done(instance, _line(instance), as_json=as_json)
 
 
 def renamed_steps(pairs: list[str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected
-from penstock.cli.options import JsonOption, LimitOption, print_json, print_page, print_table, shown_time
+from penstock.cli.options import JsonOption, LimitOption, print_done, print_json, print_page, print_table, shown_time
 
 if TYPE_CHECKING:
     from penstock.client import RecordedAttempt
@@ -73,10 +73,12 @@ def forget_checkpoint(
     note: Annotated[str | None, typer.Option(help="For the audit trail.")] = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Take away the checkpoint of an open job: its next attempt begins anew."""
     with connected(url, token_file) as client:
         client.forget_checkpoint(id, note=note)
+    print_done({"id": id, "checkpoint": None}, None, as_json=as_json)
 
 
 def _row(attempt: RecordedAttempt) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import msgspec
 from penstock.cli.drawing import mermaid
 from penstock.cli.engine import JSON_MAX_BYTES
 from penstock.cli.layout import TooLarge
-from penstock.cli.options import print_json, read_bytes
+from penstock.cli.options import print_done, print_json, read_bytes
 from penstock.cli.svg import svg
 from penstock.core.definition import Definition, DefinitionLimits, InvalidDefinition, Problem
 from penstock.core.expression import ExpressionError, parse
@@ -61,11 +61,11 @@ class PictureFormat(StrEnum):
     SVG = "svg"
 
 
-def run_draw(file: Path, form: PictureFormat) -> int:
+def run_draw(file: Path, form: PictureFormat, *, as_json: bool) -> int:
     """Prints the picture. 1: the definition is not valid, or too large for SVG; 2: it can't be read."""
     draw = svg if form is PictureFormat.SVG else mermaid
     try:
-        print(draw(_read(file, DefinitionLimits())))
+        picture = draw(_read(file, DefinitionLimits()))
     except TooLarge:
         print(f"{file}: too large to be laid out as SVG; --format mermaid prints it", file=sys.stderr)
         return INVALID
@@ -75,6 +75,7 @@ def run_draw(file: Path, form: PictureFormat) -> int:
     except PenstockError as error:
         print(f"{file}: {error.reason}", file=sys.stderr)
         return INVALID
+    print_done({"format": form, "picture": picture}, picture, as_json=as_json)
     return 0
 
 

@@ -30,6 +30,8 @@ DataDirOption = Annotated[
 LogLevelOption = Annotated[str | None, typer.Option(help="debug, info, warning or error. [default: info]")]
 LimitOption = Annotated[int, typer.Option(help="How many at most.", min=1, max=200)]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON for programs.")]
+JsonAnyway = Annotated[bool, typer.Option("--json", help="It is JSON anyway.")]
+"""For commands that print nothing else: programs may give it to all of them."""
 
 
 def print_json(value: object) -> None:
@@ -37,6 +39,16 @@ def print_json(value: object) -> None:
     import msgspec
 
     typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def print_done(value: object, text: str | None, *, as_json: bool) -> None:
+    """What was done: as JSON on a line of its own, so that several make JSON lines; or a line for people, or none."""
+    import msgspec
+
+    if as_json:
+        typer.echo(msgspec.json.encode(value))
+    elif text is not None:
+        typer.echo(text)
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected, json_object
 from penstock.cli.instances import FileOption
-from penstock.cli.options import JsonOption, LimitOption, print_json, print_page, print_table
+from penstock.cli.options import JsonOption, LimitOption, print_done, print_json, print_page, print_table
 
 if TYPE_CHECKING:
     from penstock.wire.queue import Queue, QueuePolicy, Rate
@@ -28,6 +28,7 @@ def set_queue(
     file: FileOption = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Make a queue, or give it another policy: it counts from the next claim on. What is left out is not limited."""
     import msgspec
@@ -39,7 +40,7 @@ def set_queue(
     except msgspec.ValidationError as error:
         raise typer.BadParameter(str(error)) from error
     with connected(url, token_file) as client:
-        client.put_queue(name, wanted)
+        print_done(client.put_queue(name, wanted), None, as_json=as_json)
 
 
 @app.command()
@@ -86,24 +87,31 @@ def list_queues(
 
 
 @app.command()
-def pause(name: NameArgument, url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = None) -> None:
+def pause(
+    name: NameArgument, url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = None, as_json: JsonOption = False
+) -> None:
     """Let none of its jobs begin; what runs goes on."""
     with connected(url, token_file) as client:
-        client.pause_queue(name)
+        print_done(client.pause_queue(name), None, as_json=as_json)
 
 
 @app.command()
-def resume(name: NameArgument, url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = None) -> None:
+def resume(
+    name: NameArgument, url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = None, as_json: JsonOption = False
+) -> None:
     """Let its jobs begin again."""
     with connected(url, token_file) as client:
-        client.resume_queue(name)
+        print_done(client.resume_queue(name), None, as_json=as_json)
 
 
 @app.command()
-def delete(name: NameArgument, url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = None) -> None:
+def delete(
+    name: NameArgument, url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = None, as_json: JsonOption = False
+) -> None:
     """Forget a queue: its jobs are free at once."""
     with connected(url, token_file) as client:
         client.delete_queue(name)
+    print_done({"name": name, "deleted": True}, None, as_json=as_json)
 
 
 def _limits(queue: Queue) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from penstock.cli.options import JsonOption, LimitOption, print_json, print_table, shown_time
+from penstock.cli.options import JsonAnyway, JsonOption, LimitOption, print_done, print_json, print_table, shown_time
 
 if TYPE_CHECKING:
     from penstock.durable.check import SavedRun
@@ -103,6 +103,7 @@ def send(
     payload: Annotated[str, typer.Argument(help="JSON; what is none is taken for text.", metavar="JSON")] = "null",
     dedup: Annotated[str | None, typer.Option(help="A second one with the same text is the same one.")] = None,
     at: AtOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Send a message. It is kept until the body receives it."""
     try:
@@ -114,7 +115,7 @@ def send(
         await runs.send(await runs.find(id, {}), name, payload, dedup, id=id)
 
     ask(at, told)
-    typer.echo(f"sent {name} to {id}")
+    print_done({"id": id, "sent": name}, f"sent {name} to {id}", as_json=as_json)
 
 
 @app.command()
@@ -123,6 +124,7 @@ def cancel(
     reason: Annotated[str | None, typer.Option(help="It is in the journal, and in the error.")] = None,
     force: Annotated[bool, typer.Option(help="End it without letting it clean up.")] = False,
     at: AtOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Cancel a run: its body cleans up, then it has ended."""
 
@@ -130,7 +132,8 @@ def cancel(
         await runs.cancel(await runs.find(id, {}), reason, force=force, id=id)
 
     ask(at, told)
-    typer.echo(f"ended {id}" if force else f"asked {id} to end")
+    done = f"ended {id}" if force else f"asked {id} to end"
+    print_done({"id": id, "cancelled": True, "forced": force}, done, as_json=as_json)
 
 
 @app.command()
@@ -146,6 +149,7 @@ def retry(
     ] = None,
     note: Annotated[str | None, typer.Option(help="For the audit trail.")] = None,
     at: AtOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Let a failed run go on. What came after is forgotten, but for messages, and done again."""
 
@@ -153,7 +157,7 @@ def retry(
         await runs.retry(await runs.find(id, {}), from_, note, id=id)
 
     ask(at, told)
-    typer.echo(f"retried {id}")
+    print_done({"id": id, "retried": True}, f"retried {id}", as_json=as_json)
 
 
 @app.command()
@@ -161,6 +165,7 @@ def save(
     id: IdArgument,
     file: Annotated[Path, typer.Argument(help="Written as JSON.", metavar="FILE")],
     at: AtOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Keep a run with its whole journal, for `penstock.testing.assert_replays`. It holds what steps gave."""
 
@@ -173,19 +178,21 @@ def save(
     except OSError as error:
         typer.echo(f"penstock: {file}: {error.strerror}", err=True)
         raise typer.Exit(1) from error
-    typer.echo(f"{file}: {len(saved.records):,} records of {saved.workflow}@{saved.version}")
+    about = {"file": str(file), "workflow": saved.workflow, "version": saved.version, "records": len(saved.records)}
+    done = f"{file}: {len(saved.records):,} records of {saved.workflow}@{saved.version}"
+    print_done(about, done, as_json=as_json)
 
 
 @app.command(name="step-table")
-def step_table() -> None:
+def step_table(as_json: JsonOption = False) -> None:
     """Print the table that `@step.transaction(at=…)` needs in a database that is not Penstock's."""
     from penstock.durable.transaction import STEP_TABLE
 
-    typer.echo(STEP_TABLE + ";")
+    print_done({"sql": STEP_TABLE + ";"}, STEP_TABLE + ";", as_json=as_json)
 
 
 @app.command()
-def journal(id: IdArgument, at: AtOption = None) -> None:
+def journal(id: IdArgument, at: AtOption = None, as_json: JsonAnyway = False) -> None:
     """The records of a run, oldest first, a JSON object each."""
 
     async def told(runs: LocalRuns) -> None:

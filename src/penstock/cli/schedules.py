@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected, json_object
-from penstock.cli.options import JsonOption, LimitOption, print_json, print_page, print_table, shown_time
+from penstock.cli.options import JsonOption, LimitOption, print_done, print_json, print_page, print_table, shown_time
 
 if TYPE_CHECKING:
     from penstock.client import Schedule
@@ -111,11 +111,16 @@ def next_times(
     id: IdArgument,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Print the next 10 times of a schedule."""
     with connected(url, token_file) as client:
-        for at in client.get_schedule(id).next_times:
-            typer.echo(at)
+        times = client.get_schedule(id).next_times
+    if as_json:
+        print_json(times)
+        return
+    for at in times:
+        typer.echo(at)
 
 
 @app.command()
@@ -124,17 +129,20 @@ def pause(
     note: Annotated[str | None, typer.Option(help="Why.")] = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Start nothing until it is resumed."""
     with connected(url, token_file) as client:
-        client.pause_schedule(id, note)
+        print_done(client.pause_schedule(id, note), None, as_json=as_json)
 
 
 @app.command()
-def resume(id: IdArgument, url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = None) -> None:
+def resume(
+    id: IdArgument, url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = None, as_json: JsonOption = False
+) -> None:
     """Go on from now: what passed meanwhile is not caught up."""
     with connected(url, token_file) as client:
-        client.resume_schedule(id)
+        print_done(client.resume_schedule(id), None, as_json=as_json)
 
 
 @app.command()
@@ -143,11 +151,12 @@ def trigger(
     overlap: OverlapOption = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Start a run now; prints what became of it, and the instance."""
     with connected(url, token_file) as client:
         run = client.trigger_schedule(id, overlap=overlap)
-    typer.echo(" ".join(filter(None, (run.outcome, run.instance_id, run.reason))))
+    print_done(run, " ".join(filter(None, (run.outcome, run.instance_id, run.reason))), as_json=as_json)
 
 
 @app.command()
@@ -160,17 +169,21 @@ def backfill(
     ] = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Start the times of a span of the past. Times without a zone are this machine's."""
     with connected(url, token_file) as client:
-        client.backfill_schedule(id, since, until, overlap=overlap)
+        print_done(client.backfill_schedule(id, since, until, overlap=overlap), None, as_json=as_json)
 
 
 @app.command()
-def delete(id: IdArgument, url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = None) -> None:
+def delete(
+    id: IdArgument, url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = None, as_json: JsonOption = False
+) -> None:
     """Delete a schedule; what it started goes on."""
     with connected(url, token_file) as client:
         client.delete_schedule(id)
+    print_done({"id": id, "deleted": True}, None, as_json=as_json)
 
 
 def _print(schedule: Schedule, as_json: bool) -> None:

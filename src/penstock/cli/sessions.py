@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.options import ConfigOption, DataDirOption, JsonOption, print_json
+from penstock.cli.options import ConfigOption, DataDirOption, JsonOption, print_done, print_json
 from penstock.cli.tokens import run, settings_of
 
 app = typer.Typer(
@@ -34,9 +34,10 @@ def end(
     id: Annotated[str, typer.Argument(help="As `penstock session list` shows it.")],
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """End a session: calls with it end within a second or two on all engines."""
     from penstock.runtime import sessions
 
     name = run(lambda: sessions.end(settings_of(config, data_dir), id))
-    typer.echo(f"ended {id} ({name})")
+    print_done({"id": id, "name": name, "ended": True}, f"ended {id} ({name})", as_json=as_json)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from penstock.cli.options import ConfigOption, DataDirOption, JsonOption, print_json
+from penstock.cli.options import ConfigOption, DataDirOption, JsonOption, print_done, print_json
 
 if TYPE_CHECKING:
     from penstock.settings import Settings
@@ -39,6 +39,7 @@ def new(
     ] = False,
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Make a token and print it: this once, it is kept nowhere."""
     from penstock.access.roles import Role, grant_of, read_grant
@@ -54,16 +55,21 @@ def new(
         if expires_days is not None or "=" in name:
             raise typer.BadParameter("a token of the settings has no --expires-days, and no = in its name")
         made = make_token()
-        typer.echo(f"api_tokens: {name}={grant}=sha256:{made.digest.hex()}", err=True)
+        setting = f"{name}={grant}=sha256:{made.digest.hex()}"
+        about = {"apiTokens": setting}
+        if not as_json:
+            typer.echo(f"api_tokens: {setting}", err=True)
     else:
         from penstock.runtime import api_tokens
 
         expires_s = None if expires_days is None else expires_days * 86_400
         made = run(lambda: api_tokens.new(settings_of(config, data_dir), name, grant, expires_s))
-        typer.echo(f"token {made.id} for {name}, roles {grant}. It is shown this once:", err=True)
+        about = {"id": made.id}
+        if not as_json:
+            typer.echo(f"token {made.id} for {name}, roles {grant}. It is shown this once:", err=True)
     if Role.ADMIN in grant.roles:
         typer.echo("an admin may do everything: keep it as you keep the database's password", err=True)
-    typer.echo(made.text)
+    print_done({"token": made.text, "name": name, "roles": str(grant), **about}, made.text, as_json=as_json)
 
 
 @app.command(name="list")
@@ -94,12 +100,13 @@ def revoke(
     id: Annotated[str, typer.Argument(help="As `penstock token list` shows it; also the part after pst_.")],
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Let a token count no longer: calls with it end within a second or two on all engines."""
     from penstock.runtime import api_tokens
 
     name = run(lambda: api_tokens.revoke(settings_of(config, data_dir), id))
-    typer.echo(f"revoked {id} ({name})")
+    print_done({"id": id, "name": name, "revoked": True}, f"revoked {id} ({name})", as_json=as_json)
 
 
 def _state(token: ListedToken, now: datetime) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import trio
 
 from penstock.errors import PenstockError
@@ -17,25 +19,31 @@ from penstock.store.schema import SCHEMA_VERSION, ensure_schema
 log = get_logger(__name__)
 
 
-def run(settings: Settings) -> int:
-    """The exit code: 0 when the schema is there, 1 when it can't be."""
+class Applied(NamedTuple):
+    """The schema is there."""
+
+    version: int
+    before: int | None
+    """None: the database was empty."""
+
+
+def run(settings: Settings) -> Applied | None:
+    """None when it can't be; the log says why."""
     try:
-        trio.run(_migrate, settings, strict_exception_groups=True)
+        return trio.run(_migrate, settings, strict_exception_groups=True)
     except (PenstockError, DatabaseError) as error:
         log.error("the schema could not be applied", error=first_line(error))  # noqa: TRY400 - for operators, no trace
-        return 1
-    return 0
+        return None
 
 
-async def _migrate(settings: Settings) -> None:
+async def _migrate(settings: Settings) -> Applied:
     if settings.postgres_dsn is not None:
-        await _apply(settings.postgres_dsn.reveal(), settings)
-        return
+        return await _apply(settings.postgres_dsn.reveal(), settings)
     async with embedded(settings.data_path) as dsn:
-        await _apply(dsn, settings)
+        return await _apply(dsn, settings)
 
 
-async def _apply(dsn: str, settings: Settings) -> None:
+async def _apply(dsn: str, settings: Settings) -> Applied:
     connection = await TrioConnection.connect(with_defaults(await placed(dsn, settings.db_schema)))
     try:
         found = await ensure_schema(connection)
@@ -46,3 +54,4 @@ async def _apply(dsn: str, settings: Settings) -> None:
         log.info("schema applied", version=SCHEMA_VERSION, before=found or None)
     else:
         log.info("the schema is up to date", version=found)
+    return Applied(max(found, SCHEMA_VERSION), found or None)
