@@ -29,6 +29,7 @@ from benchmarks.runner import Plan, run
 from benchmarks.scenarios import SCENARIOS
 
 DEFAULT_OUTPUT = Path("bench-results")
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON for programs.")]
 DEFAULT_WORK_DIR = Path("/var/tmp")
 """On a disk nearly everywhere, which /tmp is not."""
 
@@ -77,6 +78,7 @@ def run_command(
     output: Annotated[Path, typer.Option(help="Directory for JSON, table and plot.")] = DEFAULT_OUTPUT,
     name: Annotated[str | None, typer.Option(help="Name of the files; by default the time.")] = None,
     check: Annotated[bool, typer.Option(help="Exit with 1 when a figure misses what it has to reach.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Measure, print a table, and write JSON, Markdown and a plot."""
     told = Console(stderr=True)
@@ -105,7 +107,7 @@ def run_command(
         )
     except (DeploymentFailed, ValueError) as error:
         _refuse(told, str(error))
-    shown = Console()
+    shown = Console(quiet=as_json)
     try:
         with Display(told) as display:
             measured = run(plan, display, lambda scenario: report.print_scenario(shown, scenario))
@@ -114,6 +116,8 @@ def run_command(
         raise typer.Exit(1) from error
     report.print_facts(shown, measured)
     _write(shown, measured, output, name)
+    if as_json:
+        _print_json(measured)
     missed = any(not bound.met_by(scenario.figures[bound.figure]) for scenario, bound in _bounds(measured))
     raise typer.Exit(1 if check and missed else 0)
 
@@ -146,8 +150,12 @@ def _write(console: Console, measured: result.Result, output: Path, name: str | 
 
 
 @app.command("list")
-def list_command() -> None:
+def list_command(as_json: JsonOption = False) -> None:
     """The scenarios, and what they have to reach."""
+    if as_json:
+        named = ("name", "title", "long", "bounds")
+        _print_json([{name: getattr(each, name) for name in named} for each in SCENARIOS.values()])
+        return
     table = Table(box=None)
     for column in ("scenario", "", "to reach"):
         table.add_column(column)
@@ -158,13 +166,16 @@ def list_command() -> None:
 
 
 @app.command("compare")
-def compare_command(old: Path, new: Path) -> None:
+def compare_command(old: Path, new: Path, as_json: JsonOption = False) -> None:
     """Two results (JSON) side by side; exit code 1 when something got worse."""
     console = Console()
     try:
         before, after = result.read(old), result.read(new)
     except result.UnreadableResult as error:
         _refuse(Console(stderr=True), str(error))
+    if as_json:
+        _print_json(comparison.compare(before, after))
+        console.quiet = True
     raise typer.Exit(0 if comparison.print_comparison(console, before, after) else 1)
 
 
@@ -180,7 +191,7 @@ def size_command(
     scenario: Annotated[
         str, typer.Option(help="How workers come: single-3 (a call per job), batch-3, stream, grpc-single.")
     ] = "single-3",
-    as_json: Annotated[bool, typer.Option("--json", help="JSON for programs.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """How many cores, processes and connections, how much WAL and disk a load needs, from what was measured."""
     load = size.Load(instances_per_second, jobs, variables_bytes, output_bytes, peak, kept_days)
@@ -189,7 +200,7 @@ def size_command(
     except result.UnreadableResult as error:
         _refuse(Console(stderr=True), str(error))
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        _print_json(found)
         return
     for name, text in size.lines(found):
         typer.echo(f"{name:28}{text}")
@@ -211,6 +222,7 @@ def pair_command(
         DEFAULT_WORK_DIR
     ),
     state: Annotated[Path | None, typer.Option(help="The file that keeps what was measured.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Two checkouts in turn (ABBA), CPU and WAL per job of one against the other; exit code 1 while it is not told."""
     told = Console(stderr=True)
@@ -235,23 +247,33 @@ def pair_command(
     except (DeploymentFailed, ScenarioFailed, GeneratorFailed, pair.PairFailed) as error:
         told.print(f"the pair failed: {error}", style="red", highlight=False, markup=False)
         raise typer.Exit(1) from error
-    raise typer.Exit(0 if pair.print_pairs(Console(), pairs, within=share, blocks_max=blocks_max) else 1)
+    if as_json:
+        _print_json(pairs)
+    shown = Console(quiet=as_json)
+    raise typer.Exit(0 if pair.print_pairs(shown, pairs, within=share, blocks_max=blocks_max) else 1)
 
 
 @app.command("show")
-def show_command(file: Path) -> None:
+def show_command(file: Path, as_json: JsonOption = False) -> None:
     """A result (JSON) as tables; writes its page and plot anew beside it."""
     console = Console()
     try:
         measured = result.read(file)
     except result.UnreadableResult as error:
         _refuse(Console(stderr=True), str(error))
+    if as_json:
+        _print_json(measured)
+        console.quiet = True
     for scenario in measured.scenarios:
         report.print_scenario(console, scenario)
     report.print_facts(console, measured)
     plot = file.with_suffix(".svg")
     write_plot(measured, plot)
     file.with_suffix(".md").write_text(report.markdown(measured, plot), encoding="utf-8")
+
+
+def _print_json(value: object) -> None:
+    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
 
 
 def _refuse(console: Console, text: str) -> NoReturn:

@@ -193,8 +193,9 @@ COMMANDS_INTRO = """\
 <!-- Written by `make docs` from src/penstock/cli. -->
 
 `penstock COMMAND --help` says the same. Commands that touch the engines' database take `--config FILE` and read the
-[settings](configuration.md) as `penstock serve` does. `--json` prints JSON for programs. Exit codes: 0 done, 1 failed
-or found something wrong, 2 wrong use or wrong settings.
+[settings](configuration.md) as `penstock serve` does. `--json` is taken by all but those that run on: one JSON
+document, or a line for each where several things are done or news is followed; what goes wrong stays text on standard
+error. Exit codes: 0 done, 1 failed or found something wrong, 2 wrong use or wrong settings.
 """
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from benchmarks import deployment, result
@@ -54,9 +56,12 @@ def test_wrong_options_are_told_with_exit_code_2(words, told):
 @pytest.mark.slow
 def test_a_quick_run_measures_its_own_engine_and_keeps_results(tmp_path):
     chosen = ["start-batch", "single-3", "latency", "idle-fleet"]
-    done = benchmarks("run", *chosen, "--quick", "--output", str(tmp_path), "--name", "r", "--set", "log_level=warning")
+    done = benchmarks(
+        "run", *chosen, "--quick", "--output", str(tmp_path), "--name", "r", "--set", "log_level=warning", "--json"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     measured = result.read(tmp_path / "r.json")
+    assert msgspec.json.decode(done.stdout, type=result.Result) == measured
     assert [scenario.name for scenario in measured.scenarios] == chosen
     assert [problem for scenario in measured.scenarios for problem in scenario.problems] == []
     assert measured.postgres_settings["fsync"] == measured.postgres_settings["synchronous_commit"] == "on"
@@ -81,6 +86,10 @@ def test_a_quick_run_measures_its_own_engine_and_keeps_results(tmp_path):
         assert "single-3" in (tmp_path / file).read_text()
     same = benchmarks("compare", str(tmp_path / "r.json"), str(tmp_path / "r.json"))
     assert (same.returncode, "1.00" in same.stdout) == (0, True), same.stdout
+    differences = json.loads(benchmarks("compare", str(tmp_path / "r.json"), str(tmp_path / "r.json"), "--json").stdout)
+    assert {(each["ratio"], each["verdict"]) for each in differences} == {(1.0, "")}
+    assert json.loads(benchmarks("show", str(tmp_path / "r.json"), "--json").stdout)["commit"] == measured.commit
+    assert [each["name"] for each in json.loads(benchmarks("list", "--json").stdout)] == list(SCENARIOS)
 
 
 @pytest.mark.slow

@@ -76,6 +76,8 @@ def test_the_command_retries_from_a_path(database_dsn: str, monkeypatch: pytest.
             1, "penstock: run o-2: fromStepId: nothing with the path '/7' is in the run's journal\n"
         )  # fmt: skip
         monkeypatch.setattr("tests.durable.test_retry.broken", False)
-        assert runs("retry", "o-2", "--from", "/0", "--note", "stock was wrong") == (0, "retried o-2\n")
+        assert runs("retry", "o-2", "--from", "/0", "--note", "stock was wrong", "--json") == (
+            0, '{"id":"o-2","retried":true}\n'
+        )  # fmt: skip
         assert run.result(BOUND_S) == "paid INK thanks True"
         assert calls == ["reserve ink", "charge INK", "charge INK", "reserve ink", "charge INK"]

@@ -215,6 +215,8 @@ def _run(action: str, options: _Options, act: dict[str, Any]) -> None:
             return
         typer.echo(_met(preview), err=True)
         if preview.count == 0:
+            if options.as_json:
+                print_json(preview)
             raise typer.Exit(NOT_ALL_DONE)
         if not options.yes:
             typer.confirm(f"{action} {_count(preview)}?", abort=True, err=True)
