@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,11 @@ from tests.runtime.engine_process import EngineProcess
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+MIDDLE = """way => {
+    const at = way.getPointAtLength(way.getTotalLength() / 2).matrixTransform(way.getScreenCTM());
+    return {x: at.x, y: at.y};
+}"""
+"""Of a way's path, on the screen."""
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +79,38 @@ class Modeller:
 
     def definition(self) -> dict[str, Any]:
         return dict(json.loads(self.text()))
+
+    def expect_definition(self, done: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """As Export gives it once it is so: what was done comes to the page a frame later."""
+        made: dict[str, Any] = {}
+        for _ in range(50):
+            if done(made := self.definition()):
+                return made
+        raise AssertionError(made)
+
+    def see_addition(self, step_id: str, what: str) -> None:
+        self.page.locator(f'.node[data-step="{step_id}"] [data-addition="{what}"]').wait_for(timeout=TIMEOUT_MS)
+
+    def ways(self, start: str) -> list[str]:
+        """The paths of the ways out of a step, in the order of the definition."""
+        found = self.page.locator(f'.surface .hit[data-from="{start}"]')
+        return [str(one.get_attribute("d")) for one in found.all()]
+
+    def choose_way(self, start: str, to: str) -> None:
+        """By a click on its middle."""
+        way = self.page.locator(f'.surface .hit[data-from="{start}"][data-to="{to}"]')
+        at = way.evaluate(MIDDLE)
+        self.page.mouse.click(at["x"], at["y"])
+        self.page.locator('[data-grip="end"]').wait_for(timeout=TIMEOUT_MS)
+
+    def drag(self, grip: str, onto: str) -> None:
+        start, target = self.page.locator(grip).bounding_box(), self.page.locator(onto).bounding_box()
+        assert start is not None
+        assert target is not None
+        self.page.mouse.move(start["x"] + start["width"] / 2, start["y"] + start["height"] / 2)
+        self.page.mouse.down()
+        self.page.mouse.move(target["x"] + target["width"] / 2, target["y"] + target["height"] / 2, steps=5)
+        self.page.mouse.up()
 
 
 @pytest.fixture
@@ -241,6 +278,117 @@ def test_by_mouse_steps_are_moved_connected_and_dropped(modeller: Modeller) -> N
     assert after["y"] > before["y"]
     page.get_by_role("button", name="Tidy").click(timeout=TIMEOUT_MS)
     assert "metadata" not in modeller.definition()
+
+
+FORK = definition(
+    step("fork", "DECISION", conditionalNextSteps={"n > 1": "many", "n > 5": "crowd", "true": "few"}),
+    service("many", job_type="many", next_step="end"),
+    service("crowd", job_type="crowd", next_step="end", compensation={"jobType": "disperse"}),
+    service("few", job_type="few", next_step="end", flowKey="${n}"),
+    end(),
+    definition_id="fork",
+)
+
+
+def test_by_mouse_ways_lead_elsewhere_and_events_are_hung(modeller: Modeller) -> None:
+    modeller.visitor.go("modeller")
+    modeller.open("fork.json", json.dumps(FORK))
+    modeller.expect_step("crowd")
+    modeller.expect_laid_out()
+    modeller.see_addition("crowd", "compensation")
+    modeller.see_addition("few", "flowKey")
+    # The end of a way to another step, then its beginning.
+    modeller.choose_way("many", "end")
+    modeller.drag('[data-grip="end"]', '.node[data-step="few"] .body')
+    modeller.expect_definition(lambda made: made["steps"][1]["nextStep"] == "few")
+    modeller.expect_laid_out()
+    modeller.choose_way("fork", "crowd")
+    modeller.drag('[data-grip="start"]', '.node[data-step="many"] .body')
+    made = modeller.expect_definition(lambda made: "conditionalNextSteps" in made["steps"][1])
+    assert made["steps"][0]["conditionalNextSteps"] == {"n > 1": "many", "true": "few"}
+    assert made["steps"][1]["conditionalNextSteps"] == {"n > 5": "crowd"}
+    modeller.expect_laid_out()
+    # Into a way, and onto a step.
+    middle = modeller.page.locator('.surface .hit[data-from="few"]').evaluate(MIDDLE)
+    surface = modeller.page.locator(".surface").bounding_box()
+    assert surface is not None
+    target = {"x": middle["x"] - surface["x"], "y": middle["y"] - surface["y"]}
+    palette = modeller.page.get_by_role("region", name="Add a step")
+    palette.get_by_role("button", name="Wait").drag_to(
+        modeller.page.locator(".surface"), target_position=target, timeout=TIMEOUT_MS
+    )
+    modeller.expect_step("wait")
+    modeller.expect_laid_out()
+    assert [one["nextStep"] for one in modeller.definition()["steps"] if one["id"] in ("few", "wait")] == [
+        "wait",
+        "end",
+    ]
+    for event in ("Timer", "Error"):
+        palette.get_by_role("button", name=event).drag_to(
+            modeller.page.locator('.node[data-step="crowd"]'), timeout=TIMEOUT_MS
+        )
+        modeller.page.locator(f'.surface [data-event="{event.lower()}"]').wait_for(timeout=TIMEOUT_MS)
+    modeller.expect_laid_out()
+    assert [one["type"] for one in modeller.definition()["steps"][2]["boundaryEvents"]] == ["TIMER", "ERROR"]
+    assert violations(modeller.page) == []
+
+
+def test_by_keys_alone_steps_are_aligned_copied_and_reordered(modeller: Modeller, engine: EngineProcess) -> None:
+    page = modeller.page
+    handles = {"fork->few": {"sourceHandle": "right", "targetHandle": "right"}}
+    places = {"many": {"x": 10, "y": 200}, "crowd": {"x": 300, "y": 240}, "few": {"x": 700, "y": 220}}
+    drawn = {**FORK, "metadata": {"workflowModeller": {"layout": places, "edgeHandles": handles}}}
+    upload(engine, drawn)
+    modeller.visitor.go("modeller/fork")
+    modeller.expect_step("few")
+    modeller.expect_laid_out()
+    (path,) = [one for one in modeller.ways("fork") if one.startswith("M") and one.endswith(f"L{700 + 212} 243")]
+    assert path
+    # Several, on one line, all by keys; then only that changed.
+    for name in ("many", "crowd", "few"):
+        page.locator(f'.node[data-step="{name}"]').focus()
+        modeller.press("Space")
+    modeller.properties.get_by_role("button", name="Top").focus()
+    modeller.press("Enter")
+    made = modeller.expect_definition(lambda made: made["metadata"]["workflowModeller"]["layout"]["few"]["y"] == 200)
+    moved = made["metadata"]["workflowModeller"]
+    assert {one["y"] for one in moved["layout"].values()} == {200}
+    assert moved["edgeHandles"] == handles
+    page.get_by_role("button", name="Upload…").focus()
+    modeller.press("Enter")
+    page.get_by_role("button", name="Keep in this browser").focus()
+    modeller.press("Enter")
+    page.get_by_role("dialog").wait_for(state="detached", timeout=TIMEOUT_MS)
+    # A timer by its letter; the order of conditions; a copy in another tab.
+    page.locator('.node[data-step="many"]').focus()
+    modeller.press("Escape", "m")
+    page.locator('.surface [data-event="timer"]').wait_for(timeout=TIMEOUT_MS)
+    page.locator('.node[data-step="fork"]').focus()
+    modeller.press("Enter")
+    modeller.properties.get_by_role("button", name="Move Conditional next steps 2 up").focus()
+    modeller.press("Enter")
+    ways = modeller.expect_definition(lambda made: next(iter(made["steps"][0]["conditionalNextSteps"])) == "n > 5")
+    assert list(ways["steps"][0]["conditionalNextSteps"]) == ["n > 5", "n > 1", "true"]
+    page.locator('.node[data-step="many"]').focus()
+    modeller.press("Escape", "Space", "Control+c")
+    other = Modeller(Visitor(page.context.new_page(), engine))
+    other.visitor.go("modeller")
+    other.expect_step("end")
+    other.page.locator('.node[data-step="end"]').focus()
+    other.press("Control+v")
+    other.expect_step("many")
+    copied = other.definition()["steps"][1]
+    assert (copied["jobType"], copied["boundaryEvents"][0]["type"]) == ("many", "TIMER")
+    # What has several ways on asks who stays.
+    page.locator('.node[data-step="fork"]').focus()
+    modeller.press("Escape", "Delete")
+    page.get_by_role("dialog").get_by_label("What leads there leads to").select_option("many")
+    page.get_by_role("dialog").get_by_role("button", name="Delete").focus()
+    modeller.press("Enter")
+    page.locator('.node[data-step="fork"]').wait_for(state="detached", timeout=TIMEOUT_MS)
+    assert modeller.definition()["steps"][0]["id"] == "many"
+    assert other.visitor.complaints == []
+    assert violations(page) == []
 
 
 def test_expressions_complete_and_tell_what_they_give(modeller: Modeller, engine: EngineProcess) -> None:

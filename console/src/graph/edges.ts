@@ -1,7 +1,12 @@
 // A definition's edges, and which of them an instance has taken.
 import type { Definition, Execution, Step } from "../api/client";
 
-export type EdgeKind = "next" | "cond" | "else" | "par" | "timer" | "timer-int";
+export type EdgeKind = "next" | "cond" | "else" | "par" | "timer" | "timer-int" | "error";
+
+/** It hangs on its step: a timer or an error leads along it. */
+export function isBoundary({ kind }: { kind: EdgeKind }): boolean {
+  return kind === "timer" || kind === "timer-int" || kind === "error";
+}
 
 export interface Edge {
   id: string;
@@ -26,7 +31,7 @@ function edgesFrom(step: Step): Omit<Edge, "id">[] {
     ...(step.boundaryEvents ?? []).map((event) => ({
       from,
       to: event.targetStepId,
-      kind: event.type === "TIMER" && event.interrupting === false ? ("timer" as const) : ("timer-int" as const),
+      kind: event.type === "ERROR" ? ("error" as const) : event.interrupting === false ? ("timer" as const) : ("timer-int" as const),
       label: event.type === "ERROR" ? (event.errorCodes ?? ["any error"]).join(", ") : (event.duration ?? "").replace(/^PT?/, "").toLowerCase(),
     })),
   ];
@@ -73,7 +78,7 @@ export function takenOf(definition: Definition, history: Execution[]): Set<strin
   const met = edges.filter(meet);
   // A join is entered once, by the first that comes. Of the others it is known that they ended and went nowhere else.
   const joins = new Set(definition.steps.filter((step) => step.type === "JOIN_GATEWAY").map((step) => step.id));
-  const elsewhere = new Set(met.filter((edge) => !edge.kind.startsWith("timer")).map((edge) => edge.from));
-  const joined = edges.filter((edge) => joins.has(edge.to) && !edge.kind.startsWith("timer") && entered.has(edge.to) && ended.has(edge.from) && !elsewhere.has(edge.from));
+  const elsewhere = new Set(met.filter((edge) => !isBoundary(edge)).map((edge) => edge.from));
+  const joined = edges.filter((edge) => joins.has(edge.to) && !isBoundary(edge) && entered.has(edge.to) && ended.has(edge.from) && !elsewhere.has(edge.from));
   return new Set([...met, ...joined].map((edge) => `${edge.from}>${edge.to}`));
 }

@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { memo, useCallback, useMemo, useState } from "react";
 import type { Definition, Step } from "../api/client";
 import { Problem, Skeleton } from "../parts/states";
-import type { StepState } from "./edges";
+import { isBoundary, type StepState } from "./edges";
 import { type Layout, layoutOf, type Point, shortLabel } from "./layout";
 import { DRAWN_MAX_STEPS, nearTo } from "./near";
 import { Outline, WORD } from "./outline";
@@ -53,6 +53,9 @@ export const ICON: Record<string, string> = {
 };
 /** Of a wait for a message. */
 const ENVELOPE = "M1.700 3.500h12.600v9H1.700zM1.700 3.700 8 8.600l6.300-4.900";
+/** Of an error that is caught. */
+const LIGHTNING = "M1.500-4.500-2.500.700H2L-1.500 4.700";
+const KEY = "M2 8a3 3 0 1 1 6 0a3 3 0 1 1-6 0M8 8h6M12 8v3";
 const GLYPH: Record<StepState["look"], string> = {
   done: "M-3.400 .2-1 2.600 3.600-2.600",
   run: "M-1.500 0a1.500 1.500 0 1 1 3 0a1.500 1.500 0 1 1-3 0",
@@ -157,7 +160,7 @@ const Drawing = memo(function Drawing({ layout, far, states, taken, notes, selec
       )}
       {edges.map(({ edge, points }) => {
         const look = lookOf(edge.from, edge.to);
-        const arrow = look === "taken" ? "arrow-taken" : edge.kind.startsWith("timer") ? "arrow-timer" : "arrow";
+        const arrow = look === "taken" ? "arrow-taken" : isBoundary(edge) ? "arrow-timer" : "arrow";
         return <path key={edge.id} className={`edge ${edge.kind} ${look}`} d={rounded(points)} markerEnd={`url(#${arrow})`} />;
       })}
       {layout.nodes.map((node) => (
@@ -174,10 +177,10 @@ const Drawing = memo(function Drawing({ layout, far, states, taken, notes, selec
 export function EdgeMarks({ edge, points, label, look }: Layout["edges"][number] & { look: string }) {
   return (
     <>
-      {edge.kind.startsWith("timer") && (
-        <g className={`clock ${look}`} transform={`translate(${points[0]!.x} ${points[0]!.y})`}>
+      {isBoundary(edge) && (
+        <g className={`clock ${look}`} data-event={edge.kind === "error" ? "error" : "timer"} transform={`translate(${points[0]!.x} ${points[0]!.y})`}>
           <circle r="8" />
-          <path d="M0-4.200V0l2.800 1.700" />
+          <path d={edge.kind === "error" ? LIGHTNING : "M0-4.200V0l2.800 1.700"} />
         </g>
       )}
       {label && edge.label !== undefined && (
@@ -227,6 +230,7 @@ interface NodeProps {
 
 export function Node({ step, x, y, width, height, far, state, note, running, selected, onSelect, follow }: NodeProps) {
   const tall = height >= 44;
+  const additions = additionsOf(step);
   const name = step.name || step.id;
   const look = state ? `st-${state.look}` : note?.look ? `st-${note.look}` : running ? "st-none" : "";
   const said = state ? `, ${WORD[state.look]}${state.times > 1 ? `, entered ${state.times} times` : ""}` : note ? `, ${note.word}` : running ? ", not reached" : "";
@@ -248,12 +252,14 @@ export function Node({ step, x, y, width, height, far, state, note, running, sel
         event.preventDefault();
       }}
     >
-      <title>{`${name} (${step.type}${step.message ? `, message ${step.message.name}` : ""}${step.forEach ? `, for each of ${step.forEach.items}` : ""})`}</title>
+      <title>{`${name} (${[step.type, ...additions.map((one) => one.says)].join(", ")})`}</title>
       {selected && <rect className="halo" x="-5" y="-5" width={width + 10} height={height + 10} rx="13" />}
       <rect className="body" width={width} height={height} rx={step.type === "END" ? height / 2 : 9} />
       {tall && <rect className="chip" x="8" y={height / 2 - 14} width="28" height="28" rx="7" />}
       <path className="ico" transform={tall ? `translate(14 ${height / 2 - 8})` : `translate(12 ${height / 2 - 7}) scale(.875)`} d={step.message ? ENVELOPE : (ICON[step.type] ?? ICON.SERVICE_TASK)} />
-      {step.forEach && <path className="ico" transform={`translate(${width / 2} ${height - 8})`} d="M-3.500 0v5M0 0v5M3.500 0v5" />}
+      {additions.map(
+        ({ mark }, at) => mark && <path key={mark} className="ico" data-addition={additions[at]!.what} transform={`translate(${width - 16 - 15 * at} ${height - 15}) scale(.75)`} d={mark} />,
+      )}
       {far ? (
         <FarName name={name} x={tall ? 48 : 36} middle={height / 2} wide={!tall} />
       ) : (
@@ -290,6 +296,24 @@ export function Node({ step, x, y, width, height, far, state, note, running, sel
       )}
     </g>
   );
+}
+
+interface Addition {
+  what: string;
+  /** None: the step's own icon shows it. */
+  mark?: string;
+  says: string;
+}
+
+/** What a step has beside its type: each is a mark on its card, and words. */
+function additionsOf({ compensation, flowKey, forEach, message, priority }: Step): Addition[] {
+  return [
+    ...(message ? [{ what: "message", says: `message ${message.name}` }] : []),
+    ...(forEach ? [{ what: "forEach", mark: "M4 3v10M8 3v10M12 3v10", says: `for each of ${forEach.items}` }] : []),
+    ...(compensation ? [{ what: "compensation", mark: ICON.COMPENSATE!, says: `undone by ${compensation.jobType}` }] : []),
+    ...(flowKey !== undefined ? [{ what: "flowKey", mark: KEY, says: `key ${flowKey}` }] : []),
+    ...(priority !== undefined ? [{ what: "priority", mark: "M8 13V3M4 7l4-4 4 4", says: `priority ${priority}` }] : []),
+  ];
 }
 
 const FAR_LINE_CHARS = 15;

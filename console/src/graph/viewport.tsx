@@ -96,7 +96,7 @@ function useDrag(setView: React.Dispatch<React.SetStateAction<View | undefined>>
   const from = useRef<{ pointer: number; x: number; y: number }>(undefined);
   return {
     onPointerDown: (event: PointerEvent<HTMLDivElement>) => {
-      if ((event.target as Element).closest("button, .node, .grip")) return;
+      if ((event.target as Element).closest("button, .node, .grip, .hit")) return;
       from.current = { pointer: event.pointerId, x: event.clientX, y: event.clientY };
       event.currentTarget.setPointerCapture(event.pointerId);
     },

@@ -1,6 +1,7 @@
 // The picture of a draft, in which steps are chosen, moved and connected.
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
-import { memo, type PointerEvent, useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { memo, type PointerEvent, type RefObject, useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { isBoundary } from "../graph/edges";
 import { type Layout, layoutOf, type Point, sizeOf } from "../graph/layout";
 import { Outline } from "../graph/outline";
 import { Arrows, EdgeMarks, Node, type Note, rounded, stepAt } from "../graph/picture";
@@ -30,16 +31,53 @@ interface Props {
   /** `nudged`: a little, by a key. */
   moved: (pins: Map<string, Point>, nudged: boolean) => void;
   connect: (from: string, to: string) => void;
-  retarget: (edge: DraftEdge, to: string) => void;
-  /** Dropped from the palette on a step, or on nothing. */
-  drop: (type: string, onto: string | undefined, at: Point) => void;
+  /** One end of a way was dragged to another step. */
+  lead: (edge: DraftEdge, end: End, to: string) => void;
+  /** Dropped from the palette on a step, on a way, or on nothing. */
+  drop: (type: string, onto: string | undefined, at: Point, way: DraftEdge | undefined) => void;
   addAfter: () => void;
+  /** Where the steps stand. */
+  places: RefObject<ReadonlyMap<string, Extent>>;
 }
+type End = "from" | "to";
 
 /** What is under way with the pointer down. */
-type Drag = { what: "steps"; pointer: number; from: Point; by: Point; ids: readonly string[] } | { what: "edge"; pointer: number; from: Point; to: Point; edge?: DraftEdge; step: string };
+type Drag = { what: "steps"; pointer: number; from: Point; by: Point; ids: readonly string[] } | { what: "edge"; pointer: number; from: Point; to: Point; edge?: DraftEdge; end: End; step: string };
 
-const StepNode = memo(Node);
+const Way = memo(function Way({ one: { edge, points }, chosen, choose }: { one: DrawnEdge; chosen: boolean; choose: (edge: DraftEdge) => void }) {
+  const path = useMemo(() => rounded(points), [points]);
+  return (
+    <g className={chosen ? "chosen" : ""}>
+      <path className={`edge ${edge.kind}`} d={path} markerEnd={`url(#${isBoundary(edge) ? "arrow-timer" : "arrow"})`} />
+      <path className="hit" data-edge={edge.id} data-from={edge.from} data-to={edge.to} d={path} onClick={() => choose(edge)} />
+    </g>
+  );
+});
+const Marks = memo(EdgeMarks);
+
+interface PlacedStepProps extends Extent {
+  step: Draft["definition"]["steps"][number];
+  first: boolean;
+  note: Note | undefined;
+  selected: boolean;
+  press: (event: PointerEvent, id: string) => void;
+  open: (id: string) => void;
+  follow: (key: string, id: string) => boolean;
+}
+
+const PlacedStep = memo(function PlacedStep({ step, first, note, selected, press, open, follow, ...box }: PlacedStepProps) {
+  return (
+    <g onPointerDown={(event) => press(event, step.id)} onDoubleClick={() => open(step.id)} onClickCapture={(event) => event.stopPropagation()}>
+      {first && (
+        <g className="start">
+          <circle cx={box.x + box.width / 2} cy={box.y - 18} r="5.5" />
+          <path className="edge" d={`M${box.x + box.width / 2} ${box.y - 12}V${box.y - 1}`} />
+        </g>
+      )}
+      <Node step={step} {...box} state={undefined} note={note} running={false} selected={selected} far={false} onSelect={NOTHING} follow={follow} />
+    </g>
+  );
+});
 
 export function Canvas(props: Props) {
   const { draft } = props;
@@ -68,7 +106,12 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
   const [drag, setDrag] = useState<Drag>();
   const boxes = useMemo(() => boxesOf(draft, layout), [draft, layout]);
   const shifted = useMemo(() => (drag?.what === "steps" ? shift(boxes, drag) : boxes), [boxes, drag]);
-  const edges = useMemo(() => edgesOf(draft, layout, shifted, new Set(drag?.what === "steps" ? drag.ids : [])), [draft, layout, shifted, drag]);
+  const still = useMemo(() => edgesOf(draft, layout, boxes), [draft, layout, boxes]);
+  // While steps are dragged, only what leads to or from them is drawn anew.
+  const edges = useMemo(() => (drag?.what === "steps" ? still.map((one) => (drag.ids.includes(one.edge.from) || drag.ids.includes(one.edge.to) ? routed(one.edge, shifted, draft.edges) : one)) : still), [draft, still, shifted, drag]);
+  useEffect(() => {
+    props.places.current = boxes;
+  }, [boxes, props.places]);
   const extent = useMemo(() => extentOf(boxes, layout), [boxes, layout]);
   const scale = useRef(1);
   const surface = useRef<SVGGElement>(null);
@@ -84,19 +127,22 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
     const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(surface.current!.getScreenCTM()!.inverse());
     return { x: at.x, y: at.y };
   };
-  const press = (event: PointerEvent, id: string) => {
+  const latest = useRef({ selected, select: props.select });
+  latest.current = { selected, select: props.select };
+  const press = useCallback((event: PointerEvent, id: string) => {
     if (event.button !== 0) return;
+    const { selected, select } = latest.current;
     const chosen = event.shiftKey ? (selected.includes(id) ? selected.filter((one) => one !== id) : [...selected, id]) : selected.includes(id) ? selected : [id];
-    props.select(chosen);
+    select(chosen);
     if (event.shiftKey) return;
     event.currentTarget.setPointerCapture(event.pointerId);
     setDrag({ what: "steps", pointer: event.pointerId, from: { x: event.clientX, y: event.clientY }, by: { x: 0, y: 0 }, ids: chosen });
-  };
-  const pull = (event: PointerEvent, from: Point, step: string, edge?: DraftEdge) => {
+  }, []);
+  const pull = (event: PointerEvent, from: Point, step: string, end: End, edge?: DraftEdge) => {
     if (event.button !== 0) return;
     event.stopPropagation();
     event.currentTarget.setPointerCapture(event.pointerId);
-    setDrag({ what: "edge", pointer: event.pointerId, from, to: from, step, ...(edge ? { edge } : {}) });
+    setDrag({ what: "edge", pointer: event.pointerId, from, to: from, step, end, ...(edge ? { edge } : {}) });
   };
   const moving = (event: PointerEvent) => {
     if (drag?.pointer !== event.pointerId) return;
@@ -112,7 +158,7 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
     }
     const onto = stepUnder(event);
     if (onto === undefined) return;
-    if (drag.edge) props.retarget(drag.edge, onto);
+    if (drag.edge) props.lead(drag.edge, drag.end, onto);
     else props.connect(drag.step, onto);
   };
   const keys = (event: React.KeyboardEvent) => {
@@ -140,7 +186,7 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
       onDragOver={(event) => event.dataTransfer.types.includes(DRAGGED) && event.preventDefault()}
       onDrop={(event) => {
         event.preventDefault();
-        props.drop(event.dataTransfer.getData(DRAGGED), stepUnder(event), pointIn(event));
+        props.drop(event.dataTransfer.getData(DRAGGED), stepUnder(event), pointIn(event), edgeUnder(event, draft));
       }}
       onPointerMove={moving}
       onPointerUp={release}
@@ -154,29 +200,16 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
           return (
             <g ref={surface}>
               <Arrows />
-              {edges.map(({ edge, points }) => (
-                <g key={edge.id} className={edge.id === props.edge ? "chosen" : ""}>
-                  <path className={`edge ${edge.kind}`} d={rounded(points)} markerEnd={`url(#${edge.kind.startsWith("timer") ? "arrow-timer" : "arrow"})`} />
-                  <path className="hit" d={rounded(points)} onClick={() => props.selectEdge(edge)} />
-                </g>
+              {edges.map((one) => (
+                <Way key={one.edge.id} one={one} chosen={one.edge.id === props.edge} choose={props.selectEdge} />
               ))}
               {draft.definition.steps.map((step, at) => {
                 const box = shifted.get(step.id);
                 if (!box) return null;
-                return (
-                  <g key={step.id} onPointerDown={(event) => press(event, step.id)} onDoubleClick={() => props.open(step.id)} onClickCapture={(event) => event.stopPropagation()}>
-                    {at === 0 && (
-                      <g className="start">
-                        <circle cx={box.x + box.width / 2} cy={box.y - 18} r="5.5" />
-                        <path className="edge" d={`M${box.x + box.width / 2} ${box.y - 12}V${box.y - 1}`} />
-                      </g>
-                    )}
-                    <StepNode step={step} {...box} state={undefined} note={props.notes.get(step.id)} running={false} selected={selected.includes(step.id)} far={false} onSelect={NOTHING} follow={follow} />
-                  </g>
-                );
+                return <PlacedStep key={step.id} step={step} {...box} first={at === 0} note={props.notes.get(step.id)} selected={selected.includes(step.id)} press={press} open={props.open} follow={follow} />;
               })}
               {edges.map((one) => (
-                <EdgeMarks key={one.edge.id} {...one} look="" />
+                <Marks key={one.edge.id} {...one} look="" />
               ))}
               {drag?.what === "edge" && <path className="edge pulled" d={`M${drag.from.x} ${drag.from.y}L${drag.to.x} ${drag.to.y}`} />}
               {single && (
@@ -187,7 +220,7 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
                     cx={single.x + single.width / 2}
                     cy={single.y + single.height + 5}
                     r="6"
-                    onPointerDown={(event) => pull(event, { x: single.x + single.width / 2, y: single.y + single.height }, selected[0]!)}
+                    onPointerDown={(event) => pull(event, { x: single.x + single.width / 2, y: single.y + single.height }, selected[0]!, "to")}
                   />
                   <g className="plus grip" data-grip="add" transform={`translate(${single.x + single.width + 20} ${single.y + single.height / 2})`} onClick={props.addAfter}>
                     <circle r="10" />
@@ -196,14 +229,24 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
                 </>
               )}
               {chosenEdge && (
-                <circle
-                  className="hd grip"
-                  data-grip="end"
-                  cx={chosenEdge.points.at(-1)!.x}
-                  cy={chosenEdge.points.at(-1)!.y - 3}
-                  r="7"
-                  onPointerDown={(event) => pull(event, chosenEdge.points[0]!, chosenEdge.edge.from, chosenEdge.edge)}
-                />
+                <>
+                  <circle
+                    className="hd grip"
+                    data-grip="start"
+                    cx={chosenEdge.points[0]!.x}
+                    cy={chosenEdge.points[0]!.y}
+                    r="7"
+                    onPointerDown={(event) => pull(event, chosenEdge.points.at(-1)!, chosenEdge.edge.to, "from", chosenEdge.edge)}
+                  />
+                  <circle
+                    className="hd grip"
+                    data-grip="end"
+                    cx={chosenEdge.points.at(-1)!.x}
+                    cy={chosenEdge.points.at(-1)!.y - 3}
+                    r="7"
+                    onPointerDown={(event) => pull(event, chosenEdge.points[0]!, chosenEdge.edge.from, "to", chosenEdge.edge)}
+                  />
+                </>
               )}
             </g>
           );
@@ -226,6 +269,11 @@ function stepUnder(event: { clientX: number; clientY: number }): string | undefi
   return under.map((one) => one.closest<SVGElement>("[data-step]")?.dataset.step).find((id) => id !== undefined);
 }
 
+function edgeUnder(event: { clientX: number; clientY: number }, draft: Draft): DraftEdge | undefined {
+  const id = document.elementsFromPoint(event.clientX, event.clientY).map((one) => (one as SVGElement).dataset?.edge).find((one) => one !== undefined);
+  return draft.edges.find((edge) => edge.id === id);
+}
+
 function boxesOf(draft: Draft, layout: Layout): Map<string, Extent> {
   const laid = new Map(layout.nodes.filter((node) => node.step).map((node) => [node.step.id, node]));
   return new Map(
@@ -244,16 +292,15 @@ function positions(boxes: ReadonlyMap<string, Extent>, ids: readonly string[]): 
   return new Map(ids.flatMap((id) => (boxes.has(id) ? [[id, boxes.get(id)!]] : [])));
 }
 
-/** The layout's own ways, but for steps that stand elsewhere than it put them. */
-function edgesOf(draft: Draft, layout: Layout, boxes: ReadonlyMap<string, Extent>, dragged: ReadonlySet<string>): DrawnEdge[] {
+/** The layout's own ways, but for steps that stand elsewhere than it put them, and for sides that somebody chose. */
+function edgesOf(draft: Draft, layout: Layout, boxes: ReadonlyMap<string, Extent>): DrawnEdge[] {
   const keyOf = (edge: DraftEdge) => JSON.stringify([edge.path, edge.to]);
   const laid = new Map(layout.edges.map((one) => [keyOf(one.edge as DraftEdge), one]));
-  const moved = (id: string) => draft.pins.has(id) || dragged.has(id);
   return draft.edges
     .filter((edge) => boxes.has(edge.from) && boxes.has(edge.to))
     .map((edge) => {
       const own = laid.get(keyOf(edge));
-      return own && !moved(edge.from) && !moved(edge.to) ? { ...own, edge } : routed(edge, boxes, draft.edges);
+      return own && !edge.sides && !draft.pins.has(edge.from) && !draft.pins.has(edge.to) ? { ...own, edge } : routed(edge, boxes, draft.edges);
     });
 }
 

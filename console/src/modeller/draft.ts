@@ -3,12 +3,15 @@
 import type { Definition, Step } from "../api/client";
 import type { Edge, EdgeKind } from "../graph/edges";
 import type { Point } from "../graph/layout";
+import { handledEdges, type Sides } from "./handles";
 import { child, type Node, nodeAt, type Path, parse, stringOf, valueOf } from "./json";
 import { usedBy } from "./language";
 
 export interface DraftEdge extends Edge {
   /** Of the id of the step that it leads to. */
   path: Path;
+  /** Of its steps, where somebody has put its ends. */
+  sides?: Sides;
 }
 export interface Draft {
   text: string;
@@ -38,11 +41,12 @@ export function readDraft(text: string): Draft {
     steps.push(drawn(item, id));
   });
   const edges = steps.flatMap((step) => edgesFrom(step, items[places.get(step.id)!]!, ["steps", places.get(step.id)!], places));
+  const sides = new Map(handledEdges(root, edges).map((one) => [one.edge, one.sides]));
   return {
     text,
     root,
     definition: { id: stringOf(child(root, "id")) ?? "", name: stringOf(child(root, "name")) ?? "", steps },
-    edges: edges.map((edge, at) => ({ ...edge, id: `e${at}` })),
+    edges: edges.map((edge, at) => ({ ...edge, id: `e${at}`, ...(sides.has(edge) ? { sides: sides.get(edge)! } : {}) })),
     places,
     pins: pinsOf(root, places),
   };
@@ -51,6 +55,8 @@ export function readDraft(text: string): Draft {
 function drawn(item: Node, id: string): Step {
   const text = (name: string) => stringOf(child(item, name));
   const [message, items] = [stringOf(nodeAt(item, ["message", "name"])), stringOf(nodeAt(item, ["forEach", "items"]))];
+  const [flowKey, undoneBy] = [text("flowKey"), stringOf(nodeAt(item, ["compensation", "jobType"]))];
+  const priority = child(item, "priority")?.value as number | string | undefined;
   const jobType = text("jobType") ?? text("definitionId");
   return {
     id,
@@ -59,6 +65,9 @@ function drawn(item: Node, id: string): Step {
     ...(jobType ? { jobType } : {}),
     ...(message === undefined ? {} : { message: { name: message, correlationKey: "" } }),
     ...(items === undefined ? {} : { forEach: { items } }),
+    ...(undoneBy === undefined ? {} : { compensation: { jobType: undoneBy } }),
+    ...(flowKey === undefined ? {} : { flowKey }),
+    ...(typeof priority === "number" || typeof priority === "string" ? { priority } : {}),
   };
 }
 
@@ -80,7 +89,7 @@ function edgesFrom(step: Step, item: Node, path: Path, known: Map<string, number
       const beside = timer && child(event, "interrupting")?.value === false;
       const codes = child(event, "errorCodes")?.items?.map((one) => String(one.value)) ?? ["any error"];
       const label = timer ? (stringOf(child(event, "duration")) ?? "").replace(/^PT?/, "").toLowerCase() : codes.join(", ");
-      add(beside ? "timer" : "timer-int", child(event, "targetStepId"), ["boundaryEvents", at, "targetStepId"], label);
+      add(!timer ? "error" : beside ? "timer" : "timer-int", child(event, "targetStepId"), ["boundaryEvents", at, "targetStepId"], label);
     });
   return found;
 }

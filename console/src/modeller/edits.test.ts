@@ -2,9 +2,11 @@ import { expect, test } from "vitest";
 import LOAN from "../../../examples/loan-process.json?raw";
 import { edgesOf } from "../graph/edges";
 import { definitionOf, placeOf, readDraft } from "./draft";
-import { addStep, connect, copySteps, disconnect, EMPTY, pasteSteps, pin, removeSteps, renameStep, successorsOf, tidy } from "./edits";
-import { nodeAt, parse, pretty, valueOf } from "./json";
-import { STEP_TYPES } from "./language";
+import { aligned } from "./align";
+import { addBoundary, addStep, beginElsewhere, connect, copySteps, disconnect, EMPTY, insertOnWay, leadElsewhere, pasteSteps, pin, removeSteps, renameStep, successorsOf, tidy } from "./edits";
+import { EDGE_HANDLES } from "./handles";
+import { nodeAt, parse, pretty, set, valueOf } from "./json";
+import { referencesOf, STEP, STEP_TYPES, type Schema } from "./language";
 import { sound } from "./people";
 
 const stepsOf = (text: string) => (valueOf(parse(text)) as { steps: Record<string, unknown>[] }).steps;
@@ -58,6 +60,76 @@ test("ways are drawn and taken away", () => {
   expect(connect(LOAN, "finished", "decide")).toBe(LOAN);
   const reminder = readDraft(LOAN).edges.find((one) => one.kind === "timer")!;
   expect(nodeAt(parse(disconnect(LOAN, reminder)), reminder.path.slice(0, -1))?.start).not.toBe(nodeAt(parse(LOAN), reminder.path.slice(0, -1))?.start);
+});
+
+test("both ends of a way lead elsewhere", () => {
+  const way = (text: string, from: string, to: string) => readDraft(text).edges.find((one) => one.from === from && one.to === to)!;
+  const condition = way(LOAN, "decide", "approve");
+  expect(leadElsewhere(LOAN, condition, "finished")).toBe(LOAN.replace(/("conditionalNextSteps": \{[^}]*?": )"approve"/, '$1"finished"'));
+  const { text, id } = addStep(LOAN, "DECISION", "approve");
+  const begun = beginElsewhere(text, way(text, "decide", "approve"), id);
+  expect(Object.entries(stepOf(begun, id)!.conditionalNextSteps as object)[0]).toEqual([condition.path[3], "approve"]);
+  expect(stepOf(begun, "decide")!.conditionalNextSteps).not.toHaveProperty([String(condition.path[3])]);
+  const timer = readDraft(LOAN).edges.find((one) => one.kind === "timer")!;
+  const hung = readDraft(beginElsewhere(LOAN, timer, "send-contract")).edges.find((one) => one.from === "send-contract" && one.to === timer.to)!;
+  expect([hung.from, hung.to, hung.label]).toEqual(["send-contract", timer.to, timer.label]);
+  expect(beginElsewhere(LOAN, timer, "decide")).toBe(LOAN);
+  expect(beginElsewhere(LOAN, condition, "finished")).toBe(LOAN);
+});
+
+test("timers and errors hang on steps that may have them", () => {
+  const text = addBoundary(addBoundary(LOAN, "TIMER", "send-contract"), "ERROR", "send-contract");
+  const after = readDraft(text).edges.filter((one) => one.from === "send-contract");
+  expect(after.map((one) => one.kind).slice(-2)).toEqual(["timer-int", "error"]);
+  expect(new Set(after.map((one) => one.to)).size).toBe(1);
+  expect(addBoundary(LOAN, "TIMER", "decide")).toBe(LOAN);
+});
+
+test("a step comes into a way", () => {
+  const way = readDraft(LOAN).edges.find((one) => one.kind === "else")!;
+  for (const type of STEP_TYPES) {
+    const { text, id } = insertOnWay(LOAN, type, way);
+    expect(nodeAt(parse(text), way.path)?.value).toBe(id);
+    if (type !== "END") expect(readDraft(text).edges.filter((one) => one.to === way.to).length).toBe(readDraft(LOAN).edges.filter((one) => one.to === way.to).length);
+  }
+});
+
+test("sides of the existing modeller go with their steps", () => {
+  const handles = { "approve->send-contract": { sourceHandle: "s-right", targetHandle: "left" }, "e-decide-approve-0": { sourceHandle: "bottom", targetHandle: null }, nothing: {} };
+  const text = set(LOAN, EDGE_HANDLES, handles);
+  const sides = (of: string) => Object.fromEntries(readDraft(of).edges.flatMap((one) => (one.sides ? [[`${one.from} ${one.to}`, one.sides]] : [])));
+  expect(sides(text)).toEqual({ "approve send-contract": { from: "right", to: "left" }, "decide approve": { from: "bottom" } });
+  const renamed = renameStep(text, "approve", "accept");
+  expect(sides(renamed)).toEqual({ "accept send-contract": { from: "right", to: "left" }, "decide accept": { from: "bottom" } });
+  expect(renameStep(renamed, "accept", "approve")).toBe(text);
+  expect(sides(removeSteps(text, ["send-contract"], "finished"))).toEqual({ "decide approve": { from: "bottom" } });
+  expect(tidy(text)).toBe(LOAN);
+});
+
+test("steps are put on one line, or the same way apart", () => {
+  const box = (x: number, y: number, width: number) => ({ x, y, width, height: 40 });
+  const boxes = new Map([["a", box(100, 0, 200)], ["b", box(0, 300, 100)], ["c", box(500, 100, 100)]]);
+  const xs = (how: Parameters<typeof aligned>[1]) => [...aligned(boxes, how)].map(([id, at]) => [id, at.x, at.y]);
+  expect(xs("left")).toEqual([["a", 100, 0], ["b", 100, 300], ["c", 100, 100]]);
+  expect(xs("right")).toEqual([["a", 100, 0], ["b", 200, 300], ["c", 200, 100]]);
+  expect(xs("centre")).toEqual([["a", 100, 0], ["b", 150, 300], ["c", 150, 100]]);
+  expect(xs("middle").map(([, , y]) => y)).toEqual([0, 0, 0]);
+  expect(xs("down")).toEqual([["a", 100, 0], ["c", 500, 150], ["b", 0, 300]]);
+  expect(xs("across")).toEqual([["b", 0, 300], ["a", 200, 0], ["c", 500, 100]]);
+  expect(aligned(new Map(), "down").size).toBe(0);
+});
+
+test("a new id is followed in every field of the language that names a step", () => {
+  const filled = (schema: Schema): unknown => {
+    if (schema.format === "step-id") return "old";
+    if (schema.items) return [filled(schema.items)];
+    if (schema.properties) return Object.fromEntries(Object.entries(schema.properties).map(([name, own]) => [name, filled(own)]));
+    return typeof schema.additionalProperties === "object" ? { key: filled(schema.additionalProperties) } : "other";
+  };
+  const step = { ...(filled(STEP) as object), id: "old" };
+  const text = JSON.stringify({ steps: [step] });
+  expect(referencesOf(parse(JSON.stringify(step)), []).length).toBeGreaterThanOrEqual(6);
+  expect(renameStep(text, "old", "new")).toBe(text.replaceAll('"old"', '"new"'));
 });
 
 test("without another step to lead to, ways to a step that goes, go", () => {

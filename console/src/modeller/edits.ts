@@ -1,6 +1,8 @@
 // What people do to a draft: each edit takes a text and gives the next one, and touches nothing else.
+import { isBoundary } from "../graph/edges";
 import type { Point } from "../graph/layout";
 import { type DraftEdge, LAYOUT, readDraft } from "./draft";
+import { EDGE_HANDLES, handledEdges, renamedHandle } from "./handles";
 import { child, insert, insertMember, move, type Node, nodeAt, type Path, parse, Raw, remove, rename, set, stringOf } from "./json";
 import { referencesOf, usedBy } from "./language";
 
@@ -61,24 +63,17 @@ function template(type: string, id: string, next: string | undefined): Record<st
   };
 }
 
-/** A new step after another one and wired in, or at the end. A parallel gateway comes with two branches and a join. */
+/** A new step after another one and wired in, or at the end. */
 export function addStep(text: string, type: string, after?: string): { text: string; id: string } {
   const draft = readDraft(text);
-  const taken = idsOf(text);
-  const id = freeId(NAMES[type]?.[0] ?? "step", taken);
   const place = after === undefined ? undefined : draft.places.get(after);
   const before = place === undefined ? undefined : stepsOf(draft.root)[place];
   const kind = stringOf(child(before, "type")) ?? "";
   // Before an END, behind anything else; what has its one way already is not cut off by an END.
   const next = before === undefined ? undefined : kind === "END" ? after : wayOnOf(before);
   const wired = before !== undefined && !(type === "END" && (next !== undefined || kind === "END"));
-  const made: Record<string, unknown>[] = [];
-  if (type === "PARALLEL_GATEWAY") {
-    const [first, second, join] = [freeId("branch", taken), freeId("branch", taken), freeId("join", taken)];
-    made.push({ ...template(type, id, undefined), parallelNextSteps: [first, second], joinStep: join });
-    for (const branch of [first, second]) made.push({ ...template("SERVICE_TASK", branch, join), name: "Branch" });
-    made.push(template("JOIN_GATEWAY", join, wired ? next : undefined));
-  } else made.push(template(type, id, wired ? next : undefined));
+  const made = stepsOfType(type, idsOf(text), wired ? next : undefined);
+  const id = made[0]!.id as string;
   let done = text;
   if (wired && before && place !== undefined) {
     if (kind === "END") done = redirect(done, after!, id);
@@ -87,6 +82,27 @@ export function addStep(text: string, type: string, after?: string): { text: str
   let at = place === undefined ? stepsOf(draft.root).length : kind === "END" ? place : place + 1;
   for (const step of made) done = insert(done, ["steps"], at++, step);
   return { text: done, id };
+}
+
+/** A new step between the two that a way leads from and to. */
+export function insertOnWay(text: string, type: string, way: DraftEdge): { text: string; id: string } {
+  const { places } = readDraft(text);
+  const made = stepsOfType(type, idsOf(text), way.to);
+  const id = made[0]!.id as string;
+  const at = places.get(way.from)! + 1;
+  return { id, text: made.reduce((done, step, nth) => insert(done, ["steps"], at + nth, step), leadElsewhere(text, way, id)) };
+}
+
+/** A parallel gateway comes with two branches and a join. */
+function stepsOfType(type: string, taken: Set<string>, next: string | undefined): Record<string, unknown>[] {
+  const id = freeId(NAMES[type]?.[0] ?? "step", taken);
+  if (type !== "PARALLEL_GATEWAY") return [template(type, id, next)];
+  const [first, second, join] = [freeId("branch", taken), freeId("branch", taken), freeId("join", taken)];
+  return [
+    { ...template(type, id, undefined), parallelNextSteps: [first, second], joinStep: join },
+    ...[first, second].map((branch) => ({ ...template("SERVICE_TASK", branch, join), name: "Branch" })),
+    template("JOIN_GATEWAY", join, next),
+  ];
 }
 
 /** The step that comes by default: the next one, what is left when no condition is true, the join of a block. */
@@ -131,13 +147,51 @@ export function connect(text: string, from: string, to: string): string {
 }
 
 export function disconnect(text: string, edge: Pick<DraftEdge, "path" | "kind">): string {
-  return remove(text, edge.kind.startsWith("timer") ? edge.path.slice(0, -1) : edge.path);
+  return remove(text, isBoundary(edge) ? edge.path.slice(0, -1) : edge.path);
+}
+
+/** A way leads to another step. */
+export function leadElsewhere(text: string, edge: DraftEdge, to: string): string {
+  return set(withoutHandles(text, (one) => one.id === edge.id), edge.path, to);
+}
+
+/** A way begins at another step: a condition or an event goes there as it is, if steps of its type have such. */
+export function beginElsewhere(text: string, edge: DraftEdge, from: string): string {
+  const { root, places } = readDraft(text);
+  const place = places.get(from);
+  if (place === undefined || from === edge.from) return text;
+  const [, , field, key] = edge.path;
+  const uses = usedBy(stringOf(child(stepsOf(root)[place], "type")) ?? "");
+  const there: Path = ["steps", place, field!];
+  const held = nodeAt(root, there);
+  const without = () => disconnect(withoutHandles(text, (one) => one.id === edge.id), edge);
+  if (isBoundary(edge)) {
+    const event = nodeAt(root, edge.path.slice(0, -1));
+    if (!event || !uses.includes("boundaryEvents")) return text;
+    return insert(without(), there, held?.items?.length ?? 0, new Raw(text.slice(event.start, event.end)));
+  }
+  if (edge.kind === "cond" && uses.includes("conditionalNextSteps") && !held?.members?.some((one) => one.key === key)) {
+    const last = held?.members?.at(-1)?.key === OTHERWISE ? held.members.length - 1 : (held?.members?.length ?? 0);
+    return insertMember(without(), there, last, String(key), edge.to);
+  }
+  const led = leadTo(without(), place, edge.to);
+  return led === without() ? text : led;
+}
+
+/** A timer or an error that hangs on a step and leads where the step leads by default. The same text where none can hang. */
+export function addBoundary(text: string, type: "TIMER" | "ERROR", id: string): string {
+  const { root, places } = readDraft(text);
+  const place = places.get(id);
+  const step = place === undefined ? undefined : stepsOf(root)[place];
+  if (!step || !usedBy(stringOf(child(step, "type")) ?? "").includes("boundaryEvents")) return text;
+  const event = { type, duration: type === "TIMER" ? "PT1H" : undefined, interrupting: type === "TIMER" ? true : undefined, targetStepId: wayOnOf(step) ?? id };
+  return insert(text, ["steps", place!, "boundaryEvents"], child(step, "boundaryEvents")?.items?.length ?? 0, event);
 }
 
 /** The steps to one of which a removed step's predecessors could lead. */
 export function successorsOf(text: string, ids: readonly string[]): string[] {
   const found = new Set<string>();
-  for (const edge of readDraft(text).edges) if (ids.includes(edge.from) && !ids.includes(edge.to) && !edge.kind.startsWith("timer")) found.add(edge.to);
+  for (const edge of readDraft(text).edges) if (ids.includes(edge.from) && !ids.includes(edge.to) && !isBoundary(edge)) found.add(edge.to);
   return [...found];
 }
 
@@ -145,7 +199,7 @@ export function successorsOf(text: string, ids: readonly string[]): string[] {
 export function removeSteps(text: string, ids: readonly string[], instead: string | undefined): string {
   const { places } = readDraft(text);
   const first = stringOf(child(stepsOf(parse(text))[0], "id"));
-  let done = text;
+  let done = withoutHandles(text, (edge) => ids.includes(edge.from) || ids.includes(edge.to));
   for (const id of ids) {
     if (instead !== undefined) done = redirect(done, id, instead);
     else for (const path of referencesTo(done, id)) done = remove(done, path);
@@ -168,10 +222,22 @@ export function renameStep(text: string, from: string, to: string): string {
   const { places } = readDraft(text);
   const place = places.get(from);
   if (place === undefined || from === to || idsOf(text).has(to)) return text;
-  let done = redirect(text, from, to);
+  let done = text;
+  for (const { name, edge } of handled(text)) if (edge.from === from || edge.to === from) done = rename(done, [...EDGE_HANDLES, name], renamedHandle(name, edge, from, to));
+  done = redirect(done, from, to);
   done = set(done, ["steps", place, "id"], to);
   for (const keyed of KEYED_BY_STEP) done = rename(done, [...keyed, from], to);
   return done;
+}
+
+function handled(text: string) {
+  const { root, edges } = readDraft(text);
+  return handledEdges(root, edges);
+}
+
+/** Forgets at which sides these edges begin and end. */
+function withoutHandles(text: string, which: (edge: DraftEdge) => boolean): string {
+  return handled(text).reduce((done, { name, edge }) => (which(edge) ? remove(done, [...EDGE_HANDLES, name]) : done), text);
 }
 
 /** Steps as JSON text, for another definition. */
@@ -206,9 +272,9 @@ export function pin(text: string, pins: Map<string, Point>): string {
   return done;
 }
 
-/** Forgets where steps were put, and what held that if nothing else is in it. */
+/** Forgets where steps were put and edges began, and what held that if nothing else is in it. */
 export function tidy(text: string): string {
-  let done = remove(text, LAYOUT);
+  let done = remove(remove(text, LAYOUT), EDGE_HANDLES);
   for (const path of [LAYOUT.slice(0, 2), LAYOUT.slice(0, 1)]) if (nodeAt(parse(done), path)?.members?.length === 0) done = remove(done, path);
   return done;
 }

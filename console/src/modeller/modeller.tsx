@@ -9,17 +9,20 @@ import { Outline } from "../graph/outline";
 import { Dialog } from "../parts/dialog";
 import { Problem, Skeleton } from "../parts/states";
 import { useCan } from "../session";
+import type { Extent } from "../graph/viewport";
+import { type Alignment, aligned } from "./align";
 import { Canvas, stepElement } from "./canvas";
 import { notesOf, useVerdict } from "./check";
 import { EditingContext } from "./context";
 import { Differences } from "./differences";
 import { type Draft, type DraftEdge, readDraft } from "./draft";
-import { addStep, connect, copySteps, disconnect, EMPTY, pasteSteps, pin, removeSteps, successorsOf, tidy } from "./edits";
+import { addBoundary, addStep, beginElsewhere, connect, copySteps, disconnect, EMPTY, insertOnWay, leadElsewhere, pasteSteps, pin, removeSteps, successorsOf, tidy } from "./edits";
 import { keep, useHistory } from "./history";
-import { JsonProblem, parse, pretty, set } from "./json";
+import { JsonProblem, parse, pretty } from "./json";
 import { Findings } from "./findings";
-import { Palette, typeOfKey } from "./palette";
+import { boundaryOfKey, isBoundaryType, Palette, typeOfKey } from "./palette";
 import { DefinitionPanel, StepPanel } from "./panel";
+import { SeveralPanel } from "./several";
 import { UploadDialog } from "./upload";
 import { useWords } from "./words";
 import "./modeller.css";
@@ -108,6 +111,27 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
     },
     [text, edit, select],
   );
+  const hang = (type: "TIMER" | "ERROR", onto: string | undefined) => {
+    const made = onto === undefined ? text : addBoundary(text, type, onto);
+    if (made === text) return say("Choose a task or a wait: boundary events hang on those");
+    edit(() => made);
+    select([onto!]);
+    say(`Added to ${onto}`);
+  };
+  const drop = (type: string, onto: string | undefined, at: Point, way: DraftEdge | undefined) => {
+    if (isBoundaryType(type)) return hang(type, onto);
+    if (onto !== undefined) return add(type, onto);
+    if (way === undefined) return add(type, undefined, at);
+    const made = insertOnWay(text, type, way);
+    edit(() => made.text);
+    select([made.id]);
+    say(`Added ${made.id}`);
+  };
+  const stand = useRef<ReadonlyMap<string, Extent>>(new Map());
+  const align = (how: Alignment) => {
+    const boxes = new Map(selected.flatMap((id): [string, Extent][] => (stand.current.has(id) ? [[id, stand.current.get(id)!]] : [])));
+    edit((now) => pin(now, aligned(boxes, how)));
+  };
   const takeOut = useCallback(
     (ids: readonly string[]) => {
       if (ids.length === 0) return;
@@ -127,7 +151,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
     if (chosenEdge) edit((now) => disconnect(now, chosenEdge));
     setEdge(undefined);
   };
-  useClipboard(text, selected, (copied) => {
+  useClipboard(text, selected, () => takeOut(selected), (copied) => {
     const made = pasteSteps(text, copied);
     edit(() => made.text);
     select(made.ids);
@@ -151,9 +175,11 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
     } else if (event.key === "Escape") select([]);
     else if (event.key === "g") leader.current = Date.now();
     else if (at.closest(".surface, .palette") && Date.now() - leader.current > LEADER_MS) {
-      const type = typeOfKey(event.key);
-      if (type === undefined) return;
-      add(type, selected.at(-1) ?? focusedStep()[0]);
+      const [type, event_] = [typeOfKey(event.key), boundaryOfKey(event.key)];
+      const onto = selected.at(-1) ?? focusedStep()[0];
+      if (event_ !== undefined) hang(event_, onto);
+      else if (type !== undefined) add(type, onto);
+      else return;
     } else return;
     if (event.key !== "g") event.preventDefault();
   };
@@ -222,7 +248,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
         </header>
         {view === "picture" && (
           <div className="desk">
-            <Palette add={(type) => add(type, one)} />
+            <Palette add={(type) => add(type, one)} hang={(type) => hang(type, one)} />
             {draft.definition.steps.length > DRAWN_MAX_STEPS ? (
               <section aria-label="All steps" className="list">
                 <p className="mute note">{draft.definition.steps.length} steps are too many to be laid out while they are edited: here they are as a list.</p>
@@ -243,8 +269,12 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
                 open={open}
                 moved={(pins, nudged) => edit((now) => pin(now, pins), nudged ? `move ${[...pins.keys()].join(" ")}` : undefined)}
                 connect={(from, to) => edit((now) => connect(now, from, to))}
-                retarget={(picked, to) => edit((now) => set(now, picked.path, to))}
-                drop={(type, onto, at) => (onto === undefined ? add(type, undefined, at) : add(type, onto))}
+                lead={(picked, end, to) => {
+                  edit((now) => (end === "to" ? leadElsewhere(now, picked, to) : beginElsewhere(now, picked, to)));
+                  setEdge(undefined); // another way may stand in its place
+                }}
+                drop={drop}
+                places={stand}
                 addAfter={() => document.querySelector<HTMLElement>(".palette button")?.focus()}
               />
             )}
@@ -268,12 +298,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
                   }
                 />
               ) : selected.length > 1 ? (
-                <header className="phead">
-                  <h2>{selected.length} steps</h2>
-                  <button type="button" className="btn sm" onClick={() => takeOut(selected)}>
-                    Delete
-                  </button>
-                </header>
+                <SeveralPanel count={selected.length} align={align} remove={() => takeOut(selected)} />
               ) : (
                 <DefinitionPanel problems={(field) => verdict.findings.filter((each) => each.step === undefined && each.field === field).map((each) => each.text)} />
               )}
@@ -393,7 +418,7 @@ function download(text: string, id: string): void {
 }
 
 /** Steps are copied and pasted as JSON text, also to another tab. */
-function useClipboard(text: string, selected: readonly string[], paste: (copied: string) => void): void {
+function useClipboard(text: string, selected: readonly string[], takeOut: () => void, paste: (copied: string) => void): void {
   useEffect(() => {
     const elsewhere = (event: ClipboardEvent) => event.target instanceof HTMLElement && (/^(INPUT|TEXTAREA)$/.test(event.target.tagName) || document.querySelector("dialog[open]") !== null);
     const copied = (event: ClipboardEvent) => {
@@ -411,13 +436,19 @@ function useClipboard(text: string, selected: readonly string[], paste: (copied:
         if (!(error instanceof JsonProblem)) throw error; // something else was copied
       }
     };
+    const cut = (event: ClipboardEvent) => {
+      copied(event);
+      if (event.defaultPrevented) takeOut();
+    };
     document.addEventListener("copy", copied);
+    document.addEventListener("cut", cut);
     document.addEventListener("paste", pasted);
     return () => {
       document.removeEventListener("copy", copied);
+      document.removeEventListener("cut", cut);
       document.removeEventListener("paste", pasted);
     };
-  }, [text, selected, paste]);
+  }, [text, selected, takeOut, paste]);
 }
 
 function focusedStep(): string[] {

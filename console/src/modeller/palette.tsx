@@ -17,11 +17,24 @@ const LETTERS: Record<string, string> = {
   END: "e",
 };
 
+/** What hangs on the selected step. */
+const BOUNDARIES = { TIMER: { letter: "m", name: "Timer", mark: "M8 3.800V8l2.800 1.700" }, ERROR: { letter: "x", name: "Error", mark: "M9.500 3.500 5.500 8.700H10L6.500 12.700" } } as const;
+export type BoundaryType = keyof typeof BOUNDARIES;
+const BOUNDARY_TYPES = Object.keys(BOUNDARIES) as BoundaryType[];
+
+export function isBoundaryType(type: string): type is BoundaryType {
+  return type in BOUNDARIES;
+}
+
+export function boundaryOfKey(key: string): BoundaryType | undefined {
+  return BOUNDARY_TYPES.find((type) => BOUNDARIES[type].letter === key);
+}
+
 export function typeOfKey(key: string): string | undefined {
   return STEP_TYPES.find((type) => LETTERS[type] === key);
 }
 
-export function Palette({ add }: { add: (type: string) => void }) {
+export function Palette({ add, hang }: { add: (type: string) => void; hang: (type: BoundaryType) => void }) {
   return (
     <section className="palette" aria-label="Add a step">
       <h2>Add a step</h2>
@@ -35,6 +48,19 @@ export function Palette({ add }: { add: (type: string) => void }) {
           </svg>
           <span>{words(type.toLowerCase().replaceAll("_", " "))}</span>
           {LETTERS[type] && <kbd>{LETTERS[type]!.toUpperCase()}</kbd>}
+        </button>
+      ))}
+      <h2>Hang on a step</h2>
+      {BOUNDARY_TYPES.map((type) => (
+        <button key={type} type="button" draggable onDragStart={(event) => event.dataTransfer.setData(DRAGGED, type)} onClick={() => hang(type)}>
+          <svg viewBox="-6 -6 28 28" className="graph" aria-hidden="true">
+            <g className="clock">
+              <circle cx="8" cy="8" r="8" />
+              <path d={BOUNDARIES[type].mark} />
+            </g>
+          </svg>
+          <span>{BOUNDARIES[type].name}</span>
+          <kbd>{BOUNDARIES[type].letter.toUpperCase()}</kbd>
         </button>
       ))}
       <p className="mute">Drag, press, or type the letter: the step goes after the selected one.</p>
