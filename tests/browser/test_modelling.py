@@ -422,5 +422,9 @@ def test_expressions_complete_and_tell_what_they_give(modeller: Modeller, engine
     assert violations(modeller.page) == []
     modeller.page.get_by_role("button", name="Differences").click(timeout=TIMEOUT_MS)
     modeller.page.get_by_text("changed: conditionalNextSteps").wait_for(timeout=TIMEOUT_MS)
+    modeller.page.get_by_text("The text, line by line").click(timeout=TIMEOUT_MS)
+    lines = modeller.page.get_by_role("region", name="The text, line by line").locator("del, ins")
+    lines.first.wait_for(timeout=TIMEOUT_MS)
+    assert [one[:2] for one in lines.all_text_contents()] == ["- ", "+ ", "- ", "+ "]
     modeller.page.get_by_role("heading", name=re.compile("Which running instances")).wait_for(timeout=TIMEOUT_MS)
     assert violations(modeller.page) == []

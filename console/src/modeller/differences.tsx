@@ -2,7 +2,8 @@
 import { useMemo } from "react";
 import { changesOf, unionOf } from "../graph/diff";
 import { Picture } from "../graph/picture";
-import { Fields, notesOfChanges, Touches, wordOf } from "../pages/definition";
+import { ChangeList, notesOfChanges } from "../pages/changes";
+import { Touches } from "../pages/definition";
 import { Empty } from "../parts/states";
 import { type Draft, definitionOf } from "./draft";
 
@@ -19,6 +20,7 @@ interface Props {
 export function Differences({ draft, base, version, valid, selected, select }: Props) {
   const [before, after] = useMemo(() => [definitionOf(base), definitionOf(draft)], [base, draft]);
   const changes = useMemo(() => changesOf(before, after), [before, after]);
+  const texts = useMemo(() => ({ before: base.text, after: draft.text }), [base, draft]);
   // A layout is kept by id: this one is of these two texts.
   const union = useMemo(() => ({ ...unionOf(before, after), id: `differences ${draft.text.length} ${JSON.stringify(changes)}` }), [before, after, changes, draft]);
   if (draft.text === base.text)
@@ -34,18 +36,7 @@ export function Differences({ draft, base, version, valid, selected, select }: P
       </section>
       <section className="half side" aria-label="Changes">
         <div className="panel" tabIndex={0} role="group" aria-label="Changes">
-          {changes.length === 0 && <p className="mute note">No step differs: it is the name, the description, metadata or the order of steps.</p>}
-          <ul className="changes">
-            {changes.map((one) => (
-              <li key={`${one.how} ${one.id}`}>
-                <button type="button" className="link" aria-pressed={selected === one.id} onClick={() => select(selected === one.id ? undefined : one.id)}>
-                  {one.name}
-                </button>{" "}
-                <span className={`how ${one.how}`}>{wordOf(one)}</span>
-                <Fields change={one} before={before} after={after} />
-              </li>
-            ))}
-          </ul>
+          <ChangeList changes={changes} before={before} after={after} texts={texts} selected={selected} select={select} />
           {version !== undefined && valid && <Touches definition={after} />}
         </div>
       </section>

@@ -1,6 +1,6 @@
 // One definition: its picture with what stands on each step, its versions, the differences of two of them.
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
-import { Fragment, useMemo, useState } from "react";
+import { useMemo, useState } from "react";
 import { Link } from "wouter";
 import { useAddress } from "../address";
 import { type Definition, engine } from "../api/client";
@@ -11,6 +11,7 @@ import { Empty, Problem, Skeleton } from "../parts/states";
 import { Read, Table } from "../parts/table";
 import { Ago } from "../parts/time";
 import { useCan } from "../session";
+import { ChangeList, notesOfChanges } from "./changes";
 import { StartDialog } from "./start";
 
 const TOKENS_REFRESH_MS = 60_000;
@@ -93,7 +94,7 @@ export function DefinitionPage({ id }: { id: string }) {
             {tab === "open" && <Open tokens={tokens} definition={definition} selected={selected} select={select} />}
             {tab === "versions" && <Versions id={id} shown={version} counted={tokens.data?.at} choose={(one) => change({ version: String(one), step: undefined })} />}
             {tab === "differences" && (
-              <Differences definition={{ ...definition, version }} against={against} other={other} changes={changes} choose={(one) => change({ against: String(one) }, true)} select={select} selected={selected} />
+              <Differences definition={definition} against={against} other={other} changes={changes} choose={(one) => change({ against: String(one) }, true)} select={select} selected={selected} />
             )}
             {tab === "json" && <pre className="json">{JSON.stringify(step ?? definition, null, 2)}</pre>}
           </div>
@@ -106,15 +107,6 @@ export function DefinitionPage({ id }: { id: string }) {
 
 function notesOfTokens(tokens: Tokens | undefined): Map<string, Note> | undefined {
   return tokens && new Map(tokens.steps.filter((step) => step.open > 0).map((step) => [step.stepId, { count: step.open.toLocaleString(), word: `${step.open} open` }]));
-}
-
-export function notesOfChanges(changes: StepChange[]): Map<string, Note> {
-  return new Map(changes.map((one) => [one.id, { look: one.how === "renamed" ? "changed" : one.how, word: wordOf(one) }]));
-}
-
-export function wordOf(change: StepChange): string {
-  if (change.how === "renamed") return `renamed, was ${change.before}`;
-  return change.how === "changed" ? `changed: ${change.fields.join(", ")}` : change.how;
 }
 
 interface OpenProps {
@@ -205,36 +197,13 @@ function Versions({ id, shown, counted, choose }: { id: string; shown: number; c
 }
 
 interface DifferencesProps {
-  definition: Definition & { version: number };
+  definition: Definition;
   against: number;
   other: { data: Definition | undefined; error: Error | null; refetch: () => unknown };
   changes: StepChange[];
   selected: string | undefined;
   choose: (version: number) => void;
   select: (id: string | undefined) => void;
-}
-
-/** What differs in a step: what it was, what it is. */
-export function Fields({ change, before, after }: { change: StepChange; before: Definition | undefined; after: Definition }) {
-  if (change.how !== "changed") return null;
-  const valueOf = (definition: Definition | undefined, field: string) => {
-    const step = definition?.steps.find((one) => one.id === change.id) as Record<string, unknown> | undefined;
-    const value = step?.[field];
-    return value === undefined ? undefined : typeof value === "string" ? value : JSON.stringify(value, null, 1);
-  };
-  return (
-    <pre className="fielddiff">
-      {change.fields.map((field) => {
-        const [was, is] = [valueOf(before, field), valueOf(after, field)];
-        return (
-          <Fragment key={field}>
-            {was !== undefined && <del>{`- ${field} ${was}\n`}</del>}
-            {is !== undefined && <ins>{`+ ${field} ${is}\n`}</ins>}
-          </Fragment>
-        );
-      })}
-    </pre>
-  );
 }
 
 /** Which open instances stand where this version is another one. They stay on their own version. */
@@ -283,8 +252,14 @@ export function Touches({ definition }: { definition: Definition }) {
   );
 }
 
+/** Without what every version has of its own. */
+function written(definition: Definition | undefined): string {
+  return JSON.stringify({ ...definition, version: undefined }, null, 2);
+}
+
 function Differences({ definition, against, other, changes, selected, choose, select }: DifferencesProps) {
-  const { version } = definition;
+  const version = definition.version!;
+  const texts = useMemo(() => ({ before: written(other.data), after: written(definition) }), [other.data, definition]);
   if (against < 1)
     return (
       <Empty title="There is no version before this one">
@@ -311,22 +286,8 @@ function Differences({ definition, against, other, changes, selected, choose, se
         <Problem error={other.error} retry={() => other.refetch()} />
       ) : !other.data ? (
         <Skeleton rows={3} />
-      ) : changes.length === 0 ? (
-        <Empty title="No step differs">
-          <p>What differs is the name, the description, metadata or the order of steps.</p>
-        </Empty>
       ) : (
-        <ul className="changes">
-          {changes.map((one) => (
-            <li key={`${one.how} ${one.id}`}>
-              <button type="button" className="link" aria-pressed={selected === one.id} onClick={() => select(selected === one.id ? undefined : one.id)}>
-                {one.name}
-              </button>{" "}
-              <span className={`how ${one.how}`}>{wordOf(one)}</span>
-              <Fields change={one} before={other.data} after={definition} />
-            </li>
-          ))}
-        </ul>
+        <ChangeList changes={changes} before={other.data} after={definition} texts={texts} selected={selected} select={select} />
       )}
       {other.data && <Touches definition={definition} />}
     </>
