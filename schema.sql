@@ -167,7 +167,7 @@ CREATE TABLE token (
   attempt     int NOT NULL DEFAULT 0,
   claimed_at  timestamptz,
   lease_until timestamptz,             -- kept after expiry, as the last holder is
-  claimed_by  text,
+  claimed_by  text,                    -- of a token PARKED: by whose own transaction its job was completed
   flow_key    text COLLATE "C",
   waits_for   text,                    -- of a parked job: the signal that wakes it
   item        int,                     -- index of the item of a forEach that it is for
@@ -664,6 +664,67 @@ BEGIN
     VALUES (run, nextval('step_seq'), penstock_now(), 1, least(step_attempt, 32767), arguments, step_path, step_name, value)
     RETURNING pos INTO written;
   RETURN written;
+END $$;
+
+-- A worker completes its job in a transaction of its own, on this database: with what it did, or not at all. The job is then
+-- PARKED with its holder and a timer, which engines take up like any completion; nobody else may end it before.
+-- Its errors: PK001 the job is held no more, PK002 not enabled, PK003 an argument. Its lock on the job is held until the
+-- transaction ends, for which it has 5 s.
+CREATE TABLE recorded_output (         -- variables of jobs that their workers' own transactions completed, until they are taken up
+  instance_id bigint NOT NULL,
+  token_id    bigint NOT NULL,
+  seq         bigint NOT NULL,
+  variables   jsonb NOT NULL,          -- never sealed
+  PRIMARY KEY (instance_id, token_id, seq)
+);
+CREATE FUNCTION complete(job text, attempt int, worker text, variables jsonb DEFAULT NULL) RETURNS void
+  LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '2s' AS $$
+#variable_conflict use_column
+DECLARE
+  ids bigint[] := ARRAY(SELECT penstock_number(part) FROM unnest(
+    regexp_match(job, '^([0-7]?[0-9a-f]{1,15})-([0-7]?[0-9a-f]{1,15})-([0-7]?[0-9a-f]{1,15})$')) part);
+  largest CONSTANT int := 1048576;
+BEGIN
+  IF coalesce((SELECT s.value::int FROM setting s WHERE s.name = 'schema_version_needed'), 0) < 18 THEN
+    RAISE EXCEPTION 'penstock: complete() is not enabled here' USING ERRCODE = 'PK002',
+      HINT = 'penstock migrate --may-complete ROLE enables it, once all engines know it';
+  ELSIF cardinality(ids) <> 3 OR attempt IS NULL OR worker IS NULL THEN
+    RAISE EXCEPTION 'penstock: complete() needs the id, the attempt and the worker of the job as its poll gave them'
+      USING ERRCODE = 'PK003';
+  ELSIF jsonb_typeof(variables) NOT IN ('object', 'null') THEN
+    RAISE EXCEPTION 'penstock: variables: must be a JSON object, not %', jsonb_typeof(variables) USING ERRCODE = 'PK003';
+  ELSIF octet_length(variables::text) > largest THEN
+    RAISE EXCEPTION 'penstock: variables: has % bytes, more than %', octet_length(variables::text), largest
+      USING ERRCODE = 'PK003';
+  ELSIF variables @? 'strict $.**{100 to last} ? (@.type() == "object" || @.type() == "array")' THEN
+    RAISE EXCEPTION 'penstock: variables: nested more than 100 levels deep' USING ERRCODE = 'PK003';
+  ELSIF variables @? 'strict $.** ? (@.type() == "number" && (@ > 1e308 || @ < -1e308))' THEN
+    RAISE EXCEPTION 'penstock: variables: has a number that is outside what an IEEE double can hold' USING ERRCODE = 'PK003';
+  ELSIF variables <> '{}' AND variables <> 'null' AND EXISTS (SELECT FROM setting s WHERE s.name = 'encrypted') THEN
+    RAISE EXCEPTION 'penstock: variables: the engines here encrypt them, which complete() can not' USING ERRCODE = 'PK003',
+      HINT = 'Complete without variables, or report the job to the engine.';
+  END IF;
+  PERFORM set_config('idle_in_transaction_session_timeout', '5s', true) FROM pg_settings
+    WHERE name = 'idle_in_transaction_session_timeout' AND setting::int NOT BETWEEN 1 AND 5000;
+  UPDATE token t SET state = 2 /* PARKED */, job_type = NULL, claimed_by = worker, lease_until = NULL
+    FROM job_type j WHERE t.id = ids[2] AND t.instance_id = ids[1] AND t.seq = ids[3] AND t.attempt = complete.attempt
+    AND (t.state = 1 /* LOCKED */ AND t.claimed_by = worker OR t.state = 5 /* DISPATCHED */)
+    AND j.id = t.job_type AND j.name NOT LIKE 'code:%';
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'penstock: job % is not held by worker % in attempt % any more', job, worker, complete.attempt
+      USING ERRCODE = 'PK001';
+  END IF;
+  INSERT INTO parked (instance_id, token_id) VALUES (ids[1], ids[2]);
+  INSERT INTO timer (token_id, seq, fire_at, instance_id, index) VALUES (ids[2], ids[3], penstock_now(), ids[1], -9);
+  IF variables <> '{}' AND variables <> 'null' THEN
+    INSERT INTO recorded_output VALUES (ids[1], ids[2], ids[3], variables);
+  END IF;
+  PERFORM pg_notify(CASE current_schema() WHEN 'public' THEN 'penstock' ELSE left('penstock_' || current_schema(), 63) END,
+    'sql t 0');
+END $$;
+REVOKE ALL ON FUNCTION complete FROM PUBLIC;
+DO $$ BEGIN  -- of its owner's right, so nobody else's tables and functions: those of temporary schemas come last
+  EXECUTE format('ALTER FUNCTION complete SET search_path = %I, pg_temp', current_schema());
 END $$;
 
 -- Search attributes: variables by which the instances of definitions that declare them are found. No row for others.

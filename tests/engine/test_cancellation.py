@@ -488,6 +488,16 @@ def told(*, cancelled: bool = False) -> Prepare:
     return prepare
 
 
+async def take_up(driver: Driver, key: str) -> LockedBatch:
+    """What its worker's own transaction completed."""
+    _, job = await begun(driver, key, linear(1))
+    driver.rows("INSERT INTO setting (name, value) VALUES ('schema_version_needed', '18') RETURNING 1")
+    driver.rows("SELECT complete(%s, %s, %s, %s)", job.id, job.attempt, job.worker_id, '{"y": 1}')
+    ((instance, token, seq, index),) = driver.rows("SELECT instance_id, token_id, seq, index::int FROM timer")
+    timer = timer_command(instance, (token, seq, index))
+    return LockedBatch(key, lambda: driver.engine.full_path.submit(timer))
+
+
 def scheduled(*, triggered: bool) -> Prepare:
     """One of its own, which is due by a backfill, or triggered."""
 
@@ -560,6 +570,7 @@ SCENARIOS: dict[str, Prepare] = {
     "a batch of failures": failing(retryable=True, many=True),
     "a job that its worker parks": park,
     "a signal to a parked job": signal_to_a_parked_job,
+    "a job that its worker's own transaction completed": take_up,
     "a heartbeat": beating(),
     "a batch of heartbeats": beating(many=True),
     "a batch of releases": release,

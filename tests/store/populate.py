@@ -27,6 +27,8 @@ from penstock.engine.repair import VariablesEdit
 from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store.database import Database
+from penstock.store.engines import require_version
+from penstock.store.recorded import RECORDED_VERSION
 from penstock.store.schema import SCHEMA_VERSION, schema_sql
 from penstock.testing.definitions import definition, end, linear, service, timer
 from penstock.wire.bulk import BulkFilter, BulkRequest
@@ -203,6 +205,12 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
     made = await driver.engine.bulk.create(BulkRequest(action="cancel", filter=BulkFilter(business_key="cancelled")))
     await driver.engine.bulk.step()
     assert (await driver.engine.bulk.get(made.id)).state == "DONE"
+    await driver.upload(linear(1, definition_id="paid", job_type="paid"))
+    await driver.start("paid", business_key="paid")
+    job = await driver.one("paid")
+    async with driver.engine.database.connection() as connection:
+        await require_version(connection, RECORDED_VERSION)
+    driver.rows("SELECT complete(%s, %s, %s, %s)", job.id, job.attempt, job.worker_id, '{"receipt": "R"}')
 
 
 def dump(dsn: str) -> str:

@@ -119,6 +119,14 @@ def migrate(
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
     log_level: LogLevelOption = None,
+    may_complete: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A role of the database that may complete jobs in its own transactions, and do nothing else with "
+            "Penstock's tables; may be given several times.",
+            metavar="ROLE",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Bring the database to this version's schema and exit; harmless when it is there already.
@@ -128,7 +136,7 @@ def migrate(
     settings = read_settings(config, data_dir=data_dir, log_level=log_level)
     from penstock.runtime.migrate import run
 
-    applied = run(settings)
+    applied = run(settings, may_complete or ())
     if applied is None:
         raise typer.Exit(1)
     print_done(applied._asdict(), None, as_json=as_json)

@@ -79,6 +79,9 @@ def judge(call: FenceRequest, execution: ExecutionState) -> Verdict:
         return _judge_closed(call, execution)
     if call.attempt is not None and call.attempt != execution.attempt:  # 3
         return Verdict.LEASE_LOST
+    if _is_parked_job(execution) and execution.holder is not None:  # its worker's own transaction has completed it
+        done = call.kind is CallKind.COMPLETE and execution.holder == call.worker
+        return Verdict.ALREADY if done else Verdict.LEASE_LOST
     if execution.state in (TokenState.LOCKED, TokenState.READY) and execution.holder == call.worker:  # 4
         return Verdict.APPLY
     if execution.state is TokenState.DISPATCHED:  # 5

@@ -24,7 +24,7 @@ class TokenState(enum.IntEnum):
 
     READY = 0  # a job that waits for a worker (also after a lease ended: then the last holder is kept)
     LOCKED = 1  # a job under the lease of one worker
-    PARKED = 2  # a user task, a wait, a job whose worker waits, or a run of code that waits
+    PARKED = 2  # a user task, a wait, a job whose worker waits or that it completed itself, or a run of code that waits
     FORKED = 3  # of a gateway, a forEach or a COMPENSATE, waiting for its branches, its items or a handler
     BACKOFF = 4  # a failed job, until its retry timer fires
     DISPATCHED = 5  # a job handed to Kafka: no holder, a deadline
@@ -47,6 +47,7 @@ CANCEL_TIMER = -5  # of an instance (its id, and the seq of the call): the call 
 START_TIMER = -6  # of an instance that has not begun: its time has come
 REOPEN_TIMER = -7  # of an instance (its id, and the seq of the call): a `retry` of the caller came back to the call
 MESSAGE_TIMER = -8  # of a wait: there is a message for it (`core.correlation`)
+RECORDED_TIMER = -9  # due at once: of a job that its worker's own transaction completed (SQL function `complete`)
 RUN_ENDED_TIMER = -12  # of an instance (its id, and 0): it has ended, and its schedule is to know
 OVERTAKEN_TIMER = -13  # likewise, of one that is open: its schedule starts another one in its place
 WAKE_TIMER = -16  # the time that a parked run of code waits for
@@ -60,6 +61,7 @@ OWN_TIMERS = (
     START_TIMER,
     REOPEN_TIMER,
     MESSAGE_TIMER,
+    RECORDED_TIMER,
     RUN_ENDED_TIMER,
     OVERTAKEN_TIMER,
     WAKE_TIMER,
@@ -171,7 +173,9 @@ TOKEN_TRANSITIONS: dict[Trigger, Transition] = {
     Trigger.REDISPATCH: _row(_D, _D, "the relay hands it over again: whether it was published is not known"),
     Trigger.DISPATCH_ENDED: _row(_D, _R, "the deadline of the dispatch passed, or an operator asked for it"),
     Trigger.SWITCH_MODE: _row(frozenset({_R, _D}), _R, "the engines' dispatch mode changed; it gets another place"),
-    Trigger.PARK: _row(_HELD, _P, "a job, or a run of code, waits for a time or for what it is told"),
+    Trigger.PARK: _row(
+        _HELD, _P, "a job, or a run of code, waits for a time or for what it is told, or for being taken up"
+    ),
     Trigger.WAKE: _row(_P, _R, "its time has come, or somebody told it something"),
     Trigger.BLOCK: _row(_L, _B, "a run of code can't go on with this code, or ended its executors again and again"),
     Trigger.END: _row(_LEFT, _E, "the root token has nowhere to go and is kept as the instance's lock"),
@@ -252,6 +256,11 @@ class Token(msgspec.Struct):
     def is_root(self) -> bool:
         """Whether this is the token that is kept until the instance ends."""
         return self.id == self.instance_id
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether it is a job that its worker's own transaction completed, and that is still to be taken up."""
+        return self.state is TokenState.PARKED and self.claimed_by is not None
 
     @property
     def is_open(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, assert_never
 import msgspec
 
 from penstock.core.definition import Step, StepType
-from penstock.core.state import RETRY_TIMER, WAIT_TIMER, WAKE_TIMER, TokenState
+from penstock.core.state import RECORDED_TIMER, RETRY_TIMER, WAIT_TIMER, WAKE_TIMER, TokenState
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import Definitions
@@ -261,6 +261,8 @@ def _place(
                 why, text = "waits-for-message", f"waits for the message '{step.message.name}' '{token.message_key}'"
             elif code:
                 why, text = "waits-for-message", "was parked by its worker until a message comes"
+            if any(timer.timer == RECORDED_TIMER for timer in own):
+                return _Place(token, step, "runs", "was completed by its worker's own transaction", None)
             due = next((timer.fire_at for timer in own if timer.timer in (WAIT_TIMER, WAKE_TIMER)), None)
             if due is not None and step.type is StepType.SERVICE_TASK:
                 comes = "a message" if code else "a signal"

@@ -16,6 +16,7 @@ from penstock.errors import Unavailable
 from penstock.log import RateLimitedLog, get_logger
 from penstock.runtime.retention import prepare_partitions
 from penstock.settings import Settings
+from penstock.store import recorded
 from penstock.store.connection import TrioConnection
 from penstock.store.database import AWAY, READ_ONLY, Database, first_line, is_starting
 from penstock.store.placement import placed
@@ -86,5 +87,7 @@ class DatabaseStart:
             elif (found := await ensure_schema(connection)) < SCHEMA_VERSION:
                 log.info("schema applied", version=SCHEMA_VERSION, before=found or None)
             await prepare_partitions(connection, self._settings.partition_days)
+            if self._settings.encryption_keys is not None:
+                await recorded.note_encryption(connection)
         finally:
             connection.close_nowait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import trio
@@ -10,6 +11,7 @@ from penstock.errors import PenstockError
 from penstock.log import get_logger
 from penstock.runtime.retention import prepare_partitions
 from penstock.settings import Settings
+from penstock.store import recorded
 from penstock.store.connection import TrioConnection
 from penstock.store.database import DatabaseError, first_line, with_defaults
 from penstock.store.embedded import embedded
@@ -27,27 +29,31 @@ class Applied(NamedTuple):
     """None: the database was empty."""
 
 
-def run(settings: Settings) -> Applied | None:
-    """None when it can't be; the log says why."""
+def run(settings: Settings, may_complete: Sequence[str] = ()) -> Applied | None:
+    """None when it can't be; the log says why. ``may_complete``: roles of the database that may call the function
+    `complete`, and nothing else."""
     try:
-        return trio.run(_migrate, settings, strict_exception_groups=True)
+        return trio.run(_migrate, settings, may_complete, strict_exception_groups=True)
     except (PenstockError, DatabaseError) as error:
         log.error("the schema could not be applied", error=first_line(error))  # noqa: TRY400 - for operators, no trace
         return None
 
 
-async def _migrate(settings: Settings) -> Applied:
+async def _migrate(settings: Settings, may_complete: Sequence[str]) -> Applied:
     if settings.postgres_dsn is not None:
-        return await _apply(settings.postgres_dsn.reveal(), settings)
+        return await _apply(settings.postgres_dsn.reveal(), settings, may_complete)
     async with embedded(settings.data_path) as dsn:
-        return await _apply(dsn, settings)
+        return await _apply(dsn, settings, may_complete)
 
 
-async def _apply(dsn: str, settings: Settings) -> Applied:
+async def _apply(dsn: str, settings: Settings, may_complete: Sequence[str]) -> Applied:
     connection = await TrioConnection.connect(with_defaults(await placed(dsn, settings.db_schema)))
     try:
         found = await ensure_schema(connection)
         await prepare_partitions(connection, settings.partition_days)
+        for role in may_complete:
+            await recorded.allow(connection, role)
+            log.info("the role may complete jobs in its own transactions", role=role)
     finally:
         connection.close_nowait()
     if found < SCHEMA_VERSION:

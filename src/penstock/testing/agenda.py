@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, assert_never, cast
 
 import psycopg
 
-from penstock.core.state import START_TIMER, TokenState
+from penstock.core.state import RECORDED_TIMER, START_TIMER, TokenState
 from penstock.engine.engine import Engine
 from penstock.engine.ids import read_instance, read_job, show_instance
 from penstock.engine.lanes.call_commands import timer_command
@@ -120,6 +120,17 @@ async def end_lease(engine: Engine, lease: Due) -> None:
     await engine.leases.expire([(lease.token, lease.seq, lease.attempt)])
 
 
+def _parked(step: dict[str, Any], timers: dict[int, dt.datetime], message_key: str | None) -> str:
+    if step["type"] == "USER_TASK":
+        return "a user task is open"
+    if RECORDED_TIMER in timers:
+        return f"a job of type {step['jobType']!r} was completed by its worker's own transaction"
+    told = "a signal"
+    if message_key is not None:
+        told = f"the message {step['message']['name']!r} {message_key!r}"
+    return f"waits until {show_time(timers[-2])} or {told}" if -2 in timers else f"waits for {told}"
+
+
 def _open_step(
     step: dict[str, Any],
     state: TokenState,
@@ -138,13 +149,8 @@ def _open_step(
             what = f"a job of type {job_type!r} is held by {worker} until {show_time(cast(dt.datetime, lease_until))}"
         case TokenState.BACKOFF:
             what = f"a job of type {job_type!r} failed and is tried again at {show_time(timers[-1])}"
-        case TokenState.PARKED if step["type"] == "USER_TASK":
-            what = "a user task is open"
         case TokenState.PARKED:
-            told = "a signal"
-            if message_key is not None:
-                told = f"the message {step['message']['name']!r} {message_key!r}"
-            what = f"waits until {show_time(timers[-2])} or {told}" if -2 in timers else f"waits for {told}"
+            what = _parked(step, timers, message_key)
         case TokenState.CALLED:
             what = f"waits for the instance of {step['definitionId']!r} that it called"
         case TokenState.DELAYED:

@@ -40,7 +40,8 @@ INVARIANTS: Final[dict[str, str]] = {
     "runs go first if, and only if, their queue counts them": """
         SELECT instance_id, id, priority, run_queue FROM token WHERE (priority < 0) <> (run_queue IS NOT NULL)""",
     "slots are held by attempts that are under way": """
-        SELECT instance_id, id, state, held FROM token WHERE held IS NOT NULL AND state NOT IN (1, 5)""",
+        SELECT instance_id, id, state, held FROM token WHERE held IS NOT NULL AND state NOT IN (1, 5)
+          AND NOT (state = 2 AND claimed_by IS NOT NULL)""",
     "the tokens that wait for a person or a signal are listed, and no others": """
         SELECT t.instance_id, t.id, t.state, p.instance_id, p.token_id
         FROM (SELECT * FROM token WHERE state = 2) t
@@ -109,9 +110,18 @@ INVARIANTS: Final[dict[str, str]] = {
     "a parked job waits for something, and nothing else waits as it does": """
         SELECT t.instance_id, t.id, t.state, t.waits_for FROM token t
         JOIN steps s ON s.key = t.definition AND s.index = t.step AND NOT s.code
-        LEFT JOIN timer m ON m.token_id = t.id AND m.seq = t.seq AND m.index = -2
+        LEFT JOIN timer m ON m.token_id = t.id AND m.seq = t.seq AND m.index IN (-2, -9)
         WHERE t.state = 2 AND s.type = 'SERVICE_TASK' AND t.waits_for IS NULL AND m.token_id IS NULL
            OR t.waits_for IS NOT NULL AND (t.state <> 2 OR s.type <> 'SERVICE_TASK')""",
+    "what a worker's own transaction completed is about to be taken up, and nothing else is": """
+        SELECT t.instance_id, t.id, t.state, t.attempt, t.claimed_by FROM token t
+        LEFT JOIN timer m ON m.token_id = t.id AND m.seq = t.seq AND m.index = -9
+        WHERE (t.state = 2 AND t.claimed_by IS NOT NULL) IS DISTINCT FROM (m.token_id IS NOT NULL)
+          OR t.state = 2 AND t.claimed_by IS NOT NULL AND t.attempt < 1
+        UNION ALL
+        SELECT r.instance_id, r.token_id, NULL, NULL, NULL FROM recorded_output r WHERE NOT EXISTS (
+          SELECT FROM token t
+          WHERE t.id = r.token_id AND t.seq = r.seq AND t.state = 2 AND t.claimed_by IS NOT NULL)""",
     "an open wait for which signals are kept goes on by itself": """
         SELECT t.instance_id, t.id FROM token t JOIN steps s ON s.key = t.definition AND s.index = t.step
         WHERE t.state = 2 AND s.type = 'WAIT' AND EXISTS (

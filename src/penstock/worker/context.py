@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -96,6 +97,21 @@ class JobContext:
         if self._held.stop_reason is None and self._held.scope.cancel_called:
             return StopReason.DEADLINE
         return self._held.stop_reason
+
+    def completion(
+        self, variables: Mapping[str, object] | None = None, *, schema: str = "penstock"
+    ) -> tuple[str, tuple[str, int, str, str | None]]:
+        """The statement with which the handler's own transaction on Penstock's database completes the job, and its
+        parameters, as psycopg takes them: ``connection.execute(*job.completion({"paid": True}))``.
+
+        As the last statement of the transaction: then what the transaction did and the end of the job come to be
+        together, or neither. The handler returns nothing after it. ``schema``: that of Penstock's tables.
+        A transaction whose job is no longer this worker's is refused (SQLSTATE ``PK001``) and rolled back.
+        """
+        name = schema.replace('"', '""').replace("%", "%%")
+        body = None if variables is None else msgspec.json.encode(variables).decode()
+        sql = f'SELECT "{name}".complete(%s, %s, %s, %s::jsonb)'
+        return sql, (self.id, self.attempt, self.job.worker_id or "", body)
 
     async def report(self, *, checkpoint: object = msgspec.UNSET, progress: object = msgspec.UNSET) -> None:
         """Store a checkpoint (JSON, ≤ 256 kB) for the next attempt, show progress (JSON); extends the lease.

@@ -15,11 +15,20 @@ import msgspec
 from penstock.core.compensation import is_undoing
 from penstock.core.effect import Effects, Timer
 from penstock.core.event import CancelRequested, ChildEnded, Event, MessageReceived, RetryRequested, StepGivenUp
-from penstock.core.state import CANCEL_TIMER, CHILD_TIMER, MESSAGE_TIMER, REOPEN_TIMER, InstanceStatus, Token
+from penstock.core.state import (
+    CANCEL_TIMER,
+    CHILD_TIMER,
+    MESSAGE_TIMER,
+    RECORDED_TIMER,
+    REOPEN_TIMER,
+    InstanceStatus,
+    Token,
+)
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.ids import show_instance
 from penstock.engine.lanes.command import Command, IsCode, Settled, WritesOnly
 from penstock.engine.lanes.commands import TimerCommand, TimerKey, ignore_refusal
+from penstock.engine.lanes.recorded import RecordedCommand
 from penstock.errors import PenstockError
 from penstock.store import calls, messages, timers
 from penstock.store import instances as instance_store
@@ -225,6 +234,7 @@ _BY_INDEX: dict[int, type[TimerCommand]] = {
     CANCEL_TIMER: CancelChildCommand,
     REOPEN_TIMER: ReopenChildCommand,
     MESSAGE_TIMER: MessageCommand,
+    RECORDED_TIMER: RecordedCommand,
 }
 
 

@@ -43,6 +43,8 @@ class Command(LongItem[Any]):
     """Whether `prepare` writes."""
     folds = False
     """Whether it is there to fold the instance's variable deltas."""
+    beside = False
+    """Whether nobody submitted it: it is decided for the sake of others of its instance."""
     output: bytes | None = None
     """The variables that it brings."""
 

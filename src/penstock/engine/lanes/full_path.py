@@ -18,13 +18,14 @@ from penstock.engine.lanes.call_commands import hear
 from penstock.engine.lanes.command import Command, Settled, WritesOnly
 from penstock.engine.lanes.lane import Lane
 from penstock.engine.lanes.long_path import LongPath
+from penstock.engine.lanes.recorded import Recorded, with_recorded
 from penstock.engine.lanes.together import Together
 from penstock.engine.lanes.transaction import POSITIONS_PER_FURTHER_ITEM, POSITIONS_PER_ITEM, Transaction, Transactions
 from penstock.engine.payload import EMPTY_OBJECT
 from penstock.errors import NotFound, PayloadTooLarge, PenstockError
 from penstock.metrics import Metrics
 from penstock.settings import Settings
-from penstock.store import calls, for_each
+from penstock.store import calls, for_each, recorded
 from penstock.store import full_path as store
 from penstock.store import variables as variable_store
 from penstock.store.connection import TrioConnection
@@ -61,6 +62,7 @@ class FullPath(Lane[Command]):
         self._variables_max_bytes = settings.instance_variables_max_bytes
         self._definitions = definitions
         self._transactions = transactions
+        self._recorded = Recorded()
         self.long: LongPath[Command] = LongPath("long full path", settings, transactions.advancer, self.apply_batch)
 
     async def _held(self, connection: TrioConnection, items: list[Command]) -> list[Command]:
@@ -75,6 +77,10 @@ class FullPath(Lane[Command]):
         items, locked, known, loaded = await self._open_defined(connection, items, again)
         if not items:
             return
+        asked, recording = items, with_recorded(locked.instances)
+        if recording:
+            code = [instance for instance, about in loaded.items() if about.code]
+            items = self._recorded.first(items, locked.instances, code)
         variables = await self._read(connection, loaded)
         await self._read_items(connection, items, locked, loaded)
         await hear(connection, items, locked.instances, loaded)
@@ -95,6 +101,9 @@ class FullPath(Lane[Command]):
                 except CompletionsNeeded:
                     together.put_off(item)
                 except (Settled, PenstockError, LongWork) as reason:
+                    if item.beside and isinstance(reason, LongWork):
+                        together.put_off(item)
+                        continue
                     undecided.append((item, reason))
                     failed = failed or (item.prepares and not isinstance(reason, Settled))
             if failed or not decided:
@@ -105,7 +114,8 @@ class FullPath(Lane[Command]):
             if failed and decided:
                 raise RefusedWithin  # what one wrote in `prepare` must not be committed with the others
             if decided:
-                await self._write(connection, transaction, decided)
+                held = set(recording)
+                await self._write(connection, transaction, decided, [item for item in asked if item.instance in held])
         self._answer(undecided)
         await transaction.carry_out(connection, locked.now)
 
@@ -230,10 +240,16 @@ class FullPath(Lane[Command]):
         for instance, kept in (await for_each.read(connection, mapping, wanted)).items():
             batch.instances[instance] = batch.instances[instance]._replace(kept=kept)
 
-    async def _write(self, connection: TrioConnection, transaction: Transaction, decided: list[Command]) -> None:
-        """Write, fold the variable deltas that are due, and commit."""
+    async def _write(
+        self, connection: TrioConnection, transaction: Transaction, decided: list[Command], behind: list[Command]
+    ) -> None:
+        """Write, fold the variable deltas that are due, and commit. ``behind``: of instances where something stands
+        recorded, which may be taken up for their sake."""
         extra = [statement for item in decided for statement in item.statements()]
-        writes = await transaction.writes(connection, decided, extra)
+        if behind:
+            extra.append(recorded.forget(sorted({item.instance for item in behind})))
+        asking = [*(item for item in decided if not item.beside), *behind] if behind else decided
+        writes = await transaction.writes(connection, decided, extra, asking)
         folds = [*transaction.long_runs(), *(item.instance for item in decided if item.folds)]
         if folds:
             fold = variable_store.fold(folds, self._variables_max_bytes)

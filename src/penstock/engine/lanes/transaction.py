@@ -87,6 +87,7 @@ class Transaction:
         self._xid = xid
         self._positions = positions
         self.items: Sequence[LongItem[Any]] = ()
+        self._decided: Sequence[LongItem[Any]] = ()
         self._changes: list[tuple[Change, LoadedDefinition]] = []
         self._deliveries: list[Delivery] = []
         self._queued: list[str] = []
@@ -185,13 +186,17 @@ class Transaction:
         )
 
     async def writes(
-        self, connection: TrioConnection, items: Sequence[LongItem[Any]], extra: Sequence[Statement]
+        self,
+        connection: TrioConnection,
+        items: Sequence[LongItem[Any]],
+        extra: Sequence[Statement],
+        asking: Sequence[LongItem[Any]] | None = None,
     ) -> list[Statement]:
         """What it writes with its COMMIT, for ``items`` together; where waits for messages come or go, the rest is sent
-        here."""
+        here. ``asking``: the items whose next try looks what became of it, where they are others."""
         settings = self._parts.settings
         changes = self._merge()
-        self.items = items
+        self._decided, self.items = items, items if asking is None else asking
         self._sent = InDoubtCommit(self._xid, changes, repeatable=all(item.repeatable for item in items))
         if self._parts.traces is not None:
             extra = [*extra, *self._parts.traces.inherited(changes)]
@@ -233,7 +238,7 @@ class Transaction:
 
     def answer(self) -> None:
         """Answer its items."""
-        for item in self.items:
+        for item in self._decided:
             item.answer(item.planned)
 
     def give_up(self) -> None:
