@@ -47,7 +47,7 @@ def paying(port: int, dsn: str, name: str) -> Generator[subprocess.Popen[bytes]]
 @pytest.mark.timeout(120 + 10 * KILLS)
 def test_money_moves_once_though_workers_are_killed(database_dsn: str) -> None:
     rng = random.Random(11)
-    leases = {"lease_min_seconds": 1, "lease_scan_interval_seconds": 0.5, "lease_expiry_limit": 30_000}
+    leases: dict[str, Any] = {"lease_min_seconds": 1, "lease_scan_interval_seconds": 0.5, "lease_expiry_limit": 30_000}
     with (
         psycopg.connect(database_dsn, autocommit=True) as eyes,
         EngineProcess(database_dsn, **leases) as engine,

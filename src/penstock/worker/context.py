@@ -100,7 +100,7 @@ class JobContext:
 
     def completion(
         self, variables: Mapping[str, object] | None = None, *, schema: str = "penstock"
-    ) -> tuple[str, tuple[str, int, str, str | None]]:
+    ) -> tuple[bytes, tuple[str, int, str, str | None]]:
         """The statement with which the handler's own transaction on Penstock's database completes the job, and its
         parameters, as psycopg takes them: ``connection.execute(*job.completion({"paid": True}))``.
 
@@ -111,7 +111,7 @@ class JobContext:
         name = schema.replace('"', '""').replace("%", "%%")
         body = None if variables is None else msgspec.json.encode(variables).decode()
         sql = f'SELECT "{name}".complete(%s, %s, %s, %s::jsonb)'
-        return sql, (self.id, self.attempt, self.job.worker_id or "", body)
+        return sql.encode(), (self.id, self.attempt, self.job.worker_id or "", body)
 
     async def report(self, *, checkpoint: object = msgspec.UNSET, progress: object = msgspec.UNSET) -> None:
         """Store a checkpoint (JSON, ≤ 256 kB) for the next attempt, show progress (JSON); extends the lease.
