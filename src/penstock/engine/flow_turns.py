@@ -50,7 +50,8 @@ class FlowTurns:
     def note(
         self, job_type: str, *, cursor: str | None, found: int, more: bool, retry_s: float | None, took_s: float
     ) -> None:
-        """A claim went on to ``cursor`` and found so many jobs. ``more``: there are keys that it did not look at.
+        """A claim went on to ``cursor`` and found so many jobs. ``more``: there are keys that it did not look at, or
+        found in others' hands.
         ``retry_s``: when a rate lets something begin."""
         if cursor is not None:
             self._cursors[job_type] = cursor

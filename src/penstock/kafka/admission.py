@@ -59,7 +59,7 @@ class Admission:
             name,
             cursor=look.cursor,
             found=count,
-            more=look.visited >= keys_max,
+            more=look.more(keys_max),
             retry_s=look.retry_s,
             took_s=trio.current_time() - started,
         )

@@ -42,13 +42,19 @@ class Waits(IntEnum):
 
 
 class Look(NamedTuple):
-    """What a claim saw. ``cursor``: the key after which the next one begins, null: nothing was looked at. ``retry_s``:
-    when a rate lets something begin, null: no rate keeps anything back."""
+    """What a claim saw. ``cursor``: the key after which the next one begins, null: nothing was looked at. ``passed``:
+    keys with room whose first job another transaction holds. ``retry_s``: when a rate lets something begin, null: no
+    rate keeps anything back."""
 
     cursor: str | None
     visited: int
     blocked: int
+    passed: int
     retry_s: float | None
+
+    def more(self, keys_max: int) -> bool:
+        """Whether something may begin that was not looked at, or was in others' hands."""
+        return self.visited >= keys_max or self.passed > 0
 
 
 async def claim(

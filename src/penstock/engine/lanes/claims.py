@@ -168,7 +168,7 @@ class Claims(Lane[ClaimItem]):
                 name,
                 cursor=look.cursor,
                 found=len(claimed),
-                more=look.visited >= keys_max,
+                more=look.more(keys_max),
                 retry_s=look.retry_s,
                 took_s=trio.current_time() - started,
             )

@@ -4,9 +4,9 @@
 --
 -- A slot belongs to an attempt: it is taken in the statement that leases (`claim_flow`, `admit`, a late heartbeat) and
 -- given back in the one that ends the attempt, whatever ends it. token.held says what it took, so whatever the policy
--- is by then. Lock order: token, then slot, a queue's own row ('') first, then its keys in their order. Claims take the
--- queue's row before their tokens, which they take with SKIP LOCKED and so never wait for. A slot's row is never met
--- by its ctid: it may have changed since the snapshot, and must not be missed.
+-- is by then. Lock order: token, then slot, a queue's own row ('') first, then its keys in their order. Claims take their
+-- tokens with SKIP LOCKED and so never wait for one. A slot's row is never met by its ctid: it may have changed since the
+-- snapshot, and must not be missed.
 --
 -- A run of code is counted as open, where its queue limits `runs`, by the claim that finds it uncounted, and to its end
 -- (`finish_runs`, or what ends instances): token.run_queue. From then on its priority is less by 10, so that it goes before those that
@@ -35,34 +35,56 @@ policy AS MATERIALIZED (
     (q.policy ->> 'concurrency')::int AS total, (q.policy ->> 'concurrencyPerKey')::int AS per_key,
     (q.policy #>> '{rate,paceMicros}')::float8 AS pace, (q.policy #>> '{rate,burst}')::int AS burst,
     (q.policy #>> '{ratePerKey,paceMicros}')::float8 AS key_pace, (q.policy #>> '{ratePerKey,burst}')::int AS key_burst,
-    q.policy -> 'weights' AS weights, CASE WHEN j.name LIKE 'code:%' THEN (q.policy ->> 'runs')::int END AS runs
+    coalesce(q.policy ?| '{concurrencyPerKey,ratePerKey}', false) AS keys_limited, q.policy -> 'weights' AS weights, CASE WHEN j.name LIKE 'code:%' THEN (q.policy ->> 'runs')::int END AS runs
   FROM job_type j LEFT JOIN queue q ON q.id = j.queue WHERE j.id = $1::int),
 
--- steps: room
--- How many jobs the queue lets begin: its own row is held to the end of the statement, where it counts anything.
-gate AS MATERIALIZED (
-  SELECT s.running, s.open_runs, s.tat FROM policy p CROSS JOIN LATERAL (
-    SELECT o.running, o.open_runs, o.tat FROM slot o WHERE o.queue = p.queue AND o.flow_key = '' FOR NO KEY UPDATE) s
-  WHERE p.total IS NOT NULL OR p.pace IS NOT NULL OR p.runs IS NOT NULL),
-clock AS MATERIALIZED (SELECT penstock_now() AS now FROM (SELECT count(*) FROM gate) AS after_the_lock),
-allowed AS MATERIALIZED (
+-- steps: allowance
+-- What the queue's own row g lets begin at the time c: places, tokens of its rate, when there is one of these again, runs.
   SELECT CASE WHEN p.total IS NOT NULL THEN coalesce(p.total - g.running, 0) END AS places,
     CASE WHEN p.pace IS NULL THEN NULL WHEN g.running IS NULL THEN 0 ELSE
       floor(p.burst - greatest(0, extract(epoch FROM g.tat - c.now)::float8 * 1e6) / p.pace + 1e-6)::int END AS tokens,
     extract(epoch FROM g.tat - c.now)::float8 - (p.burst - 1) * p.pace / 1e6 AS wait_s,
     CASE WHEN p.runs IS NOT NULL THEN greatest(0, coalesce(p.runs - g.open_runs, 0)) END AS new_runs
-  FROM policy p CROSS JOIN clock c LEFT JOIN gate g ON true),
+  FROM policy p CROSS JOIN c LEFT JOIN g ON true
+
+-- steps: room
+-- How many jobs the queue lets begin as the snapshot has it. What it let begin since is seen under the lock of its row (`gate`),
+-- which is taken late, as all claims and completions of the queue take it.
+start AS MATERIALIZED (SELECT penstock_now() AS now),
+estimate AS MATERIALIZED (
+  WITH c AS (SELECT now FROM start), g AS (
+    SELECT s.running, s.open_runs, s.tat FROM policy p CROSS JOIN LATERAL (
+      SELECT o.running, o.open_runs, o.tat FROM slot o WHERE coalesce(p.total, p.pace, p.runs) IS NOT NULL AND o.queue = p.queue AND o.flow_key = '' OFFSET 0) s)
+-- steps of: allowance
+  ),
 room AS MATERIALIZED (
   SELECT CASE WHEN (SELECT paused FROM policy) THEN 0 ELSE greatest(0, least($2::int, places, tokens)) END AS n,
-    coalesce(new_runs, $2::int) AS new_runs FROM allowed),
+    coalesce(new_runs, $2::int) AS new_runs FROM estimate),
+
+-- steps: waiting
+    CROSS JOIN LATERAL (
+      SELECT o.ctid AS token_row, o.xmin AS version,
+        o.xmax = '0'::xid OR age(o.xmax) > (SELECT age(pg_snapshot_xmin(pg_current_snapshot())::xid)) AS untouched FROM token o
+      WHERE o.id = r.token_id AND coalesce(o.queued, o.seq) = r.seq AND o.state = 0 /* READY */ OFFSET 0) old
+
+-- steps: locked
+    CROSS JOIN LATERAL (
+      SELECT t.xmin AS version FROM token t WHERE t.ctid = r.token_row AND coalesce(t.queued, t.seq) = r.seq AND t.state = 0 /* READY */
+      FOR NO KEY UPDATE SKIP LOCKED) t
+    -- What changed since the snapshot is not written below: it must not be counted. And it is not locked, as far as can be seen,
+    -- as who completes it would wait for this claim.
+    WHERE r.untouched AND t.version = r.version
 
 -- steps: walk
 -- The keys that wait, from the one after the cursor $3 on and round again, priority by priority, until enough of them have
--- room or $4 were looked at: a loose scan of the index, which passes over a key in one step whatever waits behind it.
-walk(priority, flow_key, wrapped, stop, free, wait_s, visited, found) AS (
-  SELECT -11::smallint, '' COLLATE "C", true, NULL::text COLLATE "C", 0, NULL::float8, 0, 0 FROM room WHERE n > 0
+-- room or $4 were looked at: a loose scan of the index, which passes over a key in one step whatever waits behind it. Of a key
+-- that has room the first job is locked on the way, so that a key whose jobs another claim is taking is passed over, too.
+walk(priority, flow_key, wrapped, stop, free, wait_s, visited, found, known, place, queue_row, token_row) AS (
+  SELECT -11::smallint, '' COLLATE "C", true, NULL::text COLLATE "C", 0, NULL::float8, 0, 0, NULL::boolean, NULL::bigint, NULL::tid, NULL::tid
+  FROM room WHERE n > 0
   UNION ALL
-  SELECT k.priority, k.flow_key, k.wrapped, k.stop, f.free, f.wait_s, w.visited + 1, w.found + (f.free > 0)::int
+  SELECT k.priority, k.flow_key, k.wrapped, k.stop, f.free, f.wait_s, w.visited + 1, w.found + (h.token_row IS NOT NULL)::int,
+    f.known, h.place, h.queue_row, h.token_row
   FROM walk w CROSS JOIN LATERAL (
     (SELECT r.priority, r.flow_key, w.wrapped, w.stop FROM ready_flow r
      WHERE r.job_type = $1::int AND r.priority = w.priority AND r.flow_key > w.flow_key AND (w.stop IS NULL OR r.flow_key <= w.stop)
@@ -83,62 +105,97 @@ walk(priority, flow_key, wrapped, stop, free, wait_s, visited, found) AS (
         WHERE r.job_type = $1::int AND r.priority = next.priority AND r.flow_key <= $3::text COLLATE "C" ORDER BY r.flow_key LIMIT 1)
        LIMIT 1) first)
     LIMIT 1) k(priority, flow_key, wrapped, stop)
-  -- of each key: how many of its jobs may begin, and in how many seconds one may that its rate keeps back
+  -- of each key: how many of its jobs may begin, in how many seconds one may that its rate keeps back, and whether it has a slot
   CROSS JOIN LATERAL (
     SELECT CASE WHEN k.flow_key = '' THEN 2000000000 ELSE least(
         (SELECT per_key FROM policy) - coalesce(s.running, 0), f.tokens, 2000000000) END AS free,
-      CASE WHEN k.flow_key <> '' AND f.tokens < 1 THEN f.ahead_s - (SELECT (key_burst - 1) * key_pace / 1e6 FROM policy) END AS wait_s
+      CASE WHEN k.flow_key <> '' AND f.tokens < 1 THEN f.ahead_s - (SELECT (key_burst - 1) * key_pace / 1e6 FROM policy) END AS wait_s,
+      s.running IS NOT NULL AS known
     FROM (SELECT) one
     LEFT JOIN LATERAL (
       SELECT o.running, o.tat FROM slot o WHERE k.flow_key <> '' AND (SELECT coalesce(per_key, key_burst) FROM policy) IS NOT NULL
         AND o.queue = (SELECT queue FROM policy) AND o.flow_key = k.flow_key OFFSET 0) s ON true
     CROSS JOIN LATERAL (
       SELECT floor((SELECT key_burst FROM policy) - a.ahead_s * 1e6 / (SELECT key_pace FROM policy) + 1e-6)::int AS tokens, a.ahead_s
-      FROM (SELECT coalesce(greatest(0, extract(epoch FROM s.tat - (SELECT now FROM clock))::float8), 0) AS ahead_s OFFSET 0) a) f
+      FROM (SELECT coalesce(greatest(0, extract(epoch FROM s.tat - (SELECT now FROM start))::float8), 0) AS ahead_s OFFSET 0) a) f
     OFFSET 0) f
+  LEFT JOIN LATERAL (
+    SELECT r.seq AS place, r.queue_row, r.token_row FROM (
+      SELECT r.seq, r.queue_row, old.token_row, old.version, old.untouched FROM (
+        SELECT r.*, r.ctid AS queue_row FROM ready_flow r
+        WHERE f.free > 0 AND r.job_type = $1::int AND r.priority = k.priority AND r.flow_key = k.flow_key
+        ORDER BY r.seq LIMIT 101) r
+-- steps of: waiting
+      LIMIT CASE WHEN (SELECT keys_limited FROM policy) AND k.flow_key <> '' THEN 1 ELSE 101 END) r
+-- steps of: locked
+    LIMIT 1) h ON true
   WHERE w.visited < $4::int AND w.found < (SELECT n FROM room) AND (k.priority < 0 OR (SELECT new_runs FROM room) > 0)),
 seen AS MATERIALIZED (
-  SELECT priority, flow_key, free, wait_s, visited FROM walk WHERE visited > 0),
+  SELECT priority, flow_key, free, wait_s, visited, known, place, queue_row, token_row FROM walk WHERE visited > 0),
 open_keys AS MATERIALIZED (
   SELECT k.*, least(k.free, (SELECT n FROM room),
     (((SELECT n FROM room) + k.keys - 1) / k.keys) * coalesce(((SELECT weights FROM policy) ->> k.flow_key)::int, 1)) AS quota
-  FROM (SELECT s.*, count(*) OVER (PARTITION BY s.priority)::int AS keys FROM seen s WHERE s.free > 0) k),
+  FROM (SELECT s.*, count(*) OVER (PARTITION BY s.priority)::int AS keys FROM seen s WHERE s.token_row IS NOT NULL) k),
 held AS MATERIALIZED (
-  SELECT c.*, k.flow_key AS key, k.visited, k.free FROM open_keys k CROSS JOIN LATERAL (
-    SELECT r.priority, r.seq AS place, r.queue_row, t.token_row FROM (
-      SELECT r.*, r.ctid AS queue_row FROM ready_flow r
-      WHERE r.job_type = $1::int AND r.priority = k.priority AND r.flow_key = k.flow_key
-      ORDER BY r.seq LIMIT k.quota + 100) r
-    CROSS JOIN LATERAL (
-      SELECT o.xmin AS version FROM token o WHERE o.id = r.token_id AND coalesce(o.queued, o.seq) = r.seq AND o.state = 0 /* READY */ OFFSET 0) old
-    CROSS JOIN LATERAL (
-      SELECT t.ctid AS token_row, t.xmin AS version FROM token t
-      WHERE t.id = r.token_id AND coalesce(t.queued, t.seq) = r.seq AND t.state = 0 /* READY */
-      FOR NO KEY UPDATE SKIP LOCKED) t
-    WHERE t.version = old.version  -- what changed since the snapshot is not written below: it must not be counted
-    LIMIT k.quota) c),
+  SELECT priority, flow_key AS key, visited, free, known, quota, place, queue_row, token_row FROM open_keys
+  UNION ALL
+  SELECT k.priority, k.flow_key, k.visited, k.free, k.known, k.quota, c.place, c.queue_row, c.token_row
+  FROM open_keys k CROSS JOIN LATERAL (
+    SELECT r.seq AS place, r.queue_row, r.token_row FROM (
+      SELECT r.seq, r.queue_row, old.token_row, old.version, old.untouched FROM (
+        SELECT r.*, r.ctid AS queue_row FROM ready_flow r
+        WHERE k.quota > 1 AND r.job_type = $1::int AND r.priority = k.priority AND r.flow_key = k.flow_key AND r.seq > k.place
+        ORDER BY r.seq LIMIT k.quota + 100) r
+-- steps of: waiting
+      OFFSET 0) r
+-- steps of: locked
+    LIMIT k.quota - 1) c),
 ranked AS MATERIALIZED (
-  SELECT n.* FROM (SELECT o.*, row_number() OVER (PARTITION BY o.priority < 0 ORDER BY o.priority, o.turn, o.visited, o.place) AS among FROM (
+  SELECT o.*, row_number() OVER w::int AS ordinal, count(*) FILTER (WHERE o.priority < 0) OVER w AS open FROM (
     SELECT h.*, row_number() OVER (PARTITION BY h.key ORDER BY h.priority, h.place) AS nth,
-      (row_number() OVER (PARTITION BY h.priority, h.key ORDER BY h.place) - 1)
+      (row_number() OVER (PARTITION BY h.key, h.priority ORDER BY h.place) - 1)
         / coalesce(((SELECT weights FROM policy) ->> h.key)::int, 1) AS turn
-    FROM held h) o WHERE o.nth <= o.free) n
-  WHERE n.priority < 0 OR n.among <= (SELECT new_runs FROM room) ORDER BY n.priority, n.turn, n.visited, n.place LIMIT (SELECT n FROM room)),
-acquired AS (
+    FROM held h) o
+  WHERE o.nth <= o.free WINDOW w AS (ORDER BY o.priority, o.turn, o.visited, o.place)),
+gate AS MATERIALIZED (
+  SELECT s.running, s.open_runs, s.tat FROM policy p CROSS JOIN LATERAL (
+    SELECT o.running, o.open_runs, o.tat FROM slot o
+    WHERE coalesce(p.total, p.pace, p.runs) IS NOT NULL AND EXISTS (SELECT FROM ranked) AND o.queue = p.queue AND o.flow_key = '' FOR NO KEY UPDATE) s),
+clock AS MATERIALIZED (SELECT penstock_now() AS now FROM (SELECT count(*) FROM gate) AS after_the_lock),
+allowed AS MATERIALIZED (
+  WITH c AS (SELECT now FROM clock), g AS (SELECT * FROM gate)
+-- steps of: allowance
+  ),
+chosen AS MATERIALIZED (
+  SELECT r.* FROM ranked r CROSS JOIN allowed a
+  WHERE r.ordinal <= least((SELECT n FROM room), a.places, a.tokens) AND (a.new_runs IS NULL OR r.priority < 0 OR r.ordinal - r.open <= a.new_runs)),
+wanted AS MATERIALIZED (
+  SELECT p.queue, r.key, CASE WHEN p.per_key IS NULL THEN 0 ELSE r.n END AS places, c.now + ceil(r.n * p.key_pace) * interval '1 microsecond' AS tat,
+    c.now + ceil(p.key_burst * p.key_pace) * interval '1 microsecond' AS tat_max, bool_and(r.known) OVER () AS all_known
+  FROM (SELECT key, count(*)::int AS n, bool_and(known) AS known FROM chosen WHERE key <> '' GROUP BY key) r CROSS JOIN policy p CROSS JOIN clock c
+  WHERE p.keys_limited),
+-- Where all keys have their rows these are updated, else all go the way of new ones: either takes them once, in their order.
+counted_keys AS (
+  UPDATE slot s SET running = s.running + w.places,
+    tat = CASE WHEN w.tat IS NULL THEN s.tat ELSE greatest(s.tat, (SELECT now FROM clock)) + (w.tat - (SELECT now FROM clock)) END
+  FROM (SELECT * FROM wanted WHERE all_known ORDER BY key) w
+  WHERE s.queue = w.queue AND s.flow_key = w.key
+    AND ((SELECT per_key FROM policy) IS NULL OR s.running + w.places <= (SELECT per_key FROM policy))
+    AND (w.tat IS NULL OR greatest(s.tat, (SELECT now FROM clock)) + (w.tat - (SELECT now FROM clock)) <= w.tat_max)
+  RETURNING s.flow_key),
+new_keys AS (
   INSERT INTO slot AS s (queue, flow_key, running, tat)
-  SELECT p.queue, r.key, CASE WHEN p.per_key IS NULL THEN 0 ELSE r.n END, c.now + ceil(r.n * p.key_pace) * interval '1 microsecond'
-  FROM (SELECT key, count(*)::int AS n FROM ranked WHERE key <> '' GROUP BY key) r CROSS JOIN policy p CROSS JOIN clock c
-  WHERE p.per_key IS NOT NULL OR p.key_pace IS NOT NULL ORDER BY r.key
+  SELECT queue, key, places, tat FROM wanted WHERE NOT all_known ORDER BY key
   ON CONFLICT (queue, flow_key) DO UPDATE SET running = s.running + excluded.running,
     tat = CASE WHEN excluded.tat IS NULL THEN s.tat
       ELSE greatest(s.tat, (SELECT now FROM clock)) + (excluded.tat - (SELECT now FROM clock)) END
   WHERE ((SELECT per_key FROM policy) IS NULL OR s.running + excluded.running <= (SELECT per_key FROM policy))
     AND (excluded.tat IS NULL OR greatest(s.tat, (SELECT now FROM clock)) + (excluded.tat - (SELECT now FROM clock))
-      <= (SELECT c.now + ceil(p.key_burst * p.key_pace) * interval '1 microsecond' FROM policy p CROSS JOIN clock c))
-  RETURNING flow_key),
+      <= (SELECT max(tat_max) FROM wanted))
+  RETURNING s.flow_key),
 granted AS MATERIALIZED (
-  SELECT r.*, row_number() OVER (ORDER BY r.priority, r.turn, r.visited, r.place)::int AS ordinal FROM ranked r CROSS JOIN policy p
-  WHERE r.key = '' OR p.per_key IS NULL AND p.key_pace IS NULL OR r.key IN (SELECT flow_key FROM acquired)),
+  SELECT r.* FROM chosen r CROSS JOIN policy p
+  WHERE r.key = '' OR NOT p.keys_limited OR r.key IN (SELECT flow_key FROM counted_keys UNION ALL SELECT flow_key FROM new_keys)),
 
 -- steps: taken_away
 -- What `taken` leased or dispatched is counted in the queue's row and leaves the queue, with rows that are nobody's.
@@ -150,12 +207,13 @@ counted AS (
   FROM policy p CROSS JOIN clock c CROSS JOIN (
     SELECT count(*)::int AS n, (count(*) FILTER (WHERE begins))::int AS begun FROM taken) x
   WHERE s.queue = p.queue AND s.flow_key = '' AND x.n > 0 AND (p.total IS NOT NULL OR p.pace IS NOT NULL OR x.begun > 0)),
+short AS MATERIALIZED (  -- of these keys fewer jobs were found than there was room for
+  SELECT priority, key, quota FROM held GROUP BY priority, key, quota HAVING count(*) < quota
+  UNION ALL SELECT priority, flow_key, 1 FROM seen WHERE free > 0 AND token_row IS NULL),
 void AS MATERIALIZED (
-  SELECT c.queue_row FROM open_keys k CROSS JOIN LATERAL (
+  SELECT c.queue_row FROM short k CROSS JOIN LATERAL (
     SELECT r.*, r.ctid AS queue_row FROM ready_flow r
-    WHERE r.job_type = $1::int AND r.priority = k.priority AND r.flow_key = k.flow_key
-      AND (SELECT count(*) FROM held h WHERE h.priority = k.priority AND h.key = k.flow_key) < k.quota
-    ORDER BY r.seq LIMIT k.quota + 100) c
+    WHERE r.job_type = $1::int AND r.priority = k.priority AND r.flow_key = k.key ORDER BY r.seq LIMIT k.quota + 100) c
   WHERE NOT EXISTS (
     SELECT FROM token t WHERE t.id = c.token_id AND coalesce(t.queued, t.seq) = c.seq AND t.state = 0 /* READY */ OFFSET 0)),
 unqueued AS (
@@ -164,16 +222,19 @@ unqueued AS (
 about AS MATERIALIZED (
   -- where the next walk begins: behind the key that was served last, or looked at last when there was more to look at
   SELECT coalesce(
-      CASE WHEN (SELECT max(visited) FROM walk) < $4::int THEN (SELECT key FROM ranked ORDER BY priority DESC, turn DESC, visited DESC LIMIT 1) END,
+      CASE WHEN (SELECT max(visited) FROM walk) < $4::int THEN (SELECT key FROM chosen ORDER BY ordinal DESC LIMIT 1) END,
       (SELECT w.flow_key FROM walk w WHERE w.visited > 0 ORDER BY w.visited DESC LIMIT 1)) AS cursor,
     (SELECT count(*) FROM seen)::int AS visited, (SELECT count(*) FROM seen WHERE free <= 0)::int AS blocked,
-    CASE WHEN coalesce(a.tokens, 1) < 1 THEN a.wait_s ELSE (SELECT min(wait_s) FROM seen) END AS retry_s
-  FROM allowed a),
+    (SELECT count(*) FROM seen WHERE free > 0 AND token_row IS NULL)::int AS passed,
+    CASE WHEN least(e.tokens, CASE WHEN EXISTS (SELECT FROM gate) THEN a.tokens END) < 1 THEN coalesce(a.wait_s, e.wait_s)
+      ELSE (SELECT min(wait_s) FROM seen) END AS retry_s
+  FROM estimate e CROSS JOIN allowed a),
 
 -- name: claim_flow
 -- Leases waiting jobs of the type $1 to $2 slots ($5 worker $6 lease seconds), keys in turn: as many as its queue has
--- places and rate for, whole and by key. $3 cursor $4 keys to look at $7 as $4 of `claim`. One row at least, with the cursor, how many keys were looked at and how many of them had no room, and in how many seconds a rate lets
--- something begin; then the jobs, as `claim` has them.
+-- places and rate for, whole and by key. $3 cursor $4 keys to look at $7 as $4 of `claim`. One row at least, with the cursor,
+-- how many keys were looked at, how many of them had no room and how many were passed over as their first job is held, and in how
+-- many seconds a rate lets something begin; then the jobs, as `claim` has them.
 WITH RECURSIVE
 -- steps of: policy
 -- steps of: room
