@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import Any
 
 from penstock.core.definition import InvalidDefinition
@@ -15,9 +16,10 @@ from penstock.http.parser import RequestParser
 from penstock.http.refusal import Refusal
 from penstock.http.request import BodyBudget
 from penstock.rpc import limits as rpc_limits
+from penstock.rpc.request import read_request
 from penstock.rpc.transport import open_http2
 from penstock.wire.codec import decode_message
-from penstock.wire.http2 import ProtocolError
+from penstock.wire.http2_frames import ProtocolError
 from penstock.wire.protobuf import DecodeError
 
 
@@ -39,7 +41,7 @@ def http(data: bytes, size: int) -> None:
 
 def http2(data: bytes, size: int) -> None:
     """Frames that come in pieces of a size, the preface first."""
-    connection = open_http2(rpc_limits.Limits())
+    connection = open_http2(rpc_limits.Limits(), partial(read_request, {}))
     with contextlib.suppress(ProtocolError):
         for piece in cut(data, size):
             connection.receive(piece)

@@ -23,7 +23,6 @@ FOR_USERS = ("client", "worker", "durable", "testing", "kernel")
 CALLED_FROM_OUTSIDE = {
     "get_exemplar": "prometheus_client",
     "emit": "logging",
-    "_receive_goaway_frame": "h2",
     "on_url": "httptools",
     "on_header": "httptools",
     "on_message_complete": "httptools",

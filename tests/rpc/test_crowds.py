@@ -51,7 +51,7 @@ async def test_an_ended_connection_is_no_garbage(
 
     def remember(self: Connection, *args: Any) -> None:
         begin(self, *args)
-        made.extend((weakref.ref(self), weakref.ref(self.h2._h2)))
+        made.extend((weakref.ref(self), weakref.ref(self.h2)))
 
     monkeypatch.setattr(Connection, "__init__", remember)
     gc.disable()

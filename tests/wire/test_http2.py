@@ -6,17 +6,15 @@ from typing import Any, TypeVar
 
 import pytest
 
-from penstock.wire.http2 import (
+from penstock.wire.http2 import Http2, Http2Limits, Role
+from penstock.wire.http2_frames import (
     ConnectionTerminated,
     DataReceived,
     ErrorCodes,
     Event,
-    Http2,
-    Http2Limits,
     ProtocolError,
     RequestReceived,
     ResponseReceived,
-    Role,
     StreamEnded,
     StreamReset,
     TrailersReceived,

@@ -23,7 +23,7 @@ from penstock.engine.answers import COPIES
 from penstock.offload import INLINE_MAX_BYTES, run_long, run_sized
 from penstock.rpc.inbox import Inbox
 from penstock.wire.codec import decode_message, encode_message
-from penstock.wire.http2 import ProtocolError
+from penstock.wire.http2_frames import ProtocolError
 from penstock.wire.protobuf import DecodeError
 
 if TYPE_CHECKING:

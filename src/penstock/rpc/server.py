@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import trio
 from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
-from grpclib.metadata import decode_timeout
 from msgspec import Struct
 
 from penstock.accept import PerAddress, accept_connections
@@ -32,6 +31,7 @@ from penstock.poller import HAVE_EPOLL, Poller, open_stream
 from penstock.rpc.call import ServerCall
 from penstock.rpc.limits import Limits
 from penstock.rpc.methods import Method
+from penstock.rpc.request import Request, read_request
 from penstock.rpc.tracing import begin_call, end_call
 from penstock.rpc.transport import UNAVAILABLE_DRAINED, Connection
 from penstock.spans import Spans
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable, Mapping
 
+    from penstock.wire.http2_frames import Headers
+
 log = logging.getLogger(__name__)
 
 _UNKNOWN_METHOD = "unknown"  # a client can name any path; a metric must not grow with it
@@ -48,9 +50,6 @@ ROOM_LOOK_S = 1.0
 """How often a full server looks for an idle connection to end."""
 PINGED_PER_TURN = 20
 """Connections that are pinged or ended in one turn of the loop, for their silence: 4 ms. Of 10,000 it comes at once."""
-_ENCODING_IDENTITY = b"identity"
-# Ten years: Trio's clock takes any float, a client's "99999999H" is meant as "never".
-_MAX_TIMEOUT_S = 10 * 365 * 86_400.0
 
 
 class Service(Protocol):
@@ -315,29 +314,19 @@ class Server:
         """More request bytes wait than the limit."""
         return self._held > self.limits.held_request_bytes
 
-    def new_call(
-        self, connection: Connection, stream_id: int, headers: dict[bytes, bytes]
-    ) -> ServerCall[Any, Any] | None:
-        """A call for these headers, or None when they were answered at once."""
-        kind = headers.get(b"content-type", b"")
-        if headers.get(b":method") != b"POST" or not _is_grpc(kind):
-            connection.answer_at_once(stream_id, [(b":status", b"405" if _is_grpc(kind) else b"415")])
-            return None
-        error: GRPCError | None = None
-        timeout_s: float | None = None
-        method = self._methods.get(headers.get(b":path", b""))
-        if method is None:
-            error = GRPCError(Status.UNIMPLEMENTED, "no such method")
-        elif headers.get(b"grpc-encoding", _ENCODING_IDENTITY) != _ENCODING_IDENTITY:
-            error = GRPCError(Status.UNIMPLEMENTED, "compressed messages are not supported")
-        elif b"grpc-timeout" in headers:
-            timeout_s = _parse_timeout(headers[b"grpc-timeout"])
-            if timeout_s is None:
-                error = GRPCError(Status.INVALID_ARGUMENT, "grpc-timeout can't be read")
+    def read_request(self, headers: Headers) -> Request:
+        """What a block of headers asks for."""
+        return read_request(self._methods, headers)
+
+    def new_call(self, connection: Connection, stream_id: int, request: Request) -> ServerCall[Any, Any] | None:
+        """A call for a request that has no flaw, or None when it was answered at once."""
+        method, error = request.method, request.error
         if method is not None and error is None:
             self._running += 1
-            return ServerCall(connection, stream_id, headers, method, timeout_s)
-        assert error is not None
+            return ServerCall(connection, stream_id, request.headers, method, request.timeout_s)
+        if error is None:
+            connection.answer_at_once(stream_id, [(b":status", request.http_status or b"400")])
+            return None
         connection.answer_at_once(stream_id, [
             (b":status", b"200"), (b"content-type", b"application/grpc"), (b"grpc-accept-encoding", b"identity"),
             (b"grpc-status", str(error.status.value).encode()), (b"grpc-message", (error.message or "").encode()),
@@ -462,17 +451,3 @@ def _leaf(error: Exception) -> Exception:
             return error
         inside = members[0]
     return inside
-
-
-def _is_grpc(content_type: bytes) -> bool:
-    kind = content_type.partition(b";")[0].strip()
-    return kind in (b"application/grpc", b"application/grpc+proto")
-
-
-def _parse_timeout(value: bytes) -> float | None:
-    if len(value) > 9:  # eight digits and a unit, by gRPC's specification
-        return None
-    try:
-        return min(decode_timeout(value.decode("ascii")), _MAX_TIMEOUT_S)
-    except ValueError:
-        return None

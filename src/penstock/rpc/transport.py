@@ -1,7 +1,7 @@
 """One HTTP/2 connection on Trio: bytes in, calls out, and back.
 
-Two tasks: one reads and hands events out (h2 is not asynchronous, so all frames of one read are done without a
-switch), one writes what h2 has to say (what several calls wrote meanwhile goes out in one send). The server pings for
+Two tasks: one reads and hands events out (all frames of one read without a switch), one writes what there is to say
+(what several calls wrote meanwhile goes out in one send). The server pings for
 all. Calls run as children of the connection, so that none outlives it.
 
 Relies on `penstock.wire.http2` for the protocol and on ``server`` for what calls do. Whatever a client sends ends at
@@ -20,22 +20,19 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from penstock.allowance import Allowance
-from penstock.rpc.headers import flaw_of
 from penstock.rpc.inbox import is_whole_message
-from penstock.wire.http2 import (
+from penstock.wire.http2 import Http2, Http2Limits, Role
+from penstock.wire.http2_frames import (
     ConnectionTerminated,
     DataReceived,
     ErrorCodes,
     Event,
-    Http2,
-    Http2Limits,
     PingAckReceived,
     PingReceived,
     PriorityUpdated,
     ProtocolError,
     RemoteSettingsChanged,
     RequestReceived,
-    Role,
     SettingsAcknowledged,
     StreamEnded,
     StreamReset,
@@ -44,11 +41,13 @@ from penstock.wire.http2 import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from penstock.rpc.call import ServerCall
     from penstock.rpc.limits import Limits
+    from penstock.rpc.request import Request
     from penstock.rpc.server import Server
+    from penstock.wire.http2_frames import Headers
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +72,7 @@ class Connection:
         self.limits = server.limits
         self.peer = peer
         self.calls: dict[int, ServerCall[Any, Any]] = {}
-        self.h2 = open_http2(self.limits)
+        self.h2 = open_http2(self.limits, server.read_request)
         self._stream = stream
         self._out = bytearray()
         self._wake_writer = trio.lowlevel.ParkingLot()
@@ -110,7 +109,6 @@ class Connection:
         finally:
             for call in self.calls.values():
                 call.closed = True
-            self.h2.dispose()
 
     # ---------------------------------------------------------------------------------- for calls
 
@@ -142,7 +140,7 @@ class Connection:
         self._window_updates.give(WINDOW_UPDATES_PER_PART)
 
     def flush(self) -> None:
-        """Hand what h2 has to say to the writer."""
+        """Hand what there is to say to the writer."""
         data = self.h2.data_to_send()
         if data:
             self._out += data
@@ -289,11 +287,11 @@ class Connection:
             events = self.h2.receive(data)
         except ProtocolError as error:
             self._give_up_on(str(error))
-            self.flush()  # h2's GOAWAY
+            self.flush()  # the GOAWAY
             return
-        except Exception as error:  # what h2 lets through of hpack and hyperframe: only this client's state is lost
-            log.warning("h2 failed on the bytes of %s: %r", self.peer, error)
-            self._give_up_on("h2 failed")
+        except Exception as error:  # a fault of ours: only this client's state is lost
+            log.warning("HTTP/2 failed on the bytes of %s: %r", self.peer, error)
+            self._give_up_on("HTTP/2 failed")
             return
         for event in events:
             handle = self._handlers.get(type(event))
@@ -315,17 +313,14 @@ class Connection:
             self.server.counts.refused += 1
             self._reset_stream(event.stream_id, ErrorCodes.REFUSED_STREAM)
             return
-        flaw = flaw_of(event.headers)
-        if flaw is not None:
-            log.debug("a request of %s is malformed: %s", self.peer, flaw)
+        request: Request = event.request
+        if request.flaw is not None:
+            log.debug("a request of %s is malformed: %s", self.peer, request.flaw)
             self.server.counts.malformed += 1
             self._reset_stream(event.stream_id, ErrorCodes.PROTOCOL_ERROR)
             self._spend(self._control, "malformed requests")
             return
-        headers = dict(event.headers)
-        if len(headers) < len(event.headers):
-            _join_proofs(headers, event.headers)
-        call = self.server.new_call(self, event.stream_id, headers)
+        call = self.server.new_call(self, event.stream_id, request)
         if call is not None:
             self.calls[event.stream_id] = call
             self.idle_since = math.inf
@@ -406,7 +401,7 @@ class Connection:
         try:
             self.h2.close(ErrorCodes.ENHANCE_YOUR_CALM, f"too many {what}".encode())
         except ProtocolError:
-            log.debug("no GOAWAY: h2 has ended the connection")
+            log.debug("no GOAWAY: the connection has ended")
         self._give_up_on(f"too many {what}")
 
     _handlers: ClassVar[dict[type[Event], Callable[[Connection, Any], None]]] = {
@@ -425,14 +420,7 @@ class Connection:
     }
 
 
-def _join_proofs(headers: dict[bytes, bytes], given: Iterable[tuple[bytes, bytes]]) -> None:
-    """Of names given twice the last value counts; of two proofs of identity none does: together they are no token."""
-    proofs = [value for name, value in given if name == b"authorization"]
-    if len(proofs) > 1:
-        headers[b"authorization"] = b", ".join(proofs)
-
-
-def open_http2(limits: Limits) -> Http2:
+def open_http2(limits: Limits, read_request: Callable[[Headers], Request]) -> Http2:
     """The server's side of a connection within the limits; its preface is ready to be sent."""
     return Http2(
         Role.SERVER,
@@ -442,6 +430,7 @@ def open_http2(limits: Limits) -> Http2:
             header_list_bytes=limits.header_list_bytes,
             streams=limits.streams_per_connection,
         ),
+        read_request,
     )
 
 

@@ -11,7 +11,8 @@ from typing import Protocol
 
 from penstock.client.errors import ClientError, InternalError, PayloadTooLarge
 from penstock.client.grpc.status import error_of
-from penstock.wire.http2 import ErrorCodes, Http2, ProtocolError
+from penstock.wire.http2 import Http2
+from penstock.wire.http2_frames import ErrorCodes, ProtocolError
 
 FLUSH_BYTES = 64 * 1024
 _HEAD_BYTES = 5

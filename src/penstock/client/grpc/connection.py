@@ -21,16 +21,14 @@ from anyio.abc import ByteStream, SocketAttribute
 
 from penstock.client.errors import ClientError, ConnectionFailed, Unavailable
 from penstock.client.grpc.call import GrpcCall
-from penstock.wire.http2 import (
+from penstock.wire.http2 import Http2, Http2Limits, Role
+from penstock.wire.http2_frames import (
     ConnectionTerminated,
     DataReceived,
     ErrorCodes,
     Event,
-    Http2,
-    Http2Limits,
     ProtocolError,
     ResponseReceived,
-    Role,
     StreamEnded,
     StreamReset,
     TrailersReceived,
