@@ -1,4 +1,4 @@
-"""The command line: `python -m chaos [ATTACK…]`, `soak`, `simulate`, `orders` and `list`.
+"""The command line: `python -m chaos [ATTACK…]`, `soak`, `simulate`, `orders`, `families` and `list`.
 
 Exit code 0 when every guarantee held, 1 when one did not (or an attack could not be carried out), 2 for wrong options.
 """
@@ -16,7 +16,7 @@ import trio
 import typer
 from rich.console import Console
 
-from chaos import orders, runner
+from chaos import families, orders, runner
 from chaos import soak as soaking
 from chaos.faults import FAULTS
 from chaos.runner import Attack, Report, new_directory, remove_directory
@@ -38,7 +38,7 @@ app = typer.Typer(
 
 def main(words: list[str]) -> None:
     """Run the command line; `run` is what no command means. Ends the process."""
-    if not words or words[0] not in {"run", "list", "soak", "simulate", "orders", "-h", "--help"}:
+    if not words or words[0] not in {"run", "list", "soak", "simulate", "orders", "families", "-h", "--help"}:
         words = ["run", *words]
     app(words, prog_name="chaos")
 
@@ -135,10 +135,31 @@ def orders_command(
 ) -> None:
     """Durable functions: do orders end shipped or undone, whatever is killed?"""
     _end_in_order()
-    console = Console()
-    seed = seed or f"{random.randrange(16**6):06x}"
     directory = new_directory(work_dir, "orders")
-    found = trio.run(orders.attack, directory, seed, seconds, rate, executors)
+    _judge(trio.run(orders.attack, directory, seed or _new_seed(), seconds, rate, executors), directory)
+
+
+@app.command("families")
+def families_command(
+    seconds: Annotated[float, typer.Option(min=1, help="How long families are started.")] = 60,
+    seed: Annotated[str, typer.Option(help="Of the attack and of the families; by default a new one.")] = "",
+    rate: Annotated[float, typer.Option(min=0.1, help="Families per second.")] = families.RATE,
+    executors: Annotated[int, typer.Option(min=1, help="Processes that execute them.")] = orders.EXECUTORS,
+    work_dir: Annotated[Path, typer.Option(help="Where PostgreSQL's data goes meanwhile.")] = DEFAULT_WORK_DIR,
+) -> None:
+    """Runs and instances that call each other: do all end as undisturbed ones, whatever is killed?"""
+    _end_in_order()
+    directory = new_directory(work_dir, "families")
+    _judge(trio.run(families.attack, directory, seed or _new_seed(), seconds, rate, executors), directory)
+
+
+def _new_seed() -> str:
+    return f"{random.randrange(16**6):06x}"
+
+
+def _judge(found: families.FamiliesReport | orders.OrdersReport, directory: Path) -> None:
+    """Print it, and end with its exit code; the directory is kept where something is broken."""
+    console = Console()
     console.print(msgspec.json.format(msgspec.json.encode(found)).decode(), highlight=False, markup=False)
     if found.broken:
         console.print(f"  kept: {directory}", highlight=False)

@@ -98,13 +98,16 @@ class Rig:
     def world(self) -> Path:
         return self.directory / "world.sqlite3"
 
+    def command(self) -> list[str]:
+        """Of an executor, without the interpreter."""
+        return ["-m", "chaos.orders_process", self.dsn, str(self.world)]
+
     async def start(self) -> None:
         self.server = Server(self.directory / "postgres")
         await self.server.make()
         self.server.make_database("orders")
         for number in range(self.executors):
-            command = ["-m", "chaos.orders_process", self.dsn, str(self.world)]
-            process = Process(f"executor-{number}", command, {}, self.directory / f"executor-{number}.log")
+            process = Process(f"executor-{number}", self.command(), {}, self.directory / f"executor-{number}.log")
             process.spawn()
             self.processes.append(process)
 
@@ -130,7 +133,7 @@ class Rig:
     async def _live(self, client: App, placed: Placed, rng: random.Random) -> None:
         lines = [Line(f"sku-{n}", 1, Decimal(rng.randint(200, 900))) for n in range(rng.randint(1, 3))]
         large = Order(placed.id, [Line("desk", 1, Decimal(600)), *lines])  # each needs an approval
-        run = await self._ask(lambda: client.start(order, large, id=placed.id))
+        run = await self.ask(lambda: client.start(order, large, id=placed.id))
         placed.instance_id = run.instance_id
         says: list[Callable[[], Awaitable[None]]] = []
         approval = Approval("ann", granted=placed.story != "refused")
@@ -142,16 +145,17 @@ class Rig:
             says.append(lambda: run.cancel("changed my mind"))
         async with trio.open_nursery() as nursery:
             for say in says:
-                nursery.start_soon(self._say, say, rng.uniform(0, LIFE_S))
+                nursery.start_soon(self.say, say, rng.uniform(0, LIFE_S))
 
-    async def _say(self, say: Callable[[], Awaitable[None]], after_s: float) -> None:
+    async def say(self, say: Callable[[], Awaitable[None]], after_s: float) -> None:
+        """In a while, if it is not too late then."""
         await trio.sleep(after_s)
         try:
-            await self._ask(say)
+            await self.ask(say)
         except Conflict:
             self.counts["said too late"] += 1
 
-    async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def ask(self, call: Callable[[], Awaitable[T]]) -> T:
         """Until it is answered; all that is asked here may be asked twice."""
         while True:
             try:
