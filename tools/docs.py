@@ -99,7 +99,7 @@ def roles() -> str:
     for path, permission in table.RPC.items():
         needs.setdefault(permission, []).append(f"`{path.rpartition('/')[2]}`")
     needs[table.METRICS].append("the metrics port")
-    needs[Permission.EXECUTE] = ["executors of workflows as code"]
+    needs[Permission.EXECUTE].append("executors of workflows as code")
     for permission in LEAST_ROLE:
         marks = ("yes" if permission in ALLOWED[role] else "" for role in Role)
         parts.append(f"| **{permission}**: {', '.join(dict.fromkeys(needs[permission]))} | {' | '.join(marks)} |\n")

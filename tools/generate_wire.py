@@ -38,6 +38,7 @@ MODULES = {
     "penstock/v1/worker.proto": PACKAGE / "wire" / "penstock_v1.py",
     "penstock/v1/schedules.proto": PACKAGE / "wire" / "schedules_v1.py",
     "penstock/v1/repair.proto": PACKAGE / "wire" / "repair_v1.py",
+    "penstock/v1/runs.proto": PACKAGE / "wire" / "runs_v1.py",
     "grpc/health/v1/health.proto": PACKAGE / "wire" / "grpc_health.py",
     # v1alpha has the same messages in a package of another name.
     "grpc/reflection/v1/reflection.proto": PACKAGE / "wire" / "grpc_reflection.py",
@@ -134,6 +135,8 @@ METHODS = {"Instance": "InstanceMethods"}
 """Hand-written bases."""
 EXTENDS = {"HeartbeatOutcome": "JobOutcome", "RecordedAttempt": "Attempt"}
 """Nouns that are another one with more fields."""
+CLASS_NAMES = {"Outcome": "ItemOutcome"}
+"""Enums that have another name here, where the word alone means something else."""
 OTHER_WORDS = {".penstock.v1.Outcome"}
 """Enums whose words are `not-found` in JSON, not `NOT_FOUND`."""
 PYTHON_NAMES = {"Failure.retry_after_seconds": "retry_after_s"}
@@ -202,7 +205,7 @@ def _compile(names: list[str], *options: str) -> bytes:
 def _descriptors(data: bytes) -> str:
     # A module, not a data file: it is there in a zip and in a frozen binary as well.
     text = base64.b85encode(data).decode()
-    lines = "\n".join(f'    b"{text[at : at + 100]}"' for at in range(0, len(text), 100))
+    lines = "\n".join(f'    b"{text[at : at + 110]}"' for at in range(0, len(text), 110))
     return _DESCRIPTORS_HEAD + f"FILE_DESCRIPTOR_SET = (\n{lines}\n)\n"
 
 
@@ -263,7 +266,7 @@ def _enum(enum: EnumDescriptorProto, full_name: str, comment: str, *, prefixed: 
     prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", enum.name).upper() + "_" if prefixed else ""
     members = "".join(f"    {value.name.removeprefix(prefix)} = {value.number}\n" for value in enum.value)
     doc = _docstring(comment or f"``{full_name}``.")
-    return f"class {enum.name}(IntEnum):\n{doc}\n{members}\n\n"
+    return f"class {CLASS_NAMES.get(enum.name, enum.name)}(IntEnum):\n{doc}\n{members}\n\n"
 
 
 def _message(message: DescriptorProto, comment: str) -> str:

@@ -14,10 +14,10 @@ from penstock.errors import BadRequest, Forbidden
     [
         ("viewer", {"view"}),
         ("clerk", {"view", "tasks"}),
-        ("worker", {"work"}),
-        ("operator", {"view", "tasks", "operate"}),
-        ("executor", {"execute"}),
-        ("admin", {"view", "tasks", "operate", "model", "work", "execute"}),
+        ("worker", {"work", "stream"}),
+        ("operator", {"view", "tasks", "operate", "runs"}),
+        ("executor", {"execute", "stream", "runs"}),
+        ("admin", {"view", "tasks", "operate", "model", "work", "execute", "stream", "runs"}),
     ],
 )
 def test_what_each_role_allows(role, allowed):

@@ -106,8 +106,8 @@ def test_a_child_may_take_its_time():
     assert (run.result(), run.took.days) == (3, 3)
 
 
-async def test_results_and_errors_come_back(database_dsn: str):
-    async with App(order, audit, many, long_names, at=database_dsn) as app:
+async def test_results_and_errors_come_back(at: str):
+    async with App(order, audit, many, long_names, at=at) as app:
         assert await (await app.start(long_names)).result(BOUND_S) == [2, 4]
         assert await (await app.start(order, 4)).result(BOUND_S) == "8"
         assert await (await app.start(order, -1)).result(BOUND_S) == "FAILED: ValueError: less than nothing"
@@ -117,8 +117,8 @@ async def test_results_and_errors_come_back(database_dsn: str):
         assert {await run.status() for run in runs} == {"COMPLETED", "FAILED"}
 
 
-async def test_a_restart_between_does_not_matter(database_dsn: str):
-    async with App(order, audit, at=database_dsn) as app:
+async def test_a_restart_between_does_not_matter(at: str):
+    async with App(order, audit, at=at) as app:
         run = await app.start(order, 5, word="go", id="o-1")
         tree: dict[str, Any] = {}
 
@@ -130,15 +130,15 @@ async def test_a_restart_between_does_not_matter(database_dsn: str):
         await wait_until(waits)
         assert tree["waitsFor"].startswith("child 'audit'")
         assert [branch["kind"] for branch in tree["branches"]] == ["scope", "child"]
-    async with App(order, audit, at=database_dsn) as app:
+    async with App(order, audit, at=at) as app:
         waiting = await app.get("audit-5", audit)
         await waiting.send("go", "on")
         assert await (await app.get("o-1", order)).result(BOUND_S) == "10"
 
 
-async def test_a_cancel_crosses_over_and_is_waited_for(database_dsn: str):
+async def test_a_cancel_crosses_over_and_is_waited_for(at: str):
     undone.clear()
-    async with App(order, audit, at=database_dsn) as app:
+    async with App(order, audit, at=at) as app:
         run = await app.start(order, 6, word="go", id="o-2")
 
         async def is_there() -> bool:

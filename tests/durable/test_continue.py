@@ -214,16 +214,16 @@ async def long_word(word: str = "") -> str:
     return await receive(word[:1], str)
 
 
-async def test_large_arguments_outlast_a_restart(database_dsn: str):
+async def test_large_arguments_outlast_a_restart(at: str):
     keys.clear()
-    async with App(long_word, at=database_dsn) as app:
+    async with App(long_word, at=at) as app:
         run = await app.start(long_word, id="l-1")
 
         async def waits() -> bool:
             return await run.status() == "WAITING"
 
         await wait_until(waits)
-    async with App(long_word, at=database_dsn) as app:
+    async with App(long_word, at=at) as app:
         run = await app.get("l-1", long_word)
         await run.send("x", "on")
         assert await run.result(BOUND_S) == "on"

@@ -100,7 +100,7 @@ def test_in_a_test_what_is_started_is_listed():
     ] * 2
 
 
-async def test_a_started_run_is_one_of_its_own(database_dsn: str):
+async def test_a_started_run_is_one_of_its_own(at: str):
     @workflow
     async def nameless() -> str:
         return await start(survey, "B-1")
@@ -112,7 +112,7 @@ async def test_a_started_run_is_one_of_its_own(database_dsn: str):
         except StartRefused as error:
             return f"refused: {error}"
 
-    async with App(order, survey, nameless, clashes, at=database_dsn) as app:
+    async with App(order, survey, nameless, clashes, at=at) as app:
         first, second = await (await app.start(order, "A-1")).result(BOUND_S)
         assert first == second == (await app.get("survey-A-1", survey)).instance_id
         started = await app.get("survey-A-1", survey)

@@ -61,8 +61,8 @@ async def serving(dsn: str, name: str = "") -> AsyncGenerator[App]:
             yield app
 
 
-async def test_runs_are_found_newest_first_and_by_status(database_dsn: str):
-    async with serving(database_dsn) as app:
+async def test_runs_are_found_newest_first_and_by_status(at: str):
+    async with serving(at) as app:
         first = await app.start(orders, 1, id="o-1")
         await first.result()
         second = await app.start(orders, 11)
@@ -79,8 +79,8 @@ async def test_runs_are_found_newest_first_and_by_status(database_dsn: str):
             await run.result()
 
 
-async def test_a_run_begins_later_and_finds_what_it_was_told(database_dsn: str):
-    async with serving(database_dsn) as app:
+async def test_a_run_begins_later_and_finds_what_it_was_told(at: str):
+    async with serving(at) as app:
         run = await app.start(orders, 11, id="o-1", delay="0.5 s")
         await run.send("go on", True)
         assert await run.result() == 22
@@ -91,8 +91,8 @@ async def test_a_run_begins_later_and_finds_what_it_was_told(database_dsn: str):
             await later.result()
 
 
-async def test_the_view_and_the_journal_are_there_after_the_end(database_dsn: str):
-    async with serving(database_dsn) as app:
+async def test_the_view_and_the_journal_are_there_after_the_end(at: str):
+    async with serving(at) as app:
         run = await app.start(orders, 1)
         assert await run.result() == 2
         assert await run.view() == {"stage": "shipped"}
@@ -100,10 +100,10 @@ async def test_the_view_and_the_journal_are_there_after_the_end(database_dsn: st
     assert records == [("done", "double", 2), ("view", None, {"stage": "shipped"})]
 
 
-async def test_a_long_journal_is_read_in_slices(database_dsn: str, monkeypatch: pytest.MonkeyPatch):
+async def test_a_long_journal_is_read_in_slices(at: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("penstock.durable.local.PAGE_RECORDS", 3)
     monkeypatch.setenv("WE_JOURNAL_MAX_RECORDS", "100")
-    async with serving(database_dsn) as app:
+    async with serving(at) as app:
         run = await app.start(endless, id="e-1")
         with pytest.raises(RunFailed, match=r"run e-1 failed: JournalTooLong: the run has 100 records, of 100 at most"):
             await run.result()
@@ -132,8 +132,8 @@ async def test_a_journal_is_counted_on_by_who_takes_over(database_dsn: str, monk
                 await run.result()
 
 
-async def test_errors_name_the_run_as_its_caller_does(database_dsn: str):
-    async with serving(database_dsn) as app:
+async def test_errors_name_the_run_as_its_caller_does(at: str):
+    async with serving(at) as app:
         run = await app.start(orders, 1, id="o-1")
         await run.result()
         with pytest.raises(Conflict, match="run o-1: the run has ended: it is COMPLETED"):
@@ -173,9 +173,9 @@ async def asks(whom: str) -> str:
     return "sent"
 
 
-async def test_a_run_sends_to_another_one_once(database_dsn: str):
+async def test_a_run_sends_to_another_one_once(at: str):
     with trio.fail_after(BOUND_S):
-        async with App(orders, asks, at=database_dsn) as app:
+        async with App(orders, asks, at=at) as app:
             run = await app.start(orders, 11, id="o-1")
             assert await (await app.start(asks, "o-1")).result() == "sent"
             assert await run.result() == 22

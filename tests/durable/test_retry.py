@@ -43,8 +43,8 @@ def begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.durable.test_retry.broken", True)
 
 
-async def test_what_was_done_stays_done(database_dsn: str, monkeypatch: pytest.MonkeyPatch):
-    async with App(order, at=database_dsn) as app:
+async def test_what_was_done_stays_done(at: str, monkeypatch: pytest.MonkeyPatch):
+    async with App(order, at=at) as app:
         run = await app.start(order, "pen", id="o-1")
         with pytest.raises(Conflict, match="run o-1: only a FAILED"):
             await run.retry()

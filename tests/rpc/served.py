@@ -17,6 +17,7 @@ from penstock.rpc.flow_service import Flow
 from penstock.rpc.limits import Limits
 from penstock.rpc.problems import status_of
 from penstock.rpc.repair_service import Repair
+from penstock.rpc.runs_service import Runs
 from penstock.rpc.schedule_service import Schedules
 from penstock.rpc.server import Server
 from penstock.rpc.service import WorkflowEngine
@@ -142,7 +143,7 @@ class Work:
 @contextlib.asynccontextmanager
 async def served(engine: Engine, limits: Limits | None = None) -> AsyncGenerator[Served, None]:
     """Serve for the block; nothing may be left of the calls afterwards."""
-    services = (WorkflowEngine(engine), Worker(engine), Schedules(engine), Flow(engine), Repair(engine))
+    services = (WorkflowEngine(engine), Worker(engine), Schedules(engine), Flow(engine), Repair(engine), Runs(engine))
     server = Server(services, status_of=status_of, limits=limits or Limits())
     sock = socket.create_server(("127.0.0.1", 0))
     async with trio.open_nursery() as nursery:

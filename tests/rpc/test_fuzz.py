@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.rpc.repair_service import Repair
+from penstock.rpc.runs_service import Runs
 from penstock.rpc.schedule_service import Schedules
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import Worker
@@ -128,7 +129,7 @@ async def test_any_bytes_to_any_method_are_answered_and_harm_nothing(
     async with served(driver.engine) as run:
         target = Target(run, google)
         engine = driver.engine
-        services = (WorkflowEngine(engine), Worker(engine), Schedules(engine), Repair(engine))
+        services = (WorkflowEngine(engine), Worker(engine), Schedules(engine), Repair(engine), Runs(engine))
         assert set(target.samples) == {path for service in services for path in service.__mapping__()}
 
         def attack() -> None:

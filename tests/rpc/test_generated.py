@@ -20,6 +20,7 @@ from penstock.wire import (
     penstock_v1,
     repair,
     repair_v1,
+    runs_v1,
     schedule,
     schedules_v1,
     start,
@@ -74,6 +75,7 @@ PACKAGES = [
     (penstock_v1, "penstock.v1", "penstock/v1/worker.proto"),
     (schedules_v1, "penstock.v1", "penstock/v1/schedules.proto"),
     (repair_v1, "penstock.v1", "penstock/v1/repair.proto"),
+    (runs_v1, "penstock.v1", "penstock/v1/runs.proto"),
     (grpc_health, "grpc.health.v1", "grpc/health/v1/health.proto"),
     (grpc_reflection, "grpc.reflection.v1", "grpc/reflection/v1/reflection.proto"),
     (grpc_reflection, "grpc.reflection.v1alpha", "grpc/reflection/v1alpha/reflection.proto"),
@@ -182,11 +184,13 @@ def kind_in(field: Any) -> str:
 
 
 def kind_of(python_type: Any, proto: Proto) -> str:
+    origin, args = get_origin(python_type), get_args(python_type)
+    if origin is UnionType and args[0] is int and proto.kind in ("", UINT32):
+        return f"{proto.kind or INT32} or none"
     if proto.kind in (STRUCT, UINT32, TEXT, INT32, OPTIONAL_INT32, BOOL):
         return proto.kind
     if proto.kind in (JSON, MILLIS, WORDS):
         return {JSON: "bytes", MILLIS: "uint32", WORDS: "int32"}[proto.kind]
-    origin, args = get_origin(python_type), get_args(python_type)
     if origin is dict:
         return "map of value" if proto.kind == VALUE else "map of string"
     if origin is list:

@@ -23,6 +23,7 @@ from penstock.rpc import call, definitions
 from penstock.rpc.definitions import LIST_MAX_BYTES
 from penstock.rpc.flow_service import Flow
 from penstock.rpc.repair_service import Repair
+from penstock.rpc.runs_service import Runs
 from penstock.rpc.schedule_service import Schedules
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import Worker
@@ -93,7 +94,7 @@ def test_every_method_of_the_proto_files_is_served() -> None:
             elif words[:1] == ["rpc"]:
                 expected.add(f"/{package}.{name}/{words[1]}")
     engine: Any = _Nothing()
-    services = (WorkflowEngine(engine), Worker(engine), Schedules(engine), Flow(engine), Repair(engine))
+    services = (WorkflowEngine(engine), Worker(engine), Schedules(engine), Flow(engine), Repair(engine), Runs(engine))
     assert expected == {path for service in services for path in service.__mapping__()}
     assert len([path for path in expected if path.startswith(WORKFLOW)]) == 13
 

@@ -13,10 +13,10 @@ import pytest
 import trio
 
 from penstock.client import Client, DispatchModeConflict
+from penstock.client.grpc.credit import CreditBook
 from penstock.wire import penstock_v1 as w
 from penstock.wire.model import Completion, Failure, Heartbeat, HeartbeatOutcome, JobOutcome, JobRef
 from penstock.worker import JobContext, Worker, WorkerObserver
-from penstock.worker.credit import CreditBook
 from penstock.worker.intake import IntakeEvents, JobIntake, Subscription
 from tests.sdk.loops import Run, until
 from tests.sdk.scripted_grpc import ScriptedCall, ScriptedGrpc, refuse

@@ -27,7 +27,11 @@ class Permission(StrEnum):
     TASKS = "tasks"
     WORK = "work"
     EXECUTE = "execute"
-    """To take runs of workflows written as code. No route needs it before executors come over the wire."""
+    """To take runs of workflows written as code."""
+    STREAM = "stream"
+    """To open a Work stream, which then needs `WORK`, or `EXECUTE` of an executor."""
+    RUNS = "runs"
+    """To start runs of workflows written as code, and to send to them."""
     PROVED = "proved"
     """Whoever has proved who they are."""
     NONE = "none"
@@ -46,9 +50,9 @@ class Role(StrEnum):
 ALLOWED: Final[Mapping[Role, frozenset[Permission]]] = {
     Role.VIEWER: frozenset({Permission.VIEW}),
     Role.CLERK: frozenset({Permission.VIEW, Permission.TASKS}),
-    Role.WORKER: frozenset({Permission.WORK}),
-    Role.EXECUTOR: frozenset({Permission.EXECUTE}),
-    Role.OPERATOR: frozenset({Permission.VIEW, Permission.TASKS, Permission.OPERATE}),
+    Role.WORKER: frozenset({Permission.WORK, Permission.STREAM}),
+    Role.EXECUTOR: frozenset({Permission.EXECUTE, Permission.STREAM, Permission.RUNS}),
+    Role.OPERATOR: frozenset({Permission.VIEW, Permission.TASKS, Permission.OPERATE, Permission.RUNS}),
     Role.ADMIN: frozenset(Permission) - {Permission.PROVED, Permission.NONE},
 }
 
@@ -56,7 +60,9 @@ LEAST_ROLE: Final[Mapping[Permission, Role]] = {
     Permission.VIEW: Role.VIEWER,
     Permission.TASKS: Role.CLERK,
     Permission.WORK: Role.WORKER,
+    Permission.STREAM: Role.WORKER,
     Permission.EXECUTE: Role.EXECUTOR,
+    Permission.RUNS: Role.OPERATOR,
     Permission.OPERATE: Role.OPERATOR,
     Permission.MODEL: Role.ADMIN,
 }

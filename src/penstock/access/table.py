@@ -15,6 +15,7 @@ from penstock.errors import Forbidden, PenstockError
 
 OPEN, VIEW, TASKS = Permission.NONE, Permission.VIEW, Permission.TASKS
 WORK, OPERATE, MODEL = Permission.WORK, Permission.OPERATE, Permission.MODEL
+STREAM, RUNS, EXECUTE = Permission.STREAM, Permission.RUNS, Permission.EXECUTE
 
 METRICS: Final = VIEW
 """The whole metrics port."""
@@ -24,6 +25,7 @@ _WORKER: Final = "/penstock.v1.Worker/"
 _SCHEDULES: Final = "/penstock.v1.Schedules/"
 _FLOW: Final = "/penstock.v1.Flow/"
 _REPAIR: Final = "/penstock.v1.Repair/"
+_RUNS: Final = "/penstock.v1.Runs/"
 
 RPC: Final[Mapping[str, Permission]] = {
     _WORKFLOW + "UploadDefinition": MODEL,
@@ -46,7 +48,7 @@ RPC: Final[Mapping[str, Permission]] = {
     _WORKER + "ReleaseJobs": WORK,
     _WORKER + "ParkJobs": WORK,
     _WORKER + "HeartbeatJobs": WORK,
-    _WORKER + "Work": WORK,
+    _WORKER + "Work": STREAM,
     _SCHEDULES + "PutSchedule": OPERATE,
     _SCHEDULES + "GetSchedule": VIEW,
     _SCHEDULES + "ListSchedules": VIEW,
@@ -74,6 +76,17 @@ RPC: Final[Mapping[str, Permission]] = {
     _REPAIR + "GetImpact": VIEW,
     _REPAIR + "GetInstance": VIEW,
     _REPAIR + "GetTree": VIEW,
+    _RUNS + "Register": EXECUTE,
+    _RUNS + "Start": RUNS,
+    _RUNS + "Find": VIEW,
+    _RUNS + "List": VIEW,
+    _RUNS + "Send": RUNS,
+    _RUNS + "Cancel": OPERATE,
+    _RUNS + "Retry": OPERATE,
+    _RUNS + "Result": VIEW,
+    _RUNS + "Ended": VIEW,
+    _RUNS + "Tree": VIEW,
+    _RUNS + "Journal": VIEW,
     "/grpc.health.v1.Health/Check": OPEN,
     "/grpc.health.v1.Health/Watch": OPEN,
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": VIEW,

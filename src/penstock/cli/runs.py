@@ -210,9 +210,9 @@ def journal(id: IdArgument, at: AtOption = None, as_json: JsonAnyway = False) ->
 def ask(at: str | None, call: Callable[[LocalRuns], Awaitable[T]], owner: str = "") -> T:
     """The answer of the runs on the database, of the App with the name ``owner``; an error is told in a line."""
     from penstock.client.errors import ClientError
-    from penstock.durable.app import run_ungrouped
+    from penstock.durable.app import find_at, run_ungrouped
     from penstock.durable.local import LocalRuns
-    from penstock.durable.own_engine import find_database, open_engine
+    from penstock.durable.own_engine import open_engine
     from penstock.errors import PenstockError
     from penstock.log import configure_logging
     from penstock.store.database import DatabaseError, first_line
@@ -220,7 +220,10 @@ def ask(at: str | None, call: Callable[[LocalRuns], Awaitable[T]], owner: str = 
     configure_logging("error")
 
     async def ask() -> T:
-        async with open_engine(find_database(at), serves=False, migrate=False) as (engine, _, _):
+        database = find_at(at)
+        if database is not None and database.startswith("grpc"):
+            raise ValueError("at: this command asks a database (postgresql://…), not an engine over gRPC")
+        async with open_engine(database, serves=False, migrate=False) as (engine, _, _):
             return await call(LocalRuns(engine, owner))
 
     try:

@@ -8,18 +8,20 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import ssl
 import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 import msgspec
 import trio
 
+from penstock.client.token import Token
 from penstock.durable.app_thread import AppThread, Portal, in_its_loop, until_ended
-from penstock.durable.backend import Held
+from penstock.durable.backend import Held, Opened, Runs
 from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.executor import Executor
 from penstock.durable.held_run import ExecutorLimits
@@ -29,7 +31,6 @@ from penstock.durable.workflow import Workflow
 
 if TYPE_CHECKING:
     from penstock.durable.blocking import BlockingApp
-    from penstock.durable.local import LocalRuns
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,8 +42,10 @@ FIND_MAX = 1_000
 
 
 class App:
-    """Workflows and where their runs are: ``at`` a PostgreSQL (``postgresql://…``), without it ``PENSTOCK_AT``, else
-    the embedded PostgreSQL.
+    """Workflows and where their runs are: ``at`` a PostgreSQL (``postgresql://…``), or an engine (``grpc://host:port``,
+    with TLS ``grpcs://…``); without it ``PENSTOCK_AT``, else the embedded PostgreSQL. Nothing else differs.
+
+    ``token`` and ``ssl_context`` are for an engine, as a `Client`'s; without a token ``PENSTOCK_TOKEN`` is taken.
 
     Tables are made and changed in the embedded one; elsewhere by `penstock migrate`, or with ``migrate``.
 
@@ -61,6 +64,8 @@ class App:
         *workflows: Workflow[..., Any],
         name: str = "",
         at: str | None = None,
+        token: Token | None = None,
+        ssl_context: ssl.SSLContext | None = None,
         migrate: bool = False,
         rest_port: int | None = None,
         strict_args: bool = False,
@@ -69,13 +74,14 @@ class App:
         self.name, self.at = name, at
         self.rest_url: str | None = None
         """Of the REST interface and the console, while the app is open with a ``rest_port``."""
+        self._token, self._ssl_context = token, ssl_context
         self._migrate, self._rest_port = migrate, rest_port
         self._strict_args, self._limits = strict_args, limits
         self._workflows = {(each.name, each.version): each for each in workflows}
         if len(self._workflows) != len(workflows):
             raise ValueError("two workflows have one name and version")
         self._pid: int | None = None
-        self._runs: LocalRuns | None = None
+        self._runs: Runs | None = None
         self._news = News()
         self._stack: AsyncExitStack | None = None
         self.portal: Portal | None = None
@@ -242,23 +248,13 @@ class App:
         self.claim()
         if self._runs is not None:
             raise RuntimeError("this app is in use already")
-        from penstock.durable.local import LocalBackend, LocalRuns
-        from penstock.durable.own_engine import find_database, open_engine
-
-        dsn, serves = find_database(self.at), bool(self._workflows)
-        async with (
-            open_engine(dsn, serves=serves, migrate=self._migrate, rest_port=self._rest_port) as (engine, url, dsn),
-            trio.open_nursery() as nursery,
-        ):
-            runs = LocalRuns(engine, self.name)
+        async with self._open_backend() as (runs, backend, url), trio.open_nursery() as nursery:
             self._runs, self.rest_url = runs, url
             nursery.start_soon(self._news.watch, runs.find_ended)
             try:
-                if not self._workflows:
+                if backend is None:
                     yield
                     return
-                backend = LocalBackend(engine, self.name, list(self._workflows.values()), runs, dsn=dsn)
-                await backend.register()
                 limits = msgspec.structs.replace(
                     self._limits or ExecutorLimits(),
                     payload_max_bytes=runs.payload_max_bytes,
@@ -271,10 +267,24 @@ class App:
                 finally:
                     with trio.CancelScope(shield=True), trio.move_on_after(grace_s + DRAIN_MAX_S):
                         await executor.drain(grace_s)
-                    backend.close()
             finally:
                 self._runs = self.rest_url = None
                 nursery.cancel_scope.cancel()
+
+    def _open_backend(self) -> AbstractAsyncContextManager[Opened]:
+        at = find_at(self.at)
+        if at is not None and at.startswith(("grpc://", "grpcs://")):
+            if self._migrate or self._rest_port is not None:
+                raise ValueError("migrate and rest_port are for an engine inside; this app uses that at grpc://…")
+            from penstock.durable.remote import open_remote
+
+            token = self._token or os.environ.get("PENSTOCK_TOKEN")
+            return open_remote(at, self.name, self.workflows, token=token, ssl_context=self._ssl_context)
+        if self._token is not None or self._ssl_context is not None:
+            raise ValueError("token and ssl_context are for an engine at grpc://…")
+        from penstock.durable.local import open_local
+
+        return open_local(at, self.name, self.workflows, migrate=self._migrate, rest_port=self._rest_port)
 
     def _note(self, event: str, held: Held, detail: str) -> None:
         if event == "blocked":
@@ -291,7 +301,7 @@ class App:
     def _note_result(self, held: Held, result: str) -> None:
         self._news.tell(held.id, result)
 
-    def _open_runs(self) -> LocalRuns:
+    def _open_runs(self) -> Runs:
         self.claim()
         if self._runs is None:
             raise RuntimeError("this app is not open: use `async with app`, or `with app.in_thread()`")
@@ -324,6 +334,16 @@ class App:
     def workflow_names(self) -> list[str]:
         """``order@1``."""
         return [f"{name}@{version}" for name, version in self._workflows]
+
+
+def find_at(at: str | None) -> str | None:
+    """What was named, here or in ``PENSTOCK_AT``; None for the database of the settings. Raises ValueError."""
+    at = at or os.environ.get("PENSTOCK_AT")
+    known = ("postgresql://", "postgres://", "grpc://", "grpcs://")
+    if at is not None and "://" in at and not at.startswith(known):
+        scheme = at.split("://")[0]
+        raise ValueError(f"at: {scheme}://… can't be used; a PostgreSQL is postgresql://…, an engine grpc://host:port")
+    return at
 
 
 def run_ungrouped(function: Callable[..., Any], *args: Any) -> Any:

@@ -1,4 +1,5 @@
-"""What an executor asks of whoever keeps the journals: the `Backend`. `local` is one on an engine in this process.
+"""What an executor asks of whoever keeps the journals: the `Backend`; and an `App` for its caller: `Runs`. `local` has
+both on an engine in this process, `remote` on one that it is connected to.
 
 All calls are fenced by the lease: who lost it gets `LeaseLost`, and gives its copy of the run up. A call waits out an
 outage of the database as long as the backend does, then raises `Away`; nothing is taken for undone that was not proved
@@ -7,8 +8,8 @@ to be. Times are in seconds since 1970, by the backend's clock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.durable.child import ChildCall
     from penstock.durable.step import StepCall, StepInfo
+    from penstock.wire.model import Instance
 
 
 class LeaseLost(Exception):
@@ -199,3 +201,67 @@ class Backend(Protocol):
     async def extend(self, held: Held, shown: Shown) -> Beat:
         """A lease of full length from now on. Raises `LeaseLost`, `Away`."""
         ...
+
+
+class Runs(Protocol):
+    """What an `App` asks for its caller. Raises the errors of `penstock.client`."""
+
+    @property
+    def payload_max_bytes(self) -> int:
+        """Of arguments, results, messages and values of steps."""
+        ...
+
+    @property
+    def outage_wait_s(self) -> float:
+        """How long whoever waits for a result waits out an outage."""
+        ...
+
+    async def start(
+        self, workflow: str, version: int, arguments: str, id: str | None, delay_s: float | None = None
+    ) -> str:
+        """The instance id of a new run, or of the one that has this id."""
+        ...
+
+    async def find(self, id: str, workflows: Mapping[str, object], *, or_any: bool = False) -> str:
+        """The instance id of the run with this id: of these workflows, else of any if there are none, or ``or_any``."""
+        ...
+
+    async def latest(self, workflow: str, status: str | None, limit: int) -> list[Instance]:
+        """The latest runs of a workflow, newest first, without their arguments."""
+        ...
+
+    async def look(self, instance_id: str) -> Instance:
+        """The run as it is now."""
+        ...
+
+    async def find_ended(self, instance_ids: Sequence[str]) -> Sequence[str]:
+        """Those that have ended, or are not there."""
+        ...
+
+    async def journal(self, instance_id: str, cursor: str | None) -> tuple[list[dict[str, Any]], str | None]:
+        """Some records of a run, oldest first, as REST shows them, and where the next ones are."""
+        ...
+
+    async def tree(self, instance_id: str) -> dict[str, Any]:
+        """The run's branches, as REST shows them."""
+        ...
+
+    async def send(self, instance_id: str, name: str, payload: str, dedup: str | None, *, id: str) -> None:
+        """A message. ``id``: as errors name the run."""
+        ...
+
+    async def cancel(self, instance_id: str, reason: str | None, *, force: bool, id: str) -> None:
+        """Ask the run to end, or end it."""
+        ...
+
+    async def retry(self, instance_id: str, from_path: str | None, note: str | None, *, id: str) -> None:
+        """Let a failed run go on."""
+        ...
+
+
+class Opened(NamedTuple):
+    """Where an `App` has its runs, while it is open. ``backend``: None for a client."""
+
+    runs: Runs
+    backend: Backend | None
+    rest_url: str | None = None

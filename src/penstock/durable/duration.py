@@ -9,6 +9,7 @@ from penstock.durable.errors import BadDuration
 
 Duration = float | timedelta | str
 MAX_DAYS = 36_500  # as the durations of definitions
+DELAY_MIN_S = 0.001
 
 _UNITS = {
     "ms": 0.001, "millisecond": 0.001, "s": 1, "sec": 1, "second": 1, "m": 60, "min": 60, "minute": 60,
@@ -36,3 +37,8 @@ def seconds_of(duration: Duration) -> float:
     if not 0 <= seconds <= MAX_DAYS * 86_400:  # NaN is not either
         raise BadDuration(f"{duration!r} is not between 0 and {MAX_DAYS:,} days")
     return seconds
+
+
+def delay_text(seconds: float | None) -> str | None:
+    """A pause before a start, as engines take it (ISO 8601); None for none."""
+    return f"PT{seconds:.3f}S" if seconds and seconds >= DELAY_MIN_S else None

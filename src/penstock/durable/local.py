@@ -6,8 +6,8 @@ are the engine's; here is what one says to the other.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -17,7 +17,6 @@ from penstock import errors
 from penstock.client.errors import BadRequest as BadRequestOfClient
 from penstock.client.errors import Conflict, IdempotencyConflict, NotFound, error_for
 from penstock.client.errors import PayloadTooLarge as TooLargeForClient
-from penstock.core.duration import DURATION_MIN_S
 from penstock.core.state import InstanceStatus, TokenState
 from penstock.durable.backend import (
     Away,
@@ -26,6 +25,7 @@ from penstock.durable.backend import (
     Held,
     JournalFull,
     LeaseLost,
+    Opened,
     Page,
     Refused,
     Shown,
@@ -34,17 +34,19 @@ from penstock.durable.backend import (
 )
 from penstock.durable.check import OpenRun, SavedRun
 from penstock.durable.child import ChildCall
+from penstock.durable.duration import delay_text
 from penstock.durable.errors import SendRefused, StartRefused
+from penstock.durable.names import RunNames
+from penstock.durable.own_engine import open_engine
 from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.transaction import Fence, Session, Transactions
 from penstock.durable.workflow import Workflow
+from penstock.engine.children import own_id
 from penstock.engine.code import CodeWorkflow
 from penstock.engine.engine import Engine
 from penstock.engine.ids import read_instance, show_instance
-from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.journal_items import Held as Lease
 from penstock.engine.journal_items import JournalPage, JournalRow, NewRecord, RunEnd, Taken
-from penstock.engine.payload import check_json_value
 from penstock.engine.runs import read_branches
 from penstock.errors import BadRequest, JournalTooLong, PayloadTooLarge, PenstockError, TooManyRequests, Unavailable
 from penstock.errors import LeaseLost as LeaseIsLost
@@ -57,10 +59,31 @@ from penstock.wire.model import Instance
 
 T = TypeVar("T")
 
-NAMES_MAX = 10_000
-PAGE_RECORDS, PAGE_RUNS = 500, 200
-CHILD_ID_MAX_CHARS = 200
-LOOKED_AT_MAX = 10_000
+PAGE_RECORDS = 500
+
+
+@asynccontextmanager
+async def open_local(
+    dsn: str | None,
+    app: str,
+    workflows: Sequence[Workflow[..., Any]],
+    *,
+    migrate: bool = False,
+    rest_port: int | None = None,
+) -> AsyncGenerator[Opened]:
+    """An engine in this process for the block, see `own_engine`."""
+    serves = bool(workflows)
+    async with open_engine(dsn, serves=serves, migrate=migrate, rest_port=rest_port) as (engine, url, found):
+        runs = LocalRuns(engine, app)
+        if not serves:
+            yield Opened(runs, None, url)
+            return
+        backend = LocalBackend(engine, app, workflows, runs, dsn=found)
+        await backend.register()
+        try:
+            yield Opened(runs, backend, url)
+        finally:
+            backend.close()
 
 
 class LocalBackend:
@@ -115,7 +138,7 @@ class LocalBackend:
             fresh=taken.held.attempt == 1 and taken.mail == 0,
             expiries=taken.expiries,
             fence=taken.held,
-            name=taken.key or self._runs.names.get(taken.instance_id, ""),
+            name=taken.key or self._runs.names.of(taken.instance_id),
             page=None if taken.page is None else _read_page(taken.page),
         )
 
@@ -141,11 +164,7 @@ class LocalBackend:
         return [Stored(place.pos, place.at) for place in answer.placed]
 
     def _kept(self, view: str | None) -> bytes | None:
-        """A view as it is stored; none where it is too much for this engine: no run ends for it."""
-        try:
-            return None if view is None else check_json_value(view.encode(), self._engine.limits, "view")
-        except (BadRequest, PayloadTooLarge):
-            return None
+        return self._engine.journal.fit_view(_bytes(view))
 
     async def park(self, held: Held, mail: int, due: float | None, shown: Shown) -> bool:
         """Give the run up until then."""
@@ -218,9 +237,9 @@ class LocalBackend:
         """A run of a workflow of this app, or an instance of a definition."""
         lease, target = _lease(held), call.target
         about = target if isinstance(target, str) else CodeWorkflow(target.name, target.version, self._runs.app)
-        own = call.id or _id_of_child(f"{id}@{lease.seq:x}")
         try:
-            await _asked(self._engine.children.start(lease, path, about, call.arguments.encode(), own))
+            arguments = call.arguments.encode()
+            await _asked(self._engine.children.start(lease, path, about, arguments, call.id or own_id(id, lease.seq)))
         except (errors.Conflict, errors.IdempotencyConflict, errors.NotFound) as error:
             raise StartRefused(error.reason) from None
         except Refused as error:
@@ -252,58 +271,26 @@ class LocalRuns:
         self._engine, self.app = engine, app
         self.payload_max_bytes = engine.settings.payload_max_bytes
         self.outage_wait_s = engine.settings.outage_wait_seconds
-        self.names: dict[str, str] = {}
-        """By instance the ids that runs were started with here: the latest, for messages."""
+        self.names = RunNames()
 
     async def start(
         self, workflow: str, version: int, arguments: str, id: str | None, delay_s: float | None = None
     ) -> str:
         """The instance id of a new run, or of the one that has this id."""
         code = CodeWorkflow(workflow, version, self.app)
-        delay = f"PT{delay_s:.3f}S" if delay_s and delay_s >= DURATION_MIN_S else None
+        delay = delay_text(delay_s)
         view = await told(self._engine.code.start(code, arguments.encode(), id=id, delay=delay))
-        if id is not None:
-            if len(self.names) >= NAMES_MAX:
-                del self.names[next(iter(self.names))]
-            self.names[view.id] = id
+        self.names.note(view.id, id)
         return view.id
 
     async def find(self, id: str, workflows: Mapping[str, object], *, or_any: bool = False) -> str:
         """The instance id of the run with this id: of these workflows, else of any if there are none, or ``or_any``."""
-        for name in workflows:
-            code = CodeWorkflow(name, 1, self.app)
-            found = await told(self._engine.instances.find_by_key(code.definition_id, id))
-            if found is not None:
-                return show_instance(found)
-        if or_any or not workflows:
-            page = await told(self._engine.instances.list(InstanceFilter(business_key=id), 0, 1))
-            if page.items:
-                return page.items[0].id
-        try:
-            return (await self.look(id)).id
-        except NotFound:
-            raise NotFound(f"there is no run with the id '{id}'") from None
+        return await told(self._engine.code.find(self.app, id, workflows, or_any=or_any))
 
     async def latest(self, workflow: str | None, status: str | None, limit: int) -> list[Instance]:
-        """The latest runs, newest first, without their arguments: of a workflow, or of all that are code. Of all, no
-        more than `LOOKED_AT_MAX` instances are looked at."""
-        definition_id = None if workflow is None else CodeWorkflow(workflow, 1, self.app).definition_id
-        wanted = InstanceFilter(definition_id=definition_id, status=status)
-        instances, found, looked_at, cursor = self._engine.instances, list[Instance](), 0, None
-        while len(found) < limit and looked_at < LOOKED_AT_MAX:
-            size = PAGE_RUNS if definition_id is None else min(PAGE_RUNS, limit - len(found))
-            page = await told(instances.find_slice(wanted, cursor, size))
-            for each in await told(instances.summarize(page.items)):
-                if definition_id is not None or await self._is_code(each):
-                    found.append(each)
-            looked_at, cursor = looked_at + len(page.items), page.next
-            if cursor is None:
-                break
-        return found[:limit]
-
-    async def _is_code(self, instance: Instance) -> bool:
-        stored = await told(self._engine.definitions.get(instance.definition_id, instance.definition_version))
-        return "code" in cast("dict[str, Any]", stored.definition.metadata or {})
+        """The latest runs, newest first, without their arguments: of a workflow, or of all that are code. Of all, see
+        `engine.code`."""
+        return await told(self._engine.code.latest(self.app, workflow, status, limit))
 
     async def waits_for(self, instance_id: str) -> str | None:
         """What an open run waits for, in words."""
@@ -419,13 +406,6 @@ async def _asked(call: Awaitable[T]) -> T:
         raise Refused(error.reason) from None
     except (Unavailable, TooManyRequests, *AWAY) as error:
         raise Away(first_line(error)) from error
-
-
-def _id_of_child(text: str) -> str:
-    """Paths may be longer than ids."""
-    if len(text) <= CHILD_ID_MAX_CHARS:
-        return text
-    return f"{text[: CHILD_ID_MAX_CHARS // 2]}…{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 
 def _lease(held: Held) -> Lease:

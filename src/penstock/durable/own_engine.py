@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -25,14 +24,6 @@ REST_MAX_CONNECTIONS = 500
 """The program's own files come first."""
 PROBE_INTERVAL_S = 1.0
 """A program is told of new runs by hints; its looks into the queue are for those that were lost."""
-
-
-def find_database(at: str | None) -> str | None:
-    """The PostgreSQL that was named, here or in ``PENSTOCK_AT``; None for that of the settings. Raises ValueError."""
-    at = at or os.environ.get("PENSTOCK_AT")
-    if at is not None and "://" in at and not at.startswith(("postgresql://", "postgres://")):
-        raise ValueError(f"at: {at.split('://')[0]}://… can't be used; a PostgreSQL is postgresql://…")
-    return at
 
 
 class OpenEngine(NamedTuple):

@@ -18,7 +18,7 @@ from penstock.durable.workflow import Workflow
 from penstock.wire.fields import json_text
 
 if TYPE_CHECKING:
-    from penstock.durable.local import LocalRuns
+    from penstock.durable.backend import Runs
     from penstock.wire.model import Instance
 
 R = TypeVar("R")
@@ -36,7 +36,7 @@ class Run(Generic[R]):
         self,
         id: str,
         instance_id: str,
-        runs: Callable[[], LocalRuns],
+        runs: Callable[[], Runs],
         news: News,
         workflow: Workflow[..., R] | None = None,
         *,

@@ -89,8 +89,9 @@ class _InDoubt(Exception):
 class Transactions:
     """Runs transactional steps, for one executor."""
 
-    def __init__(self, dsn: str, journals: Journals, seal: Callable[[str], str] = lambda text: text) -> None:
-        """``dsn``: of the journals' database, as the program connects to it. ``seal``: how its payloads are kept."""
+    def __init__(self, dsn: str, journals: Journals | None, seal: Callable[[str], str] = lambda text: text) -> None:
+        """``dsn``: of the journals' database, as the program connects to it; without ``journals`` all steps name
+        another one. ``seal``: how its payloads are kept."""
         self._dsn, self._journals, self._seal = dsn, journals, seal
         self._idle: list[tuple[str, psycopg.Connection[Any], Session]] = []
         self._lock = threading.Lock()
@@ -117,6 +118,7 @@ class Transactions:
                 )
             except _InDoubt as doubt:
                 if call.step.database is None:
+                    assert self._journals is not None
                     await self._journals.end_session(doubt.session)
                     if await self._journals.is_written(held, path, after):
                         turn.end(committed=True)

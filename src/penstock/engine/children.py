@@ -41,7 +41,16 @@ from penstock.wire.model import StartRequest
 CANCEL_REASON: Final = "the run that waits for it was cancelled"
 TELLS_AT_ONCE: Final = 50
 """Ends whose results are in memory."""
+OWN_ID_MAX_CHARS: Final = 200
 ENDED_HASH: Final = hashlib.sha256(b"child").hexdigest()
+
+
+def own_id(key: str, seq: int) -> str:
+    """The id of what an operation of a run begins without naming one; paths may be longer than ids."""
+    text = f"{key}@{seq:x}"
+    if len(text) <= OWN_ID_MAX_CHARS:
+        return text
+    return f"{text[: OWN_ID_MAX_CHARS // 2]}…{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 
 class Children:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from itertools import count
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -17,14 +18,15 @@ from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
 from penstock.core.parsing import parse_definition
 from penstock.engine import ids
 from penstock.engine.definitions import CODE_PREFIX, Definitions
-from penstock.engine.ids import IdSource
+from penstock.engine.ids import IdSource, show_instance
+from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.instances import Instances
 from penstock.engine.jobs import Jobs
 from penstock.engine.journal_items import Held, JournalPage, Taken
 from penstock.engine.payload import EMPTY_OBJECT, check_text
 from penstock.engine.polls import Polls
 from penstock.engine.waiters import Waiter
-from penstock.errors import BadRequest, IdempotencyConflict, PayloadTooLarge, Unavailable
+from penstock.errors import BadRequest, IdempotencyConflict, NotFound, PayloadTooLarge, Unavailable
 from penstock.settings import Settings
 from penstock.store import engines as engine_store
 from penstock.store import takes as store
@@ -35,6 +37,9 @@ from penstock.wire.model import Instance, Job, StartRequest
 SCHEMA_VERSION_NEEDED: Final = 4
 """Of all engines on the database, as an older one would not leave runs alone."""
 VERSION_MAX: Final = (1 << 31) - 1
+SLICE_RUNS: Final = 200
+LOOKED_AT_MAX: Final = 10_000
+"""Instances, for the latest runs of all workflows."""
 _NAME: Final = re.compile(r"[^\s:@/\x00-\x1f]{1,100}")
 _APP: Final = re.compile(r"[^\s:@/\x00-\x1f]{0,100}")
 
@@ -101,12 +106,17 @@ class Code:
         self._jobs = jobs
         self._ids = id_source
         self._versions: dict[CodeWorkflow, int] = {}
+        self._streams = count(1)
         self.tag = secrets.token_hex(4)
         """What tells the executors of this engine from those of all others, also of earlier ones with its number."""
 
     def holder(self, app: str, number: int) -> str:
         """The text under which an executor of this engine holds runs: ``e<engine number>.<tag>/<app>-<number>``."""
         return f"e{self._ids.number}.{self.tag}/{app}-{number}"
+
+    def stream_holder(self, worker: str) -> str:
+        """That of an executor which is connected to this engine, for one stream: another one has other leases."""
+        return self.holder(worker, next(self._streams))
 
     async def register(self, workflow: CodeWorkflow) -> int:
         """Make sure that its definition exists; the version of it. Idempotent.
@@ -134,6 +144,7 @@ class Code:
         *,
         id: str | None = None,
         delay: str | None = None,
+        idempotency_key: str | None = None,
     ) -> Instance:
         """Start a run. ``arguments`` is a JSON object by parameter name. With ``id`` at most one is ever started: a
         second call gives that one. With ``delay`` (ISO 8601) it is there at once and begins later. Registers the
@@ -154,6 +165,7 @@ class Code:
                 instance_key=id,
                 keep_instance_key=id is not None,
                 delay=delay,
+                idempotency_key=idempotency_key,
             )
         )
         if id is not None and not are_arguments(view, arguments):
@@ -172,6 +184,10 @@ class Code:
             self._jobs.lease_s(lease_s),
         )
         jobs = await self._polls.wait_jobs(waiter, min(max(wait_s, 0), self._settings.poll_max_wait_seconds))
+        return await self.taken(jobs)
+
+    async def taken(self, jobs: Sequence[Job]) -> list[Taken]:
+        """Jobs that were leased to an executor, as runs. Those that it can't be told of go back: raises Unavailable."""
         try:
             runs = await self._read([job for job in jobs if not _is_fresh(job)])
         except AWAY as error:
@@ -181,6 +197,44 @@ class Code:
             self._polls.releases.release_jobs(jobs)
             raise
         return [_taken(job, runs) for job in jobs]
+
+    async def find(self, app: str, id: str, workflows: Iterable[str], *, or_any: bool = False) -> str:
+        """The instance id of the run with this id: of these workflows of an app, else of any if there are none, or
+        ``or_any``; else ``id`` is an instance's. Raises NotFound."""
+        names = list(workflows)
+        for name in names:
+            found = await self._instances.find_by_key(CodeWorkflow(name, 1, app).definition_id, id)
+            if found is not None:
+                return show_instance(found)
+        if or_any or not names:
+            page = await self._instances.list(InstanceFilter(business_key=id), 0, 1)
+            if page.items:
+                return page.items[0].id
+        try:
+            return (await self._instances.get(id)).id
+        except NotFound:
+            raise NotFound(f"there is no run with the id '{id}'") from None
+
+    async def latest(self, app: str, workflow: str | None, status: str | None, limit: int) -> list[Instance]:
+        """The latest runs, newest first, without their arguments: of a workflow, or of all that are code. Of all, no
+        more than `LOOKED_AT_MAX` instances are looked at."""
+        definition_id = None if workflow is None else CodeWorkflow(workflow, 1, app).definition_id
+        wanted = InstanceFilter(definition_id=definition_id, status=status)
+        found, looked_at, cursor = list[Instance](), 0, None
+        while len(found) < limit and looked_at < LOOKED_AT_MAX:
+            size = SLICE_RUNS if definition_id is None else min(SLICE_RUNS, limit - len(found))
+            page = await self._instances.find_slice(wanted, cursor, size)
+            for each in await self._instances.summarize(page.items):
+                if definition_id is not None or await self._is_code(each):
+                    found.append(each)
+            looked_at, cursor = looked_at + len(page.items), page.next
+            if cursor is None:
+                break
+        return found[:limit]
+
+    async def _is_code(self, instance: Instance) -> bool:
+        stored = await self._definitions.get(instance.definition_id, instance.definition_version)
+        return "code" in cast("dict[str, Any]", stored.definition.metadata or {})
 
     async def _read(self, jobs: Sequence[Job]) -> dict[int, store.TakenRun]:
         if not jobs:

@@ -170,6 +170,13 @@ class Journal:
             check_text(record.name or "", "name", NAME_MAX_CHARS)
             check_text(record.mark or "", "mark", NAME_MAX_CHARS)
 
+    def fit_view(self, view: bytes | None) -> bytes | None:
+        """A view as it is stored; none where it is too much for this engine: no run ends for it."""
+        try:
+            return None if view is None else check_json_value(view, self._limits, "view")
+        except (BadRequest, PayloadTooLarge):
+            return None
+
     def _check_shown(self, view: bytes | None, branches: bytes | None) -> bytes | None:
         """The branches, none of them where they are too many to keep: a look at a run is not worth its end."""
         if view is not None:
@@ -185,10 +192,12 @@ class Journal:
             return lease_s
         return None
 
-    async def read(self, instance: int, after: int = 0) -> JournalPage:
+    async def read(self, instance: int, after: int = 0, *, max_bytes: int = store.PAGE_MAX_BYTES) -> JournalPage:
         """A page of the journal: records beyond position ``after``, at most 5,000 and 4 MB. An outage of the database
         is waited out. Raises Unavailable."""
-        page = await self._read(instance, after)
+        page = JournalPage(
+            *await self._ask(lambda connection: store.read(connection, instance, after, max_bytes=max_bytes))
+        )
         lease = self._polls.leases.latest(instance)
         if lease is not None:
             lease.records = len(page.records) + (lease.records if after else 0)
@@ -209,9 +218,6 @@ class Journal:
         while await self._ask(lambda connection: store.end_backend(connection, backend)):  # noqa: ASYNC110 - the server's
             await trio.sleep(RETRY_FIRST_S)
         await self._ask(wait_replicated)
-
-    async def _read(self, instance: int, after: int) -> JournalPage:
-        return JournalPage(*await self._ask(lambda connection: store.read(connection, instance, after)))
 
     async def _ask(self, ask: Callable[[TrioConnection], Awaitable[T]]) -> T:
         """An answer of the database, whose outage is waited out."""
@@ -326,6 +332,10 @@ class Journal:
     def open_mailbox(self, holder: str) -> None:
         """Keep news for an executor of this engine from now on, for `wait_mail`."""
         self._mailboxes.setdefault(holder, Mailbox())
+
+    def close_mailbox(self, holder: str) -> None:
+        """There is no such executor any more."""
+        self._mailboxes.pop(holder, None)
 
     async def wait_mail(self, holder: str) -> list[Mail]:
         """Wait for news of the runs that ``holder`` has; one waiter at most. A hint: what is lost here is found

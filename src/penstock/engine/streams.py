@@ -16,7 +16,7 @@ from penstock.core.fencing import CallKind, FenceRequest, Verdict, judge
 from penstock.core.state import TokenState
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
-from penstock.engine.definitions import refuse_executors
+from penstock.engine.definitions import CODE_PREFIX, refuse_executors
 from penstock.engine.engine import Engine
 from penstock.engine.jobs import JOB_TYPES_MAX
 from penstock.engine.lanes.claims import ClaimItem
@@ -38,11 +38,24 @@ BUFFER_MAX_BYTES: Final = 4 * 1024 * 1024
 class JobStream:
     """One worker's stream. ``on_news`` is called when `take_nowait` may have something; it must not raise or wait."""
 
-    def __init__(self, engine: Engine, worker_id: str, lease_seconds: int, on_news: Callable[[], None]) -> None:
-        """Raises BadRequest for a ``worker_id`` that can't be one. ``lease_seconds`` 0 or less is the default."""
+    def __init__(
+        self,
+        engine: Engine,
+        worker_id: str,
+        lease_seconds: int,
+        on_news: Callable[[], None],
+        *,
+        executor: bool = False,
+    ) -> None:
+        """``executor``: it takes runs of workflows as code, and nothing else, under a name that is this stream's own.
+
+        Raises BadRequest for a ``worker_id`` that can't be one. ``lease_seconds`` 0 or less is the default."""
         if not worker_id:
             raise BadRequest("worker_id: is required")
         self.worker = check_text(worker_id, "worker_id", NAME_MAX_CHARS)
+        self.executor = executor
+        if executor:
+            self.worker = engine.code.stream_holder(worker_id)
         self.lease_s = engine.jobs.lease_s(lease_seconds)
         self.on_news = on_news
         self._engine = engine
@@ -64,7 +77,7 @@ class JobStream:
 
         Raises BadRequest, and DispatchModeConflict while jobs are dispatched through Kafka.
         """
-        if self._engine.settings.through_kafka:
+        if self._engine.settings.through_kafka and not self.executor:
             raise DispatchModeConflict("jobs are dispatched through Kafka here; there is no credit")
         slots = self._slots.get(job_type)
         if slots is None:
@@ -73,8 +86,7 @@ class JobStream:
             if len(self._slots) >= JOB_TYPES_MAX:
                 raise BadRequest(f"credits: more than {JOB_TYPES_MAX} job types")
             check_text(job_type, "credits", NAME_MAX_CHARS)
-            refuse_executors(self.worker, (job_type,))
-            check_job_types((job_type,))
+            self._check_type(job_type)
             slots = _Slots(self, job_type)
             if not self._polls.waiters.fits(slots):
                 raise TooManyRequests("too many job types are waited for; see poll_parked_max_bytes")
@@ -82,6 +94,13 @@ class JobStream:
         least = slots.reserved + len(slots.jobs)
         slots.max_jobs = max(min(slots.max_jobs + count, CREDIT_MAX_JOBS), least)
         self._seek(slots)
+
+    def _check_type(self, job_type: str) -> None:
+        if not self.executor:
+            refuse_executors(self.worker, (job_type,))
+            check_job_types((job_type,))
+        elif not job_type.startswith(CODE_PREFIX):
+            raise BadRequest(f"credits: executors take '{CODE_PREFIX}…' only, not '{job_type}'")
 
     def credit(self, job_type: str) -> int:
         """How many jobs of the type may still come."""
@@ -183,6 +202,10 @@ class JobStream:
     def has_unsettled(self) -> bool:
         """Whether jobs were taken and have no settled result."""
         return bool(self._held or self._reported)
+
+    def holds(self, job_id: str, attempt: int) -> bool:
+        """Whether the worker has this attempt at the job, also while a result of it is being dealt with."""
+        return self._held.get(job_id) == attempt or (job_id, attempt) in self._reported
 
     def note_reported(self, job_id: str, attempt: int) -> int | None:
         """A result for the job came, of this attempt (0: whichever the worker holds). The attempt that it settles.

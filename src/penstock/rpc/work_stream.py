@@ -18,15 +18,18 @@ import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
+from penstock.access.identity import current_identity
+from penstock.access.roles import Permission
 from penstock.core.fencing import Verdict
 from penstock.engine.engine import Engine
 from penstock.engine.payload import check_count
 from penstock.engine.streams import JobStream
-from penstock.errors import PenstockError
+from penstock.errors import BadRequest, PenstockError
 from penstock.rpc import worker_items
 from penstock.rpc.call import ServerCall
+from penstock.rpc.run_desk import PENDING_MAX_BYTES, RunDesk
 from penstock.wire import penstock_v1 as w
-from penstock.wire.model import Heartbeat, HeartbeatOutcome, JobOutcome, LostJob
+from penstock.wire.model import Heartbeat, HeartbeatOutcome, Job, JobOutcome, LostJob
 from penstock.wire.noun import text_bytes
 
 RESULTS_MAX_COUNT: Final = 4_000
@@ -61,6 +64,8 @@ class WorkStream:
         self._engine = engine
         self._call = call
         self._jobs: JobStream
+        self._desk: RunDesk | None = None
+        """Of an executor, which has runs instead of jobs."""
         self._pending: deque[_Pending] = deque()
         self._beats: list[HeartbeatOutcome] = []
         self._beating = 0
@@ -74,13 +79,20 @@ class WorkStream:
         self._refusal: PenstockError | GRPCError | None = None
 
     async def run(self) -> None:
-        """Raises BadRequest, DispatchModeConflict (credit in Kafka mode), and GRPCError when the engine stops."""
+        """Raises BadRequest, Forbidden, DispatchModeConflict (credit in Kafka mode), and GRPCError when the engine
+        stops."""
         first = await self._call.recv_message()
         if first is None:
             return
-        self._jobs = JobStream(self._engine, first.worker_id, first.lease_seconds, self._wake)
+        caller = current_identity()
+        if caller is not None:
+            caller.require(Permission.EXECUTE if first.executor else Permission.WORK)
+        self._jobs = JobStream(self._engine, first.worker_id, first.lease_seconds, self._wake, executor=first.executor)
         try:
             async with trio.open_nursery() as nursery:
+                if first.executor:
+                    self._desk = RunDesk(self._engine, self._jobs, self._wake)
+                    await nursery.start(self._desk.run, nursery)
                 nursery.start_soon(self._read, first, nursery)
                 nursery.start_soon(self._watch_leases)
                 nursery.start_soon(self._watch_drain)
@@ -111,7 +123,7 @@ class WorkStream:
             while request is not None:
                 self._take(request, nursery)
                 await self._call.send_initial_metadata()  # the worker knows that it is in, before there is a job
-                while self._unanswered > RESULTS_MAX_COUNT:
+                while self._unanswered > RESULTS_MAX_COUNT or self._has_too_many_bytes():
                     await self._wait_answered()
                 request = await self._call.recv_message()
         except (PenstockError, GRPCError) as error:
@@ -119,10 +131,19 @@ class WorkStream:
         else:
             self._end(None)
 
+    def _has_too_many_bytes(self) -> bool:
+        return self._desk is not None and self._desk.pending_bytes > PENDING_MAX_BYTES
+
     def _take(self, request: w.WorkRequest, nursery: trio.Nursery) -> None:
         results = len(request.completions) + len(request.failures) + len(request.releases) + len(request.parks)
         check_count(results, "results")
         check_count(len(request.heartbeats), "heartbeats")
+        if self._desk is not None:
+            if results or request.heartbeats:
+                raise BadRequest("executor: its stream takes no results and heartbeats of jobs")
+            self._unanswered += self._desk.take(request)
+        elif has_runs(request):
+            raise BadRequest("executor: was not said when the stream was opened, so it has no runs")
         for credit in request.credits:
             self._jobs.grant(credit.job_type, credit.jobs)
             if credit.jobs < 0:
@@ -168,6 +189,7 @@ class WorkStream:
 
     async def _write(self) -> None:
         """Send what is there until the stream has ended and everything is answered."""
+        desk = self._desk
         while True:
             message, answers = self._compose()
             if message is not None:
@@ -176,7 +198,7 @@ class WorkStream:
                 if answers:
                     self._unanswered -= answers
                     self._answered.set()
-            elif self._ended and not self._pending and not self._beating:
+            elif self._ended and not self._pending and not self._beating and (desk is None or desk.is_idle):
                 return
             else:
                 await self._news.wait()
@@ -184,7 +206,15 @@ class WorkStream:
 
     def _compose(self) -> tuple[w.WorkResponse | None, int]:
         """A message of what is there, None when nothing is; and how many results it answers."""
-        jobs = self._jobs.take_nowait(MESSAGE_MAX_JOBS, MESSAGE_MAX_BYTES)
+        desk = self._desk
+        if desk is not None and desk.has_taken:
+            jobs: list[Job] = []
+        else:
+            jobs = self._jobs.take_nowait(MESSAGE_MAX_JOBS, MESSAGE_MAX_BYTES)
+        if desk is not None:
+            if jobs:
+                desk.describe(jobs)
+            jobs = []
         message = w.WorkResponse(jobs=jobs)
         if len(jobs) == 1 and text_bytes(jobs[0].variables) > MESSAGE_MAX_BYTES:
             return message, 0  # alone: nothing else shall make it too large for its client
@@ -204,7 +234,9 @@ class WorkStream:
         message.credits = [w.Credit(name, self._jobs.credit(name)) for name in self._credit_answers]
         self._credit_answers.clear()
         answers = len(message.outcomes) + len(message.heartbeats)
-        empty = not (jobs or answers or lost or message.credits)
+        if desk is not None:
+            answers += desk.compose(message)
+        empty = not (jobs or answers or lost or message.credits or message.runs or message.mail)
         return (None if empty else message), answers
 
     # -- beside
@@ -246,3 +278,10 @@ class WorkStream:
     async def _wait_settled(self) -> None:
         while self._jobs.has_unsettled:
             await self._settled.wait()
+
+
+def has_runs(request: w.WorkRequest) -> bool:
+    """Whether a message has items that only an executor may send."""
+    return bool(
+        request.appends or request.run_parks or request.finishes or request.reads or request.children or request.extends
+    )

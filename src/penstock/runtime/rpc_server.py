@@ -20,6 +20,7 @@ from penstock.rpc.methods import service_names
 from penstock.rpc.problems import status_of
 from penstock.rpc.reflection import Reflection
 from penstock.rpc.repair_service import Repair
+from penstock.rpc.runs_service import Runs
 from penstock.rpc.schedule_service import Schedules
 from penstock.rpc.server import Server, Service
 from penstock.rpc.service import WorkflowEngine
@@ -42,7 +43,7 @@ class RpcServer:
         max_connections: int | None = None,
     ) -> None:
         services: list[Service] = [
-            WorkflowEngine(engine), Worker(engine), Schedules(engine), Flow(engine), Repair(engine),
+            WorkflowEngine(engine), Worker(engine), Schedules(engine), Flow(engine), Repair(engine), Runs(engine),
         ]  # fmt: skip
         ours = service_names({path: made for service in services for path, made in service.__mapping__().items()})
         self._health = Health(ours)

@@ -194,7 +194,7 @@ class MessageCodec(Generic[MessageT]):
             self._bytes[tag] = take_entry(name, as_json)
             self._writers.append((name, put_entries(prefix, as_json)))
         elif origin is types.UnionType:
-            self._add_optional(name, tag, prefix, args[0])
+            self._add_optional(name, tag, prefix, args[0], proto)
         elif python_type is str:
             self._bytes[tag] = take_text(name)
             self._writers.append((name, put_text(prefix)))
@@ -204,8 +204,11 @@ class MessageCodec(Generic[MessageT]):
         else:
             self._add_number(name, proto, python_type)
 
-    def _add_optional(self, name: str, tag: int, prefix: bytes, inner_type: Any) -> None:
-        if inner_type is str:
+    def _add_optional(self, name: str, tag: int, prefix: bytes, inner_type: Any, proto: Proto) -> None:
+        if inner_type is int:
+            self._present.add(name)
+            self._add_number(name, proto, int)
+        elif inner_type is str:
             self._present.add(name)
             self._bytes[tag] = take_text(name)
             self._writers.append((name, put_text(prefix)))

@@ -6,6 +6,8 @@ From proto/penstock/v1/worker.proto, where it stands what each field means. Free
 
 from __future__ import annotations
 
+from datetime import datetime
+from enum import IntEnum
 from typing import Annotated
 
 from msgspec import Struct, field
@@ -27,6 +29,19 @@ from penstock.wire.model import (
 )
 
 PACKAGE = "penstock.v1"
+
+
+class ItemOutcome(IntEnum):
+    """``penstock.v1.Outcome``."""
+
+    UNSPECIFIED = 0
+    OK = 1
+    ALREADY_COMPLETED = 2
+    LEASE_LOST = 3
+    CANCELLED = 4
+    NOT_FOUND = 5
+    INVALID = 6
+    UNAVAILABLE = 7
 
 
 class StartInstancesRequest(Struct):
@@ -100,6 +115,98 @@ class Credit(Struct):
     jobs: Annotated[int, Proto(2)] = 0
 
 
+class RunRecord(Struct):
+    """An entry of a journal: what came from outside into a body."""
+
+    kind: Annotated[int, Proto(1)] = 0
+    path: Annotated[str, Proto(2)] = ""
+    name: Annotated[str | None, Proto(3)] = None
+    payload: Annotated[str | None, Proto(4)] = None
+    digest: Annotated[int | None, Proto(5, UINT32)] = None
+    attempt: Annotated[int, Proto(6)] = 0
+    took_ms: Annotated[int | None, Proto(7, UINT32)] = None
+    mark: Annotated[str | None, Proto(8)] = None
+    position: Annotated[str, Proto(9)] = ""
+    at: Annotated[datetime | None, Proto(10)] = None
+
+
+class RunAppend(Struct):
+    """Records are written in this order, all or none. One append at a time for a run."""
+
+    job_id: Annotated[str, Proto(1)] = ""
+    attempt: Annotated[int, Proto(2)] = 0
+    after: Annotated[str, Proto(3)] = ""
+    mail: Annotated[int, Proto(4)] = 0
+    records: Annotated[list[RunRecord], Proto(5)] = field(default_factory=list[RunRecord])
+
+
+class RunPark(Struct):
+    """The run is let go of: until then, or until somebody writes. Or with `blocked_on`: this code can't go on with it;
+    it comes back after a pause. Or with `give_back`: another executor may have it at once.
+    """
+
+    job_id: Annotated[str, Proto(1)] = ""
+    attempt: Annotated[int, Proto(2)] = 0
+    mail: Annotated[int, Proto(3)] = 0
+    due_at: Annotated[datetime | None, Proto(4)] = None
+    view: Annotated[bytes, Proto(5)] = b""
+    branches: Annotated[bytes, Proto(6)] = b""
+    blocked_on: Annotated[str, Proto(7)] = ""
+    give_back: Annotated[bool, Proto(8)] = False
+
+
+class RunFinish(Struct):
+    """The run ends: with `result`, with `failure`, or `cancelled`. Or it goes on as a new one, whose journal is
+    `begun` and the messages at `kept`.
+    """
+
+    job_id: Annotated[str, Proto(1)] = ""
+    attempt: Annotated[int, Proto(2)] = 0
+    mail: Annotated[int, Proto(3)] = 0
+    result: Annotated[str | None, Proto(4)] = None
+    failure: Annotated[str | None, Proto(5)] = None
+    cancelled: Annotated[bool, Proto(6)] = False
+    view: Annotated[bytes, Proto(7)] = b""
+    begun: Annotated[RunRecord | None, Proto(8)] = None
+    kept: Annotated[list[str], Proto(9)] = field(default_factory=list[str])
+
+
+class RunRead(Struct):
+    """The journal behind a position; or the marks of all its records."""
+
+    job_id: Annotated[str, Proto(1)] = ""
+    attempt: Annotated[int, Proto(2)] = 0
+    after: Annotated[str, Proto(3)] = ""
+    marks: Annotated[bool, Proto(4)] = False
+
+
+class RunChild(Struct):
+    """The operation at `path` begins what it waits for: a run of a workflow of `app`, or an instance of a definition.
+    Once. Or with `cancel`: that is asked to end.
+    """
+
+    job_id: Annotated[str, Proto(1)] = ""
+    attempt: Annotated[int, Proto(2)] = 0
+    path: Annotated[str, Proto(3)] = ""
+    app: Annotated[str, Proto(4)] = ""
+    workflow: Annotated[str, Proto(5)] = ""
+    version: Annotated[int, Proto(6)] = 0
+    definition_id: Annotated[str, Proto(7)] = ""
+    arguments: Annotated[bytes, Proto(8)] = b""
+    id: Annotated[str, Proto(9)] = ""
+    key: Annotated[str, Proto(10)] = ""
+    cancel: Annotated[bool, Proto(11)] = False
+
+
+class RunExtend(Struct):
+    """A heartbeat: a lease of full length from now on."""
+
+    job_id: Annotated[str, Proto(1)] = ""
+    attempt: Annotated[int, Proto(2)] = 0
+    view: Annotated[bytes, Proto(3)] = b""
+    branches: Annotated[bytes, Proto(4)] = b""
+
+
 class WorkRequest(Struct):
     """Worker to engine. Any mix of lists in one message; worker_id (required) and lease_seconds count in the first
     message only.
@@ -112,7 +219,14 @@ class WorkRequest(Struct):
     failures: Annotated[list[Failure], Proto(5)] = field(default_factory=list[Failure])
     heartbeats: Annotated[list[Heartbeat], Proto(6)] = field(default_factory=list[Heartbeat])
     releases: Annotated[list[JobRef], Proto(7)] = field(default_factory=list[JobRef])
+    appends: Annotated[list[RunAppend], Proto(8)] = field(default_factory=list[RunAppend])
+    run_parks: Annotated[list[RunPark], Proto(9)] = field(default_factory=list[RunPark])
+    finishes: Annotated[list[RunFinish], Proto(10)] = field(default_factory=list[RunFinish])
+    reads: Annotated[list[RunRead], Proto(11)] = field(default_factory=list[RunRead])
     parks: Annotated[list[Park], Proto(12)] = field(default_factory=list[Park])
+    children: Annotated[list[RunChild], Proto(13)] = field(default_factory=list[RunChild])
+    extends: Annotated[list[RunExtend], Proto(14)] = field(default_factory=list[RunExtend])
+    executor: Annotated[bool, Proto(15)] = False
 
 
 class LeaseLoss(Struct):
@@ -130,6 +244,88 @@ class Cancellation(Struct):
     reason: Annotated[str, Proto(3)] = ""
 
 
+class RunAppended(Struct):
+    job_id: Annotated[str, Proto(1)] = ""
+    attempt: Annotated[int, Proto(2)] = 0
+    outcome: Annotated[int, Proto(3)] = 0
+    reason: Annotated[str, Proto(4)] = ""
+    reread: Annotated[bool, Proto(5)] = False
+    positions: Annotated[list[str], Proto(6)] = field(default_factory=list[str])
+    at: Annotated[datetime | None, Proto(7)] = None
+    full: Annotated[bool, Proto(8)] = False
+
+
+class RunParked(Struct):
+    job_id: Annotated[str, Proto(1)] = ""
+    attempt: Annotated[int, Proto(2)] = 0
+    outcome: Annotated[int, Proto(3)] = 0
+    reason: Annotated[str, Proto(4)] = ""
+    unread: Annotated[bool, Proto(5)] = False
+    pause_ms: Annotated[int, Proto(6, UINT32)] = 0
+
+
+class RunFinished(Struct):
+    job_id: Annotated[str, Proto(1)] = ""
+    attempt: Annotated[int, Proto(2)] = 0
+    outcome: Annotated[int, Proto(3)] = 0
+    reason: Annotated[str, Proto(4)] = ""
+    unread: Annotated[bool, Proto(5)] = False
+
+
+class RunPage(Struct):
+    job_id: Annotated[str, Proto(1)] = ""
+    attempt: Annotated[int, Proto(2)] = 0
+    outcome: Annotated[int, Proto(3)] = 0
+    reason: Annotated[str, Proto(4)] = ""
+    records: Annotated[list[RunRecord], Proto(5)] = field(default_factory=list[RunRecord])
+    mail: Annotated[int, Proto(6)] = 0
+    more: Annotated[bool, Proto(7)] = False
+    marks: Annotated[list[str], Proto(8)] = field(default_factory=list[str])
+
+
+class RunMail(Struct):
+    """Others have written into the journal: so many records by now. A hint; appends, parks and heartbeats tell it,
+    too.
+    """
+
+    job_id: Annotated[str, Proto(1)] = ""
+    count: Annotated[int, Proto(2)] = 0
+
+
+class Run(Struct):
+    """A run under lease: its body begins, or goes on behind its journal."""
+
+    job_id: Annotated[str, Proto(1)] = ""
+    attempt: Annotated[int, Proto(2)] = 0
+    job_type: Annotated[str, Proto(3)] = ""
+    instance_id: Annotated[str, Proto(4)] = ""
+    arguments: Annotated[bytes, Proto(5)] = b""
+    started_at: Annotated[datetime | None, Proto(6)] = None
+    taken_at: Annotated[datetime | None, Proto(7)] = None
+    lease_ms: Annotated[int, Proto(8, UINT32)] = 0
+    fresh: Annotated[bool, Proto(9)] = False
+    expiries: Annotated[int, Proto(10)] = 0
+    key: Annotated[str, Proto(11)] = ""
+    page: Annotated[RunPage | None, Proto(12)] = None
+
+
+class RunChildAnswer(Struct):
+    job_id: Annotated[str, Proto(1)] = ""
+    attempt: Annotated[int, Proto(2)] = 0
+    outcome: Annotated[int, Proto(3)] = 0
+    reason: Annotated[str, Proto(4)] = ""
+    unknown: Annotated[bool, Proto(5)] = False
+
+
+class RunExtended(Struct):
+    job_id: Annotated[str, Proto(1)] = ""
+    attempt: Annotated[int, Proto(2)] = 0
+    outcome: Annotated[int, Proto(3)] = 0
+    reason: Annotated[str, Proto(4)] = ""
+    lease_ms: Annotated[int, Proto(5, UINT32)] = 0
+    mail: Annotated[int, Proto(6)] = 0
+
+
 class WorkResponse(Struct):
     """Engine to worker. Each result in a WorkRequest is answered by one outcome, in the order they came; those of one
     message are answered in `outcomes`: completions first, then failures, then releases, then parks.
@@ -141,6 +337,14 @@ class WorkResponse(Struct):
     lease_losses: Annotated[list[LeaseLoss], Proto(4)] = field(default_factory=list[LeaseLoss])
     cancellations: Annotated[list[Cancellation], Proto(5)] = field(default_factory=list[Cancellation])
     credits: Annotated[list[Credit], Proto(6)] = field(default_factory=list[Credit])
+    appended: Annotated[list[RunAppended], Proto(7)] = field(default_factory=list[RunAppended])
+    parked: Annotated[list[RunParked], Proto(8)] = field(default_factory=list[RunParked])
+    finished: Annotated[list[RunFinished], Proto(9)] = field(default_factory=list[RunFinished])
+    pages: Annotated[list[RunPage], Proto(10)] = field(default_factory=list[RunPage])
+    mail: Annotated[list[RunMail], Proto(11)] = field(default_factory=list[RunMail])
+    runs: Annotated[list[Run], Proto(12)] = field(default_factory=list[Run])
+    children: Annotated[list[RunChildAnswer], Proto(13)] = field(default_factory=list[RunChildAnswer])
+    extended: Annotated[list[RunExtended], Proto(14)] = field(default_factory=list[RunExtended])
 
 
 class QueueRate(Struct):

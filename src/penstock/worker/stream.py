@@ -22,6 +22,7 @@ import msgspec
 from penstock.client.errors import ClientError, ConnectionFailed, InternalError, TimedOut
 from penstock.client.grpc import GrpcTransport
 from penstock.client.grpc.call import GrpcCall
+from penstock.client.grpc.credit import CreditBook
 from penstock.client.grpc.jobs import completion_message, failure_message, job_of, park_message, release_message
 from penstock.client.grpc.unary import WORKER
 from penstock.wire import penstock_v1 as w
@@ -29,7 +30,6 @@ from penstock.wire.codec import decode_message, encode_message
 from penstock.wire.model import Completion, Failure, Job, JobOutcome, JobRef, Park
 from penstock.wire.noun import text_bytes
 from penstock.wire.protobuf import DecodeError
-from penstock.worker.credit import CreditBook
 from penstock.worker.held import LOGGER, StopReason
 from penstock.worker.intake import JobIntake, Subscription
 from penstock.worker.outage import Outage

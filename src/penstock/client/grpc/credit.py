@@ -8,13 +8,24 @@ granting anew with every job would cost more than the few jobs that come early.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from penstock.wire import penstock_v1 as w
-from penstock.worker.intake import Subscription
 
 # More at once would be leased long before its turn.
 MAX_CREDIT_JOBS = 10_000
+
+
+class Wanting(Protocol):
+    """Who takes jobs of some types: for so many more there is room; none when it is ``closed``."""
+
+    @property
+    def job_types(self) -> Sequence[str]: ...
+    @property
+    def room(self) -> int: ...
+    @property
+    def closed(self) -> bool: ...
 
 
 class CreditBook:
@@ -24,7 +35,7 @@ class CreditBook:
         self._granted: dict[str, int] = {}
         self._asked_back: set[str] = set()
 
-    def changes(self, subscriptions: Iterable[Subscription]) -> list[w.Credit]:
+    def changes(self, subscriptions: Iterable[Wanting]) -> list[w.Credit]:
         """The credit to grant (positive) or to take back (negative) now. Counts it as done."""
         found: list[w.Credit] = []
         for subscription in subscriptions:

@@ -1,0 +1,427 @@
+"""An engine that the program is connected to: the journals of an executor, and what an `App` asks for its caller.
+
+Runs come over one `Work` stream, and everything that is said of them goes there; it is opened again, with growing
+pauses, for as long as the app is open. With a stream its leases end, so nothing is ever in doubt here: what an engine
+did not answer stands in the journal, or does not, when the run is taken again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from penstock.client.backoff import Backoff
+from penstock.client.errors import (
+    BadRequest,
+    ClientError,
+    Conflict,
+    IdempotencyConflict,
+    InternalError,
+    NotFound,
+    PayloadTooLarge,
+    Unauthenticated,
+    Unavailable,
+)
+from penstock.client.grpc import GrpcTransport
+from penstock.client.grpc.channel import Channel
+from penstock.client.token import Token
+from penstock.durable.backend import (
+    Away,
+    Beat,
+    Ending,
+    Held,
+    JournalFull,
+    LeaseLost,
+    Opened,
+    Page,
+    Refused,
+    Shown,
+    Stored,
+    Turn,
+)
+from penstock.durable.child import ChildCall
+from penstock.durable.errors import NonRetryable, SendRefused, StartRefused
+from penstock.durable.remote_runs import RemoteRuns
+from penstock.durable.remote_stream import MESSAGE_MAX_BYTES, Link
+from penstock.durable.step import StepCall, StepInfo
+from penstock.durable.workflow import Workflow
+from penstock.kernel.operation import Outcome
+from penstock.kernel.record import Kind, Record
+from penstock.wire import penstock_v1 as w
+from penstock.wire import runs_v1 as r
+
+if TYPE_CHECKING:
+    from penstock.durable.transaction import Transactions
+
+CLOSE_MAX_S: Final = 2.0
+SURPLUS_WAIT_S: Final = 1.0
+"""A run that came when none was asked for any more goes back after so long."""
+DUE_MAX_S: Final = 253_402_300_799.0
+"""The end of the year 9999: what is due later never is."""
+NO_DATABASE: Final = (
+    "a transaction on Penstock's own database needs an App on that database (at='postgresql://…'). "
+    "Over gRPC name the database: @step.transaction(database='postgresql://…')"
+)
+_WORK: Final = "/penstock.v1.Worker/Work"
+
+log = logging.getLogger("penstock.durable")
+
+
+@asynccontextmanager
+async def open_remote(
+    url: str,
+    app: str,
+    workflows: Sequence[Workflow[..., Any]],
+    *,
+    token: Token | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+) -> AsyncGenerator[Opened]:
+    """Connected for the block. What the engine refuses this program for good ends the block."""
+    transport = GrpcTransport(url, token=token, ssl_context=ssl_context)
+    try:
+        runs = RemoteRuns(transport.channel, app)
+        if not workflows:
+            yield Opened(runs, None)
+            return
+        await runs.register(workflows)
+        backend = RemoteBackend(transport.channel, runs, workflows)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(backend.serve)
+            try:
+                yield Opened(runs, backend)
+            finally:
+                backend.close()
+            nursery.cancel_scope.cancel()
+    finally:
+        with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_MAX_S):
+            await transport.aclose()
+
+
+class RemoteBackend:
+    """The journals of one app's workflows, for one executor."""
+
+    def __init__(self, channel: Channel, runs: RemoteRuns, workflows: Sequence[Workflow[..., Any]]) -> None:
+        self._channel, self._runs = channel, runs
+        self._by_type = {_job_type(runs.app, each): each for each in workflows}
+        self._worker_id = f"{runs.app or 'app'}-{os.getpid()}"
+        self._link: Link | None = None
+        self._arrived: dict[str, tuple[Link, w.Run, float]] = {}
+        self._asked = 0
+        self._came = trio.Event()
+        self._mail: dict[str, None] = {}
+        self._mailed = trio.Event()
+        self._transactions: Transactions | None = None
+
+    # -- the stream
+
+    async def serve(self) -> None:
+        """Until cancelled. Raises what the engine refuses for good."""
+        backoff, was_in = Backoff(), False
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._return_surplus)
+            while True:
+                link: Link | None = None
+                try:
+                    async with self._channel.open(_WORK) as call:
+                        link = self._link = Link(call, self._worker_id, self)
+                        await link.run()
+                except ClientError as error:
+                    if link is not None and link.answered:
+                        was_in = True
+                        backoff.reset()
+                    passes = isinstance(error, Unavailable | InternalError)
+                    if not (passes or (was_in and isinstance(error, Unauthenticated))):
+                        raise
+                    pause_s = backoff.next_pause_s(error if isinstance(error, Unavailable) else None)
+                    log.warning("the engine is away: %s. The next try is in %.1f s", error.reason, pause_s)
+                    await trio.sleep(pause_s)
+                finally:
+                    self._link = None
+                    self._arrived.clear()
+
+    async def _return_surplus(self) -> None:
+        while True:
+            await trio.sleep(SURPLUS_WAIT_S)
+            early = trio.current_time() - SURPLUS_WAIT_S
+            for job_id, (link, run, came_at) in list(self._arrived.items()):
+                if came_at < early and not self._asked:
+                    del self._arrived[job_id]
+                    try:
+                        await link.ask(w.RunPark(job_id, run.attempt, give_back=True))
+                    except (LeaseLost, Away, Refused) as error:
+                        log.debug("a run could not be given back: %s", error)
+                    link.held.pop(job_id, None)
+
+    @property
+    def job_types(self) -> Sequence[str]:
+        """Of the app's workflows."""
+        return list(self._by_type)
+
+    @property
+    def room(self) -> int:
+        """For so many runs somebody waits."""
+        return max(self._asked - len(self._arrived), 0)
+
+    @property
+    def closed(self) -> bool:
+        """Nobody waits: not even a few may come."""
+        return not self._asked
+
+    def accept(self, link: Link, run: w.Run) -> None:
+        """From the stream."""
+        self._arrived[run.job_id] = (link, run, trio.current_time())
+        self._came.set()
+        self._came = trio.Event()
+
+    def hear(self, job_id: str) -> None:
+        """From the stream."""
+        self._mail[job_id] = None
+        self._mailed.set()
+
+    # -- what an executor asks
+
+    async def take(self, max_runs: int, max_wait_s: float) -> list[Held]:
+        """Runs under lease."""
+        self._ask_for(max_runs)
+        try:
+            with trio.move_on_after(max_wait_s):
+                while not self._arrived:
+                    await self._came.wait()
+        finally:
+            self._ask_for(-max_runs)
+        found: list[Held] = []
+        while self._arrived and len(found) < max_runs:
+            job_id = next(iter(self._arrived))
+            link, run, came_at = self._arrived.pop(job_id)
+            found.append(self._held(link, run, trio.current_time() - came_at))
+        return found
+
+    def _ask_for(self, count: int) -> None:
+        self._asked += count
+        if self._link is not None:
+            self._link.note_room()
+
+    def _held(self, link: Link, run: w.Run, age_s: float) -> Held:
+        workflow = self._by_type[run.job_type]
+        assert run.started_at is not None
+        assert run.taken_at is not None
+        return Held(
+            key=run.job_id,
+            id=run.instance_id,
+            attempt=run.attempt,
+            workflow=workflow.name,
+            version=workflow.version,
+            arguments=run.arguments.decode(),
+            started_at=run.started_at.timestamp(),
+            now=run.taken_at.timestamp(),
+            lease_s=run.lease_ms / 1_000 - age_s,
+            fresh=run.fresh,
+            expiries=run.expiries,
+            fence=link,
+            name=run.key or self._runs.names.of(run.instance_id),
+            page=None if run.page is None else _page(run.page),
+        )
+
+    async def wait_mail(self) -> list[str]:
+        """Keys of runs that were told something, or lost."""
+        while not self._mail:
+            self._mailed = trio.Event()
+            await self._mailed.wait()
+        keys, self._mail = list(self._mail), {}
+        return keys
+
+    async def read(self, held: Held, after: int) -> Page:
+        """A page of the journal."""
+        return _page(await _link(held).ask(w.RunRead(held.key, held.attempt, after=f"{after:x}")))
+
+    async def marks(self, held: Held) -> list[str]:
+        """Of a long journal."""
+        page: w.RunPage = await _link(held).ask(w.RunRead(held.key, held.attempt, marks=True))
+        return page.marks
+
+    async def append(self, held: Held, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
+        """Write records; as many at a time as one message takes."""
+        stored: list[Stored] = []
+        for part, size_bytes in _parts(records):
+            item = w.RunAppend(held.key, held.attempt, f"{after:x}", mail, part)
+            try:
+                answer: w.RunAppended = await _link(held).ask(item, size_bytes)
+            except Refused as error:
+                if error.args[1].full:
+                    raise JournalFull(error.args[0]) from None
+                raise
+            if answer.reread or answer.at is None:
+                return None
+            at = answer.at.timestamp()
+            stored += [Stored(int(position, 16), at) for position in answer.positions]
+            after = stored[-1].pos
+        return stored
+
+    async def park(self, held: Held, mail: int, due: float | None, shown: Shown) -> bool:
+        """Give the run up until then."""
+        due_at = None if due is None or due == inf else datetime.fromtimestamp(min(due, DUE_MAX_S), UTC)
+        view, branches = _bytes(shown.view), _bytes(shown.branches)
+        item = w.RunPark(held.key, held.attempt, mail, due_at, view, branches)
+        answer: w.RunParked = await _link(held).ask(item, len(view) + len(branches))
+        return self._let_go(held, not answer.unread)
+
+    def _let_go(self, held: Held, done: bool) -> bool:
+        if done:
+            _link(held).held.pop(held.key, None)
+        return done
+
+    async def finish(self, held: Held, mail: int, ending: Ending) -> bool:
+        """End the run."""
+        view = _bytes(ending.view)
+        item = w.RunFinish(
+            held.key, held.attempt, mail,
+            result=ending.result, failure=ending.failure, cancelled=ending.cancelled, view=view,
+        )  # fmt: skip
+        size_bytes = len((ending.result or ending.failure or "").encode()) + len(view)
+        answer: w.RunFinished = await _link(held).ask(item, size_bytes)
+        return self._let_go(held, not answer.unread)
+
+    async def continue_as_new(self, held: Held, mail: int, begun: Record, kept: Sequence[int]) -> bool:
+        """As a new run."""
+        record, size_bytes = _new_record(begun)
+        item = w.RunFinish(held.key, held.attempt, mail, begun=record, kept=[f"{pos:x}" for pos in kept])
+        answer: w.RunFinished = await _link(held).ask(item, size_bytes)
+        return not answer.unread
+
+    async def block(self, held: Held, reason: str) -> float:
+        """Blocked on code."""
+        answer: w.RunParked = await _link(held).ask(w.RunPark(held.key, held.attempt, blocked_on=reason or "blocked"))
+        self._let_go(held, done=True)
+        return answer.pause_ms / 1_000
+
+    async def give_back(self, held: Held) -> None:
+        """For others to take."""
+        await _link(held).ask(w.RunPark(held.key, held.attempt, give_back=True))
+        self._let_go(held, done=True)
+
+    async def transact(
+        self, held: Held, call: StepCall, info: StepInfo, after: int, turn: Turn, limiter: trio.CapacityLimiter
+    ) -> Outcome:
+        """A step that is a transaction, in a database of the program's own."""
+        from penstock.durable.transaction import Fence, Transactions
+
+        if call.step.database is None:
+            return Outcome(error=NonRetryable(f"{call.name}: {NO_DATABASE}"))
+        if self._transactions is None:
+            self._transactions = Transactions("", None)
+        max_bytes = self._runs.payload_max_bytes
+        fence = Fence(0, 0, held.attempt, "", "")  # of the journals' database: not used here
+        return await self._transactions.run(held, fence, call, info, after, turn, limiter, max_bytes)
+
+    def close(self) -> None:
+        """End what transactions of steps have left open."""
+        if self._transactions is not None:
+            self._transactions.close()
+
+    async def start(self, workflow: str, version: int, arguments: str, id: str) -> str:
+        """A run of a workflow of this app, whoever serves it."""
+        try:
+            return await self._runs.start(workflow, version, arguments, id)
+        except (Conflict, IdempotencyConflict, BadRequest, PayloadTooLarge) as error:
+            raise StartRefused(error.reason) from None
+
+    async def start_child(self, held: Held, path: str, call: ChildCall, id: str) -> None:
+        """A run of a workflow of this app, or an instance of a definition."""
+        item = w.RunChild(held.key, held.attempt, path, id=call.id or "", key=id, arguments=call.arguments.encode())
+        if isinstance(call.target, str):
+            item.definition_id = call.target
+        else:
+            item.app, item.workflow, item.version = self._runs.app, call.target.name, call.target.version
+        try:
+            await _link(held).ask(item, len(item.arguments))
+        except Refused as error:
+            raise StartRefused(error.args[0]) from None
+
+    async def cancel_child(self, held: Held, path: str) -> bool:
+        """Ask it to end."""
+        answer: w.RunChildAnswer = await _link(held).ask(w.RunChild(held.key, held.attempt, path, cancel=True))
+        return not answer.unknown
+
+    async def send(self, run_id: str, name: str, payload: str, dedup: str) -> None:
+        """A message to a run of this app's workflows, or of any."""
+        names = list(dict.fromkeys(each.name for each in self._by_type.values()))
+        to = r.FindRunRequest(self._runs.app, run_id, names, or_any=True)
+        try:
+            await self._runs.send_to(r.SendToRunRequest("", to, name, payload.encode(), dedup), run_id)
+        except (NotFound, Conflict, BadRequest, PayloadTooLarge) as error:
+            raise SendRefused(error.reason) from None
+
+    async def extend(self, held: Held, shown: Shown) -> Beat:
+        """A heartbeat."""
+        item = w.RunExtend(held.key, held.attempt, _bytes(shown.view), _bytes(shown.branches))
+        answer: w.RunExtended = await _link(held).ask(item, len(item.view) + len(item.branches))
+        return Beat(answer.lease_ms / 1_000, answer.mail)
+
+
+def _job_type(app: str, workflow: Workflow[..., Any]) -> str:
+    return f"code:{app}:{workflow.name}@{workflow.version}" if app else f"code:{workflow.name}@{workflow.version}"
+
+
+def _link(held: Held) -> Link:
+    assert isinstance(held.fence, Link)
+    return held.fence
+
+
+def _bytes(text: str | None) -> bytes:
+    return b"" if text is None else text.encode()
+
+
+def _parts(records: Sequence[Record]) -> list[tuple[list[w.RunRecord], int]]:
+    """In messages that every engine takes, with the bytes of each."""
+    parts: list[tuple[list[w.RunRecord], int]] = []
+    for record in records:
+        message, size_bytes = _new_record(record)
+        if parts and parts[-1][1] + size_bytes <= MESSAGE_MAX_BYTES:
+            parts[-1][0].append(message)
+            parts[-1] = (parts[-1][0], parts[-1][1] + size_bytes)
+        else:
+            parts.append(([message], size_bytes))
+    return parts
+
+
+def _new_record(record: Record) -> tuple[w.RunRecord, int]:
+    """And its bytes."""
+    message = w.RunRecord(
+        kind=record.kind,
+        path=record.path,
+        name=record.name,
+        payload=record.payload,
+        digest=record.digest,
+        attempt=record.attempt,
+        took_ms=record.took_ms,
+        mark=record.mark,
+    )
+    return message, len((record.payload or "").encode())
+
+
+def _page(page: w.RunPage) -> Page:
+    return Page([_read_record(record) for record in page.records], page.mail, page.more)
+
+
+def _read_record(message: w.RunRecord) -> Record:
+    assert message.at is not None
+    return Record(
+        message.at.timestamp(),
+        Kind(message.kind),
+        message.path,
+        message.name,
+        message.payload,
+        message.digest,
+        message.attempt,
+        int(message.position, 16),
+        message.took_ms,
+        message.mark,
+    )

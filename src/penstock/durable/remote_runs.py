@@ -1,0 +1,130 @@
+"""What an `App` asks for its caller of an engine that it is connected to: `penstock.v1.Runs`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeVar
+from uuid import uuid4
+
+import msgspec
+import trio
+
+from penstock.client.errors import ClientError, Unavailable, error_for
+from penstock.client.grpc.channel import Channel
+from penstock.durable.codec import PAYLOAD_MAX_BYTES
+from penstock.durable.duration import delay_text
+from penstock.durable.names import RunNames
+from penstock.durable.workflow import Workflow
+from penstock.wire import runs_v1 as r
+from penstock.wire.model import Instance, RunTree
+
+AnswerT = TypeVar("AnswerT", bound=msgspec.Struct)
+
+CALL_TIMEOUT_S: Final = 30.0
+OUTAGE_WAIT_S: Final = 60.0
+RETRY_FIRST_S, RETRY_MAX_S = 0.05, 2.0
+JOURNAL_RECORDS: Final = 500
+_PATH: Final = "/penstock.v1.Runs/"
+
+
+class RemoteRuns:
+    """What an `App` asks of the engine for its caller. Calls wait an outage out; all of them may be made twice."""
+
+    outage_wait_s = OUTAGE_WAIT_S
+
+    def __init__(self, channel: Channel, app: str) -> None:
+        self._channel, self.app = channel, app
+        self.payload_max_bytes = PAYLOAD_MAX_BYTES
+        self.names = RunNames()
+
+    async def register(self, workflows: Sequence[Workflow[..., Any]]) -> None:
+        """Make workflows known, and learn the engine's limits."""
+        about = [r.CodeWorkflow(each.name, each.version, each.queue or "") for each in workflows]
+        answer = await self._call("Register", r.RegisterWorkflowsRequest(self.app, about), r.RegisterWorkflowsResponse)
+        self.payload_max_bytes = answer.payload_max_bytes
+
+    async def start(
+        self, workflow: str, version: int, arguments: str, id: str | None, delay_s: float | None = None
+    ) -> str:
+        """The instance id of a new run, or of the one that has this id."""
+        delay = delay_text(delay_s) or ""
+        once = "" if id is not None else str(uuid4())
+        request = r.StartRunRequest(self.app, workflow, version, arguments.encode(), id or "", delay, once)
+        instance_id = (await self._call("Start", request, r.StartRunResponse)).instance_id
+        self.names.note(instance_id, id)
+        return instance_id
+
+    async def find(self, id: str, workflows: Mapping[str, object], *, or_any: bool = False) -> str:
+        """The instance id of the run with this id: of these workflows, else of any if there are none, or ``or_any``."""
+        request = r.FindRunRequest(self.app, id, list(workflows), or_any)
+        return (await self._call("Find", request, r.FindRunResponse)).instance_id
+
+    async def latest(self, workflow: str, status: str | None, limit: int) -> list[Instance]:
+        """The latest runs of a workflow, newest first, without their arguments."""
+        request = r.ListRunsRequest(self.app, workflow, status or "", limit)
+        return (await self._call("List", request, r.ListRunsResponse)).runs
+
+    async def look(self, instance_id: str) -> Instance:
+        """The run as it is now."""
+        return await self._call("Result", r.RunResultRequest(instance_id), Instance, wait_s=0)
+
+    async def find_ended(self, instance_ids: Sequence[str]) -> Sequence[str]:
+        """Those that have ended, or are not there."""
+        request = r.EndedRunsRequest(list(instance_ids))
+        return (await self._call("Ended", request, r.EndedRunsResponse, wait_s=0)).instance_ids
+
+    async def journal(self, instance_id: str, cursor: str | None) -> tuple[list[dict[str, Any]], str | None]:
+        """Some records of a run, oldest first, as REST shows them, and where the next ones are."""
+        request = r.RunJournalRequest(instance_id, cursor or "", JOURNAL_RECORDS)
+        answer = await self._call("Journal", request, r.RunJournalResponse)
+        return [msgspec.json.decode(record) for record in answer.records], answer.next or None
+
+    async def tree(self, instance_id: str) -> dict[str, Any]:
+        """The run's branches, as REST shows them."""
+        tree: dict[str, Any] = msgspec.json.decode(
+            msgspec.json.encode(await self._call("Tree", r.RunTreeRequest(instance_id), RunTree))
+        )
+        return tree
+
+    async def send(self, instance_id: str, name: str, payload: str, dedup: str | None, *, id: str) -> None:
+        """A message."""
+        await self.send_to(r.SendToRunRequest(instance_id, None, name, payload.encode(), dedup or ""), id)
+
+    async def send_to(self, request: r.SendToRunRequest, id: str) -> None:
+        """A message; made twice it is one."""
+        request.dedup = request.dedup or str(uuid4())
+        await self._call("Send", request, r.SendToRunResponse, id=id)
+
+    async def cancel(self, instance_id: str, reason: str | None, *, force: bool, id: str) -> None:
+        """Ask the run to end, or end it."""
+        request = r.CancelRunRequest(instance_id, reason or "", force)
+        await self._call("Cancel", request, r.CancelRunResponse, id=id)
+
+    async def retry(self, instance_id: str, from_path: str | None, note: str | None, *, id: str) -> None:
+        """Let a failed run go on."""
+        request = r.RetryRunRequest(instance_id, from_path or "", note or "")
+        await self._call("Retry", request, r.RetryRunResponse, id=id)
+
+    async def _call(
+        self,
+        method: str,
+        request: msgspec.Struct,
+        answer_type: type[AnswerT],
+        *,
+        id: str | None = None,
+        wait_s: float = OUTAGE_WAIT_S,
+    ) -> AnswerT:
+        """Errors name the run as the caller does."""
+        ends, pause_s = trio.current_time() + wait_s, RETRY_FIRST_S
+        while True:
+            try:
+                return await self._channel.unary(_PATH + method, request, answer_type, timeout_s=CALL_TIMEOUT_S)
+            except Unavailable:
+                if trio.current_time() + pause_s >= ends:
+                    raise
+            except ClientError as error:
+                if id is None:
+                    raise
+                raise error_for(error.code, f"run {id}: {error.reason}") from None
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_MAX_S)

@@ -1,0 +1,382 @@
+"""The runs of an executor's ``Work`` stream: what it says of them and is told, through the lanes that a process of its
+own would use. `work_stream` carries the messages, and gives back what is held when the stream ends.
+
+The answers of each list come in the order of its items. Each item is dealt with in a task of its own, as the lanes make
+statements of many; of journals at most ``PAGES_MAX`` are read ahead of the client.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import trio
+
+from penstock.core.state import InstanceStatus
+from penstock.engine import ids
+from penstock.engine.children import own_id
+from penstock.engine.code import CodeWorkflow
+from penstock.engine.engine import Engine
+from penstock.engine.journal_items import Held, JournalPage, JournalRow, NewRecord, RunEnd, Taken
+from penstock.engine.payload import check_count
+from penstock.engine.streams import JobStream
+from penstock.errors import BadRequest, JournalTooLong, LeaseLost, PenstockError, Unavailable
+from penstock.errors import TooManyRequests as Busy
+from penstock.rpc.reading import given, required
+from penstock.store.database import AWAY, first_line
+from penstock.wire import penstock_v1 as w
+from penstock.wire.fields import json_text
+from penstock.wire.model import Job
+
+PAGES_MAX: Final = 4
+"""Pages of journals that are read and not sent."""
+PAGE_MAX_BYTES: Final = 1024 * 1024
+"""Of payloads in one page, and of what is taken in one message; gRPC clients take 4 MiB by default."""
+PENDING_MAX_BYTES: Final = 8 * 1024 * 1024
+"""Of items that are not answered; beyond it nothing is read from the client."""
+PAUSE_MAX_MS: Final = (1 << 32) - 1
+
+Item: TypeAlias = w.RunAppend | w.RunPark | w.RunFinish | w.RunRead | w.RunChild | w.RunExtend
+
+
+class _Kind(NamedTuple):
+    """One list of items, and that of its answers."""
+
+    items: str
+    answers: str
+    answer_type: Callable[..., Any]
+    serve: Callable[[Held, Any, Any], Awaitable[None]]
+    """Fills in the answer. Raises what its outcome is made of."""
+
+
+class _Slot:
+    """An item, until it is answered."""
+
+    __slots__ = ("answer", "is_done", "item", "kind", "settles", "size_bytes")
+
+    def __init__(self, kind: _Kind, item: Item, settles: int | None) -> None:
+        self.kind, self.item = kind, item
+        self.answer: Any = kind.answer_type(job_id=item.job_id, attempt=item.attempt)
+        self.is_done = False
+        self.settles = settles  # the attempt that it ends on this stream, if any
+        self.size_bytes = _size(item)
+
+
+class RunDesk:
+    """See the module. ``wake`` is called when `compose` may have something."""
+
+    def __init__(self, engine: Engine, jobs: JobStream, wake: Callable[[], None]) -> None:
+        self._engine, self._jobs, self._wake = engine, jobs, wake
+        self._kinds = (
+            _Kind("appends", "appended", w.RunAppended, self._append),
+            _Kind("run_parks", "parked", w.RunParked, self._park),
+            _Kind("finishes", "finished", w.RunFinished, self._finish),
+            _Kind("reads", "pages", w.RunPage, self._read),
+            _Kind("children", "children", w.RunChildAnswer, self._child),
+            _Kind("extends", "extended", w.RunExtended, self._extend),
+        )
+        self._slots: dict[str, deque[_Slot]] = {kind.answers: deque() for kind in self._kinds}
+        self._nursery: trio.Nursery
+        self._reads: deque[_Slot] = deque()  # not begun
+        self._reading = 0
+        self._describing = 0
+        self._taken: deque[tuple[w.Run, int]] = deque()
+        self._mail: dict[str, int] = {}
+        self._job_ids: dict[int, str] = {}  # by instance, of what the executor has
+        self.pending_bytes = 0
+
+    async def run(self, nursery: trio.Nursery, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Tell of mail until cancelled. Items are dealt with in the nursery."""
+        self._nursery = nursery
+        journal, holder = self._engine.journal, self._jobs.worker
+        journal.open_mailbox(holder)
+        task_status.started()
+        try:
+            while True:
+                for mail in await journal.wait_mail(holder):
+                    job_id = self._job_ids.get(mail.instance)
+                    if job_id is not None:
+                        self._mail[job_id] = mail.mail
+                self._wake()
+        finally:
+            journal.close_mailbox(holder)
+
+    # -- in
+
+    def take(self, request: w.WorkRequest) -> int:
+        """Begin with the items of a message; how many there are. Raises BadRequest for too many."""
+        count = 0
+        for kind in self._kinds:
+            items: Sequence[Item] = getattr(request, kind.items)
+            check_count(len(items), kind.items)
+            count += len(items)
+            for item in items:
+                ends = isinstance(item, w.RunPark | w.RunFinish)
+                slot = _Slot(kind, item, self._jobs.note_reported(item.job_id, item.attempt) if ends else None)
+                self._slots[kind.answers].append(slot)
+                self.pending_bytes += slot.size_bytes
+                if isinstance(item, w.RunRead):
+                    self._reads.append(slot)
+                else:
+                    self._nursery.start_soon(self._serve, slot)
+        self._read_on()
+        return count
+
+    def _read_on(self) -> None:
+        while self._reads and self._reading < PAGES_MAX:
+            self._reading += 1
+            self._nursery.start_soon(self._serve, self._reads.popleft())
+
+    async def _serve(self, slot: _Slot) -> None:
+        item, answer = slot.item, slot.answer
+        try:
+            if not self._jobs.holds(item.job_id, item.attempt):
+                raise LeaseLost("this stream does not have the run, or not any more")
+            job = ids.read_job(item.job_id)
+            await slot.kind.serve(Held(job.instance, job.seq, item.attempt, self._jobs.worker), item, answer)
+            answer.outcome = w.ItemOutcome.OK
+        except (PenstockError, *AWAY) as error:
+            answer.outcome = _outcome(error)
+            answer.reason = error.reason if isinstance(error, PenstockError) else first_line(error)
+        self._settle(slot)
+        slot.is_done = True
+        self._wake()
+
+    def _settle(self, slot: _Slot) -> None:
+        answer, item = slot.answer, slot.item
+        is_lost = answer.outcome == w.ItemOutcome.LEASE_LOST
+        attempt = slot.settles
+        if attempt is None and is_lost:
+            attempt = self._jobs.note_reported(item.job_id, item.attempt)
+        if attempt is None:
+            return
+        goes_on = isinstance(item, w.RunFinish) and item.begun is not None
+        has_left = is_lost or (answer.outcome == w.ItemOutcome.OK and not answer.unread and not goes_on)
+        self._jobs.note_settled(item.job_id, attempt, final=has_left)
+        if has_left:
+            self._job_ids.pop(ids.read_job(item.job_id).instance, None)
+
+    # -- out
+
+    @property
+    def has_taken(self) -> bool:
+        """Whether runs wait to be sent: no more are taken then."""
+        return bool(self._taken or self._describing)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything is answered."""
+        return not self._describing and not any(self._slots.values())
+
+    def describe(self, jobs: Sequence[Job]) -> None:
+        """Runs were leased: tell what the executor needs of them."""
+        for job in jobs:
+            self._job_ids[ids.read_job(job.id).instance] = job.id
+        self._describing += 1
+        self._nursery.start_soon(self._describe, jobs)
+
+    async def _describe(self, jobs: Sequence[Job]) -> None:
+        try:
+            for job, taken in zip(jobs, await self._engine.code.taken(jobs), strict=True):
+                self._taken.append(_run(job, taken))
+        except PenstockError:  # they went back to the queue
+            for job in jobs:
+                attempt = self._jobs.note_reported(job.id, job.attempt or 0)
+                if attempt is not None:
+                    self._jobs.note_settled(job.id, attempt, final=True)
+        self._describing -= 1
+        self._wake()
+
+    def compose(self, message: w.WorkResponse) -> int:
+        """Put what is there into a message; how many items it answers."""
+        count = size_bytes = 0
+        for name, slots in self._slots.items():
+            answers: list[Any] = getattr(message, name)
+            while slots and slots[0].is_done and size_bytes < PAGE_MAX_BYTES:
+                slot = slots.popleft()
+                answers.append(slot.answer)
+                self.pending_bytes -= slot.size_bytes
+                count += 1
+                if isinstance(slot.item, w.RunRead):
+                    self._reading -= 1
+                    size_bytes += _records_size(slot.answer.records)
+        while self._taken and size_bytes < PAGE_MAX_BYTES:
+            run, run_bytes = self._taken.popleft()
+            message.runs.append(run)
+            size_bytes += run_bytes
+        if self._mail:
+            message.mail += [w.RunMail(job_id, mail) for job_id, mail in self._mail.items()]
+            self._mail.clear()
+        self._read_on()
+        return count
+
+    # -- one item each
+
+    async def _append(self, held: Held, item: w.RunAppend, answer: w.RunAppended) -> None:
+        records = [_new_record(record) for record in item.records]
+        try:
+            appended = await self._engine.journal.append(
+                held, records, after=read_position(item.after, "after"), mail=item.mail
+            )
+        except JournalTooLong:
+            answer.full = True
+            raise
+        answer.reread = appended.reread or appended.mail != item.mail
+        if not answer.reread:
+            answer.positions = [f"{place.pos:x}" for place in appended.placed]
+            answer.at = _time(appended.placed[0].at)
+
+    async def _park(self, held: Held, item: w.RunPark, answer: w.RunParked) -> None:
+        journal = self._engine.journal
+        if item.give_back:
+            await journal.give_back(held)
+        elif item.blocked_on:
+            answer.pause_ms = min(round(1_000 * await journal.block(held, item.blocked_on)), PAUSE_MAX_MS)
+        else:
+            due_at = None if item.due_at is None else item.due_at.timestamp()
+            view, branches = journal.fit_view(item.view or None), item.branches or None
+            answer.unread = not await journal.park(held, mail=item.mail, due_at=due_at, view=view, branches=branches)
+
+    async def _finish(self, held: Held, item: w.RunFinish, answer: w.RunFinished) -> None:
+        journal = self._engine.journal
+        if item.begun is not None:
+            kept = [read_position(each, "kept") for each in item.kept]
+            payload, name = item.begun.payload or "", item.begun.name or ""
+            done = await journal.continue_as_new(held, payload, name=name, mail=item.mail, kept=kept)
+        else:
+            done = await journal.finish(held, _end(item, journal.fit_view(item.view or None)), mail=item.mail)
+        answer.unread = not done
+
+    async def _read(self, held: Held, item: w.RunRead, answer: w.RunPage) -> None:
+        journal = self._engine.journal
+        if item.marks:
+            answer.marks = await journal.marks(held.instance)
+            return
+        page = await journal.read(held.instance, read_position(item.after, "after"), max_bytes=PAGE_MAX_BYTES)
+        if page.mail is None:
+            raise LeaseLost("the run has ended")
+        _fill(answer, page)
+
+    async def _child(self, held: Held, item: w.RunChild, answer: w.RunChildAnswer) -> None:
+        children = self._engine.children
+        if item.cancel:
+            answer.unknown = not await children.cancel(held, item.path)
+            return
+        target: CodeWorkflow | str = given(item.definition_id, "definition_id") or CodeWorkflow(
+            required(item.workflow, "workflow"), item.version, item.app
+        )
+        id = item.id or own_id(required(item.key, "key"), held.seq)
+        await children.start(held, item.path, target, item.arguments or b"{}", id)
+
+    async def _extend(self, held: Held, item: w.RunExtend, answer: w.RunExtended) -> None:
+        journal = self._engine.journal
+        view = journal.fit_view(item.view or None)
+        extended = await journal.extend(held, view=view, branches=item.branches or None)
+        answer.lease_ms, answer.mail = max(round(1_000 * extended.lease_left_s), 0), extended.mail
+
+
+def _outcome(error: BaseException) -> w.ItemOutcome:
+    if isinstance(error, LeaseLost):
+        return w.ItemOutcome.LEASE_LOST
+    if isinstance(error, Unavailable | Busy) or not isinstance(error, PenstockError):
+        return w.ItemOutcome.UNAVAILABLE
+    return w.ItemOutcome.INVALID
+
+
+def read_position(text: str, field: str) -> int:
+    """A place in a journal; empty is before its beginning. Raises BadRequest."""
+    try:
+        number = int(text or "0", 16)
+    except ValueError:
+        number = -1
+    if not 0 <= number < 1 << 63:
+        raise BadRequest(f"{field}: {text[:40]!a} is no position")
+    return number
+
+
+def _size(item: Item) -> int:
+    match item:
+        case w.RunAppend():
+            return _records_size(item.records)
+        case w.RunFinish():
+            return len(item.result or "") + len(item.failure or "") + len(item.view)
+        case w.RunPark() | w.RunExtend():
+            return len(item.view) + len(item.branches)
+        case w.RunChild():
+            return len(item.arguments)
+        case w.RunRead():
+            return 0
+
+
+def _records_size(records: Sequence[w.RunRecord]) -> int:
+    return sum(len(record.payload or "") for record in records)
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _end(item: w.RunFinish, view: bytes | None) -> RunEnd:
+    if item.result is not None:
+        return RunEnd(InstanceStatus.COMPLETED, output=b'{"result":' + item.result.encode() + b"}", view=view)
+    if item.cancelled:
+        return RunEnd(InstanceStatus.CANCELLED, failure=item.failure, view=view)
+    return RunEnd(InstanceStatus.FAILED, failure=item.failure or "failed", view=view)
+
+
+def _new_record(record: w.RunRecord) -> NewRecord:
+    return NewRecord(
+        kind=record.kind,
+        path=record.path,
+        name=record.name,
+        payload=record.payload,
+        digest=record.digest,
+        attempt=record.attempt,
+        took_ms=record.took_ms,
+        mark=record.mark,
+    )
+
+
+def _shown(row: JournalRow) -> w.RunRecord:
+    return w.RunRecord(
+        kind=row.kind,
+        path=row.path,
+        name=row.name,
+        payload=row.payload,
+        digest=row.digest,
+        attempt=row.attempt,
+        took_ms=row.took_ms,
+        mark=row.mark,
+        position=f"{row.pos:x}",
+        at=_time(row.at),
+    )
+
+
+def _fill(answer: w.RunPage, page: JournalPage) -> w.RunPage:
+    answer.records = [_shown(row) for row in page.records]
+    answer.mail, answer.more = page.mail or 0, page.more
+    return answer
+
+
+def _run(job: Job, taken: Taken) -> tuple[w.Run, int]:
+    """What the executor is told, and how many bytes that is about."""
+    is_fresh = taken.held.attempt == 1 and taken.mail == 0
+    page = None if taken.page is None or is_fresh else _fill(w.RunPage(), taken.page)
+    arguments = json_text(taken.arguments)
+    run = w.Run(
+        job_id=job.id,
+        attempt=taken.held.attempt,
+        job_type=taken.job_type,
+        instance_id=taken.instance_id,
+        arguments=arguments,
+        started_at=_time(taken.started_at),
+        taken_at=_time(taken.taken_at),
+        lease_ms=max(round(1_000 * taken.lease_left_s), 0),
+        fresh=is_fresh,
+        expiries=taken.expiries,
+        key=taken.key or "",
+        page=page,
+    )
+    return run, len(arguments) + (0 if page is None else _records_size(page.records))

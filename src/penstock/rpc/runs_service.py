@@ -1,0 +1,128 @@
+"""``penstock.v1.Runs``: runs of workflows written as code, for whoever starts them and asks for them.
+
+The operations are those that REST and an engine in a program's own process have; executors come by the Work stream.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from grpclib.const import Handler
+
+from penstock.engine.code import CodeWorkflow
+from penstock.engine.engine import Engine
+from penstock.engine.payload import EMPTY_OBJECT, check_count, check_variables
+from penstock.errors import BadRequest
+from penstock.rpc.methods import unary
+from penstock.rpc.reading import required
+from penstock.wire import runs_v1 as w
+from penstock.wire.model import Instance, RunTree
+
+LIST_MAX: Final = 1_000
+ENDED_MAX: Final = 1_000
+_PREFIX: Final = "/penstock.v1.Runs/"
+
+
+class Runs:
+    """Register, start, find, list, send, cancel, retry; result, tree, journal."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def __mapping__(self) -> dict[str, Handler]:
+        methods = {
+            "Register": unary(self.register, w.RegisterWorkflowsRequest, w.RegisterWorkflowsResponse),
+            "Start": unary(self.start, w.StartRunRequest, w.StartRunResponse),
+            "Find": unary(self.find, w.FindRunRequest, w.FindRunResponse),
+            "List": unary(self.list, w.ListRunsRequest, w.ListRunsResponse),
+            "Send": unary(self.send, w.SendToRunRequest, w.SendToRunResponse),
+            "Cancel": unary(self.cancel, w.CancelRunRequest, w.CancelRunResponse),
+            "Retry": unary(self.retry, w.RetryRunRequest, w.RetryRunResponse),
+            "Result": unary(self.result, w.RunResultRequest, Instance),
+            "Ended": unary(self.ended, w.EndedRunsRequest, w.EndedRunsResponse),
+            "Tree": unary(self.tree, w.RunTreeRequest, RunTree),
+            "Journal": unary(self.journal, w.RunJournalRequest, w.RunJournalResponse),
+        }
+        return {_PREFIX + name: handler for name, handler in methods.items()}
+
+    async def register(self, request: w.RegisterWorkflowsRequest, _call: object) -> w.RegisterWorkflowsResponse:
+        """Each is registered; the first that can't be is told."""
+        check_count(len(request.workflows), "workflows")
+        for each in request.workflows:
+            workflow = CodeWorkflow(required(each.name, "name"), each.version, request.app)
+            await self._engine.code.register(workflow)
+            if each.queue:
+                await self._engine.queues.join(each.queue, workflow.job_type)
+        return w.RegisterWorkflowsResponse(self._engine.settings.payload_max_bytes)
+
+    async def start(self, request: w.StartRunRequest, _call: object) -> w.StartRunResponse:
+        """Registers the workflow when nobody has."""
+        workflow = CodeWorkflow(required(request.workflow, "workflow"), request.version, request.app)
+        arguments = check_variables(request.arguments or EMPTY_OBJECT, self._engine.limits, "arguments")
+        started = await self._engine.code.start(
+            workflow,
+            arguments,
+            id=request.id or None,
+            delay=request.delay or None,
+            idempotency_key=request.idempotency_key or None,
+        )
+        return w.StartRunResponse(started.id)
+
+    async def find(self, request: w.FindRunRequest, _call: object) -> w.FindRunResponse:
+        """NOT_FOUND when there is none."""
+        return w.FindRunResponse(await self._find(request))
+
+    async def _find(self, request: w.FindRunRequest) -> str:
+        check_count(len(request.workflows), "workflows")
+        id = required(request.id, "id")
+        return await self._engine.code.find(request.app, id, request.workflows, or_any=request.or_any)
+
+    async def list(self, request: w.ListRunsRequest, _call: object) -> w.ListRunsResponse:
+        """Of one workflow."""
+        if not 0 < request.limit <= LIST_MAX:
+            raise BadRequest(f"limit: is between 1 and {LIST_MAX:,}")
+        workflow, status = required(request.workflow, "workflow"), request.status or None
+        return w.ListRunsResponse(await self._engine.code.latest(request.app, workflow, status, request.limit))
+
+    async def send(self, request: w.SendToRunRequest, _call: object) -> w.SendToRunResponse:
+        """FAILED_PRECONDITION when the run has ended."""
+        instance_id = request.instance_id or (await self._find(request.to) if request.to is not None else "")
+        await self._engine.runs.send(
+            required(instance_id, "instance_id"), request.name, request.payload, dedup=request.dedup or None
+        )
+        return w.SendToRunResponse()
+
+    async def cancel(self, request: w.CancelRunRequest, _call: object) -> w.CancelRunResponse:
+        """FAILED_PRECONDITION when it has ended."""
+        instance_id, reason = required(request.instance_id, "instance_id"), request.reason or None
+        await self._engine.instances.cancel(instance_id, reason, force=request.force)
+        return w.CancelRunResponse()
+
+    async def retry(self, request: w.RetryRunRequest, _call: object) -> w.RetryRunResponse:
+        """FAILED_PRECONDITION when it has not failed."""
+        instance_id = required(request.instance_id, "instance_id")
+        await self._engine.instances.retry_run(instance_id, request.from_path or None, request.note or None)
+        return w.RetryRunResponse()
+
+    async def result(self, request: w.RunResultRequest, _call: object) -> Instance:
+        """Also of a run that has not ended."""
+        return await self._engine.instances.get(required(request.instance_id, "instance_id"), request.wait_ms / 1_000)
+
+    async def ended(self, request: w.EndedRunsRequest, _call: object) -> w.EndedRunsResponse:
+        """Of those that are asked for."""
+        if len(request.instance_ids) > ENDED_MAX:
+            raise BadRequest(f"instance_ids: {ENDED_MAX:,} at most")
+        return w.EndedRunsResponse(await self._engine.instances.find_ended(request.instance_ids))
+
+    async def tree(self, request: w.RunTreeRequest, _call: object) -> RunTree:
+        """As REST shows it."""
+        return await self._engine.runs.tree(required(request.instance_id, "instance_id"))
+
+    async def journal(self, request: w.RunJournalRequest, _call: object) -> w.RunJournalResponse:
+        """A slice of it."""
+        limit = request.limit or LIST_MAX
+        page = await self._engine.runs.journal(
+            required(request.instance_id, "instance_id"), request.cursor or None, limit
+        )
+        return w.RunJournalResponse([msgspec.json.encode(record) for record in page.items], page.next or "")
