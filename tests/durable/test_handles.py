@@ -100,10 +100,10 @@ async def test_the_view_and_the_journal_are_there_after_the_end(at: str):
     assert records == [("done", "double", 2), ("view", None, {"stage": "shipped"})]
 
 
-async def test_a_long_journal_is_read_in_slices(at: str, monkeypatch: pytest.MonkeyPatch):
+async def test_a_long_journal_is_read_in_slices(database_dsn: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("penstock.durable.local.PAGE_RECORDS", 3)
     monkeypatch.setenv("WE_JOURNAL_MAX_RECORDS", "100")
-    async with serving(at) as app:
+    async with serving(database_dsn) as app:
         run = await app.start(endless, id="e-1")
         with pytest.raises(RunFailed, match=r"run e-1 failed: JournalTooLong: the run has 100 records, of 100 at most"):
             await run.result()

@@ -9,7 +9,7 @@ from uuid import uuid4
 import msgspec
 import trio
 
-from penstock.client.errors import ClientError, Unavailable, error_for
+from penstock.client.errors import ClientError, NotFound, Unavailable, error_for
 from penstock.client.grpc.channel import Channel
 from penstock.durable.codec import PAYLOAD_MAX_BYTES
 from penstock.durable.duration import delay_text
@@ -123,7 +123,7 @@ class RemoteRuns:
                 if trio.current_time() + pause_s >= ends:
                     raise
             except ClientError as error:
-                if id is None:
+                if id is None or isinstance(error, NotFound):
                     raise
                 raise error_for(error.code, f"run {id}: {error.reason}") from None
             await trio.sleep(pause_s)
