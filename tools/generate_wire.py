@@ -135,7 +135,7 @@ METHODS = {"Instance": "InstanceMethods"}
 """Hand-written bases."""
 EXTENDS = {"HeartbeatOutcome": "JobOutcome", "RecordedAttempt": "Attempt"}
 """Nouns that are another one with more fields."""
-CLASS_NAMES = {"Outcome": "ItemOutcome"}
+CLASS_NAMES = {"Outcome": "OutcomeCode"}
 """Enums that have another name here, where the word alone means something else."""
 OTHER_WORDS = {".penstock.v1.Outcome"}
 """Enums whose words are `not-found` in JSON, not `NOT_FOUND`."""

@@ -236,6 +236,15 @@ class Stream:
             pass
         return found[0]
 
+    def gather(self, **counts: int) -> dict[str, list[Any]]:
+        """So many of each field, in however many answers they come."""
+        found: dict[str, list[Any]] = {field: [] for field in counts}
+        while any(len(found[field]) < count for field, count in counts.items()):
+            answer = self.next()
+            for field in counts:
+                found[field] += getattr(answer, field)
+        return found
+
     def end(self) -> grpc.StatusCode:
         self._outgoing.put(None)
         list(self._answers)
@@ -273,28 +282,29 @@ def see_executors(client: Client) -> None:
     id = client.ask("Start", runs_v1.StartRunRequest("", "order", 1, b'{"n": 7}', "o-1")).instance_id
     stream = Stream(client, "code:order@1", 1, executor=True)
     run = stream.until("runs")
-    assert (run.instance_id, run.arguments) == (id, b'{"n":7}')
+    assert (run.instance_id, run.arguments) == (id, b'{"n": 7}')
     held = {"job_id": run.job_id, "attempt": run.attempt}
     gone = {"job_id": run.job_id, "attempt": 9}
     told = {"name": "s", "payload": "1", "digest": 5, "took_ms": 3, "mark": "m"}
     record = p.RunRecord(kind=1, path="/0", attempt=1, **told)
     stream.put(appends=[p.RunAppend(**held, records=[record]), p.RunAppend(**held)])
-    first = stream.until("appended")
+    first, refused = stream.gather(appended=2)["appended"]
+    assert "1 to 5,000" in refused.reason
     assert client.engine.call("POST", f"/v1/instances/{id}/messages", {"name": "go", "payload": 1})[0] < 300
     assert stream.until("mail").count == 1
     stream.put(appends=[p.RunAppend(**held, after=first.positions[0], records=[record])])
     assert stream.until("appended").reread
     stream.put(run_parks=[p.RunPark(**held), p.RunPark(**gone)], finishes=[p.RunFinish(**held), p.RunFinish(**gone)])
-    assert (stream.until("parked").unread, stream.until("finished").unread) == (True, True)
+    found = stream.gather(parked=2, finished=2)
+    assert [found[kind][0].unread for kind in found] == [True, True]
     stream.put(reads=[p.RunRead(**held, after=after) for after in ("", "z")] + [p.RunRead(**held, marks=True)])
-    assert [each.name for each in stream.until("pages").records] == ["s", "go", "s"]
+    assert [each.name for each in stream.gather(pages=3)["pages"][0].records] == ["s", "go", "s"]
     child = {"path": "/1", "workflow": "order", "version": 1, "key": f"{id}/1", "arguments": b'{"n": 1}'}
     children = [p.RunChild(**held, **child), p.RunChild(**held, path="/2", cancel=True), p.RunChild(**gone)]
     stream.put(children=children, extends=[p.RunExtend(**held), p.RunExtend(**held, branches=b"{")])
-    stream.until("children")
-    assert stream.until("extended").mail == 1
+    assert [each.mail for each in stream.gather(children=3, extended=2)["extended"]] == [1, 0]
     stream.put(run_parks=[p.RunPark(**held, give_back=True)], credits=[p.Credit(job_type="code:order@1", jobs=2)])
-    again = [stream.until("runs"), stream.until("runs")]  # it, and the child
+    again = stream.gather(runs=2)["runs"]  # it, and the child
     [taken] = [each for each in again if each.instance_id == id]
     assert (taken.attempt, taken.key, len(taken.page.records)) == (2, "o-1", 3)
     stream.put(run_parks=[p.RunPark(job_id=taken.job_id, attempt=2, blocked_on="other code")])

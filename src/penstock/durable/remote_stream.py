@@ -86,12 +86,12 @@ class Link:
         self._news.set()
         await question.answered.wait()
         answer = question.answer
-        if answer is None or answer.outcome == w.ItemOutcome.LEASE_LOST:
+        if answer is None or answer.outcome == w.OutcomeCode.LEASE_LOST:
             self.held.pop(item.job_id, None)
             raise LeaseLost
-        if answer.outcome == w.ItemOutcome.UNAVAILABLE:
+        if answer.outcome == w.OutcomeCode.UNAVAILABLE:
             raise Away(answer.reason)
-        if answer.outcome != w.ItemOutcome.OK:
+        if answer.outcome != w.OutcomeCode.OK:
             raise Refused(answer.reason, answer)
         return answer
 

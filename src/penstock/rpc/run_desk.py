@@ -136,7 +136,7 @@ class RunDesk:
                 raise LeaseLost("this stream does not have the run, or not any more")
             job = ids.read_job(item.job_id)
             await slot.kind.serve(Held(job.instance, job.seq, item.attempt, self._jobs.worker), item, answer)
-            answer.outcome = w.ItemOutcome.OK
+            answer.outcome = w.OutcomeCode.OK
         except (PenstockError, *AWAY) as error:
             answer.outcome = _outcome(error)
             answer.reason = error.reason if isinstance(error, PenstockError) else first_line(error)
@@ -146,14 +146,14 @@ class RunDesk:
 
     def _settle(self, slot: _Slot) -> None:
         answer, item = slot.answer, slot.item
-        is_lost = answer.outcome == w.ItemOutcome.LEASE_LOST
+        is_lost = answer.outcome == w.OutcomeCode.LEASE_LOST
         attempt = slot.settles
         if attempt is None and is_lost:
             attempt = self._jobs.note_reported(item.job_id, item.attempt)
         if attempt is None:
             return
         goes_on = isinstance(item, w.RunFinish) and item.begun is not None
-        has_left = is_lost or (answer.outcome == w.ItemOutcome.OK and not answer.unread and not goes_on)
+        has_left = is_lost or (answer.outcome == w.OutcomeCode.OK and not answer.unread and not goes_on)
         self._jobs.note_settled(item.job_id, attempt, final=has_left)
         if has_left:
             self._job_ids.pop(ids.read_job(item.job_id).instance, None)
@@ -277,12 +277,12 @@ class RunDesk:
         answer.lease_ms, answer.mail = max(round(1_000 * extended.lease_left_s), 0), extended.mail
 
 
-def _outcome(error: BaseException) -> w.ItemOutcome:
+def _outcome(error: BaseException) -> w.OutcomeCode:
     if isinstance(error, LeaseLost):
-        return w.ItemOutcome.LEASE_LOST
+        return w.OutcomeCode.LEASE_LOST
     if isinstance(error, Unavailable | Busy) or not isinstance(error, PenstockError):
-        return w.ItemOutcome.UNAVAILABLE
-    return w.ItemOutcome.INVALID
+        return w.OutcomeCode.UNAVAILABLE
+    return w.OutcomeCode.INVALID
 
 
 def read_position(text: str, field: str) -> int:

@@ -31,7 +31,7 @@ from penstock.wire.model import (
 PACKAGE = "penstock.v1"
 
 
-class ItemOutcome(IntEnum):
+class OutcomeCode(IntEnum):
     """``penstock.v1.Outcome``."""
 
     UNSPECIFIED = 0
