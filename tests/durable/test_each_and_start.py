@@ -22,8 +22,7 @@ def test_results_come_in_the_order_of_the_items():
         return await each(label, range(count), limit=3)
 
     began: list[int] = []
-    fakes = {label: Takes(10, lambda n: began.append(n) or n * 2)}
-    run = run_workflow(body, 7, steps=fakes)
+    run = run_workflow(body, 7, steps={label: Takes(10, lambda n: began.append(n) or n * 2)})
     assert run.result() == [0, 2, 4, 6, 8, 10, 12]
     assert run.took.total_seconds() == 30, "three at a time"
     assert sorted(began) == list(range(7))
