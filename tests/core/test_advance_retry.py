@@ -111,7 +111,7 @@ def test_a_done_step_whose_conditions_failed_is_not_repeated() -> None:
     assert (machine.status, machine.open) == (FAILED, [])
     assert machine.failure is not None
     assert "DecisionNoBranchMatched" in machine.failure
-    machine.start_variables["n"] = 4
+    machine.variables["n"] = 4
     machine.retry()
     assert (machine.status, machine.open) == (ACTIVE, ["second"])
     assert machine.path == [("x", "COMPLETED")]
@@ -132,7 +132,7 @@ def test_retry_enters_other_steps_though_one_cannot_be_left() -> None:
     machine.retry()
     assert machine.status is FAILED
     assert machine.path == [("fork", "COMPLETED"), ("x", "COMPLETED"), ("u", "SKIPPED")]
-    machine.start_variables["n"] = 4
+    machine.variables["n"] = 4
     machine.retry()
     assert (machine.status, machine.open, machine.armed("u")) == (ACTIVE, ["u"], [0])
     machine.finish("u")
@@ -150,10 +150,10 @@ def test_a_done_step_stays_done_when_another_fails_first() -> None:
     )
     machine = Machine(body, {"n": 0, "seconds": 60})
     machine.complete("x")
-    machine.start_variables.update(n=4, seconds="ages")
+    machine.variables.update(n=4, seconds="ages")
     machine.retry()
     assert machine.status is FAILED
-    machine.start_variables["seconds"] = 60
+    machine.variables["seconds"] = 60
     machine.retry()
     assert (machine.status, machine.open) == (ACTIVE, ["w"])
     machine.finish("w")
@@ -167,7 +167,7 @@ def test_branches_that_had_not_begun_when_another_failed_begin() -> None:
     )
     assert machine.status is FAILED
     assert machine.path == [("fork", "COMPLETED"), ("a", "FAILED")]
-    machine.start_variables["n"] = 1
+    machine.variables["n"] = 1
     machine.retry()
     assert machine.open == ["b"]
     assert machine.tokens[INSTANCE].pending == 1
@@ -192,7 +192,7 @@ def test_a_token_moved_by_the_failed_advance_goes_on_there() -> None:
     machine.complete("a")
     machine.complete("b")
     assert machine.status is FAILED
-    machine.start_variables["n"] = 1
+    machine.variables["n"] = 1
     machine.retry()
     assert machine.status is COMPLETED
     assert [name for name, _ in machine.path] == ["fork", "a", "b", "join", "d", "d", "end"]
@@ -254,7 +254,7 @@ def test_every_kind_of_failure_can_be_retried(why: str) -> None:
     else:
         machine.complete("x")
         assert machine.status is FAILED
-        machine.start_variables["n"] = 1
+        machine.variables["n"] = 1
         machine.retry()
         assert machine.status is COMPLETED
 

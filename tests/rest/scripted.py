@@ -105,6 +105,7 @@ class ScriptedEngine:
         self.repair, self.open_work = Part(self, "repair"), Part(self, "open_work")
         self.migrations, self.impact = Part(self, "migrations"), Part(self, "impact")
         self.definition_use, self.drafts = Part(self, "definition_use"), Part(self, "drafts")
+        self.simulations = Part(self, "simulations")
         self.watch, self.standing = Part(self, "watch"), Part(self, "standing")
         self.messages, self.attempts = Part(self, "messages"), Part(self, "attempts")
         self.schedules = Part(self, "schedules")

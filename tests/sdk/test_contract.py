@@ -27,7 +27,7 @@ FOR_PEOPLE = {
     ("GET", "/v1/definition-activity"),
     ("GET", "/v1/definitions/{id}/versions"), ("GET", "/v1/definitions/{id}/tokens"),
     ("GET", "/v1/definitions/{id}/counts"), ("GET", "/v1/definitions/{id}/variables"),
-    ("POST", "/v1/definitions/validate"), ("POST", "/v1/expressions/check"),
+    ("POST", "/v1/definitions/validate"), ("POST", "/v1/expressions/check"), ("POST", "/v1/simulations"),
     ("GET", "/v1/expressions/language"),
     ("GET", "/v1/instances/{id}/state"), ("GET", "/v1/instances/count"), ("GET", "/v1/failures"),
     ("GET", "/v1/watch"), ("GET", "/v1/instances/{id}/variables"),

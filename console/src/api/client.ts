@@ -14,6 +14,10 @@ export type Why = Schemas["Why"];
 export type AuditRecord = Schemas["AuditRecord"];
 export type Definition = Schemas["Definition"];
 export type DraftCheck = Schemas["DraftCheck"];
+export type Move = Schemas["Move"];
+export type SimulationView = Schemas["SimulationView"];
+export type SimulatedToken = Schemas["SimulatedToken"];
+export type SimulatedTimer = Schemas["SimulatedTimer"];
 export type Step = Schemas["Step"];
 export type DefinitionSummary = Schemas["DefinitionSummary"];
 export type DefinitionActivity = Schemas["DefinitionActivity"];
@@ -189,6 +193,12 @@ export const engine = {
       ? answerOf("GET", "/v1/definitions/{id}", { path: { id }, ...s(signal) })
       : answerOf("GET", "/v1/definitions/{id}/versions/{number}", { path: { id, number: version }, ...s(signal) }),
   validate: (text: string, signal?: AbortSignal) => post<DraftCheck>("/v1/definitions/validate", { text, ...s(signal) }),
+  /** `variables` and the definition as JSON text. `test`: with all of it as a file for pytest. */
+  simulate: (text: string, trial: { variables: string; startedAt: string; moves: readonly Move[] }, test: boolean, signal?: AbortSignal) =>
+    post<SimulationView>("/v1/simulations", {
+      text: `{"definition": ${text}, "variables": ${trial.variables}, "startedAt": "${trial.startedAt}", "moves": ${JSON.stringify(trial.moves)}, "test": ${test}}`,
+      ...s(signal),
+    }),
   upload: (text: string) => post<DefinitionSummary>("/v1/definitions", { text }),
   variablesInUse: (id: string, signal?: AbortSignal) => get<Schemas["VariablesInUse"]>("/v1/definitions/{id}/variables", { path: { id }, ...s(signal) }),
   expressionLanguage: (signal?: AbortSignal) => get<Schemas["ExpressionLanguage"]>("/v1/expressions/language", s(signal)),

@@ -1278,6 +1278,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/simulations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Try a definition on a clock that stands still (addition)
+         * @description Nothing is stored: each request brings the definition and all that happened so far, at most 500 moves. They are made by the engine's own rules; `can` is what may come next.
+         */
+        post: operations["simulate"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/definitions/{id}/impact": {
         parameters: {
             query?: never;
@@ -1704,6 +1724,14 @@ export interface components {
             next?: string;
         };
         /**
+         * Awaited
+         * @description The message that a wait waits for.
+         */
+        Awaited: {
+            name: string;
+            correlationKey: string;
+        };
+        /**
          * BackfillBody
          * @description A span of the past, both ends counted. `overlap`: ALLOW (the default), or BUFFER_ALL: one after the other.
          */
@@ -1893,6 +1921,16 @@ export interface components {
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
             next?: string;
+        };
+        /**
+         * CalledInstance
+         * @description What a call would have started.
+         */
+        CalledInstance: {
+            definitionId: string;
+            variables: {
+                [key: string]: unknown;
+            };
         };
         /**
          * CancelBody
@@ -2150,6 +2188,15 @@ export interface components {
             from: string;
             to: string;
             times: number;
+        };
+        /**
+         * Ended
+         * @description An execution that was closed, and why, unless it completed.
+         */
+        Ended: {
+            stepId: string;
+            status: string;
+            reason?: string;
         };
         /**
          * EngineList
@@ -2742,6 +2789,31 @@ export interface components {
             dryRun?: boolean;
         };
         /**
+         * Move
+         * @description Something that happens. `do` is complete (a job, a user task, the instance of a call), fail (a job, the
+         *         instance of a call), cancel (the instance of a call with `token_id`, else the whole), signal (to a wait, or to
+         *         `step_id` before it waits), message, fire (a timer), advance (the clock, by `seconds` or to the next timer), or
+         *         retry.
+         */
+        Move: {
+            do: string;
+            tokenId?: string;
+            stepId?: string;
+            index?: number;
+            name?: string;
+            correlationKey?: string;
+            variables?: {
+                [key: string]: unknown;
+            };
+            retryable?: boolean;
+            error?: string;
+            /** @description 1 to 100 of letters, digits, `_`, `.` and `-` (addition). */
+            errorCode?: string;
+            compensate?: boolean;
+            by?: string;
+            seconds?: number;
+        };
+        /**
          * OpenCount
          * @description Open instances; not exact beyond `OPEN_MAX`.
          */
@@ -3277,6 +3349,109 @@ export interface components {
         SignInWays: {
             token: boolean;
             oidc?: string;
+        };
+        /**
+         * SimulatedMove
+         * @description What came of a move; without one it is the start. Of what it entered and ended the first 200.
+         */
+        SimulatedMove: {
+            /** Format: date-time */
+            at: string;
+            entered: string[];
+            ended: components["schemas"]["Ended"][];
+            changed: components["schemas"]["Written"][];
+            move?: components["schemas"]["Move"];
+        };
+        /**
+         * SimulatedStep
+         * @description How often a step was done with, and how the last time.
+         */
+        SimulatedStep: {
+            stepId: string;
+            times: number;
+            status: string;
+        };
+        /**
+         * SimulatedTimer
+         * @description A timer that is armed, the next one first: `kind` is boundary, retry, wait or engine.
+         */
+        SimulatedTimer: {
+            tokenId: string;
+            stepId: string;
+            index: number;
+            kind: string;
+            /** Format: date-time */
+            fireAt: string;
+            target?: string;
+            interrupting?: boolean;
+        };
+        /**
+         * SimulatedToken
+         * @description An open execution, with the name of the token's state. `item`: of a forEach, whose whole has `items`.
+         */
+        SimulatedToken: {
+            id: string;
+            stepId: string;
+            state: string;
+            since: string;
+            /** @description Grows by one with each lease of the job (addition). */
+            attempt?: number;
+            failures?: number;
+            side?: boolean;
+            item?: number;
+            items?: components["schemas"]["ItemCounts"];
+            message?: components["schemas"]["Awaited"];
+            called?: components["schemas"]["CalledInstance"];
+        };
+        /**
+         * SimulationRequest
+         * @description A definition as it would be uploaded, the variables that an instance starts with, and what happened since.
+         *         `started_at`: where the clock begins, at the present time if it is left out; the next request repeats it.
+         *         `test`: the answer has all of it as a test, too.
+         */
+        SimulationRequest: {
+            definition: unknown;
+            variables?: {
+                [key: string]: unknown;
+            };
+            moves?: components["schemas"]["Move"][];
+            /** Format: date-time */
+            startedAt?: string;
+            test?: boolean;
+        };
+        /**
+         * SimulationView
+         * @description Where it stands after the moves. `made`: how many of them were possible; `stopped` says why the next was not,
+         *         or took too much. `path`: the ways that were taken. `next_workflow`: what would start now. `dead_end`: nothing
+         *         is open, and no END was reached.
+         */
+        SimulationView: {
+            /** Format: date-time */
+            startedAt: string;
+            /** Format: date-time */
+            at: string;
+            status: string;
+            made: number;
+            tokens: components["schemas"]["SimulatedToken"][];
+            timers: components["schemas"]["SimulatedTimer"][];
+            variables: {
+                [key: string]: unknown;
+            };
+            path: components["schemas"]["Edge"][];
+            steps: components["schemas"]["SimulatedStep"][];
+            trace: components["schemas"]["SimulatedMove"][];
+            can: components["schemas"]["Move"][];
+            stopped?: string;
+            failureReason?: string;
+            /** @description Of the error that failed it (addition). */
+            failureCode?: string;
+            /** @description Read where `variables` is absent. */
+            result?: {
+                [key: string]: unknown;
+            };
+            nextWorkflow?: string;
+            deadEnd?: boolean;
+            test?: string;
         };
         /**
          * StartBody
@@ -3866,6 +4041,14 @@ export interface components {
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
             next?: string;
+        };
+        /**
+         * Written
+         * @description A variable, and the step that wrote it.
+         */
+        Written: {
+            name: string;
+            stepId: string;
         };
     };
     responses: never;
@@ -8863,6 +9046,75 @@ export interface operations {
             };
             /** @description Unknown. */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    simulate: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SimulationRequest"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SimulationView"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -23,11 +23,12 @@ import { Findings } from "./findings";
 import { boundaryOfKey, isBoundaryType, Palette, typeOfKey } from "./palette";
 import { DefinitionPanel, StepPanel } from "./panel";
 import { SeveralPanel } from "./several";
+import { begun, type Trial, TryIt } from "./try";
 import { UploadDialog } from "./upload";
 import { useWords } from "./words";
 import "./modeller.css";
 
-const VIEWS = { picture: "Picture", json: "JSON", differences: "Differences" } as const;
+const VIEWS = { picture: "Picture", json: "JSON", try: "Try it", differences: "Differences" } as const;
 type View = keyof typeof VIEWS;
 const FILE_MAX_BYTES = 4 * 1024 * 1024;
 const LEADER_MS = 1_000;
@@ -89,6 +90,9 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
   const [typedVariables, setVariables] = useState<string>();
   const variables = typedVariables ?? exampleOf(draft);
   const given = readable(variables) ? variables : "{}";
+  const [trial, setTrial] = useState<Trial>();
+  const fresh = useMemo(() => begun(given), [given]);
+  const trying = trial ?? fresh;
   const words = useWords(draft, verdict.check, version, given);
   const editing = useMemo(() => ({ draft, edit, words, variables: given }), [draft, edit, words, given]);
   const change = (to: { do: "undo" | "redo" }) => {
@@ -165,7 +169,8 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
       return;
     }
     const command = event.ctrlKey || event.metaKey;
-    if (command && event.key.toLowerCase() === "z") change({ do: event.shiftKey ? "redo" : "undo" });
+    if (command && event.key.toLowerCase() === "z" && view === "try") setTrial({ ...trying, moves: trying.moves.slice(0, -1) });
+    else if (command && event.key.toLowerCase() === "z") change({ do: event.shiftKey ? "redo" : "undo" });
     else if (command && event.key.toLowerCase() === "y") change({ do: "redo" });
     else if (command && event.key.toLowerCase() === "a" && at.closest(".surface")) select([...draft.places.keys()]);
     else if (command || event.altKey) return;
@@ -236,7 +241,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
               }}
               say={say}
             />
-            <button type="button" className="btn" onClick={() => download(text, draft.definition.id)}>
+            <button type="button" className="btn" onClick={() => download(text, `${draft.definition.id || "definition"}.json`)}>
               Export
             </button>
             {models && (
@@ -319,6 +324,12 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
             )}
           </div>
         )}
+        {view === "try" &&
+          (broken ? (
+            <p className="wrong note">It can be tried once the text is JSON.</p>
+          ) : (
+            <TryIt draft={draft} trial={trying} change={setTrial} save={download} say={say} />
+          ))}
         {view === "differences" && <Differences draft={draft} base={began} version={version} valid={verdict.check?.valid === true} selected={one} select={(id) => select(id === undefined ? [] : [id])} />}
         <Findings verdict={verdict} draft={draft} show={show} />
       </div>
@@ -409,10 +420,10 @@ async function refused(file: File, take: (text: string) => void): Promise<string
   }
 }
 
-function download(text: string, id: string): void {
+function download(text: string, name: string): void {
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
-  link.download = `${id || "definition"}.json`;
+  link.href = URL.createObjectURL(new Blob([text], { type: name.endsWith(".json") ? "application/json" : "text/plain" }));
+  link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }

@@ -56,6 +56,7 @@ from penstock.engine.queues import Queues
 from penstock.engine.repair import Repair
 from penstock.engine.runs import Runs
 from penstock.engine.schedules import Schedules
+from penstock.engine.simulations import Simulations
 from penstock.engine.standing import Standing
 from penstock.engine.tasks import Tasks
 from penstock.engine.timers import Timers
@@ -88,8 +89,7 @@ class Engine:
         self.events = Events() if events is None else events
         self.settings, self.metrics = settings, metrics
         self.database, self.limits = database, PayloadLimits.of(settings)
-        self.ids = IdSource(engine_number)
-        self.answer_memory = AnswerMemory(settings.answer_max_memory_bytes)
+        self.ids, self.answer_memory = IdSource(engine_number), AnswerMemory(settings.answer_max_memory_bytes)
         cache = VariablesCache(settings.variables_cache_max_bytes)
         self.definitions = Definitions(
             database,
@@ -131,6 +131,7 @@ class Engine:
         self.definition_use = DefinitionUse(self.looks, self.definitions, self.instances)
         self.impact = Impact(looks, self.definitions, self.definition_use, self.instances, self.migrations)
         self.drafts = Drafts(database, self.definitions, self.instances, self.limits, self.hiding, polled=polled)
+        self.simulations = Simulations(self.definitions, self.limits, settings)
         self.open_work = OpenWork(database, looks, self.definitions, self.jobs, self.polls, audit=audit)
         self.code = Code(database, settings, self.definitions, self.instances, self.polls, self.jobs, self.ids)
         self.children = Children(database, settings, self.code, self.instances, self.runs, self.journal, self.timers)

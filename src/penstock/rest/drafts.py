@@ -1,4 +1,4 @@
-"""Routes on what is not uploaded yet: is a definition valid, what does an expression give."""
+"""Routes on what is not uploaded yet: is a definition valid, how does it run, what does an expression give."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from quart import Response, request
 
 from penstock.engine.drafts import ExpressionCheck, language
 from penstock.engine.engine import Engine
+from penstock.engine.simulations import SimulationRequest
 from penstock.offload import run_sized
 from penstock.rest.codec import decoder
 from penstock.rest.exchange import Reply
@@ -14,6 +15,7 @@ from penstock.rest.reading import body_of, respond
 
 _encode = msgspec.json.Encoder().encode
 _read_check = decoder(ExpressionCheck)
+_read_simulation = decoder(SimulationRequest)
 
 
 class DraftRoutes:
@@ -21,6 +23,7 @@ class DraftRoutes:
 
     def __init__(self, engine: Engine) -> None:
         self._drafts = engine.drafts
+        self._simulations = engine.simulations
 
     async def validate(self) -> Response:
         """``POST /v1/definitions/validate``"""
@@ -35,3 +38,9 @@ class DraftRoutes:
         data = await body_of(request)
         asked = await run_sized(len(data), lambda: _read_check(data))
         return respond(Reply(200, _encode(await self._drafts.check_expression(asked))))
+
+    async def simulate(self) -> Response:
+        """``POST /v1/simulations``"""
+        data = await body_of(request)
+        asked = await run_sized(len(data), lambda: _read_simulation(data))
+        return respond(Reply(200, await self._simulations.simulate(asked)))

@@ -12,6 +12,7 @@ from penstock.engine.failures import FailureList
 from penstock.engine.inbox import UserTask
 from penstock.engine.open_work import TimerView, UnlockBody
 from penstock.engine.overview import EngineList, OverviewView, QueueRow
+from penstock.engine.simulations import SimulationRequest, SimulationView
 from penstock.engine.standing import InstanceState, VariablesAsOf
 from penstock.engine.watch import Changes
 from penstock.rest.bulk import BulkRoutes
@@ -52,6 +53,7 @@ KINDS_FOR_PEOPLE: Final[Sequence[Kind]] = (
     Page[DefinitionActivity], Page[VersionCounts], TokensView,
     VariablesInUse, ImpactView, InstanceState,
     RecordedAttempt, Count, FailureList, Changes, VariablesAsOf, DraftCheck, ExpressionCheck, ExpressionVerdict,
+    SimulationRequest, SimulationView,
     ExpressionLanguage,
 )  # fmt: skip
 FOR_PEOPLE: Final[Sequence[Operation]] = (
@@ -247,6 +249,13 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
         "checkExpression", "definitions", "Try an expression (addition)",
         "With the variables given, or those that an instance has now; within the work that one in a definition has.",
         body=struct(ExpressionCheck), answer=struct(ExpressionVerdict), errors=(400, 404, 413, 503),
+    ),
+    Operation(
+        "POST", "/v1/simulations", DraftRoutes.simulate, Permission.VIEW,
+        "simulate", "definitions", "Try a definition on a clock that stands still (addition)",
+        "Nothing is stored: each request brings the definition and all that happened so far, at most 500 moves. They "
+        "are made by the engine's own rules; `can` is what may come next.",
+        body=struct(SimulationRequest), answer=struct(SimulationView), errors=(400, 413),
     ),
     Operation(
         "POST", "/v1/definitions/{id}/impact", DefinitionUseRoutes.impact, Permission.VIEW,

@@ -103,6 +103,24 @@ class Agenda:
         )
         return [show_instance(id) for (id,) in rows.fetchall()]
 
+    def called_at(self, execution_id: str) -> str | None:
+        """The instance that an execution of a call waits for."""
+        key = read_job(execution_id)
+        row = self._connection.execute(
+            "SELECT id FROM called WHERE token_id = %s AND seq = %s", (key.token, key.seq)
+        ).fetchone()
+        return None if row is None else show_instance(row[0])
+
+    def job_type_of(self, execution_id: str) -> str | None:
+        """Of a job that waits in the queue."""
+        key = read_job(execution_id)
+        row = self._connection.execute(
+            "SELECT j.name FROM token t JOIN job_type j ON j.id = t.job_type"
+            " WHERE t.id = %s AND t.seq = %s AND t.state = %s",
+            (key.token, key.seq, TokenState.READY.value),
+        ).fetchone()
+        return None if row is None else row[0]
+
 
 def due_of_job(job_id: str, at: dt.datetime) -> Due:
     """The end of the work on a job."""

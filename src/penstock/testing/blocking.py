@@ -146,6 +146,8 @@ class SyncRun(RunView):
         return type(self)(self.owner, instance_id)
 
     complete_task = _of_run(Run.complete_task)
+    complete_job = _of_run(Run.complete_job)
+    fail_job = _of_run(Run.fail_job)
     signal = _of_run(Run.signal)
     cancel = _of_run(Run.cancel)
     retry = _of_run(Run.retry)

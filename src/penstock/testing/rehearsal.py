@@ -21,7 +21,7 @@ from typing import Any
 import anyio
 import psycopg
 
-from penstock.client import Client, DefinitionSummary, Job, PublishedMessage
+from penstock.client import Client, DefinitionSummary, Job, JobRef, NotFound, PublishedMessage
 from penstock.client.builder import WorkflowBuilder
 from penstock.client.validation import Document
 from penstock.settings import SETTINGS, load_settings
@@ -45,6 +45,7 @@ LEASE_S = 30
 SLOW_LEASE_S = 86_400
 """What the lease of a job that takes virtual time is extended by, as long as it goes on."""
 WORKER = "stub"
+POLLED_MAX = 1000
 
 
 class NotSettled(AssertionError):
@@ -261,6 +262,25 @@ class TestEngine:
                     raise Stuck(f"not before {show_time(deadline)}{_told(run)}")
                 self.clock.set(max(due.at, self.now))
                 await self._settle(budget)
+
+    async def take_job(self, job_id: str) -> Job:
+        """Lease one job that waits; those that came before it go back. Raises NotFound when it does not wait."""
+        job_type = self.agenda.job_type_of(job_id)
+        others: list[Job] = []
+        try:
+            while job_type is not None:
+                jobs = await self.client.poll_jobs(WORKER, [job_type], max_jobs=POLLED_MAX, lease_s=LEASE_S)
+                others += [job for job in jobs if job.id != job_id]
+                if found := [job for job in jobs if job.id == job_id]:
+                    return found[0]
+                if not jobs:
+                    break
+            raise NotFound(f"no job {job_id!r} waits")
+        finally:
+            if others:
+                refs = [JobRef(job_id=job.id, attempt=job.attempt) for job in others]
+                for at in range(0, len(refs), POLLED_MAX):
+                    await self.client.release_jobs(WORKER, refs[at : at + POLLED_MAX])
 
     # -- one thing after the other
 

@@ -32,13 +32,54 @@ class Run(RunView):
         await self._engine.run_until(lambda: self.ended, self, within)
         return self
 
-    async def complete_task(self, step_id: str, variables: object = None, *, by: str | None = None) -> None:
-        """Complete the open user task of a step.
+    async def complete_task(
+        self, step_id: str, variables: object = None, *, by: str | None = None, nth: int | None = None
+    ) -> None:
+        """Complete the open user task of a step; of several the oldest, or the ``nth``, from 0, in order of entry.
 
         Raises:
             NotFound: there is no open task at that step.
         """
-        await self._engine.client.complete_user_task(self.id, step_id, variables, completed_by=by)
+        execution = None if nth is None else self._open(step_id, nth).id
+        await self._engine.client.complete_user_task(
+            self.id, step_id, variables, completed_by=by, execution_id=execution
+        )
+
+    async def complete_job(self, step_id: str, variables: object = None, *, nth: int = 0) -> None:
+        """Complete the job that waits at a step, without a stub; of several the ``nth``, from 0, in order of entry.
+
+        Raises:
+            NotFound: no job waits there.
+        """
+        job = await self._engine.take_job(self._open(step_id, nth).id)
+        await self._engine.client.complete_job(job.id, job.worker_id or "", variables, attempt=job.attempt)
+
+    async def fail_job(
+        self,
+        step_id: str,
+        reason: str = "failed",
+        *,
+        retryable: bool = True,
+        code: str | None = None,
+        variables: object = None,
+        nth: int = 0,
+    ) -> None:
+        """Fail the job that waits at a step, as `complete_job` completes it. ``variables`` are for the error boundary
+        that catches ``code``.
+
+        Raises:
+            NotFound: no job waits there.
+        """
+        job = await self._engine.take_job(self._open(step_id, nth).id)
+        await self._engine.client.fail_job(
+            job.id,
+            job.worker_id or "",
+            reason,
+            retryable=retryable,
+            attempt=job.attempt,
+            error_code=code,
+            variables=variables,
+        )
 
     async def signal(self, step_id: str, variables: object = None, *, buffer: bool = False) -> None:
         """Signal a waiting step. With ``buffer`` the signal is kept when it comes before its wait.

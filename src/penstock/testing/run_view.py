@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self
 
 import msgspec
 
-from penstock.client import Client, Instance, StepExecution
+from penstock.client import Client, Instance, Job, NotFound, StepExecution
 from penstock.testing.agenda import Agenda, OpenStep, show_time
 from penstock.testing.engine_thread import EngineThread
 from penstock.testing.stubs import Duration
@@ -24,6 +24,10 @@ class RunningEngine(Protocol):
     thread: EngineThread
     agenda: Agenda
     client: Client
+
+    async def take_job(self, job_id: str) -> Job:
+        """Lease a job that waits."""
+        ...
 
     @property
     def stubs(self) -> Mapping[str, object]:
@@ -125,6 +129,26 @@ class RunView:
     def children(self) -> list[Self]:
         """The runs that its calls started, in order."""
         return [self._of(child) for child in self._engine.agenda.called_by(self.id)]
+
+    def called(self, step_id: str, *, nth: int = 0) -> Self:
+        """The run that an open call at this step waits for; of several the ``nth``, from 0, in order of entry.
+
+        Raises:
+            NotFound: nothing is called there.
+        """
+        child = self._engine.agenda.called_at(self._open(step_id, nth).id)
+        if child is None:
+            raise NotFound(f"step '{step_id}' has called nothing")
+        return self._of(child)
+
+    def _open(self, step_id: str, nth: int) -> StepExecution:
+        """Raises NotFound."""
+        found = [
+            item for item in self.history if item.step_id == step_id and item.status == "RUNNING" and item.items is None
+        ]
+        if not 0 <= nth < len(found):
+            raise NotFound(f"{len(found)} executions of step '{step_id}' are open, there is no number {nth}")
+        return found[nth]
 
     def attempts(self, step_id: str) -> int:
         """How many attempts were made at the jobs of a step that are over."""

@@ -1,0 +1,170 @@
+"""Definitions that are tried: what may come next, what comes of it, and the bounds."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.core.parsing import parse_definition
+from penstock.engine import simulations
+from penstock.engine.simulated_moves import Move
+from penstock.engine.simulations import SimulationRequest, simulate
+from penstock.errors import BadRequest, PayloadTooLarge
+from penstock.testing.definitions import Json, definition, end, service, step, timer
+from tests.engine.conftest import MakeDriver
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+
+
+def tried(body: Json, *moves: Json, **variables: Any) -> Any:
+    given = msgspec.json.decode(msgspec.json.encode(moves), type=list[Move])
+    parsed = parse_definition(body)
+    answer = simulate(parsed, msgspec.json.encode(variables), given, NOON, {}, msgspec.json.encode(body))
+    return msgspec.json.decode(answer)
+
+
+def raw(**variables: Any) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(variables))
+
+
+def shown(view: Any) -> list[str]:
+    """What can come next, in short."""
+    return [" ".join(str(move[key]) for key in ("do", "stepId", "name") if key in move) for move in view["can"]]
+
+
+def at(view: Any, step: str) -> str:
+    return next(str(token["id"]) for token in view["tokens"] if token["stepId"] == step)
+
+
+TIMERS = [timer("remind", "P1D"), timer("escalate", "P3D", interrupting=True)]
+APPROVAL = definition(
+    step("approve", "USER_TASK", jobType="lead", nextStep="pay", boundaryEvents=TIMERS),
+    service("pay", "done", retryCount=1),
+    service("remind"),
+    service("escalate", "done"),
+    end("done"),
+    definition_id="approval",
+)
+
+
+def test_time_passes_in_order_and_what_is_due_fires() -> None:
+    begun = tried(APPROVAL, amount=1)
+    assert (begun["status"], begun["at"], begun["made"]) == ("WAITING", "2030-01-01T12:00:00Z", 0)
+    assert shown(begun) == ["complete approve", "fire approve", "fire approve", "advance", "cancel"]
+    assert [(one["target"], one.get("interrupting", False)) for one in begun["timers"]] == [
+        ("remind", False), ("escalate", True),
+    ]  # fmt: skip
+    late = next(move for move in begun["can"] if move.get("index") == 1)
+    view = tried(APPROVAL, late, amount=1)
+    assert view["at"] == "2030-01-04T12:00:00Z"
+    assert [token["stepId"] for token in view["tokens"]] == ["remind", "escalate"]
+    assert [one["entered"] for one in view["trace"]] == [["approve"], ["remind", "escalate"]]
+    assert view["path"] == [
+        {"from": "approve", "to": "remind", "times": 1}, {"from": "approve", "to": "escalate", "times": 1},
+    ]  # fmt: skip
+    assert tried(APPROVAL, {"do": "advance"})["at"] == "2030-01-02T12:00:00Z"
+    assert tried(APPROVAL, {"do": "advance", "seconds": 60})["at"] == "2030-01-01T12:01:00Z"
+
+
+def test_jobs_fail_and_complete_and_variables_tell_who_wrote_them() -> None:
+    approve = {"do": "complete", "tokenId": at(tried(APPROVAL), "approve"), "variables": {"ok": True}, "by": "ann"}
+    opened = tried(APPROVAL, approve)
+    fail = {"do": "fail", "tokenId": at(opened, "pay"), "error": "no money"}
+    assert shown(opened)[:3] == ["complete pay", "fail pay", "fail pay"]
+    again = tried(APPROVAL, approve, fail)
+    assert (again["tokens"][0]["failures"], shown(again)[:2]) == (1, ["complete pay", "fail pay"])
+    failed = tried(APPROVAL, approve, fail, fail)
+    assert (failed["status"], failed["failureReason"], shown(failed)) == ("FAILED", "no money", ["retry"])
+    assert failed["steps"][-1] == {"stepId": "pay", "times": 1, "status": "FAILED"}
+    retried = tried(APPROVAL, approve, fail, fail, {"do": "retry"})
+    done = tried(APPROVAL, approve, fail, fail, {"do": "retry"}, {"do": "complete", "tokenId": at(retried, "pay")})
+    assert (done["status"], done["can"], done["variables"]) == ("COMPLETED", [], {"ok": True})
+    assert done["trace"][1]["changed"] == [{"name": "ok", "stepId": "approve"}]
+    assert "run.fail_job('pay', 'no money')" in done["test"]
+    assert "run.complete_task('approve', {'ok': True}, by='ann')" in done["test"]
+
+
+@pytest.mark.parametrize(
+    ("move", "reason"),
+    [
+        ({"do": "fly"}, "moves[0].do: must be one of complete, fail, "),
+        ({"do": "complete"}, "moves[0].tokenId: is required"),
+        ({"do": "complete", "tokenId": "77"}, "moves[0].tokenId: nothing is open there"),
+        ({"do": "complete", "tokenId": "?"}, "moves[0].tokenId: nothing is open there"),
+        ({"do": "complete", "tokenId": "1", "stepId": "pay"}, "moves[0].stepId: the token stands at 'approve'"),
+        ({"do": "fail", "tokenId": "1"}, "moves[0]: there is nothing that could fail"),
+        ({"do": "fail", "tokenId": "1", "errorCode": "Penstock.X"}, "moves[0].errorCode: codes that begin with"),
+        ({"do": "cancel", "tokenId": "1"}, "moves[0]: there is no instance that could be cancelled"),
+        ({"do": "fire", "tokenId": "1", "index": 7}, "moves[0].index: there is no such timer"),
+        ({"do": "advance", "seconds": -1}, "moves[0].seconds: must be 0 to 100 years"),
+        ({"do": "signal", "stepId": "pay"}, "moves[0].stepId: must be that of a WAIT"),
+        ({"do": "message", "name": "paid"}, "moves[0].name, correlationKey: are required"),
+        ({"do": "retry"}, "moves[0]: only what has failed can be retried"),
+    ],
+)
+def test_a_move_that_is_not_possible_changes_nothing(move: Json, reason: str) -> None:
+    before, after = tried(APPROVAL), tried(APPROVAL, move)
+    assert after.pop("stopped").startswith(reason)
+    assert after == before
+
+
+def test_messages_calls_and_items_come_from_whoever_tries() -> None:
+    body = definition(
+        step("each", "USER_TASK", jobType="w", forEach={"items": "${names}", "as": "name"}, nextStep="call"),
+        step("call", "CALL_ACTIVITY", definitionId="other", output={"got": "${result.x}"}, nextStep="wait"),
+        step("wait", "WAIT", message={"name": "paid", "correlationKey": "${names[0]}"}, nextStep="done"),
+        end("done"),
+    )
+    begun = tried(body, names=["a", "b"])
+    whole, *items = begun["tokens"]
+    assert (whole["items"]["running"], [one["item"] for one in items]) == (2, [0, 1])
+    moves: list[Json] = [{"do": "complete", "tokenId": token["id"]} for token in reversed(items)]
+    called = tried(body, *moves, names=["a", "b"])
+    assert called["tokens"][0]["called"] == {"definitionId": "other", "variables": {"names": ["a", "b"]}}
+    assert "run.complete_task('each', nth=1)" in called["test"]
+    moves.append({"do": "complete", "tokenId": at(called, "call"), "variables": {"x": 4}})
+    waits = tried(body, *moves, names=["a", "b"])
+    assert waits["tokens"][0]["message"] == {"name": "paid", "correlationKey": "a"}
+    early = tried(body, {"do": "message", "name": "paid", "correlationKey": "a"}, *moves, names=["a", "b"])
+    late = tried(body, *moves, {"do": "message", "name": "paid", "correlationKey": "a"}, names=["a", "b"])
+    assert early["status"] == late["status"] == "COMPLETED"
+    assert late["variables"] == {"names": ["a", "b"], "got": 4}
+
+
+def test_a_loop_over_time_ends_with_its_computing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulations, "CPU_MAX_S", 0.05)
+    far = timer("done", "P900D", interrupting=True)
+    body = definition(
+        step("fork", "PARALLEL_GATEWAY", parallelNextSteps=["tick", "task"], joinStep="join"),
+        step("tick", "WAIT", duration="PT1S", nextStep="tick"),
+        step("task", "USER_TASK", jobType="w", nextStep="join", boundaryEvents=[far]),
+        step("join", "JOIN_GATEWAY", nextStep="done"),
+        end("done"),
+    )
+    begun = tried(body)
+    view = tried(body, {"do": "fire", "tokenId": at(begun, "task"), "index": 0})
+    assert (view["made"], view["can"], view.get("test")) == (0, [], None)
+    assert view["stopped"] == "moves[0]: it takes more than 0.05 s of computing"
+    assert len(view["trace"][1]["entered"]) <= simulations.SHOWN_MAX
+
+
+async def test_requests_and_answers_are_bounded(make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_driver().engine
+    body = msgspec.Raw(msgspec.json.encode(APPROVAL))
+    with pytest.raises(BadRequest, match="moves: has 501 items, more than 500"):
+        await engine.simulations.simulate(SimulationRequest(body, moves=[Move(do="advance")] * 501))
+    with pytest.raises(BadRequest, match=r"moves\[0\].variables.a: has a NUL"):
+        await engine.simulations.simulate(SimulationRequest(body, moves=[Move(do="x", variables={"a": "\0"})]))
+    with pytest.raises(BadRequest, match="startedAt: needs a time zone"):
+        await engine.simulations.simulate(SimulationRequest(body, started_at=datetime(2030, 1, 1)))  # noqa: DTZ001 - so
+    with pytest.raises(BadRequest, match="steps"):
+        await engine.simulations.simulate(SimulationRequest(msgspec.Raw(b'{"id": "a", "name": "a"}')))
+    monkeypatch.setattr(simulations, "ANSWER_MAX_BYTES", 2_000)
+    large = SimulationRequest(body, variables=raw(text="x" * 2_000))
+    with pytest.raises(PayloadTooLarge, match="more than 2000"):
+        await engine.simulations.simulate(large)
+    view = msgspec.json.decode(await engine.simulations.simulate(SimulationRequest(body)))
+    assert (view["status"], "test" in view) == ("WAITING", False)

@@ -1,0 +1,93 @@
+"""What is tried in the modeller is what an engine does: random definitions, random moves, and the test that is made of
+them, run on an engine with a virtual clock.
+
+``PENSTOCK_TRIED=500`` tries that many definitions, ``PENSTOCK_TRIED_FROM=5000`` those of other seeds.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.core.parsing import parse_definition
+from penstock.engine.simulated_moves import Move
+from penstock.engine.simulations import simulate
+from penstock.testing.blocking import SyncTestEngine
+from penstock.testing.random_definitions import (
+    ERROR_CODES,
+    MESSAGE,
+    MESSAGE_KEYS,
+    START_VARIABLES,
+    random_definition,
+    random_output,
+)
+
+TRIED_DEFAULT = 25
+TRIED = int(os.environ.get("PENSTOCK_TRIED", TRIED_DEFAULT))
+FIRST = int(os.environ.get("PENSTOCK_TRIED_FROM", "0"))
+MOVES_MAX = 14
+BOUNDS = {"max_automatic_steps": 60, "advance_max_work_steps": 50_000}
+ENDED = ("COMPLETED", "FAILED", "CANCELLED")
+
+
+def tried(seed: int, now: Any) -> tuple[dict[str, Any], list[Move]]:
+    """A random definition with random moves: the answer after the last of them, with its test."""
+    source = random.Random(seed)
+    body = msgspec.json.encode(random_definition(source, failing=seed % 3 == 0))
+    # messages go to whoever waits, in other runs too; and here nothing is random
+    body = body.replace(b'"random::1"', f'"random-{seed}"'.encode())
+    body = body.replace(f'"{MESSAGE}"'.encode(), f'"{MESSAGE}-{seed}"'.encode()).replace(b'"jitter":0.5', b'"jitter":0')
+    definition = parse_definition(body)
+    start = msgspec.json.encode(START_VARIABLES)
+    bounds = {"max_automatic_steps": 60, "max_work": 50_000}
+    moves: list[Move] = []
+    while True:
+        view = msgspec.json.decode(simulate(definition, start, moves, now, bounds, None))
+        assert view["made"] == len(moves), view.get("stopped")
+        possible = [
+            move for move in view["can"] if move["do"] != "cancel" or "tokenId" in move or not source.randrange(9)
+        ]
+        if len(moves) == MOVES_MAX or not possible or (view["status"] == "FAILED" and source.random() < 0.4):
+            break
+        moves.append(filled(msgspec.convert(source.choice(possible), Move), source))
+    return msgspec.json.decode(simulate(definition, start, moves, now, bounds, body)), moves
+
+
+def filled(move: Move, source: random.Random) -> Move:
+    """With what somebody types who makes it."""
+    changes: dict[str, Any] = {}
+    if move.do in ("complete", "signal", "message", "fail") and source.random() < 0.7:
+        changes["variables"] = random_output(source)
+    if move.do == "message" and move.correlation_key is None:
+        changes["correlation_key"] = source.choice(MESSAGE_KEYS)
+    if move.do == "fail" and source.random() < 0.5:
+        changes["error_code"] = source.choice(ERROR_CODES)
+    if move.do == "advance" and source.random() < 0.5:
+        changes["seconds"] = source.choice((1, 1800, 5400.5, 86_400))
+    return msgspec.structs.replace(move, **changes)
+
+
+@pytest.mark.penstock(settings=BOUNDS)
+def test_what_is_tried_is_what_an_engine_does(penstock_sync: SyncTestEngine) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(FIRST, FIRST + TRIED):
+        view, moves = tried(seed, penstock_sync.now)
+        names: dict[str, Any] = {}
+        try:
+            exec(compile(view["test"], "<saved test>", "exec"), names)
+            names[f"test_random_{seed}"](penstock_sync)
+        except BaseException as error:
+            error.add_note(f"seed {seed}:\n{view['test']}")
+            raise
+        seen.update(move.do for move in moves)
+        seen[view["status"]] += 1
+        if view["status"] not in ENDED:
+            [left] = penstock_sync.client.list_instances(definition_id=f"random-{seed}", status=view["status"]).items
+            penstock_sync.client.cancel_instance(left.id)
+            penstock_sync.settle()
+    assert seen.keys() >= {"complete", "fail", "signal", "fire", "advance", "message", "COMPLETED", "FAILED"}, seen
