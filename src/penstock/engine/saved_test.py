@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pprint import pformat
-from typing import Any, Final, cast
+from typing import Any, Final, assert_never, cast
 
 import msgspec
 
@@ -55,7 +55,7 @@ def saved_test(
     name = re.sub(r"[^a-z0-9]+", "_", definition.id.lower()).strip("_") or "definition"
     at = started_at.isoformat()
     return (
-        f'"""A run of {_quoted(definition.id)} as it was tried in the modeller."""\n\n'
+        f'"""A run of {definition.id} as it was tried in the modeller."""\n\n'
         "from datetime import datetime\n\nimport pytest\n\n"
         f"DEFINITION = {_literal(document, 0)}\n\n"
         f"{_STAND_IN if others else ''}\n"
@@ -125,9 +125,11 @@ def _claims(simulation: Simulation, path: Sequence[str]) -> Iterable[str]:
                 yield f"assert run.instance.failure_code == {instance.failure_code!r}"
         case InstanceStatus.CANCELLED:
             yield 'assert run.status == "CANCELLED"'
-        case _:
+        case InstanceStatus.ACTIVE:
             at = dict.fromkeys(steps[token.step].id for token in simulation.open_tokens)
             yield f"run.assert_at({_arguments([*at], {})})"
+        case _:
+            assert_never(simulation.status)
     if len(path) <= PATH_MAX:
         yield f"run.assert_path({_arguments(path, {})})"
     else:
@@ -164,7 +166,3 @@ def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in cast("Mapping[str, object]", value).items()}
     return [_plain(each) for each in cast("list[object]", value)] if isinstance(value, list) else value
-
-
-def _quoted(text: str) -> str:
-    return repr(text).replace('"', "'").replace("\\", "/")
