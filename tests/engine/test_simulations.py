@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests.engine.conftest import MakeDriver
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 
-def tried(body: Json, *moves: Json, **variables: Any) -> Any:
+def tried(body: Json, *moves: Mapping[str, object], **variables: Any) -> Any:
     given = msgspec.json.decode(msgspec.json.encode(moves), type=list[Move])
     parsed = parse_definition(body)
     answer = simulate(parsed, msgspec.json.encode(variables), given, NOON, {}, msgspec.json.encode(body))

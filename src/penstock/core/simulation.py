@@ -66,7 +66,7 @@ class Simulation:
         self.definition = definition
         self.instance = Instance(instance)
         self.variables: dict[str, Any] = dict(variables)
-        self.now = now
+        self.now: datetime = now
         self.tokens: dict[int, Token] = {}
         self.ready: set[tuple[int, int]] = set()  # (token, place)
         self.timers: dict[TimerKey, Timer] = {}

@@ -77,6 +77,16 @@ class Play:
         self.simulation = simulation
         self._spend = spend
         self._fired = 0
+        self._acts: dict[str, Callable[[Move, Token | None], None]] = {
+            "complete": self._complete,
+            "fail": self._fail,
+            "signal": self._signal,
+            "message": self._message,
+            "fire": self._fire,
+            "advance": self._advance,
+            "cancel": self._cancel,
+            "retry": self._retry,
+        }
 
     def begin(self) -> None:
         """Start it."""
@@ -91,14 +101,14 @@ class Play:
             raise Refused("the instance has failed: only a retry is possible")
         if simulation.status not in (InstanceStatus.ACTIVE, InstanceStatus.FAILED):
             raise Refused(f"the instance is {simulation.status.name} already")
-        act = _ACTS.get(move.do)
+        act = self._acts.get(move.do)
         if act is None:
-            raise Refused(f"do: must be one of {', '.join(_ACTS)}")
+            raise Refused(f"do: must be one of {', '.join(self._acts)}")
         token = None if move.token_id is None else self._token(move)
         step = None if token is None else simulation.definition.steps[token.step]
         nth = 0 if token is None else [each.id for each in self._beside(token)].index(token.id)
         self._spend()
-        act(self, move, token)
+        act(move, token)
         self._settle()
         seconds = (simulation.now - before).total_seconds()
         return Deed(move, move.step_id if step is None else step.id, None if step is None else step.type, nth, seconds)
@@ -289,15 +299,3 @@ def target_of(play: Simulation, timer: Timer) -> tuple[str, bool] | None:
 
 def _output(move: Move) -> bytes | None:
     return None if move.variables is None else msgspec.json.encode(move.variables)
-
-
-_ACTS: Final[dict[str, Callable[[Play, Move, Token | None], None]]] = {
-    "complete": Play._complete,
-    "fail": Play._fail,
-    "signal": Play._signal,
-    "message": Play._message,
-    "fire": Play._fire,
-    "advance": Play._advance,
-    "cancel": Play._cancel,
-    "retry": Play._retry,
-}
