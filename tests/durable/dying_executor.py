@@ -1,4 +1,5 @@
-"""The example order in a process that dies at an append: `python -m tests.durable.dying_executor DSN WORLD KIND COUNT`.
+"""The example order in a process that dies at an append: `python -m tests.durable.dying_executor DSN WORLD KIND COUNT`,
+or, with the word ``families`` behind, families of runs and instances that call each other.
 
 ``before`` and ``after`` the append that brings the journal beyond COUNT records, or ``delivered``: a moment after the
 body has seen what was appended. COUNT -1: it lives.
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 
 import trio
 
+from chaos.families_process import family, leaf, rounds
 from examples import durable_order
 from examples.durable_order import order
 from penstock.durable import App
@@ -45,4 +47,5 @@ if __name__ == "__main__":
     durable_order.world = durable_order.World(path)
     if count >= 0:
         LocalBackend.append = dies  # type: ignore[method-assign]  # it dies on purpose
-    App(order, at=dsn).main()
+    workflows = [family, rounds, leaf] if "families" in sys.argv else [order]
+    App(*workflows, at=dsn).main()

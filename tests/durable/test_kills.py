@@ -1,4 +1,4 @@
-"""The example order on PostgreSQL, in a process that dies at a record of its journal; another one goes on."""
+"""The example order, and a family of runs, on PostgreSQL, in a process that dies at a record; another one goes on."""
 
 from __future__ import annotations
 
@@ -13,12 +13,20 @@ from contextlib import closing, contextmanager
 from decimal import Decimal
 from pathlib import Path
 
+import msgspec
 import psycopg
 import pytest
+import trio
 
+from chaos.families_process import EACH, GRAPH, MAKE_DEEDS, ROUNDS, expected, family, leaf
 from examples.durable_order import Approval, Line, Order, Payment, order
+from penstock.core.parsing import parse_definition
 from penstock.durable import App
+from penstock.engine.engine import Engine
 from penstock.kernel.record import Kind
+from penstock.metrics import Metrics
+from penstock.settings import Settings
+from penstock.store.database import Database
 from penstock.testing.invariants import assert_invariants
 from tests.house.sources import TOP
 
@@ -31,10 +39,17 @@ BOUND_S = 100.0
 FEW = [("before", 0), ("after", 3), ("delivered", 6)]
 ALL = [(kind, count) for kind in ("before", "after", "delivered") for count in range(len(UNDISTURBED))]
 
+LEAVES = 1 + 1 + EACH + ROUNDS + 1 + 1
+"""Of a family: its own, the graph's, those at once, one of each round, and the one beside."""
+APPENDS = 8
+"""Records that executors append for it are so many or more: sleeps, transactions write their own."""
+FAMILY_FEW = [("before", 2), ("after", 5)]
+FAMILY_ALL = [(kind, count) for kind in ("before", "after", "delivered") for count in range(APPENDS)]
+
 
 @contextmanager
-def executor(dsn: str, world: Path, kind: str, count: int) -> Generator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "tests.durable.dying_executor", dsn, str(world), kind, str(count)]
+def executor(dsn: str, world: Path, kind: str, count: int, *words: str) -> Generator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "tests.durable.dying_executor", dsn, str(world), kind, str(count), *words]
     environment = {**os.environ, "PYTHONPATH": f"{TOP / 'src'}:{TOP}"}
     with (world.parent / f"{kind}-{count}.log").open("ab") as log:
         process = subprocess.Popen(command, cwd=TOP, env=environment, stderr=log)
@@ -81,3 +96,49 @@ def test_an_order_whose_executor_dies_is_shipped_once(database_dsn, tmp_path, ki
 @pytest.mark.parametrize(("kind", "count"), [each for each in ALL if each not in FEW])
 def test_an_order_ships_once_whichever_record_its_executor_dies_at(database_dsn, tmp_path, kind, count):
     dies_and_is_gone_on_with(database_dsn, tmp_path / "world.sqlite3", kind, count)
+
+
+async def have_graph(dsn: str) -> None:
+    """The definition that the family calls, and which calls code."""
+    database = Database(dsn, max_connections=2)
+    try:
+        engine = Engine(database, Settings(), Metrics("test"), 1_000)
+        await engine.definitions.upload(parse_definition(msgspec.json.encode(GRAPH)))
+    finally:
+        await database.close(5.0)
+
+
+def family_dies_and_is_gone_on_with(dsn: str, world: Path, kind: str, count: int) -> None:
+    """Code that calls code, a graph that calls code, children at once, one that continues, one beside."""
+    with psycopg.connect(dsn) as connection:
+        connection.execute(MAKE_DEEDS.encode())
+    trio.run(have_graph, dsn)
+    with App(at=dsn).in_thread() as client:
+        run = client.start(family, 1, id="family-1")
+        with executor(dsn, world, kind, count, "families") as first:
+            first.wait(BOUND_S)
+        assert first.returncode == 9
+        with executor(dsn, world, "lives", -1, "families"):
+            assert run.result(BOUND_S) == expected(1)
+            assert client.get("beside-1", leaf).result(BOUND_S) == 2
+    with psycopg.connect(dsn) as connection:
+        statuses = connection.execute("SELECT DISTINCT status FROM instance").fetchall()
+        leaves = connection.execute(
+            "SELECT count(*) FROM instance i JOIN definition d ON d.key = i.definition WHERE d.id = 'leaf'"
+        ).fetchall()
+        deeds = connection.execute("SELECT what, count(*) FROM deed GROUP BY 1 ORDER BY 1").fetchall()
+    assert (statuses, leaves) == ([(1,)], [(LEAVES,)])
+    assert deeds == [("begun", LEAVES), ("done", LEAVES)]
+    assert_invariants(dsn)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "count"), FAMILY_FEW)
+def test_a_family_whose_executor_dies_ends_as_an_undisturbed_one(database_dsn, tmp_path, kind, count):
+    family_dies_and_is_gone_on_with(database_dsn, tmp_path / "world.sqlite3", kind, count)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize(("kind", "count"), [each for each in FAMILY_ALL if each not in FAMILY_FEW])
+def test_a_family_ends_well_whichever_record_its_executor_dies_at(database_dsn, tmp_path, kind, count):
+    family_dies_and_is_gone_on_with(database_dsn, tmp_path / "world.sqlite3", kind, count)
