@@ -1,0 +1,183 @@
+"""Runs the guides of docs/ as a new operator would: from an empty directory and home, with a wheel of a clean clone.
+
+    .venv/bin/python tools/guides.py [PAGE …] [--log FILE] [--keep]
+
+A block runs when a comment stands before it: `<!-- runs -->`, or what is to come of it:
+
+    <!-- runs: prints "TEXT" -->           its output has to contain that
+    <!-- runs: background until "TEXT" --> it goes on beside the others; the page waits for that in what it says
+    <!-- runs: as NAME prints "TEXT" -->   a program: it is saved under that name and run by Python
+
+Blocks of a page are one shell, in their order; the first that fails ends the page. As root they run as the account
+`postgres`, as PostgreSQL's programs demand. Needs a network for what pip installs. Exit code 1 when a page failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+TOP: Final = Path(__file__).resolve().parents[1]
+DOCS: Final = TOP / "docs"
+ACCOUNT: Final = "postgres"
+PAGE_MAX_S: Final = 900
+BACKGROUND_MAX_S: Final = 90
+BLOCK: Final = re.compile(r"^<!-- runs(?:: ([^\n]*?))? -->\n```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+WORDS: Final = re.compile(
+    r'(?:as (?P<name>[\w.]+) ?)?(?:background until "(?P<until>[^"]+)")?(?:prints "(?P<prints>[^"]+)")?'
+)
+
+
+class Block(NamedTuple):
+    """One of a page, with what its comment says."""
+
+    line: int
+    language: str
+    text: str
+    name: str | None
+    until: str | None
+    prints: str | None
+
+
+class Wrong(Exception):
+    """The page says something that this does not know."""
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """Those that run, in their order. Raises Wrong."""
+    text = page.read_text(encoding="utf-8")
+    for found in BLOCK.finditer(text):
+        said = WORDS.fullmatch(found[1] or "")
+        line = text.count("\n", 0, found.start()) + 1
+        if said is None or found[2] not in ("sh", "python") or (found[2] == "python") != (said["name"] is not None):
+            raise Wrong(f"{page.name}:{line}: `runs` is not understood, or of this kind of block")
+        yield Block(line, found[2], found[3], said["name"], said["until"], said["prints"])
+
+
+def guides() -> list[Path]:
+    """The pages with blocks that run."""
+    return [page for page in sorted(DOCS.rglob("*.md")) if "\n<!-- runs" in page.read_text(encoding="utf-8")]
+
+
+def script(page: Path) -> str:
+    """The page as one shell program, which says what it does."""
+    lines = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT"]
+    for number, block in enumerate(blocks(page)):
+        out = f".block-{number}"
+        lines.append(f"echo '== {page.name}:{block.line}'")
+        if block.name is not None:
+            lines += [f"cat > {block.name} <<'END OF {block.name}'", block.text + f"END OF {block.name}"]
+            lines.append(f"python3 {block.name} 2>&1 | tee {out}")
+        elif block.until is not None:
+            lines += ["{", block.text + f"}} > {out} 2>&1 &"]
+            lines.append(
+                f"for _ in $(seq {BACKGROUND_MAX_S * 5}); do grep -qF '{block.until}' {out} && break; sleep 0.2; done"
+            )
+            lines += [f"cat {out}", f"grep -qF '{block.until}' {out}"]
+        else:  # in this shell: what it sets is there for those that follow
+            lines += [f"exec 8>&1 9>&2 > {out} 2>&1", block.text + "exec >&8 2>&9 8>&- 9>&-", f"cat {out}"]
+        if block.prints is not None:
+            lines.append(f"grep -qF '{block.prints}' {out} || {{ echo 'MISSING: {block.prints}'; exit 1; }}")
+    lines.append(f"echo '== {page.name}: done'")
+    return "\n".join(lines) + "\n"
+
+
+def wheel(directory: Path) -> Path:
+    """Of a clean clone of this checkout's last commit."""
+    clone = directory / "clone"
+    subprocess.run(["git", "clone", "-q", str(TOP), str(clone)], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", directory / "wheels", clone], check=True
+    )
+    (found,) = (directory / "wheels").glob("*.whl")
+    return found
+
+
+def run(page: Path, built: Path, directory: Path) -> tuple[int, str]:
+    """The exit code, and all that was said."""
+    place, home = directory / page.stem, directory / f"{page.stem}-home"
+    for each in (place, home):
+        each.mkdir()
+    (home / "constraints.txt").write_text(f"penstock @ {built.as_uri()}\n")  # so `pip install penstock` finds this one
+    program = place / ".guide.sh"
+    program.write_text(script(page))
+    environment = {
+        "HOME": str(home),
+        "LANG": "C.UTF-8",
+        "PATH": f"{home}/venv/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin",
+        "PIP_CONSTRAINT": str(home / "constraints.txt"),
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    } | {name: value for name, value in os.environ.items() if name.endswith(("_proxy", "_PROXY"))}
+    identity: dict[str, Any] = {}
+    if os.geteuid() == 0:
+        account = pwd.getpwnam(ACCOUNT)
+        identity = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+        for each in (place, home):
+            os.chown(each, account.pw_uid, account.pw_gid)
+    python = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
+    subprocess.run([python, "-m", "venv", home / "venv"], check=True, env=environment, cwd=place, **identity)
+    process = subprocess.Popen(
+        ["bash", program], cwd=place, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, start_new_session=True, **identity,
+    )  # fmt: skip
+    try:
+        said, _ = process.communicate(timeout=PAGE_MAX_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        said, _ = process.communicate()
+        return 124, said
+    if process.returncode:  # what the block said that failed, and what it left running
+        outs = sorted(place.glob(".block-*"), key=lambda path: path.stat().st_mtime)
+        said += outs[-1].read_text(errors="replace") if outs else ""
+        subprocess.run(
+            ["bash", "-c", "for d in */postmaster.pid; do kill -INT $(head -1 $d); done 2>/dev/null"], cwd=place
+        )
+    return process.returncode, said
+
+
+def main(options: argparse.Namespace) -> int:
+    """The exit code."""
+    pages = [DOCS / f"{Path(name).stem}.md" for name in options.pages] or guides()
+    directory = Path(tempfile.mkdtemp(prefix="penstock-guides-", dir="/var/tmp"))
+    directory.chmod(0o755)
+    failed: list[str] = []
+    try:
+        built = wheel(directory)
+        for page in pages:
+            began = time.monotonic()
+            code, said = run(page, built, directory)
+            text = f"{said}== {page.name}: exit code {code} after {time.monotonic() - began:.0f} s\n\n"
+            print(text, end="", flush=True)
+            if options.log:
+                with options.log.open("a") as log:
+                    log.write(text)
+            if code:
+                failed.append(page.name)
+    finally:
+        if options.keep:
+            print(f"kept: {directory}")
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+    print(
+        f"{len(pages) - len(failed)} of {len(pages)} guides ran" + (f"; failed: {', '.join(failed)}" if failed else "")
+    )
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pages", nargs="*", metavar="PAGE", help="as quickstart; without any all that run")
+    parser.add_argument("--log", type=Path, help="also into this file")
+    parser.add_argument("--keep", action="store_true", help="leave the directories")
+    sys.exit(main(parser.parse_args()))
