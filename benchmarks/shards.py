@@ -4,8 +4,8 @@
 
 Each shard is an engine with a PostgreSQL of its own. Engines take their numbers within the shard's range, so the upper
 3 bits of the number in every id name the shard; nothing else is changed. In front of them stands a router, as a gateway
-would: starts go by a hash of the business key, what has an id by the id's bits, polls to all shards at once, lists to
-all, merged by id. Prints jobs a second, CPU, and what a page of a list takes; it fails when an id leads to the wrong
+would: starts go by a hash of the business key, what has an id by the id's bits, polls to one shard after the other,
+lists to all, merged by id. Prints jobs a second, CPU, and what a page of a list takes; it fails when an id leads to the wrong
 shard, a list leaves something out, or a message does not reach an instance on another shard.
 """
 
@@ -107,18 +107,12 @@ class Router:
         return done
 
     async def poll(self, worker: str, turn: int) -> list[Job]:
-        """Of one shard after the other; of all at once, parked in each, where the first one has nothing."""
-        found: list[Job] = []
-
-        async def ask(shard: Client, wait_s: int) -> None:
-            found.extend(await shard.poll_jobs(worker, ["shard-work"], max_jobs=BATCH, lease_s=60, wait_s=wait_s))
-
-        await ask(self._shards[turn % len(self._shards)], 0)
-        if not found:
-            async with trio.open_nursery() as nursery:
-                for shard in self._shards:
-                    nursery.start_soon(ask, shard, 1)
-        return found
+        """Of one shard after the other, another one first each time; parked in that where none has any."""
+        for place, wait_s in [*((each, 0) for each in range(len(self._shards))), (0, 1)]:
+            shard = self._shards[(turn + place) % len(self._shards)]
+            if jobs := await shard.poll_jobs(worker, ["shard-work"], max_jobs=BATCH, lease_s=60, wait_s=wait_s):
+                return jobs
+        return []
 
     async def page(self, before: str | None) -> tuple[list[Instance], str | None]:
         """The newest of all shards, merged by id: each gives a page, most of which is thrown away."""

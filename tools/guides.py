@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple
 TOP: Final = Path(__file__).resolve().parents[1]
 DOCS: Final = TOP / "docs"
 ACCOUNT: Final = "postgres"
-PAGE_MAX_S: Final = 900
+PAGE_MAX_S: Final = 420
 BACKGROUND_MAX_S: Final = 90
 BLOCK: Final = re.compile(r"^<!-- runs(?:: ([^\n]*?))? -->\n```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 WORDS: Final = re.compile(
@@ -82,7 +82,8 @@ def script(page: Path) -> str:
         elif block.until is not None:
             lines += ["{", block.text + f"}} > {out} 2>&1 &"]
             lines.append(
-                f"for _ in $(seq {BACKGROUND_MAX_S * 5}); do grep -qF '{block.until}' {out} && break; sleep 0.2; done"
+                f"for _ in $(seq {BACKGROUND_MAX_S * 5}); do grep -qF '{block.until}' {out} && break;"
+                " kill -0 $! || break; sleep 0.2; done"
             )
             lines += [f"cat {out}", f"grep -qF '{block.until}' {out}"]
         else:  # in this shell: what it sets is there for those that follow
@@ -109,7 +110,7 @@ def run(page: Path, built: Path, directory: Path) -> tuple[int, str]:
     place, home = directory / page.stem, directory / f"{page.stem}-home"
     for each in (place, home):
         each.mkdir()
-    (home / "constraints.txt").write_text(f"penstock @ {built.as_uri()}\n")  # so `pip install penstock` finds this one
+    (home / "constraints.txt").write_text(f"penstock=={built.name.split('-')[1]}\n")
     program = place / ".guide.sh"
     program.write_text(script(page))
     environment = {
@@ -117,6 +118,7 @@ def run(page: Path, built: Path, directory: Path) -> tuple[int, str]:
         "LANG": "C.UTF-8",
         "PATH": f"{home}/venv/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin",
         "PIP_CONSTRAINT": str(home / "constraints.txt"),
+        "PIP_FIND_LINKS": str(built.parent),  # `pip install penstock` is to find this one
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     } | {name: value for name, value in os.environ.items() if name.endswith(("_proxy", "_PROXY"))}
     identity: dict[str, Any] = {}
