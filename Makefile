@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed[dev]
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types format bench chaos fuzz explore games binary console pictures docs site lock psycopg sizes clean
+.PHONY: help demo test quick lint types format bench chaos fuzz explore games binary console pictures docs site guides lock psycopg sizes clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ docs: $(INSTALLED) ## the pages and sources that are written from others
 site: $(INSTALLED) ## the documentation as a site in build/site; installs mkdocs-material
 	@$(BIN)/python -m pip install -q -e '.[docs]'
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q
+
+guides: $(INSTALLED) ## what docs/ tells operators to do, done from an empty directory; GUIDES='quickstart walkthrough'
+	@$(BIN)/python tools/guides.py $(GUIDES)
 
 lock: $(INSTALLED) ## locks/ anew: newer versions of what is installed, by their hashes
 	@$(BIN)/python tools/lock.py

@@ -5,8 +5,8 @@
 Each shard is an engine with a PostgreSQL of its own. Engines take their numbers within the shard's range, so the upper
 3 bits of the number in every id name the shard; nothing else is changed. In front of them stands a router, as a gateway
 would: starts go by a hash of the business key, what has an id by the id's bits, polls to one shard after the other,
-lists to all, merged by id. Prints jobs a second, CPU, and what a page of a list takes; it fails when an id leads to the wrong
-shard, a list leaves something out, or a message does not reach an instance on another shard.
+lists to all, merged by id. Prints jobs a second, CPU, and what a page of a list takes; it fails when an id leads to the
+wrong shard, a list leaves something out, or a message does not reach an instance on another shard.
 """
 
 from __future__ import annotations

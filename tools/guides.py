@@ -72,7 +72,7 @@ def guides() -> list[Path]:
 
 def script(page: Path) -> str:
     """The page as one shell program, which says what it does."""
-    lines = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT"]
+    lines = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true; wait || true' EXIT"]
     for number, block in enumerate(blocks(page)):
         out = f".block-{number}"
         lines.append(f"echo '== {page.name}:{block.line}'")
@@ -136,15 +136,13 @@ def run(page: Path, built: Path, directory: Path) -> tuple[int, str]:
     try:
         said, _ = process.communicate(timeout=PAGE_MAX_S)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        os.killpg(process.pid, signal.SIGTERM)  # the trap ends what it began
         said, _ = process.communicate()
-        return 124, said
-    if process.returncode:  # what the block said that failed, and what it left running
+    if process.returncode:  # what the block said that failed
         outs = sorted(place.glob(".block-*"), key=lambda path: path.stat().st_mtime)
         said += outs[-1].read_text(errors="replace") if outs else ""
-        subprocess.run(
-            ["bash", "-c", "for d in */postmaster.pid; do kill -INT $(head -1 $d); done 2>/dev/null"], cwd=place
-        )
+    for left in place.glob("*/postmaster.pid"):
+        os.kill(int(left.read_text().split()[0]), signal.SIGINT)
     return process.returncode, said
 
 

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 import trio
 
+from chaos.failover import Drill
 from chaos.server import Server
 from tests.chaos.test_short_attack import directory
 from tests.waiting import wait_until
@@ -70,3 +71,11 @@ async def test_a_standby_is_waited_for_once_that_was_said(directory: Path, nurse
         with trio.CancelScope(shield=True):
             await standby.remove()
             await primary.remove()
+
+
+@pytest.mark.slow
+async def test_a_promotion_under_load_loses_nothing(directory: Path) -> None:
+    verdict = await Drill(directory, seconds=0.5, engines=1, clients=2).run()
+    assert (verdict.lost, verdict.broken) == ([], [])
+    assert verdict.done == verdict.started > 0
+    assert verdict.gap_s > 0
