@@ -38,6 +38,8 @@ NUMBERS_PER_SHARD: Final = 1024 // SHARDS_MAX
 SHARD_SHIFT: Final = 12 + NUMBERS_PER_SHARD.bit_length() - 1
 """Below are 12 bits of a count and 7 of the engine's number within its shard."""
 BATCH: Final = 8
+OPEN_MAX: Final = 128
+"""Jobs that wait: starts don't run ahead of the work."""
 PAGE: Final = 50
 STEPS: Final = {
     "shard-work": [
@@ -159,7 +161,8 @@ async def play(deployments: Sequence[Deployment], options: argparse.Namespace) -
             turn = number
             while trio.current_time() < until:
                 turn += 1
-                ids.update(one.id for one in await router.start("shard-work", f"order-{turn * 97 + number}", BATCH))
+                if len(ids) - done < OPEN_MAX:
+                    ids.update(one.id for one in await router.start("shard-work", f"order-{turn}-{number}", BATCH))
                 done += await router.complete(f"w{number}", await router.poll(f"w{number}", turn))
 
         before = cpu_s(deployments)

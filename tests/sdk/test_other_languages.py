@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import httpx
 import pytest
 
 from penstock.client import SyncClient, TimedOut
@@ -70,3 +71,22 @@ def test_a_worker_in_another_language_completes_jobs(engine: RunningEngine, tmp_
             os.killpg(worker.pid, 9)  # `go run` has a child of its own
             worker.wait()
     assert (ended.status, ended.variables["greeting"]) == ("COMPLETED", "Hello, Ada")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nothing", [{}, {"variables": None}, {"variables": {}}], ids=["node", "go", "java"])
+def test_libraries_of_the_contract_send_no_more_than_it_has(engine: RunningEngine, nothing: dict[str, object]) -> None:
+    """Polls without a wait, reports without an attempt; what sets no variables says so in each language's own way."""
+    with SyncClient(engine.url) as client, httpx.Client(base_url=engine.url, trust_env=False, timeout=60) as library:
+        done, failed = (client.start_instance("greeting", {"name": name}).id for name in ("Ada", "Bob"))
+        poll = {"workerId": "theirs", "jobTypes": ["greeting.say"], "maxJobs": 64}
+        jobs = {job["instanceId"]: job for job in library.post("/v1/jobs/poll", json=poll).json()["jobs"]}
+        assert library.post("/v1/jobs/poll", json=poll).json() == {"jobs": []}
+        assert {"id", "jobType", "variables", "retriesRemaining", "attempt"} <= jobs[done].keys()
+        reports = {
+            f"/v1/jobs/{jobs[done]['id']}/complete": {"workerId": "theirs", **nothing},
+            f"/v1/jobs/{jobs[failed]['id']}/fail": {"workerId": "theirs", "errorMessage": "no", "retryable": False},
+        }
+        assert [library.post(path, json=body).status_code for path, body in reports.items()] == [204, 204]
+        assert client.get_instance(done).variables == {"name": "Ada"}
+        assert [client.get_instance(id).status for id in (done, failed)] == ["COMPLETED", "FAILED"]
