@@ -33,6 +33,8 @@ DOCS: Final = TOP / "docs"
 ACCOUNT: Final = "postgres"
 PAGE_MAX_S: Final = 420
 BACKGROUND_MAX_S: Final = 90
+END_ALL: Final = 'for job in $(jobs -p); do pkill -P "$job"; kill "$job"; done 2>/dev/null || true; wait || true'
+"""What runs in the background is a shell with one child."""
 BLOCK: Final = re.compile(r"^<!-- runs(?:: ([^\n]*?))? -->\n```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 WORDS: Final = re.compile(
     r'(?:as (?P<name>[\w.]+) ?)?(?:background until "(?P<until>[^"]+)")?(?:prints "(?P<prints>[^"]+)")?'
@@ -72,7 +74,7 @@ def guides() -> list[Path]:
 
 def script(page: Path) -> str:
     """The page as one shell program, which says what it does."""
-    lines = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true; wait || true' EXIT"]
+    lines = ["set -euo pipefail", f"trap '{END_ALL}' EXIT"]
     for number, block in enumerate(blocks(page)):
         out = f".block-{number}"
         lines.append(f"echo '== {page.name}:{block.line}'")

@@ -38,7 +38,7 @@ def run(script: str, directory: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_blocks_are_one_shell_and_the_first_that_fails_ends_it(guides: ModuleType, tmp_path: Path) -> None:
+def test_blocks_are_one_shell_that_ends_at_the_first_failure(guides: ModuleType, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         '<!-- runs: background until "up" -->\n```sh\necho up\nsleep 60\n```\n\n'
