@@ -100,11 +100,19 @@ class EngineProcess(Process):
     """``penstock serve`` on a port of its own. Its wall clock is off by the seconds that stand in ``clock_file``."""
 
     def __init__(
-        self, name: str, dsn: str, port: int, log: Path, settings: Mapping[str, object], clock_file: Path | None
+        self,
+        name: str,
+        dsn: str,
+        port: int,
+        log: Path,
+        settings: Mapping[str, object],
+        clock_file: Path | None,
+        *,
+        grpc_port: int = 0,
     ) -> None:
         module = "penstock" if clock_file is None else "chaos.engine_with_clock"
         command = ["-m", module, "serve", "--config", os.devnull, "--bind", "127.0.0.1"]
-        command += ["--rest-port", str(port), "--grpc-port", "0", "--metrics-port", "0"]
+        command += ["--rest-port", str(port), "--grpc-port", str(grpc_port), "--metrics-port", "0"]
         environment = {variable_of(setting): str(value) for setting, value in settings.items()}
         environment |= {"WE_POSTGRES_DSN": dsn}
         if clock_file is not None:

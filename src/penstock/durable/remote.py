@@ -68,7 +68,7 @@ DUE_MAX_S: Final = 253_402_300_799.0
 """The end of the year 9999: what is due later never is."""
 NO_DATABASE: Final = (
     "a transaction on Penstock's own database needs an App on that database (at='postgresql://…'). "
-    "Over gRPC name the database: @step.transaction(database='postgresql://…')"
+    "Over gRPC name the database: @step.transaction(at='postgresql://…')"
 )
 _WORK: Final = "/penstock.v1.Worker/Work"
 

@@ -114,7 +114,7 @@ class RunDesk:
             count += len(items)
             for item in items:
                 ends = isinstance(item, w.RunPark | w.RunFinish)
-                slot = _Slot(kind, item, self._jobs.note_reported(item.job_id, item.attempt) if ends else None)
+                slot = _Slot(kind, item, self._note_reported(item) if ends else None)
                 self._slots[kind.answers].append(slot)
                 self.pending_bytes += slot.size_bytes
                 if isinstance(item, w.RunRead):
@@ -144,12 +144,15 @@ class RunDesk:
         slot.is_done = True
         self._wake()
 
+    def _note_reported(self, item: Item) -> int | None:
+        return self._jobs.note_reported(item.job_id, item.attempt) if item.attempt else None  # 0 is no attempt here
+
     def _settle(self, slot: _Slot) -> None:
         answer, item = slot.answer, slot.item
         is_lost = answer.outcome == w.OutcomeCode.LEASE_LOST
         attempt = slot.settles
         if attempt is None and is_lost:
-            attempt = self._jobs.note_reported(item.job_id, item.attempt)
+            attempt = self._note_reported(item)
         if attempt is None:
             return
         goes_on = isinstance(item, w.RunFinish) and item.begun is not None

@@ -276,7 +276,8 @@ class WorkStream:
         self._end(_TOKEN_OVER)
 
     async def _wait_settled(self) -> None:
-        while self._jobs.has_unsettled:
+        """An executor's runs have no result to wait for: others go on with them at once."""
+        while self._jobs.has_unsettled and self._desk is None:
             await self._settled.wait()
 
 

@@ -1,0 +1,149 @@
+"""Executors on the Work stream, on a real engine and database: the fence, the end of a stream, its bounds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+import trio
+from grpclib.const import Status
+
+from penstock.engine.code import CodeWorkflow
+from penstock.rpc import run_desk
+from penstock.wire import penstock_v1 as w
+from tests.engine.conftest import MakeDriver, make_driver
+from tests.engine.driver import Driver
+from tests.rpc.served import WORKER, Served, Work, served
+
+__all__ = ["make_driver"]  # pytest finds the fixture here
+ORDER = CodeWorkflow("order")
+JOURNAL = "SELECT kind::int, path, attempt::int FROM journal ORDER BY pos"
+
+
+@pytest.fixture
+async def driver(make_driver: MakeDriver) -> Driver:
+    return make_driver(services=True, lease_min_seconds=1, journal_max_records=40)
+
+
+@pytest.fixture
+async def grpc(driver: Driver) -> AsyncGenerator[Served]:
+    with trio.fail_after(60):
+        async with served(driver.engine) as run:
+            yield run
+
+
+class Desk(Work):
+    """The stream of an executor. What came of each list is kept until it is asked for."""
+
+    @classmethod
+    async def opened(cls, grpc: Served, credit: int = 5, **fields: Any) -> Desk:
+        desk = cls(grpc.client, await grpc.client.open(WORKER + "Work"))
+        await desk.send(worker_id="w", executor=True, credits=[w.Credit(ORDER.job_type, credit)], **fields)
+        return desk
+
+    async def gather(self, **counts: int) -> dict[str, list[Any]]:
+        """So many of each list, in however many messages they come."""
+        found: dict[str, list[Any]] = {name: [] for name in counts}
+        while any(len(found[name]) < count for name, count in counts.items()):
+            message = await self.next()
+            for name in counts:
+                found[name] += getattr(message, name)
+        return found
+
+    async def run(self) -> w.Run:
+        [run] = (await self.gather(runs=1))["runs"]
+        return run
+
+    async def append(self, *items: w.RunAppend) -> list[w.RunAppended]:
+        await self.send(appends=list(items))
+        return (await self.gather(appended=len(items)))["appended"]
+
+
+def done(run: w.Run, path: str, payload: str = "1", attempt: int | None = None, mail: int = 0) -> w.RunAppend:
+    record = w.RunRecord(kind=1, path=path, payload=payload, attempt=1)
+    return w.RunAppend(run.job_id, run.attempt if attempt is None else attempt, mail=mail, records=[record])
+
+
+async def test_only_the_stream_that_has_a_run_writes_its_journal(driver: Driver, grpc: Served) -> None:
+    started = await driver.engine.code.start(ORDER, b'{"n":1}', id="o-1")
+    first, second = await Desk.opened(grpc), await Desk.opened(grpc, credit=0)
+    run = await first.run()
+    assert (run.instance_id, run.attempt, run.expiries) == (started.id, 1, 0)
+    answers = await first.append(done(run, "/0"), done(run, "/1", attempt=2), done(run, "/1", attempt=0))
+    assert [answer.outcome for answer in answers] == [w.OutcomeCode.OK, *[w.OutcomeCode.LEASE_LOST] * 2]
+    lost = w.OutcomeCode.LEASE_LOST
+    assert [answer.outcome for answer in await second.append(done(run, "/2"))] == [lost]
+    unknown = w.Run(job_id="no id", attempt=1)
+    assert [answer.outcome for answer in await second.append(done(unknown, "/2"))] == [lost]
+
+    await first.send(end=True)  # however a stream ends
+    assert (await first.ended())[0] is Status.OK
+    await second.send(credits=[w.Credit(ORDER.job_type, 1)])
+    again = await second.run()
+    assert (again.instance_id, again.attempt, again.key) == (started.id, 2, "o-1")
+    assert again.page is not None
+    assert [record.path for record in again.page.records] == ["/0"]
+    reopened = await Desk.opened(grpc, credit=0)
+    assert [answer.outcome for answer in await reopened.append(done(run, "/3"))] == [lost]
+    await second.send(finishes=[w.RunFinish(again.job_id, 2, result="7"), w.RunFinish(again.job_id, 2, result="8")])
+    ended = (await second.gather(finished=2))["finished"]
+    assert ended[0].outcome == w.OutcomeCode.OK
+    assert driver.rows(JOURNAL) == [(1, "/0", 1)]
+    assert (await driver.engine.instances.get(started.id)).status == "COMPLETED"
+
+
+async def test_a_full_journal_and_a_long_one(driver: Driver, grpc: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_desk, "PAGE_MAX_BYTES", 1_000)
+    await driver.engine.code.start(ORDER)
+    desk = await Desk.opened(grpc)
+    run = await desk.run()
+    large = f'"{"x" * 400}"'
+    await desk.append(*(done(run, f"/{n}", large) for n in range(40)))
+    [refused] = await desk.append(done(run, "/40"))
+    assert (refused.outcome, refused.full) == (w.OutcomeCode.INVALID, True)
+    reads = [w.RunRead(run.job_id, run.attempt) for _ in range(30)]  # many more than are read ahead
+    await desk.send(reads=[*reads, w.RunRead(run.job_id, run.attempt, "not hex")])
+    pages = (await desk.gather(pages=31))["pages"]
+    assert pages.pop().outcome == w.OutcomeCode.INVALID
+    assert {(page.more, len(page.records)) for page in pages} == {(True, len(pages[0].records))}
+    seen, after = 0, ""
+    while True:
+        await desk.send(reads=[w.RunRead(run.job_id, run.attempt, after)])
+        [page] = (await desk.gather(pages=1))["pages"]
+        seen, after = seen + len(page.records), page.records[-1].position
+        if not page.more:
+            break
+    assert seen == 40
+
+
+async def test_a_sender_who_is_not_answered_is_read_on_later(
+    driver: Driver, grpc: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.rpc.work_stream.PENDING_MAX_BYTES", 1)
+    await driver.engine.code.start(ORDER)
+    desk = await Desk.opened(grpc)
+    run = await desk.run()
+    for n in range(20):  # each of them is more than may be pending
+        await desk.send(appends=[done(run, f"/{n}")])
+    answers = (await desk.gather(appended=20))["appended"]
+    assert {answer.outcome for answer in answers} == {w.OutcomeCode.OK}
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "reason"),
+    [
+        ({"executor": True, "completions": [w.Completion("1-1-1")]}, Status.INVALID_ARGUMENT, "no results"),
+        ({"executor": True, "credits": [w.Credit("work", 1)]}, Status.INVALID_ARGUMENT, "executors take 'code:"),
+        ({"reads": [w.RunRead("1-1-1", 1)]}, Status.INVALID_ARGUMENT, "executor: was not said"),
+        ({"credits": [w.Credit("code:order@1", 1)]}, Status.PERMISSION_DENIED, "for executors"),
+    ],
+)
+async def test_workers_and_executors_are_kept_apart(
+    driver: Driver, grpc: Served, fields: dict[str, Any], status: Status, reason: str
+) -> None:
+    work = Work(grpc.client, await grpc.client.open(WORKER + "Work"))
+    await work.send(worker_id="w", **fields)
+    found, said = await work.ended()
+    assert found is status
+    assert reason in said
