@@ -147,8 +147,9 @@ async def test_each_call_needs_its_role(database_dsn: str, monkeypatch: pytest.M
 
 
 def test_what_is_for_an_engine_inside_is_refused(monkeypatch: pytest.MonkeyPatch):
-    for wrong in ({"migrate": True}, {"rest_port": 0}):
-        with pytest.raises(ValueError, match="for an engine inside"), App(at="grpc://127.0.0.1:1", **wrong).in_thread():
+    at = "grpc://127.0.0.1:1"
+    for wrong in (App(at=at, migrate=True), App(at=at, rest_port=0)):
+        with pytest.raises(ValueError, match="for an engine inside"), wrong.in_thread():
             pass
     with pytest.raises(ValueError, match="are for an engine at grpc"), App(at="postgresql:///x", token="t").in_thread():
         pass
