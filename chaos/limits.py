@@ -1,4 +1,5 @@
-"""Limits of a queue under `kill -9`: several engines on one database, of which one dies after the other.
+"""Limits of a queue under `kill -9`: several engines on one database, of which one dies after the other, and PostgreSQL
+now and then.
 
     python -m chaos.limits [--engines 4] [--seconds 60] [--seed limits-1]
 
@@ -19,15 +20,16 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import msgspec
+import psycopg
 import trio
 from psycopg.conninfo import make_conninfo
 
 from chaos.processes import EngineProcess
+from chaos.server import Server
 from penstock.client import Client
 from penstock.client.errors import ClientError
 from penstock.http import reserved_ports
 from penstock.store.connection import TrioConnection
-from penstock.store.embedded import embedded
 from penstock.testing.invariants import find_broken
 from penstock.wire.model import StartRequest
 from penstock.wire.queue import QueuePolicy
@@ -38,6 +40,9 @@ WORKERS: Final = 3
 LEASE_S: Final = 2
 FORGOTTEN_SHARE: Final = 0.05
 KILL_EVERY_S: Final = 1.0
+DATABASE_ONE_IN: Final = 6
+"""Of the kills, where the database may be killed."""
+DATABASE: Final = "limits"
 LOOK_EVERY_S: Final = 0.02
 ENDS_WITHIN_S: Final = 60.0
 CALL_TIMEOUT_S: Final = 5.0
@@ -62,6 +67,7 @@ class Verdict(msgspec.Struct):
 
     started: int = 0
     kills: int = 0
+    database_kills: int = 0
     looks: int = 0
     most: tuple[int, int] = (0, 0)
     broken: list[str] = []
@@ -78,13 +84,17 @@ class Verdict(msgspec.Struct):
 class Attack:
     """One of them, on one empty database."""
 
-    def __init__(self, dsn: str, directory: Path, *, engines: int, seconds: float, seed: str) -> None:
+    def __init__(
+        self, dsn: str, directory: Path, *, engines: int, seconds: float, seed: str, server: Server | None = None
+    ) -> None:
+        """``server``: the one of ``dsn``, if it is to be killed, too."""
         self._dsn = dsn
         self._eyes = make_conninfo(dsn, options="-c search_path=penstock,public")
         self._seconds = seconds
         self._random = random.Random(seed)
         self._directory = directory
         self._number = engines
+        self._server = server
         self._engines: list[EngineProcess] = []
         self._verdict = Verdict()
         self._over = False
@@ -138,6 +148,10 @@ class Attack:
         while trio.current_time() < until:
             await self._start()
             await trio.sleep(KILL_EVERY_S)
+            if self._server is not None and not self._random.randrange(DATABASE_ONE_IN):
+                await self._server.kill()
+                await self._server.start()
+                self._verdict.database_kills += 1
             engine = self._random.choice(self._engines)
             if await engine.is_ready():
                 engine.kill()
@@ -168,13 +182,16 @@ class Attack:
                 await trio.sleep(0.01)
 
     async def _watch(self) -> None:
-        async with await TrioConnection.connect(self._eyes) as eyes:
-            while not self._over:
-                ((whole, of_key),) = cast(Any, await eyes.fetch(COUNTED.encode()))
-                before = self._verdict.most
-                self._verdict.most = max(before[0], whole), max(before[1], of_key)
-                self._verdict.looks += 1
-                await trio.sleep(LOOK_EVERY_S)
+        while not self._over:
+            with suppress(psycopg.OperationalError):  # it was killed
+                async with await TrioConnection.connect(self._eyes) as eyes:
+                    while not self._over:
+                        ((whole, of_key),) = cast(Any, await eyes.fetch(COUNTED.encode()))
+                        before = self._verdict.most
+                        self._verdict.most = max(before[0], whole), max(before[1], of_key)
+                        self._verdict.looks += 1
+                        await trio.sleep(LOOK_EVERY_S)
+            await trio.sleep(LOOK_EVERY_S)
 
     async def _asked(self, question: str) -> Any:
         async with await TrioConnection.connect(self._eyes) as eyes:
@@ -185,18 +202,30 @@ async def main(options: argparse.Namespace) -> int:
     """The exit code."""
     directory = Path(tempfile.mkdtemp(dir="/var/tmp"))
     directory.chmod(0o755)
+    server = Server(directory / "postgres")
+    (directory / "postgres").mkdir(mode=0o755)
     try:
-        async with embedded(directory / "data") as dsn:
-            attack = Attack(dsn, directory, engines=options.engines, seconds=options.seconds, seed=options.seed)
-            verdict = await attack.run()
+        await server.make()
+        server.make_database(DATABASE)
+        dsn = server.dsn(DATABASE)
+        attack = Attack(
+            dsn, directory, engines=options.engines, seconds=options.seconds, seed=options.seed, server=server
+        )
+        verdict = await attack.run()
     finally:
+        with trio.CancelScope(shield=True):
+            await server.remove()
         shutil.rmtree(directory)
     print(
-        f"{verdict.started:,} instances, {verdict.kills} kills, {verdict.looks:,} looks;"
+        f"{verdict.started:,} instances, {verdict.kills} kills of engines, {verdict.database_kills} of PostgreSQL,"
+        f" {verdict.looks:,} looks;"
         f" most at once {verdict.most[0]} of {WHOLE}, of one key {verdict.most[1]} of {PER_KEY}"
     )
     for complaint in verdict.complaints:
         print(complaint)
+    print(
+        "broken" if verdict.complaints else "held: the counters are equal to the tokens, and nothing is held at the end"
+    )
     return int(bool(verdict.complaints) or not (verdict.kills and verdict.started))
 
 
