@@ -107,11 +107,15 @@ async def counted(connection: TrioConnection) -> tuple[int, dict[str, int]]:
     return rows[0][0], dict(scans)
 
 
-async def cost(connection: TrioConnection, cursor: str) -> tuple[Cost, Cost]:
-    """Of a claim of 64 from ``cursor``, and of the completions of what it found."""
+async def cost(connection: TrioConnection, where: str | list[str]) -> tuple[Cost, Cost]:
+    """Of a claim of 64 from a cursor or of these keys, and of the completions of what it found."""
+    slots = [jobs.Slot(1, place + 1, "w", LEASE_S) for place in range(64)]
     await connection.fetch(SQL["begin"])
     before = await counted(connection)
-    look, claimed = await claim(connection, 64, cursor)
+    if isinstance(where, str):
+        look, claimed = await flow.claim(connection, slots, where, KEYS_PER_CLAIM)
+    else:
+        look, claimed = await flow.claim_hinted(connection, slots, where)
     between = await counted(connection)
     if claimed:
         await complete(connection, claimed)
@@ -137,6 +141,7 @@ def costs(postgres_server: Server) -> Generator[dict[str, Cost]]:
             await trio.to_thread.run_sync(fill, dsn, 64, 64)
             _, few = await claim(connection, 64)
             await complete(connection, few)
+            await flow.claim_hinted(connection, [jobs.Slot(1, 1, "w", LEASE_S)], ["k1"])
             await connection.fetch(b"TRUNCATE instance, token, ready_flow, slot, definition RESTART IDENTITY")
             await trio.to_thread.run_sync(fill, dsn, JOBS, KEYS)
             free, done = await cost(connection, "k1")
@@ -146,7 +151,8 @@ def costs(postgres_server: Server) -> Generator[dict[str, Cost]]:
                 % (FREE_EVERY, PER_KEY, KEYS - 1)
             )
             full, _ = await cost(connection, "k1")
-            return {"free": free, "completions": done, "full": full}
+            hinted, _ = await cost(connection, [f"k{number}" for number in range(7, 287)])
+            return {"free": free, "completions": done, "full": full, "hinted": hinted}
 
     with postgres_server.database(apply_schema) as dsn:
         yield trio.run(measure, dsn)
@@ -154,7 +160,12 @@ def costs(postgres_server: Server) -> Generator[dict[str, Cost]]:
 
 @pytest.mark.parametrize(
     ("name", "visited", "found", "blocks"),
-    [("free", 64, 64, 64 * 45), ("completions", 64, 64, 64 * 25), ("full", 256, 64, 256 * 9 + 64 * 30)],
+    [
+        ("free", 64, 64, 64 * 45),
+        ("completions", 64, 64, 64 * 25),
+        ("full", 256, 64, 256 * 9 + 64 * 30),
+        ("hinted", 280, 64, 280 * 9 + 64 * 30),
+    ],
 )
 def test_a_claim_in_turn_keeps_to_its_blocks(
     costs: dict[str, Cost], name: str, visited: int, found: int, blocks: int

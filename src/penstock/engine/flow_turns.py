@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
+from itertools import islice
 from typing import Final
 
 FRUITLESS_S: Final = 0.2
@@ -18,6 +19,8 @@ FRUITLESS_SHARE: Final = 10
 ADOPT_INTERVAL_S: Final = 1.0
 """Between two looks for jobs that came to the queue of those without turns."""
 TYPES_MAX_ITEMS: Final = 20_000
+KEYS_MAX_ITEMS: Final = 100_000
+"""That may have room, of all types."""
 
 
 class FlowTurns:
@@ -29,6 +32,8 @@ class FlowTurns:
         self._cursors: OrderedDict[str, str] = OrderedDict()
         self._closed: dict[str, float] = {}
         self._adopt_at: dict[str, float] = {}
+        self._hinted: dict[str, dict[str, None]] = {}
+        self._hints = 0
 
     def cursor(self, job_type: str) -> str:
         """The key that was served last."""
@@ -42,6 +47,11 @@ class FlowTurns:
         """When a look at one of the types may find something, without a hint."""
         return min((self._closed.get(name, 0.0) for name in job_types), default=math.inf)
 
+    def next_opening(self, job_types: Collection[str]) -> float:
+        """When the first of those types opens that are not open now."""
+        now = self._clock()
+        return min((at for name in job_types if (at := self._closed.get(name, 0.0)) > now), default=math.inf)
+
     def open(self, job_types: Iterable[str]) -> None:
         """Something happened that may let jobs of these types begin."""
         for name in job_types:
@@ -53,6 +63,10 @@ class FlowTurns:
         """A claim went on to ``cursor`` and found so many jobs. ``more``: there are keys that it did not look at, or
         found in others' hands.
         ``retry_s``: when a rate lets something begin."""
+        if not more:
+            self._hints -= len(self._hinted.pop(job_type, ()))
+        elif len(self._hinted) < TYPES_MAX_ITEMS:
+            self._hinted.setdefault(job_type, {})
         if cursor is not None:
             self._cursors[job_type] = cursor
             self._cursors.move_to_end(job_type)
@@ -67,6 +81,30 @@ class FlowTurns:
         if len(self._closed) > TYPES_MAX_ITEMS:
             self._closed.clear()
         self._closed[job_type] = self._clock() + pause_s
+
+    def hint(self, job_types: Iterable[str], flow_key: str) -> None:
+        """Jobs of this key may begin, of types whose keys the last look did not come to the end of."""
+        for name in job_types:
+            keys = self._hinted.get(name)
+            if keys is not None and flow_key not in keys:
+                if self._hints >= KEYS_MAX_ITEMS:  # walks come to them
+                    self._forget_hints()
+                keys[flow_key] = None
+                self._hints += 1
+
+    def take_hints(self, job_type: str, number: int) -> list[str]:
+        """Keys that may have room, the oldest first; they are forgotten here."""
+        keys = self._hinted.get(job_type, {})
+        taken = [*islice(keys, number)]
+        for key in taken:
+            del keys[key]
+        self._hints -= len(taken)
+        return taken
+
+    def _forget_hints(self) -> None:
+        for keys in self._hinted.values():
+            keys.clear()
+        self._hints = 0
 
     def to_adopt(self, job_types: Iterable[str]) -> list[str]:
         """Those of the types that are due to be looked through for jobs without turns; not again for a while."""

@@ -159,6 +159,11 @@ class Polls:
         for name in freed(self.queues, job_types):
             self.queued(name)
 
+    def hint_key(self, job_type: str, flow_key: str | None) -> None:
+        """To be told before `queued` and `freed`: of which flow key jobs may begin, if it has one."""
+        if flow_key is not None and job_type in self.queues.keyed:
+            self.claims.turns.hint(self.queues.mates(job_type) or (job_type,), flow_key)
+
     def let_go(self, job_type: str) -> None:
         """A run of code of that type has no holder any more."""
         if job_type in self.queues.limited:
@@ -185,7 +190,8 @@ class Polls:
         while not len(self.waiters):
             await self._parked.wait()
             self._parked = trio.Event()
-        with trio.move_on_after(self._settings.ready_probe_interval_seconds):
+        interval_ends = trio.current_time() + self._settings.ready_probe_interval_seconds
+        with trio.move_on_at(min(interval_ends, self.claims.turns.next_opening(self.waiters.types()))):
             await self._wake.wait()
         self._wake = trio.Event()
 

@@ -61,16 +61,29 @@ async def claim(
     connection: TrioConnection, slots: Sequence[Slot], cursor: str, keys_max: int
 ) -> tuple[Look, list[Claimed]]:
     """Lease jobs of one type to slots. One transaction of its own; `doubtful` has what it did if that is in doubt."""
+    return await _claim(connection, "claim_flow", slots, cursor, keys_max)
+
+
+async def claim_hinted(
+    connection: TrioConnection, slots: Sequence[Slot], keys: Sequence[str]
+) -> tuple[Look, list[Claimed]]:
+    """As `claim`, of these flow keys."""
+    return await _claim(connection, "claim_hinted", slots, arrays.texts(keys), len(keys))
+
+
+async def _claim(
+    connection: TrioConnection, name: str, slots: Sequence[Slot], where: str, keys_max: int
+) -> tuple[Look, list[Claimed]]:
     params = (
         slots[0].job_type,
         len(slots),
-        cursor,
+        where,
         keys_max,
         arrays.texts(slot.worker for slot in slots),
         arrays.floats(slot.lease_s for slot in slots),
         INLINE_VARIABLES_MAX_BYTES,
     )
-    rows = cast(Any, await connection.fetch(SQL["claim_flow"], params))
+    rows = cast(Any, await connection.fetch(SQL[name], params))
     look = Look(*rows[0][: len(Look._fields)])
     return look, await readable(connection, _claimed(rows))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import trio
 
@@ -55,6 +55,17 @@ class ClaimPlan:
         self.holders: dict[tuple[int, int], Waiter] = {}
         self.reserved: dict[str, int] = {}
         self.room_bytes = room_bytes
+
+
+class Turn(NamedTuple):
+    """What a claim of one job type saw, and how many it found of those it was for."""
+
+    look: flow_store.Look
+    found: int
+    wanted: int
+
+
+ClaimCall = Callable[[Sequence[store.Slot]], Awaitable[tuple[flow_store.Look, list[store.Claimed]]]]
 
 
 class Claims(Lane[ClaimItem]):
@@ -146,36 +157,63 @@ class Claims(Lane[ClaimItem]):
             self.turns.adopt_again(due)
         first = self._turn % max(1, len(known))
         for name in (*known[first:], *known[:first]):
-            if self.turns.is_open(name):
-                await self._claim_type(connection, waiters, name)
+            if self.turns.is_open(name) and await self._claim_type(connection, waiters, name):
+                await self._claim_hinted(connection, waiters, name)
 
-    async def _claim_type(self, connection: TrioConnection, waiters: Sequence[Waiter], name: str) -> None:
-        plan = ClaimPlan(self._memory.room_bytes)
+    async def _claim_type(self, connection: TrioConnection, waiters: Sequence[Waiter], name: str) -> bool:
+        """Go on with the round; whether there is room left and keys that were not looked at."""
         keys_max, started = self._settings.flow_keys_per_claim, trio.current_time()
+        cursor = self.turns.cursor(name)
+        done = await self._claim_by(
+            connection, waiters, name, lambda slots: flow_store.claim(connection, slots, cursor, keys_max)
+        )
+        if done is None:
+            return False
+        look, found, wanted = done
+        self.turns.note(
+            name,
+            cursor=look.cursor,
+            found=found,
+            more=look.more(keys_max),
+            retry_s=look.retry_s,
+            took_s=trio.current_time() - started,
+        )
+        queue = self._queues.queue_of(name)
+        if queue is not None:
+            self._metrics.note_flow_claim(queue, blocked=look.blocked, throttled=look.retry_s is not None)
+        return found < wanted and look.visited >= keys_max
+
+    async def _claim_hinted(self, connection: TrioConnection, waiters: Sequence[Waiter], name: str) -> None:
+        """After a look that did not come round: what waits under keys of which something was heard. Never before it, as
+        a key that is freed all the time would be served for ever."""
+        keys = self.turns.take_hints(name, self._settings.flow_keys_per_claim)
+        if keys:
+            done = await self._claim_by(
+                connection, waiters, name, lambda slots: flow_store.claim_hinted(connection, slots, keys)
+            )
+            if done is not None and done.found:
+                self.turns.open((name,))
+
+    async def _claim_by(
+        self, connection: TrioConnection, waiters: Sequence[Waiter], name: str, claim: ClaimCall
+    ) -> Turn | None:
+        """Claim jobs of one type by ``claim``, and deliver them; None: there was nobody to claim for."""
+        plan = ClaimPlan(self._memory.room_bytes)
         try:
             for waiter in waiters:
                 if name in waiter.types:
                     self._reserve(waiter, {name: self._settings.batch_max_items - len(plan.slots)}, plan)
             if not plan.slots:
-                return
+                return None
+            wanted = len(plan.slots)
             try:
                 with self._metrics.flow_claim_seconds.time():
-                    look, claimed = await flow_store.claim(connection, plan.slots, self.turns.cursor(name), keys_max)
+                    look, claimed = await claim(plan.slots)
             except InDoubt as doubt:
                 self._return_claimed(flow_store.doubtful(doubt), plan)
                 raise
-            self.turns.note(
-                name,
-                cursor=look.cursor,
-                found=len(claimed),
-                more=look.more(keys_max),
-                retry_s=look.retry_s,
-                took_s=trio.current_time() - started,
-            )
-            queue = self._queues.queue_of(name)
-            if queue is not None:
-                self._metrics.note_flow_claim(queue, blocked=look.blocked, throttled=look.retry_s is not None)
             await self._deliver_claimed(connection, plan, claimed)
+            return Turn(look, len(claimed), wanted)
         finally:
             for waiter in plan.holders.values():
                 self._waiters.give_up(waiter)

@@ -209,6 +209,7 @@ class Starts:
                 )
             )
         else:
+            self._polls.hint_key(first.job_type or "", request.flow_key)
             self._polls.queued(first.job_type or "")
         item.answer(
             model.Instance(

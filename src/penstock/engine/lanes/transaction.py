@@ -90,7 +90,7 @@ class Transaction:
         self._decided: Sequence[LongItem[Any]] = ()
         self._changes: list[tuple[Change, LoadedDefinition]] = []
         self._deliveries: list[Delivery] = []
-        self._queued: list[str] = []
+        self._queued: list[tuple[str, str | None]] = []  # job types, and flow keys
         self._business_keys: dict[int, str] = {}
         self._armed: list[datetime] = []
         self._sent: InDoubtCommit | None = None
@@ -155,7 +155,7 @@ class Transaction:
             waiter = self._parts.polls.waiters.reserve(job.job_type)
             if waiter is None:
                 kept.append(structs.replace(job, flow_key=token.flow_key))
-                self._queued.append(job.job_type)
+                self._queued.append((job.job_type, token.flow_key))
             else:
                 self._lease(token, waiter, out.instance.id, loaded, business_key)
         out.queued = kept
@@ -254,7 +254,9 @@ class Transaction:
         """
         for change, loaded in self._changes:
             self._note(change, loaded)
-        for job_type in set(self._queued):
+        for job_type, flow_key in self._queued:
+            self._parts.polls.hint_key(job_type, flow_key)
+        for job_type in {job_type for job_type, _ in self._queued}:
             self._parts.polls.queued(job_type)
         if self._armed:
             first = min(self._armed)
@@ -265,6 +267,8 @@ class Transaction:
 
     def _note(self, change: Change, loaded: LoadedDefinition) -> None:
         out, metrics, polls = change.effects, self._parts.metrics, self._parts.polls
+        for slots in out.released:
+            polls.hint_key(slots.job_type, slots.flow_key)
         polls.freed(*{slots.job_type for slots in out.released})
         steps = loaded.definition.steps
         for row in out.history:

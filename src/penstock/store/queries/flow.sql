@@ -75,6 +75,35 @@ room AS MATERIALIZED (
     -- as who completes it would wait for this claim.
     WHERE r.untouched AND t.version = r.version
 
+-- steps: key_room
+-- Of the key k: how many of its jobs may begin, in how many seconds one may that its rate keeps back, whether it has a slot.
+  CROSS JOIN LATERAL (
+    SELECT CASE WHEN k.flow_key = '' THEN 2000000000 ELSE least(
+        (SELECT per_key FROM policy) - coalesce(s.running, 0), f.tokens, 2000000000) END AS free,
+      CASE WHEN k.flow_key <> '' AND f.tokens < 1 THEN f.ahead_s - (SELECT (key_burst - 1) * key_pace / 1e6 FROM policy) END AS wait_s,
+      s.running IS NOT NULL AS known
+    FROM (SELECT) one
+    LEFT JOIN LATERAL (
+      SELECT o.running, o.tat FROM slot o WHERE k.flow_key <> '' AND (SELECT coalesce(per_key, key_burst) FROM policy) IS NOT NULL
+        AND o.queue = (SELECT queue FROM policy) AND o.flow_key = k.flow_key OFFSET 0) s ON true
+    CROSS JOIN LATERAL (
+      SELECT floor((SELECT key_burst FROM policy) - a.ahead_s * 1e6 / (SELECT key_pace FROM policy) + 1e-6)::int AS tokens, a.ahead_s
+      FROM (SELECT coalesce(greatest(0, extract(epoch FROM s.tat - (SELECT now FROM start))::float8), 0) AS ahead_s OFFSET 0) a) f
+    OFFSET 0) f
+
+-- steps: first_job
+-- And its first job, locked, if one may begin.
+  LEFT JOIN LATERAL (
+    SELECT r.seq AS place, r.queue_row, r.token_row FROM (
+      SELECT r.seq, r.queue_row, old.token_row, old.version, old.untouched FROM (
+        SELECT r.*, r.ctid AS queue_row FROM ready_flow r
+        WHERE f.free > 0 AND r.job_type = $1::int AND r.priority = k.priority AND r.flow_key = k.flow_key
+        ORDER BY r.seq LIMIT 101) r
+-- steps of: waiting
+      LIMIT CASE WHEN (SELECT keys_limited FROM policy) AND k.flow_key <> '' THEN 1 ELSE 101 END) r
+-- steps of: locked
+    LIMIT 1) h ON true
+
 -- steps: walk
 -- The keys that wait, from the one after the cursor $3 on and round again, priority by priority, until enough of them have
 -- room or $4 were looked at: a loose scan of the index, which passes over a key in one step whatever waits behind it. Of a key
@@ -105,33 +134,14 @@ walk(priority, flow_key, wrapped, stop, free, wait_s, visited, found, known, pla
         WHERE r.job_type = $1::int AND r.priority = next.priority AND r.flow_key <= $3::text COLLATE "C" ORDER BY r.flow_key LIMIT 1)
        LIMIT 1) first)
     LIMIT 1) k(priority, flow_key, wrapped, stop)
-  -- of each key: how many of its jobs may begin, in how many seconds one may that its rate keeps back, and whether it has a slot
-  CROSS JOIN LATERAL (
-    SELECT CASE WHEN k.flow_key = '' THEN 2000000000 ELSE least(
-        (SELECT per_key FROM policy) - coalesce(s.running, 0), f.tokens, 2000000000) END AS free,
-      CASE WHEN k.flow_key <> '' AND f.tokens < 1 THEN f.ahead_s - (SELECT (key_burst - 1) * key_pace / 1e6 FROM policy) END AS wait_s,
-      s.running IS NOT NULL AS known
-    FROM (SELECT) one
-    LEFT JOIN LATERAL (
-      SELECT o.running, o.tat FROM slot o WHERE k.flow_key <> '' AND (SELECT coalesce(per_key, key_burst) FROM policy) IS NOT NULL
-        AND o.queue = (SELECT queue FROM policy) AND o.flow_key = k.flow_key OFFSET 0) s ON true
-    CROSS JOIN LATERAL (
-      SELECT floor((SELECT key_burst FROM policy) - a.ahead_s * 1e6 / (SELECT key_pace FROM policy) + 1e-6)::int AS tokens, a.ahead_s
-      FROM (SELECT coalesce(greatest(0, extract(epoch FROM s.tat - (SELECT now FROM start))::float8), 0) AS ahead_s OFFSET 0) a) f
-    OFFSET 0) f
-  LEFT JOIN LATERAL (
-    SELECT r.seq AS place, r.queue_row, r.token_row FROM (
-      SELECT r.seq, r.queue_row, old.token_row, old.version, old.untouched FROM (
-        SELECT r.*, r.ctid AS queue_row FROM ready_flow r
-        WHERE f.free > 0 AND r.job_type = $1::int AND r.priority = k.priority AND r.flow_key = k.flow_key
-        ORDER BY r.seq LIMIT 101) r
--- steps of: waiting
-      LIMIT CASE WHEN (SELECT keys_limited FROM policy) AND k.flow_key <> '' THEN 1 ELSE 101 END) r
--- steps of: locked
-    LIMIT 1) h ON true
+-- steps of: key_room
+-- steps of: first_job
   WHERE w.visited < $4::int AND w.found < (SELECT n FROM room) AND (k.priority < 0 OR (SELECT new_runs FROM room) > 0)),
 seen AS MATERIALIZED (
   SELECT priority, flow_key, free, wait_s, visited, known, place, queue_row, token_row FROM walk WHERE visited > 0),
+
+-- steps: choose
+-- Of the keys that have room their jobs in turn; as many are counted as there is room for.
 open_keys AS MATERIALIZED (
   SELECT k.*, least(k.free, (SELECT n FROM room),
     (((SELECT n FROM room) + k.keys - 1) / k.keys) * coalesce(((SELECT weights FROM policy) ->> k.flow_key)::int, 1)) AS quota
@@ -222,23 +232,15 @@ unqueued AS (
 about AS MATERIALIZED (
   -- where the next walk begins: behind the key that was served last, or looked at last when there was more to look at
   SELECT coalesce(
-      CASE WHEN (SELECT max(visited) FROM walk) < $4::int THEN (SELECT key FROM chosen ORDER BY ordinal DESC LIMIT 1) END,
-      (SELECT w.flow_key FROM walk w WHERE w.visited > 0 ORDER BY w.visited DESC LIMIT 1)) AS cursor,
+      CASE WHEN (SELECT max(visited) FROM seen) < $4::int THEN (SELECT key FROM chosen ORDER BY ordinal DESC LIMIT 1) END,
+      (SELECT s.flow_key FROM seen s ORDER BY s.visited DESC LIMIT 1)) AS cursor,
     (SELECT count(*) FROM seen)::int AS visited, (SELECT count(*) FROM seen WHERE free <= 0)::int AS blocked,
     (SELECT count(*) FROM seen WHERE free > 0 AND token_row IS NULL)::int AS passed,
     CASE WHEN least(e.tokens, CASE WHEN EXISTS (SELECT FROM gate) THEN a.tokens END) < 1 THEN coalesce(a.wait_s, e.wait_s)
       ELSE (SELECT min(wait_s) FROM seen) END AS retry_s
   FROM estimate e CROSS JOIN allowed a),
 
--- name: claim_flow
--- Leases waiting jobs of the type $1 to $2 slots ($5 worker $6 lease seconds), keys in turn: as many as its queue has
--- places and rate for, whole and by key. $3 cursor $4 keys to look at $7 as $4 of `claim`. One row at least, with the cursor,
--- how many keys were looked at, how many of them had no room and how many were passed over as their first job is held, and in how
--- many seconds a rate lets something begin; then the jobs, as `claim` has them.
-WITH RECURSIVE
--- steps of: policy
--- steps of: room
--- steps of: walk
+-- steps: lease
 taken AS (
   UPDATE token t SET state = 1 /* LOCKED */, claimed_by = ($5::text[])[n.ordinal], attempt = t.attempt + 1, claimed_at = c.now,
     lease_until = c.now + least(($6::float8[])[n.ordinal], t.timeout_s) * interval '1 s',
@@ -262,6 +264,40 @@ jobs AS (
   FROM taken t CROSS JOIN LATERAL (SELECT * FROM instance i WHERE i.id = t.instance_id OFFSET 0) i)
 SELECT a.*, b.* FROM about a LEFT JOIN jobs b ON true
 
+-- name: claim_flow
+-- Leases waiting jobs of the type $1 to $2 slots ($5 worker $6 lease seconds), keys in turn: as many as its queue has
+-- places and rate for, whole and by key. $3 cursor $4 keys to look at $7 as $4 of `claim`. One row at least, with the cursor,
+-- how many keys were looked at, how many of them had no room and how many were passed over as their first job is held, and in how
+-- many seconds a rate lets something begin; then the jobs, as `claim` has them.
+WITH RECURSIVE
+-- steps of: policy
+-- steps of: room
+-- steps of: walk
+-- steps of: choose
+-- steps of: lease
+
+-- name: claim_hinted
+-- As `claim_flow`, of the flow keys $3 alone, as far as they wait: what was freed or came to be beyond the keys that a walk looked
+-- at. $4 as many as these.
+WITH RECURSIVE
+-- steps of: policy
+-- steps of: room
+levels(priority) AS (
+  (SELECT r.priority FROM ready_flow r WHERE r.job_type = $1::int ORDER BY r.priority LIMIT 1)
+  UNION ALL
+  SELECT n.priority FROM levels l CROSS JOIN LATERAL (
+    SELECT r.priority FROM ready_flow r WHERE r.job_type = $1::int AND r.priority > l.priority ORDER BY r.priority LIMIT 1) n),
+seen AS MATERIALIZED (
+  SELECT k.priority, k.flow_key, f.free, f.wait_s, k.visited, f.known, h.place, h.queue_row, h.token_row FROM (
+    SELECT l.priority, g.flow_key, (row_number() OVER (ORDER BY l.priority, g.n))::int AS visited
+    FROM room CROSS JOIN levels l CROSS JOIN unnest($3::text[]) WITH ORDINALITY AS g(flow_key, n)
+    WHERE room.n > 0 AND (l.priority < 0 OR room.new_runs > 0)) k
+-- steps of: key_room
+-- steps of: first_job
+  ),
+-- steps of: choose
+-- steps of: lease
+
 -- name: admit
 -- Kafka mode: as `claim_flow`, but into the outbox, for $2 jobs: DISPATCHED until $5 seconds from now. One row as the first of
 -- `claim_flow`, with how many began.
@@ -269,6 +305,7 @@ WITH RECURSIVE
 -- steps of: policy
 -- steps of: room
 -- steps of: walk
+-- steps of: choose
 taken AS (
   UPDATE token t SET state = 5 /* DISPATCHED */, claimed_by = NULL, attempt = t.attempt + 1, claimed_at = c.now,
     lease_until = c.now + $5::float8 * interval '1 s',
