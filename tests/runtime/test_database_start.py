@@ -16,6 +16,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from chaos.server import Server
 from penstock.http import reserved_ports
+from penstock.runtime.doctor import Verdict, examine
+from penstock.settings import Secret, Settings
 from penstock.testing.definitions import linear
 from penstock.testing.invariants import assert_invariants
 from tests.runtime.conftest import StartEngine
@@ -133,11 +135,15 @@ def make_pool(database_dsn: str) -> Generator[MakePool]:
 def test_a_pooler_that_gives_sessions_away_is_refused_by_name(
     make_pool: MakePool, start_engine: StartEngine, mode: str
 ) -> None:
-    engine = start_engine(dsn=make_pool(mode), WE_OUTAGE_WAIT_SECONDS="1")
+    dsn = make_pool(mode)
+    engine = start_engine(dsn=dsn, WE_OUTAGE_WAIT_SECONDS="1")
     assert engine.process.wait(30) == 1
     said = engine.said("the engine could not start") or engine.said("the engine could not go on")
     assert said is not None
     assert "PgBouncer" in said["error"] if mode == "transaction" else "statement" in said["error"]
+    problems = [each for each in examine(Settings(postgres_dsn=Secret(dsn))) if each.verdict is Verdict.PROBLEM]
+    assert [each.subject for each in problems] == (["pooler"] if mode == "transaction" else ["database"])
+    assert mode in problems[0].found
 
 
 @needs_pgbouncer

@@ -91,6 +91,10 @@ async def _examine(settings: Settings) -> list[Finding]:
 
 async def _examine_database(settings: Settings, dsn: str) -> list[Finding]:
     with trio.fail_after(CONNECT_TIMEOUT_S):
+        async with await TrioConnection.connect(with_defaults(dsn)) as first:
+            pooler = await _check_pooler(first, with_defaults(dsn))
+        if pooler.verdict is Verdict.PROBLEM:  # through it all that is looked at next may be somebody else's
+            return [pooler]
         dsn = with_defaults(await placed(dsn, settings.db_schema))
         connection = await TrioConnection.connect(dsn)
     try:
@@ -98,7 +102,7 @@ async def _examine_database(settings: Settings, dsn: str) -> list[Finding]:
         server = await checkup.server(connection)
         findings = [*check_server(server), check_clock(server.time_s, (before + time.time()) / 2)]
         findings += check_connections(server, settings)
-        findings.append(await _check_pooler(connection, dsn))
+        findings.append(pooler)
         version = await schema_version(connection)
         findings.append(check_schema(version))
         findings += check_holdups(await checkup.holdups(connection))
@@ -186,8 +190,7 @@ async def _check_replica(settings: Settings, dsn: str) -> Finding:
 
 async def _check_pooler(connection: TrioConnection, dsn: str) -> Finding:
     try:
-        with trio.fail_after(CONNECT_TIMEOUT_S):
-            await refuse_transaction_pooling(connection, dsn)
+        await refuse_transaction_pooling(connection, dsn)
     except TransactionPooling as error:
         return problem("pooler", str(error), "pool_mode = session, or connect directly")
     return ok("pooler", "none, or one by session")
