@@ -131,15 +131,18 @@ def run(page: Path, built: Path, directory: Path) -> tuple[int, str]:
             os.chown(each, account.pw_uid, account.pw_gid)
     python = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
     subprocess.run([python, "-m", "venv", home / "venv"], check=True, env=environment, cwd=place, **identity)
-    process = subprocess.Popen(
-        ["bash", program], cwd=place, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, start_new_session=True, **identity,
-    )  # fmt: skip
+    log = directory / f"{page.stem}.log"  # no pipe: a server that is left would hold it open
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            ["bash", program], cwd=place, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+            start_new_session=True, **identity,
+        )  # fmt: skip
     try:
-        said, _ = process.communicate(timeout=PAGE_MAX_S)
+        process.wait(PAGE_MAX_S)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGTERM)  # the trap ends what it began
-        said, _ = process.communicate()
+        process.wait()
+    said = log.read_text(encoding="utf-8", errors="replace")
     if process.returncode:  # what the block said that failed
         outs = sorted(place.glob(".block-*"), key=lambda path: path.stat().st_mtime)
         said += outs[-1].read_text(errors="replace") if outs else ""
