@@ -207,6 +207,18 @@ async def test_credit_for_another_job_type_ends_the_stream(driver: Driver, gated
     assert answer.status == Status.PERMISSION_DENIED.value
 
 
+@pytest.mark.parametrize(("grant", "executor"), [("worker", True), ("executor", False)])
+async def test_a_stream_is_for_who_may_do_its_work(gated: Gated, grant: str, executor: bool) -> None:
+    made = make_token()
+    gated.gate.replace_tokens([KnownToken("x", "x", made.digest, read_grant(grant), float("inf"))])
+    stream_id = await opened(gated.client, WORK, [("authorization", f"Bearer {made.text}")])
+    request = w.WorkRequest(worker_id="w", executor=executor)
+    await gated.client.send(stream_id, framed(encode_message(request)))
+    answer = await gated.client.finished(stream_id)
+    needed = "executor" if executor else "worker"
+    assert (answer.status, f"the role {needed}" in answer.reason) == (Status.PERMISSION_DENIED.value, True)
+
+
 async def test_a_revoked_token_ends_its_stream_and_releases_its_jobs(driver: Driver, gated: Gated) -> None:
     made = make_token()
     gated.gate.replace_tokens([KnownToken("x", "x", made.digest, read_grant("worker"), float("inf"))])

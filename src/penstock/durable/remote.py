@@ -32,6 +32,7 @@ from penstock.client.errors import (
 )
 from penstock.client.grpc import GrpcTransport
 from penstock.client.grpc.channel import Channel
+from penstock.client.grpc.connection import GrpcLimits
 from penstock.client.token import Token
 from penstock.durable.backend import (
     Away,
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
     from penstock.durable.transaction import Transactions
 
 CLOSE_MAX_S: Final = 2.0
+ANSWER_MAX_BYTES: Final = 1 << 30
+"""What an engine stored it may say: a message has one record of a journal at least."""
 SURPLUS_WAIT_S: Final = 1.0
 """A run that came when none was asked for any more goes back after so long."""
 DUE_MAX_S: Final = 253_402_300_799.0
@@ -85,7 +88,8 @@ async def open_remote(
     ssl_context: ssl.SSLContext | None = None,
 ) -> AsyncGenerator[Opened]:
     """Connected for the block. What the engine refuses this program for good ends the block."""
-    transport = GrpcTransport(url, token=token, ssl_context=ssl_context)
+    limits = GrpcLimits(max_message_bytes=ANSWER_MAX_BYTES)
+    transport = GrpcTransport(url, token=token, ssl_context=ssl_context, limits=limits)
     try:
         runs = RemoteRuns(transport.channel, app)
         if not workflows:
@@ -126,13 +130,17 @@ class RemoteBackend:
         """Until cancelled. Raises what the engine refuses for good."""
         backoff, was_in = Backoff(), False
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._return_surplus)
+            nursery.start_soon(self.return_surplus)
             while True:
                 link: Link | None = None
                 try:
-                    async with self._channel.open(_WORK) as call:
-                        link = self._link = Link(call, self._worker_id, self)
-                        await link.run()
+                    try:
+                        async with self._channel.open(_WORK) as call:
+                            link = self._link = Link(call, self._worker_id, self)
+                            await link.run()
+                    finally:
+                        self._link = None
+                        self._arrived.clear()
                 except ClientError as error:
                     if link is not None and link.answered:
                         was_in = True
@@ -143,17 +151,14 @@ class RemoteBackend:
                     pause_s = backoff.next_pause_s(error if isinstance(error, Unavailable) else None)
                     log.warning("the engine is away: %s. The next try is in %.1f s", error.reason, pause_s)
                     await trio.sleep(pause_s)
-                finally:
-                    self._link = None
-                    self._arrived.clear()
 
-    async def _return_surplus(self) -> None:
+    async def return_surplus(self) -> None:
+        """Give back what came when none was asked for any more. Until cancelled."""
         while True:
             await trio.sleep(SURPLUS_WAIT_S)
             early = trio.current_time() - SURPLUS_WAIT_S
             for job_id, (link, run, came_at) in list(self._arrived.items()):
-                if came_at < early and not self._asked:
-                    del self._arrived[job_id]
+                if came_at < early and not self._asked and self._arrived.pop(job_id, None) is not None:
                     try:
                         await link.ask(w.RunPark(job_id, run.attempt, give_back=True))
                     except (LeaseLost, Away, Refused) as error:
@@ -268,7 +273,7 @@ class RemoteBackend:
     async def park(self, held: Held, mail: int, due: float | None, shown: Shown) -> bool:
         """Give the run up until then."""
         due_at = None if due is None or due == inf else datetime.fromtimestamp(min(due, DUE_MAX_S), UTC)
-        view, branches = _bytes(shown.view), _bytes(shown.branches)
+        view, branches = _bytes(shown.view), _branches(shown)
         item = w.RunPark(held.key, held.attempt, mail, due_at, view, branches)
         answer: w.RunParked = await _link(held).ask(item, len(view) + len(branches))
         return self._let_go(held, not answer.unread)
@@ -280,12 +285,14 @@ class RemoteBackend:
 
     async def finish(self, held: Held, mail: int, ending: Ending) -> bool:
         """End the run."""
-        view = _bytes(ending.view)
+        view, failure = _bytes(ending.view), ending.failure
+        if failure is not None:
+            failure = failure[: self._runs.payload_max_bytes]
         item = w.RunFinish(
             held.key, held.attempt, mail,
-            result=ending.result, failure=ending.failure, cancelled=ending.cancelled, view=view,
+            result=ending.result, failure=failure, cancelled=ending.cancelled, view=view,
         )  # fmt: skip
-        size_bytes = len((ending.result or ending.failure or "").encode()) + len(view)
+        size_bytes = len((ending.result or failure or "").encode()) + len(view)
         answer: w.RunFinished = await _link(held).ask(item, size_bytes)
         return self._let_go(held, not answer.unread)
 
@@ -361,7 +368,7 @@ class RemoteBackend:
 
     async def extend(self, held: Held, shown: Shown) -> Beat:
         """A heartbeat."""
-        item = w.RunExtend(held.key, held.attempt, _bytes(shown.view), _bytes(shown.branches))
+        item = w.RunExtend(held.key, held.attempt, _bytes(shown.view), _branches(shown))
         answer: w.RunExtended = await _link(held).ask(item, len(item.view) + len(item.branches))
         return Beat(answer.lease_ms / 1_000, answer.mail)
 
@@ -377,6 +384,12 @@ def _link(held: Held) -> Link:
 
 def _bytes(text: str | None) -> bytes:
     return b"" if text is None else text.encode()
+
+
+def _branches(shown: Shown) -> bytes:
+    """None of them where they are too many for a message: a look at a run is not worth its end."""
+    branches = _bytes(shown.branches)
+    return branches if len(branches) <= MESSAGE_MAX_BYTES else b"[]"
 
 
 def _parts(records: Sequence[Record]) -> list[tuple[list[w.RunRecord], int]]:

@@ -203,7 +203,9 @@ class Code:
         ``or_any``; else ``id`` is an instance's. Raises NotFound."""
         names = list(workflows)
         for name in names:
-            found = await self._instances.find_by_key(CodeWorkflow(name, 1, app).definition_id, id)
+            workflow = CodeWorkflow(name, 1, app)
+            workflow.check()
+            found = await self._instances.find_by_key(workflow.definition_id, id)
             if found is not None:
                 return show_instance(found)
         if or_any or not names:

@@ -12,19 +12,30 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import msgspec
 import trio
 
+from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
 from penstock.core.state import InstanceStatus
 from penstock.engine import ids
 from penstock.engine.children import own_id
 from penstock.engine.code import CodeWorkflow
 from penstock.engine.engine import Engine
-from penstock.engine.journal_items import Held, JournalPage, JournalRow, NewRecord, RunEnd, Taken
-from penstock.engine.payload import check_count
+from penstock.engine.journal_items import (
+    PATH_MAX_CHARS,
+    Held,
+    JournalPage,
+    JournalRow,
+    NewRecord,
+    RunEnd,
+    Taken,
+)
+from penstock.engine.payload import EMPTY_OBJECT, check_count, check_text
 from penstock.engine.streams import JobStream
 from penstock.errors import BadRequest, JournalTooLong, LeaseLost, PenstockError, Unavailable
 from penstock.errors import TooManyRequests as Busy
-from penstock.rpc.reading import given, required
+from penstock.offload import run_sized
+from penstock.rpc.reading import given, read_variables, required
 from penstock.store.database import AWAY, first_line
 from penstock.wire import penstock_v1 as w
 from penstock.wire.fields import json_text
@@ -37,6 +48,9 @@ PAGE_MAX_BYTES: Final = 1024 * 1024
 PENDING_MAX_BYTES: Final = 8 * 1024 * 1024
 """Of items that are not answered; beyond it nothing is read from the client."""
 PAUSE_MAX_MS: Final = (1 << 32) - 1
+NUMBER_MAX: Final = (1 << 31) - 1
+KINDS: Final = frozenset({1, 2, 3, 4, 5, 9})
+"""Of records that executors append: done, failed, stopped, abandoned, clock, retry."""
 
 Item: TypeAlias = w.RunAppend | w.RunPark | w.RunFinish | w.RunRead | w.RunChild | w.RunExtend
 
@@ -218,7 +232,7 @@ class RunDesk:
     # -- one item each
 
     async def _append(self, held: Held, item: w.RunAppend, answer: w.RunAppended) -> None:
-        records = [_new_record(record) for record in item.records]
+        records = await run_sized(_size(item), lambda: [_new_record(record) for record in item.records])
         try:
             appended = await self._engine.journal.append(
                 held, records, after=read_position(item.after, "after"), mail=item.mail
@@ -263,7 +277,8 @@ class RunDesk:
         _fill(answer, page)
 
     async def _child(self, held: Held, item: w.RunChild, answer: w.RunChildAnswer) -> None:
-        children = self._engine.children
+        children, limits = self._engine.children, self._engine.limits
+        check_text(item.path, "path", PATH_MAX_CHARS)
         if item.cancel:
             answer.unknown = not await children.cancel(held, item.path)
             return
@@ -271,7 +286,9 @@ class RunDesk:
             required(item.workflow, "workflow"), item.version, item.app
         )
         id = item.id or own_id(required(item.key, "key"), held.seq)
-        await children.start(held, item.path, target, item.arguments or b"{}", id)
+        check_text(id, "id", BUSINESS_KEY_MAX_CHARS)
+        arguments = await read_variables(item.arguments, limits, "arguments") or EMPTY_OBJECT
+        await children.start(held, item.path, target, arguments, id)
 
     async def _extend(self, held: Held, item: w.RunExtend, answer: w.RunExtended) -> None:
         journal = self._engine.journal
@@ -330,6 +347,16 @@ def _end(item: w.RunFinish, view: bytes | None) -> RunEnd:
 
 
 def _new_record(record: w.RunRecord) -> NewRecord:
+    """Raises BadRequest for what is none of an executor's, and would be refused by the database only."""
+    if record.kind not in KINDS:
+        raise BadRequest(f"kind: {record.kind} is none that an executor writes")
+    if record.attempt < 0 or (record.took_ms or 0) > NUMBER_MAX:
+        raise BadRequest(f"attempt, took_ms: are between 0 and {NUMBER_MAX}")
+    if record.payload is not None and not record.payload.startswith("~"):
+        try:
+            msgspec.json.decode(record.payload, type=msgspec.Raw)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise BadRequest(f"payload: is no JSON: {error}") from None
     return NewRecord(
         kind=record.kind,
         path=record.path,

@@ -10,9 +10,10 @@ from typing import Final
 import msgspec
 from grpclib.const import Handler
 
+from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
 from penstock.engine.code import CodeWorkflow
 from penstock.engine.engine import Engine
-from penstock.engine.payload import EMPTY_OBJECT, check_count, check_variables
+from penstock.engine.payload import EMPTY_OBJECT, check_count, check_text, check_variables
 from penstock.errors import BadRequest
 from penstock.rpc.methods import unary
 from penstock.rpc.reading import required
@@ -21,6 +22,8 @@ from penstock.wire.model import Instance, RunTree
 
 LIST_MAX: Final = 1_000
 ENDED_MAX: Final = 1_000
+OVERHEAD_BYTES: Final = 16_384
+"""Of a message beside its payloads."""
 _PREFIX: Final = "/penstock.v1.Runs/"
 
 
@@ -54,7 +57,9 @@ class Runs:
             await self._engine.code.register(workflow)
             if each.queue:
                 await self._engine.queues.join(each.queue, workflow.job_type)
-        return w.RegisterWorkflowsResponse(self._engine.settings.payload_max_bytes)
+        settings = self._engine.settings
+        fits = settings.grpc_max_message_bytes // 2 - OVERHEAD_BYTES  # a message may hold a result and a view
+        return w.RegisterWorkflowsResponse(max(min(settings.payload_max_bytes, fits), 1))
 
     async def start(self, request: w.StartRunRequest, _call: object) -> w.StartRunResponse:
         """Registers the workflow when nobody has."""
@@ -75,7 +80,7 @@ class Runs:
 
     async def _find(self, request: w.FindRunRequest) -> str:
         check_count(len(request.workflows), "workflows")
-        id = required(request.id, "id")
+        id = check_text(required(request.id, "id"), "id", BUSINESS_KEY_MAX_CHARS)
         return await self._engine.code.find(request.app, id, request.workflows, or_any=request.or_any)
 
     async def list(self, request: w.ListRunsRequest, _call: object) -> w.ListRunsResponse:

@@ -1,0 +1,138 @@
+"""The executor's side of a Work stream, without a network: answers, cancellation at every point, surplus runs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+import trio
+import trio.testing
+
+from penstock.client.errors import ClientError, ConnectionFailed
+from penstock.client.grpc.call import GrpcCall
+from penstock.durable import remote, workflow
+from penstock.durable.backend import Away, LeaseLost, Refused
+from penstock.durable.remote import RemoteBackend
+from penstock.durable.remote_stream import Link
+from penstock.testing.cancellation import Attempt, Operation, cancel_everywhere
+from penstock.wire import penstock_v1 as w
+from penstock.wire.codec import decode_message, encode_message
+
+
+@workflow
+async def order() -> None:
+    pass
+
+
+class Engine:
+    """What a link calls: answers each read with its job, and remembers all other requests."""
+
+    def __init__(self, outcome: w.OutcomeCode = w.OutcomeCode.OK) -> None:
+        self.outcome = outcome
+        self.requests: list[w.WorkRequest] = []
+        self.answers, self._answers = trio.open_memory_channel[w.WorkResponse](1_000)
+
+    async def wait_taken(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def send(self, body: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        request = decode_message(body, w.WorkRequest)
+        self.requests.append(request)
+        pages = [w.RunPage(item.job_id, item.attempt, self.outcome, marks=[item.after]) for item in request.reads]
+        parked = [w.RunParked(item.job_id, item.attempt, self.outcome) for item in request.run_parks]
+        await self.answers.send(w.WorkResponse(pages=pages, parked=parked))
+
+    async def receive(self) -> bytes | None:
+        try:
+            return encode_message(await self._answers.receive())
+        except trio.EndOfChannel:
+            return None
+
+
+def backend_of() -> RemoteBackend:
+    runs = cast(Any, type("Runs", (), {"app": "", "names": type("Names", (), {"of": staticmethod(lambda id: "")})})())
+    return RemoteBackend(cast(Any, None), runs, [order])
+
+
+def link_to(engine: Engine, backend: RemoteBackend) -> Link:
+    return Link(cast(GrpcCall, engine), "w", backend)
+
+
+def run_of(number: int) -> w.Run:
+    now = datetime.now(UTC)
+    return w.Run(f"job-{number}", 1, "code:order@1", f"i-{number}", b"{}", now, now, 30_000, fresh=True)
+
+
+async def test_a_cancelled_question_does_not_take_the_next_answer(nursery: trio.Nursery):
+    engine = Engine()
+    link = link_to(engine, backend_of())
+    nursery.start_soon(link.run)
+    await trio.testing.wait_all_tasks_blocked()
+
+    async def prepare() -> Operation[w.RunPage]:
+        return lambda: link.ask(w.RunRead("first", 1, "1"))
+
+    async def check(attempt: Attempt[w.RunPage]) -> None:
+        page = await link.ask(w.RunRead("second", 1, "2"))
+        assert (page.job_id, page.marks) == ("second", ["2"])
+        assert all(page.job_id == "first" for page in attempt.results)
+
+    points = await cancel_everywhere(prepare, check)
+    assert points.cancelled >= 1
+
+
+async def test_a_run_that_came_to_a_cancelled_call_goes_to_the_next():
+    backend = backend_of()
+    link = link_to(Engine(), backend)
+
+    async def prepare() -> Operation[list[Any]]:
+        backend.accept(link, run_of(1))
+        return lambda: backend.take(5, 30)
+
+    async def check(attempt: Attempt[list[Any]]) -> None:
+        taken = [held.key for found in attempt.results for held in found]
+        assert backend.closed
+        with trio.move_on_after(0):
+            taken += [held.key for held in await backend.take(5, 0)]
+        assert taken == ["job-1"]
+
+    await cancel_everywhere(prepare, check)
+
+
+async def test_the_end_of_a_stream_is_the_end_of_its_leases(nursery: trio.Nursery):
+    engine, backend = Engine(), backend_of()
+    link = link_to(engine, backend)
+    await engine.answers.send(w.WorkResponse(runs=[run_of(1)]))
+    outcome: list[ClientError] = []
+
+    async def serve() -> None:
+        try:
+            await link.run()
+        except ClientError as error:
+            outcome.append(error)
+
+    nursery.start_soon(serve)
+    [held] = await backend.take(5, 30)
+    for code, error in ((w.OutcomeCode.UNAVAILABLE, Away), (w.OutcomeCode.INVALID, Refused)):
+        engine.outcome = code
+        with pytest.raises(error):
+            await backend.read(held, 0)
+    engine.answers.close()
+    assert await backend.wait_mail() == ["job-1"], "the executor looks at what it has lost"
+    with pytest.raises(LeaseLost):
+        await backend.read(held, 0)
+    assert [type(error) for error in outcome] == [ConnectionFailed]
+
+
+async def test_runs_that_nobody_asks_for_any_more_go_back(nursery: trio.Nursery, autojump_clock: Any):
+    engine, backend = Engine(), backend_of()
+    link = link_to(engine, backend)
+    nursery.start_soon(link.run)
+    nursery.start_soon(backend.return_surplus)
+    await engine.answers.send(w.WorkResponse(runs=[run_of(1)]))
+    await trio.sleep(3 * remote.SURPLUS_WAIT_S)
+    parks = [park for request in engine.requests for park in request.run_parks]
+    assert [(park.job_id, park.give_back) for park in parks] == [("job-1", True)]
+    assert not link.held
