@@ -11,6 +11,7 @@ from grpclib.const import Status
 
 from penstock.engine.code import CodeWorkflow
 from penstock.rpc import run_desk
+from penstock.settings import DispatchMode
 from penstock.wire import penstock_v1 as w
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.engine.driver import Driver
@@ -156,3 +157,15 @@ async def test_workers_and_executors_are_kept_apart(
     found, said = await work.ended()
     assert found is status
     assert reason in said
+
+
+async def test_runs_are_taken_while_jobs_go_through_kafka(make_driver: MakeDriver) -> None:
+    driver = make_driver(services=True, dispatch_mode=DispatchMode.KAFKA_OUTBOX)
+    with trio.fail_after(60):
+        async with served(driver.engine) as grpc:
+            started = await driver.engine.code.start(ORDER)
+            desk = await Desk.opened(grpc)
+            assert (await desk.run()).instance_id == started.id
+            work = Work(grpc.client, await grpc.client.open(WORKER + "Work"))
+            await work.send(worker_id="w", credits=[w.Credit("work", 1)])
+            assert (await work.ended())[0] is Status.FAILED_PRECONDITION
