@@ -103,7 +103,7 @@ async def test_a_full_journal_and_a_long_one(driver: Driver, grpc: Served, monke
     odd += [w.RunRecord(kind=1, attempt=-1), w.RunRecord(kind=1, payload="{"), w.RunRecord(kind=1, payload="1\0")]
     wrong = await desk.append(*(w.RunAppend(run.job_id, 1, records=[record]) for record in odd))
     assert [answer.outcome for answer in wrong] == [w.OutcomeCode.INVALID] * len(odd)
-    child = {"workflow": "order", "version": 1, "key": "k"}
+    child: dict[str, Any] = {"workflow": "order", "version": 1, "key": "k"}
     children = [w.RunChild(run.job_id, 1, path, id=id, **child) for path, id in (("/\0", "a"), ("/1", "a\0"))]
     children += [w.RunChild(run.job_id, 1, "/1", workflow="no name", version=1, key="k")]
     await desk.send(children=[*children, w.RunChild(run.job_id, 1, "/1", "", "order", 0, key="k")])
