@@ -6,13 +6,14 @@ import json
 import re
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from penstock.testing.definitions import definition, end, linear, service, step, timer
 from tests import postgres
 from tests.browser.test_console import TIMEOUT_MS, Visitor, upload, violations
+from tests.core.test_draft import REFUSED as REFUSED_STEPS
 from tests.runtime.engine_process import EngineProcess
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -471,3 +472,45 @@ def test_a_draft_is_tried_and_kept_as_a_test(modeller: Modeller) -> None:
     page.get_by_label("The definition as JSON").fill("{")
     page.get_by_role("button", name="Try it").click(timeout=TIMEOUT_MS)
     page.get_by_text("It can be tried once the text is JSON.").wait_for(timeout=TIMEOUT_MS)
+
+
+def test_every_rule_of_steps_lands_at_its_field(modeller: Modeller, engine: EngineProcess) -> None:
+    """The parser's examples, a step each, in one definition: what is said first of a step is shown with it."""
+    broken: list[dict[str, Any]] = []
+    for body, problems in REFUSED_STEPS.values():
+        steps: Any = body.get("steps")
+        first = steps[0] if isinstance(steps, list) and steps else None
+        whole = [path for path, _ in problems if not path.startswith("steps[0]") or path.endswith((".id", ".name"))]
+        if isinstance(first, dict) and not whole:
+            name = f"case-{len(broken)}"
+            broken.append({**cast("dict[str, Any]", first), "id": name, "name": name})
+    many = definition(*broken, end(), definition_id="many")
+    told = engine.call("POST", "/v1/definitions/validate", many)[1]["problems"]
+    first_told: dict[str, str] = {}
+    for problem in told:
+        first_told.setdefault(problem.get("stepId", ""), problem["reason"])
+    assert len(first_told) > 40
+    modeller.visitor.go("modeller")
+    modeller.open("many.json", json.dumps(many))
+    modeller.expect_status(f"{len(told)} problems")
+    rows = modeller.page.get_by_role("list", name="Problems and hints")
+    for step_id, reason in first_told.items():
+        rows.get_by_role("button", name=step_id or "The definition", exact=True).first.dispatch_event("click")
+        modeller.properties.get_by_text(reason).first.wait_for(timeout=TIMEOUT_MS)
+
+
+def test_what_can_be_mended_at_once_is_one_press(modeller: Modeller) -> None:
+    body = definition(service("a", "edn"), service("lost", "end", retries=1), end(), definition_id="mend")
+    modeller.visitor.go("modeller")
+    modeller.open("mend.json", json.dumps(body))
+    modeller.expect_status("5 problems")
+    modeller.page.get_by_role("button", name="Lead it to end").focus()
+    modeller.press("Enter")
+    modeller.expect_status("2 problems")
+    modeller.page.get_by_role("button", name="Remove it").click(timeout=TIMEOUT_MS)
+    modeller.expect_status("1 problem")
+    modeller.page.get_by_role("button", name="Delete the step").click(timeout=TIMEOUT_MS)
+    modeller.expect_status("No problems")
+    assert [(one["id"], one.get("nextStep")) for one in modeller.definition()["steps"]] == [("a", "end"), ("end", None)]
+    modeller.press("Control+z")
+    modeller.expect_status("1 problem")

@@ -10,7 +10,7 @@ import pytest
 from penstock.core.definition import DefinitionLimits
 from penstock.engine.drafts import DraftCheck, ExpressionCheck, ExpressionVerdict
 from penstock.errors import BadRequest, NotFound, PayloadTooLarge
-from penstock.testing.definitions import definition, end, linear, service
+from penstock.testing.definitions import definition, end, linear, service, step
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.shapes import assign, choose, wait
@@ -53,6 +53,20 @@ async def test_a_valid_definition_tells_what_it_reads(driver: Driver) -> None:
     await driver.upload(CHOICE | {"name": "another"})
     assert (await validate(driver, CHOICE)).same == 1
     assert (await validate(driver, CHOICE | {"name": "a third"})).same is None
+
+
+async def test_a_field_that_does_nothing_is_hinted_at_and_kept(driver: Driver) -> None:
+    ask = step("ask", "USER_TASK", nextStep="end", jobType="w", compensation={"jobType": "undo"}, duration="PT1H")
+    body = definition(ask, step("end", "END", description="d", retryCount=1), definition_id="odd")
+    found = await validate(driver, body)
+    assert found.valid
+    assert {(hint.path, hint.text) for hint in found.hints} == {
+        ("steps[0].compensation", "USER_TASK does not use it: it is kept, and does nothing"),
+        ("steps[0].duration", "USER_TASK does not use it: it is kept, and does nothing"),
+        ("steps[1].retryCount", "END does not use it: it is kept, and does nothing"),
+    }
+    await driver.upload(body)
+    assert (await validate(driver, body)).same == 1
 
 
 async def test_each_problem_names_its_step(driver: Driver) -> None:

@@ -103,12 +103,17 @@ function pinsOf(root: Node, places: Map<string, number>): Map<string, Point> {
   return pins;
 }
 
+/** Of a path as the engine writes it: `steps[1].conditionalNextSteps["a > 1"]`. */
+export function pathOf(written: string): Path {
+  const parts = written.matchAll(/\.?([A-Za-z_]\w*)|\[(\d+)\]|\[("(?:[^"\\]|\\.)*")\]/gy);
+  return [...parts].map(([, name, index, key]) => (name !== undefined ? name : index !== undefined ? Number(index) : (JSON.parse(key!) as string)));
+}
+
 /** Whose field a problem of the engine's is about: `steps[3].jobType` is of the fourth step. */
-export function placeOf(path: string): { step?: number; field?: string } {
-  const found = /^steps\[(\d+)\](?:\.(\w+))?/.exec(path);
-  if (found) return { step: Number(found[1]), ...(found[2] ? { field: found[2] } : {}) };
-  const field = /^\w+/.exec(path)?.[0];
-  return field ? { field } : {};
+export function placeOf(written: string): { step?: number; field?: string } {
+  const [first, place, field] = pathOf(written);
+  if (first === "steps" && typeof place === "number") return { step: place, ...(field === undefined ? {} : { field: String(field) }) };
+  return first === undefined ? {} : { field: String(first) };
 }
 
 /** The whole definition for what compares definitions: of references only those that lead somewhere. */

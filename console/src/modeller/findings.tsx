@@ -1,10 +1,18 @@
 // What the engine says of the draft, below it: problems first, then hints. Each leads to its step.
 import type { Verdict } from "./check";
 import type { Draft } from "./draft";
+import { fixesOf } from "./fixes";
 
 const SHOWN_MAX = 200;
 
-export function Findings({ verdict, draft, show }: { verdict: Verdict; draft: Draft; show: (step: string | undefined) => void }) {
+interface Props {
+  verdict: Verdict;
+  draft: Draft;
+  show: (step: string | undefined) => void;
+  edit: (to: (now: string) => string) => void;
+}
+
+export function Findings({ verdict, draft, show, edit }: Props) {
   const { check, error, findings, stale } = verdict;
   const problems = findings.filter((one) => !one.hint).length;
   const name = (id: string) => draft.definition.steps.find((step) => step.id === id)?.name || id;
@@ -32,7 +40,13 @@ export function Findings({ verdict, draft, show }: { verdict: Verdict; draft: Dr
                 {one.step === undefined ? "The definition" : name(one.step)}
               </button>
               <span>
-                <code>{one.path}</code> {one.text}
+                <code>{one.path}</code> {one.text}{" "}
+                {!stale &&
+                  fixesOf(one, draft).map((fix) => (
+                    <button key={fix.label} type="button" className="btn sm" onClick={() => edit(fix.to)}>
+                      {fix.label}
+                    </button>
+                  ))}
               </span>
             </li>
           ))}

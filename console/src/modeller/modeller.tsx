@@ -288,7 +288,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
                 <StepPanel
                   key={draft.places.get(one)}
                   id={one}
-                  problems={(field) => verdict.findings.filter((each) => each.step === one && each.field === field).map((each) => `${each.text}${each.path.endsWith(field) ? "" : ` (${each.path})`}`)}
+                  problems={(field) => verdict.findings.filter((each) => each.step === one && (each.field ?? "") === field).map((each) => `${each.text}${each.path.endsWith(field) ? "" : ` (${each.path})`}`)}
                   renamed={(to) => select([to])}
                   remove={() => takeOut([one])}
                   acts={
@@ -305,7 +305,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
               ) : selected.length > 1 ? (
                 <SeveralPanel count={selected.length} align={align} remove={() => takeOut(selected)} />
               ) : (
-                <DefinitionPanel problems={(field) => verdict.findings.filter((each) => each.step === undefined && each.field === field).map((each) => each.text)} />
+                <DefinitionPanel problems={(field) => verdict.findings.filter((each) => each.step === undefined && (each.path.startsWith("steps") ? "" : (each.field ?? "")) === field).map((each) => each.text)} />
               )}
               <details>
                 <summary>Variables to try expressions with</summary>
@@ -331,7 +331,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
             <TryIt draft={draft} trial={trying} change={setTrial} save={download} say={say} />
           ))}
         {view === "differences" && <Differences draft={draft} base={began} version={version} valid={verdict.check?.valid === true} selected={one} select={(id) => select(id === undefined ? [] : [id])} />}
-        <Findings verdict={verdict} draft={draft} show={show} />
+        <Findings verdict={verdict} draft={draft} show={show} edit={edit} />
       </div>
       {removing && (
         <Dialog

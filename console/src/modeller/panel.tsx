@@ -8,8 +8,17 @@ import { COMMON, DEFINITION, neededBy, STEP, usedBy } from "./language";
 import { PeoplePanel } from "./people";
 import { CommittedText } from "./text";
 
+/** Of a field; of "" what is about the whole. */
 interface Problems {
   (field: string): readonly string[];
+}
+
+function Said({ problems }: { problems: readonly string[] }) {
+  return problems.map((problem) => (
+    <p key={problem} className="wrong">
+      {problem}
+    </p>
+  ));
 }
 
 export function StepPanel({ id, problems, renamed, remove, acts }: { id: string; problems: Problems; renamed: (to: string) => void; remove: () => void; acts: React.ReactNode }) {
@@ -37,6 +46,7 @@ export function StepPanel({ id, problems, renamed, remove, acts }: { id: string;
         </button>
       </header>
       {acts}
+      <Said problems={problems("")} />
       <div className="field">
         <span className="lbl" aria-hidden="true">
           Id <span className="star"> needed</span>
@@ -52,11 +62,7 @@ export function StepPanel({ id, problems, renamed, remove, acts }: { id: string;
             return undefined;
           }}
         />
-        {problems("id").map((problem) => (
-          <p key={problem} className="wrong">
-            {problem}
-          </p>
-        ))}
+        <Said problems={problems("id")} />
       </div>
       {shown.map((name) => (
         <Field
@@ -77,7 +83,10 @@ export function StepPanel({ id, problems, renamed, remove, acts }: { id: string;
             <Field schema={STEP.properties[name]!} label={words(name)} path={[...path, name]} node={child(node, name)} problems={problems(name)} />
           </div>
         ) : (
-          <Unknown key={name} path={[...path, name]} name={name} />
+          <div key={name}>
+            <Unknown path={[...path, name]} name={name} />
+            <Said problems={problems(name)} />
+          </div>
         ),
       )}
     </div>
@@ -93,6 +102,7 @@ export function DefinitionPanel({ problems }: { problems: Problems }) {
       <header className="phead">
         <h2>The definition</h2>
       </header>
+      <Said problems={problems("")} />
       {fields.map((name) => (
         <Field
           key={name}
@@ -105,7 +115,10 @@ export function DefinitionPanel({ problems }: { problems: Problems }) {
         />
       ))}
       {strange.map((one) => (
-        <Unknown key={one.key} path={[one.key]} name={one.key} />
+        <div key={one.key}>
+          <Unknown path={[one.key]} name={one.key} />
+          <Said problems={problems(one.key)} />
+        </div>
       ))}
     </>
   );

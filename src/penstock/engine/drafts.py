@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from penstock.core.definition import InvalidDefinition, Problem, Step, StepType
+from penstock.core.draft import FIELDS_BY_TYPE
 from penstock.core.expression import Expression, ExpressionError, parse, vocabulary
 from penstock.core.strict_json import BadJson, read_json
 from penstock.engine.definitions import Definitions, job_path
@@ -29,8 +30,14 @@ from penstock.wire.noun import Answer
 
 KINDS: Final = ("condition", "value")
 IDENTIFIERS_MAX: Final = 10_000
+HINTS_UNUSED_MAX: Final = 1_000
+_COMMON: Final = frozenset({"id", "name", "type", "description"})
 _STEP: Final = re.compile(r"steps\[([0-9]{1,6})\]", re.ASCII)
 _WORD: Final = re.compile(r"\w+|.", re.DOTALL)
+
+
+class _Fields(msgspec.Struct):
+    steps: list[dict[str, msgspec.Raw]]
 
 
 class DraftProblem(Answer, frozen=True):
@@ -140,11 +147,13 @@ class Drafts:
         async with self._database.connection() as connection:
             same = await store.same(connection, definition.id, definition.content)
             workers = await activity_store.read_worker_counts(connection) if self._polled else None
+        text = definition.content
+        unused = await run_sized(len(text), lambda: _unused(text))
         names = {name for expression in _expressions(definition.steps) for name in expression.names}
         return DraftCheck(
             valid=True,
             problems=[],
-            hints=[hint for step in definition.steps for hint in _hints(step, workers)],
+            hints=[*(hint for step in definition.steps for hint in _hints(step, workers)), *unused],
             identifiers=sorted(names)[:IDENTIFIERS_MAX],
             same=same,
         )
@@ -211,6 +220,17 @@ def _hints(step: Step, polled: Container[str] | None) -> Iterable[DraftHint]:
         )
     if step.type is StepType.SERVICE_TASK and polled is not None and (step.job_type or "") not in polled:
         yield DraftHint(path=f"{path}.jobType", text=f"nobody polls for {step.job_type} now")
+
+
+def _unused(content: str) -> list[DraftHint]:
+    """Fields that a definition keeps though the type of their step has none such."""
+    found: list[DraftHint] = []
+    for index, step in enumerate(msgspec.json.decode(content, type=_Fields).steps):
+        kind = StepType(msgspec.json.decode(step["type"], type=str))
+        for field in sorted(step.keys() - FIELDS_BY_TYPE[kind] - _COMMON):
+            text = f"{kind} does not use it: it is kept, and does nothing"
+            found.append(DraftHint(path=f"steps[{index}].{field}", text=text))
+    return found[:HINTS_UNUSED_MAX]
 
 
 def _verdict(source: str, kind: str, variables: bytes | None, now: datetime) -> ExpressionVerdict:

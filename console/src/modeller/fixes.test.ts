@@ -1,0 +1,48 @@
+import { expect, test } from "vitest";
+import { pathOf, placeOf, readDraft } from "./draft";
+import { fixesOf } from "./fixes";
+
+const SERVICE = { type: "SERVICE_TASK", jobType: "work" };
+const END = { id: "end", name: "end", type: "END" };
+
+function fixed(steps: unknown[], path: string, text: string): [string[], Record<string, unknown>[]] {
+  const before = JSON.stringify({ id: "d", name: "d", steps });
+  const fixes = fixesOf({ path, text }, readDraft(before));
+  return [fixes.map((fix) => fix.label), fixes[0] ? JSON.parse(fixes[0].to(before)).steps : []];
+}
+
+test("paths are read as the engine writes them", () => {
+  expect(pathOf('steps[1].conditionalNextSteps["a > \\"1\\""]')).toEqual(["steps", 1, "conditionalNextSteps", 'a > "1"']);
+  expect(pathOf("steps[0].boundaryEvents[2].targetStepId")).toEqual(["steps", 0, "boundaryEvents", 2, "targetStepId"]);
+  expect(pathOf("steps")).toEqual(["steps"]);
+  expect([placeOf('["a.b"]'), placeOf('steps[1]["a b"].c'), placeOf("steps[0]"), placeOf("")]).toEqual([{ field: "a.b" }, { step: 1, field: "a b" }, { step: 0 }, {}]);
+});
+
+test("a way to a step that is not there is led to the one that was meant, or removed", () => {
+  const [labels, steps] = fixed([{ ...SERVICE, id: "a", nextStep: "edn" }, END], "steps[0].nextStep", 'unknown step "edn"');
+  expect(labels).toEqual(["Lead it to end", "Remove it"]);
+  expect(steps[0]).toMatchObject({ nextStep: "end" });
+  const events = [{ type: "TIMER", duration: "PT1H", targetStepId: "something-else" }];
+  const [only, left] = fixed([{ ...SERVICE, id: "a", boundaryEvents: events }, END], "steps[0].boundaryEvents[0].targetStepId", "unknown step");
+  expect(only).toEqual(["Remove the event"]);
+  expect(left[0]).not.toHaveProperty("boundaryEvents.0");
+});
+
+test("what is missing is added", () => {
+  const gateway = { id: "split", name: "s", type: "PARALLEL_GATEWAY", parallelNextSteps: ["a", "b"] };
+  const [labels, steps] = fixed([gateway, END], "steps[0].joinStep", "required");
+  expect(labels).toEqual(["Add a join"]);
+  expect(steps).toMatchObject([{ joinStep: "join" }, {}, { id: "join", type: "JOIN_GATEWAY", nextStep: "end" }]);
+  expect(fixed([{ id: "a", type: "SERVICE_TASK" }, END], "steps[0].jobType", "required")[1][0]).toMatchObject({ jobType: "a" });
+  expect(fixed([{ ...SERVICE, id: "a" }], "steps", "no END step can be reached from the first step")[1]).toMatchObject([{ nextStep: "end" }, { id: "end", type: "END" }]);
+  expect(fixed([{ id: "d", type: "DECISION", conditionalNextSteps: { a: "end" } }, END], "steps[0].conditionalNextSteps", "where no condition is true")[1][0]).toMatchObject({
+    conditionalNextSteps: { a: "end", true: "end" },
+  });
+});
+
+test("what does not belong there is removed, and a second id becomes another", () => {
+  expect(fixed([{ ...SERVICE, id: "a", retries: 1 }, END], "steps[0].retries", "unknown field")[1][0]).not.toHaveProperty("retries");
+  expect(fixed([{ ...END, compensation: { jobType: "x" } }], "steps[0].compensation", "is not used")[1][0]).not.toHaveProperty("compensation");
+  expect(fixed([END, { ...SERVICE, id: "lost" }], "steps[1]", 'step "lost" cannot be reached')[1]).toHaveLength(1);
+  expect(fixed([END, END], "steps[1].id", "duplicate step id")[1]).toMatchObject([{ id: "end" }, { id: "end-2" }]);
+});

@@ -1,0 +1,111 @@
+// What can be done at once about what the engine says of a draft. Which problem it is the engine's path says, with what
+// stands there; the words only where two problems have one path.
+import { type Draft, pathOf, readDraft } from "./draft";
+import { addCondition, addStep, connect, removeSteps, successorsOf } from "./edits";
+import { child, nodeAt, type Path, remove, set, stringOf } from "./json";
+import { COMMON, referencesOf, STEP, usedBy } from "./language";
+
+export interface Fix {
+  label: string;
+  to: (text: string) => string;
+}
+
+export function fixesOf(finding: { path: string; text: string }, draft: Draft): Fix[] {
+  const path = pathOf(finding.path);
+  const [first, place, field] = path;
+  if (first === "steps" && place === undefined && finding.text.includes("END")) return [{ label: "Add an END", to: withEnd }];
+  if (first !== "steps" || typeof place !== "number") return isUnknown(finding) ? [removal(path)] : [];
+  const step = child(child(draft.root, "steps"), place);
+  const id = stringOf(child(step, "id"));
+  const type = stringOf(child(step, "type")) ?? "";
+  if (!step) return [];
+  if (field === undefined) return id !== undefined && finding.text.includes("reached") ? [{ label: "Delete the step", to: (text) => removeSteps(text, [id], successorsOf(text, [id])[0]) }] : [];
+  if (isUnknown(finding)) return [removal(path)];
+  if (typeof field === "string" && path.length === 3 && field in STEP.properties && ![...COMMON, ...usedBy(type)].includes(field)) return [removal(path)];
+  const wrong = referencesOf(step, ["steps", place]).find((one) => JSON.stringify(one.path) === JSON.stringify(path));
+  if (wrong && !draft.places.has(wrong.to)) return dangling(path, wrong.to, draft);
+  if (nodeAt(draft.root, path) === undefined) return missing(place, String(field), id, draft);
+  if (field === "id" && id !== undefined && finding.text.includes("duplicate")) return [named(path, id, draft)];
+  if (field === "conditionalNextSteps" && path.length === 3) return otherwise(place, draft);
+  return [];
+}
+
+const isUnknown = (finding: { text: string }) => finding.text === "unknown field";
+
+function removal(path: Path): Fix {
+  return { label: "Remove it", to: (text) => remove(text, path) };
+}
+
+function dangling(path: Path, to: string, draft: Draft): Fix[] {
+  const near = nearest(to, [...draft.places.keys()]);
+  const out = path.at(-1) === "targetStepId" ? path.slice(0, -1) : path;
+  return [...(near === undefined ? [] : [{ label: `Lead it to ${near}`, to: (text: string) => set(text, path, near) }]), { label: out === path ? "Remove it" : "Remove the event", to: (text) => remove(text, out) }];
+}
+
+function missing(place: number, field: string, id: string | undefined, draft: Draft): Fix[] {
+  const path: Path = ["steps", place, field];
+  const end = endOf(draft);
+  switch (field) {
+    case "id":
+      return [named(path, "step", draft)];
+    case "name":
+    case "jobType":
+      return id === undefined ? [] : [{ label: `Call it ${id}`, to: (text) => set(text, path, id) }];
+    case "nextStep":
+      return end === undefined ? [{ label: "Add an END", to: withEnd }] : [{ label: `Lead it to ${end}`, to: (text) => set(text, path, end) }];
+    case "conditionalNextSteps":
+      return otherwise(place, draft);
+    case "joinStep":
+      return [
+        {
+          label: "Add a join",
+          to: (text) => {
+            const made = addStep(text, "JOIN_GATEWAY");
+            const joined = set(made.text, path, made.id);
+            return end === undefined ? joined : connect(joined, made.id, end);
+          },
+        },
+      ];
+    default:
+      return [];
+  }
+}
+
+function otherwise(place: number, draft: Draft): Fix[] {
+  const end = endOf(draft);
+  return end === undefined ? [] : [{ label: `Otherwise to ${end}`, to: (text) => addCondition(text, place, end) }];
+}
+
+function named(path: Path, id: string, draft: Draft): Fix {
+  let free = `${id}-2`;
+  for (let number = 3; draft.places.has(free); number++) free = `${id}-${number}`;
+  return { label: `Give it the id ${free}`, to: (text) => set(text, path, free) };
+}
+
+function endOf(draft: Draft): string | undefined {
+  return draft.definition.steps.find((step) => step.type === "END")?.id;
+}
+
+/** What leads nowhere leads to a new END. */
+function withEnd(text: string): string {
+  const made = addStep(text, "END");
+  const { definition, edges } = readDraft(made.text);
+  const loose = definition.steps.filter((step) => step.id !== made.id && !edges.some((edge) => edge.from === step.id && !edge.kind.startsWith("timer")));
+  return loose.reduce((done, step) => connect(done, step.id, made.id), made.text);
+}
+
+/** The id that a mistyped one was meant to be; none that is too far from it. */
+function nearest(wrong: string, ids: readonly string[]): string | undefined {
+  const [best] = ids.map((id) => ({ id, far: distance(wrong.toLowerCase(), id.toLowerCase()) })).sort((a, b) => a.far - b.far);
+  return best && best.far <= Math.max(2, wrong.length / 3) ? best.id : undefined;
+}
+
+function distance(a: string, b: string): number {
+  let row = Array.from({ length: b.length + 1 }, (_, at) => at);
+  for (let i = 1; i <= a.length; i++) {
+    const next = [i];
+    for (let j = 1; j <= b.length; j++) next.push(Math.min(row[j]! + 1, next[j - 1]! + 1, row[j - 1]! + Number(a[i - 1] !== b[j - 1])));
+    row = next;
+  }
+  return row[b.length]!;
+}
