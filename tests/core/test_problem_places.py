@@ -28,7 +28,10 @@ CORE = Path(str(definition_module.__file__)).parent
 _PART = re.compile(r'\.?([A-Za-z_]\w*)|\[(\d+)\]|\[("(?:[^"\\]|\\.)*")\]')
 LONG = "x" * 1_001
 CALL: Json = {"type": "CALL_ACTIVITY", "jobType": ..., "definitionId": "other"}
-UNDO: Json = {"compensation": {"jobType": "undo"}}
+
+
+def undone(step_id: str, next_step: str) -> Json:
+    return service(step_id, next_step, compensation={"jobType": "undo"})
 
 
 def with_each(**fields: object) -> Json:
@@ -36,7 +39,7 @@ def with_each(**fields: object) -> Json:
 
 
 def with_undo(**fields: object) -> Json:
-    return definition(service("a", "undo", **UNDO), step("undo", "COMPENSATE", nextStep="end", **fields), end())
+    return definition(undone("a", "undo"), step("undo", "COMPENSATE", nextStep="end", **fields), end())
 
 
 MORE: list[Json] = [
@@ -49,8 +52,8 @@ MORE: list[Json] = [
     with_undo(steps=["end"]),
     with_undo(steps=["a", "a"]),
     definition(service("a", "undo"), step("undo", "COMPENSATE", nextStep="end"), end()),
-    definition(service("a", "a/compensation", **UNDO), service("a/compensation", "end"), end()),
-    definition(service("a", UNDO_STEP_ID, **UNDO), service(UNDO_STEP_ID, "end"), end()),
+    definition(undone("a", "a/compensation"), service("a/compensation", "end"), end()),
+    definition(undone("a", UNDO_STEP_ID), service(UNDO_STEP_ID, "end"), end()),
     with_each(parallel=0),
     with_each(collect="${1}"),
     with_each(onError="SOON"),
@@ -143,7 +146,7 @@ def test_every_rule_has_an_example_and_leads_to_its_place(monkeypatch: pytest.Mo
     for body in [*(body for body, _ in (*REFUSED_STEPS.values(), *REFUSED_GRAPHS.values())), *MORE]:
         look(body, DefinitionLimits())
     for limits, body in BOUNDED:
-        look(body, DefinitionLimits(**limits))  # pyright: ignore[reportArgumentType] - names of its fields
+        look(body, DefinitionLimits(**limits))
 
     def entangled(*_: object) -> None:
         raise TooEntangled
