@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import trio
 
 from penstock.core.state import InstanceStatus
 from penstock.engine.code import CodeWorkflow
@@ -89,6 +90,46 @@ async def test_a_child_is_of_one_call_of_one_run(driver: Driver) -> None:
     with pytest.raises(LeaseLost):
         await driver.engine.children.cancel(run.held, "/3")
     assert driver.rows("SELECT count(*) FROM instance WHERE business_key LIKE 'c-%%'") == [(1,)]
+
+
+async def test_children_begin_together_and_bad_ones_alone(driver: Driver) -> None:
+    run, other = await begin(driver), await begin(driver)
+    await start(driver, other, id="c-13")
+    refused: dict[int, str] = {}
+
+    async def start_one(number: int) -> None:
+        target = "no such definition" if number == 7 else AUDIT
+        try:
+            await start(driver, run, f"/{number}", target, f"c-{number}")
+        except (Conflict, LeaseLost, NotFound) as error:
+            refused[number] = type(error).__name__
+
+    def begun() -> list[tuple[Any, ...]]:
+        return driver.rows(
+            "SELECT count(*), count(DISTINCT c.xmin::text), count(DISTINCT t.id) FROM called c"
+            " JOIN token t ON t.id = c.id WHERE c.caller = %s",
+            run.held.instance,
+        )
+
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(start_one, number)
+    assert refused == {7: "NotFound", 13: "Conflict"}
+    [(children, _, tokens)] = begun()
+    assert (children, tokens) == (18, 18)
+    assert driver.rows("SELECT count(*) FROM instance_key WHERE key LIKE 'c-%%'") == [(19,)]
+    async with trio.open_nursery() as nursery:
+        for number in range(20, 60):
+            nursery.start_soon(start_one, number)
+    [(children, transactions, tokens)] = begun()
+    assert (children, tokens) == (58, 58)
+    assert transactions < 58 - 20, "the later ones came together"
+    await driver.engine.journal.give_back(run.held)
+    async with trio.open_nursery() as nursery:
+        for number in range(60, 63):
+            nursery.start_soon(start_one, number)
+    assert [refused[number] for number in range(60, 63)] == ["LeaseLost"] * 3
+    assert begun()[0][0] == 58
 
 
 async def test_a_cancel_reaches_the_child_and_its_end_comes_back(driver: Driver) -> None:

@@ -73,6 +73,7 @@ class Children:
         self._runs = runs
         self._journal = journal
         self._timers = timers
+        self._enabled = False  # all engines are known to know calls of code, and no others may join
         self._telling = trio.Semaphore(TELLS_AT_ONCE)
 
     async def start(self, held: Held, path: str, target: CodeWorkflow | str, arguments: bytes, id: str) -> str:
@@ -92,11 +93,13 @@ class Children:
         check_text(path, "path", PATH_MAX_CHARS)
         if len(arguments) > self._settings.payload_max_bytes:
             raise PayloadTooLarge(f"arguments: {self._settings.payload_max_bytes} bytes at most; store them elsewhere")
-        try:
-            async with self._database.connection() as connection:
-                await engine_store.require_version(connection, CODE_CALLS_VERSION)
-        except Conflict as error:  # an older engine lives: not for long, and no reason for a run to fail
-            raise Unavailable(error.reason) from error
+        if not self._enabled:
+            try:
+                async with self._database.connection() as connection:
+                    await engine_store.require_version(connection, CODE_CALLS_VERSION)
+            except Conflict as error:  # an older engine lives: not for long, and no reason for a run to fail
+                raise Unavailable(error.reason) from error
+            self._enabled = True
         if isinstance(target, CodeWorkflow):
             definition_id, version = target.definition_id, await self._code.register(target)
         else:
@@ -109,7 +112,9 @@ class Children:
             instance_key=id,
             keep_instance_key=True,
         )
-        view = await self._instances.start_called(request, CodeCall(held, path))
+        view, found = await self._instances.start_called(request, CodeCall(held, path))
+        if not found:
+            return view.id
         number = read_instance(view.id)
         async with self._database.connection() as connection:
             called = await store.called_at(connection, number)

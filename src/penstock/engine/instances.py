@@ -107,10 +107,11 @@ class Instances:
             return msgspec.structs.replace(view, deduplicated=started.deduplicated)
         return started
 
-    async def start_called(self, request: StartRequest, call: CodeCall) -> Instance:
+    async def start_called(self, request: StartRequest, call: CodeCall) -> tuple[Instance, bool]:
         """Start an instance that a run of code waits for, under the lease of that; the one with its instance key, whose
-        caller may be another one, where that is there. Raises LeaseLost, too."""
-        return await self._submit(request, call).wait_answer()
+        caller may be another one, where that is there. And whether it was there. Raises LeaseLost, too."""
+        item = self._submit(request, call)
+        return await item.wait_answer(), item.found
 
     def _submit(self, request: StartRequest, call: CodeCall | None = None) -> StartItem:
         """Queue a start, with room for its answer: its own variables come back."""

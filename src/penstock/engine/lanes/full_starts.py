@@ -45,6 +45,10 @@ START_SCOPE: Final = "start"
 LOST: Final = "another executor has the run that calls, or it has ended"
 
 
+class Apart(Exception):
+    """Of starts that were to come to be together: one can't, just so. Each is to be tried by itself."""
+
+
 class _KeptAnswer(model.Instance, frozen=True):
     """The first answer to a key, as it is read back: with the text of its variables."""
 
@@ -73,7 +77,8 @@ class FullStarts:
         self._windows = StartWindows(settings, definitions)
 
     async def apply(self, lane: Lane[StartItem], connection: TrioConnection, items: list[StartItem]) -> None:
-        """Start them in one transaction of ``lane``. Their definitions are known."""
+        """Start them in one transaction of ``lane``. Their definitions are known. Raises `Apart` of items that are
+        `together`."""
         now, xid, positions = await store.begin(connection, POSITIONS_PER_ITEM * len(items))
         transaction = self._transactions.begin(now, xid, positions)
         done: list[StartItem] = []
@@ -96,12 +101,15 @@ class FullStarts:
                 if request.idempotency_key is not None:
                     answer = msgspec.json.encode(item.planned)
                     extra.append(idempotency.keep_answer(connection, START_SCOPE, request.idempotency_key, answer))
+            if items[0].together and len(done) < len(items):
+                raise Apart
             if done:
                 await lane.commit(connection, transaction, await transaction.writes(connection, done, extra))
             elif found:
                 await connection.rollback()
                 await wait_replicated(connection)
         for item, kept in found:
+            item.found = True
             item.answer(kept)
         await transaction.carry_out(connection, now)
 
@@ -200,6 +208,8 @@ class FullStarts:
             )
         if holder == id:
             return False
+        if item.together:
+            raise Apart
         view = await self._view_open(connection, item, holder)
         if view is None:
             return True

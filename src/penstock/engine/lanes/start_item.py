@@ -18,7 +18,7 @@ from penstock.wire.noun import text_bytes
 class StartItem(LongItem[model.Instance]):
     """One start."""
 
-    __slots__ = ("actor", "call", "hold", "id", "loaded", "request", "rules", "span", "waiter")
+    __slots__ = ("actor", "call", "found", "hold", "id", "loaded", "request", "rules", "span", "together", "waiter")
 
     def __init__(self, request: StartRequest, rules: StartRules | None = None, call: CodeCall | None = None) -> None:
         """``call``: of the run of code that waits for its end; it has an instance key then."""
@@ -30,6 +30,8 @@ class StartItem(LongItem[model.Instance]):
         self.actor = actor()
         self.span = current_call()
         self.id = 0
+        self.together = False  # all that are in one transaction with it come to be, or none
+        self.found = False  # its answer is an instance that was there before
         self.loaded: LoadedDefinition | None = None
         self.waiter: Waiter | None = None
 

@@ -6,6 +6,7 @@ of their own, as one may wait for another one's commit.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,7 +14,7 @@ from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.deliveries import Delivery
 from penstock.engine.ids import IdSource
-from penstock.engine.lanes.full_starts import FullStarts
+from penstock.engine.lanes.full_starts import Apart, FullStarts
 from penstock.engine.lanes.lane import Lane
 from penstock.engine.lanes.long_path import LongPath
 from penstock.engine.lanes.start_item import StartItem
@@ -29,6 +30,7 @@ from penstock.store.database import LOCKED, Database, IdTaken
 from penstock.store.definitions import latest_keys
 from penstock.store.engines import require_version
 from penstock.store.instances import FastStart
+from penstock.store.journal import Held
 from penstock.wire import model
 from penstock.wire.noun import raw
 
@@ -36,6 +38,8 @@ RULES_VERSION: Final = 18
 """Of the schema: engines that know an older one would not let begin what is delayed."""
 STARTS_PER_KEY: Final = 100
 """Of one batch: one after the other, in the order in which they came."""
+TOGETHER_MAX: Final = 50
+"""Calls of one run in one transaction, which holds the lock of its token: a millisecond each."""
 
 
 class Starts:
@@ -251,10 +255,12 @@ class Starts:
 
     async def _batch_keyed(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
         await self._load(connection, [item for item in items if item.loaded is None])
+        for children in _of_one_caller(items):
+            await self._start_together(connection, children)
         # one transaction each: the answer of one may depend on another one's commit, also within the batch
         held: set[object] = set()  # those may be under way beside the lane already
         for at, item in enumerate(items):
-            if not item.settled and item.key not in held:
+            if not (item.settled or item.moved) and item.key not in held:
                 try:
                     await self._full.apply(self.keyed, connection, [item])
                 except LOCKED:
@@ -264,6 +270,29 @@ class Starts:
                     self.keyed.stand_aside([other for other in items[at:] if other.key == item.key], again)
                 if connection.pgconn.transaction_status != 0:
                     await connection.rollback()
+
+    async def _start_together(self, connection: TrioConnection, items: list[StartItem]) -> None:
+        """What one run of code calls: under one lock of its token, in one transaction, or not at all."""
+        for item in items:
+            item.together = True
+        try:
+            await self._full.apply(self.keyed, connection, items)
+        except (Apart, LOCKED):
+            await connection.rollback()
+        finally:
+            for item in items:
+                item.together = False
+
+
+def _of_one_caller(items: list[StartItem]) -> list[list[StartItem]]:
+    """Calls of runs of code by the run that calls, where there are several: each with a key of its own in the batch."""
+    keys = Counter(item.key for item in items)
+    found: defaultdict[Held, list[StartItem]] = defaultdict(list)
+    for item in items:
+        if item.call is not None and not item.settled and item.rules is None and keys[item.key] == 1:
+            found[item.call.held].append(item)
+    parts = [each[at : at + TOGETHER_MAX] for each in found.values() for at in range(0, len(each), TOGETHER_MAX)]
+    return [children for children in parts if len(children) > 1]
 
 
 def _first_type(item: StartItem) -> str:
