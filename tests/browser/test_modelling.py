@@ -412,6 +412,11 @@ def test_expressions_complete_and_tell_what_they_give(modeller: Modeller, engine
     modeller.press("Enter")
     modeller.page.keyboard.type(".id == 'c-2'")
     modeller.properties.get_by_text("gives false").wait_for(timeout=TIMEOUT_MS)
+    started = {"definitionId": body["id"], "variables": {**given, "applicant": {"id": "c-2"}}}
+    modeller.field("Instance id").fill(engine.call("POST", "/v1/instances", started)[1]["id"])
+    modeller.press("Enter")
+    field.focus()
+    modeller.properties.get_by_text("gives true").wait_for(timeout=TIMEOUT_MS)
     modeller.press("Enter")
     modeller.expect_laid_out()
     modeller.page.locator('.node[data-step="manual-review"]').dblclick(timeout=TIMEOUT_MS)

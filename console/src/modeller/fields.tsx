@@ -6,6 +6,7 @@ import { child, insert, insertMember, JsonProblem, move, type Node, parse, type 
 import { ExpressionField, expressionIn } from "./expression";
 import type { Schema } from "./language";
 import { CommittedText } from "./text";
+import { inWords } from "./spoken";
 
 export interface FieldProps {
   schema: Schema;
@@ -109,6 +110,7 @@ function Text({ number, ...props }: EditorProps & { number?: boolean }) {
       onChange={(event) => change(event.target.value)}
       onBlur={() => setTyped(undefined)}
     />
+    {props.schema.format === "duration" && inWords(typed ?? value) && <p className="mute">{inWords(typed ?? value)}</p>}
     {strange && <p className="wrong">Not a number: {props.label.toLowerCase()} stays {value === "" ? "empty" : value}</p>}
     </>
   );
@@ -116,7 +118,13 @@ function Text({ number, ...props }: EditorProps & { number?: boolean }) {
 
 function Template(props: EditorProps) {
   const { value, put } = useText(props);
-  return <ExpressionField label={props.label} value={value} kind="value" template change={put} describedBy={props.describedBy} invalid={Boolean(props.problems?.length)} />;
+  const said = inWords(value);
+  return (
+    <>
+      <ExpressionField label={props.label} value={value} kind="value" template change={put} describedBy={props.describedBy} invalid={Boolean(props.problems?.length)} />
+      {said && <p className="mute">{said}</p>}
+    </>
+  );
 }
 
 /** Text, an expression, or any JSON. */

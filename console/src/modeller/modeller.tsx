@@ -20,6 +20,7 @@ import { addBoundary, addStep, beginElsewhere, connect, copySteps, disconnect, E
 import { keep, useHistory } from "./history";
 import { JsonProblem, parse, pretty } from "./json";
 import { Findings } from "./findings";
+import { Given } from "./given";
 import { boundaryOfKey, isBoundaryType, Palette, typeOfKey } from "./palette";
 import { DefinitionPanel, StepPanel } from "./panel";
 import { SeveralPanel } from "./several";
@@ -307,10 +308,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
               ) : (
                 <DefinitionPanel problems={(field) => verdict.findings.filter((each) => each.step === undefined && (each.path.startsWith("steps") ? "" : (each.field ?? "")) === field).map((each) => each.text)} />
               )}
-              <details>
-                <summary>Variables to try expressions with</summary>
-                <textarea className="in mono" aria-label="Variables to try expressions with" rows={6} spellCheck={false} value={variables} aria-invalid={!readable(variables)} onChange={(event) => setVariables(event.target.value)} />
-              </details>
+              <Given variables={variables} readable={readable(variables)} change={setVariables} />
             </section>
           </div>
         )}
