@@ -91,6 +91,27 @@ async def test_a_run_begins_later_and_finds_what_it_was_told(at: str):
             await later.result()
 
 
+@workflow
+async def shy(word: str) -> None:
+    if await receive("show", bool):
+        set_view({"word": word})
+    await receive("end", bool)
+
+
+async def test_a_view_is_waited_for_until_there_is_one(at: str, nursery: trio.Nursery):
+    with trio.fail_after(BOUND_S):
+        async with App(shy, at=at) as app:
+            shown, mute = await app.start(shy, "hello"), await app.start(shy, "nothing")
+            assert await shown.view() is None
+            assert await shown.view(timeout_s=0.01) is None
+            nursery.start_soon(shown.send, "show", True)
+            assert await shown.view(timeout_s=BOUND_S) == {"word": "hello"}
+            await mute.send("show", value=False)
+            nursery.start_soon(mute.send, "end", True)
+            assert await mute.view(timeout_s=BOUND_S) is None
+            assert await mute.status() == "COMPLETED"
+
+
 async def test_the_view_and_the_journal_are_there_after_the_end(at: str):
     async with serving(at) as app:
         run = await app.start(orders, 1)

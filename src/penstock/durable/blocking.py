@@ -55,9 +55,9 @@ class BlockingRun(Generic[R]):
         """See `Run.retry`."""
         self._call(lambda: self._run.retry(from_, note=note))
 
-    def view(self) -> Any:
+    def view(self, timeout_s: float = 0.0) -> Any:
         """See `Run.view`."""
-        return self._call(self._run.view)
+        return self._call(lambda: self._run.view(timeout_s))
 
     def history(self) -> Generator[dict[str, Any]]:
         """See `Run.history`."""

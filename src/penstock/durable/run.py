@@ -129,9 +129,18 @@ class Run(Generic[R]):
         await self._runs().retry(self.instance_id, from_, note, id=self.id)
 
     @in_its_loop
-    async def view(self) -> Any:
-        """What the body showed last with `set_view`, also when it has ended; None before."""
-        return (await self._runs().tree(self.instance_id)).get("view")
+    async def view(self, timeout_s: float = 0.0) -> Any:
+        """What the body showed last with `set_view`, also when it has ended; None before. ``timeout_s``: waits so long
+        for the first one, or for the end of a run that shows none."""
+        until = trio.current_time() + timeout_s
+        while True:
+            left_s = until - trio.current_time()
+            runs = self._runs()
+            ended = left_s > 0 and (await runs.look(self.instance_id)).completed_at is not None
+            found = (await runs.tree(self.instance_id)).get("view")
+            if found is not None or ended or left_s <= 0:
+                return found
+            await trio.sleep(min(LOOK_AGAIN_S, left_s))
 
     @in_its_loop
     async def tree(self) -> dict[str, Any]:
