@@ -14,7 +14,7 @@ from penstock.engine import simulations
 from penstock.engine.simulated_moves import Move
 from penstock.engine.simulations import SimulationRequest, simulate
 from penstock.errors import BadRequest, PayloadTooLarge
-from penstock.testing.definitions import Json, definition, end, service, step, timer
+from penstock.testing.definitions import Json, definition, end, linear, service, step, timer
 from tests.engine.conftest import MakeDriver
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -40,6 +40,7 @@ def at(view: Any, step: str) -> str:
     return next(str(token["id"]) for token in view["tokens"] if token["stepId"] == step)
 
 
+LATE = step("late", "WAIT", duration="P36500D", nextStep="end")
 TIMERS = [timer("remind", "P1D"), timer("escalate", "P3D", interrupting=True)]
 APPROVAL = definition(
     step("approve", "USER_TASK", jobType="lead", nextStep="pay", boundaryEvents=TIMERS),
@@ -152,6 +153,17 @@ def test_a_loop_over_time_ends_with_its_computing(monkeypatch: pytest.MonkeyPatc
     assert len(view["trace"][1]["entered"]) <= simulations.SHOWN_MAX
 
 
+def test_the_clock_ends_before_time_does() -> None:
+    later: list[Json] = [{"do": "advance", "seconds": 99 * 366 * 86_400}] * 80
+    view = tried(linear(1), *later)
+    assert view["stopped"].startswith("moves[70].seconds: that is after the year 9000")
+    body = definition(step("wait", "WAIT", until="9999-12-31T23:59:59Z", nextStep="late"), LATE, end())
+    view = tried(body, {"do": "advance"})
+    assert (view["status"], view["stopped"]) == ("WAITING", "moves[0].seconds: that is after the year 9000")
+    fire = {"do": "fire", "tokenId": at(view, "wait"), "index": -2}
+    assert tried(body, fire)["stopped"] == "moves[0]: that is after the year 9000"
+
+
 async def test_requests_and_answers_are_bounded(make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make_driver().engine
     body = msgspec.Raw(msgspec.json.encode(APPROVAL))
@@ -161,6 +173,8 @@ async def test_requests_and_answers_are_bounded(make_driver: MakeDriver, monkeyp
         await engine.simulations.simulate(SimulationRequest(body, moves=[Move(do="x", variables={"a": "\0"})]))
     with pytest.raises(BadRequest, match="startedAt: needs a time zone"):
         await engine.simulations.simulate(SimulationRequest(body, started_at=datetime(2030, 1, 1)))  # noqa: DTZ001 - so
+    with pytest.raises(BadRequest, match="startedAt: must be of the years 1970 to 3000"):
+        await engine.simulations.simulate(SimulationRequest(body, started_at=datetime(9999, 12, 31, tzinfo=UTC)))
     with pytest.raises(BadRequest, match="steps"):
         await engine.simulations.simulate(SimulationRequest(msgspec.Raw(b'{"id": "a", "name": "a"}')))
     monkeypatch.setattr(simulations, "ANSWER_MAX_BYTES", 2_000)

@@ -26,6 +26,8 @@ REASON: Final = "failed in Try it"
 CHILD: Final = "child"
 EVENTS_MAX: Final = 10_000
 """Timers that all moves together let fire."""
+YEAR_MAX: Final = 9_000
+"""Up to which the clock goes: timers of a century may be armed then."""
 YEARS_MAX: Final = 100
 """That the clock goes on in one move."""
 
@@ -206,6 +208,8 @@ class Play:
             raise Refused("there is no timer to go on to")
         else:
             until = due.fire_at
+        if until.year > YEAR_MAX:
+            raise Refused(f"seconds: that is after the year {YEAR_MAX}")
         while (due := self.simulation.next_due()) is not None and due.fire_at <= until:
             self._fire_next()
         self.simulation.now = max(self.simulation.now, until)
@@ -229,6 +233,8 @@ class Play:
         self._fired += 1
         if self._fired > EVENTS_MAX:
             raise OutOfBudget(f"more than {EVENTS_MAX} timers have fired")
+        if due.fire_at.year > YEAR_MAX:
+            raise OutOfBudget(f"that is after the year {YEAR_MAX}")
         self._spend()
         self.simulation.fire_timer(due)
 

@@ -32,6 +32,8 @@ from penstock.wire.noun import Answer
 MOVES_MAX: Final = 500
 CPU_MAX_S: Final = 1.0
 ANSWER_MAX_BYTES: Final = 1_048_576
+BEGINS: Final = (1970, 3000)
+"""The years in which the clock may start."""
 SHOWN_MAX: Final = 200
 """Open steps, timers, and steps that one move entered."""
 _KINDS: Final = {RETRY_TIMER: "retry", WAIT_TIMER: "wait"}
@@ -166,23 +168,24 @@ class Simulations:
         if len(asked.moves) > MOVES_MAX:
             raise BadRequest(f"moves: has {len(asked.moves)} items, more than {MOVES_MAX}")
         body = bytes(asked.definition)
+        started_at = asked.started_at or datetime.now(UTC).replace(microsecond=0)
+        if started_at.tzinfo is None:
+            raise BadRequest("startedAt: needs a time zone")
+        if not BEGINS[0] <= started_at.year <= BEGINS[1]:
+            raise BadRequest(f"startedAt: must be of the years {BEGINS[0]} to {BEGINS[1]}")
+        definition = await self._definitions.parse(lambda: body, len(body))
+        self._definitions.check_upload(definition)
+        return await run_long(self._simulate, asked, definition, started_at, line="simulations")
+
+    def _simulate(self, asked: SimulationRequest, definition: Definition, started_at: datetime) -> bytes:
+        """In a thread."""
         given = bytes(asked.variables)
         variables = EMPTY_OBJECT if given in (b"", b"null") else check_variables(given, self._limits)
         for at, move in enumerate(asked.moves):
             if move.variables is not None:
                 check_variables(msgspec.json.encode(move.variables), self._limits, f"moves[{at}].variables")
-        started_at = asked.started_at or datetime.now(UTC).replace(microsecond=0)
-        if started_at.tzinfo is None:
-            raise BadRequest("startedAt: needs a time zone")
-        definition = await self._definitions.parse(lambda: body, len(body))
-        self._definitions.check_upload(definition)
-        document = body if asked.test else None
-        answer: bytes = await run_long(
-            simulate, definition, variables, asked.moves, started_at, self._bounds, document, line="simulations"
-        )
-        if len(answer) > ANSWER_MAX_BYTES:
-            raise PayloadTooLarge(f"the answer would have {len(answer)} bytes, more than {ANSWER_MAX_BYTES}")
-        return answer
+        document = bytes(asked.definition) if asked.test else None
+        return simulate(definition, variables, asked.moves, started_at, self._bounds, document)
 
 
 class _Budget:
@@ -205,7 +208,8 @@ def simulate(
     bounds: dict[str, int],
     document: bytes | None,
 ) -> bytes:
-    """A `SimulationView` as JSON. ``document``: what was read, where a test is to be made of it."""
+    """A `SimulationView` as JSON. ``document``: what was read, where a test is to be made of it. Raises
+    PayloadTooLarge."""
     given: dict[str, Any] = msgspec.json.decode(variables)
     simulation = Simulation(definition, given, started_at, **bounds)
     play = Play(simulation, _Budget(CPU_MAX_S).spend)
@@ -240,11 +244,19 @@ def simulate(
         result=None if instance.result is None else msgspec.Raw(instance.result),
         next_workflow=simulation.chained,
         dead_end=simulation.dead_end and simulation.status is InstanceStatus.ACTIVE,
-        test=None
-        if document is None or not whole
-        else saved_test(msgspec.json.decode(document), started_at, given, simulation, deeds, trace.path),
     )
-    return msgspec.json.encode(view)
+    answer = _bounded(msgspec.json.encode(view))
+    if document is None or not whole:
+        return answer
+    _bounded(document)
+    test = saved_test(msgspec.json.decode(document), started_at, given, simulation, deeds, trace.path)
+    return _bounded(msgspec.json.encode(msgspec.structs.replace(view, test=test)))
+
+
+def _bounded(answer: bytes) -> bytes:
+    if len(answer) > ANSWER_MAX_BYTES:
+        raise PayloadTooLarge(f"the answer would have {len(answer)} bytes, more than {ANSWER_MAX_BYTES}")
+    return answer
 
 
 class _Trace:
