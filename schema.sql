@@ -582,13 +582,43 @@ CREATE TABLE scheduled (               -- instances that a schedule started
 
 CREATE TABLE start_window (            -- starts that share a key for a while: who asks for the same again, or too often
   definition_id text COLLATE "C" NOT NULL,
-  kind        smallint NOT NULL,       -- 1: once in a window, 2: so many in a period, 3: put off (src/penstock/engine/start_rules.py)
+  kind        smallint NOT NULL,       -- 1: once in a window, 2: so many in a period, 3: put off (src/penstock/core/start_rules.py)
   key         text COLLATE "C" NOT NULL,
   until       timestamptz NOT NULL,    -- the end of the window; of 2 when all that began would be due if they came evenly
   instance_id bigint NOT NULL,         -- whose window it is; of 2 zero
   PRIMARY KEY (definition_id, kind, key)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
 CREATE INDEX start_window_end ON start_window (until);
+
+CREATE TABLE batch (                   -- starts that were asked for together, and are followed together
+  id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  key         text COLLATE "C" UNIQUE, -- that the caller gave, and what it asked for then
+  digest      bytea NOT NULL,
+  total       int NOT NULL,
+  begun       int NOT NULL DEFAULT 0,  -- items before this place are started, or refused
+  ended       int NOT NULL DEFAULT 0,  -- items before this place had ended, all of them, when it was looked at
+  cancelled   int,                     -- of a batch that is cancelled: items before this place are, too
+  reason      text,                    -- why it was cancelled
+  on_complete text,                    -- the definition that is started when all have ended
+  note        text,
+  actor       text,
+  created_at  timestamptz NOT NULL,
+  ended_at    timestamptz,
+  look_at     timestamptz              -- when to look at it next; null: it has ended
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX batch_due ON batch (look_at) WHERE look_at IS NOT NULL;
+CREATE INDEX batch_end ON batch (ended_at) WHERE ended_at IS NOT NULL;
+
+CREATE TABLE batch_item (              -- what a batch starts, in order; place -1: what is started at its end
+  batch       bigint NOT NULL,
+  place       int NOT NULL,
+  instance_id bigint,                  -- written by the transaction that starts it, so it is started once
+  request     jsonb,                   -- until then; without variables
+  variables   jsonb,                   -- likewise, encrypted where variables are
+  error       text,                    -- the code of a refusal
+  reason      text,
+  PRIMARY KEY (batch, place)
+) WITH (fillfactor = 80);
 
 -- Partitions of `history` and `journal` (by the time in the instance's id) and `audit` (by `at`). They are made ahead of time, in which
 -- case the default partitions stay empty; what falls outside all of them lands there and is never dropped.

@@ -39,6 +39,7 @@ MODULES = {
     "penstock/v1/schedules.proto": PACKAGE / "wire" / "schedules_v1.py",
     "penstock/v1/repair.proto": PACKAGE / "wire" / "repair_v1.py",
     "penstock/v1/runs.proto": PACKAGE / "wire" / "runs_v1.py",
+    "penstock/v1/batches.proto": PACKAGE / "wire" / "batches_v1.py",
     "grpc/health/v1/health.proto": PACKAGE / "wire" / "grpc_health.py",
     # v1alpha has the same messages in a package of another name.
     "grpc/reflection/v1/reflection.proto": PACKAGE / "wire" / "grpc_reflection.py",
@@ -96,11 +97,14 @@ NOUNS = {
     "ScheduleRun": ("penstock.v1.ScheduleRun",),
     "Schedule": ("penstock.v1.Schedule",),
     "ScheduleTime": ("penstock.v1.ScheduleTime",),
+    "Batch": ("penstock.v1.Batch",),
+    "BatchResult": ("penstock.v1.BatchResult",),
 }
 """Which messages of gRPC each class of the model is. Their fields have its fields' names, but for these."""
 OWN_MODULES = {
     "schedule": ("ScheduleSpec", "ScheduleRun", "Schedule", "ScheduleTime"),
     "start": ("Dedupe", "Throttle", "Debounce"),
+    "batch": ("Batch", "BatchResult"),
     "repair": (
         "MigrationCheck", "BulkCause", "BulkStep", "BulkRefusals", "BulkPreview", "BulkStarted", "BulkDetails",
         "BulkView", "StepImpact", "VersionImpact", "ChangedSteps", "ImpactView",
@@ -334,6 +338,8 @@ def _model(files: dict[str, FileDescriptorProto], nouns: Collection[str]) -> Ite
     yield "\nfrom penstock.wire.noun import Texts, Whole\n"
     if "StartRequest" in nouns:
         yield f"from penstock.wire.start import {', '.join(OWN_MODULES['start'])}\n"
+    if "BatchResult" in nouns:
+        yield "from penstock.wire.model import Instance\n"
     yield "\n\n"
     messages = {f"{file.package}.{message.name}": message for file in files.values() for message in file.message_type}
     described = files[NOUNS_FILE]

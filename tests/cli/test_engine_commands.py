@@ -331,6 +331,30 @@ def test_a_schedule_is_made_shown_paused_run_and_deleted(shell: Shell) -> None:
     assert (wrong.exit_code, "cron[0]: '0 2 * *' is no cron expression" in wrong.stderr) == (1, True)
 
 
+def test_a_batch_is_started_from_a_file_followed_and_cancelled(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "items.jsonl"
+    file.write_text('{"n": 1}\n\n{"n": 2}\n')
+    id = shell.out("batch", "start", file, "-d", "claim", "--note", "spring", "--on-complete", "claim").strip()
+    assert shell.out("batch", "start", file, "-d", "claim", "--key", id, "--json") != id
+    assert shell.out("batch", "show", id).endswith(", of 2\nthen claim\nspring\n")
+    [listed] = [line for line in shell.out("batch", "list").splitlines() if line.split()[0] == id]
+    assert listed.split()[-1] == "spring"
+    assert "CANCELLING" in shell.out("batch", "cancel", id, "--reason", "wrong list")
+    over = shell.run("batch", "show", id, "--wait")
+    assert (over.exit_code, over.output.split()[0]) == (1, "CANCELLED:")
+    results = [json.loads(line) for line in shell.out("batch", "results", id).splitlines()]
+    assert [result["index"] for result in results] == [0, 1]
+    assert {result["state"] for result in results} <= {"CANCELLED", "PENDING"}
+    file.write_text('{"definitionId": "nobody"}\n')
+    refused = shell.run("batch", "start", file, "--wait")
+    assert (refused.exit_code, "DONE: 1 refused, of 1" in refused.output) == (1, True)
+    [told] = shell.out("batch", "results", shell.out("batch", "list", "--limit", "1").split()[5]).splitlines()
+    assert json.loads(told)["error"] == "not-found"
+    file.write_text('{"n": 1}\n[]\n')
+    assert "line 2: " in shell.run("batch", "start", file, "-d", "claim").output
+    assert "No such file" in shell.run("batch", "start", tmp_path / "none").output
+
+
 def test_many_instances_are_counted_confirmed_and_changed(shell: Shell, engine: RunningEngine, tmp_path: Path) -> None:
     file = tmp_path / "many.json"
     file.write_text(json.dumps({**CLAIM, "id": "many"}))

@@ -116,7 +116,7 @@ def told(dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
 
 @pytest.mark.slow
 def test_every_command_that_takes_json_answers_with_it(told: Told, dsn: str, tmp_path: Path) -> None:
-    for drive in (_definitions, _instances, _bulk, _flow, _access, _offline):
+    for drive in (_definitions, _instances, _batches, _bulk, _flow, _access, _offline):
         drive(told, tmp_path)
     _runs(told, dsn, tmp_path)
     assert told.seen == FOUND.keys() - RUN_ON - HANDS_ON - SHOWN_ELSEWHERE
@@ -176,6 +176,17 @@ def _jobs(told: Told, instance: str) -> None:
     assert [each["reason"] for each in told.one("job", "attempts", job.id)] == ["no"]
     assert [each["instanceId"] for each in told.one("job", "failed")] == [instance]
     assert isinstance(told.one("worker", "list"), list)
+
+
+def _batches(told: Told, directory: Path) -> None:
+    items = directory / "items.jsonl"
+    items.write_text('{"definitionId": "nobody"}\n')
+    made = told.one("batch", "start", items)
+    assert (made["total"], told.one("batch", "show", made["id"], "--wait", code=1)["refused"]) == (1, 1)
+    assert [each["id"] for each in told.one("batch", "list")] == [made["id"]]
+    assert [each["state"] for each in told.lines("batch", "results", made["id"])] == ["REFUSED"]
+    items.write_text('{"definitionId": "claim", "delay": "PT1H"}\n')
+    assert told.one("batch", "cancel", told.one("batch", "start", items)["id"])["state"] == "CANCELLING"
 
 
 def _bulk(told: Told, directory: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 import trio
 
 from penstock.core.state import START_TIMER, InstanceStatus
+from penstock.engine.batches import BatchStart
 from penstock.engine.code import CodeWorkflow
 from penstock.engine.drafts import ExpressionCheck
 from penstock.engine.engine import Engine
@@ -516,6 +517,12 @@ def scheduled(*, triggered: bool) -> Prepare:
     return prepare
 
 
+async def of_a_batch(driver: Driver, key: str) -> LockedBatch:
+    items = [StartRequest(definition_id="linear", variables=b'{"x":1}', business_key=key) for _ in range(2)]
+    await driver.engine.batches.create(BatchStart(items))
+    return LockedBatch(key, driver.engine.batches.step)
+
+
 async def last_item(driver: Driver, key: str) -> LockedBatch:
     """What was collected is gathered."""
     _, job = await begun(driver, key, EACH)
@@ -583,6 +590,7 @@ SCENARIOS: dict[str, Prepare] = {
     "a caller's end told to its child": told(cancelled=True),
     "a schedule that is due": scheduled(triggered=False),
     "a schedule that is triggered": scheduled(triggered=True),
+    "starts of a batch": of_a_batch,
     "a retry of an instance": retry,
     "a poll of an executor": take_run,
     "an append": of_run(lambda driver, run: runs.append(driver, run.held, runs.done("/0"), runs.done("/1"))),
@@ -700,7 +708,8 @@ def heard_of(result: Any) -> set[str]:
 
 async def finish(driver: Driver, key: str) -> None:
     """The next operations work: every instance of the scene is brought to its end."""
-    driver.rows("DELETE FROM schedule RETURNING 1")  # else it would fire in the next scene what it did not in this one
+    for table in ("schedule", "batch"):  # else they would start in the next scene what they did not in this one
+        driver.rows(f"DELETE FROM {table} RETURNING 1")
     while driver.rows("SELECT FROM timer WHERE fire_at <= penstock_now()"):
         await driver.due()
     for id, status in driver.rows("SELECT id, status FROM instance WHERE business_key = %s ORDER BY id DESC", key):

@@ -15,11 +15,12 @@ import psycopg
 import pytest
 import trio
 
+from penstock.engine.batches import BatchStart
 from penstock.engine.migrations import MigrationRequest
 from penstock.engine.repair import StepSkip, TokenMove
 from penstock.runtime.supervise import forever
 from penstock.testing.definitions import Json, definition, end, fork, linear, service, step
-from penstock.wire.model import Job
+from penstock.wire.model import Job, StartRequest
 from penstock.wire.schedule import ScheduleSpec
 from penstock.wire.start import Debounce, Dedupe, Throttle
 from tests.engine.conftest import MakeDriver
@@ -517,6 +518,17 @@ async def test_a_start_whose_commit_takes_its_time(
     job = await delivered(cut_driver, jobs)
     assert (job.instance_id, job.attempt) == (view.id, 1)
     assert cut_driver.rows("SELECT count(*) FROM instance") == [(1,)]
+
+
+async def test_a_batch_that_starts(proxy: Proxy, cut_driver: Driver, committed: bool) -> None:
+    await cut_driver.upload(linear(1))
+    items = [StartRequest(definition_id="linear", variables=b"{}", business_key=MARK) for _ in range(3)]
+    made = await cut_driver.engine.batches.create(BatchStart(items))
+    await losing(proxy, committed, cut_driver.engine.batches.step)
+    found = await cut_driver.engine.batches.get(made.id)
+    assert (found.state, found.active) == ("RUNNING", 3)
+    assert cut_driver.rows("SELECT count(*) FROM instance") == [(3,)]
+    assert cut_driver.rows("SELECT count(DISTINCT instance_id) FROM batch_item") == [(3,)]
 
 
 async def test_a_schedule_that_fires(proxy: Proxy, cut_driver: Driver, committed: bool) -> None:

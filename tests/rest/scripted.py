@@ -109,6 +109,7 @@ class ScriptedEngine:
         self.watch, self.standing = Part(self, "watch"), Part(self, "standing")
         self.messages, self.attempts = Part(self, "messages"), Part(self, "attempts")
         self.schedules = Part(self, "schedules")
+        self.batches = Part(self, "batches")
         self.ready = Part(self, "engine").ready
         self.on("definitions.parse", self._parse)
 

@@ -110,6 +110,8 @@ class Google:
     schedules_grpc: ModuleType
     repair: ModuleType
     repair_grpc: ModuleType
+    batches: ModuleType
+    batches_grpc: ModuleType
 
 
 @pytest.fixture(scope="session")
@@ -121,6 +123,7 @@ def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Google]:
         "penstock/v1/worker.proto": "penstock_v1_worker",
         "penstock/v1/schedules.proto": "penstock_v1_schedules",
         "penstock/v1/repair.proto": "penstock_v1_repair",
+        "penstock/v1/batches.proto": "penstock_v1_batches",
     }
     for path, name in names.items():
         text = (ROOT / "proto" / path).read_text()

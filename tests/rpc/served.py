@@ -13,6 +13,7 @@ import trio
 from grpclib.const import Status
 
 from penstock.engine.engine import Engine
+from penstock.rpc.batch_service import Batches
 from penstock.rpc.flow_service import Flow
 from penstock.rpc.limits import Limits
 from penstock.rpc.problems import status_of
@@ -143,7 +144,15 @@ class Work:
 @contextlib.asynccontextmanager
 async def served(engine: Engine, limits: Limits | None = None) -> AsyncGenerator[Served, None]:
     """Serve for the block; nothing may be left of the calls afterwards."""
-    services = (WorkflowEngine(engine), Worker(engine), Schedules(engine), Flow(engine), Repair(engine), Runs(engine))
+    services = (
+        WorkflowEngine(engine),
+        Worker(engine),
+        Schedules(engine),
+        Batches(engine),
+        Flow(engine),
+        Repair(engine),
+        Runs(engine),
+    )
     server = Server(services, status_of=status_of, limits=limits or Limits())
     sock = socket.create_server(("127.0.0.1", 0))
     async with trio.open_nursery() as nursery:

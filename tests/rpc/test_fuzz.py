@@ -19,12 +19,14 @@ from grpclib.const import Status
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.rpc.batch_service import Batches
 from penstock.rpc.repair_service import Repair
 from penstock.rpc.runs_service import Runs
 from penstock.rpc.schedule_service import Schedules
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import Worker
 from penstock.testing.definitions import linear
+from penstock.wire import batches_v1 as b
 from penstock.wire import penstock_v1 as w
 from penstock.wire import repair_v1 as r
 from penstock.wire import schedules_v1 as s
@@ -61,6 +63,16 @@ REPAIRS = {
     "GetInstance": r.GetInstanceRequest("1f"),
     "GetTree": r.GetTreeRequest("1f"),
 }
+BATCHES = {
+    "/penstock.v1.Batches/" + name: request
+    for name, request in {
+        "CreateBatch": b.CreateBatchRequest([StartRequest(definition_id="storm")], idempotency_key="k"),
+        "GetBatch": b.GetBatchRequest("1"),
+        "ListBatches": b.ListBatchesRequest("9", 2),
+        "ListBatchResults": b.ListBatchResultsRequest("1", "ACTIVE", "0", 2),
+        "CancelBatch": b.CancelBatchRequest("1", "r"),
+    }.items()
+}
 SCHEDULES = "/penstock.v1.Schedules/"
 SCHEDULE_REQUESTS = (
     s.GetScheduleRequest, s.ListSchedulesRequest, s.DeleteScheduleRequest, s.PauseScheduleRequest,
@@ -92,9 +104,10 @@ class Target:
             self.samples[SCHEDULES + kind.__name__.removesuffix("Request")] = encode_message(kind("nightly"))
         for name, request in REPAIRS.items():
             self.samples[REPAIR + name] = encode_message(request)
+        self.samples |= {path: encode_message(request) for path, request in BATCHES.items()}
         modules = {
             "WorkflowEngine": google.workflow, "Worker": google.penstock, "Schedules": google.schedules,
-            "Repair": google.repair,
+            "Repair": google.repair, "Batches": google.batches,
         }  # fmt: skip
         self.theirs: dict[str, Any] = {}
         for path in self.samples:
@@ -129,7 +142,14 @@ async def test_any_bytes_to_any_method_are_answered_and_harm_nothing(
     async with served(driver.engine) as run:
         target = Target(run, google)
         engine = driver.engine
-        services = (WorkflowEngine(engine), Worker(engine), Schedules(engine), Repair(engine), Runs(engine))
+        services = (
+            WorkflowEngine(engine),
+            Worker(engine),
+            Schedules(engine),
+            Batches(engine),
+            Repair(engine),
+            Runs(engine),
+        )
         assert set(target.samples) == {path for service in services for path in service.__mapping__()}
 
         def attack() -> None:

@@ -14,6 +14,8 @@ import msgspec
 import pytest
 
 from penstock.wire import (
+    batch,
+    batches_v1,
     grpc_health,
     grpc_reflection,
     model,
@@ -76,13 +78,14 @@ PACKAGES = [
     (schedules_v1, "penstock.v1", "penstock/v1/schedules.proto"),
     (repair_v1, "penstock.v1", "penstock/v1/repair.proto"),
     (runs_v1, "penstock.v1", "penstock/v1/runs.proto"),
+    (batches_v1, "penstock.v1", "penstock/v1/batches.proto"),
     (grpc_health, "grpc.health.v1", "grpc/health/v1/health.proto"),
     (grpc_reflection, "grpc.reflection.v1", "grpc/reflection/v1/reflection.proto"),
     (grpc_reflection, "grpc.reflection.v1alpha", "grpc/reflection/v1alpha/reflection.proto"),
 ]
 
 
-NOUN_MODULES = (model, schedule, repair, start)
+NOUN_MODULES = (model, schedule, repair, start, batch)
 
 
 def noun_class(noun: str) -> type[msgspec.Struct]:

@@ -20,6 +20,7 @@ from h2.errors import ErrorCodes
 from penstock.errors import NotFound
 from penstock.log import trace_id
 from penstock.rpc import call, definitions
+from penstock.rpc.batch_service import Batches
 from penstock.rpc.definitions import LIST_MAX_BYTES
 from penstock.rpc.flow_service import Flow
 from penstock.rpc.repair_service import Repair
@@ -48,6 +49,8 @@ FILES = (
     ("penstock/v1/worker.proto", "penstock.v1"),
     ("penstock/v1/schedules.proto", "penstock.v1"),
     ("penstock/v1/repair.proto", "penstock.v1"),
+    ("penstock/v1/batches.proto", "penstock.v1"),
+    ("penstock/v1/runs.proto", "penstock.v1"),
 )
 
 
@@ -94,7 +97,15 @@ def test_every_method_of_the_proto_files_is_served() -> None:
             elif words[:1] == ["rpc"]:
                 expected.add(f"/{package}.{name}/{words[1]}")
     engine: Any = _Nothing()
-    services = (WorkflowEngine(engine), Worker(engine), Schedules(engine), Flow(engine), Repair(engine), Runs(engine))
+    services = (
+        WorkflowEngine(engine),
+        Worker(engine),
+        Schedules(engine),
+        Batches(engine),
+        Flow(engine),
+        Repair(engine),
+        Runs(engine),
+    )
     assert expected == {path for service in services for path in service.__mapping__()}
     assert len([path for path in expected if path.startswith(WORKFLOW)]) == 13
 

@@ -17,6 +17,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.engine.aside import Aside
+from penstock.engine.batches import BatchStart
 from penstock.errors import LeaseLost
 from penstock.kafka.producer import NOT_CONNECTED, KafkaProducer
 from penstock.metrics import Metrics
@@ -27,7 +28,7 @@ from penstock.runtime.dispatch import Dispatch
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.supervise import forever
 from penstock.testing.definitions import definition, end, fork, linear, timer
-from penstock.wire.model import Completion, Failure, Heartbeat
+from penstock.wire.model import Completion, Failure, Heartbeat, StartRequest
 from penstock.wire.queue import QueuePolicy, Rate
 from penstock.wire.schedule import ScheduleSpec
 from tests.dispatch.conftest import KafkaDriver, kafka, make_kafka
@@ -130,6 +131,17 @@ async def test_times_of_schedules(driver: Driver) -> None:
         await driver.engine.schedules.trigger("nightly", None)
     assert growth.of("penstock_schedule_times_total", outcome="STARTED") == 1
     assert growth.of("penstock_schedule_times_total", outcome="SKIPPED") == 1
+
+
+@drives("penstock_batch_starts", "Items of batches that were started, or refused")
+async def test_starts_of_batches(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    growth = Growth(driver)
+    items = [StartRequest(definition_id=id) for id in ("linear", "x", "linear")]
+    await driver.engine.batches.create(BatchStart(items))
+    await driver.engine.batches.step()
+    assert growth.of("penstock_batch_starts_total", outcome="STARTED") == 2
+    assert growth.of("penstock_batch_starts_total", outcome="REFUSED") == 1
 
 
 @drives("workflow_instances_started", "Instances started")

@@ -563,6 +563,54 @@ def test_a_failed_instance_is_found_and_retried(run: Run, wire: Wire) -> None:
     run(main)
 
 
+def test_many_are_started_followed_and_collected_as_one(run: Run, wire: Wire) -> None:
+    name = f"line-{uuid.uuid4().hex[:8]}"
+    line = WorkflowBuilder(name).service_task("one", name).end().document()
+
+    async def main() -> None:
+        async with Client(wire.url) as client, Client(wire.rest_url) as rest:
+            await rest.upload_definition(line)
+            items = [StartRequest(definition_id=name, variables={"n": n, "big": 2**60 + 1}) for n in range(3)]
+            items.append(StartRequest(definition_id="nobody-" + name))
+            made = await client.start_batch(items, on_complete=name, note="all", idempotency_key=name)
+            assert (made.total, made.note, made.on_complete, made.ended_at) == (4, "all", name, None)
+            assert (await rest.start_batch(items, on_complete=name, note="all", idempotency_key=name)).id == made.id
+            done = 0
+            while done < 3:
+                for job in await client.poll_jobs("w", [name], max_jobs=9, wait_s=5):
+                    await client.complete_job(job.id, "w", {"double": 2 * job.variables["n"]}, attempt=job.attempt)
+                    done += 1
+            ended = await client.wait_for_batch(made.id, timeout_s=60)
+            assert (ended.state, ended.completed, ended.refused) == ("DONE", 3, 1)
+            last = await rest.get_instance(ended.completion_id or "")
+            assert last.variables["batch"]["completed"] == 3
+            results = [one async for one in client.iterate_batch_results(made.id)]
+            assert [one.instance and one.instance.variables for one in results] == [
+                {"n": 0, "big": 2**60 + 1, "double": 0},
+                {"n": 1, "big": 2**60 + 1, "double": 2},
+                {"n": 2, "big": 2**60 + 1, "double": 4},
+                None,
+            ]
+            assert (results[3].state, results[3].error) == ("REFUSED", "not-found")
+            (refused,) = (await client.list_batch_results(made.id, state="REFUSED", limit=5)).items
+            assert refused == results[3]
+            (newest,) = (await client.list_batches(limit=1)).items
+            assert (newest.id, newest.created_at) == (made.id, ended.created_at)
+            assert made.id in [each.id async for each in client.iterate_batches()]
+            other = await client.start_batch([StartRequest(definition_id=name, delay="PT1H")])
+            assert (await client.cancel_batch(other.id, "no more")).reason == "no more"
+            assert (await client.wait_for_batch(other.id, timeout_s=60)).state == "CANCELLED"
+            with pytest.raises(Conflict):
+                await client.cancel_batch(made.id)
+            with pytest.raises(NotFound):
+                await client.get_batch("999999")
+            with pytest.raises(BadRequest, match=r"items\[0\]"):
+                await client.start_batch([StartRequest(definition_id="")])
+            await client.cancel_instance(last.id)
+
+    run(main)
+
+
 def test_instances_are_mended_one_or_many_at_once(run: Run, wire: Wire) -> None:
     name = f"line-{uuid.uuid4().hex[:8]}"
     line = WorkflowBuilder(name).service_task("one", name).service_task("two", name).end().document()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from urllib.parse import unquote
 
 from penstock.client import Completion, Failure, JobRef, StartRequest
+from penstock.client import batch_operation as batch_calls
 from penstock.client import bulk_operation as bulk_calls
 from penstock.client import operation as calls
 from penstock.client import queue_operation as queue_calls
@@ -85,6 +86,11 @@ CALLS = (
     calls.CompleteJobs(worker_id="w", results=[]),
     calls.FailJobs(worker_id="w", results=[]),
     calls.HeartbeatJobs(worker_id="w", jobs=[]),
+    batch_calls.StartBatch(items=[StartRequest(definition_id="d")], idempotency_key="k"),
+    batch_calls.GetBatch(id="{id}"),
+    batch_calls.ListBatches(),
+    batch_calls.ListBatchResults(id="{id}"),
+    batch_calls.CancelBatch(id="{id}"),
     schedule_calls.PutSchedule(id="{id}", spec=ScheduleSpec(definition_id="d", every="PT1H")),
     schedule_calls.GetSchedule(id="{id}"),
     schedule_calls.ListSchedules(),

@@ -20,6 +20,7 @@ import msgspec
 import psycopg
 import trio
 
+from penstock.engine.batches import BatchStart
 from penstock.engine.code import CodeWorkflow
 from penstock.engine.engine import Engine
 from penstock.engine.migrations import MigrationRequest
@@ -32,7 +33,7 @@ from penstock.store.recorded import RECORDED_VERSION
 from penstock.store.schema import SCHEMA_VERSION, schema_sql
 from penstock.testing.definitions import definition, end, linear, service, timer
 from penstock.wire.bulk import BulkFilter, BulkRequest
-from penstock.wire.model import Park
+from penstock.wire.model import Park, StartRequest
 from penstock.wire.queue import QueuePolicy, Rate
 from penstock.wire.schedule import ScheduleSpec
 from penstock.wire.start import Debounce
@@ -199,6 +200,8 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
     await driver.engine.migrations.migrate(f"{child:x}", MigrationRequest(note="two steps"))
     await driver.engine.schedules.put("hourly", ScheduleSpec("child", every="PT1H", overlap="BUFFER_ONE"))
     assert (await driver.engine.schedules.trigger("hourly", None)).outcome == "STARTED"
+    await driver.engine.batches.create(BatchStart([StartRequest(definition_id="child", delay="PT1H")], "recorded"))
+    await driver.engine.batches.step()
     rule = Debounce("later", "PT30M")
     for number in range(2):
         await driver.start("recorded", {"n": number}, business_key="put-off", debounce=rule)

@@ -15,7 +15,8 @@ import psycopg
 import pytest
 import trio
 
-from penstock.store import calls, for_each, inbox, schedules, starts
+from penstock.store import batches, calls, for_each, inbox, schedules, starts
+from penstock.store.batches import Place
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL
 from tests.postgres import Server, apply_schema
@@ -26,7 +27,7 @@ LISTS, ITEMS = 200, 100
 DELAYED = BASE + 2_000_000
 TABLES = (
     "instance", "token", "timer", "called", "map_state", "item_vars", "map_result", "definition", "abnormal_end",
-    "start_window", "schedule", "schedule_run", "scheduled",
+    "start_window", "schedule", "schedule_run", "scheduled", "batch", "batch_item",
 )  # fmt: skip
 FILL = f"""
 SET synchronous_commit = off;
@@ -65,6 +66,11 @@ INSERT INTO schedule_run (schedule, at, instance_id, outcome)
   SELECT k % {CALLS} + 1, now() - k * interval '1 s', {BASE} + k, 0 FROM generate_series(1, 3 * {CALLS}) k;
 INSERT INTO scheduled (instance_id, schedule, at, watched)
   SELECT {BASE} + k, 's' || k, now() - k * interval '1 s', false FROM generate_series(1, {CALLS}) k;
+INSERT INTO batch (key, digest, total, created_at, ended_at, look_at)
+  SELECT 'b' || k, '', {ITEMS}, now(), CASE WHEN k > 200 THEN now() - k * interval '1 s' END,
+    CASE WHEN k <= 200 THEN now() + (k - 100) * interval '1 s' END FROM generate_series(1, {CALLS}) k;
+INSERT INTO batch_item (batch, place, instance_id)
+  SELECT b, i, {BASE} + (b * 97 + i) % (2 * {CALLS}) FROM generate_series(1, 400) b, generate_series(0, {ITEMS} - 1) i;
 """
 
 Call = Callable[[TrioConnection], Awaitable[Any]]
@@ -106,6 +112,14 @@ async def put_off(connection: TrioConnection) -> list[Any]:
     return await run(connection, "put_off", str(DELAYED + 7), "200007", "60", "2100-01-01")
 
 
+async def claimed(connection: TrioConnection) -> list[Any]:
+    return [found for found in (await batches.claim(connection, 60), await batches.due_in(connection)) if found]
+
+
+def _items() -> tuple[str, str, str]:
+    return ints([9] * 100), ints(range(100)), ints(BASE + at for at in range(100))
+
+
 UNTOLD = ints(BASE + 2 * k + 1 for k in range(15_000, 20_000, 50))
 CASES = {
     "hold_told and children_of_calls": Case(told, 100, 40, 200),
@@ -134,6 +148,17 @@ CASES = {
     "due_schedules": Case(lambda c: schedules.due(c, 50), 50, 6),
     "lock_schedules": Case(lambda c: schedules.lock(c, range(1, 51), []), 50, 30, 50),
     "schedule_runs": Case(lambda c: schedules.runs(c, [70], 20), 3, 20, 1),
+    "open_batches": Case(lambda c: batches.count_open(c, 1_000), 200, 1),
+    "claim_batch and next_batch": Case(claimed, 1, 60, 2),
+    "batch_requests": Case(lambda c: batches.requests(c, 7, 0, 100), 100, 2),
+    "hold_batch_items": Case(lambda c: batches.hold_items(c, [Place(8, at) for at in range(100)]), 100, 12),
+    "place_batch_items": Case(lambda c: run(c, "place_batch_items", *_items()), 100, 12),
+    "first_open_of_batch": Case(lambda c: batches.first_open(c, 7, 0, 100), 100, 5, 2),
+    "instances_of_batch": Case(lambda c: batches.open_instances(c, 7, 0, 100), 100, 8, 0),
+    "count_batch": Case(lambda c: batches.count(c, 7), 100, 5, 2),
+    "results_of_batch": Case(lambda c: batches.results(c, 7, 20, 50, None), 100, 5, 50),
+    "list_batches": Case(lambda c: batches.read(c, before=300, limit=50), 50, 6, 50),
+    "purge_batches": Case(lambda c: batches.purge(c, 0.2, 5), 5, 60),
     "list_schedules": Case(lambda c: schedules.read(c, after="s10", limit=50), 50, 6, 50),
 }
 

@@ -1656,6 +1656,87 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/batches": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List batches, newest first (addition)
+         * @description Without the counts of their items.
+         */
+        get: operations["listBatches"];
+        put?: never;
+        /**
+         * Start up to 10,000 instances in the background (addition)
+         * @description In their order, each once, whatever becomes of the engines. An item that can't be read refuses all.
+         */
+        post: operations["startBatch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/batches/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Read a batch, with its items by state (addition) */
+        get: operations["getBatch"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/batches/{id}/results": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What became of its items, in their order (addition)
+         * @description A slice may be shorter than `limit`, where variables are large.
+         */
+        get: operations["listBatchResults"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/batches/{id}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Start nothing more of it, and cancel what it started (addition)
+         * @description In the background. What others started, and an item was answered with, goes on.
+         */
+        post: operations["cancelBatch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1739,6 +1820,86 @@ export interface components {
             from: string;
             to: string;
             overlap?: string;
+        };
+        /**
+         * Batch
+         * @description Starts that were asked for together, as they stand. `state` is STARTING, RUNNING, CANCELLING, DONE or CANCELLED;
+         *         the counts are of its items, 0 in a list.
+         */
+        Batch: {
+            id: string;
+            state: string;
+            total: number;
+            pending: number;
+            active: number;
+            completed: number;
+            failed: number;
+            cancelled: number;
+            refused: number;
+            removed: number;
+            /** Format: date-time */
+            createdAt: string;
+            /** Format: date-time */
+            endedAt?: string;
+            onComplete?: string;
+            completionId?: string;
+            completionError?: string;
+            note?: string;
+            actor?: string;
+            reason?: string;
+        };
+        /**
+         * BatchCancelBody
+         * @description `reason`: shown with the batch, and with what is cancelled.
+         */
+        BatchCancelBody: {
+            reason?: string;
+        };
+        /**
+         * BatchPage
+         * @description Some items of a list.
+         *
+         *         Asked for by number it says `total`, how many there are on all pages: exact, unless `total_is_estimate`. Asked
+         *         for by `limit` and `cursor` it says `next`, the cursor of what comes after its items, none at the end of the
+         *         list; before the end it may have fewer items than asked for, or none.
+         */
+        BatchPage: {
+            items: components["schemas"]["Batch"][];
+            page?: number;
+            pageSize?: number;
+            total?: number;
+            /** @description Beyond 10,000 (addition). */
+            totalIsEstimate?: boolean;
+            next?: string;
+        };
+        /**
+         * BatchResult
+         * @description What became of an item of a batch: `state` is PENDING, ACTIVE, COMPLETED, FAILED, CANCELLED, REFUSED (see
+         *         `error` and `reason`) or REMOVED.
+         */
+        BatchResult: {
+            index: number;
+            state: string;
+            instance?: components["schemas"]["Instance"];
+            error?: string;
+            reason?: string;
+        };
+        /**
+         * BatchResultPage
+         * @description Some items of a list.
+         *
+         *         Asked for by number it says `total`, how many there are on all pages: exact, unless `total_is_estimate`. Asked
+         *         for by `limit` and `cursor` it says `next`, the cursor of what comes after its items, none at the end of the
+         *         list; before the end it may have fewer items than asked for, or none.
+         */
+        BatchResultPage: {
+            items: components["schemas"]["BatchResult"][];
+            page?: number;
+            pageSize?: number;
+            total?: number;
+            /** @description Beyond 10,000 (addition). */
+            totalIsEstimate?: boolean;
+            next?: string;
         };
         /**
          * BeatOutcome
@@ -2076,6 +2237,35 @@ export interface components {
              * @description 0 to 9, lower ones first; or an `${expression}` (addition).
              */
             priority?: number | string;
+            /** @description What each of its starts asks for; texts or `${expression}` (addition). */
+            start?: {
+                /** Format: template */
+                startAt?: string;
+                /** Format: template */
+                delay?: string;
+                dedupe?: {
+                    /** Format: template */
+                    key: string;
+                    window: string;
+                };
+                throttle?: {
+                    /** Format: template */
+                    key: string;
+                    limit: number;
+                    period?: string;
+                    burst?: number;
+                    /** @enum {string} */
+                    onExcess?: "REJECT" | "DELAY";
+                };
+                debounce?: {
+                    /** Format: template */
+                    key: string;
+                    wait: string;
+                    maxWait?: string;
+                    /** @enum {string} */
+                    keep?: "LAST" | "MERGE";
+                };
+            };
             /** @description Variables by which instances are found, with their types (addition). */
             searchAttributes?: {
                 [key: string]: "STRING" | "NUMBER" | "BOOLEAN" | "TIME";
@@ -10651,6 +10841,389 @@ export interface operations {
             };
             /** @description The caller lacks the role; without authentication: a web page of another origin. */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    listBatches: {
+        parameters: {
+            query?: {
+                /** @description 1 to 200, clamped. */
+                limit?: number;
+                /** @description The `next` of the slice before. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BatchPage"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    startBatch: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same key is the same batch, as long as it is kept. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    items: components["schemas"]["StartItem"][];
+                    /** @description The id of a definition that is started when all have ended. */
+                    onComplete?: string;
+                    note?: string;
+                };
+            };
+        };
+        responses: {
+            /** @description Done. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Batch"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Its state does not allow it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many of these at once; try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    getBatch: {
+        parameters: {
+            query?: {
+                /** @description Answer when it has ended, or after so long, at most 60. */
+                waitSeconds?: number;
+            };
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Batch"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many of these at once; try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    listBatchResults: {
+        parameters: {
+            query?: {
+                /** @description Only those in this state. */
+                state?: "PENDING" | "ACTIVE" | "COMPLETED" | "FAILED" | "CANCELLED" | "REFUSED" | "REMOVED";
+                /** @description 1 to 200, clamped. */
+                limit?: number;
+                /** @description The `next` of the slice before. */
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BatchResultPage"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    cancelBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["BatchCancelBody"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Batch"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Its state does not allow it. */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };

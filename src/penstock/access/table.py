@@ -23,6 +23,7 @@ METRICS: Final = VIEW
 _WORKFLOW: Final = "/workflow.v1.WorkflowEngine/"
 _WORKER: Final = "/penstock.v1.Worker/"
 _SCHEDULES: Final = "/penstock.v1.Schedules/"
+_BATCHES: Final = "/penstock.v1.Batches/"
 _FLOW: Final = "/penstock.v1.Flow/"
 _REPAIR: Final = "/penstock.v1.Repair/"
 _RUNS: Final = "/penstock.v1.Runs/"
@@ -58,6 +59,11 @@ RPC: Final[Mapping[str, Permission]] = {
     _SCHEDULES + "TriggerSchedule": OPERATE,
     _SCHEDULES + "BackfillSchedule": OPERATE,
     _SCHEDULES + "PreviewSchedule": VIEW,
+    _BATCHES + "CreateBatch": OPERATE,
+    _BATCHES + "GetBatch": VIEW,
+    _BATCHES + "ListBatches": VIEW,
+    _BATCHES + "ListBatchResults": VIEW,
+    _BATCHES + "CancelBatch": OPERATE,
     _FLOW + "PutQueue": OPERATE,
     _FLOW + "GetQueue": VIEW,
     _FLOW + "ListQueues": VIEW,

@@ -12,6 +12,7 @@ import typer
 
 from penstock.cli import (
     archive,
+    batches,
     bulk,
     definitions,
     instances,
@@ -51,6 +52,7 @@ app = typer.Typer(
 for group in (
     definitions,
     instances,
+    batches,
     bulk,
     runs,
     messages,

@@ -36,6 +36,7 @@ from penstock.client.rest import RestTransport
 from penstock.client.token import Token
 from penstock.client.tracing import traceparent, use_opentelemetry
 from penstock.client.validation import validate_definition
+from penstock.wire.batch import Batch, BatchResult
 from penstock.wire.bulk import BulkFilter, BulkRequest
 from penstock.wire.model import (
     Attempt,
@@ -84,6 +85,8 @@ __all__ = [
     "Attempt",
     "AuditRecord",
     "BadRequest",
+    "Batch",
+    "BatchResult",
     "Branch",
     "BulkCause",
     "BulkDetails",

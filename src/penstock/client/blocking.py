@@ -22,6 +22,7 @@ from penstock.client.caller import CALL_TIMEOUT_S, EXCHANGE_TIMEOUT_S
 from penstock.client.client import Client
 from penstock.client.operation import InstanceFilters, Transport
 from penstock.client.token import Token
+from penstock.wire.batch import Batch, BatchResult
 from penstock.wire.model import AuditRecord, FailedJob, Instance, JournalRecord
 from penstock.wire.repair import BulkView
 from penstock.wire.schedule import Schedule
@@ -147,6 +148,14 @@ class SyncClient:
         """All schedules by id, read as you go. See ``Client.iterate_schedules``."""
         return self._each(self._client.iterate_schedules())
 
+    def iterate_batches(self) -> Iterator[Batch]:
+        """All batches that are kept, newest first, read as you go. See ``Client.iterate_batches``."""
+        return self._each(self._client.iterate_batches())
+
+    def iterate_batch_results(self, batch_id: str, *, state: str | None = None) -> Iterator[BatchResult]:
+        """What became of all items of a batch, in their order, read as you go. See ``Client.iterate_batch_results``."""
+        return self._each(self._client.iterate_batch_results(batch_id, state=state))
+
     def iterate_bulk(self) -> Iterator[BulkView]:
         """All bulk operations that are kept, newest first, read as you go. See ``Client.iterate_bulk``."""
         return self._each(self._client.iterate_bulk())
@@ -208,6 +217,12 @@ class SyncClient:
     move_token = _blocking(Client.move_token)
     migrate_instance = _blocking(Client.migrate_instance)
     check_migration = _blocking(Client.check_migration)
+    start_batch = _blocking(Client.start_batch)
+    get_batch = _blocking(Client.get_batch)
+    wait_for_batch = _blocking(Client.wait_for_batch)
+    list_batches = _blocking(Client.list_batches)
+    list_batch_results = _blocking(Client.list_batch_results)
+    cancel_batch = _blocking(Client.cancel_batch)
     preview_bulk = _blocking(Client.preview_bulk)
     start_bulk = _blocking(Client.start_bulk)
     get_bulk = _blocking(Client.get_bulk)

@@ -111,9 +111,11 @@ class WorkflowBuilder:
         record_attempts: bool = False,
         flow_key: str | None = None,
         priority: int | str | None = None,
+        start: Mapping[str, Any] | None = None,
     ) -> None:
         """``compensate_failures``: what completed is undone before an instance fails. ``flow_key`` (text or
-        ``"${expression}"``) and ``priority`` (0 to 9, or an expression) are those of its jobs."""
+        ``"${expression}"``) and ``priority`` (0 to 9, or an expression) are those of its jobs. ``start``
+        says when its instances begin, and what becomes of others with a key: docs/starts.md."""
         self._head = _given(
             id=definition_id,
             name=name or definition_id,
@@ -125,6 +127,7 @@ class WorkflowBuilder:
             recordAttempts=record_attempts or None,
             flowKey=flow_key,
             priority=priority,
+            start=dict(start) if start else None,
         )
         self._metadata = metadata
         self._steps: list[JsonObject] = []

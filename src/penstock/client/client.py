@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.client.batches import BatchCalls
 from penstock.client.bulk import BulkCalls
 from penstock.client.definitions import DefinitionCalls
 from penstock.client.instances import InstanceCalls
@@ -12,7 +13,17 @@ from penstock.client.runs import RunCalls
 from penstock.client.schedules import ScheduleCalls
 
 
-class Client(DefinitionCalls, InstanceCalls, BulkCalls, RunCalls, MessageCalls, JobCalls, QueueCalls, ScheduleCalls):
+class Client(
+    DefinitionCalls,
+    InstanceCalls,
+    BatchCalls,
+    BulkCalls,
+    RunCalls,
+    MessageCalls,
+    JobCalls,
+    QueueCalls,
+    ScheduleCalls,
+):
     """A client of one engine, or of several behind one address. Runs under asyncio and Trio.
 
     Args:

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from penstock.client.batch_exchange import BATCH_EXCHANGES
 from penstock.client.bulk_exchange import BULK_EXCHANGES
-from penstock.client.http_exchange import Exchange, given, list_reader, nothing, quoted, reader
+from penstock.client.http_exchange import Exchange, given, list_reader, nothing, quoted, reader, start_body
 from penstock.client.model import StartResult
 from penstock.client.operation import (
     CancelInstance,
@@ -76,7 +77,6 @@ from penstock.wire.model import (
     PublishedMessage,
     RecordedAttempt,
     RunTree,
-    StartRequest,
     StepExecution,
 )
 from penstock.wire.page import Page
@@ -118,25 +118,6 @@ def _window(window: Window) -> dict[str, str | int | None]:
     if window.by_key:
         return {"cursor": window.cursor, "limit": window.limit}
     return {"page": window.page, "pageSize": window.page_size}
-
-
-def _start_body(request: StartRequest) -> dict[str, object]:
-    return given(
-        definitionId=request.definition_id,
-        definitionVersion=request.definition_version,
-        variables=request.variables,
-        businessKey=request.business_key,
-        instanceKey=request.instance_key,
-        keepInstanceKey=request.keep_instance_key or None,
-        priority=request.priority,
-        flowKey=request.flow_key,
-        startAt=request.start_at,
-        delay=request.delay,
-        dedupe=request.dedupe,
-        throttle=request.throttle,
-        debounce=request.debounce,
-        waitSeconds=request.wait_seconds or None,
-    )
 
 
 def _completion_body(item: Completion) -> dict[str, object]:
@@ -182,12 +163,12 @@ def _get_impact(operation: GetImpact) -> Exchange:
 def _start_instance(operation: StartInstance) -> Exchange:
     request = operation.request
     return Exchange(
-        "POST", "/v1/instances", _read_instance, _start_body(request), idempotency_key=request.idempotency_key
+        "POST", "/v1/instances", _read_instance, start_body(request), idempotency_key=request.idempotency_key
     )
 
 
 def _start_instances(operation: StartInstances) -> Exchange:
-    items = [_start_body(item) | given(idempotencyKey=item.idempotency_key) for item in operation.items]
+    items = [start_body(item) | given(idempotencyKey=item.idempotency_key) for item in operation.items]
     return Exchange("POST", "/v1/instances/batch", _read_started, {"items": items})
 
 
@@ -478,6 +459,7 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     ListQueues: lambda each: Exchange("GET", "/v1/queues", _read_queues, query=_window(each.window)),
     PauseQueue: lambda pause: _queue("POST", pause.name, "/pause" if pause.paused else "/resume"),
     DeleteQueue: lambda gone: _queue("DELETE", gone.name),
+    **BATCH_EXCHANGES,
     **BULK_EXCHANGES,
     **WORK_EXCHANGES,
     **SCHEDULE_EXCHANGES,

@@ -8,6 +8,8 @@ from urllib.parse import quote
 
 import msgspec
 
+from penstock.wire.model import StartRequest
+
 
 class Exchange(NamedTuple):
     """One HTTP request and how to read its answer. ``body`` is sent as JSON (bytes as they are)."""
@@ -32,6 +34,26 @@ def given(**fields: object) -> dict[str, object]:
 
 def _is_absent(value: object) -> bool:
     return value is None or value is msgspec.UNSET or (isinstance(value, msgspec.Raw) and not value)
+
+
+def start_body(request: StartRequest) -> dict[str, object]:
+    """A start; its key goes elsewhere."""
+    return given(
+        definitionId=request.definition_id,
+        definitionVersion=request.definition_version,
+        variables=request.variables,
+        businessKey=request.business_key,
+        instanceKey=request.instance_key,
+        keepInstanceKey=request.keep_instance_key or None,
+        priority=request.priority,
+        flowKey=request.flow_key,
+        startAt=request.start_at,
+        delay=request.delay,
+        dedupe=request.dedupe,
+        throttle=request.throttle,
+        debounce=request.debounce,
+        waitSeconds=request.wait_seconds or None,
+    )
 
 
 def nothing(_content: bytes) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from penstock.core import graph
 from penstock.core.expression import Expression
 from penstock.core.search_attributes import SearchAttributes
+from penstock.core.start_rules import StartOfDefinition
 from penstock.errors import BadRequest
 
 BUSINESS_KEY_MAX_CHARS = 512
@@ -229,6 +230,8 @@ class Definition(msgspec.Struct, frozen=True, dict=True):
     """`onFailure`: an instance is undone before it is FAILED."""
     turn: Turn | None = None
     """Of the jobs of instances whose start says nothing of it."""
+    start: StartOfDefinition | None = None
+    """What each of its starts asks for."""
 
     def step(self, step_id: str) -> Step | None:
         """The step with this id, or None."""

@@ -27,6 +27,7 @@ from penstock.core.expression import Expression
 from penstock.core.field_reader import FieldReader, Problems, kind_of
 from penstock.core.handlers import check_compensation, with_handlers
 from penstock.core.search_attributes import ATTRIBUTE_NAME, AttributeType, SearchAttributes
+from penstock.core.start_of_definition import read_start
 from penstock.core.strict_json import BadJson, find_flaws, join_path, quote, read_json, write_json
 from penstock.core.turns import read_turn
 from penstock.core.validation import check_steps
@@ -98,6 +99,7 @@ class _Header:
         self.search_attributes = _read_search_attributes(reader, limits, problems)
         self.record_attempts = reader.flag("recordAttempts")
         self.turn = read_turn(reader, limits, self.steps.compiler, used=True)
+        self.start = read_start(reader, self.steps.compiler, problems, limits.expression_max_chars)
         reader.ignore("version")
         reader.refuse_unknown()
 
@@ -173,6 +175,7 @@ def _build(header: _Header, indexes: Mapping[str, int], content: str) -> Definit
         undo_step=undo_step,
         undoes_failures=header.undoes_failures,
         turn=header.turn,
+        start=header.start,
     )
 
 

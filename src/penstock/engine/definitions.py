@@ -411,6 +411,8 @@ def _needed_version(definition: Definition) -> int:
         return SEARCH_VERSION
     if any(step.message is not None for step in definition.steps):
         return MESSAGES_VERSION  # an older one would leave what waits behind
+    if definition.start is not None:
+        return FLOW_VERSION  # an older one would begin at once
     if definition.maps or definition.turn is not None or any(step.turn is not None for step in definition.steps):
         return FLOW_VERSION  # an older one would take an item for a branch, and forget whose turn it is
     if definition.undo_step is not None:

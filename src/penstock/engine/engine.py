@@ -18,6 +18,7 @@ from penstock.core.state import OVERTAKEN_TIMER, RUN_CHILD_TIMER, RUN_ENDED_TIME
 from penstock.engine.answers import AnswerMemory
 from penstock.engine.aside import Aside
 from penstock.engine.attempts import Attempts
+from penstock.engine.batches import Batches
 from penstock.engine.bulk import Bulk
 from penstock.engine.bulk_acts import Acts
 from penstock.engine.children import Children
@@ -141,7 +142,7 @@ class Engine:
         self.watch = Watch(database, self.overview)
         self.firings = Firings(database, settings, metrics, self.definitions, self.ids, self.transactions)
         self.schedules = Schedules(database, self.limits, self.firings, self.instances, self.aside, audit=audit)
-        self.bulk = self._bulk(engine_number)
+        self.bulk, self.batches = self._bulk(engine_number), Batches(database, settings, metrics, self.instances)
         _watch(self.batchers(), metrics)
         self._folding, self._stopping, self._looking = set[int](), False, trio.Lock()
         self._looks_begun = self._look_answered = 0
@@ -195,6 +196,7 @@ class Engine:
         self.polls.losses.drain()
         self.watch.drain()
         self.ends.drain()
+        self.batches.drain()
 
     async def _fire(self, instance: int, timer: tuple[int, int, int], give_up: str | None) -> bool | None:
         if timer[2] == WAKE_TIMER:

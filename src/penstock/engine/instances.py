@@ -11,6 +11,7 @@ import msgspec
 import trio
 
 from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
+from penstock.core.start_rules import StartRules, read_rules
 from penstock.eager import need_task
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
@@ -37,7 +38,6 @@ from penstock.engine.paging import (
 from penstock.engine.payload import EMPTY_OBJECT, check_text
 from penstock.engine.queues import check_flow_key, check_priority
 from penstock.engine.runs import Runs
-from penstock.engine.start_rules import read_rules
 from penstock.engine.versions import versions_of
 from penstock.engine.views import InstanceSummary, history_items, list_summaries, summarize_instances, view_instances
 from penstock.errors import BadRequest, NotFound, Overloaded, PenstockError
@@ -45,6 +45,7 @@ from penstock.settings import Settings
 from penstock.store import audit as audit_store
 from penstock.store import instances as store
 from penstock.store import keys as key_store
+from penstock.store.batches import Place
 from penstock.store.calls import CodeCall
 from penstock.store.connection import TrioConnection
 from penstock.store.database import AWAY, Database
@@ -113,14 +114,18 @@ class Instances:
         item = self._submit(request, call)
         return await item.wait_answer(), item.found
 
-    def _submit(self, request: StartRequest, call: CodeCall | None = None) -> StartItem:
+    def submit_of_batch(self, request: StartRequest, place: Place) -> StartItem:
+        """Queue the start of an item of a batch. Raises as `start` does; waiting for its answer raises `NotDue` when it
+        was started before."""
+        return self._submit(request, place=place)
+
+    def _submit(self, request: StartRequest, call: CodeCall | None = None, place: Place | None = None) -> StartItem:
         """Queue a start, with room for its answer: its own variables come back."""
-        self._check(request)
-        rules = read_rules(request)
+        rules = self.check_start(request)
         if request.variables is None:
             request = msgspec.structs.replace(request, variables=EMPTY_OBJECT)
         current_hold().reserve(COPIES * len(request.variables))
-        item = StartItem(request, rules, call)
+        item = StartItem(request, rules, call, place)
         (self._starts.keyed if item.keyed else self._starts.lane).submit_nowait(item)
         return item
 
@@ -293,6 +298,11 @@ class Instances:
         else:
             await self._full_path.submit(RetryRunCommand(instance, note, failed_until, from_path))
 
+    def check_start(self, request: StartRequest) -> StartRules | None:
+        """What it asks for beside its definition. Raises BadRequest."""
+        self._check(request)
+        return read_rules(request)
+
     def _check(self, request: StartRequest) -> None:
         if not request.definition_id:
             raise BadRequest("definitionId: is required")
@@ -335,6 +345,21 @@ class Instances:
                 yield views
                 del views
             hold.keep(0)
+
+    async def read_some(self, found: Sequence[int]) -> tuple[builtins.list[Instance], int]:
+        """The first of the instances, as many as fit into a piece of an answer, but one at least; those that are gone
+        are left out. And how many of ``found`` these are. Raises Overloaded."""
+        hold, size_bytes = current_hold(), PIECE_BYTES
+        while True:
+            await hold.reserve_soon(COPIES * size_bytes)
+            async with self._connection(large=True) as connection:
+                views, more = await view_instances(connection, self._definitions, found, size_bytes)
+            if not more:
+                return views, len(found)
+            if views:
+                return views, found.index(ids.read_instance(views[-1].id)) + 1
+            hold.keep(0)
+            size_bytes = more
 
     async def find_ended(self, found: Sequence[str]) -> builtins.list[str]:
         """Those of the instances that have ended, or are not there. Cheap, also for many."""

@@ -117,6 +117,9 @@ class Metrics:
                 "outcome",
             )
         )
+        self.batch_starts: Family[str, Counter] = Family(
+            self._counter("penstock_batch_starts", "Items of batches that were started, or refused", "outcome")
+        )
         self.batch_items: Family[str, Histogram] = Family(
             self._histogram("penstock_batch_items", "Items that one transaction took", BATCH_BUCKETS, "lane")
         )

@@ -22,6 +22,7 @@ from penstock.engine.engine import Engine
 from penstock.errors import Forbidden, PayloadTooLarge, PenstockError, TooManyRequests, Unauthenticated
 from penstock.log import set_trace
 from penstock.offload import INLINE_MAX_BYTES
+from penstock.rest.batches import BatchRoutes
 from penstock.rest.bulk import BulkRoutes
 from penstock.rest.console import PATH as CONSOLE
 from penstock.rest.console import ConsoleFiles, prefers_page
@@ -342,6 +343,7 @@ def _routes(engine: Engine, degraded: Callable[[], Sequence[str]], gate: Gate | 
         DefinitionRoutes(engine), InstanceRoutes(engine), JobRoutes(engine), StartRoutes(engine), TaskRoutes(engine),
         RunRoutes(engine), OverviewRoutes(engine), BulkRoutes(engine), InboxRoutes(engine), DraftRoutes(engine),
         QueueRoutes(engine), OpenWorkRoutes(engine), DefinitionUseRoutes(engine), ScheduleRoutes(engine),
+        BatchRoutes(engine),
         HealthRoutes(engine, degraded), MeRoutes(),
         *([DocsRoutes(openapi_json)] if engine.settings.docs_enabled else []),
         SessionRoutes(gate),

@@ -12,6 +12,7 @@ from typing import Any, Final
 from penstock.core.definition import StepType
 from penstock.core.draft import FIELDS_BY_TYPE, JOB_FIELDS, REQUIRED_BY_TYPE
 from penstock.core.search_attributes import AttributeType
+from penstock.core.start_rules import Keep, OnExcess
 from penstock.rest.operation import Schema, ref
 from penstock.wire.error_code import CODE_MAX_CHARS
 
@@ -36,6 +37,41 @@ _TURN: Final[dict[str, Schema]] = {
         "format": "template",
         "description": "0 to 9, lower ones first; or an `${expression}` (addition).",
         "oneOf": [{"type": "integer", "minimum": 0, "maximum": 9}, {"type": "string"}],
+    },
+}
+_TEMPLATE: Final[Schema] = {"type": "string", "format": "template"}
+_START: Final[Schema] = {
+    "type": "object",
+    "description": "What each of its starts asks for; texts or `${expression}` (addition).",
+    "properties": {
+        "startAt": _TEMPLATE,
+        "delay": _TEMPLATE,
+        "dedupe": {
+            "type": "object",
+            "properties": {"key": _TEMPLATE, "window": {"type": "string"}},
+            "required": ["key", "window"],
+        },
+        "throttle": {
+            "type": "object",
+            "properties": {
+                "key": _TEMPLATE,
+                "limit": {"type": "integer", "minimum": 1},
+                "period": {"type": "string"},
+                "burst": {"type": "integer", "minimum": 1},
+                "onExcess": {"type": "string", "enum": [*OnExcess]},
+            },
+            "required": ["key", "limit"],
+        },
+        "debounce": {
+            "type": "object",
+            "properties": {
+                "key": _TEMPLATE,
+                "wait": {"type": "string"},
+                "maxWait": {"type": "string"},
+                "keep": {"type": "string", "enum": [*Keep]},
+            },
+            "required": ["key", "wait"],
+        },
     },
 }
 _JOB: Final[dict[str, Schema]] = {
@@ -167,6 +203,7 @@ DEFINITION: Final[Schema] = {
         "metadata": {"type": "object", "additionalProperties": True, "description": "Kept and returned as it is."},
         "recordAttempts": {"type": "boolean", "description": "What jobs are given is kept by attempt (addition)."},
         **_TURN,
+        "start": _START,
         "searchAttributes": {
             "type": "object",
             "additionalProperties": {"type": "string", "enum": [each.value for each in AttributeType]},

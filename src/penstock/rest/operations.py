@@ -39,6 +39,7 @@ from penstock.rest.operation import (
     struct,
 )
 from penstock.rest.operations_for_people import FOR_PEOPLE, KINDS_FOR_PEOPLE
+from penstock.rest.operations_of_batches import KINDS_OF_BATCHES, OF_BATCHES
 from penstock.rest.operations_of_schedules import KINDS_OF_SCHEDULES, OF_SCHEDULES
 from penstock.rest.runs import RunRoutes
 from penstock.rest.starts import StartRoutes
@@ -79,6 +80,7 @@ TAGS: Final[Mapping[str, str]] = {
     "jobs": "Work for workers.",
     "tasks": "User tasks and waits.",
     "schedules": "What is started by the clock.",
+    "batches": "Many starts as one.",
     "service": "The engine itself.",
 }
 PAGE: Final = (
@@ -146,6 +148,11 @@ REQUIRED: Final[Mapping[str, Sequence[str]]] = {
     ),
     "ScheduleRun": ("at", "outcome"),
     "ScheduleTime": ("at", "firesAt"),
+    "Batch": (
+        "id", "state", "total", "pending", "active", "completed", "failed", "cancelled", "refused", "removed",
+        "createdAt",
+    ),
+    "BatchResult": ("index", "state"),
     "Instance": ("id", "definitionId", "definitionVersion", "status", "currentStepIds", "startedAt"),
     "InstanceSummary": ("id", "definitionId", "definitionVersion", "status", "currentStepIds", "startedAt", "where"),
     "StepExecution": ("id", "instanceId", "stepId", "stepType", "attemptNumber", "status", "startedAt"),
@@ -180,7 +187,7 @@ KINDS: Final[Sequence[Kind]] = (
     Page[AuditRecord], Page[JournalRecord], Branch, RunTree, StartResult, Job, LostJob,
     Lease, JobOutcome, HeartbeatOutcome, Page[FailedJob], KeptSignal, Readiness,
     VariablesEdit, StepSkip, TokenMove, MigrationRequest, MigrationCheck, Page[OpenJobView], *KINDS_FOR_PEOPLE,
-    *KINDS_OF_SCHEDULES,
+    *KINDS_OF_SCHEDULES, *KINDS_OF_BATCHES,
 )  # fmt: skip
 
 OPERATIONS: Final[Sequence[Operation]] = (
@@ -477,5 +484,6 @@ OPERATIONS: Final[Sequence[Operation]] = (
     ),
     *FOR_PEOPLE,
     *OF_SCHEDULES,
+    *OF_BATCHES,
 )  # fmt: skip
 LIVE: Final = next(operation for operation in OPERATIONS if operation.path == LIVE_PATH)

@@ -7,7 +7,7 @@ from typing import Final
 from grpclib.const import Handler
 
 from penstock.engine.engine import Engine
-from penstock.engine.payload import check_count
+from penstock.engine.payload import PayloadLimits, check_count
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.offload import run_sized
 from penstock.rpc import worker_items
@@ -50,7 +50,7 @@ class Worker:
         def read() -> None:
             for index, item in enumerate(request.items):
                 try:
-                    requests.append(self._start_request(item))
+                    requests.append(start_request(item, self._engine.limits))
                 except (BadRequest, PayloadTooLarge) as error:
                     refused[index] = StartResult(error=error.code, reason=error.reason)
 
@@ -58,25 +58,6 @@ class Worker:
         answers = iter(await self._engine.instances.start_batch(requests))
         results = [refused.get(index) or next(answers) for index in range(len(request.items))]
         return w.StartInstancesResponse(results)
-
-    def _start_request(self, item: StartRequest) -> StartRequest:
-        return StartRequest(
-            definition_id=required(item.definition_id, "definition_id"),
-            definition_version=item.definition_version,
-            variables=given_variables(item.variables, self._engine.limits, "variables") or b"{}",
-            business_key=item.business_key or None,
-            instance_key=item.instance_key or None,
-            keep_instance_key=item.keep_instance_key,
-            idempotency_key=item.idempotency_key or None,
-            priority=item.priority,
-            flow_key=item.flow_key or None,
-            start_at=item.start_at or None,
-            delay=item.delay or None,
-            dedupe=item.dedupe,
-            throttle=item.throttle,
-            debounce=item.debounce,
-            wait_seconds=item.wait_seconds,
-        )
 
     async def publish(self, request: w.PublishMessagesRequest, _call: object) -> w.PublishMessagesResponse:
         """Each message is published or has an error of its own."""
@@ -142,3 +123,24 @@ class Worker:
     async def work(self, call: ServerCall[w.WorkRequest, w.WorkResponse]) -> None:
         """See `work_stream`."""
         await WorkStream(self._engine, call).run()
+
+
+def start_request(item: StartRequest, limits: PayloadLimits) -> StartRequest:
+    """What is empty is not given. Raises BadRequest, PayloadTooLarge."""
+    return StartRequest(
+        definition_id=required(item.definition_id, "definition_id"),
+        definition_version=item.definition_version,
+        variables=given_variables(item.variables, limits, "variables") or b"{}",
+        business_key=item.business_key or None,
+        instance_key=item.instance_key or None,
+        keep_instance_key=item.keep_instance_key,
+        idempotency_key=item.idempotency_key or None,
+        priority=item.priority,
+        flow_key=item.flow_key or None,
+        start_at=item.start_at or None,
+        delay=item.delay or None,
+        dedupe=item.dedupe,
+        throttle=item.throttle,
+        debounce=item.debounce,
+        wait_seconds=item.wait_seconds,
+    )

@@ -11,6 +11,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.lease_book import LeaseBook
 from penstock.metrics.registry import MAX_QUEUES
 from penstock.store import activity as activity_store
+from penstock.store import batches as batch_store
 from penstock.store import idempotency
 from penstock.store import jobs as job_store
 from penstock.store import outbox as outbox_store
@@ -30,6 +31,8 @@ SLOTS_MAX_ROWS = 10_000
 """Of limits' counters that one round looks at."""
 WAITING_COUNTED_MAX = 10_000
 """Jobs of a queue that are counted for the metrics: a millisecond."""
+PURGE_MAX_BATCHES = 10
+"""Of one round; each has up to 10,000 items."""
 PURGES_MAX = 200
 """Such transactions of one round: far more keys than an engine can take meanwhile."""
 
@@ -59,6 +62,8 @@ class Housekeeping:
             for _ in range(PURGES_MAX):
                 if await start_store.purge_windows(connection, PURGE_MAX_ROWS) < PURGE_MAX_ROWS:
                     break
+            if engine.settings.retention_days is not None:
+                await batch_store.purge(connection, engine.settings.retention_days, PURGE_MAX_BATCHES)
             await engine.messages.chores(connection)
             await engine.inbox.fill()
             await engine.failures.fill()

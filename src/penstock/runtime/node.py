@@ -283,6 +283,7 @@ class Node:
             "loop lag": housekeeping.measure_lag,
             "dispatch migration": migration.step,
             "bulk operations": engine.bulk.step,
+            "batches": engine.batches.step,
             "watch": engine.watch.step,
             "ends": engine.instances.ends.step,
             "queues": engine.queues.step,

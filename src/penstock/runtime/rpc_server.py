@@ -13,6 +13,7 @@ import trio
 from penstock.access.gate import Gate
 from penstock.access.limits import CallLimits
 from penstock.engine.engine import Engine
+from penstock.rpc.batch_service import Batches
 from penstock.rpc.flow_service import Flow
 from penstock.rpc.health import Health
 from penstock.rpc.limits import Limits
@@ -43,7 +44,8 @@ class RpcServer:
         max_connections: int | None = None,
     ) -> None:
         services: list[Service] = [
-            WorkflowEngine(engine), Worker(engine), Schedules(engine), Flow(engine), Repair(engine), Runs(engine),
+            WorkflowEngine(engine), Worker(engine), Schedules(engine), Batches(engine), Flow(engine),
+            Repair(engine), Runs(engine),
         ]  # fmt: skip
         ours = service_names({path: made for service in services for path, made in service.__mapping__().items()})
         self._health = Health(ours)

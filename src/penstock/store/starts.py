@@ -11,7 +11,7 @@ from penstock.store.vault import Sealing
 
 
 class Window(NamedTuple):
-    """A row of `start_window`: of a definition id, for what (`engine.start_rules.WindowKind`), under which key."""
+    """A row of `start_window`: of a definition id, for what (`core.start_rules.WindowKind`), under which key."""
 
     definition_id: str
     kind: int

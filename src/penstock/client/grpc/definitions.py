@@ -65,6 +65,7 @@ class _Document(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     on_failure: Any = None
     flow_key: Any = None
     priority: Any = None
+    start: Any = None
     steps: list[_Step] | None = None
     metadata: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)  # `| None` would take null only
 
@@ -103,6 +104,8 @@ def message_of(document: bytes) -> m.WorkflowDefinition:
         reasons.append("onFailure has no field there")
     if read.flow_key is not None or read.priority is not None:
         reasons.append("flowKey and priority have no fields there")
+    if read.start is not None:
+        reasons.append("start has no field there")
     if reasons:
         raise NotOverGrpc(f"this definition can't go over gRPC as it is, upload it over REST: {'; '.join(reasons)}")
     return m.WorkflowDefinition(

@@ -14,10 +14,11 @@ import msgspec
 
 from penstock.client.errors import NotOverGrpc, Unavailable, error_for
 from penstock.client.grpc import jobs
+from penstock.client.grpc.batches import BATCH_EXCHANGES
 from penstock.client.grpc.definitions import document_of, message_of
 from penstock.client.grpc.repair import REPAIR_EXCHANGES
 from penstock.client.grpc.unary import ENGINE, WORKER, Exchange
-from penstock.client.grpc.values import int32, json_text, only, status_number, struct_text, there
+from penstock.client.grpc.values import int32, json_text, only, start_message, status_number, struct_text, there
 from penstock.client.model import StartResult
 from penstock.client.operation import (
     CancelInstance,
@@ -66,7 +67,6 @@ from penstock.wire.model import (
     Instance,
     MessageResult,
     PublishedMessage,
-    StartRequest,
     StepExecution,
 )
 from penstock.wire.page import Page
@@ -154,23 +154,17 @@ def _read_definitions(answer: m.ListDefinitionsResponse) -> Page[DefinitionSumma
 # ---------------------------------------------------------------------------------------------- instances
 
 
-def _start_message(request: StartRequest) -> StartRequest:
-    """A start whose values fit the wire, with its variables as text."""
-    int32(request.definition_version, "definition_version")
-    return msgspec.structs.replace(request, variables=json_text(request.variables))
-
-
 def _start_instance(operation: StartInstance) -> Exchange:
     def read(answer: w.StartInstancesResponse) -> Instance:
         result: StartResult = only(_read_started(answer))
         return result.unwrap()
 
-    request = w.StartInstancesRequest([_start_message(operation.request)])
+    request = w.StartInstancesRequest([start_message(operation.request)])
     return Exchange(f"{WORKER}StartInstances", request, w.StartInstancesResponse, read)
 
 
 def _start_instances(operation: StartInstances) -> Exchange:
-    request = w.StartInstancesRequest([_start_message(item) for item in operation.items])
+    request = w.StartInstancesRequest([start_message(item) for item in operation.items])
     return Exchange(f"{WORKER}StartInstances", request, w.StartInstancesResponse, _read_started)
 
 
@@ -274,6 +268,7 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     FailJobs: jobs.fail_jobs,
     ParkJob: jobs.park_job,
     ReleaseJobs: jobs.release_jobs,
+    **BATCH_EXCHANGES,
     **REPAIR_EXCHANGES,
 }
 # Not in the contract's gRPC: kept as names so that a test can hold that every operation is in one list or the other.

@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.client.encoding import to_json_object
 from penstock.client.errors import BadRequest, InternalError, NotOverGrpc
+from penstock.wire.model import StartRequest
 from penstock.wire.workflow_v1 import InstanceStatus
 
 MAX_INT32 = 2**31 - 1
@@ -43,6 +44,12 @@ def not_given(value: object) -> bool:
 def json_text(variables: Mapping[str, Any] | msgspec.Raw | None) -> bytes:
     """A JSON object as ``penstock.v1`` has it; empty when there is none."""
     return b"" if not_given(variables) else to_json_object(variables)
+
+
+def start_message(request: StartRequest) -> StartRequest:
+    """A start whose values fit the wire, with its variables as text."""
+    int32(request.definition_version, "definition_version")
+    return msgspec.structs.replace(request, variables=json_text(request.variables))
 
 
 def struct_text(variables: Mapping[str, Any] | msgspec.Raw | None, field: str) -> bytes:

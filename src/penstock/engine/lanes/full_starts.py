@@ -16,6 +16,7 @@ import msgspec
 
 from penstock.core.calls import DEPTH_MAX
 from penstock.core.event import Started
+from penstock.core.start_rules import StartRules
 from penstock.core.state import START_TIMER, Instance, InstanceStatus, TokenState
 from penstock.core.work import LongWork
 from penstock.engine import ids
@@ -27,12 +28,11 @@ from penstock.engine.lanes.lane import Lane
 from penstock.engine.lanes.start_item import StartItem
 from penstock.engine.lanes.start_windows import StartWindows
 from penstock.engine.lanes.transaction import POSITIONS_PER_ITEM, Transaction, Transactions
-from penstock.engine.start_rules import StartRules
 from penstock.engine.views import view_instances
 from penstock.errors import BadRequest, IdempotencyConflict, LeaseLost, Overloaded, PenstockError
 from penstock.offload import run_sized
 from penstock.settings import Settings
-from penstock.store import calls, idempotency, keys
+from penstock.store import batches, calls, idempotency, keys
 from penstock.store import full_path as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import RefusedWithin, TryAgain, wait_replicated
@@ -47,6 +47,10 @@ LOST: Final = "another executor has the run that calls, or it has ended"
 
 class Apart(Exception):
     """Of starts that were to come to be together: one can't, just so. Each is to be tried by itself."""
+
+
+class NotDue(PenstockError):
+    """Nothing is to be started."""
 
 
 class _KeptAnswer(model.Instance, frozen=True):
@@ -85,7 +89,7 @@ class FullStarts:
         extra: list[Statement] = []
         found: list[tuple[StartItem, model.Instance]] = []
         with lane.transaction(transaction):
-            for item in items:
+            for item in await self._left_of_batches(connection, items):
                 item.planned = None
                 change = await self._begin(connection, transaction, item, found, extra)
                 loaded, request = item.loaded, item.request
@@ -98,6 +102,8 @@ class FullStarts:
                 if item.planned is None:
                     continue
                 done.append(item)
+                if item.place is not None:
+                    extra.append(batches.place_items([(item.place, ids.read_instance(item.planned.id))]))
                 if request.idempotency_key is not None:
                     answer = msgspec.json.encode(item.planned)
                     extra.append(idempotency.keep_answer(connection, START_SCOPE, request.idempotency_key, answer))
@@ -112,6 +118,17 @@ class FullStarts:
             item.found = True
             item.answer(kept)
         await transaction.carry_out(connection, now)
+
+    async def _left_of_batches(self, connection: TrioConnection, items: list[StartItem]) -> list[StartItem]:
+        """Those that are in no batch, or not started yet; of the others nothing becomes."""
+        places = [item.place for item in items if item.place is not None]
+        if not places:
+            return items
+        held = await batches.hold_items(connection, places)
+        for item in items:
+            if item.place is not None and item.place not in held:
+                item.refuse(NotDue("the item was started, or the batch cancelled"))
+        return [item for item in items if item.place is None or item.place in held]
 
     async def _begin(
         self,
@@ -218,6 +235,8 @@ class FullStarts:
         writes: list[Statement] = []
         if key is not None:  # the first answer of this key, too
             writes.append(idempotency.keep_answer(connection, START_SCOPE, key, msgspec.json.encode(view)))
+        if item.place is not None:
+            writes.append(batches.place_items([(item.place, holder)]))
         if writes or written:
             await connection.roundtrip([*writes, (SQL["commit"], ())])
         found.append((item, view))
@@ -280,8 +299,8 @@ def _digest(item: StartItem) -> bytes:
         parts.append("kept")
     if request.priority is not None or request.flow_key is not None:
         parts += [request.priority, request.flow_key]
-    if item.rules is not None:
-        parts.append(item.rules)
+    if item.asked is not None:
+        parts.append(item.asked)
     return hashlib.sha256(msgspec.json.encode(parts) + variables).digest()
 
 

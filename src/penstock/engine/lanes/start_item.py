@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from penstock.access.identity import actor
+from penstock.core.start_rules import StartRules
 from penstock.engine.advancer import LongItem
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import LoadedDefinition
-from penstock.engine.start_rules import StartRules
 from penstock.engine.waiters import Waiter
 from penstock.spans import current_call
+from penstock.store.batches import Place
 from penstock.store.calls import CodeCall
 from penstock.wire import model
 from penstock.wire.model import StartRequest
@@ -18,16 +19,27 @@ from penstock.wire.noun import text_bytes
 class StartItem(LongItem[model.Instance]):
     """One start."""
 
-    __slots__ = ("actor", "call", "found", "hold", "id", "loaded", "request", "rules", "span", "together", "waiter")
+    __slots__ = (
+        "actor", "asked", "call", "found", "hold", "id", "loaded", "place", "request", "rules", "span", "together",
+        "waiter",
+    )  # fmt: skip
 
-    def __init__(self, request: StartRequest, rules: StartRules | None = None, call: CodeCall | None = None) -> None:
-        """``call``: of the run of code that waits for its end; it has an instance key then."""
+    def __init__(
+        self,
+        request: StartRequest,
+        rules: StartRules | None = None,
+        call: CodeCall | None = None,
+        place: Place | None = None,
+    ) -> None:
+        """``call``: of the run of code that waits for its end; it has an instance key then. ``place``: in a batch,
+        which it is the item of."""
         super().__init__()
         self.call = call
+        self.place = place
         self.request = request
-        self.rules = rules
+        self.asked = self.rules = rules  # its definition may add to these
         self.hold = current_hold()
-        self.actor = actor()
+        self.actor = actor() if place is None else f"batch:{place.batch}"
         self.span = current_call()
         self.id = 0
         self.together = False  # all that are in one transaction with it come to be, or none
@@ -53,6 +65,11 @@ class StartItem(LongItem[model.Instance]):
         if request.idempotency_key is not None:
             return request.idempotency_key, None
         return request.definition_id, request.instance_key
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but its instance is written."""
+        return self.rules is None and self.place is None
 
     @property
     def keyed(self) -> bool:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Final
 
+from penstock.core.start_rules import DELAY_MAX_DAYS, Debounce, Dedupe, Throttle, WindowKind
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.lanes.start_item import StartItem
-from penstock.engine.start_rules import DELAY_MAX_DAYS, Debounce, Dedupe, Throttle, WindowKind
 from penstock.errors import PayloadTooLarge, Throttled
 from penstock.settings import Settings
 from penstock.store import audit, instances, search_attributes

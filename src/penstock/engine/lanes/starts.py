@@ -8,8 +8,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Final
 
+import msgspec
+
+from penstock.core.expression import Expression, ExpressionError
+from penstock.core.start_rules import StartOfDefinition, StartRules, together
+from penstock.core.work import TooMuchWork, Work
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.deliveries import Delivery
@@ -20,8 +26,9 @@ from penstock.engine.lanes.long_path import LongPath
 from penstock.engine.lanes.start_item import StartItem
 from penstock.engine.lanes.transaction import Transactions
 from penstock.engine.polls import Polls
-from penstock.errors import Conflict
+from penstock.errors import BadRequest, Conflict, TooManyRequests
 from penstock.metrics import Metrics
+from penstock.offload import run_long
 from penstock.settings import Settings
 from penstock.store import flow as flow_store
 from penstock.store import instances as store
@@ -56,6 +63,7 @@ class Starts:
         transactions: Transactions,
     ) -> None:
         self._to_outbox = settings.through_kafka
+        self._work_steps = settings.advance_max_work_steps
         self._metrics = metrics
         self._definitions = definitions
         self._traces = transactions.traces
@@ -90,13 +98,26 @@ class Starts:
     async def _batch(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
         fresh = [item for item in items if not item.settled and item.loaded is None]
         await self._load(connection, fresh)
-        known = [(item, item.loaded) for item in items if not item.settled and item.loaded is not None]
-        plain = [item for item, loaded in known if self._is_fast(loaded) and item.rules is None]
-        others = [item for item, loaded in known if not self._is_fast(loaded) or item.rules is not None]
+        passed_on = self._pass_on([item for item in fresh if item.keyed and not item.settled])
+        known = [
+            (item, item.loaded) for item in items if not (item.settled or item in passed_on) and item.loaded is not None
+        ]
+        plain = [item for item, loaded in known if self._is_fast(loaded) and item.is_plain]
+        others = [item for item, loaded in known if not (self._is_fast(loaded) and item.is_plain)]
         if plain:
             await self._start_fast(connection, plain, again)
         if others:
             await self._full.apply(self.lane, connection, others)
+
+    def _pass_on(self, items: Sequence[StartItem]) -> set[StartItem]:
+        """Those whose definition has them share a key with others are the other lane's."""
+        for item in items:
+            item.batch = None
+            try:
+                self.keyed.submit_nowait(item)
+            except TooManyRequests as error:
+                item.refuse(error)
+        return set(items)
 
     def _is_fast(self, loaded: LoadedDefinition) -> bool:
         """All fast starts of a batch wait in one place; runs of code wait in the queue, also in Kafka mode."""
@@ -119,9 +140,11 @@ class Starts:
                 try:
                     if request.flow_key is not None or loaded.definition.has_flow_keys:
                         await self._polls.queues.note_keyed(connection, loaded.types_of_jobs)
+                    if loaded.definition.start is not None and item.call is None:
+                        item.rules = await run_long(_rules, loaded.definition.start, item, self._work_steps)
                     if item.rules is not None:
                         await require_version(connection, RULES_VERSION)
-                except Conflict as error:  # an older engine lives
+                except (Conflict, BadRequest) as error:  # an older engine lives, or an expression fails
                     item.refuse(error)
             item.loaded = loaded  # last: a try that failed before has to ask again
 
@@ -293,6 +316,20 @@ def _of_one_caller(items: list[StartItem]) -> list[list[StartItem]]:
             found[item.call.held].append(item)
     parts = [each[at : at + TOGETHER_MAX] for each in found.values() for at in range(0, len(each), TOGETHER_MAX)]
     return [children for children in parts if len(children) > 1]
+
+
+def _rules(start: StartOfDefinition, item: StartItem, work_steps: int) -> StartRules:
+    """What the definition asks for, and the start itself. Raises BadRequest."""
+    work, request = Work(work_steps), item.request
+    variables = msgspec.json.decode(request.variables, type=dict[str, object]) if start.expressions else {}
+
+    def evaluate(expression: Expression) -> object:
+        try:
+            return work.evaluate(expression, variables, datetime.now(UTC))
+        except (ExpressionError, TooMuchWork) as error:
+            raise BadRequest(f"start: `{expression.source}`: {error}") from None
+
+    return together(start.rules(evaluate), item.asked, has_instance_key=request.instance_key is not None)
 
 
 def _first_type(item: StartItem) -> str:

@@ -431,3 +431,34 @@ REVOKE ALL ON FUNCTION complete FROM PUBLIC;
 DO $$ BEGIN  -- of its owner's right, so nobody else's tables and functions: those of temporary schemas come last
   EXECUTE format('ALTER FUNCTION complete SET search_path = %I, pg_temp', current_schema());
 END $$;
+
+-- Batches: starts that were asked for together.
+CREATE TABLE batch (
+  id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  key         text COLLATE "C" UNIQUE,
+  digest      bytea NOT NULL,
+  total       int NOT NULL,
+  begun       int NOT NULL DEFAULT 0,
+  ended       int NOT NULL DEFAULT 0,
+  cancelled   int,
+  reason      text,
+  on_complete text,
+  note        text,
+  actor       text,
+  created_at  timestamptz NOT NULL,
+  ended_at    timestamptz,
+  look_at     timestamptz
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX batch_due ON batch (look_at) WHERE look_at IS NOT NULL;
+CREATE INDEX batch_end ON batch (ended_at) WHERE ended_at IS NOT NULL;
+
+CREATE TABLE batch_item (
+  batch       bigint NOT NULL,
+  place       int NOT NULL,
+  instance_id bigint,
+  request     jsonb,
+  variables   jsonb,
+  error       text,
+  reason      text,
+  PRIMARY KEY (batch, place)
+) WITH (fillfactor = 80);

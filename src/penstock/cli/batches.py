@@ -1,0 +1,168 @@
+"""`penstock batch …`: many starts as one, followed together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected
+from penstock.cli.options import JsonAnyway, JsonOption, LimitOption, print_json, print_page, shown_time
+
+if TYPE_CHECKING:
+    from penstock.client import Batch, StartRequest
+
+app = typer.Typer(
+    name="batch", help="Up to 10,000 instances that are started and followed as one.", no_args_is_help=True
+)
+
+NOT_ALL_COMPLETED = 1
+
+BatchArgument = Annotated[str, typer.Argument(help="The batch's id.", metavar="ID")]
+WaitOption = Annotated[bool, typer.Option("--wait", help="Until it has ended; exit code 1 when not all COMPLETED.")]
+
+
+@app.command()
+def start(
+    file: Annotated[
+        Path,
+        typer.Argument(help="A JSON object a line: a start as REST has it, or with -d its variables.", metavar="FILE"),
+    ],
+    definition: Annotated[str | None, typer.Option("--definition", "-d", help="Of all items.", metavar="ID")] = None,
+    on_complete: Annotated[
+        str | None, typer.Option(help="A definition that is started when all have ended.", metavar="ID")
+    ] = None,
+    note: Annotated[str | None, typer.Option(help="Shown with it.")] = None,
+    key: Annotated[str | None, typer.Option(help="The same key is the same batch.")] = None,
+    wait: WaitOption = False,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Start a batch and print its id."""
+    items = _items(file, definition)
+    with connected(url, token_file) as client:
+        made = client.start_batch(items, on_complete=on_complete, note=note, idempotency_key=key)
+        if wait:
+            typer.echo(made.id, err=True)
+            made = client.wait_for_batch(made.id)
+    if wait or as_json:
+        _print(made, as_json=as_json)
+    else:
+        typer.echo(made.id)
+    if wait:
+        _exit(made)
+
+
+@app.command(name="list")
+def list_batches(
+    limit: LimitOption = 50,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List batches, newest first."""
+    with connected(url, token_file) as client:
+        page = client.list_batches(limit=limit)
+    print_page(
+        page,
+        ("id", "state", "items", "begun", "note"),
+        lambda each: (each.id, each.state, str(each.total), shown_time(each.created_at), each.note or ""),
+        as_json=as_json,
+        limit=limit,
+        narrower="--json",
+    )
+
+
+@app.command()
+def show(
+    id: BatchArgument,
+    wait: WaitOption = False,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print a batch as it stands."""
+    with connected(url, token_file) as client:
+        found = client.wait_for_batch(id) if wait else client.get_batch(id)
+    _print(found, as_json=as_json)
+    if wait:
+        _exit(found)
+
+
+@app.command()
+def results(
+    id: BatchArgument,
+    state: Annotated[
+        str | None, typer.Option(help="Only those: COMPLETED, FAILED, REFUSED, ACTIVE, PENDING, CANCELLED or REMOVED.")
+    ] = None,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonAnyway = False,
+) -> None:
+    """Print what became of all items, one JSON object a line."""
+    import msgspec
+
+    with connected(url, token_file) as client:
+        for result in client.iterate_batch_results(id, state=None if state is None else state.upper()):
+            typer.echo(msgspec.json.encode(result).decode())
+
+
+@app.command()
+def cancel(
+    id: BatchArgument,
+    reason: Annotated[str | None, typer.Option(help="Shown with it.")] = None,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Start nothing more of a batch, and cancel what it started."""
+    with connected(url, token_file) as client:
+        _print(client.cancel_batch(id, reason), as_json=as_json)
+
+
+def _items(file: Path, definition: str | None) -> list[StartRequest]:
+    import msgspec
+
+    from penstock.client import StartRequest
+
+    items: list[StartRequest] = []
+    try:
+        for number, line in enumerate(file.read_bytes().splitlines(), 1):
+            if not line.strip():
+                continue
+            try:
+                if definition is None:
+                    items.append(msgspec.json.decode(line, type=StartRequest))
+                else:
+                    msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+                    items.append(StartRequest(definition_id=definition, variables=msgspec.Raw(line)))
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                raise typer.BadParameter(f"line {number}: {error}", param_hint="FILE") from error
+    except OSError as error:
+        raise typer.BadParameter(str(error), param_hint="FILE") from error
+    return items
+
+
+def _print(batch: Batch, *, as_json: bool) -> None:
+    if as_json:
+        print_json(batch)
+        return
+    counts = {
+        "pending": batch.pending, "active": batch.active, "completed": batch.completed, "failed": batch.failed,
+        "cancelled": batch.cancelled, "refused": batch.refused, "removed": batch.removed,
+    }  # fmt: skip
+    told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    typer.echo(f"{batch.state}: {told or 'nothing'}, of {batch.total}")
+    if batch.on_complete is not None:
+        then = batch.completion_id or batch.completion_error
+        typer.echo(f"then {batch.on_complete}" + (f": {then}" if then else ""))
+    for text in (batch.note, batch.reason):
+        if text:
+            typer.echo(text)
+
+
+def _exit(batch: Batch) -> None:
+    if batch.completed + batch.removed < batch.total:
+        raise typer.Exit(NOT_ALL_COMPLETED)
