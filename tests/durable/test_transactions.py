@@ -7,16 +7,29 @@ import random
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
 import trio
 import trio.testing
 
-from penstock.durable import App, NotInWorkflow, Run, RunFailed, open_nursery, receive, step, step_info, workflow
+from penstock.durable import (
+    App,
+    NotInWorkflow,
+    Run,
+    RunFailed,
+    open_nursery,
+    receive,
+    step,
+    step_info,
+    transaction,
+    workflow,
+)
 from penstock.durable.held_run import ExecutorLimits
+from penstock.durable.step import StepInfo
 from penstock.durable.transaction import STEP_TABLE
+from penstock.kernel.operation import Outcome
 from penstock.testing import run_workflow
 from tests.postgres import Server, apply_schema
 
@@ -267,6 +280,27 @@ async def test_sessions_that_end_are_no_attempts_of_the_step(bank: str):
         assert await (await app.start(body)).result(BOUND_S) == 12
     with psycopg.connect(bank) as connection:
         assert connection.execute("SELECT count(*) FROM moved").fetchall() == [(1,)]
+
+
+async def test_an_outage_in_between_is_not_the_steps_trouble(
+    mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+):
+    """Sessions that end are the server's trouble for a minute, counted anew after it was away."""
+    monkeypatch.setattr(transaction, "PAUSE_S", 0.0)
+    lost = transaction._Lost(psycopg.OperationalError("the session ended"))
+    fates: list[Exception | None] = [lost, transaction._Away(), lost, None]
+
+    def attempt(*_: object) -> Outcome:
+        trio.from_thread.run_sync(mock_clock.jump, 50)
+        if (fate := fates.pop(0)) is not None:
+            raise fate
+        return Outcome("done")
+
+    transactions = transaction.Transactions("", cast("Any", None))
+    monkeypatch.setattr(transactions, "_attempt", attempt)
+    unused, info = cast("Any", None), StepInfo("1/0", 1, "0")
+    found = await transactions.run(unused, unused, unused, info, 0, unused, trio.CapacityLimiter(1), 1_000)
+    assert (found.value, fates) == ("done", [])
 
 
 KILLS = int(os.environ.get("KILLS", "50"))

@@ -125,7 +125,7 @@ class Transactions:
                         return COMMITTED
                     turn.end(committed=False)
             except _Away:
-                pass
+                lost_until = None
             except _Lost as lost:
                 lost_until = lost_until or trio.current_time() + LOST_MAX_S
                 if trio.current_time() > lost_until:
