@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 import trio
 
@@ -19,6 +21,7 @@ from tests.engine.driver import Driver, variables_of
 from tests.engine.runs import append as append_to
 from tests.engine.runs import begin, continue_as_new, done, finish, read, take
 from tests.shapes import call
+from tests.waiting import wait_until
 
 AUDIT = CodeWorkflow("audit")
 HOLDER = "e0.0123abcd/audit-1"
@@ -130,6 +133,28 @@ async def test_children_begin_together_and_bad_ones_alone(driver: Driver) -> Non
             nursery.start_soon(start_one, number)
     assert [refused[number] for number in range(60, 63)] == ["LeaseLost"] * 3
     assert begun()[0][0] == 58
+
+
+@pytest.mark.parametrize("ended", ["the run", "by force"])
+async def test_an_end_beside_a_renewed_call_is_told_to_it(driver: Driver, nursery: trio.Nursery, ended: str) -> None:
+    async def waits() -> bool:
+        return driver.waiting_for_locks() > 0
+
+    async def told() -> bool:
+        return driver.rows("SELECT FROM timer WHERE index = -17") != []
+
+    run = await begin(driver)
+    id = await start(driver, run)
+    child = await take_child(driver)
+    with psycopg.connect(driver.dsn) as renewing:  # as `renew_call` does, whose COMMIT takes its time
+        [(seq,)] = renewing.execute("UPDATE called SET seq = nextval('step_seq') RETURNING seq").fetchall()
+        if ended == "the run":
+            nursery.start_soon(finish, driver, child.held)
+        else:
+            nursery.start_soon(partial(driver.engine.instances.cancel, id, "no more", force=True))
+        await wait_until(waits)
+    await wait_until(told)
+    assert driver.rows("SELECT seq FROM timer WHERE index = -17") == [(seq,)]
 
 
 async def test_a_cancel_reaches_the_child_and_its_end_comes_back(driver: Driver) -> None:

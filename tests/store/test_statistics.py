@@ -33,6 +33,7 @@ TABLES = {
     "signal_id": "instance_id", "open_task": "seq", "variables_edit": "pos", "message": "id",
     "attempt_note": "token_id", "subscription": "token_id", "message_id": "message", "search_attribute": "instance_id",
     "trace_context": "instance_id", "recorded_output": "token_id",
+    "called": "id",
 }  # fmt: skip
 """With a column that tells their rows apart."""
 
@@ -54,7 +55,9 @@ HOT = (
     "purge_messages", "purge_message_ids", "attempts", "attempt_notes", "forget_checkpoint", "drop_checkpoint",
     "migrate_tokens", "requeue_migrated", "outdate_dispatch", "boundary_timers", "delete_boundary_timers",
     "migrate_tasks", "signal_steps", "migrate_signals",
-    "read_recorded", "forget_recorded",
+    "hold_caller", "call_of_code", "called_at", "renew_call", "end_for_code", "called_root", "failed_child", "recall",
+    "tell_reopen", "tell_callers", "tell_children", "forget_reopen", "tell_cancel", "hold_told", "children_of_calls",
+    "take_telling", "read_recorded", "forget_recorded",
     "due_timers", "find_idempotency", "answer_idempotency", "take_outbox", "delete_published",
 )  # fmt: skip
 LOOSE = b"SET enable_hashjoin = on; SET enable_mergejoin = on; SET enable_memoize = on"
@@ -71,6 +74,8 @@ FILL_REST = """
     INSERT INTO journal (instance_id, pos, at, kind, attempt, path)
       SELECT instance_id, seq, now(), 1, 1, '/0' FROM token;
     INSERT INTO attempt_note (instance_id, token_id, seq, attempt) SELECT instance_id, id, seq, 1 FROM token;
+    INSERT INTO called (id, caller, token_id, seq, root, depth, path)
+      SELECT id, id - 4, id - 4, seq, id - 4, 1, CASE WHEN seq % 2 = 0 THEN '/0' END FROM token;
     INSERT INTO recorded_output (instance_id, token_id, seq, variables) SELECT instance_id, id, seq, '{}' FROM token;
     INSERT INTO message (id, name, key, for_all, taken, published_at, expires_at, size_bytes, body)
       SELECT seq, 'paid', id::text, false, false, now(), now() + interval '1 day', 2, '{}' FROM token;

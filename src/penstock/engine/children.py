@@ -122,9 +122,10 @@ class Children:
                 raise Conflict(f"id: '{id}' is of an instance that this run did not call here")
             if version is not None and not are_arguments(view, arguments):
                 raise IdempotencyConflict(f"id: '{id}' is the id of a run that was started with other arguments")
-            ended = called[2] is not InstanceStatus.ACTIVE
-            await connection.roundtrip([store.renew(number), *store.tell([], [], [number] if ended else [], [])])
-            if ended:
+            await connection.roundtrip([store.renew(number)])
+            called = await store.called_at(connection, number)  # whoever ends it now tells the call as it is now
+            if called is not None and called[2] is not InstanceStatus.ACTIVE:
+                await connection.roundtrip(store.tell([], [], [number], []))
                 self._timers.note_due_in(0)
         return view.id
 

@@ -33,8 +33,9 @@ CROSS JOIN LATERAL (SELECT i.status FROM instance i WHERE i.id = c.id OFFSET 0) 
 
 -- name: renew_call
 -- A run of code asks again for what it had called ($1 instance) before it was retried or continued: a seq of its own again.
-UPDATE called c SET seq = nextval('step_seq') FROM token t
-WHERE c.id = $1::bigint AND t.id = c.caller AND c.seq <= greatest(t.seq, (
+UPDATE called c SET seq = nextval('step_seq') FROM (SELECT o.caller FROM called o WHERE o.id = $1::bigint OFFSET 0) old
+CROSS JOIN LATERAL (SELECT t.seq FROM token t WHERE t.id = old.caller OFFSET 0) t
+WHERE c.id = $1::bigint AND c.seq <= greatest(t.seq, (
   SELECT CASE WHEN j.kind = 10 /* BEGUN */ THEN j.pos END FROM journal j WHERE j.instance_id = c.caller ORDER BY j.pos LIMIT 1))
 
 -- name: end_for_code
@@ -77,10 +78,11 @@ SELECT penstock_now(), c.id, c.seq, c.id, -7 FROM called c WHERE c.id = ANY($1::
 
 -- name: tell_callers
 -- Of instances $1 that have ended. After all else that the transaction writes: a call that it has closed hears of nothing.
+-- The row is locked: a run that asks for it again just now (`renew_call`) is told under its new seq, or sees the end.
 INSERT INTO timer (fire_at, token_id, seq, instance_id, index)
 SELECT penstock_now(), c.token_id, c.seq, c.caller, CASE WHEN c.path IS NULL THEN -4 ELSE -17 END
 FROM unnest($1::bigint[]) AS e(id)
-CROSS JOIN LATERAL (SELECT * FROM called c WHERE c.id = e.id OFFSET 0) c
+CROSS JOIN LATERAL (SELECT * FROM called c WHERE c.id = e.id OFFSET 0 FOR SHARE) c
 WHERE c.path IS NOT NULL OR EXISTS (
   SELECT FROM token t WHERE t.id = c.token_id AND t.seq = c.seq AND t.state = 7 /* CALLED */)
 ON CONFLICT DO NOTHING

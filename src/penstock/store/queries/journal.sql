@@ -307,7 +307,7 @@ unnoted AS (
 told AS (  -- whoever called it
   INSERT INTO timer (fire_at, token_id, seq, instance_id, index)
   SELECT now, c.token_id, c.seq, c.caller, CASE WHEN c.path IS NULL THEN -4 ELSE -17 END
-  FROM ended e CROSS JOIN LATERAL (SELECT * FROM called c WHERE c.id = e.id OFFSET 0) c, clock
+  FROM ended e CROSS JOIN LATERAL (SELECT * FROM called c WHERE c.id = e.id OFFSET 0 FOR SHARE) c, clock
   WHERE e.watched AND (c.path IS NOT NULL OR EXISTS (
     SELECT FROM token t WHERE t.id = c.token_id AND t.seq = c.seq AND t.state = 7 /* CALLED */))
   ON CONFLICT DO NOTHING),
