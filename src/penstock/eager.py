@@ -50,9 +50,10 @@ def _trap(kind: object) -> Generator[object, None, None]:
 class EagerQueue:
     """Calls that can go on, and the task that lets them: one wake-up for all that one batch has answered."""
 
-    def __init__(self, before: Callable[[], None]) -> None:
-        """``before`` is called before calls go on, once for all of them."""
+    def __init__(self, before: Callable[[], None], after: Callable[[], None] | None = None) -> None:
+        """``before`` is called before calls go on, once for all of them, and ``after`` behind them."""
         self._before = before
+        self._after = after
         self._ready: deque[Callable[[], None]] = deque()
         self._last: deque[Callable[[], None]] = deque()
         self._lot = trio.lowlevel.ParkingLot()
@@ -78,6 +79,8 @@ class EagerQueue:
             for steps, most in ((self._ready, STEPS_PER_TURN), (self._last, LAST_STEPS_PER_TURN)):
                 for _ in range(min(most, len(steps))):
                     steps.popleft()()
+            if self._after is not None:
+                self._after()
             await trio.lowlevel.checkpoint()
 
 

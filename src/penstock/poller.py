@@ -122,6 +122,20 @@ class PolledStream(trio.abc.HalfCloseableStream):
         """As `trio.SocketStream`."""
         await self._stream.send_all(data)
 
+    @property
+    def hung_up(self) -> bool:
+        """The client has closed its side, or all of it, as far as was told."""
+        return self._hung_up
+
+    def send_nowait(self, data: bytes | bytearray) -> int:
+        """How many bytes the socket took. Not while another sends. Raises trio.BrokenResourceError."""
+        try:
+            return 0 if self._closed else self._sock.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise trio.BrokenResourceError(str(error)) from error
+
     async def wait_send_all_might_not_block(self) -> None:
         """As `trio.SocketStream`."""
         await self._stream.wait_send_all_might_not_block()

@@ -39,6 +39,7 @@ SLEEPS = {
     "tests/rpc/services.py": "a handler that takes as long as the request says",
     "tests/rpc/storm.py": "cancels at random moments",
     "tests/rpc/test_hostile.py": "cancels at random moments",
+    "tests/rpc/test_taskless.py": "on a virtual clock, and a handler that sleeps",
     "tests/sdk/loops.py": "polls what workers and connections do, which nothing announces",
     "tests/sdk/test_both_wires.py": "handlers that take as long; pauses between faults",
     "tests/sdk/test_handlers.py": "handlers that outlast their time limit",

@@ -19,6 +19,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from grpclib.metadata import decode_metadata, encode_grpc_message
 
+from penstock.eager import need_task
 from penstock.engine.answers import COPIES
 from penstock.offload import INLINE_MAX_BYTES, run_long, run_sized
 from penstock.rpc.inbox import Inbox
@@ -27,6 +28,8 @@ from penstock.wire.http2_frames import ProtocolError
 from penstock.wire.protobuf import DecodeError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from penstock.engine.answers import Hold
     from penstock.rpc.methods import Method
     from penstock.rpc.transport import Connection
@@ -37,6 +40,8 @@ AnswerT = TypeVar("AnswerT")
 # Answers go out in pieces of at most this, whatever frame size the client allows, so that the buffer's bound holds.
 _SEND_CHUNK_BYTES = 64 * 1024
 _CONTENT = ((b":status", b"200"), (b"content-type", b"application/grpc"))
+_OK = ((b"grpc-status", b"0"),)
+NO_REQUEST = GRPCError(Status.DEADLINE_EXCEEDED, "the request message did not arrive")
 _NOBODY = GRPCError(Status.CANCELLED, "the client has gone")
 
 
@@ -48,8 +53,9 @@ class ServerCall(Generic[RequestT, AnswerT]):
     """
 
     __slots__ = (
-        "_answers", "_connection", "_ended_as", "_opened", "_sending", "_torn", "closed", "expired",
-         "finished", "headers", "hold", "inbox", "method", "scope", "started_at", "stream_id",
+        "_answers", "_connection", "_ended_as", "_opened", "_sending", "_torn", "begun", "closed", "expired",
+        "finished", "handled", "headers", "hold", "inbox", "method", "on_cancel", "outcome", "scope", "started_at",
+        "stream_id",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +81,13 @@ class ServerCall(Generic[RequestT, AnswerT]):
         """Trailers were written."""
         self.expired = trio.Event()
         """What proved the caller's identity counts no longer: nothing new for it."""
+        self.begun = False
+        """The handler was called."""
+        self.handled = False
+        """The handler came to an end, which ``outcome`` tells: an error, or None."""
+        self.outcome: GRPCError | None = None
+        self.on_cancel: Callable[[], None] | None = None
+        """Of a call without a task: ends it as cancelled."""
         self._ended_as: GRPCError | None = None
         self._opened = False
         self._answers = 0
@@ -82,6 +95,11 @@ class ServerCall(Generic[RequestT, AnswerT]):
         self._torn = False
 
     # ---------------------------------------------------------------------------------- what handlers see
+
+    @property
+    def connection(self) -> Connection:
+        """What it came on."""
+        return self._connection
 
     @property
     def deadline(self) -> float:
@@ -127,6 +145,11 @@ class ServerCall(Generic[RequestT, AnswerT]):
         value = self.headers.get(name.encode("latin-1"))
         return None if value is None else value.decode("latin-1")
 
+    @property
+    def is_gone(self) -> bool:
+        """Nobody is there to read an answer, as far as that is known."""
+        return self.closed or self._connection.hung_up
+
     async def wait_draining(self) -> None:
         """Wait until the server drains: a handler of a long stream then ends it in its own way."""
         await self._connection.server.wait_draining()
@@ -152,13 +175,16 @@ class ServerCall(Generic[RequestT, AnswerT]):
             await trio.lowlevel.checkpoint()
             await inbox.wait_news()
         elif not inbox.has_news():
+            await need_task()
             with trio.move_on_after(self._connection.limits.request_s):
                 await inbox.wait_news()
             if not inbox.has_news():
-                raise GRPCError(Status.DEADLINE_EXCEEDED, "the request message did not arrive")
+                raise NO_REQUEST
         data = inbox.take()
         if data is None:
             return None
+        if len(data) > INLINE_MAX_BYTES:
+            await need_task()
         try:
             kind, package = self.method.request_type, self.method.package
             message: RequestT = await run_sized(len(data), lambda: decode_message(data, kind, package))
@@ -193,6 +219,7 @@ class ServerCall(Generic[RequestT, AnswerT]):
             if self.hold.bytes <= COPIES * INLINE_MAX_BYTES:
                 body = encode_message(answer, package)
             else:
+                await need_task()
                 body = await run_long(
                     encode_message, cast(msgspec.Struct, message), self.method.package, line="answers"
                 )
@@ -213,12 +240,18 @@ class ServerCall(Generic[RequestT, AnswerT]):
     def reset(self) -> None:
         """The client has cancelled, or the connection is gone: cancel the handler."""
         self.closed = True
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Cancel the handler, and answer with `cancelled_as`."""
         self.scope.cancel()
+        if self.on_cancel is not None:
+            self.on_cancel()
 
     def end_as(self, error: GRPCError) -> None:
         """Cancel the handler and answer with ``error`` instead of it."""
         self._ended_as = error
-        self.scope.cancel()
+        self.cancel()
 
     def expire(self, error: GRPCError, after_s: float) -> None:
         """Let the handler come to an end by itself; after a time, answer with ``error`` instead of it."""
@@ -242,7 +275,7 @@ class ServerCall(Generic[RequestT, AnswerT]):
         if self.closed:
             return
         if error is None:
-            trailers = [(b"grpc-status", b"0")]
+            trailers: Iterable[tuple[bytes, bytes]] = _OK
         else:
             text = (error.message or "")[: self._connection.limits.status_message_bytes]
             trailers = [
@@ -251,7 +284,7 @@ class ServerCall(Generic[RequestT, AnswerT]):
             ]
             code: object = error.details
             if isinstance(code, str):
-                trailers.append((b"penstock-error", code.encode()))
+                trailers = [*trailers, (b"penstock-error", code.encode())]
         if not self._opened:
             trailers = [*_CONTENT, *trailers]
         h2 = self._connection.h2
@@ -288,6 +321,7 @@ class ServerCall(Generic[RequestT, AnswerT]):
         sent, total = 0, len(data)
         while sent < total:
             if self.closed:
+                await need_task()
                 await trio.lowlevel.checkpoint_if_cancelled()
                 return  # the handler shields itself: nobody is there to read it
             try:
@@ -305,6 +339,7 @@ class ServerCall(Generic[RequestT, AnswerT]):
                 self.closed = True
                 continue
             connection.flush()
+            await need_task()
             with trio.move_on_after(connection.limits.stalled_send_s) as patience:
                 if window <= 0:
                     await connection.wait_window(self.stream_id)

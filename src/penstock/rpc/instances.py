@@ -11,7 +11,7 @@ from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
 from penstock.errors import BadRequest
 from penstock.rpc.call import ServerCall
-from penstock.rpc.methods import unary
+from penstock.rpc.methods import taskless, unary
 from penstock.rpc.reading import given, known, read_variables, required, slice_of
 from penstock.wire import workflow_v1 as m
 from penstock.wire.model import Signal, StartRequest, UserTaskCompletion
@@ -39,6 +39,7 @@ class InstanceCalls:
         }
         return {_PREFIX + name: handler for name, handler in methods.items()}
 
+    @taskless
     async def start(self, request: StartRequest, _call: object) -> m.StartInstanceResponse:
         """Version 0 is the latest."""
         view = await self._instances.start(

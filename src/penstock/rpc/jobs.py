@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 import trio
-from grpclib.const import Cardinality, Handler
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.exceptions import GRPCError
 
+from penstock.eager import need_task
 from penstock.engine.engine import Engine
 from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
 from penstock.errors import DispatchModeConflict
-from penstock.offload import run_sized
+from penstock.offload import INLINE_MAX_BYTES, run_sized
 from penstock.rpc.call import ServerCall
-from penstock.rpc.methods import unary
+from penstock.rpc.methods import taskless, unary
 from penstock.rpc.reading import read_variables, required
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message
@@ -45,6 +47,7 @@ class JobCalls:
             f"{_PREFIX}FailJob": unary(self.fail, Failure, m.FailJobResponse),
         }
 
+    @taskless
     async def poll(self, call: ServerCall[PollRequest, m.PollJobsResponse]) -> None:
         """Jobs that are there now, as many as one answer holds. Those of a caller who has gone go back at once."""
         request = await call.recv_message()
@@ -61,8 +64,13 @@ class JobCalls:
         )
         try:
             if call.scope.cancel_called:  # cancelled, or out of time, in the step in which the jobs came
+                await need_task()
                 await trio.lowlevel.checkpoint_if_cancelled()
+            if call.is_gone:
+                raise GRPCError(Status.CANCELLED, "the client has gone")
             size_bytes = sum(text_bytes(job.variables) for job in jobs)
+            if size_bytes > INLINE_MAX_BYTES:
+                await need_task()
             fitting = await run_sized(size_bytes, lambda: _count_fitting(jobs))
             if fitting < len(jobs):
                 self._engine.polls.releases.release_jobs(jobs[fitting:])
@@ -72,6 +80,7 @@ class JobCalls:
             self._engine.polls.releases.release_jobs(jobs)
             raise
 
+    @taskless
     async def complete(self, request: Completion, _call: object) -> m.CompleteJobResponse:
         """ABORTED when the lease is lost."""
         await self._engine.jobs.complete(
@@ -83,6 +92,7 @@ class JobCalls:
         )
         return m.CompleteJobResponse()
 
+    @taskless
     async def fail(self, request: Failure, _call: object) -> m.FailJobResponse:
         """Answered with OK also when it is refused, as in REST: an SDK's process ends when it is not."""
         await self._engine.jobs.fail(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from grpclib.const import Cardinality, Handler
 from msgspec import Struct
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 RequestT = TypeVar("RequestT")
 AnswerT = TypeVar("AnswerT")
+RunT = TypeVar("RunT", bound=Callable[..., Any])
+_TASKLESS: Final = "__penstock_taskless__"
 
 
 class Method(Struct, frozen=True):
@@ -27,13 +29,23 @@ class Method(Struct, frozen=True):
     request_type: Any
     answer_type: Any
     package: str
+    taskless: bool = False
+    """It waits for items of lanes only, or says `need_task` before it waits for anything else."""
 
     @classmethod
     def of(cls, path: str, handler: Handler) -> Method:
         """From grpclib's form."""
         run, cardinality, request_type, answer_type = cast("tuple[Any, ...]", handler)
         client_streaming, server_streaming = cast("tuple[bool, bool]", cardinality.value)
-        return cls(path, run, client_streaming, server_streaming, request_type, answer_type, package_at(path))
+        taskless = getattr(run, _TASKLESS, False) and not (client_streaming or server_streaming)
+        package = package_at(path)
+        return cls(path, run, client_streaming, server_streaming, request_type, answer_type, package, taskless)
+
+
+def taskless(run: RunT) -> RunT:
+    """Mark what serves a unary call: see `Method.taskless`."""
+    setattr(run, _TASKLESS, True)
+    return run
 
 
 def unary(
@@ -48,6 +60,8 @@ def unary(
         assert request is not None  # ServerCall raises before it returns None for a single request
         await call.send_message(await serve(request, call))
 
+    if getattr(serve, _TASKLESS, False):
+        taskless(run)
     return Handler(run, Cardinality.UNARY_UNARY, request_type, answer_type)
 
 

@@ -10,10 +10,11 @@ from typing import Protocol, TypeVar
 
 from msgspec import Raw
 
+from penstock.eager import need_task
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import PayloadLimits, check_json_value, check_text, check_variables
 from penstock.errors import BadRequest
-from penstock.offload import run_sized
+from penstock.offload import INLINE_MAX_BYTES, run_sized
 
 EnumT = TypeVar("EnumT", bound=IntEnum)
 
@@ -55,6 +56,8 @@ def given_variables(value: bytes | Raw | None, limits: PayloadLimits, field: str
 
 async def read_variables(raw: bytes | None, limits: PayloadLimits, field: str) -> bytes | None:
     """As `given_variables`, large ones away from the loop."""
+    if len(raw or b"") > INLINE_MAX_BYTES:
+        await need_task()
     return await run_sized(len(raw or b""), lambda: given_variables(raw, limits, field))
 
 

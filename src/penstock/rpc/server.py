@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import ssl
 import sys
-import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import trio
@@ -32,6 +32,7 @@ from penstock.rpc.call import ServerCall
 from penstock.rpc.limits import Limits
 from penstock.rpc.methods import Method
 from penstock.rpc.request import Request, read_request
+from penstock.rpc.taskless import Taskless
 from penstock.rpc.tracing import begin_call, end_call
 from penstock.rpc.transport import UNAVAILABLE_DRAINED, Connection
 from penstock.spans import Spans
@@ -39,12 +40,13 @@ from penstock.tls import Tls, names_of
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from penstock.wire.http2_frames import Headers
 
 log = logging.getLogger(__name__)
 
+_LOST = GRPCError(Status.CANCELLED, "the connection was lost")
 _UNKNOWN_METHOD = "unknown"  # a client can name any path; a metric must not grow with it
 ROOM_LOOK_S = 1.0
 """How often a full server looks for an idle connection to end."""
@@ -135,6 +137,7 @@ class Server:
         self._drained = trio.Event()
         self._last_left = trio.Event()
         self._room = trio.Event()  # set when a connection ends; replaced by who waits for it
+        self.taskless = Taskless(self._look)
         self._accepting = trio.CancelScope()
         self._scope = trio.CancelScope()
 
@@ -148,6 +151,7 @@ class Server:
         with self._scope:
             async with trio.open_nursery() as background:
                 background.start_soon(self._keep_alive)
+                background.start_soon(self.taskless.run)
                 if HAVE_EPOLL:
                     self._poller = Poller()
                     background.start_soon(self._poller.run)
@@ -163,6 +167,11 @@ class Server:
                                 accepting.start_soon(accept_connections, sock, self._wait_for_room, start)
                             task_status.started()
                 background.cancel_scope.cancel()
+
+    def _look(self) -> None:
+        """Who has closed its side meanwhile gets no job."""
+        if self._poller is not None:
+            self._poller.look()
 
     async def drain(self, grace_s: float) -> None:
         """Stop listening, let calls end, then close; what still runs after ``grace_s`` is told UNAVAILABLE.
@@ -340,50 +349,64 @@ class Server:
         call.finish(None)
         self._count(call.method.path, Status.CANCELLED, 0.0)
 
-    async def run_call(self, call: ServerCall[Any, Any]) -> None:
-        """Run a call's handler and answer with what comes of it. Raises nothing but Trio's Cancelled."""
-        began = time.perf_counter()
-        call.hold = self._answer_memory.open()
-        error: GRPCError | None = GRPCError(Status.CANCELLED, "the connection was lost")
-        try:
-            error = await self._handle(call)
-            call.finish(error)
-        finally:
-            call.hold.close()
-            self._running -= 1
-            if not call.finished:
-                call.closed = True
-                call.finish(None)
-            call.forget()
-            self._count(call.method.path, Status.OK if error is None else error.status, time.perf_counter() - began)
+    def begin(self, call: ServerCall[Any, Any]) -> None:
+        """Run a call's handler and answer with what comes of it: without a task as far as that goes, where the handler
+        allows it. Such a one begins when its request is there: then this is called again."""
+        if not call.method.taskless:
+            call.connection.start_task(self._run_call, call, partial(self._handle, call))
+        elif call.inbox.has_news():
+            self.taskless.begin(call, self._handle(call), partial(self._end, call), partial(self._run_call, call))
+        else:
+            call.hold = self._answer_memory.open()
+            self.taskless.expect(call, partial(self._end, call), self.limits.request_s)
 
-    async def _handle(self, call: ServerCall[Any, Any]) -> GRPCError | None:
+    async def _run_call(self, call: ServerCall[Any, Any], handle: Callable[[], Awaitable[None]]) -> None:
+        """In a task. Raises nothing but Trio's Cancelled."""
+        try:
+            with call.scope:
+                await handle()
+        finally:
+            if not (call.handled or call.scope.cancelled_caught):
+                call.closed = True  # the connection was lost
+            self._end(call)
+
+    def _end(self, call: ServerCall[Any, Any]) -> None:
+        """Answer with what came of a call."""
+        error = call.outcome if call.handled else call.cancelled_as
+        call.finish(error)
+        call.hold.close()
+        self._running -= 1
+        call.forget()
+        status = Status.OK if error is None else error.status
+        self._count(call.method.path, status, trio.current_time() - call.started_at)
+
+    async def _handle(self, call: ServerCall[Any, Any]) -> None:
+        call.begun = True
+        call.hold = self._answer_memory.open()
         span = None
         if self._spans is not None and not (call.method.client_streaming or call.method.server_streaming):
             span = begin_call(self._spans, call.method.path, call.header("traceparent"))
         set_trace(call.headers.get(b"traceparent") if span is None else span.traceparent)
-        if span is None:
-            return await self._run(call)
-        error: GRPCError | None = GRPCError(Status.CANCELLED)
         try:
-            error = await self._run(call)
-            return error
+            call.outcome = await self._run(call)
+            call.handled = True
         finally:
-            end_call(span, Status.OK if error is None else error.status)
+            if span is not None:
+                cancelled = call.cancelled_as if call.scope.cancel_called else _LOST
+                error = call.outcome if call.handled else cancelled
+                end_call(span, Status.OK if error is None else error.status)
 
     async def _run(self, call: ServerCall[Any, Any]) -> GRPCError | None:
         try:
-            with call.scope:
-                if self._gate is None and self._call_limits is None:
-                    await call.method.run(call)
-                else:
-                    await self._run_admitted(call)
-                if not call.answers and not call.method.server_streaming:
-                    raise AssertionError("a unary handler sent no answer")
-                return None
+            if self._gate is None and self._call_limits is None:
+                await call.method.run(call)
+            else:
+                await self._run_admitted(call)
+            if not call.answers and not call.method.server_streaming:
+                raise AssertionError("a unary handler sent no answer")
         except Exception as error:
             return self._problem(call, error)
-        return call.cancelled_as
+        return None
 
     async def _run_admitted(self, call: ServerCall[Any, Any]) -> None:
         """Run a call of somebody who may make it, for as long as that is so."""

@@ -20,6 +20,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from penstock.allowance import Allowance
+from penstock.poller import PolledStream
 from penstock.rpc.inbox import is_whole_message
 from penstock.wire.http2 import Http2, Http2Limits, Role
 from penstock.wire.http2_frames import (
@@ -41,7 +42,7 @@ from penstock.wire.http2_frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from penstock.rpc.call import ServerCall
     from penstock.rpc.limits import Limits
@@ -75,6 +76,7 @@ class Connection:
         self.h2 = open_http2(self.limits, server.read_request)
         self._stream = stream
         self._out = bytearray()
+        self._receiving = False  # what is written then leaves at the end of it
         self._wake_writer = trio.lowlevel.ParkingLot()
         self._uncongested = trio.lowlevel.ParkingLot()
         self._windows: dict[int, trio.Event] = {}  # streams that wait for their window, or the connection's
@@ -104,7 +106,12 @@ class Connection:
                 self._nursery.start_soon(self._write_loop)
                 if self.server.is_draining:
                     self.begin_drain()
-                await self._read_loop()
+                try:
+                    await self._read_loop()
+                finally:
+                    for call in list(self.calls.values()):
+                        if call.on_cancel is not None:  # nobody else would
+                            call.reset()
                 self._lose()
         finally:
             for call in self.calls.values():
@@ -116,6 +123,11 @@ class Connection:
     def is_congested(self) -> bool:
         """More is written than the socket takes."""
         return len(self._out) >= self.limits.send_buffer_bytes
+
+    @property
+    def hung_up(self) -> bool:
+        """The client has closed its side, as far as that is known before it is read."""
+        return isinstance(self._stream, PolledStream) and self._stream.hung_up
 
     async def wait_uncongested(self) -> None:
         """Wait until most of what was written is sent."""
@@ -144,8 +156,23 @@ class Connection:
         data = self.h2.data_to_send()
         if data:
             self._out += data
-            if self._wake_writer:
+            if self._wake_writer and not self._receiving and not self.server.taskless.sends_later(self):
                 self._wake_writer.unpark_all()
+
+    def send_now(self) -> None:
+        """Send what is written as far as the socket takes it at once; the writer sends the rest."""
+        if not (self._out and self._wake_writer):
+            return  # nothing is there, or the writer is at it
+        if isinstance(self._stream, PolledStream) and not self._closing:
+            with contextlib.suppress(trio.BrokenResourceError):  # the writer finds out
+                del self._out[: self._stream.send_nowait(self._out)]
+            self._uncongested.unpark_all()
+        if self._out:
+            self._wake_writer.unpark_all()
+
+    def start_task(self, run: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Run something as a part of the connection, in the context of the caller."""
+        self._nursery.start_soon(run, *args)
 
     def consumed(self, flow_bytes: int) -> None:
         """A call has let go of received bytes: others may come. Told to the client in quarters of the window."""
@@ -212,7 +239,7 @@ class Connection:
     def _close(self) -> None:
         """Read nothing more, send what is written, then end."""
         self._closing = True
-        for call in self.calls.values():
+        for call in list(self.calls.values()):
             call.reset()
         self._wake_writer.unpark_all()
 
@@ -293,6 +320,15 @@ class Connection:
             log.warning("HTTP/2 failed on the bytes of %s: %r", self.peer, error)
             self._give_up_on("HTTP/2 failed")
             return
+        self._receiving = True
+        try:
+            self._handle_events(events)
+        finally:
+            self._receiving = False
+        self.flush()
+        self.send_now()
+
+    def _handle_events(self, events: list[Event]) -> None:
         for event in events:
             handle = self._handlers.get(type(event))
             if handle is not None:
@@ -304,9 +340,8 @@ class Connection:
                 self.server.abandon(call)
                 self.forget(call)
             else:
-                self._nursery.start_soon(self.server.run_call, call)
+                self.server.begin(call)
         self._new_calls.clear()
-        self.flush()
 
     def _on_request(self, event: RequestReceived) -> None:
         if self._refusing or len(self.calls) >= self.limits.streams_per_connection:
@@ -346,6 +381,13 @@ class Connection:
             self.consumed(event.flow_controlled_length)
         else:
             call.inbox.feed(event.data, event.flow_controlled_length)
+            self._look_for_request(call)
+
+    def _look_for_request(self, call: ServerCall[Any, Any]) -> None:
+        """A call without a task begins with its whole request, or with what is wrong with it."""
+        if call.on_cancel is not None and not call.begun and call.inbox.has_news():
+            call.on_cancel = None
+            self._new_calls.append(call)
 
     def _count_small_frame(self, data: bytes) -> None:
         if not data:
@@ -357,6 +399,7 @@ class Connection:
         call = self.calls.get(event.stream_id)
         if call is not None:
             call.inbox.feed_eof()
+            self._look_for_request(call)
 
     def _on_stream_reset(self, event: StreamReset) -> None:
         self._spend(self._resets, "reset streams")
