@@ -101,7 +101,7 @@ def differences(texts: Sequence[str]) -> list[str]:
     )
     if done.returncode != 0:
         return [done.stderr[-2000:]]
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    answers = [json.loads(line) for line in done.stdout.split("\n")[:-1]]
     return [
         f"{wrong}: {text[:200]}"
         for text, answer in zip(texts, answers, strict=True)
@@ -135,9 +135,10 @@ def main(arguments: Sequence[str]) -> int:
     recorder = Recorder()
     if options.tests and pytest.main(["-q", "-n0", "--assert=plain", *options.tests], plugins=[recorder]) != 0:
         return 1
-    texts = [*written(), *recorder.texts, *randomly(options.number)]
+    recorded = [text for each in recorder.texts for text in _valid(each)]
+    texts = [*written(), *recorded, *randomly(options.number)]
     wrong = differences(texts)
-    kinds = f"{len(recorder.texts)} of tests, {options.number} random"
+    kinds = f"{len(recorded)} of tests, {options.number} random"
     print("\n".join([*wrong[:20], f"{len(texts)} definitions ({kinds}): {len(wrong)} differences"]))
     return 1 if wrong else 0
 

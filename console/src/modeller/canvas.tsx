@@ -113,6 +113,9 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
     props.places.current = boxes;
   }, [boxes, props.places]);
   const extent = useMemo(() => extentOf(boxes, layout), [boxes, layout]);
+  // All is shown again once it is laid out.
+  const fitOn = useRef(props.fitOn);
+  if (!busy) fitOn.current = props.fitOn;
   const scale = useRef(1);
   const surface = useRef<SVGGElement>(null);
   const follow = useCallback(
@@ -194,7 +197,7 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
       onKeyDownCapture={keys}
       onClick={(event) => !(event.target as Element).closest("button, .node, .grip, .hit") && props.select([])}
     >
-      <Viewport label={`Picture of ${draft.definition.name || draft.definition.id || "the draft"}`} extent={extent} fitOn={props.fitOn}>
+      <Viewport label={`Picture of ${draft.definition.name || draft.definition.id || "the draft"}`} extent={extent} fitOn={fitOn.current}>
         {(view) => {
           scale.current = view.scale;
           return (
