@@ -752,9 +752,9 @@ BEGIN
   PERFORM pg_notify(CASE current_schema() WHEN 'public' THEN 'penstock' ELSE left('penstock_' || current_schema(), 63) END,
     'sql t 0');
 END $$;
-REVOKE ALL ON FUNCTION complete FROM PUBLIC;
+REVOKE ALL ON FUNCTION complete(text, int, text, jsonb) FROM PUBLIC;
 DO $$ BEGIN  -- of its owner's right, so nobody else's tables and functions: those of temporary schemas come last
-  EXECUTE format('ALTER FUNCTION complete SET search_path = %I, pg_temp', current_schema());
+  EXECUTE format('ALTER FUNCTION complete(text, int, text, jsonb) SET search_path = %I, pg_temp', current_schema());
 END $$;
 
 -- Search attributes: variables by which the instances of definitions that declare them are found. No row for others.

@@ -13,7 +13,7 @@ DELETE FROM recorded_output r WHERE r.instance_id = ANY($1::bigint[])
 -- Lets a role call `complete`, and nothing else. In the schema of this connection's tables.
 DO $$ BEGIN
   EXECUTE format('GRANT USAGE ON SCHEMA %I TO %s', current_schema(), quote_ident(current_setting('penstock.grantee')));
-  EXECUTE format('GRANT EXECUTE ON FUNCTION complete TO %s', quote_ident(current_setting('penstock.grantee')));
+  EXECUTE format('GRANT EXECUTE ON FUNCTION complete(text, int, text, jsonb) TO %s', quote_ident(current_setting('penstock.grantee')));
 END $$
 
 -- name: name_grantee
