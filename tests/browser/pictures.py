@@ -55,6 +55,7 @@ PAGES = {
     "timers": Page(_at("timers"), "also goes to remind"),
     "definition": Page(_at("definitions/order-fulfilment?version=1"), "instances are open"),
     "differences": Page(_at("definitions/order-fulfilment?tab=differences"), "Which running instances"),
+    "modeller": Page(_at("modeller/LOS::loan"), "No problems"),
     "definitions": Page(_at("definitions"), "expense-approval"),
     "engines": Page(_at("engines"), "Workers seen within a day"),
     "settings": Page(_at("settings"), "postgres_dsn"),
