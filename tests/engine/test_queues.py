@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -383,3 +384,17 @@ async def test_a_key_that_was_freed_unheard_is_walked_to(make_driver: MakeDriver
 
 async def has_parked(driver: Driver) -> bool:
     return len(driver.engine.polls.waiters) > 0
+
+
+async def test_keys_have_equal_shares_over_two_engines(make_driver: MakeDriver) -> None:
+    engines = [make_driver(), make_driver()]
+    await engines[0].upload(linear(1))
+    await engines[1].upload(linear(1))
+    await limit(engines[0])
+    await engines[1].engine.queues.run_once()
+    await start(engines[0], *["a"] * 60, *["b"] * 60, *["c"] * 60)
+    taken = Counter(
+        [key_of(engines[0], job) for turn in range(24) for job in await engines[turn % 2].poll("work", n=5)]
+    )
+    assert sum(taken.values()) == 120
+    assert all(abs(number - 40) <= 4 for number in taken.values()), taken
