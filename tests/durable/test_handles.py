@@ -165,18 +165,18 @@ async def test_errors_name_the_run_as_its_caller_does(at: str):
             await app.get("o-2")
 
 
-async def test_the_log_names_the_run_as_its_caller_does(database_dsn: str, caplog: pytest.LogCaptureFixture):
+async def test_the_log_names_the_run_as_its_caller_does(at: str, caplog: pytest.LogCaptureFixture):
     other = workflow(name="orders")(sleeps)
 
     async def is_told() -> bool:
         return "run o-1 is blocked on code: the journal has /0 'double'" in caplog.text
 
     with caplog.at_level(logging.ERROR, "penstock.durable"):
-        async with serving(database_dsn) as app:
+        async with serving(at) as app:
             run = await app.start(orders, 11, id="o-1")
             await wait_until(lambda: has_records(run, 1))
         with trio.fail_after(BOUND_S):
-            async with App(other, at=database_dsn) as app:
+            async with App(other, at=at) as app:
                 await (await app.get("o-1")).send("go on", True)
                 await wait_until(is_told)
 

@@ -112,6 +112,8 @@ class Google:
     repair_grpc: ModuleType
     batches: ModuleType
     batches_grpc: ModuleType
+    runs: ModuleType
+    runs_grpc: ModuleType
 
 
 @pytest.fixture(scope="session")
@@ -124,6 +126,7 @@ def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Google]:
         "penstock/v1/schedules.proto": "penstock_v1_schedules",
         "penstock/v1/repair.proto": "penstock_v1_repair",
         "penstock/v1/batches.proto": "penstock_v1_batches",
+        "penstock/v1/runs.proto": "penstock_v1_runs",
     }
     for path, name in names.items():
         text = (ROOT / "proto" / path).read_text()

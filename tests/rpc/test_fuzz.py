@@ -29,6 +29,7 @@ from penstock.testing.definitions import linear
 from penstock.wire import batches_v1 as b
 from penstock.wire import penstock_v1 as w
 from penstock.wire import repair_v1 as r
+from penstock.wire import runs_v1 as c
 from penstock.wire import schedules_v1 as s
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message, package_at
@@ -44,7 +45,7 @@ from tests.rpc.test_codec_property import mutated, mutations
 __all__ = ["make_driver"]  # pytest finds the fixture here
 pytestmark = pytest.mark.slow
 ANSWERS = {Status.OK, Status.INVALID_ARGUMENT, Status.NOT_FOUND, Status.FAILED_PRECONDITION, Status.ABORTED}
-EXAMPLES = 80
+EXAMPLES = 60
 
 REPAIR = "/penstock.v1.Repair/"
 REPAIRS = {
@@ -72,6 +73,20 @@ BATCHES = {
         "ListBatchResults": b.ListBatchResultsRequest("1", "ACTIVE", "0", 2),
         "CancelBatch": b.CancelBatchRequest("1", "r"),
     }.items()
+}
+RUNS = "/penstock.v1.Runs/"
+RUN_REQUESTS = {
+    "Register": c.RegisterWorkflowsRequest("app", [c.CodeWorkflow("order", 1, "q")]),
+    "Start": c.StartRunRequest("app", "order", 1, b'{"n":1}', "o-1"),
+    "Find": c.FindRunRequest("app", "o-1", ["order"], or_any=True),
+    "List": c.ListRunsRequest("app", "order", "ACTIVE", 5),
+    "Send": c.SendToRunRequest("1f", c.FindRunRequest("app", "o-1"), "go", b"1", "d"),
+    "Cancel": c.CancelRunRequest("1f", "why"),
+    "Retry": c.RetryRunRequest("1f", "/1", "note"),
+    "Result": c.RunResultRequest("1f"),
+    "Ended": c.EndedRunsRequest(["1f"]),
+    "Tree": c.RunTreeRequest("1f"),
+    "Journal": c.RunJournalRequest("1f", "2", 5),
 }
 SCHEDULES = "/penstock.v1.Schedules/"
 SCHEDULE_REQUESTS = (
@@ -105,9 +120,11 @@ class Target:
         for name, request in REPAIRS.items():
             self.samples[REPAIR + name] = encode_message(request)
         self.samples |= {path: encode_message(request) for path, request in BATCHES.items()}
+        for name, request in RUN_REQUESTS.items():
+            self.samples[RUNS + name] = encode_message(request)
         modules = {
             "WorkflowEngine": google.workflow, "Worker": google.penstock, "Schedules": google.schedules,
-            "Repair": google.repair, "Batches": google.batches,
+            "Repair": google.repair, "Batches": google.batches, "Runs": google.runs,
         }  # fmt: skip
         self.theirs: dict[str, Any] = {}
         for path in self.samples:
