@@ -197,14 +197,14 @@ async def test_an_api_token_gets_in_beside_the_issuers(jwks: Path) -> None:
 @pytest.mark.parametrize(
     ("roles", "changes", "permissions", "job_types"),
     [
-        ((), {"roles": "viewer worker"}, {"view", "work"}, None),
+        ((), {"roles": "viewer worker"}, {"view", "work", "stream"}, None),
         ((), {"roles": ["other", 7, None]}, set(), None),
         ((), {"roles": {"viewer": True}}, set(), None),
         ((), {"roles": None}, set(), None),
         (
             ("packers=worker(pack)", "leads=viewer+worker(lead)"),
             {"roles": ["packers", "leads"]},
-            {"view", "work"},
+            {"view", "work", "stream"},
             {"pack", "lead"},
         ),
         (("packers=worker(pack)",), {"roles": ["admin"]}, set(), None),
