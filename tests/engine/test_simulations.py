@@ -153,6 +153,24 @@ def test_a_loop_over_time_ends_with_its_computing(monkeypatch: pytest.MonkeyPatc
     assert len(view["trace"][1]["entered"]) <= simulations.SHOWN_MAX
 
 
+def test_what_was_undone_to_its_end_is_not_retried() -> None:
+    body = definition(
+        service("a", "b", compensation={"jobType": "undo"}), service("b", "end"), end(), onFailure="COMPENSATE"
+    )
+    moves: list[Json] = []
+    for do, where in (
+        ("complete", "a"),
+        ("fail", "b"),
+        ("fail", "a/compensation"),
+        ("retry", ""),
+        ("complete", "a/compensation"),
+    ):
+        of = {"tokenId": at(tried(body, *moves), where), "retryable": False} if where else {}
+        moves.append({"do": do, **of})
+    assert (shown(tried(body, *moves[:3])), shown(tried(body, *moves))) == (["retry"], [])
+    assert tried(body, *moves)["status"] == "FAILED"
+
+
 def test_the_clock_ends_before_time_does() -> None:
     later: list[Json] = [{"do": "advance", "seconds": 99 * 366 * 86_400}] * 80
     view = tried(linear(1), *later)

@@ -36,6 +36,7 @@ const DO: Record<string, string> = { complete: "Complete", fail: "Fail for good"
 
 export function TryIt({ draft, trial, change, save, say }: Props) {
   const [selected, select] = useState<string>();
+  const [unsaved, setUnsaved] = useState<string>();
   const heading = useRef<HTMLHeadingElement>(null);
   const found = useQuery({
     queryKey: ["simulation", draft.text, trial],
@@ -84,13 +85,23 @@ export function TryIt({ draft, trial, change, save, say }: Props) {
               type="button"
               className="btn sm"
               onClick={async () => {
-                const whole = await engine.simulate(draft.text, { ...trial, moves: made }, true);
-                save(whole.test ?? "", `test_${(draft.definition.id || "definition").replace(/\W+/g, "_")}.py`);
+                try {
+                  const whole = await engine.simulate(draft.text, { ...trial, moves: made }, true);
+                  save(whole.test ?? "", `test_${(draft.definition.id || "definition").replace(/\W+/g, "_")}.py`);
+                  setUnsaved(undefined);
+                } catch (error) {
+                  setUnsaved(error instanceof Error ? error.message : String(error));
+                }
               }}
             >
               Save as a test
             </button>
           </p>
+          {unsaved && (
+            <p className="wrong" role="alert">
+              Not saved: {unsaved}
+            </p>
+          )}
           {view.stopped && (
             <p className="wrong" role="alert">
               {view.stopped}. {trial.moves.length > view.made && "It stands where it was before. "}

@@ -288,7 +288,7 @@ class Simulation:
             self.signals[index] = [signal for signal in kept if signal[0] not in used]
         self._take_maps(out)
         self._correlate(out)
-        if out.snapshot is not None:
+        if out.ended or out.reopened:
             self.snapshot = out.snapshot
         if out.chain is not None:
             self.chained = out.chain.definition_id
