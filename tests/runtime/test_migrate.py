@@ -14,6 +14,8 @@ import pytest
 import trio
 from psycopg.conninfo import make_conninfo
 
+from penstock.access.roles import Role, grant_of
+from penstock.runtime import api_tokens
 from penstock.runtime.database_start import DatabaseStart
 from penstock.runtime.migrate import Applied, run
 from penstock.settings import Secret, Settings
@@ -95,6 +97,12 @@ async def test_the_command_and_a_start_upgrade_in_turn(postgres_server: Server) 
         assert [each and each.version for each in applied] == [SCHEMA_VERSION]
         versions = rows(dsn, "SELECT version FROM penstock_schema ORDER BY 1")
         assert versions == [(version,) for version in range(2, SCHEMA_VERSION + 1)]
+
+
+def test_a_token_that_comes_first_leaves_the_audit_its_partitions(empty_database_dsn: str) -> None:
+    api_tokens.new(Settings(postgres_dsn=Secret(empty_database_dsn)), "ops", grant_of([Role.VIEWER], None), None)
+    assert rows(empty_database_dsn, "SELECT count(*) FROM penstock.audit") == [(1,)]
+    assert rows(empty_database_dsn, "SELECT count(*) FROM penstock.audit_other") == [(0,)]
 
 
 def rows(dsn: str, query: str) -> list[tuple[Any, ...]]:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import trio
 
+from penstock.runtime.retention import prepare_partitions
 from penstock.settings import Settings
 from penstock.store.connection import TrioConnection
 from penstock.store.database import with_defaults
@@ -36,7 +37,8 @@ def with_database(settings: Settings, act: Callable[[TrioConnection], Awaitable[
         async with database_of(settings) as dsn:
             connection = await TrioConnection.connect(with_defaults(await placed(dsn, settings.db_schema)))
             try:
-                await ensure_schema(connection)
+                if not await ensure_schema(connection):  # what is written to the default partitions stays there
+                    await prepare_partitions(connection, settings.partition_days)
                 return await act(connection)
             finally:
                 connection.close_nowait()
