@@ -68,6 +68,9 @@ MORE: list[Json] = [
     with_top(metadata={"a": float("nan")}),
     with_first(flowKey="x" * 1_001),
     with_first(priority=-1),
+    with_top(start={"dedupe": {"key": "k", "window": "PT1H", "more": 1}}),
+    with_top(start={"dedupe": {"key": "k", "window": 1}}),
+    with_top(start={"dedupe": {"key": "k", "window": "soon"}}),
 ]
 BOUNDED: list[tuple[dict[str, int], Json]] = [
     ({"steps_max_count": 2}, linear(2)),

@@ -52,6 +52,7 @@ REPAIRS = {
     "EditVariables": r.EditVariablesRequest("1f", b'{"a":1}', ["b"], note="n"),
     "RetryInstance": r.RetryInstanceRequest("1f", "task-1"),
     "SkipStep": r.SkipStepRequest("1f", "task-1", b"{}"),
+    "SetPriority": r.SetPriorityRequest("1f", 3),
     "MoveToken": r.MoveTokenRequest("1f", "task-1", "end"),
     "MigrateInstance": r.MigrateInstanceRequest("1f", 1, {"a": "b"}),
     "CheckMigration": r.CheckMigrationRequest("1f", 1),

@@ -42,6 +42,12 @@ async def test_one_instance_is_mended_by_each_call(make_driver: MakeDriver) -> N
         assert (skipped.current_step_ids, skipped.id) == (["two"], id)
         moved = await run.call(SERVICE + "MoveToken", w.MoveTokenRequest(id, "two", "one"), Instance)
         assert moved.current_step_ids == ["one"]
+        changed = await run.call(SERVICE + "SetPriority", w.SetPriorityRequest(id, 0), Instance)
+        assert (changed.id, driver.rows("SELECT priority FROM instance")) == (id, [(0,)])
+        for wrong in (w.SetPriorityRequest(id), w.SetPriorityRequest(id, 10)):
+            with pytest.raises(CallFailed) as bad:
+                await run.call(SERVICE + "SetPriority", wrong, Instance)
+            assert bad.value.status is Status.INVALID_ARGUMENT
         await driver.upload(LATER)
         check = await run.call(SERVICE + "CheckMigration", w.CheckMigrationRequest(id), MigrationCheck)
         assert (check.possible, check.from_version, check.to_version, check.reasons) == (True, 1, 2, [])

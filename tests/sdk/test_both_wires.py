@@ -622,6 +622,7 @@ def test_instances_are_mended_one_or_many_at_once(run: Run, wire: Wire) -> None:
             ids = [(await client.start_instance(name, {"big": 2**60, "n": n})).id for n in range(3)]
             skipped = await client.skip_step(ids[0], "one", {"a": 2**60 + 1}, note="by hand")
             assert (skipped.current_step_ids, skipped.variables) == (["two"], {"big": 2**60, "n": 0, "a": 2**60 + 1})
+            assert (await client.set_priority(ids[0], 2)).id == ids[0]
             moved = await client.move_token(ids[0], "two", "one")
             assert moved.current_step_ids == ["one"]
             wanted = BulkRequest(

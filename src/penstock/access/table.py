@@ -71,6 +71,7 @@ RPC: Final[Mapping[str, Permission]] = {
     _REPAIR + "EditVariables": OPERATE,
     _REPAIR + "RetryInstance": OPERATE,
     _REPAIR + "SkipStep": OPERATE,
+    _REPAIR + "SetPriority": OPERATE,
     _REPAIR + "MoveToken": OPERATE,
     _REPAIR + "MigrateInstance": OPERATE,
     _REPAIR + "CheckMigration": OPERATE,

@@ -37,6 +37,7 @@ class Repair:
             "EditVariables": unary(self.edit, w.EditVariablesRequest, Instance),
             "RetryInstance": unary(self.retry, w.RetryInstanceRequest, Instance),
             "SkipStep": unary(self.skip, w.SkipStepRequest, Instance),
+            "SetPriority": unary(self.set_priority, w.SetPriorityRequest, Instance),
             "MoveToken": unary(self.move, w.MoveTokenRequest, Instance),
             "MigrateInstance": unary(self.migrate, w.MigrateInstanceRequest, Instance),
             "CheckMigration": unary(self.check, w.CheckMigrationRequest, MigrationCheck),
@@ -79,6 +80,12 @@ class Repair:
             note=request.note or None,
         )
         return await self._engine.repair.skip(required(request.instance_id, "instance_id"), skip)
+
+    async def set_priority(self, request: w.SetPriorityRequest, _call: object) -> Instance:
+        """FAILED_PRECONDITION when it has ended."""
+        if request.priority is None:
+            raise BadRequest("priority: is required")
+        return await self._engine.repair.set_priority(required(request.instance_id, "instance_id"), request.priority)
 
     async def move(self, request: w.MoveTokenRequest, _call: object) -> Instance:
         """Refused where a join would wait for ever."""

@@ -42,6 +42,11 @@ class SkipStepRequest(Struct):
     note: Annotated[str, Proto(5)] = ""
 
 
+class SetPriorityRequest(Struct):
+    instance_id: Annotated[str, Proto(1)] = ""
+    priority: Annotated[int | None, Proto(2)] = None
+
+
 class MoveTokenRequest(Struct):
     instance_id: Annotated[str, Proto(1)] = ""
     step_id: Annotated[str, Proto(2)] = ""

@@ -49,7 +49,6 @@ from penstock.client.operation import (
     ReleaseJobs,
     SendMessage,
     SendSignal,
-    SetPriority,
     StartInstance,
     StartInstances,
     UploadDefinition,
@@ -274,6 +273,6 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
 # Not in the contract's gRPC: kept as names so that a test can hold that every operation is in one list or the other.
 WITHOUT_FORM: tuple[type[Operation[Any]], ...] = (
     ForgetCheckpoint, GetAttempts, GetAudit, GetJournal, ListFailedJobs, ListMessages, ListSignals, SendMessage,
-    SetPriority, WaitLostJobs, DeleteQueue, GetQueue, ListQueues, PauseQueue, PutQueue, *WORK_EXCHANGES,
+    WaitLostJobs, DeleteQueue, GetQueue, ListQueues, PauseQueue, PutQueue, *WORK_EXCHANGES,
     *SCHEDULE_EXCHANGES,
 )  # fmt: skip

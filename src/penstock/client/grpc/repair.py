@@ -18,6 +18,7 @@ from penstock.client.operation import (
     MoveToken,
     Operation,
     RetryInstance,
+    SetPriority,
     SkipStep,
 )
 from penstock.wire import repair_v1 as w
@@ -63,6 +64,11 @@ def _skip(operation: SkipStep) -> Exchange:
         operation.note or "",
     )
     return Exchange(f"{_SERVICE}SkipStep", request, Instance, _as_it_is)
+
+
+def _set_priority(operation: SetPriority) -> Exchange:
+    request = w.SetPriorityRequest(operation.id, int32(operation.priority, "priority"))
+    return Exchange(f"{_SERVICE}SetPriority", request, Instance, _as_it_is)
 
 
 def _move(operation: MoveToken) -> Exchange:
@@ -140,6 +146,7 @@ REPAIR_EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     EditVariables: _edit,
     RetryInstance: _retry,
     SkipStep: _skip,
+    SetPriority: _set_priority,
     MoveToken: _move,
     MigrateInstance: _migrate,
     CheckMigration: _check,
