@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=60)
     options = parser.parse_args()
     atheris: Any = importlib.import_module("atheris")
-    with atheris.instrument_imports(include=["penstock", "h2", "hpack", "hyperframe"]):
+    with atheris.instrument_imports(include=["penstock", "hpack"]):
         from tests.fuzz import parsers
         from tests.fuzz.test_parsers import MESSAGES, PREFACE, REQUESTS, package_of
 

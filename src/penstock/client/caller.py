@@ -138,7 +138,7 @@ def transport_for(engine: str | Transport, token: Token | None, ssl_context: ssl
         return engine
     check_url(engine)
     if engine.startswith(("grpc://", "grpcs://")):
-        from penstock.client.grpc import GrpcTransport  # h2 is loaded by who uses it
+        from penstock.client.grpc import GrpcTransport  # HTTP/2 is loaded by who uses it
 
         return GrpcTransport(engine, token=token, ssl_context=ssl_context)
     if ssl_context is not None and engine.startswith("http://"):

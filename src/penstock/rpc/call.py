@@ -179,7 +179,7 @@ class ServerCall(Generic[RequestT, AnswerT]):
             with trio.move_on_after(self._connection.limits.request_s):
                 await inbox.wait_news()
             if not inbox.has_news():
-                raise NO_REQUEST
+                raise GRPCError(NO_REQUEST.status, NO_REQUEST.message)  # one that is raised again keeps its frames
         data = inbox.take()
         if data is None:
             return None

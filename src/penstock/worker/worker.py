@@ -294,7 +294,7 @@ class Worker:
 
 def _transport_over(transport: Transport, identity: WorkerIdentity, wait_s: int) -> WorkTransport:
     """The Work stream for a client over gRPC, else long polls."""
-    if "penstock.client.grpc" in sys.modules:  # h2 is loaded by who uses it
+    if "penstock.client.grpc" in sys.modules:  # HTTP/2 is loaded by who uses it
         from penstock.client.grpc import GrpcTransport
         from penstock.worker.stream import WorkStream
 
