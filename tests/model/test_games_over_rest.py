@@ -78,7 +78,7 @@ class PlayedOverRest(Played):
         assert status == 201
 
     async def start(self) -> str:
-        fields = {"instanceKey": f"key/{self.seed}", "keepInstanceKey": True}
+        fields = {"instanceKey": f"key/{self.seed}", "keepInstanceKey": True, "delay": self.delay}
         body = {"definitionId": self.body["id"], "variables": START_VARIABLES, **fields}
         status, found = await self.call("POST", "/v1/instances", body)
         assert status == 201
