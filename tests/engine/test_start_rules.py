@@ -27,7 +27,8 @@ from tests.shapes import assign, wait
 from tests.waiting import wait_until
 
 PAGE = (TOP / "docs" / "starts.md").read_text()
-QUESTIONS = {section.partition("\n")[0]: section for section in PAGE.split("\n### ")[1:]}
+ASKED = PAGE.partition("\n## For all callers")[0]
+QUESTIONS = {section.partition("\n")[0]: section for section in ASKED.split("\n### ")[1:]}
 LINE = linear(1, definition_id="report")
 FORK = fork(1, 1)
 ASKS = definition(step("ask", "USER_TASK", nextStep="end"), end(), definition_id="asks")
