@@ -17,6 +17,7 @@ from penstock.settings import Secret
 from penstock.store import recorded
 from penstock.testing.definitions import Json, definition, end, service, step, timer
 from penstock.wire.model import Job
+from penstock.wire.queue import QueuePolicy
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 
@@ -128,6 +129,28 @@ async def test_nobody_else_ends_what_stands_recorded(driver: Driver, bank: psyco
     await driver.complete(job, {"another": 1})  # what the worker library says at the end of the handler
     assert await driver.path(instance) == [("pay", "COMPLETED"), ("ship", "RUNNING")]
     assert await driver.variables(instance) == {"amount": 3, "receipt": "R"}
+
+
+async def test_a_job_from_kafka_is_completed_by_its_attempt(driver: Driver, bank: psycopg.Connection[Any]) -> None:
+    instance, job = await begun(driver)
+    driver.rows("UPDATE token SET state = 0 RETURNING 1")
+    driver.rows("UPDATE token SET state = 5, claimed_by = NULL RETURNING 1")  # as the relay hands it over
+    with pytest.raises(psycopg.Error, match="in attempt 2 any more"):
+        complete(bank, job, attempt=2, worker="consumer")
+    complete(bank, job, worker="consumer")
+    await driver.due()
+    assert driver.rows("SELECT kind, worker FROM history") == [(1, "consumer")]
+    assert await driver.open_steps(instance) == ["ship"]
+
+
+async def test_its_slot_is_free_once_it_is_taken_up(driver: Driver, bank: psycopg.Connection[Any]) -> None:
+    await driver.engine.queues.put("limits", QueuePolicy(["pay"], concurrency=1))
+    _, job = await begun(driver)
+    await driver.start("paying", {"amount": 4})
+    complete(bank, job)
+    assert await driver.poll("pay") == []
+    await driver.due()
+    assert (await driver.one("pay")).id != job.id
 
 
 @pytest.mark.parametrize("act", ["cancel", "skip", "edit", "boundary"])
