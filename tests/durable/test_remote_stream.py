@@ -83,7 +83,7 @@ async def test_a_cancelled_question_does_not_take_the_next_answer(nursery: trio.
     assert points.cancelled >= 1
 
 
-async def test_a_run_that_came_to_a_cancelled_call_goes_to_the_next():
+async def test_a_run_at_a_cancelled_call_goes_to_the_next():
     backend = backend_of()
     link = link_to(Engine(), backend)
 
@@ -101,7 +101,7 @@ async def test_a_run_that_came_to_a_cancelled_call_goes_to_the_next():
     await cancel_everywhere(prepare, check)
 
 
-async def test_the_end_of_a_stream_is_the_end_of_its_leases(nursery: trio.Nursery):
+async def test_leases_end_with_their_stream(nursery: trio.Nursery):
     engine, backend = Engine(), backend_of()
     link = link_to(engine, backend)
     await engine.answers.send(w.WorkResponse(runs=[run_of(1)]))
