@@ -176,8 +176,8 @@ async def play(deployments: Sequence[Deployment], options: argparse.Namespace) -
     return Figures(
         shards=len(deployments),
         jobs_per_s=done / options.seconds,
-        engine_cpu_s_per_1000=engines / done * 1000,
-        postgres_cpu_s_per_1000=servers / done * 1000,
+        engine_cpu_s_per_1000=engines / max(done, 1) * 1000,
+        postgres_cpu_s_per_1000=servers / max(done, 1) * 1000,
         page_p50_ms=took_ms,
         listed=listed,
     )

@@ -77,5 +77,6 @@ async def test_a_standby_is_waited_for_once_that_was_said(directory: Path, nurse
 async def test_a_promotion_under_load_loses_nothing(directory: Path) -> None:
     verdict = await Drill(directory, seconds=0.5, engines=1, clients=2).run()
     assert (verdict.lost, verdict.broken) == ([], [])
-    assert verdict.done == verdict.started > 0
+    assert verdict.done > 0  # what was acknowledged: a start, a report may have been done without an answer
+    assert verdict.started > 0
     assert verdict.gap_s > 0
