@@ -1,4 +1,4 @@
-"""The modeller at work: an example drawn from nothing, 200 steps, the first five minutes."""
+"""The modeller at work: drawing from nothing, 200 steps, the first five minutes, ways and events by mouse and keys."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from penstock.cli.app import app as cli
+from penstock.testing.definitions import definition, end, service, step
 from tests import postgres
 from tests.browser.drawing import EXAMPLES, LARGE_STEPS, Artist, first_minutes, frames_of_drag, frames_of_layout, large
-from tests.browser.test_console import TIMEOUT_MS, Visitor, violations
-from tests.browser.test_modelling import Modeller
+from tests.browser.test_console import TIMEOUT_MS, Visitor, upload, violations
+from tests.browser.test_modelling import MIDDLE, Modeller
 from tests.runtime.engine_process import EngineProcess
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -29,6 +32,11 @@ IN_VIEW = """name => {
     return canvas.scrollTop === 0 && inner.top >= outer.top && inner.bottom <= outer.bottom
         && inner.left >= outer.left && inner.right <= outer.right;
 }"""
+
+
+@pytest.fixture
+def modeller(visitor: Visitor) -> Modeller:
+    return Modeller(visitor)
 
 
 @pytest.fixture(scope="module")
@@ -76,3 +84,129 @@ def test_the_first_five_minutes_are_six_clicks(visitor: Visitor) -> None:
     print(path)
     assert path.clicks == 6
     visitor.page.get_by_text("Nobody").or_(visitor.page.get_by_text("waits")).first.wait_for(timeout=TIMEOUT_MS)
+
+
+FORK = definition(
+    step("fork", "DECISION", conditionalNextSteps={"n > 1": "many", "n > 5": "crowd", "true": "few"}),
+    service("many", job_type="many", next_step="end"),
+    service("crowd", job_type="crowd", next_step="end", compensation={"jobType": "disperse"}),
+    service("few", job_type="few", next_step="end", flowKey="${n}"),
+    end(),
+    definition_id="fork",
+)
+
+
+def test_by_mouse_ways_lead_elsewhere_and_events_are_hung(modeller: Modeller) -> None:
+    modeller.visitor.go("modeller")
+    modeller.open("fork.json", json.dumps(FORK))
+    modeller.expect_step("crowd")
+    modeller.expect_laid_out()
+    modeller.see_addition("crowd", "compensation")
+    modeller.see_addition("few", "flowKey")
+    # The end of a way to another step, then its beginning.
+    modeller.choose_way("many", "end")
+    modeller.drag('[data-grip="end"]', '.node[data-step="few"] .body')
+    modeller.expect_definition(lambda made: made["steps"][1]["nextStep"] == "few")
+    modeller.expect_laid_out()
+    modeller.choose_way("fork", "crowd")
+    modeller.drag('[data-grip="start"]', '.node[data-step="many"] .body')
+    made = modeller.expect_definition(lambda made: "conditionalNextSteps" in made["steps"][1])
+    assert made["steps"][0]["conditionalNextSteps"] == {"n > 1": "many", "true": "few"}
+    assert made["steps"][1]["conditionalNextSteps"] == {"n > 5": "crowd"}
+    modeller.expect_laid_out()
+    # Into a way, and onto a step.
+    middle = modeller.page.locator('.surface .hit[data-from="few"]').evaluate(MIDDLE)
+    surface = modeller.page.locator(".surface").bounding_box()
+    assert surface is not None
+    target = {"x": middle["x"] - surface["x"], "y": middle["y"] - surface["y"]}
+    palette = modeller.page.get_by_role("region", name="Add a step")
+    palette.get_by_role("button", name="Wait").drag_to(
+        modeller.page.locator(".surface"), target_position=target, timeout=TIMEOUT_MS
+    )
+    modeller.expect_step("wait")
+    modeller.expect_laid_out()
+    assert [one["nextStep"] for one in modeller.definition()["steps"] if one["id"] in ("few", "wait")] == [
+        "wait",
+        "end",
+    ]
+    for event in ("Timer", "Error"):
+        palette.get_by_role("button", name=event).drag_to(
+            modeller.page.locator('.node[data-step="crowd"]'), timeout=TIMEOUT_MS
+        )
+        modeller.page.locator(f'.surface [data-event="{event.lower()}"]').wait_for(timeout=TIMEOUT_MS)
+    modeller.expect_laid_out()
+    assert [one["type"] for one in modeller.definition()["steps"][2]["boundaryEvents"]] == ["TIMER", "ERROR"]
+    assert violations(modeller.page) == []
+
+
+def test_by_keys_alone_steps_are_aligned_copied_and_reordered(modeller: Modeller, engine: EngineProcess) -> None:
+    page = modeller.page
+    handles = {"fork->few": {"sourceHandle": "right", "targetHandle": "right"}}
+    places = {"many": {"x": 10, "y": 200}, "crowd": {"x": 300, "y": 240}, "few": {"x": 700, "y": 220}}
+    drawn = {**FORK, "metadata": {"workflowModeller": {"layout": places, "edgeHandles": handles}}}
+    upload(engine, drawn)
+    modeller.visitor.go("modeller/fork")
+    modeller.expect_step("few")
+    modeller.expect_laid_out()
+    (path,) = [one for one in modeller.ways("fork") if one.startswith("M") and one.endswith(f"L{700 + 212} 243")]
+    assert path
+    # Several, on one line, all by keys; then only that changed.
+    for name in ("many", "crowd", "few"):
+        page.locator(f'.node[data-step="{name}"]').focus()
+        modeller.press("Space")
+    modeller.properties.get_by_role("button", name="Top").focus()
+    modeller.press("Enter")
+    made = modeller.expect_definition(lambda made: made["metadata"]["workflowModeller"]["layout"]["few"]["y"] == 200)
+    moved = made["metadata"]["workflowModeller"]
+    assert {one["y"] for one in moved["layout"].values()} == {200}
+    assert moved["edgeHandles"] == handles
+    page.get_by_role("button", name="Upload…").focus()
+    modeller.press("Enter")
+    page.get_by_role("button", name="Keep in this browser").focus()
+    modeller.press("Enter")
+    page.get_by_role("dialog").wait_for(state="detached", timeout=TIMEOUT_MS)
+    # A timer by its letter; the order of conditions; a copy in another tab.
+    page.locator('.node[data-step="many"]').focus()
+    modeller.press("Escape", "m")
+    page.locator('.surface [data-event="timer"]').wait_for(timeout=TIMEOUT_MS)
+    page.locator('.node[data-step="fork"]').focus()
+    modeller.press("Enter")
+    modeller.properties.get_by_role("button", name="Move Conditional next steps 2 up").focus()
+    modeller.press("Enter")
+    ways = modeller.expect_definition(lambda made: next(iter(made["steps"][0]["conditionalNextSteps"])) == "n > 5")
+    assert list(ways["steps"][0]["conditionalNextSteps"]) == ["n > 5", "n > 1", "true"]
+    page.locator('.node[data-step="many"]').focus()
+    modeller.press("Escape", "Space", "Control+c")
+    other = Modeller(Visitor(page.context.new_page(), engine))
+    other.visitor.go("modeller")
+    other.expect_step("end")
+    other.page.locator('.node[data-step="end"]').focus()
+    other.press("Control+v")
+    other.expect_step("many")
+    copied = other.definition()["steps"][1]
+    assert (copied["jobType"], copied["boundaryEvents"][0]["type"]) == ("many", "TIMER")
+    # What has several ways on asks who stays.
+    page.locator('.node[data-step="fork"]').focus()
+    modeller.press("Escape", "Delete")
+    page.get_by_role("dialog").get_by_label("What leads there leads to").select_option("many")
+    page.get_by_role("dialog").get_by_role("button", name="Delete").focus()
+    modeller.press("Enter")
+    page.locator('.node[data-step="fork"]').wait_for(state="detached", timeout=TIMEOUT_MS)
+    assert modeller.definition()["steps"][0]["id"] == "many"
+    assert other.visitor.complaints == []
+    assert violations(page) == []
+
+
+def test_the_command_line_gives_the_engines_verdict(engine: EngineProcess, tmp_path: Path) -> None:
+    bodies = [json.loads(path.read_text()) for path in sorted(EXAMPLES.glob("*.json"))]
+    spoilt = [
+        {**body, "steps": [{**body["steps"][0], "nextStep": "gone", "odd": 1}, *body["steps"][1:]]} for body in bodies
+    ]
+    for body in (*bodies, *spoilt):
+        told = engine.call("POST", "/v1/definitions/validate", body)[1]
+        file = tmp_path / "definition.json"
+        file.write_text(json.dumps(body))
+        verdict = json.loads(CliRunner().invoke(cli, ["validate", "--json", str(file)]).stdout)
+        assert verdict["valid"] is told["valid"] is (body in bodies)
+        both = [[(each["path"], each["reason"]) for each in found["problems"]] for found in (verdict, told)]
+        assert both[0] == both[1]

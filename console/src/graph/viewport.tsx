@@ -66,15 +66,31 @@ export function Viewport({ label, extent, fitOn, small, children, beside }: Prop
     return () => element.removeEventListener("wheel", wheel);
   }, [zoom]);
   const drag = useDrag(setView);
-  // What the keys go to is seen: the browser scrolls the window, which has no bars to bring it back.
+  // What the keys go to is seen, and nothing moves under the pointer: the browser scrolls the window, which has no bars to bring it back.
+  const pointing = useRef(false);
   const follow = useCallback(({ target }: React.FocusEvent) => {
-    if (target.closest(".node") === null) return;
+    if (pointing.current || target.closest(".node") === null) return;
     const [window, node] = [box.current!.getBoundingClientRect(), target.getBoundingClientRect()];
     const [dx, dy] = [missing(window.left, window.right, node.left, node.right), missing(window.top, window.bottom, node.top, node.bottom)];
     if (dx !== 0 || dy !== 0) setView((before) => before && { ...before, x: before.x + dx, y: before.y + dy });
   }, []);
   return (
-    <div className="canvas" ref={box} onFocus={follow} onScroll={() => box.current!.scrollTo(0, 0)} {...drag}>
+    <div
+      className="canvas"
+      ref={box}
+      onFocus={follow}
+      onScroll={() => box.current!.scrollTo(0, 0)}
+      onPointerDownCapture={() => {
+        pointing.current = true;
+      }}
+      onPointerUpCapture={() => {
+        pointing.current = false;
+      }}
+      onKeyDownCapture={() => {
+        pointing.current = false;
+      }}
+      {...drag}
+    >
       {view && (
         <svg className="graph" role="group" aria-label={label} width="100%" height="100%">
           <g transform={`translate(${view.x} ${view.y}) scale(${view.scale})`}>{children(view)}</g>
