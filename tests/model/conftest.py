@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.engine import flow_turns
 from penstock.engine.queue_floors import QueueFloors
 from tests.engine.conftest import driver, make_driver
 
@@ -15,3 +16,5 @@ def whole_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """No loop of these engines looks at the whole queue now and then, so every claim does: else a job of a better
     priority would stay below what was taken."""
     monkeypatch.setattr(QueueFloors, "note_taken", lambda *_: None)
+    for pause in ("FRUITLESS_S", "FRUITLESS_SHARE", "ADOPT_INTERVAL_S"):
+        monkeypatch.setattr(flow_turns, pause, 0.0)

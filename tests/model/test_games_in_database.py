@@ -6,6 +6,7 @@ The database's clock only goes forward, to the time of the timer that is to fire
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
 from collections import Counter
@@ -24,7 +25,7 @@ from penstock.engine.lanes.call_commands import timer_command
 from penstock.engine.lanes.commands import FoldCommand
 from penstock.engine.migrations import MigrationRequest
 from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
-from penstock.errors import Conflict, PenstockError
+from penstock.errors import Conflict, NotFound, PenstockError
 from penstock.store import jobs as job_store
 from penstock.store.engines import require_version
 from penstock.store.recorded import RECORDED_VERSION
@@ -32,6 +33,7 @@ from penstock.testing.clock import DatabaseClock
 from penstock.testing.definitions import Json, definition, end, service
 from penstock.testing.random_definitions import MESSAGE, START_VARIABLES, random_definition
 from penstock.wire.model import Job, JobRef, Park
+from penstock.wire.queue import QueuePolicy
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number, variables_of
 from tests.model.moves import (
@@ -84,6 +86,8 @@ class Played:
         self.seed = seed
         self.source = random.Random(seed)
         self.body = own_job_types(random_definition(self.source, failing=seed % 4 == 0, max_steps=20), seed)
+        self.turns = Turns(self, seed)
+        self.turns.give(self.body)
         if seed % 3 == 0:  # an invariant compares them with the variables
             self.body["searchAttributes"] = {"n": "NUMBER", "flag": "BOOLEAN", "word": "STRING", "result": "STRING"}
         self.other, self.renamed = other_version(self.body, self.source)
@@ -122,9 +126,8 @@ class Played:
     async def start(self) -> str:
         """The instance, by the game's own key: also when it was started before, and after its end."""
         key = f"key {self.seed}"
-        keys: dict[str, Any] = {"instance_key": key, "keep_instance_key": True}
-        view = await self.engine.start(str(self.body["id"]), START_VARIABLES, **keys, delay=self.delay)
-        return view.id
+        given: Any = {"instance_key": key, "keep_instance_key": True, "delay": self.delay, **self.turns.of_start}
+        return (await self.engine.start(str(self.body["id"]), START_VARIABLES, **given)).id
 
     @property
     def delay(self) -> str | None:
@@ -388,6 +391,7 @@ class Played:
 
     async def disturb(self) -> None:
         """Something that changes nothing anybody can see."""
+        await self.turns.change()
         match self.source.randrange(6):
             case 0 if self.done:
                 job = self.source.choice(self.done)
@@ -476,14 +480,15 @@ class Played:
     def compare_rows(self, game: ReferenceModel) -> None:
         rows = self.engines[0].rows(
             "SELECT t.id, t.step, t.state, t.side, t.parent_id IS NOT NULL, t.pending, t.arrived, t.failures,"
-            " ARRAY(SELECT m.index::int FROM timer m WHERE m.token_id = t.id AND m.seq = t.seq ORDER BY 1)"
+            " ARRAY(SELECT m.index::int FROM timer m WHERE m.token_id = t.id AND m.seq = t.seq ORDER BY 1),"
+            " coalesce(t.flow_key, ''), t.priority"
             " FROM token t WHERE t.instance_id = %s AND t.state <> 6 ORDER BY t.seq",
             number(self.instance),
         )
         names = [step.id for step in self.all_steps]
         seen = [
             (names[step], side, branch, state == 4, failures, set(timers))
-            for _, step, state, side, branch, _, _, failures, timers in rows
+            for _, step, state, side, branch, _, _, failures, timers, _, _ in rows
             if state != 3 or names[step] in {about.gateway for about in game.maps}
         ]
         expected = [
@@ -491,8 +496,69 @@ class Played:
             for mark in game.running
         ]
         assert seen == expected
+        jobs = [(names[row[1]], *row[-2:]) for row in rows if row[2] == 0]
+        assert [job for job in jobs if self.turns.says_else(*job)] == []
         forked = Counter((names[row[1]], row[5], row[6]) for row in rows if row[2] == 3)
         assert forked == Counter((block.gateway, block.under_way, block.arrived) for block in game.blocks)
+
+
+class Turns:
+    """The queue of a game's jobs, and where its jobs have flow keys and priorities from: of two games in three."""
+
+    def __init__(self, played: Played, seed: int) -> None:
+        self._played = played
+        self._source = random.Random(f"turns of {seed}")
+        self._plain = seed % 3 == 0
+        self._queue = f"queue-{seed}"
+        self._own: dict[str, Json] = {}
+        tenant: Json = {"flow_key": f"tenant-{seed % 2}", "priority": 7}
+        self.of_start: Json = {} if self._plain else self._source.choice([tenant, {}])
+        self._priority = self.of_start.get("priority", 5)
+
+    def give(self, body: Json) -> None:
+        """Flow keys and priorities for some of its steps."""
+        choices: list[Json] = [{}, {"flowKey": "own"}, {"priority": 2}, {"flowKey": "own", "priority": "${1 + 1}"}]
+        steps: Any = body["steps"]
+        for step in steps:
+            if step["type"] == "SERVICE_TASK" and not self._plain:
+                self._own[step["id"]] = own = self._source.choice(choices)
+                step |= own
+                self._own[f"{step['id']}{RENAMED}"] = own
+
+    def says_else(self, step: str, flow_key: str, priority: int) -> bool:
+        """Whether a job that waits has another key or priority than it should have."""
+        if step not in self._own:  # a handler, or of a game without
+            return False
+        own = self._own[step]
+        key = own.get("flowKey", self.of_start.get("flow_key", ""))
+        return (flow_key, priority) != (key, 2 if "priority" in own else self._priority)
+
+    async def change(self) -> None:
+        """A queue of its jobs comes, changes, pauses for a moment or goes; or the instance gets another priority."""
+        if self._plain:
+            return
+        engine = self._source.choice(self._played.engines).engine  # not the game's own choice: it would be another game
+        queues = engine.queues
+        match self._source.randrange(6):
+            case 0 | 1:
+                limits: Any = {
+                    name: self._source.choice([None, 1_000]) for name in ("concurrency", "concurrency_per_key")
+                }
+                await queues.put(self._queue, QueuePolicy(self._played.types, weights={"own": 3}, **limits))
+            case 2:
+                with contextlib.suppress(NotFound):
+                    await queues.delete(self._queue)
+            case 3:
+                with contextlib.suppress(NotFound):
+                    for paused in (True, False):
+                        await queues.pause(self._queue, paused=paused)
+            case 4 if self._played.game is not None and self._played.game.status == "ACTIVE":
+                self._priority = self._source.randrange(10)
+                await engine.repair.set_priority(self._played.instance, self._priority)
+            case _:
+                pass
+        for driver in self._played.engines:
+            await driver.engine.queues.run_once()
 
 
 def seq_of(execution: str) -> int:
