@@ -18,10 +18,10 @@ function wrongWith(text, draft) {
   const ids = [...draft.places.keys()];
   const id = ids[text.length % ids.length];
   const place = draft.places.get(id);
-  // There and back. An id is written anew, so without escapes; an empty `metadata` goes with the places that come and go.
+  // There and back. An id is written anew, so without escapes; an empty `metadata`, or null, goes with the places that come and go.
   const back = core.renameStep(core.renameStep(text, id, "another id"), "another id", id);
   same("renamed and back", text.includes("\\u") && JSON.stringify(JSON.parse(back.replace(/^\ufeff/, ""))) === JSON.stringify(JSON.parse(text.replace(/^\ufeff/, ""))) ? text : back);
-  if (draft.pins.size === 0 && !/"metadata"\s*:\s*\{\s*\}/.test(text)) same("moved and tidied", core.tidy(core.pin(text, new Map([[id, { x: 1.4, y: 2 }]]))));
+  if (draft.pins.size === 0 && !/"metadata"\s*:\s*(\{\s*\}|null)/.test(text)) same("moved and tidied", core.tidy(core.pin(text, new Map([[id, { x: 1.4, y: 2 }]]))));
   const added = core.addStep(text, core.STEP_TYPES[text.length % core.STEP_TYPES.length]);
   const extra = [...core.readDraft(added.text).places.keys()].slice(ids.length);
   same("added and removed", core.removeSteps(added.text, extra, undefined));
