@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import msgspec
 import pytest
 
+from penstock.core import simulation as core_simulation
+from penstock.core.advance import advance
 from penstock.core.parsing import parse_definition
 from penstock.engine import simulations
 from penstock.engine.simulated_moves import Move
@@ -153,6 +155,33 @@ def test_a_loop_over_time_ends_with_its_computing(monkeypatch: pytest.MonkeyPatc
     assert len(view["trace"][1]["entered"]) <= simulations.SHOWN_MAX
 
 
+def test_the_test_that_is_made_is_bounded_in_computing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulations, "CPU_MAX_S", 0.05)
+    value: list[Any] = [1] * 20_000
+    for _ in range(40):
+        value = [value]
+    with pytest.raises(PayloadTooLarge, match=r"test: it takes more than 0.05 s of computing"):
+        tried(linear(1), value=value)
+
+
+def test_items_that_are_entered_again_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    advances: list[object] = []
+
+    def counted(*given: Any) -> Any:
+        advances.append(given)
+        return advance(*given)
+
+    monkeypatch.setattr(core_simulation, "advance", counted)
+    each = {"items": "${names}", "as": "name"}
+    body = definition(service("each", "end", forEach=each, flowKey="${name}"), end())
+    names = [f"name{item}" for item in range(60)]
+    fail = {"do": "fail", "tokenId": tried(body, names=names)["tokens"][1]["id"], "retryable": False}
+    advances.clear()
+    view = tried(body, fail, {"do": "retry"}, names=names)
+    assert (view["status"], view["tokens"][0]["items"]["running"]) == ("ACTIVE", 60)
+    assert len(advances) <= 12
+
+
 def test_what_was_undone_to_its_end_is_not_retried() -> None:
     body = definition(
         service("a", "b", compensation={"jobType": "undo"}), service("b", "end"), end(), onFailure="COMPENSATE"
@@ -201,3 +230,6 @@ async def test_requests_and_answers_are_bounded(make_driver: MakeDriver, monkeyp
         await engine.simulations.simulate(large)
     view = msgspec.json.decode(await engine.simulations.simulate(SimulationRequest(body)))
     assert (view["status"], "test" in view) == ("WAITING", False)
+    elsewhere = NOON.astimezone(timezone(timedelta(hours=2)))
+    view = msgspec.json.decode(await engine.simulations.simulate(SimulationRequest(body, started_at=elsewhere)))
+    assert (view["startedAt"], view["at"]) == ("2030-01-01T12:00:00Z", "2030-01-01T12:00:00Z")

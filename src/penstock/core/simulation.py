@@ -140,7 +140,8 @@ class Simulation:
             except PositionsExhausted:
                 block *= 8
             except ItemsNeeded as needed:
-                items[needed.token, needed.first] = self.items[needed.token, needed.first]
+                # all that may follow, as the store reads ahead: else each item has everything before it done again
+                items |= {at: own for at, own in self.items.items() if at[0] == needed.token and at[1] >= needed.first}
             except ResultsNeeded as needed:
                 results[needed.token] = {i: value for (id, i), value in self.results.items() if id == needed.token}
             work.rewind(mark)

@@ -6,9 +6,9 @@ Pure. Workflows that are called are stood in for by one job each.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from pprint import pformat
+from pprint import PrettyPrinter
 from typing import Any, Final, assert_never, cast
 
 import msgspec
@@ -32,6 +32,8 @@ def stand_in(definition_id, version):
 
 '''
 
+Spend = Callable[[], None]
+
 
 def saved_test(
     document: Mapping[str, Any],
@@ -40,24 +42,29 @@ def saved_test(
     simulation: Simulation,
     deeds: Sequence[Deed],
     path: Sequence[str],
+    spend: Spend,
 ) -> str:
-    """The text of the file. ``path``: the steps that were entered, in this order."""
+    """The text of the file. ``path``: the steps that were entered, in this order. ``spend`` is called before each value
+    that is written, at each level of what it is in; what it raises ends it."""
     definition = simulation.definition
     others = _other_workflows(simulation)
     lines = ["penstock = penstock_sync"]
     lines += [f"penstock.deploy(*(stand_in({id!r}, n) for n in range({count})))" for id, count in others.items()]
-    lines += ["penstock.deploy(DEFINITION)", f"run = penstock.start({definition.id!r}, {_literal(variables, 8)})"]
+    lines += [
+        "penstock.deploy(DEFINITION)",
+        f"run = penstock.start({definition.id!r}, {_literal(spend, variables, 8)})",
+    ]
     lines.append("penstock.settle()")
     for deed in deeds:
-        lines += _made(deed)
-    lines += ["", *_claims(simulation, path)]
+        lines += _made(spend, deed)
+    lines += ["", *_claims(spend, simulation, path)]
     body = "\n".join(f"    {line}" if line else "" for line in lines)
     name = re.sub(r"[^a-z0-9]+", "_", definition.id.lower()).strip("_") or "definition"
     at = started_at.isoformat()
     return (
         f'"""A run of {definition.id} as it was tried in the modeller."""\n\n'
         "from datetime import datetime\n\nimport pytest\n\n"
-        f"DEFINITION = {_literal(document, 0)}\n\n"
+        f"DEFINITION = {_literal(spend, document, 0)}\n\n"
         f"{_STAND_IN if others else ''}\n"
         f'@pytest.mark.penstock(now=datetime.fromisoformat("{at}"))\n'
         f"def test_{name}(penstock_sync):\n{body}\n"
@@ -78,31 +85,32 @@ def _other_workflows(simulation: Simulation) -> dict[str, int]:
     return found
 
 
-def _made(deed: Deed) -> Iterable[str]:
+def _made(spend: Spend, deed: Deed) -> Iterable[str]:
     move, step = deed.move, deed.step_id
     of = {} if deed.nth == 0 else {"nth": deed.nth}
     by = {} if move.by is None else {"by": move.by}
     reason = {} if move.error is None else {"reason": move.error}
     whom = "run"
     if deed.kind is StepType.CALL_ACTIVITY and move.do in ("complete", "fail", "cancel"):
-        whom, step, of = f"run.called({_arguments([deed.step_id], of)})", "job", {}
+        whom, step, of = f"run.called({_arguments(spend, [deed.step_id], of)})", "job", {}
     match move.do:
         case "complete" if deed.kind is StepType.USER_TASK:
-            yield f"run.complete_task({_arguments([step, move.variables], {**by, **of})})"
+            yield f"run.complete_task({_arguments(spend, [step, move.variables], {**by, **of})})"
         case "complete":
-            yield f"{whom}.complete_job({_arguments([step, move.variables], of)})"
+            yield f"{whom}.complete_job({_arguments(spend, [step, move.variables], of)})"
         case "fail":
             again = move.retryable and whom == "run"
             named: dict[str, object] = {} if again else {"retryable": False}
             named |= {} if move.error_code is None else {"code": move.error_code}
             named |= {} if move.variables is None else {"variables": move.variables}
-            yield f"{whom}.fail_job({_arguments([step, move.error or REASON], {**named, **of})})"
+            yield f"{whom}.fail_job({_arguments(spend, [step, move.error or REASON], {**named, **of})})"
         case "cancel":
-            yield f"{whom}.cancel({_arguments([], {**reason, **({'compensate': True} if move.compensate else {})})})"
+            undone = {"compensate": True} if move.compensate else {}
+            yield f"{whom}.cancel({_arguments(spend, [], {**reason, **undone})})"
         case "signal":
-            yield f"run.signal({_arguments([step, move.variables], {'buffer': True})})"
+            yield f"run.signal({_arguments(spend, [step, move.variables], {'buffer': True})})"
         case "message":
-            yield f"penstock.publish({_arguments([move.name, move.correlation_key, move.variables], {})})"
+            yield f"penstock.publish({_arguments(spend, [move.name, move.correlation_key, move.variables], {})})"
         case "retry":
             yield "run.retry()"
         case _:  # the clock alone
@@ -111,13 +119,13 @@ def _made(deed: Deed) -> Iterable[str]:
     yield "penstock.settle()"
 
 
-def _claims(simulation: Simulation, path: Sequence[str]) -> Iterable[str]:
+def _claims(spend: Spend, simulation: Simulation, path: Sequence[str]) -> Iterable[str]:
     instance, steps = simulation.instance, simulation.definition.steps
     match simulation.status:
         case InstanceStatus.COMPLETED:
             yield "run.assert_completed()"
             if instance.result is not None:
-                yield f"assert run.instance.result == {_literal(msgspec.json.decode(instance.result), 4)}"
+                yield f"assert run.instance.result == {_literal(spend, msgspec.json.decode(instance.result), 4)}"
         case InstanceStatus.FAILED:
             known = instance.failure is not None and _OTHER_INSTANCE not in instance.failure
             yield f"run.assert_failed({instance.failure!r})" if known else "run.assert_failed()"
@@ -127,11 +135,11 @@ def _claims(simulation: Simulation, path: Sequence[str]) -> Iterable[str]:
             yield 'assert run.status == "CANCELLED"'
         case InstanceStatus.ACTIVE:
             at = dict.fromkeys(steps[token.step].id for token in simulation.open_tokens)
-            yield f"run.assert_at({_arguments([*at], {})})"
+            yield f"run.assert_at({_arguments(spend, [*at], {})})"
         case _:
             assert_never(simulation.status)
     if len(path) <= PATH_MAX:
-        yield f"run.assert_path({_arguments(path, {})})"
+        yield f"run.assert_path({_arguments(spend, path, {})})"
     else:
         yield f"assert len(run.path) == {len(path)}"
     told = {name for name, value in simulation.variables.items() if _OTHER_INSTANCE in str(value)}
@@ -139,14 +147,16 @@ def _claims(simulation: Simulation, path: Sequence[str]) -> Iterable[str]:
     found = "run.variables"
     if told:  # the ids of other instances are in them
         found = f"{{name: value for name, value in run.variables.items() if name not in {sorted(told)!r}}}"
-    yield f"assert {found} == {_literal(rest, 4)}"
+    yield f"assert {found} == {_literal(spend, rest, 4)}"
 
 
-def _arguments(given: Sequence[object], named: Mapping[str, object]) -> str:
+def _arguments(spend: Spend, given: Sequence[object], named: Mapping[str, object]) -> str:
     values = list(given)
     while values and values[-1] is None:
         values.pop()
-    return ", ".join([*(_literal(value, 8) for value in values), *(f"{k}={_literal(v, 8)}" for k, v in named.items())])
+    return ", ".join(
+        [*(_literal(spend, value, 8) for value in values), *(f"{k}={_literal(spend, v, 8)}" for k, v in named.items())]
+    )
 
 
 def _span(seconds: float) -> str:
@@ -156,9 +166,9 @@ def _span(seconds: float) -> str:
     return f"seconds={seconds:g}" if float(f"{seconds:g}") == seconds else f"seconds={seconds!r}"
 
 
-def _literal(value: object, indent: int) -> str:
+def _literal(spend: Spend, value: object, indent: int) -> str:
     """As Python writes it; what takes several lines is moved in."""
-    text = pformat(_plain(value), width=_WIDTH - indent, sort_dicts=False)
+    text = _Printer(spend, _WIDTH - indent).pformat(_plain(value))
     return text.replace("\n", "\n" + " " * indent) if indent and "\n" in text else text
 
 
@@ -166,3 +176,22 @@ def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in cast("Mapping[str, object]", value).items()}
     return [_plain(each) for each in cast("list[object]", value)] if isinstance(value, list) else value
+
+
+class _Printer(PrettyPrinter):
+    """It writes what is nested again at each level, to see whether it fits into a line: 100 levels take 100 times as
+    long."""
+
+    def __init__(self, spend: Spend, width: int) -> None:
+        super().__init__(width=width, sort_dicts=False)
+        self._spend = spend
+
+    def format(
+        self,
+        object: object,  # noqa: A002 - it is called so in the class above
+        context: dict[int, int],
+        maxlevels: int,
+        level: int,
+    ) -> tuple[str, bool, bool]:
+        self._spend()
+        return super().format(object, context, maxlevels, level)

@@ -173,6 +173,7 @@ class Simulations:
             raise BadRequest("startedAt: needs a time zone")
         if not BEGINS[0] <= started_at.year <= BEGINS[1]:
             raise BadRequest(f"startedAt: must be of the years {BEGINS[0]} to {BEGINS[1]}")
+        started_at = started_at.astimezone(UTC)  # as the engine's clock, of which expressions take hours and days
         definition = await self._definitions.parse(lambda: body, len(body))
         self._definitions.check_upload(definition)
         return await run_long(self._simulate, asked, definition, started_at, line="simulations")
@@ -249,7 +250,13 @@ def simulate(
     if document is None or not whole:
         return answer
     _bounded(document)
-    test = saved_test(msgspec.json.decode(document), started_at, given, simulation, deeds, trace.path)
+    try:
+        spend = _Budget(CPU_MAX_S).spend
+        test = saved_test(msgspec.json.decode(document), started_at, given, simulation, deeds, trace.path, spend)
+    except OutOfBudget as error:
+        raise PayloadTooLarge(f"test: {error}") from None
+    except RecursionError:
+        raise PayloadTooLarge("test: what is written in it is nested too deeply") from None
     return _bounded(msgspec.json.encode(msgspec.structs.replace(view, test=test)))
 
 
