@@ -12,7 +12,7 @@ import pytest
 from penstock.core import simulation as core_simulation
 from penstock.core.advance import advance
 from penstock.core.parsing import parse_definition
-from penstock.engine import simulations
+from penstock.engine import simulated_moves, simulations
 from penstock.engine.simulated_moves import Move
 from penstock.engine.simulations import SimulationRequest, simulate
 from penstock.errors import BadRequest, PayloadTooLarge
@@ -153,6 +153,20 @@ def test_a_loop_over_time_ends_with_its_computing(monkeypatch: pytest.MonkeyPatc
     assert (view["made"], view["can"], view.get("test")) == (0, [], None)
     assert view["stopped"] == "moves[0]: it takes more than 0.05 s of computing"
     assert len(view["trace"][1]["entered"]) <= simulations.SHOWN_MAX
+
+
+def test_what_its_steps_write_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulated_moves, "WRITTEN_MAX_BYTES", 10_000)
+    body = definition(
+        step("copy", "TRANSFORMATION", transformations={"copy": "${text}"}, nextStep="wait"),
+        step("wait", "WAIT", duration="PT1S", nextStep="again"),
+        step("again", "DECISION", conditionalNextSteps={"copy == ''": "end", "true": "copy"}),
+        end(),
+    )
+    view = tried(body, {"do": "advance", "seconds": 60}, text="x" * 1_000)
+    assert (view["made"], view["can"]) == (0, [])
+    assert view["stopped"] == "moves[0]: its steps have written more than 10000 bytes of variables"
+    assert view["at"] < "2030-01-01T12:00:15Z"
 
 
 def test_the_test_that_is_made_is_bounded_in_computing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,8 @@ class Simulation:
         self.item_outputs: dict[int, bytes] = {}  # by position
         self.chained: str | None = None
         self.dead_end = False
+        self.written_bytes = 0
+        """Of variables, by all events: of steps, of what is called, and of items."""
         self.positions = count(1)
         self.ids = count(instance + 1)
         self.kept_ids = count(1)  # of messages and kept signals: what comes earlier gives no token another id
@@ -271,6 +273,7 @@ class Simulation:
         self.ready |= {(job.token_id, job.place) for job in out.queued}
         self._take_timers(out)
         for made in out.calls:
+            self.written_bytes += len(made.variables)
             # as the store does: of an entry that a `retry` comes back to, the child that failed goes on
             again = [c for c in self.failed_calls if c.token_id == made.token_id and c.seq >= (made.entry or made.seq)]
             variables = again[-1].variables if again else made.variables
@@ -279,6 +282,7 @@ class Simulation:
         for row in out.history:  # closed, whatever it waited for
             self.calls.pop((row.token_id, row.seq), None)
             if row.output is not None:
+                self.written_bytes += len(row.output)
                 self.variables.update(msgspec.json.decode(row.output))
         self.handlers |= {undone.position: undone.token_id for undone in out.undone}
         self.item_outputs |= dict(out.item_outputs)
@@ -312,6 +316,7 @@ class Simulation:
                 self.items = {key: value for key, value in self.items.items() if key[0] != id}
                 self.results = {key: value for key, value in self.results.items() if key[0] != id}
             self.maps |= out.maps.states
+            self.written_bytes += sum(len(row) for rows in out.maps.begun.values() for row in rows)
             self.items |= {(id, i): row for id, rows in out.maps.begun.items() for i, row in enumerate(rows)}
             self.items |= out.maps.variables
             self.results |= out.maps.results

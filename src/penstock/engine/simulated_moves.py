@@ -26,6 +26,8 @@ REASON: Final = "failed in Try it"
 CHILD: Final = "child"
 EVENTS_MAX: Final = 10_000
 """Timers that all moves together let fire."""
+WRITTEN_MAX_BYTES: Final = 67_108_864
+"""Of variables that all steps together write, all of which are kept."""
 YEAR_MAX: Final = 9_000
 """Up to which the clock goes: timers of a century may be armed then."""
 YEARS_MAX: Final = 100
@@ -77,7 +79,7 @@ class Play:
 
     def __init__(self, simulation: Simulation, spend: Callable[[], None]) -> None:
         self.simulation = simulation
-        self._spend = spend
+        self._spend_time = spend
         self._fired = 0
         self._acts: dict[str, Callable[[Move, Token | None], None]] = {
             "complete": self._complete,
@@ -237,6 +239,12 @@ class Play:
             raise OutOfBudget(f"that is after the year {YEAR_MAX}")
         self._spend()
         self.simulation.fire_timer(due)
+
+    def _spend(self) -> None:
+        """Before each event."""
+        self._spend_time()
+        if self.simulation.written_bytes > WRITTEN_MAX_BYTES:
+            raise OutOfBudget(f"its steps have written more than {WRITTEN_MAX_BYTES} bytes of variables")
 
     def _named(self, token: Token | None) -> Token:
         if token is None:
