@@ -196,6 +196,22 @@ def test_items_that_are_entered_again_are_read_at_once(monkeypatch: pytest.Monke
     assert len(advances) <= 12
 
 
+def test_a_start_is_what_the_definition_asks_for() -> None:
+    later = linear(1) | {"start": {"delay": "PT1H"}}
+    begun = tried(later)
+    assert (begun["tokens"], shown(begun)) == ([], ["fire task-1", "advance", "cancel"])
+    fired = tried(later, begun["can"][0])
+    assert (fired["at"], fired["tokens"][0]["stepId"]) == ("2030-01-01T13:00:00Z", "task-1")
+    assert tried(later, {"do": "cancel"})["status"] == "CANCELLED"
+    last = linear(1) | {"start": {"debounce": {"key": "${order}", "wait": "PT1M"}}}
+    assert tried(last, {"do": "advance"}, order=7)["at"] == "2030-01-01T12:01:00Z"
+    for refused in (last, linear(1) | {"flowKey": "${order}"}):
+        view = tried(refused, {"do": "advance"})
+        assert (view["made"], view["tokens"], view["can"], view["trace"]) == (0, [], [], [])
+        assert "order" in view["stopped"]
+        assert not view["stopped"].startswith("moves")
+
+
 def test_what_was_undone_to_its_end_is_not_retried() -> None:
     body = definition(
         service("a", "b", compensation={"jobType": "undo"}), service("b", "end"), end(), onFailure="COMPENSATE"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -98,6 +98,23 @@ def test_what_is_tried_is_what_an_engine_does(penstock_sync: SyncTestEngine) -> 
     assert seen.keys() >= (wanted if TRIED < 500 else {*wanted, "signal", "advance", "message", "retry", "cancel"}), (
         seen
     )
+
+
+def test_a_start_that_begins_later_is_tried_so(penstock_sync: SyncTestEngine) -> None:
+    body = definition(
+        service("pay", "end"), end(), definition_id="later", start={"startAt": "${at}"}, priority="${urgent ? 9 : 1}"
+    )
+    given = msgspec.json.encode({"at": (penstock_sync.now + timedelta(hours=5)).isoformat(), "urgent": True})
+    moves: list[Move] = []
+    for do in ("fire", "complete"):
+        view = msgspec.json.decode(simulate(parse_definition(body), given, moves, penstock_sync.now, {}, None))
+        moves.append(msgspec.convert(next(move for move in view["can"] if move["do"] == do), Move))
+    document = msgspec.json.encode(body)
+    view = msgspec.json.decode(simulate(parse_definition(body), given, moves, penstock_sync.now, {}, document))
+    assert (view["status"], "penstock.advance(hours=5)" in view["test"]) == ("COMPLETED", True)
+    names: dict[str, Any] = {}
+    exec(compile(view["test"], "<saved test>", "exec"), names)
+    names["test_later"](penstock_sync)
 
 
 @pytest.mark.slow

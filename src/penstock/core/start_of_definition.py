@@ -6,14 +6,17 @@ when it begins.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
 from penstock.core.draft_expressions import Compiler, is_expression
-from penstock.core.expression import Expression
+from penstock.core.expression import Expression, ExpressionError
 from penstock.core.field_reader import FieldReader, Problems
 from penstock.core.start_rules import FIELD, FIELDS, GivenRule, GivenStart, StartOfDefinition, read_rules, with_text
+from penstock.core.work import TooMuchWork, Work
 from penstock.errors import BadRequest
 
 _STAND_INS: Final = {"startAt": "2000-01-01T00:00:00Z", "delay": "PT1S"}
@@ -42,6 +45,19 @@ def read_start(reader: FieldReader, compiler: Compiler, problems: Problems, max_
         place, _, reason = error.reason.partition(": ")
         problems.add(f"{FIELD}.{place}", reason)
     return StartOfDefinition(found.given, tuple(found.expressions))
+
+
+def knowing(variables: Mapping[str, object], now: datetime, work: Work) -> Callable[[Expression], object]:
+    """What evaluates the expressions of `StartOfDefinition.rules`, of a start with these variables. Raises
+    BadRequest."""
+
+    def evaluate(expression: Expression) -> object:
+        try:
+            return work.evaluate(expression, variables, now)
+        except (ExpressionError, TooMuchWork) as error:
+            raise BadRequest(f"{FIELD}: `{expression.source}`: {error}") from None
+
+    return evaluate
 
 
 class _Reading:

@@ -7,7 +7,7 @@ happens by itself, and time passes in order: nothing that is due before is left 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -17,8 +17,12 @@ from penstock.core.compensation import is_undoing
 from penstock.core.definition import Boundary, StepType
 from penstock.core.effect import Timer
 from penstock.core.event import CancelRequested, JobCompleted, JobFailed, RetryRequested, Started, TaskCompleted
+from penstock.core.recorder import MAX_WORK_STEPS
 from penstock.core.simulation import Simulation
+from penstock.core.start_of_definition import knowing
 from penstock.core.state import InstanceStatus, Token, TokenState
+from penstock.core.work import Work
+from penstock.errors import BadRequest
 from penstock.wire.error_code import code_problem
 
 WORKER: Final = "try-it"
@@ -93,10 +97,21 @@ class Play:
         }
 
     def begin(self) -> None:
-        """Start it."""
+        """Start it, as the first start with its keys. Raises Refused where that would be refused, and OutOfBudget."""
         self._spend()
-        self.simulation.apply(Started())
+        try:
+            self.simulation.apply(Started(self._begins_at(), checked=True))
+        except BadRequest as error:
+            raise Refused(error.reason) from None
         self._settle()
+
+    def _begins_at(self) -> datetime | None:
+        """As the definition asks for; None: at once. Raises BadRequest."""
+        start, now = self.simulation.definition.start, self.simulation.now
+        if start is None:
+            return None
+        rules = start.rules(knowing(self.simulation.variables, now, Work(MAX_WORK_STEPS)))
+        return rules.begins_at(now) if rules.debounce is None else now + timedelta(seconds=rules.debounce.wait_s)
 
     def make(self, move: Move) -> Deed:
         """Let it happen. Raises Refused and OutOfBudget."""
@@ -122,7 +137,7 @@ class Play:
             token = self.simulation.tokens.get(int(move.token_id or "", 16))
         except ValueError:
             token = None
-        if token is None or not (token.is_open or self.simulation.is_map(token)):
+        if token is None or not (token.is_open or token.state is TokenState.DELAYED or self.simulation.is_map(token)):
             raise Refused("tokenId: nothing is open there")
         step = self.simulation.definition.steps[token.step]
         if move.step_id not in (None, step.id):
@@ -131,7 +146,7 @@ class Play:
 
     def _beside(self, token: Token) -> list[Token]:
         """What is open at its step."""
-        if self.simulation.is_map(token):
+        if token.state is TokenState.DELAYED or self.simulation.is_map(token):
             return [token]
         return [each for each in self.simulation.open_tokens if each.step == token.step]
 

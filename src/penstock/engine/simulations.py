@@ -223,6 +223,8 @@ def simulate(
             trace.note(move)
     except Refused as refused:
         stopped = f"moves[{len(deeds)}].{refused}" if ": " in str(refused) else f"moves[{len(deeds)}]: {refused}"
+        if not trace.moves:  # the start is
+            stopped, whole = str(refused), False
     except OutOfBudget as error:
         stopped, whole = f"moves[{len(deeds)}]: {error}", False
         trace.note(moves[len(deeds)] if trace.moves else None)

@@ -13,9 +13,9 @@ from typing import Final
 
 import msgspec
 
-from penstock.core.expression import Expression, ExpressionError
+from penstock.core.start_of_definition import knowing
 from penstock.core.start_rules import StartOfDefinition, StartRules, together
-from penstock.core.work import TooMuchWork, Work
+from penstock.core.work import Work
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.deliveries import Delivery
@@ -320,15 +320,9 @@ def _of_one_caller(items: list[StartItem]) -> list[list[StartItem]]:
 
 def _rules(start: StartOfDefinition, item: StartItem, work_steps: int) -> StartRules:
     """What the definition asks for, and the start itself. Raises BadRequest."""
-    work, request = Work(work_steps), item.request
+    request = item.request
     variables = msgspec.json.decode(request.variables, type=dict[str, object]) if start.expressions else {}
-
-    def evaluate(expression: Expression) -> object:
-        try:
-            return work.evaluate(expression, variables, datetime.now(UTC))
-        except (ExpressionError, TooMuchWork) as error:
-            raise BadRequest(f"start: `{expression.source}`: {error}") from None
-
+    evaluate = knowing(variables, datetime.now(UTC), Work(work_steps))
     return together(start.rules(evaluate), item.asked, has_instance_key=request.instance_key is not None)
 
 
