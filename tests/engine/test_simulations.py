@@ -169,6 +169,18 @@ def test_what_its_steps_write_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert view["at"] < "2030-01-01T12:00:15Z"
 
 
+def test_the_path_is_of_the_newest_executions(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = definition(
+        step("tick", "WAIT", duration="PT1S", nextStep="again"),
+        step("again", "DECISION", conditionalNextSteps={"1 == 2": "end", "true": "tick"}),
+        end(),
+    )
+    minute = {"do": "advance", "seconds": 60}
+    assert [edge["times"] for edge in tried(body, minute)["path"]] == [60, 60]
+    monkeypatch.setattr(simulations, "PATH_MAX", 20)
+    assert [edge["times"] for edge in tried(body, minute)["path"]] == [10, 10]
+
+
 def test_the_test_that_is_made_is_bounded_in_computing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulations, "CPU_MAX_S", 0.05)
     value: list[Any] = [1] * 20_000

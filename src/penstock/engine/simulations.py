@@ -36,6 +36,8 @@ BEGINS: Final = (1970, 3000)
 """The years in which the clock may start."""
 SHOWN_MAX: Final = 200
 """Open steps, timers, and steps that one move entered."""
+PATH_MAX: Final = 5_000
+"""Executions whose ways are told."""
 _KINDS: Final = {RETRY_TIMER: "retry", WAIT_TIMER: "wait"}
 
 
@@ -364,12 +366,15 @@ def _timers(simulation: Simulation) -> list[SimulatedTimer]:
 
 
 def _path(simulation: Simulation) -> list[Edge]:
+    """Of the newest executions."""
     closed = [row for row in simulation.history if row.kind in CLOSING_KINDS and row.item is None]
-    passages = [Passage(row.token_id, row.seq, row.step, row.kind, row.position) for row in closed]
+    newest = closed[-PATH_MAX:]
+    passages = [Passage(row.token_id, row.seq, row.step, row.kind, row.position) for row in newest]
     passages += [
         Passage(token.id, token.seq, token.step, None, None) for token in _open(simulation) if token.item is None
     ]
-    return taken_path(simulation.definition.steps, passages, simulation.instance.id, whole=True)
+    whole = len(newest) == len(closed)
+    return taken_path(simulation.definition.steps, passages, simulation.instance.id, whole=whole)
 
 
 def _steps(simulation: Simulation) -> list[SimulatedStep]:
