@@ -2,27 +2,29 @@
 
     PYTHONPATH=src python -m benchmarks.check [RUNS, default 100,000]
 
-Fills a database by SQL, replays all runs in one process, and prints seconds and records per second. Nothing may differ.
-Exit code 1 when something does, or when 100,000 runs would take longer than a minute.
+Fills a database by SQL, replays all runs on all processors, as the command does, and prints seconds and records per
+second. Nothing may differ. Exit code 1 when something does, or when 100,000 runs would take longer than a minute.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import trio
 
 from benchmarks.replay import PAYLOAD, chain
-from penstock.durable import workflow
+from penstock.durable import Workflow, workflow
 from penstock.durable.check import Report, check
 from penstock.durable.codec import digest_of, encode
 from penstock.durable.local import LocalRuns
+from penstock.durable.replay_processes import replay_processes
 from penstock.engine import ids
 from penstock.engine.code import CodeWorkflow
 from penstock.engine.engine import Engine
@@ -55,6 +57,10 @@ async def order() -> None:
     await chain(RECORDS + 1)
 
 
+def _workflows() -> list[Workflow[..., Any]]:
+    return [order]
+
+
 async def fill(own: TrioConnection, engine: Engine, count: int) -> None:
     """Runs that wait for their last step."""
     code = CodeWorkflow(order.name)
@@ -83,7 +89,8 @@ async def measure(dsn: str, count: int) -> tuple[list[Report], float]:
             async with await TrioConnection.connect(dsn) as own:
                 await fill(own, engine, count)
             began = time.perf_counter()
-            reports = await check(LocalRuns(engine, ""), [order])
+            with replay_processes(_workflows, os.cpu_count() or 1) as elsewhere:
+                reports = await check(LocalRuns(engine, ""), [order], elsewhere)
             took_s = time.perf_counter() - began
             nursery.cancel_scope.cancel()
         return reports, took_s

@@ -189,6 +189,7 @@ def test_the_command_replays_what_is_open(directory: Path):
     assert "breaks, 3 runs (o-0, o-1, o-2): at /0 the journal has 'reserve'" in text
     assert "the code asks for 'check_fraud' (inserted.py:14)" in text
     assert '    | if patched("check_fraud"): await check_fraud(...)\n' in text
+    assert checked(served, "--processes", "2", name="inserted", edit="await check_fraud()") == (code, text)
     code, text = checked(served, name="wrapped", edit='patched("fraud") and await check_fraud()')
     assert (code, text) == (0, "order@1: 3 open runs, 3 records: ok\n  patched('fraud'): 0 runs say yes, 3 say no\n")
     code, text = checked(served, "--json", name="waits", message="went")

@@ -258,6 +258,12 @@ def check(
     ],
     at: Annotated[str | None, typer.Option(help="The database, as of an App.", metavar="DSN")] = None,
     name: Annotated[str | None, typer.Option(help="Of the App, where MODULE names none.")] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            help="So many replay; without it one for each processor, where there are many runs.", min=1, max=64
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Replay all open runs of durable functions against code, before it is deployed: which could not go on, and why.
@@ -268,7 +274,7 @@ def check(
     """
     from penstock.cli.check import run_check
 
-    raise typer.Exit(run_check(target, name, at, as_json=as_json))
+    raise typer.Exit(run_check(target, name, at, processes, as_json=as_json))
 
 
 @app.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,15 +21,20 @@ if TYPE_CHECKING:
     from penstock.durable.workflow import Workflow
 
 BREAKS, NOT_LOADED = 1, 2
+PROCESSES_MAX = 16
 
 
 class NotLoaded(ValueError):
     """There is no such module, or nothing in it to check."""
 
 
-def run_check(target: str, name: str | None, at: str | None, *, as_json: bool) -> int:
-    """Prints what it finds. 0: all runs can go on; 1: some can't; 2: there is no such code, or no database."""
+def run_check(target: str, name: str | None, at: str | None, processes: int | None, *, as_json: bool) -> int:
+    """Prints what it finds. 0: all runs can go on; 1: some can't; 2: there is no such code, or no database.
+
+    ``processes``: so many replay, from the first run on; None: one for each processor, where there are many runs.
+    """
     from penstock.durable.check import check
+    from penstock.durable.replay_processes import ALONE_MAX_RUNS, replay_processes
 
     try:
         owner, workflows = load(target)
@@ -36,8 +42,12 @@ def run_check(target: str, name: str | None, at: str | None, *, as_json: bool) -
         print(f"penstock: {error}", file=sys.stderr)
         return NOT_LOADED
 
+    count = processes or (1 if getattr(sys, "frozen", False) else min(os.cpu_count() or 1, PROCESSES_MAX))
+    alone = ALONE_MAX_RUNS if processes is None else 0
+
     async def checked(runs: LocalRuns) -> list[Report]:
-        return await check(runs, workflows)
+        with replay_processes(partial(workflows_of, target), count, alone=alone) as elsewhere:
+            return await check(runs, workflows, elsewhere)
 
     try:
         reports = ask(at, checked, owner if name is None else name)
@@ -49,6 +59,11 @@ def run_check(target: str, name: str | None, at: str | None, *, as_json: bool) -
         for report in reports:
             print("\n".join(_lines(report)))
     return BREAKS if any(report.breaks for report in reports) else 0
+
+
+def workflows_of(target: str) -> list[Workflow[..., Any]]:
+    """As `load`."""
+    return load(target)[1]
 
 
 def load(target: str) -> tuple[str, list[Workflow[..., Any]]]:

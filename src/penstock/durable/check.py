@@ -209,7 +209,27 @@ def replay_run(workflow: Workflow[..., Any], saved: SavedRun) -> Replayed:
     return replay.result(None)
 
 
-async def check(runs: Runs, workflows: Sequence[Workflow[..., Any]]) -> list[Report]:
+def replay_open(workflow: Workflow[..., Any], run: OpenRun) -> Replayed:
+    """A run whose whole journal is in its page."""
+    replay = Replay(workflow, run.id, run.arguments, run.started_at)
+    replay.start(marks_of(run.page.records), run.page.records, more=False)
+    replay.feed(run.page.records, more=False)
+    return replay.result(run.waits)
+
+
+class Elsewhere(Protocol):
+    """Where else runs can be replayed, ``count`` slices at once."""
+
+    count: int
+
+    async def replay(self, workflow: Workflow[..., Any], runs: list[OpenRun]) -> list[Replayed] | None:
+        """What became of runs whose whole journals are given; None: the caller is to do it."""
+        ...
+
+
+async def check(
+    runs: Runs, workflows: Sequence[Workflow[..., Any]], elsewhere: Elsewhere | None = None
+) -> list[Report]:
     """A report for each version of these workflows that has code here or open runs."""
     reports: list[Report] = []
     code = {(each.name, each.version): each for each in workflows}
@@ -218,13 +238,19 @@ async def check(runs: Runs, workflows: Sequence[Workflow[..., Any]]) -> list[Rep
         for version in sorted({*stored, *(each.version for each in workflows if each.name == name)}):
             report = Report(name, version, missing=(name, version) not in code)
             if version in stored:
-                await _replay_all(runs, stored[version], code.get((name, version)), report)
+                await _replay_all(runs, stored[version], code.get((name, version)), report, elsewhere)
             if report.runs or not report.missing:
                 reports.append(report)
     return reports
 
 
-async def _replay_all(runs: Runs, definition: int, workflow: Workflow[..., Any] | None, report: Report) -> None:
+async def _replay_all(
+    runs: Runs,
+    definition: int,
+    workflow: Workflow[..., Any] | None,
+    report: Report,
+    elsewhere: Elsewhere | None,
+) -> None:
     """While a slice is replayed the database is at the next one."""
     sends, slices = trio.open_memory_channel[list[OpenRun]](0)
 
@@ -233,21 +259,34 @@ async def _replay_all(runs: Runs, definition: int, workflow: Workflow[..., Any] 
             async for slice_ in runs.read_open(definition):
                 await sends.send(slice_)
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(read)
+    async def replay() -> None:
         async for slice_ in slices:
             await trio.lowlevel.checkpoint()  # let the reader ask for the next one first
-            for run in slice_:
+            here = slice_
+            if elsewhere is not None and workflow is not None:
+                whole = [run for run in slice_ if not run.page.more]
+                replayed = await elsewhere.replay(workflow, whole) if whole else None
+                if replayed is not None:
+                    for run, what in zip(whole, replayed, strict=True):
+                        report.add(run.id, what)
+                    here = [run for run in slice_ if run.page.more]
+            for run in here:
                 report.add(run.id, await _replay(runs, workflow, run) if workflow else Replayed(0, None, {}))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        for _ in range(1 if elsewhere is None else elsewhere.count):
+            nursery.start_soon(replay)
 
 
 async def _replay(runs: Runs, workflow: Workflow[..., Any], run: OpenRun) -> Replayed:
     page = run.page
-    if page.more and not page.records:  # its first record is large, and may be what it continues with
+    if not page.more:
+        return replay_open(workflow, run)
+    if not page.records:  # its first record is large, and may be what it continues with
         page = await runs.read_records(run.instance, 0)
     replay = Replay(workflow, run.id, run.arguments, run.started_at)
-    marks = await runs.read_marks(run.instance) if page.more else marks_of(page.records)
-    replay.start(marks, page.records, more=page.more)
+    replay.start(await runs.read_marks(run.instance), page.records, more=page.more)
     replay.feed(page.records, more=page.more)
     while page.more:
         page = await runs.read_records(run.instance, page.records[-1].pos if page.records else 0)
