@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 
 from penstock.engine.lanes import firings
@@ -13,7 +14,7 @@ from penstock.errors import BadRequest
 from penstock.store.database import WrittenApart
 from penstock.testing.definitions import definition, end, linear, service
 from penstock.testing.invariants import assert_invariants
-from penstock.wire.model import Park
+from penstock.wire.model import JobRef, Park
 from penstock.wire.queue import QueuePolicy
 from tests.engine.driver import Driver
 from tests.engine.test_schedules import HOUR_S, begun, later
@@ -102,6 +103,20 @@ async def test_items_of_a_for_each_have_keys_of_their_own(driver: Driver) -> Non
     for job in first:
         await driver.complete(job)
     assert [key for key, _ in waiting(driver)] == ["x", "y", "z"]
+
+
+async def test_a_transaction_that_stays_open_keeps_no_job_back(driver: Driver) -> None:
+    """A job that was locked or changed after it began was passed over for as long as it ran, in whichever database."""
+    await driver.upload(definition(service("a", "end"), end(), definition_id="d"))
+    await driver.engine.queues.put("q", QueuePolicy(["work"], concurrency=1))
+    with psycopg.connect(driver.dsn) as open_for_long:
+        open_for_long.execute("SELECT pg_current_xact_id()")
+        await driver.start("d")
+        job = await driver.one("work", wait=0)
+        await driver.engine.jobs.release_many(
+            [JobRef(job_id=job.id, attempt=job.attempt, worker_id=job.worker_id or "")]
+        )
+        assert (await driver.one("work", wait=0)).id == job.id
 
 
 async def test_a_priority_counts_for_what_waits_and_what_comes(driver: Driver) -> None:

@@ -51,6 +51,11 @@ policy AS MATERIALIZED (
 -- How many jobs the queue lets begin as the snapshot has it. What it let begin since is seen under the lock of its row (`gate`),
 -- which is taken late, as all claims and completions of the queue take it.
 start AS MATERIALIZED (SELECT penstock_now() AS now),
+-- Transactions that the snapshot does not see: those under way at it, and what began later. Whoever touched a row before and
+-- has ended is none of them, however long others run.
+unseen AS MATERIALIZED (
+  SELECT ARRAY(SELECT x::xid FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS running,
+    age(pg_snapshot_xmax(pg_current_snapshot())::xid) AS newest),
 estimate AS MATERIALIZED (
   WITH c AS (SELECT now FROM start), g AS (
     SELECT s.running, s.open_runs, s.tat FROM policy p CROSS JOIN LATERAL (
@@ -64,7 +69,8 @@ room AS MATERIALIZED (
 -- steps: waiting
     CROSS JOIN LATERAL (
       SELECT o.ctid AS token_row, o.xmin AS version,
-        o.xmax = '0'::xid OR age(o.xmax) > (SELECT age(pg_snapshot_xmin(pg_current_snapshot())::xid)) AS untouched FROM token o
+        o.xmax = '0'::xid OR NOT (
+          o.xmax = ANY((SELECT running FROM unseen)::xid[]) OR age(o.xmax) <= (SELECT newest FROM unseen)) AS untouched FROM token o
       WHERE o.id = r.token_id AND coalesce(o.queued, o.seq) = r.seq AND o.state = 0 /* READY */ OFFSET 0) old
 
 -- steps: locked
