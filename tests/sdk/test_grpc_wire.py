@@ -525,6 +525,29 @@ async def test_whoever_reads_for_all_may_be_cancelled(server: ScriptedGrpc) -> N
             assert ended == ["1f"] * 3
 
 
+async def test_a_call_that_begins_during_a_close_fails_as_others_do(server: ScriptedGrpc) -> None:
+    server.on(GET, answer(FOUND))
+    for steps in range(1, 13):
+        client = Client(server.url)
+        await client.get_instance("1f")
+        ended: list[str] = []
+
+        async def ask(client: Client = client, ended: list[str] = ended) -> None:
+            try:
+                ended.append((await client.get_instance("1f")).id)
+            except ClientError:  # it was in flight
+                ended.append("failed")
+
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask)
+                for _ in range(steps):
+                    await trio.lowlevel.checkpoint()
+                await client.aclose()
+        assert ended in (["1f"], ["failed"])
+        await client.aclose()
+
+
 def test_an_interrupted_blocking_client_cancels_and_can_be_closed(server: ScriptedGrpc) -> None:
     server.on(GET, hang)
 

@@ -8,7 +8,7 @@ import random
 import pytest
 from hpack import Decoder, Encoder
 
-from penstock.wire.header_blocks import KEPT_MAX_BYTES, HeaderReader, block_of
+from penstock.wire.header_blocks import KEPT_BLOCK_BYTES, KEPT_MAX_BYTES, HeaderReader, block_of
 from penstock.wire.http2_frames import BrokenConnection, Headers
 
 NAMES = [b":path", b":status", b"content-type", b"authorization", b"x-key", b"x" * 130, b"grpc-timeout"]
@@ -61,6 +61,11 @@ def test_what_is_remembered_is_bounded() -> None:
         reader.read(block_of([(b"x", b"%d" % number * 50)]))
         assert sum(map(len, reader._kept)) <= KEPT_MAX_BYTES
     assert reader._kept
+    for number in range(2_000):  # of a few bytes each, which are a fraction of what is kept with them
+        reader.read(block_of([(b"te", b"%d" % number)]))
+        assert len(reader._kept) <= KEPT_MAX_BYTES // KEPT_BLOCK_BYTES
+    reader.read(block_of([(b"x", b"y" * 9_000)]))  # larger than all that may be kept
+    assert sum(map(len, reader._kept)) <= KEPT_MAX_BYTES // 2
 
 
 def test_arbitrary_blocks_are_read_or_refused_as_hpack_does() -> None:

@@ -24,7 +24,9 @@ _STATIC_COUNT: Final = len(_STATIC)
 _ENTRY_BYTES: Final = 32  # what an entry counts beside its texts
 _INTEGER_MAX_BITS: Final = 28
 KEPT_MAX_BYTES: Final = 16 * 1024
-"""Of the blocks that are remembered with what they said, as HPACK counts."""
+"""Of the blocks that are remembered with what they said, as HPACK counts and with `KEPT_BLOCK_BYTES` for each."""
+KEPT_BLOCK_BYTES: Final = 512
+"""What one takes beside its texts: tuples, and what its reader made of it."""
 EMPTY_TABLE: Final = b"\x20"
 """At the begin of a block: the table holds nothing from now on."""
 
@@ -63,14 +65,11 @@ class HeaderReader:
         except HPACKDecodingError:
             raise _corrupt("a Huffman code that is none") from None
         found = Block(headers, _content_length(headers), self._read(headers))
-        if changes:
+        size += len(block) + KEPT_BLOCK_BYTES
+        if changes or self._kept_bytes + size > KEPT_MAX_BYTES:
             self._kept.clear()
             self._kept_bytes = 0
-        else:
-            size += len(block)
-            if self._kept_bytes + size > KEPT_MAX_BYTES:
-                self._kept.clear()
-                self._kept_bytes = 0
+        if not changes and size <= KEPT_MAX_BYTES:
             self._kept_bytes += size
             self._kept[block] = found
         return found

@@ -326,6 +326,7 @@ class Connection:
     async def aclose(self) -> None:
         """Say good-bye and close. Calls in flight fail."""
         if self.dead is None:
+            self.leaving = True  # for calls that begin while this is sent
             self.h2.close(ErrorCodes.NO_ERROR)
             await self.flush()
             self.die("the client was closed")
