@@ -362,6 +362,14 @@ def test_a_draft_is_tried_and_kept_as_a_test(modeller: Modeller) -> None:
     assert started.value.suggested_filename == "test_tried.py"
     saved = Path(started.value.path()).read_text()  # such a file is run by tests/testing/test_try_it.py
     assert "run.complete_task('approve', {'approved': True}, by='ann')\n    penstock.settle()\n" in saved
+    again = page.get_by_role("heading", name="What happens next?")
+    for variables, told in (('{"refused": "\\u0000"}', page.get_by_text("has a NUL character")), ("{}", again)):
+        page.get_by_text("Start with other variables").click(timeout=TIMEOUT_MS)
+        page.get_by_label("Variables to start with").fill(variables, timeout=TIMEOUT_MS)
+        page.get_by_role("button", name="Start with these").click(timeout=TIMEOUT_MS)
+        told.wait_for(timeout=TIMEOUT_MS)
+    assert all("400" in text for text in modeller.visitor.complaints)
+    modeller.visitor.complaints.clear()
     page.get_by_role("button", name="JSON").click(timeout=TIMEOUT_MS)
     page.get_by_label("The definition as JSON").fill("{")
     page.get_by_role("button", name="Try it").click(timeout=TIMEOUT_MS)

@@ -48,7 +48,18 @@ export function TryIt({ draft, trial, change, save, say }: Props) {
   const definition = useMemo(() => ({ ...definitionOf(draft), id: `tried ${draft.text}` }), [draft]);
   const view = found.data;
   const drawn = useMemo(() => (view ? picture(view) : undefined), [view]);
-  if (found.error) return <Problem error={found.error} retry={() => found.refetch()} />;
+  if (found.error)
+    return (
+      <div className="panel">
+        <Problem error={found.error} retry={() => found.refetch()} />
+        {trial.moves.length > 0 && (
+          <button type="button" className="btn sm" onClick={() => change({ ...trial, moves: trial.moves.slice(0, -1) })}>
+            Back
+          </button>
+        )}
+        <Started trial={trial} change={change} />
+      </div>
+    );
   if (!view || !drawn) return <Skeleton />;
   const names = new Map(definition.steps.map((step) => [step.id, step.name || step.id]));
   const nameOf = (id: string) => names.get(id) ?? id;
