@@ -13,14 +13,18 @@ import trio
 from penstock.core.state import InstanceStatus
 from penstock.engine.code import CodeWorkflow
 from penstock.engine.journal_items import Held, RunEnd, Taken
+from penstock.engine.lanes.full_starts import FullStarts
+from penstock.engine.lanes.lane import Lane
+from penstock.engine.lanes.start_item import StartItem
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, LeaseLost, NotFound, Unavailable
+from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.testing.definitions import definition, end, linear, service
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, variables_of
 from tests.engine.runs import append as append_to
 from tests.engine.runs import begin, continue_as_new, done, finish, read, take
-from tests.shapes import call
+from tests.shapes import call, choose
 from tests.waiting import wait_until
 
 AUDIT = CodeWorkflow("audit")
@@ -133,6 +137,41 @@ async def test_children_begin_together_and_bad_ones_alone(driver: Driver) -> Non
             nursery.start_soon(start_one, number)
     assert [refused[number] for number in range(60, 63)] == ["LeaseLost"] * 3
     assert begun()[0][0] == 58
+
+
+async def test_no_two_queues_have_a_long_child(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of children that begin together those with large arguments go to the queue of what takes long."""
+    under_way: list[StartItem] = []
+    met: list[StartItem] = []
+    apply = FullStarts.apply
+
+    async def watched(
+        self: FullStarts, lane: Lane[StartItem], connection: TrioConnection, items: list[StartItem]
+    ) -> None:
+        met.extend(item for item in items if item in under_way)
+        under_way.extend(items)
+        try:
+            await apply(self, lane, connection, items)
+        finally:
+            while len(items) > 1 and all(item.moved for item in items):  # until the other queue has evaluated one
+                await trio.sleep(0.001)
+            for item in items:
+                under_way.remove(item)
+
+    monkeypatch.setattr(FullStarts, "apply", watched)
+    await driver.upload(definition(choose("big", {"n > 0": "end"}), end(), definition_id="graph"))
+    run = await begin(driver)
+    found = [await start(driver, run, "/0", "graph", "c-0", n=1)]
+
+    async def start_one(number: int) -> None:
+        found.append(await start(driver, run, f"/{number}", "graph", f"c-{number}", n=1, large="x" * 300_000))
+
+    async with trio.open_nursery() as nursery:
+        for number in range(1, 5):
+            nursery.start_soon(start_one, number)
+    assert not met
+    assert len(set(found)) == 5
+    assert driver.rows("SELECT count(*) FROM called WHERE caller = %s", run.held.instance) == [(5,)]
 
 
 @pytest.mark.parametrize("ended", ["the run", "by force"])

@@ -11,11 +11,12 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from penstock.engine.lanes import recorded as taking
 from penstock.engine.repair import StepSkip, VariablesEdit
 from penstock.errors import Conflict, JobCancelled, LeaseLost
 from penstock.settings import Secret
 from penstock.store import recorded
-from penstock.testing.definitions import Json, definition, end, service, step, timer
+from penstock.testing.definitions import Json, definition, end, fork, service, step, timer
 from penstock.wire.model import Job
 from penstock.wire.queue import QueuePolicy
 from tests.engine.conftest import MakeDriver
@@ -222,6 +223,10 @@ async def test_engines_of_versions_before_do_not_meet_it(driver: Driver, bank: p
     with pytest.raises(psycopg.Error, match="not enabled here") as refused:
         complete(bank, job)
     assert refused.value.sqlstate == "PK002"
+    async with driver.engine.database.connection() as connection:
+        with pytest.raises(psycopg.errors.UndefinedObject):
+            await recorded.allow(connection, "no such role")
+    assert driver.rows("SELECT FROM setting WHERE name = 'schema_version_needed'") == [], "they may still join"
     bank.execute(
         "INSERT INTO engine (number, holder, leased_until, dispatch_mode, description, schema_version)"
         " VALUES (900, gen_random_uuid(), penstock_now() + interval '1 h', 'polling', 'old', 17)"
@@ -292,6 +297,35 @@ async def test_a_refused_one_is_tried_again_and_holds_up_nobody(
     other = make_driver()
     await other.due()
     assert await driver.open_steps(instance) == ["ship"]
+
+
+async def test_one_that_is_too_large_leaves_its_neighbour_alone(
+    make_driver: MakeDriver, bank: psycopg.Connection[Any]
+) -> None:
+    """Both are decided in one transaction, and only together with the large one the other brings too much."""
+    driver = make_driver(instance_variables_max_bytes=1_024)
+    instance = await driver.run(fork(1, 1, 1))
+    large, small, _ = await driver.poll("work")
+    bank.execute("UPDATE token SET unfolded = 64")
+    complete(bank, large, {"large": "x" * 2_000})
+    await driver.complete(small, {"small": 1})
+    assert await driver.variables(instance) == {"small": 1}
+    assert sorted(await driver.open_steps(instance)) == ["branch-1-task-1", "branch-3-task-1"]
+
+
+async def test_no_transaction_takes_up_too_many(
+    driver: Driver, bank: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what comes behind them waits for all of them."""
+    monkeypatch.setattr(taking, "BESIDE_MAX", 2)
+    instance = await driver.run(fork(1, 1, 1, 1, 1, 1))
+    *jobs, _ = await driver.poll("work")
+    for job in jobs:
+        complete(bank, job)
+    await driver.cancel(instance)
+    together = "SELECT count(*) FROM history WHERE kind = 1 AND worker = 'w1' GROUP BY xmin::text ORDER BY 1"
+    assert driver.rows(together) == [(1,), (2,), (2,)]
+    assert await driver.status(instance) == "CANCELLED"
 
 
 async def test_a_cancel_ends_a_refused_one(make_driver: MakeDriver, bank: psycopg.Connection[Any]) -> None:

@@ -28,10 +28,10 @@ def forget(instances: Sequence[int]) -> Statement:
 async def allow(connection: TrioConnection, role: str) -> None:
     """Let a role of the database call the function, and engines of versions before no more join.
 
-    Raises Conflict while such an engine lives, DatabaseError where there is no such role.
+    Raises Conflict while such an engine lives, DatabaseError where there is no such role; nothing is changed then.
     """
-    await require_version(connection, RECORDED_VERSION)
     async with connection.transaction():
+        await require_version(connection, RECORDED_VERSION)
         await connection.fetch(SQL["name_grantee"], (role,))
         await connection.fetch(SQL["allow_completions"])
 

@@ -18,7 +18,7 @@ from penstock.engine.lanes.call_commands import hear
 from penstock.engine.lanes.command import Command, Settled, WritesOnly
 from penstock.engine.lanes.lane import Lane
 from penstock.engine.lanes.long_path import LongPath
-from penstock.engine.lanes.recorded import Recorded, with_recorded
+from penstock.engine.lanes.recorded import Recorded, RecordedCommand, with_recorded
 from penstock.engine.lanes.together import Together
 from penstock.engine.lanes.transaction import POSITIONS_PER_FURTHER_ITEM, POSITIONS_PER_ITEM, Transaction, Transactions
 from penstock.engine.payload import EMPTY_OBJECT
@@ -259,9 +259,10 @@ class FullPath(Lane[Command]):
         await self.commit(connection, transaction, writes)
 
     def _refuse_growth(self, items: list[Command], too_large: set[int]) -> None:
-        """Refuse items that bring variables to instances which have too many; the others are repeated without them."""
+        """Refuse items that bring variables to instances which have too many; the others are repeated without them.
+        What stands recorded is refused first: by itself what another one brings may not be too much."""
         grown = [item for item in items if item.instance in too_large and item.output not in (None, EMPTY_OBJECT)]
-        for item in grown:
+        for item in [item for item in grown if isinstance(item, RecordedCommand)] or grown:
             limit = self._variables_max_bytes
             item.refuse(PayloadTooLarge(f"variables: the instance would have more than {limit} bytes of them"))
         if grown:

@@ -176,6 +176,8 @@ class FullStarts:
         try:
             return await transaction.advance(connection, item, case, new, business_key=request.business_key)
         except LongWork:
+            if item.together:  # two queues would have it: this batch tries each by itself yet
+                raise Apart from None
             self._take_over(item)
         except PenstockError as error:
             item.refuse(error)

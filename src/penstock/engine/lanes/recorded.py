@@ -20,8 +20,10 @@ from penstock.store.connection import TrioConnection
 from penstock.store.full_path import LockedInstance
 from penstock.store.jobs import ExecutionInfo
 
+BESIDE_MAX = 100
+"""Taken up in one transaction for the sake of others: each is an advance. What comes behind more of them waits."""
 REFUSED_MAX = 10_000
-"""So many that were refused are left to their timers; more of them are tried with each batch."""
+"""So many that were refused are left to their timers; more are tried with each batch, and nothing waits for them."""
 
 
 class RecordedCommand(TimerCommand):
@@ -76,9 +78,8 @@ class _Beside(RecordedCommand):
 
     def refuse(self, error: PenstockError) -> None:
         assert self.timer is not None
-        if len(self._refused) >= REFUSED_MAX:
-            self._refused.clear()
-        self._refused.add(self.timer)
+        if len(self._refused) < REFUSED_MAX:
+            self._refused.add(self.timer)
         super().refuse(error)
 
 
@@ -91,8 +92,8 @@ class Recorded:
     def first(
         self, items: Sequence[Command], instances: dict[int, LockedInstance], code: Collection[int]
     ) -> list[Command]:
-        """The items, and before those of an instance what is to be taken up there. ``code``: runs of code, which
-        complete nothing so."""
+        """The items, and before those of an instance what is to be taken up there; without those that come behind more
+        than `BESIDE_MAX`: the next transaction has them. ``code``: runs of code, which complete nothing so."""
         found = {
             (token.id, token.seq, RECORDED_TIMER): instance
             for instance, locked in instances.items()
@@ -103,13 +104,12 @@ class Recorded:
             return list(items)
         own = {item.timer: item for item in items if isinstance(item, RecordedCommand) and item.timer in found}
         self._refused.difference_update(own)
-        beside = [
-            _Beside(instance, timer, self._refused)
-            for timer, instance in found.items()
-            if timer not in own and timer not in self._refused
-        ]
+        left = [timer for timer in found if timer not in own and timer not in self._refused]
+        beside = [_Beside(found[timer], timer, self._refused) for timer in left[:BESIDE_MAX]]
+        full = len(self._refused) >= REFUSED_MAX
+        later = set[int]() if full else {found[timer] for timer in left[BESIDE_MAX:]}
         asked = [item for item in items if item.timer in own]
-        return [*beside, *asked, *(item for item in items if item.timer not in own)]
+        return [*beside, *asked, *(item for item in items if item.timer not in own and item.instance not in later)]
 
 
 def with_recorded(instances: dict[int, LockedInstance]) -> list[int]:
