@@ -69,6 +69,7 @@ async def test_a_transaction_completes_its_job(driver: Driver, bank: psycopg.Con
     bank.execute("LISTEN penstock")
     with pytest.raises(ZeroDivisionError), bank.transaction():
         complete(bank, lost, {"never": 1})
+        assert bank.execute("SHOW idle_in_transaction_session_timeout").fetchall() == [("5s",)]
         raise ZeroDivisionError
     complete(bank, job, {"receipt": "R"})
     assert [notice.payload for notice in bank.notifies(timeout=30, stop_after=1)] == ["sql t 0"]
