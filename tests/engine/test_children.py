@@ -24,7 +24,7 @@ from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, variables_of
 from tests.engine.runs import append as append_to
 from tests.engine.runs import begin, continue_as_new, done, finish, read, take
-from tests.shapes import call, choose
+from tests.shapes import assign, call
 from tests.waiting import wait_until
 
 AUDIT = CodeWorkflow("audit")
@@ -140,7 +140,7 @@ async def test_children_begin_together_and_bad_ones_alone(driver: Driver) -> Non
 
 
 async def test_no_two_queues_have_a_long_child(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of children that begin together those with large arguments go to the queue of what takes long."""
+    """Of children that begin together those whose first steps take long go to another queue."""
     under_way: list[StartItem] = []
     met: list[StartItem] = []
     apply = FullStarts.apply
@@ -159,13 +159,15 @@ async def test_no_two_queues_have_a_long_child(driver: Driver, monkeypatch: pyte
                 under_way.remove(item)
 
     monkeypatch.setattr(FullStarts, "apply", watched)
-    await driver.upload(definition(choose("big", {"n > 0": "end"}), end(), definition_id="graph"))
+    await driver.upload(definition(assign("long", {"x": "${count(1..9000, # > n)}"}), end(), definition_id="graph"))
     run = await begin(driver)
     found = [await start(driver, run, "/0", "graph", "c-0", n=1)]
 
     async def start_one(number: int) -> None:
-        found.append(await start(driver, run, f"/{number}", "graph", f"c-{number}", n=1, large="x" * 300_000))
+        found.append(await start(driver, run, f"/{number}", "graph", f"c-{number}", n=1))
 
+    async with driver.engine.database.connection(), driver.engine.database.connection():
+        pass  # there are two from now on, and nobody waits for one
     async with trio.open_nursery() as nursery:
         for number in range(1, 5):
             nursery.start_soon(start_one, number)
