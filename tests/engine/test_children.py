@@ -145,6 +145,10 @@ async def test_no_two_queues_have_a_long_child(driver: Driver, monkeypatch: pyte
     met: list[StartItem] = []
     apply = FullStarts.apply
 
+    async def goes_on(items: list[StartItem]) -> bool:
+        """Of several that were given away the other queue has evaluated one."""
+        return len(items) == 1 or not all(item.moved for item in items)
+
     async def watched(
         self: FullStarts, lane: Lane[StartItem], connection: TrioConnection, items: list[StartItem]
     ) -> None:
@@ -153,8 +157,7 @@ async def test_no_two_queues_have_a_long_child(driver: Driver, monkeypatch: pyte
         try:
             await apply(self, lane, connection, items)
         finally:
-            while len(items) > 1 and all(item.moved for item in items):  # until the other queue has evaluated one
-                await trio.sleep(0.001)
+            await wait_until(partial(goes_on, items))
             for item in items:
                 under_way.remove(item)
 
