@@ -120,6 +120,8 @@ def test_a_pair_is_gone_on_with_from_its_file(tmp_path: Path) -> None:
             )  # fmt: skip
     found = open_pairs(file, scenario, 600, side, side)
     assert [block.order for block in found.blocks] == ["ABBA", "BAAB"]
-    for title, names in pair.SHOWN.items():
-        assert len(pair.ratios(found, names)) == 2, title
+    blocks = {title: len(pair.ratios(found, names)) for title, names in pair.SHOWN.items()}
+    shortest = blocks.pop("PostgreSQL")  # of so few items its CPU may be none: then a block has no ratio
+    assert set(blocks.values()) == {2}
+    assert shortest in (1, 2)
     assert all(len(block.old) == len(block.new) == 2 for block in found.blocks)

@@ -492,7 +492,8 @@ def told(*, cancelled: bool = False) -> Prepare:
 async def take_up(driver: Driver, key: str) -> LockedBatch:
     """What its worker's own transaction completed."""
     _, job = await begun(driver, key, linear(1))
-    driver.rows("INSERT INTO setting (name, value) VALUES ('schema_version_needed', '18') RETURNING 1")
+    driver.rows("""INSERT INTO setting (name, value) VALUES ('schema_version_needed', '18')
+        ON CONFLICT (name) DO UPDATE SET value = excluded.value RETURNING 1""")
     driver.rows("SELECT complete(%s, %s, %s, %s)", job.id, job.attempt, job.worker_id, '{"y": 1}')
     ((instance, token, seq, index),) = driver.rows("SELECT instance_id, token_id, seq, index::int FROM timer")
     timer = timer_command(instance, (token, seq, index))
