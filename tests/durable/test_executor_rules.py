@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.durable import isolation, move_on_after, receive, sleep, step, workflow
+from penstock.durable import isolation, move_on_after, open_nursery, receive, sleep, step, workflow
 from penstock.durable.backend import Held, Stored
 from penstock.kernel.record import Kind, Record
 from tests.durable.memory import Database, MemoryBackend, kinds, message
@@ -157,3 +157,23 @@ async def test_mail_is_seen_that_came_while_the_run_was_taken(
         assert trio.current_time() % 3_600 < PARKS_AFTER_S / 2, "at once, not when it was to be parked"
     assert row.ending is not None
     assert row.ending.result == "7"
+
+
+async def test_large_results_are_appended_a_message_at_a_time(autojump_clock):
+    @step
+    async def large(n: int) -> str:
+        return "ä" * 100_000
+
+    @workflow
+    async def many() -> int:
+        async with open_nursery() as nursery:
+            for n in range(12):
+                nursery.start_soon(large, n)
+        return 12
+
+    database = Database()
+    async with executing(database, many) as (_, backend):
+        row = database.start(many)
+        await database.wait_state("r", "ended")
+    assert sum(backend.appends) == len(row.records) == 12
+    assert max(backend.appends) == 5, "of 200 kB each"

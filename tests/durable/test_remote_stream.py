@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -12,9 +13,10 @@ import trio.testing
 from penstock.client.errors import ClientError, ConnectionFailed
 from penstock.client.grpc.call import GrpcCall
 from penstock.durable import remote, workflow
-from penstock.durable.backend import Away, LeaseLost, Refused
+from penstock.durable.backend import Away, LeaseLost, Refused, Shown
 from penstock.durable.remote import RemoteBackend
 from penstock.durable.remote_stream import Link
+from penstock.kernel.record import Kind, Record
 from penstock.testing.cancellation import Attempt, Operation, cancel_everywhere
 from penstock.wire import penstock_v1 as w
 from penstock.wire.codec import decode_message, encode_message
@@ -31,6 +33,8 @@ class Engine:
     def __init__(self, outcome: w.OutcomeCode = w.OutcomeCode.OK) -> None:
         self.outcome = outcome
         self.requests: list[w.WorkRequest] = []
+        self.runs: list[w.Run] = []
+        """That come with the answer to the next park."""
         self.answers, self._answers = trio.open_memory_channel[w.WorkResponse](1_000)
 
     async def wait_taken(self) -> None:
@@ -42,7 +46,9 @@ class Engine:
         self.requests.append(request)
         pages = [w.RunPage(item.job_id, item.attempt, self.outcome, marks=[item.after]) for item in request.reads]
         parked = [w.RunParked(item.job_id, item.attempt, self.outcome) for item in request.run_parks]
-        await self.answers.send(w.WorkResponse(pages=pages, parked=parked))
+        appended = [w.RunAppended(item.job_id, item.attempt, self.outcome, reread=True) for item in request.appends]
+        runs, self.runs = self.runs if parked else [], []
+        await self.answers.send(w.WorkResponse(pages=pages, parked=parked, appended=appended, runs=runs))
 
     async def receive(self) -> bytes | None:
         try:
@@ -60,9 +66,10 @@ def link_to(engine: Engine, backend: RemoteBackend) -> Link:
     return Link(cast(GrpcCall, engine), "w", backend)
 
 
-def run_of(number: int) -> w.Run:
+def run_of(number: int, attempt: int = 1) -> w.Run:
     now = datetime.now(UTC)
-    return w.Run(f"job-{number}", 1, "code:order@1", f"i-{number}", b"{}", now, now, 30_000, fresh=True)
+    fresh = attempt == 1
+    return w.Run(f"job-{number}", attempt, "code:order@1", f"i-{number}", b"{}", now, now, 30_000, fresh=fresh)
 
 
 async def test_a_cancelled_question_does_not_take_the_next_answer(nursery: trio.Nursery):
@@ -136,3 +143,34 @@ async def test_runs_that_nobody_asks_for_any_more_go_back(nursery: trio.Nursery,
     parks = [park for request in engine.requests for park in request.run_parks]
     assert [(park.job_id, park.give_back) for park in parks] == [("job-1", True)]
     assert not link.held
+
+
+async def test_a_batch_is_one_item_however_large_it_is(nursery: trio.Nursery):
+    engine, backend = Engine(), backend_of()
+    nursery.start_soon(link_to(engine, backend).run)
+    await engine.answers.send(w.WorkResponse(runs=[run_of(1)]))
+    [held] = await backend.take(5, 30)
+    records = [Record(0.0, Kind.DONE, f"/{n}", payload=f'"{"x" * 400_000}"') for n in range(6)]
+    assert await backend.append(held, records, 0, 0) is None, "the engine says that others have written, too"
+    appends = [item for request in engine.requests for item in request.appends]
+    assert [[record.path for record in item.records] for item in appends] == [[f"/{n}" for n in range(6)]]
+
+
+async def test_a_run_that_comes_again_at_once_is_still_held(nursery: trio.Nursery):
+    engine, backend = Engine(), backend_of()
+    link = link_to(engine, backend)
+    nursery.start_soon(_run_to_its_end, link)
+    await engine.answers.send(w.WorkResponse(runs=[run_of(1)]))
+    [held] = await backend.take(5, 30)
+    engine.runs = [run_of(1, attempt=2)]  # somebody wrote to it in the moment in which it was parked
+    assert await backend.park(held, 0, None, Shown())
+    [again] = await backend.take(5, 30)
+    assert (again.key, again.attempt) == ("job-1", 2)
+    engine.answers.close()
+    with trio.fail_after(30):
+        assert await backend.wait_mail() == ["job-1"]
+
+
+async def _run_to_its_end(link: Link) -> None:
+    with suppress(ClientError):
+        await link.run()

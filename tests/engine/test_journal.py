@@ -225,3 +225,15 @@ async def test_the_marks_of_a_journal_are_of_all_records(driver: Driver) -> None
     await append(driver, other, done("/0", mark="of another"))
     assert await driver.engine.journal.marks(held.instance) == ["fraud check", "b"]
     assert [record.mark for record in (await read(driver, held)).records] == [None, "fraud check", "b"]
+
+
+async def test_what_a_step_shows_may_be_deeper_than_variables(make_driver: MakeDriver) -> None:
+    driver = make_driver(variables_max_depth=8)
+    run = await begin(driver)
+    deep = b'[{"path":"/0","kind":"step","progress":' + b"[" * 100 + b"]" * 100 + b"}]"
+    extended = await driver.engine.journal.extend(run.held, branches=deep)
+    assert extended.lease_left_s > 0
+    [branch] = (await driver.engine.runs.tree(run.instance_id)).branches
+    assert (branch.path, branch.status) == ("/0", "open")
+    with pytest.raises(BadRequest, match="branches: nested"):
+        await driver.engine.journal.extend(run.held, branches=b"[" * 200 + b"]" * 200)

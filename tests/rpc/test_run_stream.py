@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import trio
 from grpclib.const import Status
+from psycopg import OperationalError
 
 from penstock.engine.code import CodeWorkflow
 from penstock.rpc import run_desk
 from penstock.settings import DispatchMode
+from penstock.store import takes
 from penstock.wire import penstock_v1 as w
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.engine.driver import Driver
@@ -138,6 +140,24 @@ async def test_a_sender_who_is_not_answered_is_read_on_later(
         await desk.send(appends=[done(run, f"/{n}")])
     answers = (await desk.gather(appended=20))["appended"]
     assert {answer.outcome for answer in answers} == {w.OutcomeCode.OK}
+
+
+async def test_runs_that_could_not_be_told_of_cost_no_credit(
+    driver: Driver, grpc: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = await driver.engine.code.start(ORDER)
+    read, failed = takes.taken_runs, list[int]()
+
+    async def fail_once(*args: Any) -> Any:
+        if not failed:
+            failed.append(1)
+            raise OperationalError("the server closed the connection unexpectedly")
+        return await read(*args)
+
+    monkeypatch.setattr(takes, "taken_runs", fail_once)
+    desk = await Desk.opened(grpc, credit=1)
+    run = await desk.run()
+    assert (run.instance_id, run.attempt, failed) == (started.id, 2, [1])
 
 
 @pytest.mark.parametrize(

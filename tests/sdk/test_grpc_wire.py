@@ -525,7 +525,7 @@ async def test_whoever_reads_for_all_may_be_cancelled(server: ScriptedGrpc) -> N
             assert ended == ["1f"] * 3
 
 
-async def test_a_call_that_begins_during_a_close_fails_as_others_do(server: ScriptedGrpc) -> None:
+async def test_a_call_begun_during_a_close_fails_as_others_do(server: ScriptedGrpc) -> None:
     server.on(GET, answer(FOUND))
     for steps in range(1, 13):
         client = Client(server.url)

@@ -46,7 +46,7 @@ from penstock.kernel.replay import marks_of
 T = TypeVar("T")
 
 APPEND_MAX_RECORDS = 500
-APPEND_MAX_BYTES = 2 * 1024 * 1024
+APPEND_MAX_BYTES = 1024 * 1024  # of several: one message to an engine, as that is written as a whole or not at all
 REPLAY_SLICE_RECORDS = 200
 TOLD = frozenset((Kind.MESSAGE, Kind.CANCEL, Kind.CHILD))
 """Kinds of records that wake a run. As the last one of a journal it is taken for new: no executor wrote after it."""
@@ -262,11 +262,11 @@ class HeldRun:
                 await self._append_now()
 
     async def _append_now(self) -> None:
-        batch: list[Record] = []
-        size = 0
-        while self.outbox and len(batch) < APPEND_MAX_RECORDS and size < APPEND_MAX_BYTES:
+        batch, size = list[Record](), 0
+        while self.outbox and len(batch) < APPEND_MAX_RECORDS:
+            if (size := size + len((self.outbox[0].payload or "").encode())) > APPEND_MAX_BYTES and batch:
+                break
             batch.append(self.outbox.popleft())
-            size += len(batch[-1].payload or "")
         batch = self.activation.marked(batch)
         try:
             stored = await self._ask(lambda: self.keeper.backend.append(self.held, batch, self.pos, self.mail))

@@ -67,6 +67,8 @@ ANSWER_MAX_BYTES: Final = 1 << 30
 """What an engine stored it may say: a message has one record of a journal at least."""
 SURPLUS_WAIT_S: Final = 1.0
 """A run that came when none was asked for any more goes back after so long."""
+RECORD_BYTES: Final = 100
+"""Of a record, beside its path and its payload."""
 DUE_MAX_S: Final = 253_402_300_799.0
 """The end of the year 9999: what is due later never is."""
 NO_DATABASE: Final = (
@@ -163,7 +165,7 @@ class RemoteBackend:
                         await link.ask(w.RunPark(job_id, run.attempt, give_back=True))
                     except (LeaseLost, Away, Refused) as error:
                         log.debug("a run could not be given back: %s", error)
-                    link.held.pop(job_id, None)
+                    link.let_go(job_id, run.attempt)
 
     @property
     def job_types(self) -> Sequence[str]:
@@ -253,22 +255,19 @@ class RemoteBackend:
         return page.marks
 
     async def append(self, held: Held, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
-        """Write records; as many at a time as one message takes."""
-        stored: list[Stored] = []
-        for part, size_bytes in _parts(records):
-            item = w.RunAppend(held.key, held.attempt, f"{after:x}", mail, part)
-            try:
-                answer: w.RunAppended = await _link(held).ask(item, size_bytes)
-            except Refused as error:
-                if error.args[1].full:
-                    raise JournalFull(error.args[0]) from None
-                raise
-            if answer.reread or answer.at is None:
-                return None
-            at = answer.at.timestamp()
-            stored += [Stored(int(position, 16), at) for position in answer.positions]
-            after = stored[-1].pos
-        return stored
+        """Write records: as one item, as an engine writes that as a whole or not at all."""
+        made = [_new_record(record) for record in records]
+        item = w.RunAppend(held.key, held.attempt, f"{after:x}", mail, [record for record, _ in made])
+        try:
+            answer: w.RunAppended = await _link(held).ask(item, sum(size_bytes for _, size_bytes in made))
+        except Refused as error:
+            if error.args[1].full:
+                raise JournalFull(error.args[0]) from None
+            raise
+        if answer.reread or answer.at is None:
+            return None
+        at = answer.at.timestamp()
+        return [Stored(int(position, 16), at) for position in answer.positions]
 
     async def park(self, held: Held, mail: int, due: float | None, shown: Shown) -> bool:
         """Give the run up until then."""
@@ -280,7 +279,7 @@ class RemoteBackend:
 
     def _let_go(self, held: Held, done: bool) -> bool:
         if done:
-            _link(held).held.pop(held.key, None)
+            _link(held).let_go(held.key, held.attempt)
         return done
 
     async def finish(self, held: Held, mail: int, ending: Ending) -> bool:
@@ -392,21 +391,8 @@ def _branches(shown: Shown) -> bytes:
     return branches if len(branches) <= MESSAGE_MAX_BYTES else b"[]"
 
 
-def _parts(records: Sequence[Record]) -> list[tuple[list[w.RunRecord], int]]:
-    """In messages that every engine takes, with the bytes of each."""
-    parts: list[tuple[list[w.RunRecord], int]] = []
-    for record in records:
-        message, size_bytes = _new_record(record)
-        if parts and parts[-1][1] + size_bytes <= MESSAGE_MAX_BYTES:
-            parts[-1][0].append(message)
-            parts[-1] = (parts[-1][0], parts[-1][1] + size_bytes)
-        else:
-            parts.append(([message], size_bytes))
-    return parts
-
-
 def _new_record(record: Record) -> tuple[w.RunRecord, int]:
-    """And its bytes."""
+    """And about how many bytes it has in a message."""
     message = w.RunRecord(
         kind=record.kind,
         path=record.path,
@@ -417,7 +403,7 @@ def _new_record(record: Record) -> tuple[w.RunRecord, int]:
         took_ms=record.took_ms,
         mark=record.mark,
     )
-    return message, len((record.payload or "").encode())
+    return message, RECORD_BYTES + len(record.path.encode()) + len((record.payload or "").encode())
 
 
 def _page(page: w.RunPage) -> Page:

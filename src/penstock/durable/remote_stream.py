@@ -73,8 +73,8 @@ class Link:
         self.is_over = False
         self.answered = False
         """Whether the engine has taken the stream."""
-        self.held: dict[str, None] = {}
-        """Jobs of the runs that came on it and were not let go of."""
+        self.held: dict[str, int] = {}
+        """Jobs of the runs that came on it and were not let go of, with their attempts: one may come again at once."""
 
     async def ask(self, item: Item, size_bytes: int = 0) -> Any:
         """The answer to an item. Raises `LeaseLost`, `Away`, `Refused`; the last with the answer as its second
@@ -87,13 +87,18 @@ class Link:
         await question.answered.wait()
         answer = question.answer
         if answer is None or answer.outcome == w.OutcomeCode.LEASE_LOST:
-            self.held.pop(item.job_id, None)
+            self.let_go(item.job_id, item.attempt)
             raise LeaseLost
         if answer.outcome == w.OutcomeCode.UNAVAILABLE:
             raise Away(answer.reason)
         if answer.outcome != w.OutcomeCode.OK:
             raise Refused(answer.reason, answer)
         return answer
+
+    def let_go(self, job_id: str, attempt: int) -> None:
+        """This attempt at a run is over here."""
+        if self.held.get(job_id) == attempt:
+            del self.held[job_id]
 
     def note_room(self) -> None:
         """The executor takes another number of runs than before."""
@@ -170,7 +175,7 @@ class Link:
                 question.answered.set()
         for run in message.runs:
             self._credit.used(run.job_type)
-            self.held[run.job_id] = None
+            self.held[run.job_id] = run.attempt
             self._intake.accept(self, run)
         for credit in message.credits:
             self._credit.answered(credit)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
+import msgspec
 import trio
 
 from penstock.core.fencing import CallKind, FenceRequest
@@ -70,6 +71,8 @@ MAIL_MAX_ITEMS: Final = 20_000
 REASON_MAX_BYTES: Final = 4_096
 RECORDS_MAX: Final = 5_000
 """Of one append."""
+BRANCHES_MAX_DEPTH: Final = 110
+"""Of objects and lists in what is told of a run's branches: what a step shows has 100 at most (`durable.codec`)."""
 CONTINUE_VERSION: Final = 18
 """The schema version whose engines know how a run goes on that continued: others would begin it as it was started."""
 
@@ -183,7 +186,8 @@ class Journal:
             check_json_value(view, self._limits, "view")
         if branches is None or len(branches) > self._limits.checkpoint_max_bytes:
             return None if branches is None else b"[]"
-        return check_json_value(branches, self._limits, "branches")
+        limits = msgspec.structs.replace(self._limits, max_depth=max(self._limits.max_depth, BRANCHES_MAX_DEPTH))
+        return check_json_value(branches, limits, "branches")
 
     def _extension(self, held: Held, extend: bool) -> float | None:
         lease_s = self._settings.lease_default_seconds

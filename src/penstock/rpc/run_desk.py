@@ -8,7 +8,7 @@ statements of many; of journals at most ``PAGES_MAX`` are read ahead of the clie
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -47,6 +47,8 @@ PAGE_MAX_BYTES: Final = 1024 * 1024
 """Of payloads in one page, and of what is taken in one message; gRPC clients take 4 MiB by default."""
 PENDING_MAX_BYTES: Final = 8 * 1024 * 1024
 """Of items that are not answered; beyond it nothing is read from the client."""
+RECORD_BYTES: Final = 100
+"""Of a record, beside its path and its payload."""
 PAUSE_MAX_MS: Final = (1 << 32) - 1
 NUMBER_MAX: Final = (1 << 31) - 1
 KINDS: Final = frozenset({1, 2, 3, 4, 5, 9})
@@ -173,7 +175,12 @@ class RunDesk:
         has_left = is_lost or (answer.outcome == w.OutcomeCode.OK and not answer.unread and not goes_on)
         self._jobs.note_settled(item.job_id, attempt, final=has_left)
         if has_left:
-            self._job_ids.pop(ids.read_job(item.job_id).instance, None)
+            self.forget([item.job_id])
+
+    def forget(self, job_ids: Iterable[str]) -> None:
+        """The executor does not have these runs any more."""
+        for job_id in job_ids:
+            self._job_ids.pop(ids.read_job(job_id).instance, None)
 
     # -- out
 
@@ -198,11 +205,13 @@ class RunDesk:
         try:
             for job, taken in zip(jobs, await self._engine.code.taken(jobs), strict=True):
                 self._taken.append(_run(job, taken))
-        except PenstockError:  # they went back to the queue
+        except PenstockError:  # they went back to the queue, and the credit for them is as it was
+            self.forget(job.id for job in jobs)
             for job in jobs:
                 attempt = self._jobs.note_reported(job.id, job.attempt or 0)
                 if attempt is not None:
                     self._jobs.note_settled(job.id, attempt, final=True)
+                self._jobs.grant(job.job_type, 1)
         self._describing -= 1
         self._wake()
 
@@ -321,17 +330,20 @@ def _size(item: Item) -> int:
         case w.RunAppend():
             return _records_size(item.records)
         case w.RunFinish():
-            return len(item.result or "") + len(item.failure or "") + len(item.view)
-        case w.RunPark() | w.RunExtend():
+            begun = 0 if item.begun is None else _records_size([item.begun])
+            return len(item.result or "") + len(item.failure or "") + len(item.view) + begun + sum(map(len, item.kept))
+        case w.RunPark():
+            return len(item.view) + len(item.branches) + len(item.blocked_on)
+        case w.RunExtend():
             return len(item.view) + len(item.branches)
         case w.RunChild():
-            return len(item.arguments)
+            return len(item.arguments) + len(item.path) + len(item.id) + len(item.key) + len(item.definition_id)
         case w.RunRead():
             return 0
 
 
 def _records_size(records: Sequence[w.RunRecord]) -> int:
-    return sum(len(record.payload or "") for record in records)
+    return sum(RECORD_BYTES + len(record.path) + len(record.payload or "") for record in records)
 
 
 def _time(seconds: float) -> datetime:

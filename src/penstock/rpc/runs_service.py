@@ -13,10 +13,10 @@ from grpclib.const import Handler
 from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
 from penstock.engine.code import CodeWorkflow
 from penstock.engine.engine import Engine
-from penstock.engine.payload import EMPTY_OBJECT, check_count, check_text, check_variables
+from penstock.engine.payload import EMPTY_OBJECT, check_count, check_text
 from penstock.errors import BadRequest
 from penstock.rpc.methods import unary
-from penstock.rpc.reading import required
+from penstock.rpc.reading import read_variables, required
 from penstock.wire import runs_v1 as w
 from penstock.wire.model import Instance, RunTree
 
@@ -64,7 +64,7 @@ class Runs:
     async def start(self, request: w.StartRunRequest, _call: object) -> w.StartRunResponse:
         """Registers the workflow when nobody has."""
         workflow = CodeWorkflow(required(request.workflow, "workflow"), request.version, request.app)
-        arguments = check_variables(request.arguments or EMPTY_OBJECT, self._engine.limits, "arguments")
+        arguments = await read_variables(request.arguments, self._engine.limits, "arguments") or EMPTY_OBJECT
         started = await self._engine.code.start(
             workflow,
             arguments,

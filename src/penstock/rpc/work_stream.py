@@ -257,6 +257,8 @@ class WorkStream:
             except PenstockError:  # the database is away: the next look
                 continue
             if lost:
+                if self._desk is not None:
+                    self._desk.forget(item.job_id for item in lost)
                 self._lost += lost
                 self._wake()
 

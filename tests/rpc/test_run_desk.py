@@ -1,0 +1,92 @@
+"""The desk of an executor's stream alone: what counts as pending, and of which runs it tells mail."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import trio
+import trio.testing
+
+from penstock.engine import ids
+from penstock.engine.journal_items import Mail
+from penstock.errors import Unavailable
+from penstock.rpc.run_desk import RunDesk
+from penstock.wire import penstock_v1 as w
+from penstock.wire.model import Job
+
+LARGE = "1" * 1_000_000
+
+
+class Desk:
+    """One whose stream has no runs, and whose engine can't read any; `told` is mail for it."""
+
+    def __init__(self) -> None:
+        self._news, self._told = trio.open_memory_channel[list[Mail]](10)
+        self.granted: list[str] = []
+        journal = SimpleNamespace(
+            open_mailbox=lambda holder: None, close_mailbox=lambda holder: None, wait_mail=self._wait_mail
+        )
+        engine = SimpleNamespace(journal=journal, code=SimpleNamespace(taken=self._taken))
+        jobs = SimpleNamespace(
+            worker="e1.00/w-1",
+            holds=lambda job_id, attempt: False,
+            note_reported=lambda job_id, attempt: None,
+            grant=lambda job_type, count: self.granted.append(job_type),
+        )
+        self.is_away = False
+        self.desk = RunDesk(cast(Any, engine), cast(Any, jobs), lambda: None)
+
+    async def _wait_mail(self, holder: str) -> list[Mail]:
+        return await self._told.receive()
+
+    async def _taken(self, jobs: list[Job]) -> Any:
+        if self.is_away:
+            raise Unavailable("the database is away")
+        await trio.sleep_forever()
+
+    async def mail(self, instance: int) -> list[w.RunMail]:
+        """What the executor is told when somebody writes to that run."""
+        await self._news.send([Mail("e1.00/w-1", instance, 1)])
+        await trio.testing.wait_all_tasks_blocked()
+        message = w.WorkResponse()
+        self.desk.compose(message)
+        return message.mail
+
+
+@pytest.fixture
+async def desk(nursery: trio.Nursery) -> Desk:
+    made = Desk()
+    await nursery.start(made.desk.run, nursery)
+    return made
+
+
+async def test_all_of_an_item_counts_as_pending(desk: Desk) -> None:
+    requests = [
+        w.WorkRequest(appends=[w.RunAppend("j", 1, records=[w.RunRecord(path=LARGE)])]),
+        w.WorkRequest(appends=[w.RunAppend("j", 1, records=[w.RunRecord(kind=5)] * 10_000)]),
+        w.WorkRequest(run_parks=[w.RunPark("j", 1, blocked_on=LARGE)]),
+        w.WorkRequest(finishes=[w.RunFinish("j", 1, begun=w.RunRecord(payload=LARGE))]),
+        w.WorkRequest(finishes=[w.RunFinish("j", 1, kept=["1"] * 1_000_000)]),
+        w.WorkRequest(children=[w.RunChild("j", 1, key=LARGE)]),
+    ]
+    for count, request in enumerate(requests, 1):
+        desk.desk.take(request)
+        assert desk.desk.pending_bytes >= count * 1_000_000
+    await trio.testing.wait_all_tasks_blocked()
+    desk.desk.compose(w.WorkResponse())
+    assert desk.desk.pending_bytes == 0
+
+
+async def test_mail_is_told_of_runs_that_the_executor_has(desk: Desk) -> None:
+    job = Job(id=ids.show_job(7, 7, 9), job_type="code:order@1", attempt=1)
+    desk.desk.describe([job])
+    assert await desk.mail(7) == [w.RunMail(job.id, 1)]
+    desk.desk.forget([job.id])  # the lease was lost
+    assert await desk.mail(7) == []
+    desk.is_away = True
+    desk.desk.describe([job])
+    await trio.testing.wait_all_tasks_blocked()
+    assert await desk.mail(7) == []
+    assert desk.granted == ["code:order@1"]
