@@ -281,6 +281,18 @@ async def test_a_retried_run_calls_again(driver: Driver) -> None:
     assert second != first
 
 
+async def test_a_run_that_failed_after_its_child_completed_is_retried(driver: Driver) -> None:
+    run = await begin(driver)
+    await start(driver, run)
+    child = await take_child(driver)
+    assert await finish(driver, child.held, {"sum": 8})
+    assert len(await ends(driver, run)) == 1
+    await fail(driver, run, mail=1)
+    await driver.engine.instances.retry_run(run.instance_id, None)
+    [again] = await take(driver)
+    assert [told["status"] for _, _, told in await ends(driver, again)] == ["COMPLETED"]
+
+
 CALLER = definition(
     call("ask", "audit", input={"n": "${amount}"}, output={"sum": "${result.result}"}, next_step="after"),
     service("after", "end"),

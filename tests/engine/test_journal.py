@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 
@@ -234,6 +235,7 @@ async def test_what_a_step_shows_may_be_deeper_than_variables(make_driver: MakeD
     extended = await driver.engine.journal.extend(run.held, branches=deep)
     assert extended.lease_left_s > 0
     [branch] = (await driver.engine.runs.tree(run.instance_id)).branches
-    assert (branch.path, branch.status) == ("/0", "open")
+    assert (branch.path, branch.status) == ("/0", "running")
+    assert msgspec.json.encode(branch.progress) == b"[" * 100 + b"]" * 100
     with pytest.raises(BadRequest, match="branches: nested"):
         await driver.engine.journal.extend(run.held, branches=b"[" * 200 + b"]" * 200)

@@ -577,3 +577,9 @@ async def test_readyz_waits_two_seconds_for_the_database_and_no_longer(
     answer = await rest.get("/readyz")
     assert answer.error == (503, "unavailable", "the database did not answer within 2 s")
     assert trio.current_time() == pytest.approx(2)
+
+
+def test_what_a_job_shows_is_read_by_clients():
+    job = OpenJobView("1f-1-0", "charge", "1f", "pay", "shop", 2, NOON, progress=msgspec.Raw(b'{"done":3}'))
+    page = msgspec.json.decode(msgspec.json.encode(Page(items=[job])), type=Page[OpenJobView])
+    assert page.items[0].progress == {"done": 3}

@@ -64,7 +64,7 @@ class OpenBranch(msgspec.Struct, frozen=True, omit_defaults=True):
     due_at: float | None = None
     attempt: int | None = None
     where: str | None = None
-    progress: msgspec.Raw | None = None
+    progress: Any = None  # no `Raw | None`: msgspec reads nothing but null into that
 
 
 class Runs:

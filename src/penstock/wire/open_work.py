@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -22,7 +23,7 @@ class OpenJobView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     worker_id: str | None = None
     lease_until: datetime | None = None
     retry_at: datetime | None = None
-    progress: msgspec.Raw | None = None
+    progress: Any = None
 
 
 class WorkerView(msgspec.Struct, frozen=True, rename="camel"):
