@@ -169,6 +169,32 @@ async def test_a_cancelled_batch_starts_nothing_more(driver: Driver, monkeypatch
     assert driver.rows("SELECT detail FROM audit WHERE kind = 'BATCH_CANCELLED'") == [(f"{made.id}: wrong list",)]
 
 
+async def test_cancelling_goes_on_after_a_full_queue(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One error, which the loop around it knows; a group of them would end the process."""
+    await ready(driver, monkeypatch)
+    made = await driver.engine.batches.create(asked(2))
+    await work(driver, made.id, "RUNNING")
+    await driver.engine.batches.cancel(made.id, None)
+    with monkeypatch.context() as patch:
+        patch.setattr(driver.engine.instances._full_path, "_max_queue_items", 0)
+        with pytest.raises(TooManyRequests):
+            await driver.engine.batches.step()
+    driver.clock.advance(module.LEASE_S + 1)
+    assert (await work(driver, made.id, "CANCELLED")).cancelled == 2
+
+
+async def test_who_waits_at_once_starts_one_end(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    await ready(driver, monkeypatch)
+    made = await driver.engine.batches.create(asked(1, on_complete="summary"))
+    async with driver.engine.database.connection() as connection:
+        requests = await store.requests(connection, int(made.id), store.AT_THE_END, 1)
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):  # in one batch of the lane
+            nursery.start_soon(driver.engine.batches._start, int(made.id), requests)
+    assert starts(driver) == 1
+    assert len(await driver.poll("sum up")) == 1
+
+
 async def _done(driver: Driver) -> Batch:
     made = await driver.engine.batches.create(BatchStart([letter(0, definition_id="nobody")]))
     return await work(driver, made.id, "DONE")

@@ -322,16 +322,22 @@ class Batches:
     async def _cancel_next(self, work: BatchWork, since: int) -> None:
         name = f"batch-{work.id}"
         note = f"{name}: {work.reason}" if work.reason else name
+        away: builtins.list[PenstockError] = []
 
         async def cancel(instance: int) -> None:
-            with suppress(Conflict, NotFound):  # it has ended by itself
-                await self._instances.cancel_one_of_many(instance, work.reason, note)
+            try:
+                with suppress(Conflict, NotFound):  # it has ended by itself
+                    await self._instances.cancel_one_of_many(instance, work.reason, note)
+            except PenstockError as error:
+                away.append(error)
 
         async with self._database.connection() as connection:
             found = await store.open_instances(connection, work.id, since, CANCELS_AT_ONCE)
         async with trio.open_nursery() as nursery:
             for instance in found:
                 nursery.start_soon(cancel, instance)
+        if away:  # outside of the nursery: a group of errors would end the process
+            raise away[0]
         async with self._database.connection() as connection:
             await store.note_cancelled(connection, work.id, min(since + CANCELS_AT_ONCE, work.total))
 

@@ -120,15 +120,23 @@ class FullStarts:
         await transaction.carry_out(connection, now)
 
     async def _left_of_batches(self, connection: TrioConnection, items: list[StartItem]) -> list[StartItem]:
-        """Those that are in no batch, or not started yet; of the others nothing becomes."""
+        """Those that are in no batch, or not started yet; of the others nothing becomes. Of several for one place the
+        first: the lane tries the others again, who see then what became of it."""
         places = [item.place for item in items if item.place is not None]
         if not places:
             return items
         held = await batches.hold_items(connection, places)
+        left: list[StartItem] = []
+        taken: set[batches.Place] = set()
         for item in items:
-            if item.place is not None and item.place not in held:
+            if item.place is None:
+                left.append(item)
+            elif item.place not in held:
                 item.refuse(NotDue("the item was started, or the batch cancelled"))
-        return [item for item in items if item.place is None or item.place in held]
+            elif item.place not in taken:
+                taken.add(item.place)
+                left.append(item)
+        return left
 
     async def _begin(
         self,
