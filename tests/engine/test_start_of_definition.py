@@ -38,7 +38,8 @@ async def test_one_of_those_that_come_close_together_begins(driver: Driver) -> N
         await driver.start("sync", {"customer": {"id": 9}}, idempotency_key="k")
     await driver.due(30)
     jobs = await driver.poll("sync")
-    assert [variables_of(job) for job in jobs] == [
+    given = [variables_of(job) for job in jobs]  # both began at one time: in either order
+    assert sorted(given, key=len, reverse=True) == [
         {"customer": {"id": 7}, "a": 1, "b": 2},
         {"customer": {"id": 8}},
     ]
