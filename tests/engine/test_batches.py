@@ -195,6 +195,15 @@ async def test_who_waits_at_once_starts_one_end(driver: Driver, monkeypatch: pyt
     assert len(await driver.poll("sum up")) == 1
 
 
+async def test_the_same_batch_is_found_while_too_many_are_open(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    await ready(driver, monkeypatch)
+    monkeypatch.setattr(module, "OPEN_MAX", 1)
+    made = await driver.engine.batches.create(asked(1, idempotency_key="k"))
+    assert (await driver.engine.batches.create(asked(1, idempotency_key="k"))).id == made.id
+    with pytest.raises(TooManyRequests, match="have not ended"):
+        await driver.engine.batches.create(asked(1, idempotency_key="l"))
+
+
 async def _done(driver: Driver) -> Batch:
     made = await driver.engine.batches.create(BatchStart([letter(0, definition_id="nobody")]))
     return await work(driver, made.id, "DONE")

@@ -106,7 +106,8 @@ class Batches:
             requests.append(BatchRequest(AT_THE_END, msgspec.json.encode(end), b"{}"))
         async with self._database.connection() as connection, connection.transaction():
             await engine_store.require_version(connection, SCHEMA_VERSION_NEEDED)
-            if await store.count_open(connection, OPEN_MAX) >= OPEN_MAX:
+            known = key is not None and await store.with_key(connection, key) is not None
+            if not known and await store.count_open(connection, OPEN_MAX) >= OPEN_MAX:
                 raise TooManyRequests(f"{OPEN_MAX} batches have not ended")
             id = await store.create(connection, new, requests)
             if id is None:
