@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 import trio
 
-from penstock.durable import App, StartRefused, each, receive, start, step, workflow
+from penstock.durable import App, StartRefused, child, each, receive, start, step, workflow
 from penstock.testing import Takes, assert_replays, explore, run_workflow, save_journal
 
 BOUND_S = 60.0
@@ -90,6 +92,33 @@ async def survey(order: str) -> str:
 @workflow
 async def order(name: str) -> list[str]:
     return [await start(survey, name, id=f"survey-{name}"), await start(survey, name, id=f"survey-{name}")]
+
+
+async def test_a_name_is_no_workflow():
+    wrong = cast(Any, "order")
+
+    @workflow
+    async def starts() -> str:
+        return await start(wrong, "A-1")
+
+    @workflow
+    async def calls() -> str:
+        return await child(cast(Any, len), "A-1")
+
+    none = pytest.RaisesExc(TypeError, match="pass the @workflow function itself, not ")
+    app = App(order)
+    for refused in (app.start, app.find):
+        with none:
+            await refused(wrong)
+    with none:
+        await app.get("A-1", wrong)
+    with none:
+        App(wrong)
+    for body in (starts, calls):
+        with none:
+            await trio.to_thread.run_sync(lambda body=body: run_workflow(body).result())
+    with none:
+        await trio.to_thread.run_sync(app.run, wrong)
 
 
 def test_in_a_test_what_is_started_is_listed():

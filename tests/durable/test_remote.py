@@ -144,6 +144,8 @@ async def test_each_call_needs_its_role(database_dsn: str, monkeypatch: pytest.M
                 assert await run.result() == 11
                 with pytest.raises(Forbidden, match="needs the role operator"):
                     await begins.cancel()
+            with pytest.raises(Forbidden, match=r"run w-6 was started, but .* needs the role viewer"):
+                await trio.to_thread.run_sync(lambda: App(waits, at=served.at).run(waits, 6, id="w-6"))
 
 
 def test_what_is_for_an_engine_inside_is_refused(monkeypatch: pytest.MonkeyPatch):

@@ -15,10 +15,12 @@ from penstock.client.grpc.call import GrpcCall
 from penstock.durable import remote, workflow
 from penstock.durable.backend import Away, LeaseLost, Refused, Shown
 from penstock.durable.remote import RemoteBackend
+from penstock.durable.remote_runs import RemoteRuns
 from penstock.durable.remote_stream import Link
 from penstock.kernel.record import Kind, Record
 from penstock.testing.cancellation import Attempt, Operation, cancel_everywhere
 from penstock.wire import penstock_v1 as w
+from penstock.wire import runs_v1 as r
 from penstock.wire.codec import decode_message, encode_message
 
 
@@ -174,3 +176,30 @@ async def test_a_run_that_comes_again_at_once_is_still_held(nursery: trio.Nurser
 async def _run_to_its_end(link: Link) -> None:
     with suppress(ClientError):
         await link.run()
+
+
+class Nowhere:
+    """The channel of an address where no engine is for half a minute."""
+
+    async def unary(self, *_: object, **__: object) -> Any:
+        await trio.lowlevel.checkpoint()
+        if trio.current_time() < self.until:
+            raise ConnectionFailed("nobody listens")
+        return r.RegisterWorkflowsResponse(1_000)
+
+    def __init__(self) -> None:
+        self.until = trio.current_time() + 30
+
+
+async def test_the_first_connect_tells_that_nobody_answers(autojump_clock: Any, caplog: pytest.LogCaptureFixture):
+    nowhere = Nowhere()
+    runs = RemoteRuns(cast(Any, nowhere), "")
+    await runs.register([order])
+    assert "the engine is away: nobody listens. The next try is in 2.0 s" in caplog.messages
+    caplog.clear()
+    nowhere.until = trio.current_time() + 30
+    await runs.register([order])
+    assert not caplog.messages, "of later outages the stream tells"
+    nowhere.until += 100
+    with pytest.raises(ConnectionFailed):
+        await RemoteRuns(cast(Any, nowhere), "").register([order])

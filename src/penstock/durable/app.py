@@ -27,7 +27,7 @@ from penstock.durable.executor import Executor
 from penstock.durable.held_run import ExecutorLimits
 from penstock.durable.news import News
 from penstock.durable.run import Run
-from penstock.durable.workflow import Workflow
+from penstock.durable.workflow import Workflow, check_workflow
 
 if TYPE_CHECKING:
     from penstock.durable.blocking import BlockingApp
@@ -77,6 +77,8 @@ class App:
         self._token, self._ssl_context = token, ssl_context
         self._migrate, self._rest_port = migrate, rest_port
         self._strict_args, self._limits = strict_args, limits
+        for each in workflows:
+            check_workflow(each)
         self._workflows = {(each.name, each.version): each for each in workflows}
         if len(self._workflows) != len(workflows):
             raise ValueError("two workflows have one name and version")
@@ -107,6 +109,7 @@ class App:
         standard error what it waits for. Ctrl-C stops in order: the run goes on when it is run again with its id.
         """
         self._refuse_loops("run")
+        check_workflow(workflow)
         from penstock.durable.console import serve_one
 
         value: R = run_ungrouped(serve_one, self, workflow, args, kwargs, id, deadline)
@@ -203,6 +206,7 @@ class App:
         """Start a run. With ``id`` it is started once: a second call gives the same run, with other arguments it raises
         IdempotencyConflict. So long after its start it is over its ``deadline``: cancelled, it cleans up and fails.
         With ``delay`` it is there at once and begins so much later, unless it is cancelled before."""
+        check_workflow(workflow)
         runs = self._open_runs()
         arguments = workflow.encode_arguments(args, kwargs, deadline=deadline, max_bytes=runs.payload_max_bytes)
         instance_id = await runs.start(
@@ -222,6 +226,8 @@ class App:
 
     @in_its_loop
     async def _get(self, id: str, workflow: Workflow[..., Any] | None) -> Run[Any]:
+        if workflow is not None:
+            check_workflow(workflow)
         names = {name: None for name, _ in self._workflows} if workflow is None else {workflow.name: None}
         found = await self._open_runs().find(id, names)
         return Run(id, found, self._open_runs, self._news, workflow, portal=self.portal)
@@ -231,6 +237,7 @@ class App:
         """The latest runs of a workflow, newest first. ``status``: ACTIVE, WAITING, COMPLETED, FAILED or CANCELLED."""
         if not 0 < limit <= FIND_MAX:
             raise ValueError(f"limit is between 1 and {FIND_MAX:,}")
+        check_workflow(workflow)
         found = await self._open_runs().latest(workflow.name, status, limit)
         return [
             Run(each.business_key or each.id, each.id, self._open_runs, self._news, workflow, portal=self.portal)

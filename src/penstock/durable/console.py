@@ -10,6 +10,7 @@ from typing import Any, NoReturn, TypeVar
 
 import trio
 
+from penstock.client.errors import Forbidden, error_for
 from penstock.durable.app import App, until_signalled
 from penstock.durable.backend import Held
 from penstock.durable.duration import Duration
@@ -75,7 +76,11 @@ async def serve_one(
             if id is None:
                 _tell(f"run {run.id}; with id= the same run is gone on with when this is run again")
             teller.begin(run)
-            results.append(await run.result())
+            try:
+                results.append(await run.result())
+            except Forbidden as error:  # the token may start runs, and not look at them
+                text = f"run {run.id} was started, but its result may not be read: {error.reason}"
+                raise error_for(error.code, text) from None
     if not results:
         again = f"when {workflow.name} is served again" if id is None else "when this is run again"
         _tell(

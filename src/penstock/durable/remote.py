@@ -50,7 +50,7 @@ from penstock.durable.backend import (
 )
 from penstock.durable.child import ChildCall
 from penstock.durable.errors import NonRetryable, SendRefused, StartRefused
-from penstock.durable.remote_runs import RemoteRuns
+from penstock.durable.remote_runs import AWAY, RemoteRuns
 from penstock.durable.remote_stream import MESSAGE_MAX_BYTES, Link
 from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.workflow import Workflow
@@ -151,7 +151,7 @@ class RemoteBackend:
                     if not (passes or (was_in and isinstance(error, Unauthenticated))):
                         raise
                     pause_s = backoff.next_pause_s(error if isinstance(error, Unavailable) else None)
-                    log.warning("the engine is away: %s. The next try is in %.1f s", error.reason, pause_s)
+                    log.warning(AWAY, error.reason, pause_s)
                     await trio.sleep(pause_s)
 
     async def return_surplus(self) -> None:

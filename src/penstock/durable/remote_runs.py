@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 from uuid import uuid4
@@ -24,7 +25,11 @@ CALL_TIMEOUT_S: Final = 30.0
 OUTAGE_WAIT_S: Final = 60.0
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 2.0
 JOURNAL_RECORDS: Final = 500
+AWAY: Final = "the engine is away: %s. The next try is in %.1f s"
+"""For the log."""
 _PATH: Final = "/penstock.v1.Runs/"
+
+log = logging.getLogger("penstock.durable")
 
 
 class RemoteRuns:
@@ -36,6 +41,7 @@ class RemoteRuns:
         self._channel, self.app = channel, app
         self.payload_max_bytes = PAYLOAD_MAX_BYTES
         self.names = RunNames()
+        self._answered = False
 
     async def register(self, workflows: Sequence[Workflow[..., Any]]) -> None:
         """Make workflows known, and learn the engine's limits."""
@@ -118,13 +124,18 @@ class RemoteRuns:
         ends, pause_s = trio.current_time() + wait_s, RETRY_FIRST_S
         while True:
             try:
-                return await self._channel.unary(_PATH + method, request, answer_type, timeout_s=CALL_TIMEOUT_S)
-            except Unavailable:
+                answer = await self._channel.unary(_PATH + method, request, answer_type, timeout_s=CALL_TIMEOUT_S)
+            except Unavailable as error:
                 if trio.current_time() + pause_s >= ends:
                     raise
+                if not self._answered:  # a wrong address, perhaps; later outages are told by the stream
+                    log.warning(AWAY, error.reason, pause_s)
             except ClientError as error:
                 if id is None or isinstance(error, NotFound):
                     raise
                 raise error_for(error.code, f"run {id}: {error.reason}") from None
+            else:
+                self._answered = True
+                return answer
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_MAX_S)

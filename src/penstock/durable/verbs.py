@@ -17,7 +17,7 @@ from penstock.durable.codec import decode, encode, shown
 from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.errors import BadMessage, ContinueAsNew, NotInWorkflow
 from penstock.durable.step import sending, starting
-from penstock.durable.workflow import Workflow
+from penstock.durable.workflow import Workflow, check_workflow
 from penstock.kernel.branch import Branch
 from penstock.kernel.current import current_branch
 from penstock.kernel.errors import Cancelled
@@ -112,6 +112,7 @@ async def start(workflow: Workflow[P, R], /, *args: Any, id: str | None = None, 
     """Starts a run of its own, once, whatever happens here; nobody waits for it, and a cancel here is none of its
     business. With ``id`` as of `App.start`. Gives its instance id. Raises `StartRefused`."""
     _branch("start", "App.start")
+    check_workflow(workflow)
     return await starting(workflow.name, workflow.version, workflow.encode_arguments(args, kwargs), id)
 
 
@@ -129,6 +130,7 @@ async def child(workflow: Any, /, *args: Any, id: str | None = None, **kwargs: A
     _branch("child", "App.start")
     target: Workflow[..., Any] | str = workflow
     if not isinstance(target, str):
+        check_workflow(target)
         arguments = target.encode_arguments(args, kwargs)
     elif args:
         raise TypeError("an instance of a definition has variables by name: child('billing', order=17)")

@@ -83,6 +83,12 @@ class Workflow(Generic[P, R]):
         return function(*args, **kwargs)
 
 
+def check_workflow(given: object) -> None:
+    """Raises TypeError for what is none, such as a name."""
+    if not isinstance(given, Workflow):
+        raise TypeError(f"pass the @workflow function itself, not {shown(repr(given))}")
+
+
 def deadline_s(arguments: str) -> float:
     """Of a run with these arguments: seconds after its start. Raises `ValueError`."""
     if DEADLINE not in arguments:
