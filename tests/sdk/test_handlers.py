@@ -20,6 +20,12 @@ from tests.sdk.loops import Run
 from tests.sdk.scripted_transport import ScriptedTransport, job
 
 
+class Refused(Exception):
+    """As psycopg and asyncpg raise what `penstock.complete` never takes."""
+
+    sqlstate = "PK003"
+
+
 class Order(msgspec.Struct):
     order_id: int
     due: datetime | None = None
@@ -181,6 +187,7 @@ def test_unfit_variables_fail_the_job_and_say_why(run: Run, function: Any) -> No
     [
         (ValueError("bad luck"), True, "ValueError: bad luck", None),
         (NonRetryable("never"), False, "never", None),
+        (Refused("variables: nested too deep"), False, "Refused: variables: nested too deep", None),
         (Retry("later", after=timedelta(minutes=1)), True, "later", 60),
         (Retry(after=2), True, "the handler asked for another try", 2),
         (SystemExit(3), True, "SystemExit: 3", None),

@@ -22,6 +22,9 @@ from penstock.worker.held import HeldJob, StopReason
 # The engine keeps 4 KiB of an error text; characters may take several bytes.
 MAX_ERROR_MESSAGE_CHARS = 4096
 
+# The SQL function `complete` refuses an argument with it: the same variables are refused the next time, too.
+REFUSED_FOR_GOOD_SQLSTATE = "PK003"
+
 Report = Completion | Failure | Park
 
 
@@ -84,6 +87,9 @@ def _failure(held: HeldJob, context: JobContext, error: BaseException) -> Failur
         if isinstance(inner, NonRetryable):
             context.log.warning("job failed, not to be retried: %s", inner)
             return _failed(held, str(inner) or type(inner).__name__, retryable=False)
+        if getattr(inner, "sqlstate", None) == REFUSED_FOR_GOOD_SQLSTATE:  # of psycopg, which is no dependency
+            context.log.warning("job failed, not to be retried: %s", inner)
+            return _failed(held, f"{type(inner).__name__}: {inner}", retryable=False)
     for inner in _flat(error):
         if isinstance(inner, Later | WaitFor):
             context.log.info("job parked: %s", inner)
