@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from penstock.store.embedded import running_dsn
 from penstock.testing.definitions import definition, end, linear, service, step
@@ -128,6 +129,9 @@ def test_tokens_are_made_with_and_without_a_running_embedded_engine(start_engine
         assert ask(engine.port, "GET", "/v1/me", made.stdout.strip())[0] == 200
         second = penstock("token", "new", "b", "--role", "viewer", "--data-dir", str(directory))
         assert second.returncode == 0, second.stderr
+        user = str(conninfo_to_dict(running_dsn(directory) or "")["user"])
+        allowed = penstock("migrate", "--may-complete", user, "--data-dir", str(directory))
+        assert allowed.returncode == 0, allowed.stderr
         wait_until(lambda: ask(engine.port, "GET", "/v1/me", second.stdout.strip())[0] == 200, timeout_s=20)
         assert engine.stop() == 0
 

@@ -9,12 +9,12 @@ import trio
 
 from penstock.errors import PenstockError
 from penstock.log import get_logger
+from penstock.runtime.operator import database_of
 from penstock.runtime.retention import prepare_partitions
 from penstock.settings import Settings
 from penstock.store import recorded
 from penstock.store.connection import TrioConnection
 from penstock.store.database import DatabaseError, first_line, with_defaults
-from penstock.store.embedded import embedded
 from penstock.store.placement import placed
 from penstock.store.schema import SCHEMA_VERSION, ensure_schema
 
@@ -40,9 +40,7 @@ def run(settings: Settings, may_complete: Sequence[str] = ()) -> Applied | None:
 
 
 async def _migrate(settings: Settings, may_complete: Sequence[str]) -> Applied:
-    if settings.postgres_dsn is not None:
-        return await _apply(settings.postgres_dsn.reveal(), settings, may_complete)
-    async with embedded(settings.data_path) as dsn:
+    async with database_of(settings) as dsn:
         return await _apply(dsn, settings, may_complete)
 
 
