@@ -28,7 +28,10 @@ app = typer.Typer(
 def new(
     name: Annotated[str, typer.Argument(help="Whom it is for: the audit trail names it.")],
     role: Annotated[
-        list[str], typer.Option(help="viewer, clerk, worker, operator or admin; may be given several times.")
+        list[str],
+        typer.Option(
+            help="viewer, clerk, worker, executor, operator, admin, or executor+operator; may be given several times."
+        ),
     ],
     job_type: Annotated[
         list[str] | None, typer.Option(help="Limit the role worker to this job type; may be given several times.")
