@@ -21,7 +21,7 @@ from tests.sdk.scripted_transport import ScriptedTransport, job
 
 
 class Refused(Exception):
-    """As psycopg and asyncpg raise what `penstock.complete` never takes."""
+    """As psycopg and asyncpg raise what the SQL function `complete` never takes."""
 
     sqlstate = "PK003"
 
