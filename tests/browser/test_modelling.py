@@ -82,11 +82,15 @@ class Modeller:
         return dict(json.loads(self.text()))
 
     def expect_definition(self, done: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """As Export gives it once it is so: what was done comes to the page a frame later."""
+        """As Export gives it once it is so: what was done comes to the page a frame later.
+
+        Chromium drops, without a word, what is more than ten downloads of a page in a second.
+        """
         made: dict[str, Any] = {}
         for _ in range(50):
             if done(made := self.definition()):
                 return made
+            self.page.wait_for_timeout(150)
         raise AssertionError(made)
 
     def see_addition(self, step_id: str, what: str) -> None:
