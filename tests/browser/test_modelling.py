@@ -139,7 +139,15 @@ def test_a_definition_is_made_and_uploaded_by_keys_alone(modeller: Modeller, eng
     page.keyboard.type("Charge the card")
     modeller.press("Escape")
     modeller.expect_focus("charge")
-    modeller.press("d")
+    modeller.press("Enter")
+    page.wait_for_function("() => document.activeElement?.ariaLabel === 'Id'", timeout=TIMEOUT_MS)
+    page.keyboard.type("debit")
+    modeller.press("Escape")
+    modeller.expect_focus("debit")
+    modeller.press("Control+z")
+    modeller.expect_step("charge")
+    page.locator('.node[data-step="charge"]').focus()
+    modeller.press("Space", "d")
     modeller.expect_focus("decide")
     modeller.press("ArrowDown")
     modeller.expect_focus("end")
@@ -165,6 +173,8 @@ def test_a_definition_is_made_and_uploaded_by_keys_alone(modeller: Modeller, eng
     page.get_by_role("dialog").get_by_role("button", name="Upload").focus()
     modeller.press("Enter")
     modeller.visitor.see("Uploaded as version 1")
+    page.wait_for_url("**/modeller/new-workflow?uploaded=1", timeout=TIMEOUT_MS)
+    page.get_by_text("as it was", exact=True).wait_for(timeout=TIMEOUT_MS)
     stored = engine.call("GET", "/v1/definitions/new-workflow")[1]
     assert [one["id"] for one in stored["steps"]] == ["charge", "end"]
     assert violations(page) == []
@@ -325,7 +335,7 @@ def test_expressions_complete_and_tell_what_they_give(modeller: Modeller, engine
     lines = modeller.page.get_by_role("region", name="The text, line by line").locator("del, ins")
     lines.first.wait_for(timeout=TIMEOUT_MS)
     assert [one[:2] for one in lines.all_text_contents()] == ["- ", "+ ", "- ", "+ "]
-    modeller.page.get_by_role("heading", name=re.compile("Which running instances")).wait_for(timeout=TIMEOUT_MS)
+    modeller.page.get_by_role("heading", name="does the new version touch?").wait_for(timeout=TIMEOUT_MS)
     assert violations(modeller.page) == []
 
 
@@ -361,6 +371,10 @@ def test_a_draft_is_tried_and_kept_as_a_test(modeller: Modeller) -> None:
     page.get_by_role("heading", name="It has ended").wait_for(timeout=TIMEOUT_MS)
     assert page.locator(".values").inner_text().split("\n") == ["amount", "240", "approved", "true from approve"]
     assert violations(page) == []
+    panel, hints = page.locator(".tryit").bounding_box(), page.get_by_role("region", name="Problems").bounding_box()
+    assert panel is not None
+    assert hints is not None
+    assert panel["y"] + panel["height"] <= hints["y"] + 1
     with page.expect_download(timeout=TIMEOUT_MS) as started:
         page.get_by_role("button", name="Save as a test").click(timeout=TIMEOUT_MS)
     assert started.value.suggested_filename == "test_tried.py"
@@ -378,6 +392,10 @@ def test_a_draft_is_tried_and_kept_as_a_test(modeller: Modeller) -> None:
     page.get_by_label("The definition as JSON").fill("{")
     page.get_by_role("button", name="Try it").click(timeout=TIMEOUT_MS)
     page.get_by_text("It can be tried once the text is JSON.").wait_for(timeout=TIMEOUT_MS)
+    page.get_by_role("button", name="JSON").click(timeout=TIMEOUT_MS)
+    page.get_by_label("The definition as JSON").fill("{}")
+    page.get_by_role("button", name="Try it").click(timeout=TIMEOUT_MS)
+    page.get_by_text("It can be tried once its problems are mended").wait_for(timeout=TIMEOUT_MS)
 
 
 def test_every_rule_of_steps_lands_at_its_field(modeller: Modeller, engine: EngineProcess) -> None:

@@ -37,7 +37,7 @@ export function Differences({ draft, base, version, valid, selected, select }: P
       <section className="half side" aria-label="Changes">
         <div className="panel" tabIndex={0} role="group" aria-label="Changes">
           <ChangeList changes={changes} before={before} after={after} texts={texts} selected={selected} select={select} />
-          {version !== undefined && valid && <Touches definition={after} />}
+          {version !== undefined && valid && <Touches definition={after} version="the new version" />}
         </div>
       </section>
     </div>

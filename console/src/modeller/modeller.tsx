@@ -1,7 +1,7 @@
 // The modeller: a definition as a picture, as fields and as text, all of the one text that is exported and uploaded.
 import { useQuery } from "@tanstack/react-query";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
-import { Link } from "wouter";
+import { Link, useLocation } from "wouter";
 import { useAddress } from "../address";
 import { engine } from "../api/client";
 import type { Point } from "../graph/layout";
@@ -71,6 +71,7 @@ function useDraft(text: string): { draft: Draft; broken: JsonProblem | undefined
 
 function Modeller({ place, base, version }: { place: string; base: string; version: number | undefined }) {
   const [params, changeAddress] = useAddress();
+  const [, go] = useLocation();
   const { history, change: changeText, edit } = useHistory(place, base);
   const text = history.now;
   const { draft, broken } = useDraft(text);
@@ -163,10 +164,16 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
     say(`Pasted ${made.ids.length}`);
   });
   const leader = useRef(0);
+  const oneNow = useRef(one);
+  oneNow.current = one;
   const keys = (event: React.KeyboardEvent) => {
     const at = event.target as HTMLElement;
     if (/^(INPUT|TEXTAREA|SELECT)$/.test(at.tagName)) {
-      if (event.key === "Escape" && one !== undefined) stepElement(one)?.focus();
+      if (event.key === "Escape" && one !== undefined) {
+        stepElement(one)?.focus();
+        // With another id it is another element.
+        requestAnimationFrame(() => oneNow.current !== undefined && focusLater(oneNow.current, document.body));
+      }
       return;
     }
     const command = event.ctrlKey || event.metaKey;
@@ -323,10 +330,10 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
           </div>
         )}
         {view === "try" &&
-          (broken ? (
-            <p className="wrong note">It can be tried once the text is JSON.</p>
+          (broken || verdict.check?.valid === false ? (
+            <p className="wrong note">{broken ? "It can be tried once the text is JSON." : "It can be tried once its problems are mended: they are listed below."}</p>
           ) : (
-            <TryIt draft={draft} trial={trying} change={setTrial} save={download} say={say} />
+            <TryIt draft={draft} checked={!verdict.stale} trial={trying} change={setTrial} save={download} say={say} />
           ))}
         {view === "differences" && <Differences draft={draft} base={began} version={version} valid={verdict.check?.valid === true} selected={one} select={(id) => select(id === undefined ? [] : [id])} />}
         <Findings verdict={verdict} draft={draft} show={show} edit={edit} />
@@ -362,8 +369,8 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
           close={() => setUploading(false)}
           done={(made) => {
             keep(place, undefined);
-            say(`Uploaded as version ${made.version}`);
-            changeAddress({ uploaded: String(made.version) }, true);
+            // What comes next is of this version, also where there was none before.
+            go(`/modeller/${encodeURIComponent(made.id)}?uploaded=${made.version}`, { replace: true });
           }}
         />
       )}
@@ -431,7 +438,8 @@ function useClipboard(text: string, selected: readonly string[], takeOut: () => 
   useEffect(() => {
     const elsewhere = (event: ClipboardEvent) => event.target instanceof HTMLElement && (/^(INPUT|TEXTAREA)$/.test(event.target.tagName) || document.querySelector("dialog[open]") !== null);
     const copied = (event: ClipboardEvent) => {
-      if (elsewhere(event) || selected.length === 0 || String(getSelection()) !== "") return;
+      const marked = String(getSelection()) !== "" && document.activeElement?.closest(".surface") == null;
+      if (elsewhere(event) || selected.length === 0 || marked) return;
       event.clipboardData?.setData("text/plain", copySteps(text, selected));
       event.preventDefault();
     };

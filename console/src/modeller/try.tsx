@@ -23,6 +23,8 @@ export function begun(variables: string): Trial {
 
 interface Props {
   draft: Draft;
+  /** What the engine said of it is of this text. */
+  checked: boolean;
   trial: Trial;
   change: (to: Trial) => void;
   save: (text: string, name: string) => void;
@@ -34,13 +36,14 @@ const WAITS = new Set(["PARKED", "CALLED"]);
 const KIND: Record<string, string> = { SERVICE_TASK: "Job", USER_TASK: "User task", CALL_ACTIVITY: "Call", WAIT: "Wait" };
 const DO: Record<string, string> = { complete: "Complete", fail: "Fail for good", cancel: "Is cancelled", signal: "Signal", message: "Message" };
 
-export function TryIt({ draft, trial, change, save, say }: Props) {
+export function TryIt({ draft, checked, trial, change, save, say }: Props) {
   const [selected, select] = useState<string>();
   const [unsaved, setUnsaved] = useState<string>();
   const heading = useRef<HTMLHeadingElement>(null);
   const found = useQuery({
     queryKey: ["simulation", draft.text, trial],
     queryFn: ({ signal }) => engine.simulate(draft.text, trial, false, signal),
+    enabled: checked,
     placeholderData: keepPreviousData,
     gcTime: 0,
     retry: false,

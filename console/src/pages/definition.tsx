@@ -206,15 +206,15 @@ interface DifferencesProps {
   select: (id: string | undefined) => void;
 }
 
-/** Which open instances stand where this version is another one. They stay on their own version. */
-export function Touches({ definition }: { definition: Definition }) {
+/** Which open instances stand where this version (`version`: what it is called) is another one. They stay on their own version. */
+export function Touches({ definition, version = `v${definition.version}` }: { definition: Definition; version?: string }) {
   const found = useQuery({ queryKey: ["impact", definition.id, definition.version], queryFn: ({ signal }) => engine.impact(definition, signal), staleTime: TOKENS_REFRESH_MS });
   if (found.error) return <Problem error={found.error} retry={() => found.refetch()} />;
   if (!found.data) return <Skeleton rows={2} />;
   const rows = found.data.versions.filter((one) => one.version !== definition.version && one.open > 0);
   return (
     <section className="touches" aria-label="Which running instances it touches">
-      <h2>Which running instances does v{definition.version} touch?</h2>
+      <h2>Which running instances does {version} touch?</h2>
       {rows.length === 0 ? (
         <p className="mute">None: no instance of another version is open.</p>
       ) : (
@@ -242,7 +242,7 @@ export function Touches({ definition }: { definition: Definition }) {
             </tbody>
           </table>
           <p className="mute">
-            Running instances stay on their version; only new ones take v{definition.version}.{" "}
+            Running instances stay on their version; only new ones take {version}.{" "}
             {!found.data.exact && "These numbers are about right: not all were counted. "}
             Counted <Ago at={found.data.at} />.
           </p>
