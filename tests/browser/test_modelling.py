@@ -106,9 +106,13 @@ class Modeller:
         way = self.page.locator(f'.surface .hit[data-from="{start}"][data-to="{to}"]')
         at = way.evaluate(MIDDLE)
         self.page.mouse.click(at["x"], at["y"])
+        chosen = self.page.locator(f'.surface .chosen .hit[data-from="{start}"][data-to="{to}"]')
+        chosen.wait_for(state="attached", timeout=TIMEOUT_MS)
         self.page.locator('[data-grip="end"]').wait_for(timeout=TIMEOUT_MS)
 
     def drag(self, grip: str, onto: str) -> None:
+        """With all of the picture in sight: the panel of what is chosen takes a part of it."""
+        self.page.get_by_role("button", name="Fit", exact=True).click(timeout=TIMEOUT_MS)
         start, target = self.page.locator(grip).bounding_box(), self.page.locator(onto).bounding_box()
         assert start is not None
         assert target is not None

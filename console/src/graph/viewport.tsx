@@ -1,5 +1,5 @@
 // A window on a picture: drag to move, wheel with Ctrl or the buttons to zoom.
-import { type PointerEvent, type ReactNode, useCallback, useEffect, useRef, useState } from "react";
+import { type PointerEvent, type ReactNode, useCallback, useEffect, useLayoutEffect, useRef, useState } from "react";
 import type { Point } from "./layout";
 
 export interface View {
@@ -42,7 +42,7 @@ export function Viewport({ label, extent, fitOn, small, children, beside }: Prop
   }, [extent, small]);
   const latest = useRef(fit);
   latest.current = fit;
-  useEffect(() => latest.current(), [fitOn]);
+  useLayoutEffect(() => latest.current(), [fitOn]); // before it is painted: what is seen laid out stays where it is
   const zoom = useCallback((by: number, at?: Point) => {
     const { clientWidth, clientHeight } = box.current!;
     const centre = at ?? { x: clientWidth / 2, y: clientHeight / 2 };
