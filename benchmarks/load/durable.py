@@ -1,6 +1,6 @@
-"""Runs of durable functions in a process of their own: an App in library mode on a PostgreSQL, and many clients in it.
+"""Runs of durable functions in a process of their own: an App on a PostgreSQL or at an engine, and many clients in it.
 
-`python -m benchmarks.load.durable DSN WHAT --at-once 64 --seconds 10`. Writes "ready", waits for a line on its standard
+`python -m benchmarks.load.durable AT WHAT --at-once 64 --seconds 10`. Writes "ready", waits for a line on its standard
 input, measures, and writes one JSON object. Who started it looks at the server before and after.
 """
 
@@ -109,7 +109,8 @@ class Clients:
 
 
 async def measure(options: argparse.Namespace) -> dict[str, float]:
-    async with App(ten, one, many_in_turn, wide, at=options.dsn, migrate=True) as app:
+    migrate = not options.at.startswith("grpc:")
+    async with App(ten, one, many_in_turn, wide, at=options.at, migrate=migrate) as app:
 
         async def run(workflow: Any, *args: object) -> Any:
             return await (await app.start(workflow, *args)).result()
@@ -204,7 +205,7 @@ def milliseconds(ordered: list[float], share: float) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("dsn")
+    parser.add_argument("at")
     parser.add_argument("what", choices=["steps", "starts", "wide", "latency", "replay"])
     parser.add_argument("--at-once", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=10.0)

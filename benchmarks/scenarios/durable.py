@@ -1,7 +1,7 @@
-"""Durable functions in library mode: an App in a process of its own, on the database of the deployment.
+"""Durable functions: an App in a process of its own, on the database of the deployment, or at its engine over gRPC.
 
-The deployment's engine is idle beside it. What the App's process and the server cost is measured from the moment that
-the process is warm until its clients have ended.
+In library mode the deployment's engine is idle beside it. What the App's process and the server cost is measured from
+the moment that the process is warm until its clients have ended.
 """
 
 from __future__ import annotations
@@ -46,14 +46,20 @@ def app_process(module: str, *words: str) -> Generator[subprocess.Popen[str]]:
 
 
 def measure(
-    bench: Bench, what: str, *, load: str = LOAD, prepare: Callable[[str], None] | None = None, **options: float
+    bench: Bench,
+    what: str,
+    *,
+    load: str = LOAD,
+    at: str | None = None,
+    prepare: Callable[[str], None] | None = None,
+    **options: float,
 ) -> tuple[dict[str, Any], DatabaseCounters, DatabaseCounters]:
-    """What the process told, and the server's counters before and after. ``prepare`` is called with what the process
-    said when it was ready."""
+    """What the process told, and the server's counters before and after. ``at`` names another way to the runs than the
+    database; ``prepare`` is called with what the process said when it was ready."""
     database = bench.need_database()
     words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", f"{value:g}")]
     bench.progress(0.5, f"{what}, {' '.join(words)}")
-    with app_process(load, database.dsn, what, *words) as process:
+    with app_process(load, at or database.dsn, what, *words) as process:
         said = wait_ready(process)
         if prepare is not None:
             prepare(said)
@@ -94,10 +100,10 @@ def run_steps(bench: Bench) -> Run:
     return bench.run_of(figures, began)
 
 
-def run_latency(bench: Bench) -> Run:
+def run_latency(bench: Bench, at: str | None = None) -> Run:
     began = time.monotonic()
     commit_ms = commit_p50_ms(bench.need_database().dsn, bench.options.calibration_s)
-    told, _, _ = measure(bench, "latency", branches=bench.size(2_000, 200))
+    told, _, _ = measure(bench, "latency", at=at, branches=bench.size(2_000, 200))
     figures = {
         "commit_p50_ms": commit_ms,
         "step_p50_ms": told["step_p50_ms"],
@@ -105,6 +111,11 @@ def run_latency(bench: Bench) -> Run:
         "step_over_commits_ms": told["step_p50_ms"] - BESIDE_A_COMMIT * commit_ms,
     }
     return bench.run_of(figures, began)
+
+
+def run_latency_over_grpc(bench: Bench) -> Run:
+    host, port = bench.need_grpc()
+    return run_latency(bench, f"grpc://{host}:{port}")
 
 
 def run_starts(bench: Bench) -> Run:
@@ -150,6 +161,12 @@ SCENARIOS = [
         "Durable functions: one run, step after step",
         run_latency,
         (Bound(figure="step_over_commits_ms", row="a step: ≤ 1.3 × a bare commit + 0.5 ms", at_most=0.5),),
+    ),
+    Scenario(
+        "durable-latency-grpc",
+        "Durable functions against an engine: one run, step after step",
+        run_latency_over_grpc,
+        (Bound(figure="step_over_commits_ms", row="a step over gRPC: ≤ 1.3 × a bare commit + 2 ms", at_most=2.0),),
     ),
     Scenario(
         "durable-starts",
