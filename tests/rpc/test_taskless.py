@@ -141,7 +141,8 @@ async def test_a_request_in_pieces_begins_when_it_is_whole() -> None:
                 await client.ping()
                 await run.until(lambda now: now.calls_running == 1)
             assert not service.items
-            assert trio.lowlevel.current_statistics().tasks_living <= before
+            while trio.lowlevel.current_statistics().tasks_living > before:  # none for the call; others may just end
+                await trio.lowlevel.checkpoint()
             await client.send(stream_id, b"", end=True)
             await waiting(run, service, 1)
             service.answer()
