@@ -149,7 +149,7 @@ class Bench:
                 )
             time.sleep(LOOK_INTERVAL_S)
 
-    def seed(self, workflow: Workflow, variables: bytes, instances: int) -> dict[str, float]:
+    def seed(self, workflow: Workflow, variables: bytes, instances: int, *, flow_keys: int = 0) -> dict[str, float]:
         """Start instances in batches, outside of what is measured by others; the figures of the start itself.
 
         A checkpoint before it keeps the full-page images of the first touch out of what follows.
@@ -157,7 +157,8 @@ class Bench:
         if self.database is not None:
             self.database.checkpoint()
         batch = max(1, min(100, 2_000_000 // len(variables)))
-        plan = StartPlan(connections=4, instances=instances, body=workflow.start_body(variables), batch=batch)
+        body = workflow.start_body(variables)
+        plan = StartPlan(connections=4, instances=instances, body=body, batch=batch, flow_keys=flow_keys)
         return self.window(plan, count=Count.STARTED, items=instances, lane="start", text="starting instances")
 
     def window(

@@ -6,6 +6,7 @@ import http.client
 import re
 
 BATCH_LINE = re.compile(r'^penstock_batch_items_(sum|count)\{lane="([^"]+)"\} (\S+)$', re.MULTILINE)
+FLOW_CLAIMS_LINE = re.compile(r"^penstock_flow_claim_seconds_(sum|count) (\S+)$", re.MULTILINE)
 CPU_LINE = re.compile(r"^process_cpu_seconds_total (\S+)$", re.MULTILINE)
 
 
@@ -26,6 +27,12 @@ def batches(page: str) -> dict[str, tuple[float, float]]:
     for kind, lane, value in BATCH_LINE.findall(page):
         (sums if kind == "sum" else counts)[lane] = float(value)
     return {lane: (sums[lane], counts[lane]) for lane in sums if lane in counts}
+
+
+def flow_claims(page: str) -> tuple[float, float]:
+    """Seconds and number of the claims of jobs that wait for turns, so far."""
+    found = {kind: float(value) for kind, value in FLOW_CLAIMS_LINE.findall(page)}
+    return found.get("sum", 0.0), found.get("count", 0.0)
 
 
 def cpu_s(page: str) -> float | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from typing import Protocol
 
 import msgspec
@@ -44,7 +45,7 @@ class Context:
     host: str
     counts: Counts
     samples: Samples
-    problems: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list[str])
     quota: Quota | None = None
 
     def ended(self, instances: int) -> None:
@@ -125,6 +126,7 @@ class Starter:
         self._sent_at = 0.0
         self._connection: Connection | None = None
         self._requests: dict[int, bytes] = {}
+        self._keys = cycle(range(plan.flow_keys)) if plan.flow_keys else None
         self._moments, self._durations = context.samples.of("start")
 
     def begin(self, connection: Connection) -> None:
@@ -169,19 +171,24 @@ class Starter:
         request = self._requests.get(asked)
         if request is None:
             host = self._context.host
+            items = [self._item] * asked
+            if self._keys is not None:
+                items = [b'%s,"flowKey":"k%d"}' % (item[:-1], next(self._keys)) for item in items]
             if self._batch:
-                body = b'{"items":[' + b",".join([self._item] * asked) + b"]}"
+                body = b'{"items":[' + b",".join(items) + b"]}"
                 request = encode_request("POST", "/v1/instances/batch", host, body)
             else:
-                request = encode_request("POST", "/v1/instances", host, self._item)
-            self._requests[asked] = request
+                request = encode_request("POST", "/v1/instances", host, items[0])
+            if self._keys is None:
+                self._requests[asked] = request
         return request
 
 
 @dataclass(frozen=True)
 class StartPlan:
     """Start ``instances`` (``body`` each) on some connections. ``rate``: instances per second, None for full speed.
-    ``in_flight``: open instances at a time (the workers run in the same plan then)."""
+    ``flow_keys``: so many of them, in turn; 0: none. ``in_flight``: open instances at a time (the workers run in the
+    same plan then)."""
 
     connections: int
     instances: int
@@ -189,6 +196,7 @@ class StartPlan:
     batch: int = 0
     rate: float | None = None
     in_flight: int | None = None
+    flow_keys: int = 0
 
     def open(self, context: Context) -> None:
         quota = Quota(self.instances, self.in_flight)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks.scenarios import (
     backlog,
+    blocked_keys,
     calls,
     decisions,
     durable,
@@ -19,6 +20,7 @@ from benchmarks.scenarios import (
     latency,
     linear,
     long_loop,
+    queues,
     schedules,
     start,
     start_up,
@@ -37,6 +39,8 @@ SCENARIOS: dict[str, Scenario] = {
         linear,
         grpc,
         flow,
+        queues,
+        blocked_keys,
         latency,
         idle_fleet,
         fork_join,

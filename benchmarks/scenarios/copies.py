@@ -31,6 +31,28 @@ def copy_ready(database: Database, model: int, number: int) -> None:
     )
 
 
+def copy_keyed(database: Database, model: int, number: int, keys: int) -> None:
+    """Copies of an instance whose one job waits for its turn, under flow keys `k000000` and so on."""
+    database.execute(
+        """
+        WITH copy AS MATERIALIZED (
+          SELECT (((%s::bigint >> 22) - n) << 22) | (%s::bigint & 4190208) | %s AS id, nextval('step_seq') AS seq,
+            'k' || lpad((n %% %s)::text, 6, '0') AS flow_key
+          FROM generate_series(1, %s) AS n),
+        made AS (
+          INSERT INTO instance (id, started_at, definition, vars, flow_key)
+          SELECT c.id, i.started_at, i.definition, i.vars, c.flow_key FROM copy c, instance i WHERE i.id = %s),
+        tokens AS (
+          INSERT INTO token (id, instance_id, seq, entered_at, job_type, step, state, flow_key)
+          SELECT c.id, c.id, c.seq, t.entered_at, t.job_type, t.step, t.state, c.flow_key
+          FROM copy c, token t WHERE t.id = %s)
+        INSERT INTO ready_flow (job_type, priority, flow_key, seq, token_id)
+        SELECT t.job_type, t.priority, c.flow_key, c.seq, c.id FROM copy c, token t WHERE t.id = %s
+        """,
+        [model, model, READY_COUNTER, keys, number, model, model, model],
+    )
+
+
 def copy_finished(database: Database, model: int, number: int) -> None:
     """Copies of an instance that completed, with its history."""
     database.execute(

@@ -6,7 +6,7 @@ from penstock.engine.ids import show_job
 from penstock.testing.definitions import linear
 from penstock.wire.model import Completion
 from penstock.wire.queue import QueuePolicy, Rate
-from tests.dispatch.conftest import KafkaDriver
+from tests.dispatch.conftest import KafkaDriver, MakeKafka
 
 
 def running(kafka: KafkaDriver) -> list[tuple[str, int]]:
@@ -82,3 +82,23 @@ async def test_jobs_from_before_the_queue_are_admitted(kafka: KafkaDriver) -> No
     await kafka.engine.queues.pause("q", paused=False)
     await kafka.drain()
     assert kafka.states() == [(5, 2)]
+
+
+async def test_a_freed_key_is_admitted_behind_many_full_ones(make_kafka: MakeKafka) -> None:
+    kafka = make_kafka(flow_keys_per_claim=5)
+    await kafka.upload(linear(1))
+    await kafka.engine.queues.put("q", QueuePolicy(["work"], concurrency_per_key=1))
+    for key in [f"k{number:02d}" for number in range(20)] * 2:
+        await kafka.start("linear", flow_key=key)
+    turns = kafka.engine.polls.claims.turns
+    for _ in range(5):  # five keys at a look
+        await kafka.drain()
+        turns.open(["work"])
+    assert len(kafka.producer.sent) == 20
+    key = turns.cursor("work")  # to which a round comes last
+    ((instance, token, seq, attempt),) = kafka.rows(
+        "SELECT instance_id, id, seq, attempt FROM token WHERE state = 5 AND flow_key = %s", key
+    )
+    await kafka.engine.jobs.complete(Completion(job_id=show_job(instance, token, seq), worker_id="w", attempt=attempt))
+    await kafka.relay.run_once()
+    assert kafka.rows("SELECT count(*) FROM token WHERE state = 5 AND flow_key = %s", key) == [(1,)]

@@ -15,7 +15,6 @@ from penstock.wire.queue import QueuePolicy, Rate
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.shapes import call
-from tests.waiting import wait_until
 
 
 async def limit(driver: Driver, *types: str, name: str = "crm", **policy: Any) -> None:
@@ -337,53 +336,6 @@ async def test_what_an_instance_calls_has_its_key_and_priority(driver: Driver) -
     await driver.complete(job)
     assert await driver.due() == 1
     assert driver.rows("SELECT count(*) FROM token") == [(0,)]
-
-
-async def many_full_keys(driver: Driver) -> dict[str | None, Job]:
-    """120 keys with a job under way and one that waits; a claim looks at ten."""
-    await driver.upload(linear(1))
-    await limit(driver, concurrency_per_key=1)
-    keys = [f"k{number:03d}" for number in range(120)]
-    await start(driver, *keys, *keys)
-    held = {key_of(driver, job): job for _ in range(12) for job in await driver.poll("work", n=10)}
-    assert len(held) == len(keys)
-    return held
-
-
-async def test_a_freed_key_is_found_behind_many_full_ones(make_driver: MakeDriver) -> None:
-    driver = make_driver(services=True, ready_probe_interval_seconds=60.0, flow_keys_per_claim=10)
-    held = await many_full_keys(driver)
-    driver.engine.polls.claims.turns.open(["work"])
-    assert await driver.poll("work") == []  # ten keys were looked at
-    await driver.complete(held["k119"])
-    (freed,) = await driver.poll("work")
-    assert key_of(driver, freed) == "k119"
-    await driver.poll("work")
-    await driver.start("linear", {}, flow_key="new")
-    (first,) = await driver.poll("work")
-    assert key_of(driver, first) == "new"
-
-
-async def test_a_key_that_was_freed_unheard_is_walked_to(make_driver: MakeDriver) -> None:
-    driver = make_driver(services=True, ready_probe_interval_seconds=60.0, flow_keys_per_claim=10)
-    held = await many_full_keys(driver)
-    found: list[Job] = []
-    with trio.fail_after(55):
-        async with trio.open_nursery() as nursery:
-
-            async def wait() -> None:
-                found.append(await driver.one("work", wait=50))
-
-            nursery.start_soon(wait)
-            await wait_until(lambda: has_parked(driver))
-            freed = int(held["k115"].id.split("-")[1], 16)
-            driver.rows("UPDATE token SET held = NULL WHERE id = %s RETURNING 1", freed)
-            driver.rows("UPDATE slot SET running = 0 WHERE flow_key = 'k115' RETURNING 1")
-    assert [key_of(driver, job) for job in found] == ["k115"]
-
-
-async def has_parked(driver: Driver) -> bool:
-    return len(driver.engine.polls.waiters) > 0
 
 
 async def test_keys_have_equal_shares_over_two_engines(make_driver: MakeDriver) -> None:

@@ -15,6 +15,8 @@ from penstock.runtime import membership
 from penstock.runtime.membership import Membership
 from penstock.store.database import Database
 from penstock.testing.definitions import definition, end, fork, linear, service, step
+from penstock.wire.model import Job
+from penstock.wire.queue import QueuePolicy
 from tests.engine import runs
 from tests.runtime.conftest import StartLocal
 from tests.runtime.local_engine import LocalEngine
@@ -327,7 +329,34 @@ async def test_a_cancel_is_told_to_workers_of_other_engines(start_local: StartLo
     assert len(b.engine.polls.leases) == 0  # nor does it watch their leases any more
 
 
-@pytest.mark.parametrize("payload", ["x l [[1]]", "x l {", "x t soon", "x t 1e999 2", "x t nan", "x", ""])
+async def test_a_key_with_room_is_told_to_other_engines(start_local: StartLocal) -> None:
+    a, b = await start_local(), await start_local(flow_keys_per_claim=5)
+    await see_each_other(a, b)
+    await b.upload(linear(1))
+    await b.engine.queues.put("q", QueuePolicy(["work"], concurrency_per_key=1))
+    await a.engine.queues.run_once()
+    for key in [f"k{number:02d}" for number in range(20)] * 2:
+        await b.start("linear", flow_key=key)
+    turns, jobs = b.engine.polls.claims.turns, list[Job]()
+    while len(jobs) < 20:
+        turns.open(["work"])
+        jobs += await b.poll("work", n=5)
+    turns.take_hints("work", 100)
+    heard: list[str] = []
+
+    async def has_heard() -> bool:
+        heard.extend(turns.take_hints("work", 100))
+        return bool(heard)
+
+    job = jobs[0]
+    await a.complete(job)
+    await wait_until(has_heard)
+    assert [(key,) for key in heard] == a.rows("SELECT flow_key FROM instance WHERE id = %s", int(job.instance_id, 16))
+
+
+@pytest.mark.parametrize(
+    "payload", ["x h [[1]]", "x h {", "x l [[1]]", "x l {", "x t soon", "x t 1e999 2", "x t nan", "x", ""]
+)
 async def test_a_wake_up_that_makes_no_sense_ends_nobody(start_local: StartLocal, payload: str) -> None:
     a, b = await start_local(), await start_local(ready_probe_interval_seconds=60)
     await see_each_other(a, b)

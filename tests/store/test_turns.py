@@ -107,6 +107,17 @@ async def counted(connection: TrioConnection) -> tuple[int, dict[str, int]]:
     return rows[0][0], dict(scans)
 
 
+async def admission_cost(connection: TrioConnection, keys: list[str]) -> Cost:
+    """As `cost`, of an admission in Kafka mode."""
+    await connection.fetch(SQL["begin"])
+    before = await counted(connection)
+    look, found = await flow.admit_hinted(connection, 1, 64, keys, LEASE_S)
+    after = await counted(connection)
+    await connection.fetch(b"ROLLBACK")
+    scans = {name: number - before[1][name] for name, number in after[1].items() if number > before[1][name]}
+    return Cost(after[0] - before[0], scans, look.visited, found)
+
+
 async def cost(connection: TrioConnection, where: str | list[str]) -> tuple[Cost, Cost]:
     """Of a claim of 64 from a cursor or of these keys, and of the completions of what it found."""
     slots = [jobs.Slot(1, place + 1, "w", LEASE_S) for place in range(64)]
@@ -152,7 +163,8 @@ def costs(postgres_server: Server) -> Generator[dict[str, Cost]]:
             )
             full, _ = await cost(connection, "k1")
             hinted, _ = await cost(connection, [f"k{number}" for number in range(7, 287)])
-            return {"free": free, "completions": done, "full": full, "hinted": hinted}
+            admitted = await admission_cost(connection, [f"k{number}" for number in range(7, 287)])
+            return {"free": free, "completions": done, "full": full, "hinted": hinted, "admitted": admitted}
 
     with postgres_server.database(apply_schema) as dsn:
         yield trio.run(measure, dsn)
@@ -165,6 +177,7 @@ def costs(postgres_server: Server) -> Generator[dict[str, Cost]]:
         ("completions", 64, 64, 64 * 25),
         ("full", 256, 64, 256 * 9 + 64 * 30),
         ("hinted", 280, 64, 280 * 9 + 64 * 30),
+        ("admitted", 280, 64, 280 * 9 + 64 * 30),
     ],
 )
 def test_a_claim_in_turn_keeps_to_its_blocks(

@@ -114,7 +114,7 @@ class Engine:
         self.full_path = FullPath(database, settings, metrics, self.definitions, self.transactions)
         self.fast_path = FastPath(database, settings, metrics, self.polls, cache, self._fold, ends)
         self.starts = Starts(database, settings, metrics, self.definitions, self.polls, self.ids, self.transactions)
-        heard = self.polls.freed, self.timers.note_due_in
+        heard = self.polls.came_back, self.timers.note_due_in
         self.leases = Leases(database, settings, metrics, self.definitions, self.full_path, self.aside, *heard)
         self.jobs = Jobs(database, settings, metrics, self.definitions, self.polls, self.fast_path, self.full_path)
         self.journal = Journal(database, settings, metrics, self.polls, self.jobs, self.timers, self.events.mailed)

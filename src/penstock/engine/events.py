@@ -36,6 +36,8 @@ class Events:
     def __init__(self) -> None:
         self.queued: Event[[str]] = Event()
         """A job of that type came to the queue, or to the outbox."""
+        self.key_opened: Event[[str, str]] = Event()
+        """Jobs of that type and flow key may begin, and looks may not come to them soon."""
         self.armed: Event[[float]] = Event()
         """A timer was armed that is due before all others, in so many seconds."""
         self.lost: Event[[Loss]] = Event()

@@ -92,6 +92,10 @@ class FlowTurns:
                 keys[flow_key] = None
                 self._hints += 1
 
+    def may_be_crowded(self, job_type: str) -> bool:
+        """Whether looks do not come to the end of its keys, or none was made here: then others are told of keys."""
+        return job_type in self._hinted or job_type not in self._cursors
+
     def take_hints(self, job_type: str, number: int) -> list[str]:
         """Keys that may have room, the oldest first; they are forgotten here."""
         keys = self._hinted.get(job_type, {})

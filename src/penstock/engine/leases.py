@@ -49,7 +49,7 @@ class Leases:
         definitions: Definitions,
         full_path: FullPath,
         aside: Aside,
-        queued: Callable[[str], None],
+        came_back: Callable[[str, str | None], None],
         armed: Callable[[float], None],
     ) -> None:
         self._database = database
@@ -60,7 +60,7 @@ class Leases:
         self._definitions = definitions
         self._full_path = full_path
         self._aside = aside
-        self._queued = queued
+        self._came_back = came_back
         self._armed = armed
 
     async def expire(self, leases: Sequence[LeaseKey]) -> list[Expired]:
@@ -85,7 +85,7 @@ class Leases:
             self._aside.forget(SERVICE, JobKey(row.instance, row.token, row.seq))
             name = self._definitions.job_type_name(row.job_type)
             if name is not None:
-                self._queued(name)
+                self._came_back(name, row.flow_key)
         return [*rows, *(Expired(run.token, run.seq, run.attempt, 0, run.token, dead=False) for run in runs)]
 
     async def return_held(self, tags: Sequence[str]) -> int:
@@ -105,7 +105,7 @@ class Leases:
         for row in rows:
             self._metrics.run_takeovers.inc()
             if row.state == TokenState.READY:
-                self._queued(row.job_type)
+                self._came_back(row.job_type, None)
             else:
                 self._armed(STANDS_BACK_MIN_S)
             if row.expiries >= self.expiry_limit:

@@ -64,7 +64,7 @@ class Polls:
         self.losses = Losses(settings.poll_max_parked, events.lost)
         self.activity = Activity(metrics, self.waiters, trio.current_time)
         self.queue = QueueCounts(trio.current_time, settings.ready_probe_interval_seconds)
-        self.releases = Releases(database, settings, metrics, definitions, self.leases, self.freed, self._look_soon)
+        self.releases = Releases(database, settings, metrics, definitions, self.leases, self.came_back, self._look_soon)
         self.deliveries = Deliveries(
             metrics, settings, cache, memory, self.waiters, self.leases, self._sizes, self.releases, traces
         )
@@ -159,10 +159,21 @@ class Polls:
         for name in freed(self.queues, job_types):
             self.queued(name)
 
+    def came_back(self, job_type: str, flow_key: str | None) -> None:
+        """A job whose attempt ended waits again."""
+        self.hint_key(job_type, flow_key)
+        self.freed(job_type)
+
     def hint_key(self, job_type: str, flow_key: str | None) -> None:
         """To be told before `queued` and `freed`: of which flow key jobs may begin, if it has one."""
         if flow_key is not None and job_type in self.queues.keyed:
-            self.claims.turns.hint(self.queues.mates(job_type) or (job_type,), flow_key)
+            if self.claims.turns.may_be_crowded(job_type):
+                self._events.key_opened(job_type, flow_key)
+            self.hear_key(job_type, flow_key)
+
+    def hear_key(self, job_type: str, flow_key: str) -> None:
+        """As `hint_key`, from wherever."""
+        self.claims.turns.hint(self.queues.mates(job_type) or (job_type,), flow_key)
 
     def let_go(self, job_type: str) -> None:
         """A run of code of that type has no holder any more."""

@@ -46,15 +46,11 @@ class Admission:
         return [name for name in self._queues.keyed if not name.startswith(CODE_PREFIX)]
 
     async def _admit(self, connection: TrioConnection, name: str, job_type: int) -> int:
+        """Go on with the round, then look at keys of which something was heard, as claims do; how many began."""
         started, keys_max = trio.current_time(), self._settings.flow_keys_per_claim
-        look, count = await store.admit(
-            connection,
-            job_type,
-            self._settings.outbox_batch_size,
-            self._turns.cursor(name),
-            keys_max,
-            self._settings.dispatch_timeout_seconds,
-        )
+        wanted, deadline_s = self._settings.outbox_batch_size, self._settings.dispatch_timeout_seconds
+        cursor = self._turns.cursor(name)
+        look, count = await store.admit(connection, job_type, wanted, cursor, keys_max, deadline_s)
         self._turns.note(
             name,
             cursor=look.cursor,
@@ -63,4 +59,11 @@ class Admission:
             retry_s=look.retry_s,
             took_s=trio.current_time() - started,
         )
-        return count
+        left = wanted - count
+        keys = self._turns.take_hints(name, keys_max) if left > 0 and look.visited >= keys_max else []
+        if not keys:
+            return count
+        _, hinted = await store.admit_hinted(connection, job_type, left, keys, deadline_s)
+        if hinted:
+            self._turns.open((name,))
+        return count + hinted

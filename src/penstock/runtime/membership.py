@@ -40,9 +40,12 @@ RELOCK_INTERVAL_S = 1.0
 PAYLOAD_MAX_CHARS = 7000  # PostgreSQL's limit is 8,000 bytes
 LOSSES_MAX_ITEMS = 1000
 """Told with one wake-up, and so many runs that have mail; heartbeats tell of the others."""
+KEYS_MAX_ITEMS = 100
+"""Of flow keys, told with one wake-up; walks come to the others."""
 
 log = get_logger(__name__)
 _read_mail = msgspec.json.Decoder(list[Mail]).decode
+_read_keys = msgspec.json.Decoder(list[tuple[str, str]]).decode
 _read_losses = msgspec.json.Decoder(list[Loss]).decode
 
 
@@ -65,6 +68,7 @@ class Membership:
         """Whether what is queued here is published here: then nobody else has to know."""
         self._engine: Engine | None = None
         self._queued: set[str] = set()
+        self._keys: dict[tuple[str, str], None] = {}
         self._losses: list[Loss] = []
         self._mail: dict[tuple[str, int], Mail] = {}
         self._deaths = Deaths()
@@ -107,6 +111,7 @@ class Membership:
         engine.code.tag = self._tag
         events = engine.events
         events.queued.listen(self._note_queued)
+        events.key_opened.listen(self._note_key)
         events.armed.listen(self._note_timer)
         events.lost.listen(self._note_loss)
         events.mailed.listen(self._note_mail)
@@ -160,12 +165,14 @@ class Membership:
         await self._wake.wait()
         self._wake = trio.Event()
         queued, self._queued = self._queued, set()
+        keys, self._keys = self._keys, {}
         timer_s, self._timer_s = self._timer_s, None
         losses, self._losses = self._losses, []
         mail, self._mail = self._mail, {}
         if self.others:
             async with self._database.connection(ahead=True) as connection:
                 for payload in [
+                    *self._json_payloads("h", keys),  # before what makes others look
                     *self._payloads(queued, timer_s),
                     *self._json_payloads("l", losses),
                     *self._json_payloads("m", mail.values()),
@@ -208,7 +215,7 @@ class Membership:
         log.warning("the engine number was lost and replaced", number=self.number)
 
     # -- payloads: "<tag> q <type>\n<type>...", "<tag> t <seconds>", "<tag> l <losses, JSON>", "<tag> m <mail, JSON>",
-    # "<tag> k" (API tokens), "<tag> f" (queues)
+    # "<tag> h <flow keys, JSON>", "<tag> k" (API tokens), "<tag> f" (queues)
 
     def _payloads(self, queued: set[str], timer_s: float | None) -> list[str]:
         payloads: list[str] = []
@@ -219,7 +226,7 @@ class Membership:
             payloads.append(f"{self._tag} t {timer_s:.3f}")
         return payloads
 
-    def _json_payloads(self, kind: str, things: Iterable[Loss | Mail]) -> list[str]:
+    def _json_payloads(self, kind: str, things: Iterable[Loss | Mail | tuple[str, str]]) -> list[str]:
         texts = [""]
         for thing in things:
             text = msgspec.json.encode(thing).decode()
@@ -234,30 +241,30 @@ class Membership:
         engine = self._engine
         if tag == self._tag or engine is None:
             return
-        if kind == "q":
-            engine.polls.hint(text.split("\n"))
-            self.events.queued_elsewhere(text.split("\n"))
-        elif kind == "a":
-            engine.polls.hint(engine.polls.waiters.types())
-            self.events.queued_elsewhere(())
+        if kind == "a" or kind == "q":
+            types = text.split("\n") if kind == "q" else ()
+            engine.polls.hint(types or engine.polls.waiters.types())
+            self.events.queued_elsewhere(types)
         elif kind == "t":
             seconds = float(text)
             if not math.isfinite(seconds):
                 raise ValueError(f"a timer is due in {seconds} s")
             engine.timers.hint(seconds)
-        elif kind == "l":
-            engine.polls.hear_losses(_read_losses(text))
-        elif kind == "m":
-            for mail in _read_mail(text):
-                engine.journal.hear(mail)
         elif kind == "k":
             self.events.tokens_changed()
         elif kind == "f":
             engine.queues.hint()
+        else:
+            _hear_things(engine, kind, text)
 
     def _note_queued(self, job_type: str) -> None:
         if self.others and not self.relays_here():
             self._queued.add(job_type)
+            self._wake.set()
+
+    def _note_key(self, job_type: str, flow_key: str) -> None:
+        if self.others and len(self._keys) < KEYS_MAX_ITEMS and not self.relays_here():
+            self._keys[job_type, flow_key] = None
             self._wake.set()
 
     def _note_loss(self, loss: Loss) -> None:
@@ -274,6 +281,18 @@ class Membership:
         if self.others:
             self._timer_s = seconds if self._timer_s is None else min(seconds, self._timer_s)
             self._wake.set()
+
+
+def _hear_things(engine: Engine, kind: str, text: str) -> None:
+    """What comes as JSON; of a kind that only newer engines know nothing is heard."""
+    if kind == "h":
+        for job_type, flow_key in _read_keys(text):
+            engine.polls.hear_key(job_type, flow_key)
+    elif kind == "l":
+        engine.polls.hear_losses(_read_losses(text))
+    elif kind == "m":
+        for mail in _read_mail(text):
+            engine.journal.hear(mail)
 
 
 def _too_old(needed: int) -> str:

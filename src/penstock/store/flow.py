@@ -92,7 +92,18 @@ async def admit(
     connection: TrioConnection, job_type: int, count: int, cursor: str, keys_max: int, deadline_s: float
 ) -> tuple[Look, int]:
     """Hand at most ``count`` jobs of a type to the relay; how many. One transaction of its own, safe to repeat."""
-    rows = cast(Any, await connection.fetch(SQL["admit"], (job_type, count, cursor, keys_max, deadline_s)))
+    return await _admit(connection, "admit", (job_type, count, cursor, keys_max, deadline_s))
+
+
+async def admit_hinted(
+    connection: TrioConnection, job_type: int, count: int, keys: Sequence[str], deadline_s: float
+) -> tuple[Look, int]:
+    """As `admit`, of these flow keys."""
+    return await _admit(connection, "admit_hinted", (job_type, count, arrays.texts(keys), len(keys), deadline_s))
+
+
+async def _admit(connection: TrioConnection, name: str, params: tuple[object, ...]) -> tuple[Look, int]:
+    rows = cast(Any, await connection.fetch(SQL[name], params))
     *look, admitted = rows[0]
     return Look(*look), admitted
 

@@ -151,6 +151,7 @@ class Released(NamedTuple):
 
     job_type: int
     attempt: int
+    flow_key: str | None
 
 
 class Expired(NamedTuple):
@@ -162,6 +163,7 @@ class Expired(NamedTuple):
     job_type: int
     instance: int
     dead: bool
+    flow_key: str | None = None
 
 
 class LiveLease(NamedTuple):
@@ -321,7 +323,7 @@ async def release(
         arrays.times(columns[4]),
     )
     rows = cast(Any, await connection.fetch(SQL["release"], params))
-    return {(token, seq): Released(job_type, attempt) for token, seq, job_type, attempt in rows}
+    return {(token, seq): Released(*rest) for token, seq, *rest in rows}
 
 
 async def expire(

@@ -46,8 +46,8 @@ class ReleaseItem(Item[bool]):
 
 
 class Releases(Lane[ReleaseItem]):
-    """Gives leases back. ``queued`` is told the type of each job that is in the queue again, ``look_soon`` that one is
-    whose type is not known here."""
+    """Gives leases back. ``came_back`` is told type and flow key of each job that is in the queue again, ``look_soon``
+    that one is whose type is not known here."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Releases(Lane[ReleaseItem]):
         metrics: Metrics,
         definitions: Definitions,
         leases: LeaseBook,
-        queued: Callable[[str], None],
+        came_back: Callable[[str, str | None], None],
         look_soon: Callable[[], None],
     ) -> None:
         super().__init__(
@@ -71,7 +71,7 @@ class Releases(Lane[ReleaseItem]):
         self._to_outbox = settings.through_kafka
         self._definitions = definitions
         self._leases = leases
-        self._queued = queued
+        self._came_back = came_back
         self._look_soon = look_soon
         self._unreadable: deque[tuple[float, ReleaseItem]] = deque()
 
@@ -113,7 +113,7 @@ class Releases(Lane[ReleaseItem]):
                 self._leases.end(item.lease.token, item.lease.seq, row.attempt)
                 name = self._definitions.job_type_name(row.job_type)
                 if name is not None:
-                    self._queued(name)
+                    self._came_back(name, row.flow_key)
                 else:
                     self._look_soon()
             item.tries += 1

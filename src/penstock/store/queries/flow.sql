@@ -270,6 +270,37 @@ jobs AS (
   FROM taken t CROSS JOIN LATERAL (SELECT * FROM instance i WHERE i.id = t.instance_id OFFSET 0) i)
 SELECT a.*, b.* FROM about a LEFT JOIN jobs b ON true
 
+-- steps: hinted
+-- What waits under the flow keys $3, at any priority; $4 as many as these.
+levels(priority) AS (
+  (SELECT r.priority FROM ready_flow r WHERE r.job_type = $1::int ORDER BY r.priority LIMIT 1)
+  UNION ALL
+  SELECT n.priority FROM levels l CROSS JOIN LATERAL (
+    SELECT r.priority FROM ready_flow r WHERE r.job_type = $1::int AND r.priority > l.priority ORDER BY r.priority LIMIT 1) n),
+seen AS MATERIALIZED (
+  SELECT k.priority, k.flow_key, f.free, f.wait_s, k.visited, f.known, h.place, h.queue_row, h.token_row FROM (
+    SELECT l.priority, g.flow_key, (row_number() OVER (ORDER BY l.priority, g.n))::int AS visited
+    FROM room CROSS JOIN levels l CROSS JOIN unnest($3::text[]) WITH ORDINALITY AS g(flow_key, n)
+    WHERE room.n > 0 AND (l.priority < 0 OR room.new_runs > 0)) k
+-- steps of: key_room
+-- steps of: first_job
+  ),
+
+-- steps: dispatch
+taken AS (
+  UPDATE token t SET state = 5 /* DISPATCHED */, claimed_by = NULL, attempt = t.attempt + 1, claimed_at = c.now,
+    lease_until = c.now + $5::float8 * interval '1 s',
+    held = CASE WHEN p.total IS NOT NULL OR p.per_key IS NOT NULL AND n.key <> '' THEN
+      p.queue * 4 + (p.total IS NOT NULL)::int + 2 * (p.per_key IS NOT NULL AND n.key <> '')::int END
+  FROM granted n CROSS JOIN policy p CROSS JOIN clock c
+  WHERE t.ctid = n.token_row AND coalesce(t.queued, t.seq) = n.place AND t.state = 0 /* READY */
+  RETURNING t.*, n.ordinal, n.queue_row, false AS begins),
+-- steps of: taken_away
+dispatched AS (
+  INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
+  SELECT nextval('step_seq'), instance_id, id, seq, claimed_at, job_type, attempt FROM (SELECT * FROM taken ORDER BY ordinal) t)
+SELECT a.*, (SELECT count(*) FROM taken) FROM about a
+
 -- name: claim_flow
 -- Leases waiting jobs of the type $1 to $2 slots ($5 worker $6 lease seconds), keys in turn: as many as its queue has
 -- places and rate for, whole and by key. $3 cursor $4 keys to look at $7 as $4 of `claim`. One row at least, with the cursor,
@@ -288,19 +319,7 @@ WITH RECURSIVE
 WITH RECURSIVE
 -- steps of: policy
 -- steps of: room
-levels(priority) AS (
-  (SELECT r.priority FROM ready_flow r WHERE r.job_type = $1::int ORDER BY r.priority LIMIT 1)
-  UNION ALL
-  SELECT n.priority FROM levels l CROSS JOIN LATERAL (
-    SELECT r.priority FROM ready_flow r WHERE r.job_type = $1::int AND r.priority > l.priority ORDER BY r.priority LIMIT 1) n),
-seen AS MATERIALIZED (
-  SELECT k.priority, k.flow_key, f.free, f.wait_s, k.visited, f.known, h.place, h.queue_row, h.token_row FROM (
-    SELECT l.priority, g.flow_key, (row_number() OVER (ORDER BY l.priority, g.n))::int AS visited
-    FROM room CROSS JOIN levels l CROSS JOIN unnest($3::text[]) WITH ORDINALITY AS g(flow_key, n)
-    WHERE room.n > 0 AND (l.priority < 0 OR room.new_runs > 0)) k
--- steps of: key_room
--- steps of: first_job
-  ),
+-- steps of: hinted
 -- steps of: choose
 -- steps of: lease
 
@@ -312,19 +331,16 @@ WITH RECURSIVE
 -- steps of: room
 -- steps of: walk
 -- steps of: choose
-taken AS (
-  UPDATE token t SET state = 5 /* DISPATCHED */, claimed_by = NULL, attempt = t.attempt + 1, claimed_at = c.now,
-    lease_until = c.now + $5::float8 * interval '1 s',
-    held = CASE WHEN p.total IS NOT NULL OR p.per_key IS NOT NULL AND n.key <> '' THEN
-      p.queue * 4 + (p.total IS NOT NULL)::int + 2 * (p.per_key IS NOT NULL AND n.key <> '')::int END
-  FROM granted n CROSS JOIN policy p CROSS JOIN clock c
-  WHERE t.ctid = n.token_row AND coalesce(t.queued, t.seq) = n.place AND t.state = 0 /* READY */
-  RETURNING t.*, n.ordinal, n.queue_row, false AS begins),
--- steps of: taken_away
-dispatched AS (
-  INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
-  SELECT nextval('step_seq'), instance_id, id, seq, claimed_at, job_type, attempt FROM (SELECT * FROM taken ORDER BY ordinal) t)
-SELECT a.*, (SELECT count(*) FROM taken) FROM about a
+-- steps of: dispatch
+
+-- name: admit_hinted
+-- As `admit`, of the flow keys $3 alone (`claim_hinted`).
+WITH RECURSIVE
+-- steps of: policy
+-- steps of: room
+-- steps of: hinted
+-- steps of: choose
+-- steps of: dispatch
 
 -- name: adopt
 -- Jobs of types in a queue ($1) that wait in `ready`, as they came before, or from an engine that did not know of it yet: at

@@ -251,7 +251,7 @@ freed AS (
   RETURNING t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at,
     old.claimed_at, i.worker, $5::boolean AS to_outbox, 12 /* ATTEMPT_RELEASED */ AS kind, NULL AS reason, old.held, t.flow_key),
 -- steps of: put_back
-SELECT id, seq, job_type, attempt FROM freed
+SELECT id, seq, job_type, attempt, flow_key FROM freed
 
 -- name: expire
 -- Leases that ended, and dispatches whose deadline has come: $1 token $2 seq $3 attempt $4 expiry limit $5 whether to the
@@ -276,9 +276,9 @@ freed AS (
     t.claimed_at, t.claimed_by AS worker, $5::boolean AS to_outbox,
     CASE d.state WHEN 5 /* DISPATCHED */ THEN 13 /* ATTEMPT_REDISPATCHED */ ELSE 11 /* ATTEMPT_EXPIRED */ END AS kind, NULL AS reason, d.held, t.flow_key),
 -- steps of: put_back
-SELECT id, seq, attempt, job_type, instance_id, false AS dead FROM freed
+SELECT id, seq, attempt, job_type, instance_id, false AS dead, flow_key FROM freed
 UNION ALL
-SELECT id, seq, attempt, job_type, instance_id, true FROM due WHERE dead
+SELECT id, seq, attempt, job_type, instance_id, true, NULL FROM due WHERE dead
 
 -- name: scan_leases
 -- Leases and dispatches that end within $1 seconds, whoever granted them. A sequential scan (132 ms for 1,000,000

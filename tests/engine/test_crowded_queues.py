@@ -1,0 +1,126 @@
+"""Queues with more keys than a claim looks at: what is heard of a key, and how little is asked when nothing happens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import trio
+
+from penstock.engine import flow_turns
+from penstock.store.connection import TrioConnection
+from penstock.testing.definitions import linear
+from penstock.wire.model import Job, JobRef
+from tests.engine.conftest import MakeDriver
+from tests.engine.driver import Driver
+from tests.engine.test_queues import key_of, limit, start
+from tests.waiting import wait_until
+
+
+async def many_full_keys(driver: Driver) -> dict[str | None, Job]:
+    """120 keys with a job under way and one that waits; a claim looks at ten."""
+    await driver.upload(linear(1))
+    await limit(driver, concurrency_per_key=1)
+    keys = [f"k{number:03d}" for number in range(120)]
+    await start(driver, *keys, *keys)
+    held = {key_of(driver, job): job for _ in range(12) for job in await driver.poll("work", n=10)}
+    assert len(held) == len(keys)
+    driver.engine.polls.claims.turns.open(["work"])
+    assert await driver.poll("work") == []  # ten keys were looked at
+    return held
+
+
+async def test_a_key_with_room_is_found_behind_full_ones(make_driver: MakeDriver) -> None:
+    driver = make_driver(ready_probe_interval_seconds=60.0, flow_keys_per_claim=10)
+    held = await many_full_keys(driver)
+
+    async def found() -> str | None:
+        """The key of the next job, by the walk that comes to it last."""
+        (job,) = await driver.poll("work")
+        return key_of(driver, job)
+
+    def last() -> Job:
+        return held[driver.engine.polls.claims.turns.cursor("work")]
+
+    await driver.complete(job := last())
+    assert await found() == key_of(driver, job)
+    await driver.poll("work")
+    await driver.start("linear", {}, flow_key="new")
+    assert await found() == "new"
+    await driver.poll("work")
+    job = last()
+    await driver.engine.jobs.release_many([JobRef(job_id=job.id, worker_id="w1", attempt=job.attempt)])
+    assert await found() == key_of(driver, job)
+    await driver.poll("work")
+    job = last()
+    ended = driver.rows(
+        "UPDATE token SET lease_until = penstock_now() WHERE id = %s RETURNING id, seq, attempt",
+        int(job.id.split("-")[1], 16),
+    )
+    assert len(await driver.engine.leases.expire(ended)) == 1
+    assert await found() == key_of(driver, job)
+
+
+async def test_a_key_that_was_freed_unheard_is_walked_to(make_driver: MakeDriver) -> None:
+    driver = make_driver(services=True, ready_probe_interval_seconds=60.0, flow_keys_per_claim=10)
+    held = await many_full_keys(driver)
+    found: list[Job] = []
+    with trio.fail_after(55):
+        async with trio.open_nursery() as nursery:
+
+            async def wait() -> None:
+                found.append(await driver.one("work", wait=50))
+
+            nursery.start_soon(wait)
+            await wait_until(lambda: has_parked(driver))
+            freed = int(held["k115"].id.split("-")[1], 16)
+            driver.rows("UPDATE token SET held = NULL WHERE id = %s RETURNING 1", freed)
+            driver.rows("UPDATE slot SET running = 0 WHERE flow_key = 'k115' RETURNING 1")
+    assert [key_of(driver, job) for job in found] == ["k115"]
+
+
+async def has_parked(driver: Driver) -> bool:
+    return len(driver.engine.polls.waiters) > 0
+
+
+async def test_an_engine_with_idle_queues_asks_for_nothing_more(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look of the probe, and one at the queues: a statement each, whether nothing waits or all is full."""
+    monkeypatch.setattr(flow_turns, "FRUITLESS_S", 3600.0)
+    await driver.upload(linear(1))
+    await limit(driver, concurrency=1, concurrency_per_key=1)
+    asked: list[object] = []
+    fetch = TrioConnection.fetch
+
+    async def noted(connection: TrioConnection, sql: Any, params: Sequence[object] = ()) -> object:
+        asked.append(sql)
+        return await fetch(connection, sql, params)
+
+    async def looked() -> int:
+        asked.clear()
+        for _ in range(5):
+            await driver.engine.polls.probe_once()
+            await driver.engine.queues.run_once()
+        return len(asked)
+
+    async def parked(number: int) -> bool:
+        return len(driver.engine.polls.waiters) == number
+
+    async def wait() -> None:
+        await driver.poll("work", wait=50)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await wait_until(lambda: parked(1))
+        monkeypatch.setattr(TrioConnection, "fetch", noted)
+        assert await looked() == 10
+        await start(driver, "a", "a")
+        await driver.engine.polls.probe_once()
+        await wait_until(lambda: parked(0))  # it has the first one
+        nursery.start_soon(wait)
+        await wait_until(lambda: parked(1))
+        await driver.engine.polls.probe_once()  # the queue is full
+        assert await looked() == 10
+        nursery.cancel_scope.cancel()
