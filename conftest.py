@@ -1,7 +1,8 @@
 """For all tests: leaves out what this machine can't run, and says so loudly at the end; reports cross processes.
 
 A test that needs a tool carries its marker (`jdk`, `kafka`, `go`, `browser`) and is left out where the tool is missing;
-so are those that need `root`, another user who gets to our packages (`open_venv`), or many open files (`open_files`).
+so are those that need `root`, another user who gets to our packages (`open_venv`), many open files (`open_files`), or
+the contract's libraries for other languages (`libraries`, docs/other-languages.md).
 `chaos` tests run only when asked for (`-m chaos`). Left out is not skipped: nothing hides among the dots.
 """
 
@@ -43,6 +44,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         reasons["browser"] = "no playwright in this environment: pip install -e '.[dev]'"
     if importlib.util.find_spec("mkdocs") is None:
         reasons["site"] = "no mkdocs-material in this environment: make site"
+    if "PENSTOCK_LIBRARIES" not in os.environ:
+        reasons["libraries"] = "PENSTOCK_LIBRARIES names no folder with the contract's libraries"
     if os.geteuid() != 0:
         reasons["root"] = "this is not root"
     elif not open_to_nobody():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,16 @@ def test_nothing_runs_as_root() -> None:
     assert pod["securityContext"]["runAsNonRoot"]
     assert re.search(r"^USER \d+$", (DEPLOY / "container" / "Containerfile").read_text(), re.MULTILINE)
     assert "\nUser=penstock\n" in (DEPLOY / "systemd" / "penstock.service").read_text()
+
+
+def test_the_image_is_built_from_all_that_the_wheel_takes() -> None:
+    made = (DEPLOY / "container" / "Containerfile").read_text()
+    copied = {name for line in re.findall(r"^COPY ([^-].*) \S+$", made, re.MULTILINE) for name in line.split()}
+    project = tomllib.loads((TOP / "pyproject.toml").read_text())
+    built = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    named = {project["project"]["readme"], *project["project"]["license-files"], *built["force-include"]}
+    assert {"pyproject.toml", *named, *(package.split("/")[0] for package in built["packages"])} <= copied
+    assert all((TOP / name).exists() for name in copied)
 
 
 def test_published_ports_stay_on_loopback() -> None:

@@ -43,9 +43,10 @@ def engine(postgres_server: Server, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def test_the_page_holds_every_worker_word_for_word() -> None:
-    files = sorted(path.name for path in WORKERS.iterdir())
-    assert files == sorted(COMMANDS)
-    assert [name for name in files if (WORKERS / name).read_text() not in PAGE.read_text()] == []
+    for folder in (WORKERS, WORKERS / "library"):
+        files = sorted(path.name for path in folder.iterdir() if path.is_file())
+        assert files == sorted(COMMANDS)
+        assert [name for name in files if (folder / name).read_text() not in PAGE.read_text()] == []
 
 
 @pytest.mark.slow
@@ -54,23 +55,50 @@ def test_the_page_holds_every_worker_word_for_word() -> None:
     ["worker.mjs", pytest.param("worker.go", marks=pytest.mark.go), pytest.param("Worker.java", marks=pytest.mark.jdk)],
 )
 def test_a_worker_in_another_language_completes_jobs(engine: RunningEngine, tmp_path: Path, name: str) -> None:
-    command = COMMANDS[name]
+    greets(engine, [*COMMANDS[name], str(WORKERS / name)], tmp_path, GO111MODULE="off")
+
+
+def greets(engine: RunningEngine, command: list[str], directory: Path, **environment: str) -> None:
+    """The program, run in the directory, does a job of the type greeting.say."""
     assert shutil.which(command[0]), f"no {command[0]} on this machine"
-    environment = os.environ | {"PENSTOCK_URL": engine.url, "GOFLAGS": "-mod=mod", "GO111MODULE": "off"}
-    with (tmp_path / "log").open("w+") as log:
+    environment = os.environ | {"PENSTOCK_URL": engine.url, "GOFLAGS": "-mod=mod"} | environment
+    with (directory / "log").open("w+") as log:
         worker = subprocess.Popen(
-            [*command, WORKERS / name], env=environment, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True
+            command, env=environment, cwd=directory, stdout=log, stderr=log, start_new_session=True
         )
         try:
             with SyncClient(engine.url) as client:
                 made = client.start_instance("greeting", {"name": "Ada"})
                 ended = client.wait_until_ended(made.id, timeout_s=50)
         except TimedOut as error:
-            raise AssertionError((tmp_path / "log").read_text()) from error
+            raise AssertionError((directory / "log").read_text()) from error
         finally:
             os.killpg(worker.pid, 9)  # `go run` has a child of its own
             worker.wait()
     assert (ended.status, ended.variables["greeting"]) == ("COMPLETED", "Hello, Ada")
+
+
+@pytest.mark.slow
+@pytest.mark.libraries
+@pytest.mark.parametrize(
+    "name",
+    ["worker.mjs", pytest.param("worker.go", marks=pytest.mark.go), pytest.param("Worker.java", marks=pytest.mark.jdk)],
+)
+def test_a_worker_with_the_contracts_library_completes_jobs(engine: RunningEngine, tmp_path: Path, name: str) -> None:
+    libraries = Path(os.environ["PENSTOCK_LIBRARIES"])
+    shutil.copy(WORKERS / "library" / name, tmp_path)
+    command = [*COMMANDS[name], name]
+    if name == "worker.mjs":
+        (tmp_path / "node_modules").mkdir()
+        (tmp_path / "node_modules" / "rochallor-workflow-sdk").symlink_to(libraries / "workflow-sdk-node")
+    elif name == "worker.go":
+        module = "github.com/batnam/rochallor-engine/workflow-sdk-go"
+        needed = f"require {module} v0.0.0\nreplace {module} => {libraries / 'workflow-sdk-go'}\n"
+        (tmp_path / "go.mod").write_text(f"module worker\n\ngo 1.22\n\n{needed}")
+        shutil.copy(libraries / "workflow-sdk-go" / "go.sum", tmp_path)
+    else:
+        command[1:1] = ["-cp", f"{libraries / 'workflow-sdk-java' / 'build' / 'libs'}/*"]
+    greets(engine, command, tmp_path)
 
 
 @pytest.mark.slow
