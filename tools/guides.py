@@ -7,9 +7,12 @@ A block runs when a comment stands before it: `<!-- runs -->`, or what is to com
     <!-- runs: prints "TEXT" -->           its output has to contain that
     <!-- runs: background until "TEXT" --> it goes on beside the others; the page waits for that in what it says
     <!-- runs: as NAME prints "TEXT" -->   a program: it is saved under that name and run by Python
+    <!-- runs: saved as NAME -->           a file of any kind: it is saved under that name
 
 Blocks of a page are one shell, in their order; the first that fails ends the page. As root they run as the account
-`postgres`, as PostgreSQL's programs demand. Needs a network for what pip installs. Exit code 1 when a page failed.
+`postgres`, as PostgreSQL's programs demand. A page that says $KAFKA finds a broker of its own there (needs Java and
+Maven), one that says $OLD a wheel of the version before: of the commit that --old names. Needs a network for what pip
+installs. Exit code 1 when a page failed.
 """
 
 from __future__ import annotations
@@ -24,20 +27,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 TOP: Final = Path(__file__).resolve().parents[1]
 DOCS: Final = TOP / "docs"
 ACCOUNT: Final = "postgres"
+OLD: Final = "0e3755de^"
+"""Its schema is one version older. Nothing is released yet, so it is no tag."""
 PAGE_MAX_S: Final = 420
 BACKGROUND_MAX_S: Final = 90
 END_ALL: Final = 'for job in $(jobs -p); do pkill -P "$job"; kill "$job"; done 2>/dev/null || true; wait || true'
 """What runs in the background is a shell with one child."""
 BLOCK: Final = re.compile(r"^<!-- runs(?:: ([^\n]*?))? -->\n```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 WORDS: Final = re.compile(
-    r'(?:as (?P<name>[\w.]+) ?)?(?:background until "(?P<until>[^"]+)")?(?:prints "(?P<prints>[^"]+)")?'
+    r"(?:(?P<saved>saved )?as (?P<name>[\w.]+) ?)?"
+    r'(?:background until "(?P<until>[^"]+)")?(?:prints "(?P<prints>[^"]+)")?'
 )
 
 
@@ -47,6 +54,8 @@ class Block(NamedTuple):
     line: int
     language: str
     text: str
+    saved: bool
+    """It is kept and not run."""
     name: str | None
     until: str | None
     prints: str | None
@@ -62,9 +71,11 @@ def blocks(page: Path) -> Iterator[Block]:
     for found in BLOCK.finditer(text):
         said = WORDS.fullmatch(found[1] or "")
         line = text.count("\n", 0, found.start()) + 1
-        if said is None or found[2] not in ("sh", "python") or (found[2] == "python") != (said["name"] is not None):
+        saved = said is not None and said["saved"] is not None
+        known = saved or (found[2] == "python" if said and said["name"] else found[2] == "sh")
+        if said is None or not known or (saved and said["prints"]):
             raise Wrong(f"{page.name}:{line}: `runs` is not understood, or of this kind of block")
-        yield Block(line, found[2], found[3], said["name"], said["until"], said["prints"])
+        yield Block(line, found[2], found[3], saved, said["name"], said["until"], said["prints"])
 
 
 def guides() -> list[Path]:
@@ -80,7 +91,8 @@ def script(page: Path) -> str:
         lines.append(f"echo '== {page.name}:{block.line}'")
         if block.name is not None:
             lines += [f"cat > {block.name} <<'END OF {block.name}'", block.text + f"END OF {block.name}"]
-            lines.append(f"python3 {block.name} 2>&1 | tee {out}")
+            if not block.saved:
+                lines.append(f"python3 {block.name} 2>&1 | tee {out}")
         elif block.until is not None:
             lines += ["{", block.text + f"}} > {out} 2>&1 &"]
             lines.append(
@@ -96,10 +108,13 @@ def script(page: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def wheel(directory: Path) -> Path:
-    """Of a clean clone of this checkout's last commit."""
+def wheel(directory: Path, commit: str) -> Path:
+    """Of a clean clone of this checkout, at that commit."""
+    directory.mkdir()
+    directory.chmod(0o755)
     clone = directory / "clone"
     subprocess.run(["git", "clone", "-q", str(TOP), str(clone)], check=True)
+    subprocess.run(["git", "-C", str(clone), "checkout", "-q", "--detach", commit], check=True)
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", directory / "wheels", clone], check=True
     )
@@ -107,7 +122,24 @@ def wheel(directory: Path) -> Path:
     return found
 
 
-def run(page: Path, built: Path, directory: Path) -> tuple[int, str]:
+@contextmanager
+def surroundings(page: Path, directory: Path, old: str) -> Iterator[dict[str, str]]:
+    """Variables that say where to find what the page needs beside this version."""
+    with ExitStack() as stack:
+        found: dict[str, str] = {}
+        text = page.read_text(encoding="utf-8")
+        if "$OLD" in text:
+            before = directory / "old"
+            found["OLD"] = str(next(before.glob("wheels/*.whl")) if before.exists() else wheel(before, old))
+        if "$KAFKA" in text:
+            sys.path.insert(0, str(TOP))
+            from tests.kafka.broker import KafkaBroker
+
+            found["KAFKA"] = stack.enter_context(KafkaBroker()).bootstrap
+        yield found
+
+
+def run(page: Path, built: Path, directory: Path, more: Mapping[str, str]) -> tuple[int, str]:
     """The exit code, and all that was said."""
     place, home = directory / page.stem, directory / f"{page.stem}-home"
     for each in (place, home):
@@ -118,10 +150,11 @@ def run(page: Path, built: Path, directory: Path) -> tuple[int, str]:
     environment = {
         "HOME": str(home),
         "LANG": "C.UTF-8",
-        "PATH": f"{home}/venv/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin",
+        "PATH": f"{home}/venv/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/usr/local/go/bin",
         "PIP_CONSTRAINT": str(home / "constraints.txt"),
         "PIP_FIND_LINKS": str(built.parent),  # `pip install penstock` is to find this one
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        **more,
     } | {name: value for name, value in os.environ.items() if name.endswith(("_proxy", "_PROXY"))}
     identity: dict[str, Any] = {}
     if os.geteuid() == 0:
@@ -158,10 +191,11 @@ def main(options: argparse.Namespace) -> int:
     directory.chmod(0o755)
     failed: list[str] = []
     try:
-        built = wheel(directory)
+        built = wheel(directory / "new", "HEAD")
         for page in pages:
             began = time.monotonic()
-            code, said = run(page, built, directory)
+            with surroundings(page, directory, options.old) as more:
+                code, said = run(page, built, directory, more)
             text = f"{said}== {page.name}: exit code {code} after {time.monotonic() - began:.0f} s\n\n"
             print(text, end="", flush=True)
             if options.log:
@@ -184,5 +218,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pages", nargs="*", metavar="PAGE", help="as quickstart; without any all that run")
     parser.add_argument("--log", type=Path, help="also into this file")
+    parser.add_argument("--old", default=OLD, metavar="COMMIT", help="the version before, for upgrades [%(default)s]")
     parser.add_argument("--keep", action="store_true", help="leave the directories")
     sys.exit(main(parser.parse_args()))

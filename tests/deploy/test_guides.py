@@ -24,7 +24,7 @@ def guides() -> ModuleType:
 
 def test_every_page_that_runs_is_a_program(guides: ModuleType) -> None:
     pages = {page.stem: page for page in guides.guides()}
-    assert pages.keys() >= {"quickstart", "walkthrough"}
+    assert pages.keys() >= {"quickstart", "walkthrough", "kafka", "moving", "scaling", "operations", "other-languages"}
     for page in pages.values():
         said = page.read_text().count("\n<!-- runs")
         assert said == len(list(guides.blocks(page))), f"{page.name}: a comment that stands before no block"
@@ -45,6 +45,8 @@ def test_blocks_are_one_shell_that_ends_at_the_first_failure(guides: ModuleType,
         "<!-- runs -->\n```sh\nname=Ada\n```\n\n"
         '<!-- runs: as told.py prints "Ada 3" -->\n```python\nprint("Ada", 1 + 2)\n```\n\n'
         '<!-- runs: prints "Hello, Ada" -->\n```sh\necho "Hello, $name"\n```\n\n'
+        '<!-- runs: saved as kept.mjs -->\n```js\nimport { nothing } from "nowhere";\n```\n\n'
+        '<!-- runs: prints "nowhere" -->\n```sh\ncat kept.mjs\n```\n\n'
         "```sh\nfalse\n```\n"
     )
     done = run(guides.script(page), tmp_path)
@@ -56,6 +58,9 @@ def test_blocks_are_one_shell_that_ends_at_the_first_failure(guides: ModuleType,
         "Ada 3",
         "== page.md:17",
         "Hello, Ada",
+        "== page.md:22",
+        "== page.md:27",
+        'import { nothing } from "nowhere";',
         "== page.md: done",
     ]
     assert (done.returncode, done.stdout.splitlines()) == (0, said), done.stderr
@@ -66,7 +71,7 @@ def test_blocks_are_one_shell_that_ends_at_the_first_failure(guides: ModuleType,
     assert (failed.returncode, "on" in failed.stdout.split()) == (1, False)
 
 
-@pytest.mark.parametrize("said", ["print", "as x.py", 'prints "a" until "b"'])
+@pytest.mark.parametrize("said", ["print", "as x.py", 'prints "a" until "b"', 'saved as x prints "a"'])
 def test_what_is_not_understood_is_told(guides: ModuleType, tmp_path: Path, said: str) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"<!-- runs: {said} -->\n```sh\ntrue\n```\n")
