@@ -14,6 +14,7 @@ from tests.house.sources import TOP
 
 pytestmark = [pytest.mark.site, pytest.mark.slow]
 
+LANGUAGE = (TOP / "docs" / "definitions.md").read_text(encoding="utf-8")
 LOCAL = re.compile(r'(?:href|src)="(?!https?:|#|data:|mailto:)([^"#?]+)')
 
 
@@ -32,3 +33,7 @@ def test_the_site_is_built_and_its_links_lead_somewhere(tmp_path: Path) -> None:
         if not (page.parent / link).exists()
     }
     assert broken == set()
+    assert {page.name for page in pages if "```" in page.read_text(encoding="utf-8")} == set()
+    named = re.findall(r"^```json ([\w-]+)\.json$", LANGUAGE, re.MULTILINE)
+    pictured = re.findall(r'src="images/language/([\w-]+)\.svg"', (tmp_path / "definitions.html").read_text())
+    assert (pictured, len(named) > 5) == (named, True)
