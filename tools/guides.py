@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -123,7 +123,7 @@ def wheel(directory: Path, commit: str) -> Path:
 
 
 @contextmanager
-def surroundings(page: Path, directory: Path, old: str) -> Iterator[dict[str, str]]:
+def surroundings(page: Path, directory: Path, old: str) -> Generator[dict[str, str]]:
     """Variables that say where to find what the page needs beside this version."""
     with ExitStack() as stack:
         found: dict[str, str] = {}
