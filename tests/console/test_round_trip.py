@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+from penstock.testing.definitions import linear
 from tests.console.round_trip import differences, other_ways, randomly, written
 
 RANDOM = 150
@@ -9,7 +12,9 @@ RANDOM = 150
 
 
 def test_definitions_keep_every_byte_that_no_edit_is_about() -> None:
-    texts = [*written(), *randomly(RANDOM)]
+    nothing_said: list[object] = ["", None, {}]
+    empty = [json.dumps(linear(2, definition_id="few") | {"metadata": each}) for each in nothing_said]
+    texts = [*written(), *empty, *randomly(RANDOM)]
     assert len(texts) > RANDOM + 10
     assert differences(texts) == []
 

@@ -41,7 +41,7 @@ export function readDraft(text: string): Draft {
     steps.push(drawn(item, id));
   });
   const edges = steps.flatMap((step) => edgesFrom(step, items[places.get(step.id)!]!, ["steps", places.get(step.id)!], places));
-  const sides = new Map(handledEdges(root, edges).map((one) => [one.edge, one.sides]));
+  const sides = new Map(handledEdges(root, edges, places.keys()).map((one) => [one.edge, one.sides]));
   return {
     text,
     root,

@@ -106,6 +106,26 @@ test("sides of the existing modeller go with their steps", () => {
   expect(tidy(text)).toBe(LOAN);
 });
 
+test("a name of sides is of the steps whose whole ids it has", () => {
+  const step = (id: string, nextStep?: string) => ({ id, name: id, type: nextStep ? "SERVICE_TASK" : "END", ...(nextStep ? { nextStep } : {}) });
+  const steps = [step("e", "end"), step("charge", "e"), step("pay", "end"), step("pay-2", "charge"), step("repay", "pay"), step("end")];
+  const of = (...names: string[]) => set(JSON.stringify({ steps }), EDGE_HANDLES, Object.fromEntries(names.map((name) => [name, { sourceHandle: "right" }])));
+  const sided = (text: string) => readDraft(text).edges.flatMap((one) => (one.sides ? [`${one.from}>${one.to}`] : []));
+  for (const [name, edge] of [
+    ["e-e-end", "e>end"],
+    ["e-charge-e", "charge>e"],
+    ["pay-end", "pay>end"],
+    ["pay-2-charge", "pay-2>charge"],
+    ["xy-edge__repayright-pay", "repay>pay"],
+  ] as const)
+    expect([name, sided(of(name))]).toEqual([name, [edge]]);
+  // Of ways that are not there.
+  expect(sided(of("pay-2-end", "repay-end", "payment-end"))).toEqual([]);
+  const names = (text: string) => nodeAt(parse(text), EDGE_HANDLES)!.members!.map((one) => one.key);
+  expect(names(renameStep(of("e-e-end", "repay->pay", "repay-end"), "e", "first"))).toEqual(["e-first-end", "repay->pay", "repay-end"]);
+  expect(names(renameStep(of("repay->pay", "e-pay-end", "payment-end"), "pay", "settle"))).toEqual(["repay->settle", "e-settle-end", "payment-end"]);
+});
+
 test("steps are put on one line, or the same way apart", () => {
   const box = (x: number, y: number, width: number) => ({ x, y, width, height: 40 });
   const boxes = new Map([["a", box(100, 0, 200)], ["b", box(0, 300, 100)], ["c", box(500, 100, 100)]]);

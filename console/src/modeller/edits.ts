@@ -223,7 +223,7 @@ export function renameStep(text: string, from: string, to: string): string {
   const place = places.get(from);
   if (place === undefined || from === to || idsOf(text).has(to)) return text;
   let done = text;
-  for (const { name, edge } of handled(text)) if (edge.from === from || edge.to === from) done = rename(done, [...EDGE_HANDLES, name], renamedHandle(name, edge, from, to));
+  for (const { name, edge, ends } of handled(text)) if (edge.from === from || edge.to === from) done = rename(done, [...EDGE_HANDLES, name], renamedHandle(name, ends, from, to));
   done = redirect(done, from, to);
   done = set(done, ["steps", place, "id"], to);
   for (const keyed of KEYED_BY_STEP) done = rename(done, [...keyed, from], to);
@@ -231,8 +231,8 @@ export function renameStep(text: string, from: string, to: string): string {
 }
 
 function handled(text: string) {
-  const { root, edges } = readDraft(text);
-  return handledEdges(root, edges);
+  const { root, edges, places } = readDraft(text);
+  return handledEdges(root, edges, places.keys());
 }
 
 /** Forgets at which sides these edges begin and end. */

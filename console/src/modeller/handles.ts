@@ -1,7 +1,6 @@
 // At which sides of their steps edges begin and end, where the existing modeller of this language keeps it:
 // `metadata.workflowModeller.edgeHandles`, an object of `{sourceHandle, targetHandle}` by the edge's name there. A name
 // holds the ids of both ends; a handle, the word of its side.
-import type { EdgeKind } from "../graph/edges";
 import { child, type Node, nodeAt, type Path, stringOf } from "./json";
 
 export type Side = "top" | "right" | "bottom" | "left";
@@ -12,48 +11,94 @@ export interface Sides {
 interface Ends {
   from: string;
   to: string;
-  kind: EdgeKind;
 }
 
 export const EDGE_HANDLES: Path = ["metadata", "workflowModeller", "edgeHandles"];
 const SIDE = /top|right|bottom|left/i;
 
-/** Of each name the edge that it is about: of those whose ids it holds, in this order, the one with the longest ids. Of
- * several between the same steps each name takes the next. */
-export function handledEdges<E extends Ends>(root: Node, edges: readonly E[]): { name: string; edge: E; sides: Sides }[] {
+/** Of each name the edge that it is about: of those whose ids it holds, in this order, the one with the longest ids; of
+ * these the one whose ids stand nearest. Of several between the same steps each name takes the next. */
+export function handledEdges<E extends Ends>(root: Node, edges: readonly E[], ids: Iterable<string>): { name: string; edge: E; sides: Sides; ends: NameEnds }[] {
+  const known = [...ids];
   const met = new Map<string, number>();
   return (nodeAt(root, EDGE_HANDLES)?.members ?? []).flatMap(({ key: name, value }) => {
-    let best: E[] = [];
+    const handles = [stringOf(child(value, "sourceHandle")), stringOf(child(value, "targetHandle"))];
+    const stand = placesIn(name, known, handles);
+    let best: { edge: E; ends: NameEnds }[] = [];
     for (const edge of edges) {
-      if (endsIn(name, edge) === undefined) continue;
-      const longer = best[0] === undefined ? 1 : edge.from.length + edge.to.length - best[0].from.length - best[0].to.length;
-      if (longer > 0) best = [edge];
-      else if (longer === 0) best.push(edge);
+      const ends = endsIn(edge, stand);
+      const better = ends && best[0] ? compare(best[0].ends, ends) : 1;
+      if (ends && better > 0) best = [{ edge, ends }];
+      else if (ends && better === 0) best.push({ edge, ends });
     }
     const first = best[0];
     if (!first) return [];
-    const between = `${first.from}\n${first.to}`;
+    const between = `${first.edge.from}\n${first.edge.to}`;
     const turn = met.get(between) ?? 0;
     met.set(between, turn + 1);
-    const [from, to] = [sideOf(child(value, "sourceHandle")), sideOf(child(value, "targetHandle"))];
-    return [{ name, edge: best[Math.min(turn, best.length - 1)]!, sides: { ...(from ? { from } : {}), ...(to ? { to } : {}) } }];
+    const [from, to] = handles.map(sideOf);
+    return [{ name, ...best[Math.min(turn, best.length - 1)]!, sides: { ...(from ? { from } : {}), ...(to ? { to } : {}) } }];
   });
 }
 
 /** The name that an edge has once a step of its ends is called otherwise. */
-export function renamedHandle(name: string, edge: Ends, before: string, after: string): string {
-  const [from, to] = endsIn(name, edge)!;
-  const id = (end: string) => (end === before ? after : end);
-  return name.slice(0, from) + id(edge.from) + name.slice(from + edge.from.length, to) + id(edge.to) + name.slice(to + edge.to.length);
+export function renamedHandle(name: string, { from, to }: NameEnds, before: string, after: string): string {
+  const called = (end: Place) => (name.slice(end.start, end.end) === before ? after : name.slice(end.start, end.end));
+  return name.slice(0, from.start) + called(from) + name.slice(from.end, to.start) + called(to) + name.slice(to.end);
 }
 
-/** Where the ids of an edge's ends begin in a name. */
-function endsIn(name: string, { from, to }: Ends): [from: number, to: number] | undefined {
-  const at = name.indexOf(from);
-  const then = at < 0 ? -1 : name.indexOf(to, at + from.length);
-  return then < 0 ? undefined : [at, then];
+/** Of an id in a name. */
+interface Place {
+  start: number;
+  end: number;
+}
+interface NameEnds {
+  from: Place;
+  to: Place;
 }
 
-function sideOf(node: Node | undefined): Side | undefined {
-  return SIDE.exec(stringOf(node) ?? "")?.[0].toLowerCase() as Side | undefined;
+const LETTER = /[\p{L}\p{N}]/u;
+
+/** Where each id stands in a name, as words of their own: `pay` is not in `repay`. One of the handles may follow at once. */
+function placesIn(name: string, ids: readonly string[], handles: readonly (string | undefined)[]): Map<string, Place[]> {
+  const found = new Map<string, Place[]>();
+  for (const id of ids) {
+    const places: Place[] = [];
+    for (let start = name.indexOf(id); start >= 0; start = name.indexOf(id, start + 1)) {
+      const end = start + id.length;
+      const ends = !LETTER.test(name.charAt(end)) || handles.some((one) => one && name.startsWith(one, end));
+      if (ends && !LETTER.test(name.charAt(start - 1))) places.push({ start, end });
+    }
+    if (places.length) found.set(id, places);
+  }
+  return found;
+}
+
+/** Where both ids stand nearest, neither as a part of a longer one. */
+function endsIn(edge: Ends, stand: ReadonlyMap<string, readonly Place[]>): NameEnds | undefined {
+  let best: NameEnds | undefined;
+  for (const from of stand.get(edge.from) ?? [])
+    for (const to of stand.get(edge.to) ?? []) {
+      const ends = { from, to };
+      if (to.start >= from.end && !isPart(from, to, stand) && !isPart(to, from, stand) && (!best || compare(best, ends) > 0)) best = ends;
+    }
+  return best;
+}
+
+/** Whether a longer id covers it that leaves room for the other. */
+function isPart(one: Place, other: Place, stand: ReadonlyMap<string, readonly Place[]>): boolean {
+  return [...stand.values()].some((places) =>
+    places.some(({ start, end }) => start <= one.start && end >= one.end && end - start > one.end - one.start && (end <= other.start || start >= other.end)),
+  );
+}
+
+/** Above 0 when the second has the longer ids, or as long ones that stand nearer. */
+function compare(one: NameEnds, other: NameEnds): number {
+  const length = ({ from, to }: NameEnds) => from.end - from.start + to.end - to.start;
+  const gap = ({ from, to }: NameEnds) => to.start - from.end;
+  return length(other) - length(one) || gap(one) - gap(other);
+}
+
+function sideOf(handle: string | undefined): Side | undefined {
+  return SIDE.exec(handle ?? "")?.[0].toLowerCase() as Side | undefined;
 }
