@@ -19,6 +19,7 @@ writeFileSync(join(here, "src/api/schema.d.ts"), types);
 // What the modeller is made of: the language's fields and types, as the parser has them.
 const { Definition: definition, Step: step } = JSON.parse(document).components.schemas;
 writeFileSync(join(here, "src/modeller/language.json"), `${JSON.stringify({ definition, step }, null, 1)}\n`);
+writeFileSync(join(here, "src/graph/shapes.json"), execFileSync(python, ["-c", "from penstock.cli.shapes import as_json; print(as_json(), end='')"], { cwd: here }));
 execFileSync(process.execPath, [join(here, "node_modules/typescript/bin/tsc"), "--noEmit"], { cwd: here, stdio: "inherit" });
 
 const elk = join(here, "node_modules/elkjs");

@@ -101,6 +101,17 @@ def test_by_mouse_ways_lead_elsewhere_and_events_are_hung(modeller: Modeller) ->
     modeller.open("fork.json", json.dumps(FORK))
     modeller.expect_step("crowd")
     modeller.expect_laid_out()
+    # A frame around all of them; what the keys then do, they do to these.
+    canvas = modeller.page.locator(".canvas").bounding_box()
+    assert canvas is not None
+    modeller.page.mouse.move(canvas["x"] + 3, canvas["y"] + 3)
+    modeller.page.keyboard.down("Shift")
+    modeller.page.mouse.down()
+    modeller.page.mouse.move(canvas["x"] + canvas["width"] - 3, canvas["y"] + canvas["height"] - 3, steps=5)
+    modeller.page.mouse.up()
+    modeller.page.keyboard.up("Shift")
+    modeller.properties.get_by_role("heading", name="5 steps").wait_for(timeout=TIMEOUT_MS)
+    modeller.press("Escape")
     modeller.see_addition("crowd", "compensation")
     modeller.see_addition("few", "flowKey")
     # The end of a way to another step, then its beginning.
@@ -137,6 +148,28 @@ def test_by_mouse_ways_lead_elsewhere_and_events_are_hung(modeller: Modeller) ->
     modeller.expect_laid_out()
     assert [one["type"] for one in modeller.definition()["steps"][2]["boundaryEvents"]] == ["TIMER", "ERROR"]
     assert violations(modeller.page) == []
+    _stay_in_sight(modeller)
+
+
+def _stay_in_sight(modeller: Modeller) -> None:
+    """What is selected when the window gets smaller, and what a change elsewhere is about."""
+    page = modeller.page
+    for _ in range(3):
+        modeller.visitor.click("button", "Zoom in")
+    page.locator('.node[data-step="end"]').focus()
+    modeller.press("Escape", "Space")
+    page.set_viewport_size({"width": 1280, "height": 500})
+    page.wait_for_function(IN_VIEW, arg="end", timeout=TIMEOUT_MS)
+    page.locator('.node[data-step="wait"]').focus()
+    modeller.press("Escape", "Delete")
+    page.locator('.node[data-step="wait"]').wait_for(state="detached", timeout=TIMEOUT_MS)
+    modeller.expect_laid_out()
+    page.locator('.node[data-step="fork"]').focus()
+    modeller.press("Escape")
+    page.wait_for_function(IN_VIEW, arg="fork", timeout=TIMEOUT_MS)
+    modeller.press("Control+z")
+    modeller.expect_step("wait")
+    page.wait_for_function(IN_VIEW, arg="wait", timeout=TIMEOUT_MS)
 
 
 def test_by_keys_alone_steps_are_aligned_copied_and_reordered(modeller: Modeller, engine: EngineProcess) -> None:

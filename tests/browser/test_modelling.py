@@ -24,6 +24,11 @@ MIDDLE = """way => {
     return {x: at.x, y: at.y};
 }"""
 """Of a way's path, on the screen."""
+HAS_FOCUS = """() => {
+    const at = document.activeElement;
+    return at.dataset.step ?? at.ariaLabel ?? at.labels?.[0]?.textContent ?? at.textContent;
+}"""
+TABS_MAX = 200
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +51,14 @@ class Modeller:
         for key in keys:
             self.page.keyboard.press(key)
 
+    def tab_to(self, name: str, *, back: bool = False) -> None:
+        """By the one key, as somebody without a mouse comes there; `name`: a step's id, a field's or a button's."""
+        for _ in range(TABS_MAX):
+            self.page.keyboard.press("Shift+Tab" if back else "Tab")
+            if str(self.page.evaluate(HAS_FOCUS)).strip() == name:
+                return
+        raise AssertionError(f"no Tab leads to {name}")
+
     def expect_step(self, name: str) -> None:
         self.page.locator(f'.surface .node[data-step="{name}"]').wait_for(timeout=TIMEOUT_MS)
 
@@ -63,6 +76,10 @@ class Modeller:
         self.page.wait_for_function(
             "name => document.activeElement?.dataset?.step === name", arg=name, timeout=TIMEOUT_MS
         )
+
+    def expect_field(self, label: str) -> None:
+        page = self.page
+        page.wait_for_function("label => document.activeElement?.ariaLabel === label", arg=label, timeout=TIMEOUT_MS)
 
     def expect_status(self, text: str | re.Pattern[str]) -> None:
         self.status.filter(has_text=text).filter(has_text="checked by the engine").filter(
@@ -127,15 +144,18 @@ def modeller(visitor: Visitor) -> Modeller:
     return Modeller(visitor)
 
 
-def test_a_definition_is_made_and_uploaded_by_keys_alone(modeller: Modeller, engine: EngineProcess) -> None:
+def test_a_process_is_drawn_tried_and_uploaded_by_keys_alone(modeller: Modeller, engine: EngineProcess) -> None:
+    """No mouse, and no focus but where keys lead it."""
     page = modeller.page
-    modeller.visitor.go("modeller")
+    modeller.visitor.go().see("Needs attention")
+    modeller.press("g", "m")
     modeller.expect_step("end")
-    page.locator('.node[data-step="end"]').focus()
+    modeller.tab_to("end")
+    # Drawn and edited.
     modeller.press("s")
     modeller.expect_focus("task")
     modeller.press("Enter")
-    page.wait_for_function("() => document.activeElement?.ariaLabel === 'Id'", timeout=TIMEOUT_MS)
+    modeller.expect_field("Id")
     page.keyboard.type("charge")
     modeller.press("Tab")
     modeller.expect_step("charge")
@@ -144,43 +164,67 @@ def test_a_definition_is_made_and_uploaded_by_keys_alone(modeller: Modeller, eng
     modeller.press("Escape")
     modeller.expect_focus("charge")
     modeller.press("Enter")
-    page.wait_for_function("() => document.activeElement?.ariaLabel === 'Id'", timeout=TIMEOUT_MS)
+    modeller.expect_field("Id")
     page.keyboard.type("debit")
     modeller.press("Escape")
     modeller.expect_focus("debit")
     modeller.press("Control+z")
-    modeller.expect_step("charge")
-    page.locator('.node[data-step="charge"]').focus()
-    modeller.press("Space", "d")
+    modeller.expect_focus("charge")
+    modeller.press("d")
     modeller.expect_focus("decide")
     modeller.press("ArrowDown")
     modeller.expect_focus("end")
-    modeller.expect_status("No problems")
-    made = modeller.definition()
-    assert [(one["id"], one["type"]) for one in made["steps"]] == [
-        ("charge", "SERVICE_TASK"),
-        ("decide", "DECISION"),
-        ("end", "END"),
-    ]
-    assert made["steps"][0]["name"] == "Charge the card"
-    assert made["steps"][1]["conditionalNextSteps"] == {"true": "end"}
-    page.locator('.node[data-step="decide"]').focus()
-    modeller.press("Delete")
+    modeller.press("ArrowUp", "Delete")
     modeller.expect_focus("end")
     modeller.press("Control+z")
     modeller.expect_step("decide")
-    modeller.press("Control+Shift+z")
-    page.locator('.node[data-step="decide"]').wait_for(state="detached", timeout=TIMEOUT_MS)
-    assert modeller.definition()["steps"][0]["nextStep"] == "end"
-    page.get_by_role("button", name="Upload…").focus()
+    # Connected: another way out of the decision, back to the task.
+    modeller.press("ArrowUp")
+    modeller.expect_focus("decide")
     modeller.press("Enter")
-    page.get_by_role("dialog").get_by_role("button", name="Upload").focus()
+    modeller.expect_field("Id")
+    modeller.tab_to("Add to conditional next steps")
+    modeller.press("Enter")
+    modeller.properties.get_by_label("Conditional next steps 1: condition", exact=True).wait_for(timeout=TIMEOUT_MS)
+    modeller.tab_to("Conditional next steps 1: condition", back=True)
+    modeller.press("Control+a")
+    page.keyboard.type("1 > 2")
+    modeller.press("Escape")  # the completions
+    modeller.tab_to("Conditional next steps 1: goes to")
+    page.keyboard.type("ch")
+    page.locator('.surface .hit[data-from="decide"][data-to="charge"]').wait_for(state="attached", timeout=TIMEOUT_MS)
+    modeller.expect_status("No problems")
+    modeller.press("Escape")
+    modeller.expect_focus("decide")
+    # Several at once.
+    modeller.press("Shift+ArrowDown")
+    modeller.properties.get_by_role("heading", name="2 steps").wait_for(timeout=TIMEOUT_MS)
+    modeller.press("Escape")
+    # Tried, and kept as a test.
+    modeller.tab_to("Try it", back=True)
+    modeller.press("Enter")
+    page.get_by_role("region", name="Charge the card", exact=True).wait_for(timeout=TIMEOUT_MS)
+    modeller.tab_to("Complete")
+    modeller.press("Enter")
+    page.get_by_role("heading", name="It has ended").wait_for(timeout=TIMEOUT_MS)
+    modeller.tab_to("Save as a test")
+    with page.expect_download(timeout=TIMEOUT_MS) as started:
+        modeller.press("Enter")
+    assert "run.assert_path('charge', 'decide', 'end')" in Path(started.value.path()).read_text()
+    # Uploaded.
+    modeller.tab_to("Upload…", back=True)
+    modeller.press("Enter")
+    page.get_by_role("dialog").wait_for(timeout=TIMEOUT_MS)
+    modeller.tab_to("Upload")
     modeller.press("Enter")
     modeller.visitor.see("Uploaded as version 1")
     page.wait_for_url("**/modeller/new-workflow?uploaded=1", timeout=TIMEOUT_MS)
     page.get_by_text("as it was", exact=True).wait_for(timeout=TIMEOUT_MS)
     stored = engine.call("GET", "/v1/definitions/new-workflow")[1]
-    assert [one["id"] for one in stored["steps"]] == ["charge", "end"]
+    charge, decide, _ = stored["steps"]
+    assert [one["id"] for one in stored["steps"]] == ["charge", "decide", "end"]
+    assert (charge["name"], charge["nextStep"]) == ("Charge the card", "decide")
+    assert list(decide["conditionalNextSteps"].items()) == [("1 > 2", "charge"), ("true", "end")]
     assert violations(page) == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import xml.etree.ElementTree as ET
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,11 @@ from typer.testing import CliRunner
 
 from penstock.cli import layout
 from penstock.cli.app import app
+from penstock.cli.shapes import EVENTS, MARKS, shape_of
 from penstock.cli.svg import svg
+from penstock.core.definition import StepType
 from penstock.core.parsing import parse_definition
+from penstock.testing.definitions import definition, end, service, step, timer
 from penstock.testing.random_definitions import definitions
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -102,13 +106,36 @@ def test_a_picture_as_svg_has_every_step_and_every_way():
     root = ET.fromstring(drawn)
     titles = [title.text or "" for title in root.iter(f"{SVG}title")]
     steps = json.loads((EXAMPLES / "loan-process.json").read_text())["steps"]
-    assert {f"{step['name']} ({step['id']})" for step in steps} <= set(titles)
+    named = {title.rpartition(": ")[0] for title in titles}
+    assert {f"{step['name']} ({step['id']})" for step in steps} <= named
     assert "score >= 700 && not isLarge" in titles
     ways = penstock("draw", EXAMPLES / "loan-process.json").stdout.count("->")
     assert len([path for path in root.iter(f"{SVG}path") if "edge" in path.get("class", "")]) == ways + 1
     assert penstock("draw", "--format", "svg", EXAMPLES / "loan-process.json").stdout == drawn
     refused = penstock("draw", "--format", "png", EXAMPLES / "loan-process.json")
     assert (refused.exit_code, "mermaid, svg" in refused.output) == (2, True)
+
+
+def test_a_picture_as_svg_has_the_shapes_of_the_console():
+    undone = {"compensation": {"jobType": "refund"}, "flowKey": "${shop}", "priority": 3}
+    events = [timer("wait"), {"type": "ERROR", "targetStepId": "wait"}]
+    each = {"forEach": {"items": "${lines}", "as": "line"}}
+    body = definition(
+        service("pay", "pack", **undone, boundaryEvents=events),
+        service("pack", "wait", **each),
+        step("wait", "WAIT", message={"name": "paid", "correlationKey": "${order}"}, nextStep="undo"),
+        step("undo", "COMPENSATE", nextStep="end"),
+        end(),
+    )
+    root = ET.fromstring(svg(parse_definition(body)))
+    drawn = Counter(path.get("d") for path in root.iter(f"{SVG}path"))
+    tasks, undo = shape_of(StepType.SERVICE_TASK).icon, shape_of(StepType.COMPENSATE).icon
+    assert (drawn[tasks], drawn[undo], drawn[shape_of(StepType.WAIT).icon]) == (2, 2, 0)
+    assert {drawn[MARKS[name]] for name in ("message", "forEach", "flowKey", "priority")} == {1}
+    assert [drawn[path] for path in EVENTS.values()] == [1, 1]
+    titles = [title.text or "" for title in root.iter(f"{SVG}title")]
+    assert "pay (pay): service task, undone by refund, key ${shop}, priority 3" in titles
+    assert len([group for group in root.iter(f"{SVG}g") if group.find(f"{SVG}rect[@class='body']") is not None]) == 5
 
 
 @given(definitions(max_steps=30))

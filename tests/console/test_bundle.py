@@ -8,6 +8,7 @@ import json
 import re
 from pathlib import Path
 
+from penstock.cli.shapes import as_json
 from tools.openapi_hash import openapi_hash
 
 TOP = Path(__file__).parents[2]
@@ -19,6 +20,8 @@ STYLE_MAX_BYTES = 12_000
 FONTS_MAX_BYTES = 89_000
 PICTURE_MAX_BYTES = 70_000
 MODELLER_MAX_BYTES = 140_000
+LAYOUT_MAX_BYTES = 475_000
+"""ELK's worker, after the first paint."""
 
 
 def sources_hash() -> str:
@@ -46,6 +49,10 @@ def test_the_types_are_those_of_the_engines_interface() -> None:
     assert made_of == openapi_hash(), "run `make console` and commit what it makes"
 
 
+def test_steps_are_drawn_as_penstock_draw_does() -> None:
+    assert (SOURCES / "src/graph/shapes.json").read_text() == as_json(), "run `make console` and commit what it makes"
+
+
 def test_the_page_names_files_that_are_there() -> None:
     page = (STATIC / "index.html").read_text()
     named = re.findall(r'(?:src|href)="/console/([^"]+)"', page)
@@ -65,6 +72,7 @@ def test_what_is_loaded_first_is_small() -> None:
     assert 0 < fonts <= FONTS_MAX_BYTES
     assert 0 < later <= PICTURE_MAX_BYTES
     assert 0 < modeller <= MODELLER_MAX_BYTES
+    assert 0 < sum(packed_bytes(path) for path in (STATIC / "vendor").glob("*.js")) <= LAYOUT_MAX_BYTES
 
 
 def test_licences_of_all_that_is_inside_are_told() -> None:

@@ -3,6 +3,7 @@ import type { ElkExtendedEdge, ElkNode } from "elkjs/lib/elk-api";
 import ELK from "elkjs/lib/elk-api";
 import type { Definition, Step } from "../api/client";
 import { type Edge, edgesOf } from "./edges";
+import { shapeOf } from "./shapes";
 
 export interface Layout {
   width: number;
@@ -62,9 +63,10 @@ export function shortLabel(label: string): string {
 }
 
 export function sizeOf(step: Step, far: boolean): { width: number; height: number } {
-  if (step.type === "END") return far ? { width: 188, height: 40 } : { width: 132, height: 34 };
-  if (step.type.endsWith("GATEWAY")) return far ? { width: 210, height: 38 } : { width: 168, height: 30 };
-  return far ? { width: 190, height: 54 } : { width: 212, height: 46 };
+  const { width, height } = shapeOf(step.type);
+  if (!far) return { width, height };
+  if (step.type === "END") return { width: 188, height: 40 };
+  return step.type.endsWith("GATEWAY") ? { width: 210, height: 38 } : { width: 190, height: 54 };
 }
 
 function graphOf(definition: Definition, edges: Edge[], far: boolean): ElkNode {

@@ -7,6 +7,7 @@ import { isBoundary, type StepState } from "./edges";
 import { type Layout, layoutOf, type Point, shortLabel } from "./layout";
 import { DRAWN_MAX_STEPS, nearTo } from "./near";
 import { Outline, WORD } from "./outline";
+import { EVENTS, MARKS, shapeOf } from "./shapes";
 import { Viewport } from "./viewport";
 
 interface Props {
@@ -26,36 +27,6 @@ export interface Note {
   word: string;
 }
 
-export const HUE: Record<string, string> = {
-  SERVICE_TASK: "svc",
-  USER_TASK: "usr",
-  CALL_ACTIVITY: "svc",
-  COMPENSATE: "gat",
-  DECISION: "dec",
-  TRANSFORMATION: "trf",
-  WAIT: "wai",
-  PARALLEL_GATEWAY: "gat",
-  JOIN_GATEWAY: "gat",
-  END: "end",
-};
-export const ICON: Record<string, string> = {
-  SERVICE_TASK:
-    "M6.600 1.500h2.800l.4 1.900 1.500.9 1.900-.6 1.300 2.300-1.400 1.300v1.500l1.400 1.300-1.300 2.300-1.900-.6-1.500.9-.4 1.900H6.600l-.4-1.900-1.500-.9-1.900.6-1.300-2.300 1.400-1.300V7.300L1.500 6l1.300-2.300 1.900.6 1.500-.9zM8 5.900a2.100 2.100 0 1 0 0 4.200 2.100 2.100 0 0 0 0-4.200z",
-  USER_TASK: "M8 2a3 3 0 1 0 0 6 3 3 0 0 0 0-6zM2.200 14.200c.6-3.200 2.900-4.700 5.800-4.700s5.200 1.500 5.800 4.700",
-  CALL_ACTIVITY: "M2.500 2.500h11v11h-11zM8 5.200v5.600M5.200 8h5.600",
-  COMPENSATE: "M8 3 3 8l5 5zM13 3 8 8l5 5z",
-  DECISION: "M8 1.400 14.600 8 8 14.600 1.400 8zM8 5v3.400M8 11v.1",
-  TRANSFORMATION: "M2 4h8M7.500 1.500 10 4 7.500 6.500M14 12H6M8.500 9.500 6 12l2.500 2.500",
-  WAIT: "M8 1.700a6.300 6.300 0 1 0 0 12.600A6.300 6.300 0 0 0 8 1.700zM8 4.300V8l2.600 1.600",
-  PARALLEL_GATEWAY: "M2 8h4M6 8c3 0 2-5 8-5M6 8c3 0 2 5 8 5M6 8h8",
-  JOIN_GATEWAY: "M14 8h-4M10 8C7 8 8 3 2 3M10 8C7 8 8 13 2 13M10 8H2",
-  END: "M8 2a6 6 0 1 0 0 12A6 6 0 0 0 8 2zM6 6h4v4H6z",
-};
-/** Of a wait for a message. */
-const ENVELOPE = "M1.700 3.500h12.600v9H1.700zM1.700 3.700 8 8.600l6.300-4.900";
-/** Of an error that is caught. */
-const LIGHTNING = "M1.500-4.500-2.500.700H2L-1.500 4.700";
-const KEY = "M2 8a3 3 0 1 1 6 0a3 3 0 1 1-6 0M8 8h6M12 8v3";
 const GLYPH: Record<StepState["look"], string> = {
   done: "M-3.400 .2-1 2.600 3.600-2.600",
   run: "M-1.500 0a1.500 1.500 0 1 1 3 0a1.500 1.500 0 1 1-3 0",
@@ -117,7 +88,7 @@ function Canvas({ layout, goFar, ...props }: Props & { layout: Layout; far: bool
     </div>
   );
   return (
-    <Viewport label={`Picture of ${props.definition.name || props.definition.id}`} extent={extent} fitOn={layout} small={small} beside={legend}>
+    <Viewport label={`Picture of ${props.definition.name || props.definition.id}`} extent={extent} fitOn={layout} parts={layout.nodes} keep={layout.nodes.find(({ step }) => step.id === props.selected)} small={small} beside={legend}>
       {() => (
         <>
           <Arrows />
@@ -180,7 +151,7 @@ export function EdgeMarks({ edge, points, label, look }: Layout["edges"][number]
       {isBoundary(edge) && (
         <g className={`clock ${look}`} data-event={edge.kind === "error" ? "error" : "timer"} transform={`translate(${points[0]!.x} ${points[0]!.y})`}>
           <circle r="8" />
-          <path d={edge.kind === "error" ? LIGHTNING : "M0-4.200V0l2.800 1.700"} />
+          <path d={edge.kind === "error" ? EVENTS.error : EVENTS.timer} />
         </g>
       )}
       {label && edge.label !== undefined && (
@@ -231,6 +202,7 @@ interface NodeProps {
 export function Node({ step, x, y, width, height, far, state, note, running, selected, onSelect, follow }: NodeProps) {
   const tall = height >= 44;
   const additions = additionsOf(step);
+  const shape = shapeOf(step.type);
   const name = step.name || step.id;
   const look = state ? `st-${state.look}` : note?.look ? `st-${note.look}` : running ? "st-none" : "";
   const said = state ? `, ${WORD[state.look]}${state.times > 1 ? `, entered ${state.times} times` : ""}` : note ? `, ${note.word}` : running ? ", not reached" : "";
@@ -238,7 +210,7 @@ export function Node({ step, x, y, width, height, far, state, note, running, sel
   return (
     // biome-ignore lint: an SVG group can't be a button element
     <g
-      className={`node ${HUE[step.type] ?? "svc"} ${look}`}
+      className={`node ${shape.hue} ${look}`}
       transform={`translate(${x} ${y})`}
       role="button"
       tabIndex={0}
@@ -256,10 +228,12 @@ export function Node({ step, x, y, width, height, far, state, note, running, sel
       {selected && <rect className="halo" x="-5" y="-5" width={width + 10} height={height + 10} rx="13" />}
       <rect className="body" width={width} height={height} rx={step.type === "END" ? height / 2 : 9} />
       {tall && <rect className="chip" x="8" y={height / 2 - 14} width="28" height="28" rx="7" />}
-      <path className="ico" transform={tall ? `translate(14 ${height / 2 - 8})` : `translate(12 ${height / 2 - 7}) scale(.875)`} d={step.message ? ENVELOPE : (ICON[step.type] ?? ICON.SERVICE_TASK)} />
-      {additions.map(
-        ({ mark }, at) => mark && <path key={mark} className="ico" data-addition={additions[at]!.what} transform={`translate(${width - 16 - 15 * at} ${height - 15}) scale(.75)`} d={mark} />,
-      )}
+      <path className="ico" transform={tall ? `translate(14 ${height / 2 - 8})` : `translate(12 ${height / 2 - 7}) scale(.875)`} d={step.message ? MARKS.message : shape.icon} />
+      {additions
+        .filter(({ what }) => what !== "message") // it is the icon
+        .map(({ what }, at) => (
+          <path key={what} className="ico" data-addition={what} transform={`translate(${width - 16 - 15 * at} ${height - 15}) scale(.75)`} d={MARKS[what]} />
+        ))}
       {far ? (
         <FarName name={name} x={tall ? 48 : 36} middle={height / 2} wide={!tall} />
       ) : (
@@ -298,21 +272,14 @@ export function Node({ step, x, y, width, height, far, state, note, running, sel
   );
 }
 
-interface Addition {
-  what: string;
-  /** None: the step's own icon shows it. */
-  mark?: string;
-  says: string;
-}
-
 /** What a step has beside its type: each is a mark on its card, and words. */
-function additionsOf({ compensation, flowKey, forEach, message, priority }: Step): Addition[] {
+function additionsOf({ compensation, flowKey, forEach, message, priority }: Step): { what: keyof typeof MARKS; says: string }[] {
   return [
-    ...(message ? [{ what: "message", says: `message ${message.name}` }] : []),
-    ...(forEach ? [{ what: "forEach", mark: "M4 3v10M8 3v10M12 3v10", says: `for each of ${forEach.items}` }] : []),
-    ...(compensation ? [{ what: "compensation", mark: ICON.COMPENSATE!, says: `undone by ${compensation.jobType}` }] : []),
-    ...(flowKey !== undefined ? [{ what: "flowKey", mark: KEY, says: `key ${flowKey}` }] : []),
-    ...(priority !== undefined ? [{ what: "priority", mark: "M8 13V3M4 7l4-4 4 4", says: `priority ${priority}` }] : []),
+    ...(message ? [{ what: "message" as const, says: `message ${message.name}` }] : []),
+    ...(forEach ? [{ what: "forEach" as const, says: `for each of ${forEach.items}` }] : []),
+    ...(compensation ? [{ what: "compensation" as const, says: `undone by ${compensation.jobType}` }] : []),
+    ...(flowKey !== undefined ? [{ what: "flowKey" as const, says: `key ${flowKey}` }] : []),
+    ...(priority !== undefined ? [{ what: "priority" as const, says: `priority ${priority}` }] : []),
   ];
 }
 

@@ -1,5 +1,5 @@
 // A window on a picture: drag to move, wheel with Ctrl or the buttons to zoom.
-import { type PointerEvent, type ReactNode, useCallback, useEffect, useLayoutEffect, useRef, useState } from "react";
+import { type PointerEvent, type ReactNode, useCallback, useEffect, useLayoutEffect, useReducer, useRef, useState } from "react";
 import type { Point } from "./layout";
 
 export interface View {
@@ -19,6 +19,10 @@ interface Props {
   extent: Extent;
   /** All of it is shown again when this is another one. */
   fitOn: unknown;
+  /** What is in the picture. When it stands elsewhere, or the window gets another size, some of it stays in sight. */
+  parts?: Iterable<Extent>;
+  /** Of the parts, the one that has to stay in sight then. */
+  keep?: Extent | undefined;
   /** It has to be so small to be shown whole. */
   small?: (scale: number) => void;
   /** Drawn in the picture's own coordinates. */
@@ -31,18 +35,34 @@ const ZOOM_STEP = 1.2;
 const ZOOM_RANGE = [0.1, 3] as const;
 const MARGIN = 16;
 
-export function Viewport({ label, extent, fitOn, small, children, beside }: Props) {
+export function Viewport({ label, extent, fitOn, parts, keep, small, children, beside }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const [view, setView] = useState<View>();
+  const size = useSize(box);
   const fit = useCallback(() => {
     const { clientWidth, clientHeight } = box.current!;
     const scale = Math.min(1, (clientWidth - 2 * MARGIN) / extent.width, (clientHeight - 2 * MARGIN) / extent.height);
     small?.(scale);
     setView({ scale, x: (clientWidth - extent.width * scale) / 2 - extent.x * scale, y: Math.max(MARGIN, (clientHeight - extent.height * scale) / 4) - extent.y * scale });
   }, [extent, small]);
-  const latest = useRef(fit);
-  latest.current = fit;
-  useLayoutEffect(() => latest.current(), [fitOn]); // before it is painted: what is seen laid out stays where it is
+  const latest = useRef({ view, fit, parts: parts ?? [extent], keep });
+  latest.current = { view, fit, parts: parts ?? [extent], keep };
+  // Before it is painted: what is seen laid out stays where it is.
+  useLayoutEffect(() => latest.current.fit(), [fitOn]);
+  const pointing = useRef(false);
+  const [put, putOff] = useReducer((times: number) => times + 1, 0);
+  useLayoutEffect(() => {
+    const { view, fit, parts, keep } = latest.current;
+    if (!view || !size.width || !size.height) return;
+    if (pointing.current) {
+      // Nothing moves under the pointer.
+      addEventListener("pointerup", putOff, { once: true });
+      return () => removeEventListener("pointerup", putOff);
+    }
+    const after = keep ? withIn(view, size, keep) : view;
+    if (![...parts].some((part) => isSeen(after, size, part))) fit();
+    else if (after !== view) setView(after);
+  }, [extent, size, put]);
   const zoom = useCallback((by: number, at?: Point) => {
     const { clientWidth, clientHeight } = box.current!;
     const centre = at ?? { x: clientWidth / 2, y: clientHeight / 2 };
@@ -67,12 +87,10 @@ export function Viewport({ label, extent, fitOn, small, children, beside }: Prop
   }, [zoom]);
   const drag = useDrag(setView);
   // What the keys go to is seen, and nothing moves under the pointer: the browser scrolls the window, which has no bars to bring it back.
-  const pointing = useRef(false);
   const follow = useCallback(({ target }: React.FocusEvent) => {
     if (pointing.current || target.closest(".node") === null) return;
     const [window, node] = [box.current!.getBoundingClientRect(), target.getBoundingClientRect()];
-    const [dx, dy] = [missing(window.left, window.right, node.left, node.right), missing(window.top, window.bottom, node.top, node.bottom)];
-    if (dx !== 0 || dy !== 0) setView((before) => before && { ...before, x: before.x + dx, y: before.y + dy });
+    setView((before) => before && moved(before, missing(window.left, window.right, node.left, node.right), missing(window.top, window.bottom, node.top, node.bottom)));
   }, []);
   return (
     <div
@@ -84,6 +102,9 @@ export function Viewport({ label, extent, fitOn, small, children, beside }: Prop
         pointing.current = true;
       }}
       onPointerUpCapture={() => {
+        pointing.current = false;
+      }}
+      onPointerCancelCapture={() => {
         pointing.current = false;
       }}
       onKeyDownCapture={() => {
@@ -113,6 +134,37 @@ export function Viewport({ label, extent, fitOn, small, children, beside }: Prop
       {beside}
     </div>
   );
+}
+
+interface Size {
+  width: number;
+  height: number;
+}
+
+/** Of an element, as it changes. */
+function useSize(element: React.RefObject<HTMLElement | null>): Size {
+  const [size, setSize] = useState<Size>({ width: 0, height: 0 });
+  useEffect(() => {
+    const observer = new ResizeObserver(([entry]) => setSize({ width: entry!.contentRect.width, height: entry!.contentRect.height }));
+    observer.observe(element.current!);
+    return () => observer.disconnect();
+  }, [element]);
+  return size;
+}
+
+function moved(view: View, dx: number, dy: number): View {
+  return dx === 0 && dy === 0 ? view : { ...view, x: view.x + dx, y: view.y + dy };
+}
+
+/** Moved as little as puts the part into the window. */
+function withIn(view: View, { width, height }: Size, part: Extent): View {
+  const [left, top] = [part.x * view.scale + view.x, part.y * view.scale + view.y];
+  return moved(view, missing(0, width, left, left + part.width * view.scale), missing(0, height, top, top + part.height * view.scale));
+}
+
+function isSeen({ x, y, scale }: View, { width, height }: Size, part: Extent): boolean {
+  const [left, top] = [part.x * scale + x, part.y * scale + y];
+  return left < width && top < height && left + part.width * scale > 0 && top + part.height * scale > 0;
 }
 
 /** How far something has to be moved to be between two sides. */

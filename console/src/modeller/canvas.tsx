@@ -9,11 +9,14 @@ import { type Extent, Viewport } from "../graph/viewport";
 import { Problem, Skeleton } from "../parts/states";
 import type { Draft, DraftEdge } from "./draft";
 import { routed } from "./route";
+import { changedStep, useSlices } from "./sight";
 
 const LAID_OUT_AFTER_MS = 120;
 const CLICK_PX = 4;
 const NUDGE_PX = 10;
 const PADDING = 40;
+/** New steps that are drawn in one frame, with their ways. */
+const SLICE_MAX_STEPS = 16;
 /** Of what is dragged out of the palette: the type of a step. */
 export const DRAGGED = "text/x-penstock-step";
 
@@ -42,7 +45,7 @@ interface Props {
 type End = "from" | "to";
 
 /** What is under way with the pointer down. */
-type Drag = { what: "steps"; pointer: number; from: Point; by: Point; ids: readonly string[] } | { what: "edge"; pointer: number; from: Point; to: Point; edge?: DraftEdge; end: End; step: string };
+type Drag = { what: "steps"; pointer: number; from: Point; by: Point; ids: readonly string[] } | { what: "band"; pointer: number; from: Point; to: Point } | { what: "edge"; pointer: number; from: Point; to: Point; edge?: DraftEdge; end: End; step: string };
 
 const Way = memo(function Way({ one: { edge, points }, chosen, choose }: { one: DrawnEdge; chosen: boolean; choose: (edge: DraftEdge) => void }) {
   const path = useMemo(() => rounded(points), [points]);
@@ -94,6 +97,7 @@ export function Canvas(props: Props) {
     queryFn: () => layoutOf({ ...asked.draft.definition, id: asked.shape }, false, asked.draft.edges),
     staleTime: Number.POSITIVE_INFINITY,
     placeholderData: keepPreviousData,
+    structuralSharing: false, // comparing what is large takes long
     retry: false,
   });
   if (found.error) return <Problem error={found.error} retry={() => found.refetch()} />;
@@ -104,7 +108,7 @@ export function Canvas(props: Props) {
 function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolean }) {
   const { draft, selected } = props;
   const [drag, setDrag] = useState<Drag>();
-  const boxes = useMemo(() => boxesOf(draft, layout), [draft, layout]);
+  const boxes = useSteady(useMemo(() => boxesOf(draft, layout), [draft, layout]));
   const shifted = useMemo(() => (drag?.what === "steps" ? shift(boxes, drag) : boxes), [boxes, drag]);
   const still = useMemo(() => edgesOf(draft, layout, boxes), [draft, layout, boxes]);
   // While steps are dragged, only what leads to or from them is drawn anew.
@@ -113,11 +117,23 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
     props.places.current = boxes;
   }, [boxes, props.places]);
   const extent = useMemo(() => extentOf(boxes, layout), [boxes, layout]);
-  // All is shown again once it is laid out.
-  const fitOn = useRef(props.fitOn);
-  if (!busy) fitOn.current = props.fitOn;
+  // All is shown again, or what was changed is brought into sight, once it is laid out.
+  const sight = useRef({ fitOn: props.fitOn, extent, draft, selected, keep: selected.at(-1) });
+  const before = sight.current;
+  if (!busy && before.extent !== extent) sight.current = { fitOn: props.fitOn, extent, draft, selected, keep: changedStep(before.draft, draft, selected) };
+  else if (!busy && (before.selected !== selected || before.fitOn !== props.fitOn)) sight.current = { ...before, fitOn: props.fitOn, selected, keep: selected.at(-1) };
+  const placed = useMemo(() => draft.definition.steps.filter((step) => boxes.has(step.id)), [draft, boxes]);
+  const drawn = useSlices(placed, idOf, SLICE_MAX_STEPS);
+  const drawnIds = useMemo(() => new Set(drawn.map(idOf)), [drawn]);
+  const ways = drawn === placed ? edges : edges.filter(({ edge }) => drawnIds.has(edge.from) && drawnIds.has(edge.to));
   const scale = useRef(1);
   const surface = useRef<SVGGElement>(null);
+  // The keys stay in the picture when the step that had them goes.
+  const focused = useRef<string>(undefined);
+  useEffect(() => {
+    if (busy || focused.current === undefined || document.activeElement !== document.body || boxes.has(focused.current)) return;
+    stepElement(sight.current.keep ?? draft.definition.steps[0]?.id ?? "")?.focus();
+  });
   const follow = useCallback(
     (key: string, id: string) => {
       const next = stepAt({ edges: draft.edges.map((edge) => ({ edge, points: [] })) }, key, id);
@@ -130,6 +146,7 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
     const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(surface.current!.getScreenCTM()!.inverse());
     return { x: at.x, y: at.y };
   };
+  const banded = useRef(false);
   const latest = useRef({ selected, select: props.select });
   latest.current = { selected, select: props.select };
   const press = useCallback((event: PointerEvent, id: string) => {
@@ -141,6 +158,14 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
     event.currentTarget.setPointerCapture(event.pointerId);
     setDrag({ what: "steps", pointer: event.pointerId, from: { x: event.clientX, y: event.clientY }, by: { x: 0, y: 0 }, ids: chosen });
   }, []);
+  const stretch = (event: PointerEvent) => {
+    banded.current = false;
+    const at = event.target as Element;
+    if (event.button !== 0 || !event.shiftKey || !at.closest(".canvas") || at.closest("button, .node, .grip, .hit")) return;
+    event.stopPropagation(); // else the picture moved
+    event.currentTarget.setPointerCapture(event.pointerId);
+    setDrag({ what: "band", pointer: event.pointerId, from: pointIn(event), to: pointIn(event) });
+  };
   const pull = (event: PointerEvent, from: Point, step: string, end: End, edge?: DraftEdge) => {
     if (event.button !== 0) return;
     event.stopPropagation();
@@ -159,6 +184,13 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
       if (Math.hypot(drag.by.x, drag.by.y) * scale.current >= CLICK_PX) props.moved(positions(shift(boxes, drag), drag.ids), false);
       return;
     }
+    if (drag.what === "band") {
+      banded.current = true; // a click comes after it
+      const met = meeting(boxes, bandOf(drag));
+      props.select([...new Set([...selected, ...met])]);
+      if (met[0] !== undefined) stepElement(met[0])?.focus(); // the keys are for them
+      return;
+    }
     const onto = stepUnder(event);
     if (onto === undefined) return;
     if (drag.edge) props.lead(drag.edge, drag.end, onto);
@@ -171,6 +203,11 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
     if (event.altKey && by) {
       const ids = selected.includes(step) ? selected : [step];
       props.moved(positions(shift(boxes, { ids, by: { x: by[0]! * NUDGE_PX, y: by[1]! * NUDGE_PX } }), ids), true);
+    } else if (event.shiftKey && by) {
+      const next = stepAt({ edges: still }, event.key, step);
+      if (next === undefined) return;
+      props.select([...new Set([...(selected.includes(step) ? selected : [step]), next])]);
+      stepElement(next)?.focus();
     } else if (event.key === "Enter" && !event.shiftKey) {
       props.select([step]);
       props.open(step);
@@ -180,40 +217,48 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
     event.preventDefault();
     event.stopPropagation();
   };
+  const outlined = useMemo(() => (drawn === placed ? draft.definition : { ...draft.definition, steps: [...drawn] }), [draft, placed, drawn]);
   const single = selected.length === 1 ? shifted.get(selected[0]!) : undefined;
   const chosenEdge = edges.find(({ edge }) => edge.id === props.edge);
   return (
     <div
       className="surface"
-      aria-busy={busy}
+      aria-busy={busy || drawn !== placed}
       onDragOver={(event) => event.dataTransfer.types.includes(DRAGGED) && event.preventDefault()}
       onDrop={(event) => {
         event.preventDefault();
         props.drop(event.dataTransfer.getData(DRAGGED), stepUnder(event), pointIn(event), edgeUnder(event, draft));
       }}
+      onFocus={(event) => {
+        focused.current = event.target.closest<SVGElement>("[data-step]")?.dataset.step;
+      }}
+      onBlur={(event) => {
+        if (event.target.isConnected && event.relatedTarget !== null) focused.current = undefined;
+      }}
+      onPointerDownCapture={stretch}
       onPointerMove={moving}
       onPointerUp={release}
       onPointerCancel={() => setDrag(undefined)}
       onKeyDownCapture={keys}
-      onClick={(event) => !(event.target as Element).closest("button, .node, .grip, .hit") && props.select([])}
+      onClick={(event) => !banded.current && !(event.target as Element).closest("button, .node, .grip, .hit") && props.select([])}
     >
-      <Viewport label={`Picture of ${draft.definition.name || draft.definition.id || "the draft"}`} extent={extent} fitOn={fitOn.current}>
+      <Viewport label={`Picture of ${draft.definition.name || draft.definition.id || "the draft"}`} extent={sight.current.extent} fitOn={sight.current.fitOn} parts={boxes.values()} keep={boxes.get(sight.current.keep ?? "")}>
         {(view) => {
           scale.current = view.scale;
           return (
             <g ref={surface}>
               <Arrows />
-              {edges.map((one) => (
+              {ways.map((one) => (
                 <Way key={one.edge.id} one={one} chosen={one.edge.id === props.edge} choose={props.selectEdge} />
               ))}
-              {draft.definition.steps.map((step, at) => {
-                const box = shifted.get(step.id);
-                if (!box) return null;
-                return <PlacedStep key={step.id} step={step} {...box} first={at === 0} note={props.notes.get(step.id)} selected={selected.includes(step.id)} press={press} open={props.open} follow={follow} />;
+              {drawn.map((step) => {
+                const box = shifted.get(step.id)!;
+                return <PlacedStep key={step.id} step={step} {...box} first={step === draft.definition.steps[0]} note={props.notes.get(step.id)} selected={selected.includes(step.id)} press={press} open={props.open} follow={follow} />;
               })}
-              {edges.map((one) => (
+              {ways.map((one) => (
                 <Marks key={one.edge.id} {...one} look="" />
               ))}
+              {drag?.what === "band" && <rect className="band" {...bandOf(drag)} />}
               {drag?.what === "edge" && <path className="edge pulled" d={`M${drag.from.x} ${drag.from.y}L${drag.to.x} ${drag.to.y}`} />}
               {single && (
                 <>
@@ -255,13 +300,14 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
           );
         }}
       </Viewport>
-      <Outline definition={draft.definition} states={undefined} edges={draft.edges} />
+      <Outline definition={outlined} states={undefined} edges={draft.edges} />
     </div>
   );
 }
 
 type DrawnEdge = Layout["edges"][number] & { edge: DraftEdge };
 const NOTHING = () => {};
+const idOf = ({ id }: { id: string }) => id;
 
 export function stepElement(id: string): SVGElement | null {
   return document.querySelector<SVGElement>(`.surface .node[data-step="${CSS.escape(id)}"]`);
@@ -285,6 +331,26 @@ function boxesOf(draft: Draft, layout: Layout): Map<string, Extent> {
       return at ? [[step.id, { x: at.x, y: at.y, ...sizeOf(step, false) }]] : [];
     }),
   );
+}
+
+/** The same object as long as nothing stands elsewhere. */
+function useSteady(boxes: ReadonlyMap<string, Extent>): ReadonlyMap<string, Extent> {
+  const last = useRef(boxes);
+  const same = last.current.size === boxes.size && [...boxes].every(([id, { x, y, width, height }]) => {
+    const before = last.current.get(id);
+    return before !== undefined && before.x === x && before.y === y && before.width === width && before.height === height;
+  });
+  if (!same) last.current = boxes;
+  return last.current;
+}
+
+function bandOf({ from, to }: { from: Point; to: Point }): Extent {
+  return { x: Math.min(from.x, to.x), y: Math.min(from.y, to.y), width: Math.abs(to.x - from.x), height: Math.abs(to.y - from.y) };
+}
+
+function meeting(boxes: ReadonlyMap<string, Extent>, band: Extent): string[] {
+  const meets = (box: Extent) => box.x < band.x + band.width && box.x + box.width > band.x && box.y < band.y + band.height && box.y + box.height > band.y;
+  return [...boxes].flatMap(([id, box]) => (meets(box) ? [id] : []));
 }
 
 function shift(boxes: ReadonlyMap<string, Extent>, { ids, by }: { ids: readonly string[]; by: Point }): Map<string, Extent> {

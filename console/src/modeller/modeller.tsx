@@ -13,10 +13,11 @@ import type { Extent } from "../graph/viewport";
 import { type Alignment, aligned } from "./align";
 import { Canvas, stepElement } from "./canvas";
 import { notesOf, useVerdict } from "./check";
+import { useClipboard } from "./clipboard";
 import { EditingContext } from "./context";
 import { Differences } from "./differences";
 import { type Draft, type DraftEdge, readDraft } from "./draft";
-import { addBoundary, addStep, beginElsewhere, connect, copySteps, disconnect, EMPTY, insertOnWay, leadElsewhere, pasteSteps, pin, removeSteps, successorsOf, tidy } from "./edits";
+import { addBoundary, addStep, beginElsewhere, connect, disconnect, EMPTY, insertOnWay, leadElsewhere, pasteSteps, pin, removeSteps, successorsOf, tidy } from "./edits";
 import { keep, useHistory } from "./history";
 import { JsonProblem, parse, pretty } from "./json";
 import { Findings } from "./findings";
@@ -166,7 +167,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
   const leader = useRef(0);
   const oneNow = useRef(one);
   oneNow.current = one;
-  const keys = (event: React.KeyboardEvent) => {
+  const keys = (event: KeyboardEvent | React.KeyboardEvent) => {
     const at = event.target as HTMLElement;
     if (/^(INPUT|TEXTAREA|SELECT)$/.test(at.tagName)) {
       if (event.key === "Escape" && one !== undefined) {
@@ -196,6 +197,14 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
     } else return;
     if (event.key !== "g") event.preventDefault();
   };
+  const keysNow = useRef(keys);
+  keysNow.current = keys;
+  useEffect(() => {
+    // After a press beside all that takes keys.
+    const elsewhere = (event: KeyboardEvent) => event.target === document.body && keysNow.current(event);
+    document.addEventListener("keydown", elsewhere);
+    return () => document.removeEventListener("keydown", elsewhere);
+  }, []);
   const open = useCallback((id: string) => {
     select([id]);
     requestAnimationFrame(() => document.querySelector<HTMLInputElement>(".modeller .panel input")?.select());
@@ -431,41 +440,6 @@ function download(text: string, name: string): void {
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-}
-
-/** Steps are copied and pasted as JSON text, also to another tab. */
-function useClipboard(text: string, selected: readonly string[], takeOut: () => void, paste: (copied: string) => void): void {
-  useEffect(() => {
-    const elsewhere = (event: ClipboardEvent) => event.target instanceof HTMLElement && (/^(INPUT|TEXTAREA)$/.test(event.target.tagName) || document.querySelector("dialog[open]") !== null);
-    const copied = (event: ClipboardEvent) => {
-      const marked = String(getSelection()) !== "" && document.activeElement?.closest(".surface") == null;
-      if (elsewhere(event) || selected.length === 0 || marked) return;
-      event.clipboardData?.setData("text/plain", copySteps(text, selected));
-      event.preventDefault();
-    };
-    const pasted = (event: ClipboardEvent) => {
-      const clip = event.clipboardData?.getData("text/plain") ?? "";
-      if (elsewhere(event) || !clip.trimStart().startsWith("[")) return;
-      try {
-        paste(clip);
-        event.preventDefault();
-      } catch (error) {
-        if (!(error instanceof JsonProblem)) throw error; // something else was copied
-      }
-    };
-    const cut = (event: ClipboardEvent) => {
-      copied(event);
-      if (event.defaultPrevented) takeOut();
-    };
-    document.addEventListener("copy", copied);
-    document.addEventListener("cut", cut);
-    document.addEventListener("paste", pasted);
-    return () => {
-      document.removeEventListener("copy", copied);
-      document.removeEventListener("cut", cut);
-      document.removeEventListener("paste", pasted);
-    };
-  }, [text, selected, takeOut, paste]);
 }
 
 function focusedStep(): string[] {

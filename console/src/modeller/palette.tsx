@@ -1,5 +1,5 @@
 // The types of step: drag one into the picture, press its button, or its letter.
-import { HUE, ICON } from "../graph/picture";
+import { EVENTS, shapeOf } from "../graph/shapes";
 import { DRAGGED } from "./canvas";
 import { words } from "./fields";
 import { STEP_TYPES } from "./language";
@@ -18,7 +18,7 @@ const LETTERS: Record<string, string> = {
 };
 
 /** What hangs on the selected step. */
-const BOUNDARIES = { TIMER: { letter: "m", name: "Timer", mark: "M8 3.800V8l2.800 1.700" }, ERROR: { letter: "x", name: "Error", mark: "M9.500 3.500 5.500 8.700H10L6.500 12.700" } } as const;
+const BOUNDARIES = { TIMER: { letter: "m", name: "Timer", mark: EVENTS.timer }, ERROR: { letter: "x", name: "Error", mark: EVENTS.error } } as const;
 export type BoundaryType = keyof typeof BOUNDARIES;
 const BOUNDARY_TYPES = Object.keys(BOUNDARIES) as BoundaryType[];
 
@@ -41,9 +41,9 @@ export function Palette({ add, hang }: { add: (type: string) => void; hang: (typ
       {STEP_TYPES.map((type) => (
         <button key={type} type="button" draggable onDragStart={(event) => event.dataTransfer.setData(DRAGGED, type)} onClick={() => add(type)}>
           <svg viewBox="-6 -6 28 28" className="graph" aria-hidden="true">
-            <g className={HUE[type] ?? "svc"}>
+            <g className={shapeOf(type).hue}>
               <rect className="chip" x="-6" y="-6" width="28" height="28" rx="7" />
-              <path className="ico" d={ICON[type] ?? ICON.SERVICE_TASK} />
+              <path className="ico" d={shapeOf(type).icon} />
             </g>
           </svg>
           <span>{words(type.toLowerCase().replaceAll("_", " "))}</span>
@@ -54,8 +54,8 @@ export function Palette({ add, hang }: { add: (type: string) => void; hang: (typ
       {BOUNDARY_TYPES.map((type) => (
         <button key={type} type="button" draggable onDragStart={(event) => event.dataTransfer.setData(DRAGGED, type)} onClick={() => hang(type)}>
           <svg viewBox="-6 -6 28 28" className="graph" aria-hidden="true">
-            <g className="clock">
-              <circle cx="8" cy="8" r="8" />
+            <g className="clock" transform="translate(8 8)">
+              <circle r="8" />
               <path d={BOUNDARIES[type].mark} />
             </g>
           </svg>

@@ -7,7 +7,7 @@ are boxes, gateways diamonds, waits rounded, ends circles.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, assert_never
+from typing import Literal, NamedTuple, assert_never
 
 from penstock.core.definition import Catch, Definition, Step, StepType
 
@@ -21,6 +21,8 @@ class Edge(NamedTuple):
     label: str
     boundary: bool
     """Taken by a boundary event, or to a handler: drawn dotted."""
+    event: Literal["timer", "error"] | None = None
+    """Which event."""
 
 
 def mermaid(definition: Definition) -> str:
@@ -49,7 +51,7 @@ def edges(step: Step) -> Iterator[Edge]:
             label = f"error {', '.join(event.codes)}" if event.codes else "any error"
         else:
             label = f"after {event.duration}" if event.interrupting else f"after {event.duration}, beside"
-        yield Edge(event.target, label, boundary=True)
+        yield Edge(event.target, label, boundary=True, event="error" if isinstance(event, Catch) else "timer")
     if step.compensation is not None:
         yield Edge(step.compensation, "undone by", boundary=True)
 
