@@ -47,13 +47,18 @@ export function Viewport({ label, extent, fitOn, parts, keep, small, children, b
   }, [extent, small]);
   const latest = useRef({ view, fit, parts: parts ?? [extent], keep });
   latest.current = { view, fit, parts: parts ?? [extent], keep };
-  // Before it is painted: what is seen laid out stays where it is.
-  useLayoutEffect(() => latest.current.fit(), [fitOn]);
+  const fitted = useRef<unknown>(undefined);
   const pointing = useRef(false);
   const [put, putOff] = useReducer((times: number) => times + 1, 0);
+  // Before it is painted: what is seen laid out stays where it is.
   useLayoutEffect(() => {
     const { view, fit, parts, keep } = latest.current;
-    if (!view || !size.width || !size.height) return;
+    if (!view || fitted.current !== fitOn) {
+      fitted.current = fitOn;
+      fit();
+      return;
+    }
+    if (!size.width || !size.height) return;
     if (pointing.current) {
       // Nothing moves under the pointer.
       addEventListener("pointerup", putOff, { once: true });
@@ -62,7 +67,7 @@ export function Viewport({ label, extent, fitOn, parts, keep, small, children, b
     const after = keep ? withIn(view, size, keep) : view;
     if (![...parts].some((part) => isSeen(after, size, part))) fit();
     else if (after !== view) setView(after);
-  }, [extent, size, put]);
+  }, [fitOn, extent, size, put]);
   const zoom = useCallback((by: number, at?: Point) => {
     const { clientWidth, clientHeight } = box.current!;
     const centre = at ?? { x: clientWidth / 2, y: clientHeight / 2 };
