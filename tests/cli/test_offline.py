@@ -117,12 +117,12 @@ def test_a_picture_as_svg_has_every_step_and_every_way():
 
 
 def test_a_picture_as_svg_has_the_shapes_of_the_console():
-    undone = {"compensation": {"jobType": "refund"}, "flowKey": "${shop}", "priority": 3}
     events = [timer("wait"), {"type": "ERROR", "targetStepId": "wait"}]
-    each = {"forEach": {"items": "${lines}", "as": "line"}}
     body = definition(
-        service("pay", "pack", **undone, boundaryEvents=events),
-        service("pack", "wait", **each),
+        service(
+            "pay", "pack", compensation={"jobType": "refund"}, flowKey="${shop}", priority=3, boundaryEvents=events
+        ),
+        service("pack", "wait", forEach={"items": "${lines}", "as": "line"}),
         step("wait", "WAIT", message={"name": "paid", "correlationKey": "${order}"}, nextStep="undo"),
         step("undo", "COMPENSATE", nextStep="end"),
         end(),
