@@ -350,3 +350,16 @@ async def test_keys_have_equal_shares_over_two_engines(make_driver: MakeDriver) 
     )
     assert sum(taken.values()) == 120
     assert all(abs(number - 40) <= 4 for number in taken.values()), taken
+
+
+async def test_a_worse_priority_waits_for_keys_with_more_jobs(driver: Driver) -> None:
+    """A key with more jobs than its turns in one claim comes again before the next priority."""
+    await driver.upload(linear(1))
+    await limit(driver)
+    await start(driver, "a", "a", "a", "a", "a", "b")
+    await start(driver, "c", priority=7)
+    order: list[str | None] = []
+    while jobs := await driver.poll("work", n=4):
+        order += [key_of(driver, job) for job in jobs]
+    assert order[-1] == "c"
+    assert sorted(map(str, order)) == ["a", "a", "a", "a", "a", "b", "c"]

@@ -159,7 +159,7 @@ async def test_unfireable_timers_hide_no_others_and_are_retried(
         tried.append(instance)
         if instance in broken:
             raise PenstockError("it can not be advanced")
-        return await driver.engine._fire(instance, timer, give_up)
+        return await driver.engine.fire(instance, timer, give_up)
 
     loop = timers.Timers(driver.engine.database, fire, driver.engine.aside, failure_limit=10)
     driver.clock.advance(2)

@@ -107,7 +107,7 @@ class Engine:
             database, self.definitions, settings, metrics, cache, self.answer_memory, self.events, queues, traces
         )
         self.aside = Aside(metrics)
-        self.timers = Timers(database, self._fire, self.aside, settings.background_failure_limit, self.events.armed)
+        self.timers = Timers(database, self.fire, self.aside, settings.background_failure_limit, self.events.armed)
         self.ends = ends = Ends(database)
         told = self.timers.note_armed, ends, traces
         self.transactions = Transactions(database, settings, metrics, self.definitions, self.polls, self.ids, *told)
@@ -198,7 +198,8 @@ class Engine:
         self.ends.drain()
         self.batches.drain()
 
-    async def _fire(self, instance: int, timer: tuple[int, int, int], give_up: str | None) -> bool | None:
+    async def fire(self, instance: int, timer: tuple[int, int, int], give_up: str | None) -> bool | None:
+        """Act on a timer that is due. None: it takes long, or somebody else has what it is about: later."""
         if timer[2] == WAKE_TIMER:
             return await self.journal.wake(timer[0], timer[1])
         if timer[2] == RUN_ENDED_TIMER:

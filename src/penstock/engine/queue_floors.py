@@ -39,9 +39,13 @@ class QueueFloors:
         """Drop the floors when it is time: then the next look is at the whole queue, and `note_whole` is told of it."""
         if not self._floors or self._clock() < self._drop_at:
             return False
+        self.drop()
+        return True
+
+    def drop(self) -> None:
+        """The next look is at the whole queue."""
         self._floors = {}
         self._dropped += 1
-        return True
 
     def note_whole(self, seconds: float) -> None:
         """A look at the whole queue took so long."""

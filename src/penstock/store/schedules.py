@@ -183,6 +183,12 @@ async def lock(connection: TrioConnection, ids: Sequence[int], asked: Sequence[i
     return [LockedSchedule(*cast(Any, (*row, *stand[row[0]]))) for row in rows]
 
 
+async def times_from(connection: TrioConnection, schedule: int, since: datetime, limit: int) -> set[datetime]:
+    """Those that something became of."""
+    params = schedule, since.isoformat(), limit
+    return {cast(datetime, at) for (at,) in await connection.fetch(SQL["schedule_times_from"], params)}
+
+
 async def open_variables(connection: TrioConnection, stored: str) -> bytes:
     """Clear ones. Raises KeyMissing."""
     vault = connection.vault

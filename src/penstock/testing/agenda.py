@@ -13,20 +13,45 @@ from typing import Any, Final, NamedTuple, assert_never, cast
 
 import psycopg
 
-from penstock.core.state import RECORDED_TIMER, START_TIMER, TokenState
+from penstock.core.state import OVERTAKEN_TIMER, RECORDED_TIMER, RUN_ENDED_TIMER, START_TIMER, TokenState
+from penstock.engine.batches import LEASE_S as BATCH_LEASE_S
 from penstock.engine.engine import Engine
 from penstock.engine.ids import read_instance, read_job, show_instance
 from penstock.engine.lanes.call_commands import timer_command
+from penstock.engine.schedule_spec import read_rules
+from penstock.store import batches
 
-SLOW_JOB, LEASE, TIMER = 0, 1, 2
-"""Kinds of due things. A job that ends at the moment of a timer was in time."""
+SLOW_JOB, LEASE, TIMER, SCHEDULE, BATCH, RATE = range(6)
+"""Kinds of due things. A job that ends at the moment of a timer was in time. ``token`` is the id of a schedule or a
+batch; of a rate, which lets a job begin that waits, nothing is to be done but to look."""
 
 _DUE: Final = """
 SELECT at, kind, seq, token_id, event, instance_id, attempt FROM (
   SELECT fire_at AS at, 2 AS kind, seq, token_id, index::int AS event, instance_id, 0 AS attempt FROM timer
   UNION ALL
-  SELECT lease_until, 1, seq, id, 0, instance_id, attempt FROM token WHERE state = 1) due
-ORDER BY at, kind, seq, event LIMIT 1"""
+  SELECT lease_until, 1, seq, id, 0, instance_id, attempt FROM token WHERE state = 1
+  UNION ALL
+  SELECT fire_at, 3, 0, id, 0, 0, 0 FROM schedule WHERE fire_at IS NOT NULL
+  UNION ALL  -- one whose instances are open is looked at when they have ended
+  SELECT created_at, 4, 0, id, 0, 0, 0 FROM batch b WHERE look_at IS NOT NULL AND NOT (
+    coalesce(cancelled, begun) >= total AND EXISTS (
+      SELECT FROM batch_item i JOIN instance n ON n.id = i.instance_id WHERE i.batch = b.id AND n.status = 0))
+  UNION ALL
+  SELECT at, 5, 0, 0, 0, 0, 0 FROM (
+    SELECT tat - floor(((r.rate ->> 'burst')::float8 - 1) * (r.rate ->> 'paceMicros')::float8)
+      * interval '1 microsecond' AS at FROM (
+        SELECT s.tat, q.policy -> CASE s.flow_key WHEN '' THEN 'rate' ELSE 'ratePerKey' END AS rate
+        FROM queue q JOIN slot s ON s.queue = q.id WHERE EXISTS (
+          SELECT FROM job_type j JOIN ready_flow w ON w.job_type = j.id
+          WHERE j.queue = q.id AND (s.flow_key = '' OR w.flow_key = s.flow_key))) r) rates
+  WHERE at > penstock_now()) due
+ORDER BY at, kind, seq, token_id, event LIMIT 1"""
+
+# Until a run that it waits for tells its end there is nothing to look for but the next time.
+_WAITING_SCHEDULES: Final = """
+SELECT s.id, s.name, s.spec::text, s.done_until, s.paused FROM schedule s
+JOIN instance i ON i.id = s.last_instance AND i.status = 0 JOIN scheduled d ON d.instance_id = i.id AND d.watched
+WHERE s.fire_at > penstock_now() AND (s.buffered <> '{}' OR s.backfill IS NOT NULL)"""
 
 _OLDEST_JOB: Final = """
 SELECT j.name FROM (
@@ -77,6 +102,18 @@ class Agenda:
         """The timer or the end of a lease that comes first, whether its time has come or not."""
         row = self._connection.execute(_DUE).fetchone()
         return None if row is None else Due(*row)
+
+    def put_off_schedules(self) -> None:
+        """Those that wait for the end of a run look again at their next time: else they did every ten seconds."""
+        for id, name, spec, done, paused in self._connection.execute(_WAITING_SCHEDULES).fetchall():
+            times = read_rules(name, spec).times
+            upcoming = None if paused else times.next(done)
+            fire_at = None if upcoming is None else times.due_at(name, upcoming)
+            self._connection.execute("UPDATE schedule SET fire_at = %s WHERE id = %s", (fire_at, id))
+
+    def hurry_batch(self, batch: int) -> None:
+        """It is looked at now."""
+        self._connection.execute("UPDATE batch SET look_at = penstock_now() WHERE id = %s", (batch,))
 
     def oldest_job_type(self, job_types: Sequence[str]) -> str | None:
         """Of these types, that of the job which waits longest in the queue; None when there is none."""
@@ -130,7 +167,28 @@ def due_of_job(job_id: str, at: dt.datetime) -> Due:
 
 async def fire(engine: Engine, timer: Due) -> None:
     """Fire a timer that is due; one that was disarmed meanwhile does nothing."""
+    if timer.event in (RUN_ENDED_TIMER, OVERTAKEN_TIMER):
+        await engine.fire(timer.instance, (timer.token, timer.seq, timer.event), None)
+        return
     await engine.full_path.submit(timer_command(timer.instance, (timer.token, timer.seq, timer.event)))
+
+
+async def fire_schedules(engine: Engine) -> int:
+    """Fire those that are due; how many."""
+    return await engine.schedules.fire_once()
+
+
+async def work_on_batch(engine: Engine) -> None:
+    """Start the next items of the batch that is due longest, cancel some, or look whether all have ended."""
+    async with engine.database.connection() as connection:
+        work = await batches.claim(connection, BATCH_LEASE_S)
+    if work is not None:
+        await engine.batches.work_on(work)
+
+
+async def look_at_all(engine: Engine, job_type: str) -> None:
+    """The next poll sees all jobs that may begin, in their order; how much real time has passed does not matter."""
+    engine.polls.claims.look_at_all((job_type,))
 
 
 async def end_lease(engine: Engine, lease: Due) -> None:

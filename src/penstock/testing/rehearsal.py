@@ -25,7 +25,21 @@ from penstock.client import Client, DefinitionSummary, Job, JobRef, NotFound, Pu
 from penstock.client.builder import WorkflowBuilder
 from penstock.client.validation import Document
 from penstock.settings import SETTINGS, load_settings
-from penstock.testing.agenda import LEASE, SLOW_JOB, Agenda, Due, due_of_job, end_lease, fire, show_time
+from penstock.testing.agenda import (
+    BATCH,
+    LEASE,
+    SCHEDULE,
+    SLOW_JOB,
+    Agenda,
+    Due,
+    due_of_job,
+    end_lease,
+    fire,
+    fire_schedules,
+    look_at_all,
+    show_time,
+    work_on_batch,
+)
 from penstock.testing.clock import FrozenClock
 from penstock.testing.engine_thread import EngineThread
 from penstock.testing.in_process import in_process_client
@@ -186,10 +200,12 @@ class TestEngine:
         version: int | None = None,
         business_key: str | None = None,
         instance_key: str | None = None,
+        **more: Any,
     ) -> Run:
-        """Start an instance; its jobs wait for `settle`. Raises NotFound for an unknown definition."""
+        """Start an instance; its jobs wait for `settle`. ``more``: as the client's `start_instance` takes it,
+        such as ``flow_key=``, ``delay=``, ``dedupe=``. Raises NotFound for an unknown definition."""
         instance = await self.client.start_instance(
-            definition_id, variables, version=version, business_key=business_key, instance_key=instance_key
+            definition_id, variables, version=version, business_key=business_key, instance_key=instance_key, **more
         )
         return Run(self, instance.id)
 
@@ -269,7 +285,7 @@ class TestEngine:
         others: list[Job] = []
         try:
             while job_type is not None:
-                jobs = await self.client.poll_jobs(WORKER, [job_type], max_jobs=POLLED_MAX, lease_s=LEASE_S)
+                jobs = await self._poll(job_type, POLLED_MAX)
                 others += [job for job in jobs if job.id != job_id]
                 if found := [job for job in jobs if job.id == job_id]:
                     return found[0]
@@ -300,6 +316,14 @@ class TestEngine:
             return await self._perform(handler, job)
         if due.kind == LEASE:
             return await self._end_lease(due)
+        if due.kind == SCHEDULE:
+            fired = await self.thread.call(fire_schedules, self.thread.engine)
+            self.agenda.put_off_schedules()
+            return f"{fired} schedules fired"
+        if due.kind == BATCH:
+            self.agenda.hurry_batch(due.token)
+            await self.thread.call(work_on_batch, self.thread.engine)
+            return f"batch {due.token} went on"
         await self.thread.call(fire, self.thread.engine, due)
         return f"a timer fired in instance {due.instance:x}"
 
@@ -311,16 +335,13 @@ class TestEngine:
         return f"a lease ended in instance {due.instance:x}"
 
     async def _do_job(self) -> str | None:
-        """Do the job that has waited longest; what it was."""
-        job_type = self.agenda.oldest_job_type(list(self.stubs))
-        if job_type is None:
+        """Do the job that has waited longest of those that may begin; what it was."""
+        job = await self._next_job()
+        if job is None:
             return None
+        job_type = job.job_type
         stub = self.stubs[job_type]
         takes = stub.takes
-        jobs = await self.client.poll_jobs(WORKER, [job_type], max_jobs=1, lease_s=LEASE_S)
-        if not jobs:
-            return f"another worker took a job of type {job_type!r}"
-        [job] = jobs
         handler = stub.take(job)
         if handler is None:
             return f"a job of type {job_type!r} was taken by a worker that vanishes"
@@ -328,6 +349,18 @@ class TestEngine:
             self._slow[due_of_job(job.id, self.now + takes)] = (job, handler)
             return f"a job of type {job_type!r} was begun, it takes {takes}"
         return await self._perform(handler, job)
+
+    async def _next_job(self) -> Job | None:
+        types = list(self.stubs)
+        while (job_type := self.agenda.oldest_job_type(types)) is not None:
+            if jobs := await self._poll(job_type, 1):
+                return jobs[0]
+            types.remove(job_type)  # its queue keeps it back, or another worker took it
+        return None
+
+    async def _poll(self, job_type: str, number: int) -> list[Job]:
+        await self.thread.call(look_at_all, self.thread.engine, job_type)
+        return await self.client.poll_jobs(WORKER, [job_type], max_jobs=number, lease_s=LEASE_S)
 
     async def _perform(self, handler: Handler, job: Job) -> str:
         return f"a job of type {job.job_type!r} {await self._performer.perform(handler, job)}"

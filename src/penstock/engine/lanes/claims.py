@@ -101,6 +101,12 @@ class Claims(Lane[ClaimItem]):
         self.turns = FlowTurns(trio.current_time)
         self._turn = 0
 
+    def look_at_all(self, job_types: Sequence[str]) -> None:
+        """The next claim of these types sees all that waits, however short ago the last look was."""
+        self.floors.drop()
+        self.turns.open(job_types)
+        self.turns.adopt_again(job_types)
+
     async def _claim(self, connection: TrioConnection, items: list[ClaimItem], again: bool) -> None:
         waiters = [item.waiter for item in items]
         types = list(dict.fromkeys(name for waiter in waiters for name in waiter.types))

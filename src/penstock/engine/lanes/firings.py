@@ -48,6 +48,8 @@ INLINE_S: Final = 60.0
 """What has been due for longer may have thousands of times to go through: away from the loop."""
 VARIABLE: Final = "schedule"
 """Of the instances: `{"id": …, "at": …}`, unless they have one."""
+TRIGGERS_AT_ONCE: Final = 1_000
+"""Times after now that something has become of already, on a clock that stands still or was set back."""
 REASON_MAX_CHARS: Final = 1_000
 
 Fired = list[tuple[datetime, RunOutcome, int | None, str | None]]
@@ -167,7 +169,10 @@ class Firings:
             except PenstockError as error:
                 item.refuse(error)  # its key is missing here; another engine may have it
                 continue
-            standing = _standing(one, rules, item, now)
+            standing = _standing(one)
+            if item.trigger is not None:
+                at = await _free_time(connection, one.id, rules, now)
+                standing = standing._replace(trigger=(at, item.trigger.overlap or rules.overlap))
             behind = (now - one.done_until).total_seconds() > INLINE_S or standing.backfill is not None
             args = (rules, standing, now, left)
             decision = await run_long(decide, *args) if behind else decide(*args)
@@ -279,10 +284,18 @@ def _version(spec: ScheduleSpec) -> int:
     return spec.definition_version or 0
 
 
-def _standing(one: LockedSchedule, rules: Rules, item: FiringItem, now: datetime) -> Standing:
+def _standing(one: LockedSchedule) -> Standing:
     backfill = None if one.backfill is None else msgspec.json.decode(one.backfill, type=Backfill)
-    trigger = None if item.trigger is None else (now, item.trigger.overlap or rules.overlap)
-    return Standing(one.done_until, one.buffered, one.is_open, backfill, trigger, one.paused, one.started)
+    return Standing(one.done_until, one.buffered, one.is_open, backfill, None, one.paused, one.started)
+
+
+async def _free_time(connection: TrioConnection, schedule: int, rules: Rules, now: datetime) -> datetime:
+    """The time of a run that somebody asks for: now, or just after what has that time, on a clock that stands still."""
+    taken, step = await store.times_from(connection, schedule, now, TRIGGERS_AT_ONCE), datetime.resolution
+    at = now
+    while at in taken or rules.times.between(at - step, at, 1):
+        at += step
+    return at
 
 
 def _audited(look: _Look, trigger: Trigger) -> Statement:

@@ -166,13 +166,16 @@ held AS MATERIALIZED (
       OFFSET 0) r
 -- steps of: locked
     LIMIT k.quota - 1) c),
+first_short AS MATERIALIZED (  -- the best priority at which a key may have more jobs than its turns here: worse ones wait for them
+  SELECT min(k.priority) AS priority FROM (
+    SELECT priority FROM held GROUP BY priority, key, quota, free HAVING count(*) = quota AND quota < least(free, (SELECT n FROM room))) k),
 ranked AS MATERIALIZED (
   SELECT o.*, row_number() OVER w::int AS ordinal, count(*) FILTER (WHERE o.priority < 0) OVER w AS open FROM (
     SELECT h.*, row_number() OVER (PARTITION BY h.key ORDER BY h.priority, h.place) AS nth,
       (row_number() OVER (PARTITION BY h.key, h.priority ORDER BY h.place) - 1)
         / coalesce(((SELECT weights FROM policy) ->> h.key)::int, 1) AS turn
     FROM held h) o
-  WHERE o.nth <= o.free WINDOW w AS (ORDER BY o.priority, o.turn, o.visited, o.place)),
+  WHERE o.nth <= o.free AND o.priority <= coalesce((SELECT priority FROM first_short), o.priority) WINDOW w AS (ORDER BY o.priority, o.turn, o.visited, o.place)),
 gate AS MATERIALIZED (
   SELECT s.running, s.open_runs, s.tat FROM policy p CROSS JOIN LATERAL (
     SELECT o.running, o.open_runs, o.tat FROM slot o

@@ -49,6 +49,10 @@ SELECT k.id, r.at, r.instance_id, r.outcome, r.reason FROM unnest($1::int[]) AS 
   SELECT * FROM schedule_run r WHERE r.schedule = k.id ORDER BY r.seq DESC LIMIT $2::int) r
 ORDER BY k.id, r.seq DESC
 
+-- name: schedule_times_from
+-- Times of the schedule $1 that something became of, from $2 on, at most $3.
+SELECT at FROM schedule_run WHERE schedule = $1::int AND at >= $2::timestamptz ORDER BY at LIMIT $3::int
+
 -- name: due_schedules
 -- What is due now, oldest first, and how long until the first that is not; $1 limit.
 WITH clock AS MATERIALIZED (SELECT penstock_now() AS now)
