@@ -8,18 +8,22 @@ analysed, as in an engine that was started on a new database; each runs in a tra
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
-from typing import Any, NamedTuple
+import json
+import re
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 import trio
 
-from penstock.store import batches, calls, for_each, inbox, schedules, starts
+from penstock.store import batches, calls, flow, for_each, inbox, schedules, starts
 from penstock.store.batches import Place
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL
 from tests.postgres import Server, apply_schema
+from tests.store.flow_cases import FILL_QUEUES, QUEUE_CASES, QUEUE_ROWS, Case, asked, ints, run
 from tests.store.test_plans import BASE, BLOCKS, SCANS, connect
 
 CALLS = 20_000
@@ -27,11 +31,12 @@ LISTS, ITEMS = 200, 100
 DELAYED = BASE + 2_000_000
 TABLES = (
     "instance", "token", "timer", "called", "map_state", "item_vars", "map_result", "definition", "abnormal_end",
-    "start_window", "schedule", "schedule_run", "scheduled", "batch", "batch_item",
+    "start_window", "schedule", "schedule_run", "scheduled", "batch", "batch_item", "ready", "ready_flow", "slot",
 )  # fmt: skip
 FILL = f"""
 SET synchronous_commit = off;
 SET session_replication_role = replica;
+SELECT setval(pg_get_serial_sequence(name, 'id'), 1, false) FROM unnest('{{schedule,batch}}'::text[]) name;
 INSERT INTO definition (id, version, name, content, uploaded_at) VALUES ('d', 1, 'd', '{{}}', now());
 INSERT INTO instance (id, started_at, ended_at, definition, status, vars)
   SELECT {BASE} + k, now(), CASE WHEN k % 2 = 1 THEN now() END, 1, k % 2, '{{}}'
@@ -73,22 +78,6 @@ INSERT INTO batch_item (batch, place, instance_id)
   SELECT b, i, {BASE} + (b * 97 + i) % (2 * {CALLS}) FROM generate_series(1, 400) b, generate_series(0, {ITEMS} - 1) i;
 """
 
-Call = Callable[[TrioConnection], Awaitable[Any]]
-
-
-class Case(NamedTuple):
-    """``call`` touches ``rows`` of what it is about, at ``blocks`` each, and gives so many."""
-
-    call: Call
-    rows: int
-    blocks: int
-    gives: int | None = None
-
-
-def ints(values: Any) -> str:
-    return "{" + ",".join(map(str, values)) + "}"
-
-
 TIMERS = [(BASE + 2 * k, k + 1, -4) for k in range(0, 5_000, 50)]
 LIST = BASE + 100
 
@@ -103,10 +92,6 @@ async def kept(connection: TrioConnection) -> list[Any]:
     return list(found[LIST].items)
 
 
-async def run(connection: TrioConnection, name: str, *parameters: str) -> list[Any]:
-    return list(await connection.fetch(SQL[name], parameters) or [])
-
-
 async def put_off(connection: TrioConnection) -> list[Any]:
     """Before the table is filled there is nothing to put off."""
     return await run(connection, "put_off", str(DELAYED + 7), "200007", "60", "2100-01-01")
@@ -118,6 +103,11 @@ async def claimed(connection: TrioConnection) -> list[Any]:
 
 def _items() -> tuple[str, str, str]:
     return ints([9] * 100), ints(range(100)), ints(BASE + at for at in range(100))
+
+
+def texts(value: object, number: int) -> str:
+    """An array of the same value."""
+    return ints(["NULL" if value is None else json.dumps(str(value))] * number)
 
 
 UNTOLD = ints(BASE + 2 * k + 1 for k in range(15_000, 20_000, 50))
@@ -160,7 +150,50 @@ CASES = {
     "list_batches": Case(lambda c: batches.read(c, before=300, limit=50), 50, 6, 50),
     "purge_batches": Case(lambda c: batches.purge(c, 0.2, 5), 5, 60),
     "list_schedules": Case(lambda c: schedules.read(c, after="s10", limit=50), 50, 6, 50),
-}
+    "find_window": Case(asked("find_window", "d", 2, "key 9001"), 1, 5),
+    "take_window": Case(asked("take_window", "d", 3, "key 9002", 60.0, 1, DELAYED + 9002), 1, 40),
+    "throttled_for": Case(asked("throttled_for", "d", 2, "key 9001", 60.0, 1.0), 1, 10),
+    "replace_start_variables": Case(asked("replace_start_variables", DELAYED + 7, "{}", False), 1, 30),
+    "put_schedule": Case(asked("put_schedule", "s70", "{}", "{}", "d", None, "{}"), 1, 50),
+    "pause_schedule": Case(asked("pause_schedule", "s70", None), 1, 40),
+    "resume_schedule": Case(asked("resume_schedule", "s70"), 1, 40),
+    "begin_backfill": Case(asked("begin_backfill", "s70", "{}"), 1, 40),
+    "delete_schedule": Case(asked("delete_schedule", "s70"), 4, 30),
+    "schedule_exists": Case(asked("schedule_exists", 70), 1, 6),
+    "schedule_times_from": Case(asked("schedule_times_from", 70, "2000-01-01", 100), 3, 6),
+    "move_schedules": Case(
+        asked("move_schedules", ints(range(1, 51)), *(texts(value, 50) for value in (
+            "2026-01-01", "2026-01-02", "{}", None, None, 0, "f", None))), 50, 40,
+    ),
+    "forget_schedule_runs": Case(asked("forget_schedule_runs", ints([70]), texts("2026-01-01", 1)), 1, 6),
+    "insert_schedule_runs": Case(
+        asked("insert_schedule_runs", ints(range(1, 51)), *(texts(value, 50) for value in ("2026-01-01", 1, 0, None))),
+        50, 25,
+    ),
+    "prune_schedule_runs": Case(asked("prune_schedule_runs", ints(range(1, 51)), 2), 100, 12),
+    "insert_scheduled": Case(
+        asked("insert_scheduled", ints(range(50)), texts("s1", 50), texts("2026-01-01", 50), texts("f", 50)), 50, 30
+    ),
+    "overtake_runs": Case(asked("overtake_runs", ints(BASE + 2 * k for k in range(50))), 50, 30),
+    "tell_schedules": Case(asked("tell_schedules", ints(BASE + 2 * k for k in range(50))), 50, 12),
+    "run_ended": Case(asked("run_ended", BASE + 1, "failed"), 1, 30),
+    "create_batch": Case(asked("create_batch", "new", b"", 1, None, None, None), 1, 40),
+    "insert_batch_items": Case(
+        asked("insert_batch_items", 30_000, ints(range(50)), *[texts("{}", 50)] * 2), 50, 15
+    ),
+    "batch_with_key": Case(asked("batch_with_key", "b7"), 1, 6),
+    "work_of_batch": Case(asked("work_of_batch", 7), 1, 6),
+    "refuse_batch_items": Case(asked("refuse_batch_items", 7, ints(range(50)), texts("x", 50), texts("y", 50)), 50, 15),
+    "batch_begun": Case(asked("batch_begun", 7, 50), 1, 30),
+    "batch_ended_until": Case(asked("batch_ended_until", 7, 50, True, 0.2, 30.0), 1, 30),
+    "end_batch": Case(asked("end_batch", 7), 1, 40),
+    "cancel_batch": Case(asked("cancel_batch", 7, None), 1, 40),
+    "batch_cancelled_until": Case(asked("batch_cancelled_until", 7, 50), 1, 30),
+    **QUEUE_CASES,
+}  # fmt: skip
+FILES = ("batches", "flow", "queues", "schedules", "starts")
+WALKS = {"reckon_schedules"}
+"""Over all rows, when an engine starts."""
 
 
 def _executions() -> tuple[str, str]:
@@ -173,11 +206,35 @@ async def counted(connection: TrioConnection) -> tuple[int, dict[str, int]]:
     return rows[0][0], dict(scans)
 
 
+class Heard:
+    """What a connection is asked, by name."""
+
+    def __init__(self, connection: TrioConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.names: set[str] = set()
+        self._known = {text: name for name, text in SQL.items()}
+        self._fetch, self._roundtrip = connection.fetch, connection.roundtrip
+        monkeypatch.setattr(connection, "fetch", self.fetch)
+        monkeypatch.setattr(connection, "roundtrip", self.roundtrip)
+
+    async def fetch(self, sql: Any, params: Any = ()) -> Any:
+        self.names.add(self._known.get(sql, ""))
+        return await self._fetch(sql, params)
+
+    async def roundtrip(self, statements: Any) -> Any:
+        self.names.update(self._known.get(sql, "") for sql, _ in statements)
+        return await self._roundtrip(statements)
+
+
 @pytest.fixture(scope="module")
 def costs(postgres_server: Server) -> Generator[dict[str, tuple[int, dict[str, int], Any]]]:
+    def execute(dsn: str, text: str) -> None:
+        with psycopg.connect(dsn) as connection:
+            connection.execute(text.encode())
+
     async def measure(dsn: str) -> dict[str, tuple[int, dict[str, int], Any]]:
         found: dict[str, tuple[int, dict[str, int], Any]] = {}
         async with await connect(dsn) as connection:
+            heard = Heard(connection, monkeypatch)
             for filled in (False, True):
                 for name, case in CASES.items():
                     await connection.fetch(SQL["begin"])
@@ -188,16 +245,13 @@ def costs(postgres_server: Server) -> Generator[dict[str, tuple[int, dict[str, i
                     scans = {table: n - before[1][table] for table, n in after[1].items() if n > before[1][table]}
                     found[name] = after[0] - before[0], scans, given
                 if not filled:
-                    await trio.to_thread.run_sync(fill, dsn)
+                    await trio.to_thread.run_sync(execute, dsn, FILL + FILL_QUEUES)
+        found[""] = 0, {}, heard.names
         return found
 
-    with postgres_server.database(apply_schema) as dsn:
+    with pytest.MonkeyPatch.context() as monkeypatch, postgres_server.database(apply_schema) as dsn:
+        execute(dsn, QUEUE_ROWS)
         yield trio.run(measure, dsn)
-
-
-def fill(dsn: str) -> None:
-    with psycopg.connect(dsn) as connection:
-        connection.execute(FILL.encode())
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -209,3 +263,11 @@ def test_a_statement_scans_no_table_and_keeps_to_its_blocks(
     assert scans == {}
     assert blocks <= case.rows * case.blocks
     assert case.gives is None or len(given) == case.gives
+
+
+def test_each_statement_of_the_flow_is_measured(costs: dict[str, tuple[int, dict[str, int], Any]]) -> None:
+    _, _, names = costs[""]
+    queries = Path(flow.__file__).parent / "queries"
+    texts = [(queries / f"{file}.sql").read_text() for file in FILES]
+    known = {name for text in texts for name in re.findall(r"(?m)^-- name: (\w+)$", text)}
+    assert known - names == WALKS
