@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from collections.abc import AsyncGenerator
@@ -19,6 +20,7 @@ from penstock.access.gate import Gate
 from penstock.access.roles import LEAST_ROLE, Permission, read_grant
 from penstock.access.tokens import KnownToken, make_token
 from penstock.metrics import Metrics
+from penstock.rest.operations import OPERATIONS
 from penstock.rpc.problems import status_of
 from penstock.rpc.server import Server
 from penstock.rpc.service import WorkflowEngine
@@ -96,6 +98,18 @@ def test_every_rpc_has_a_row_and_every_row_an_rpc() -> None:
     engine = ScriptedEngine()
     engine.metrics = Metrics("test")
     assert RpcServer(engine, engine.settings, None, max_connections=1).server.paths == set(table.RPC)  # type: ignore[arg-type]  # scripted  # pyright: ignore[reportArgumentType] - a stand-in
+
+
+def test_queues_schedules_and_batches_take_an_operator_to_be_changed() -> None:
+    """Over REST and gRPC alike; to look takes a viewer."""
+    flow = ("/v1/queues", "/v1/schedules", "/v1/batches", "/v1/instances/{id}/priority")
+    services = ("/penstock.v1.Flow/", "/penstock.v1.Schedules/", "/penstock.v1.Batches/", "/penstock.v1.Repair/SetPrio")
+    rest = {f"{row.method} {row.path}": row.needs for row in OPERATIONS if row.path.startswith(flow)}
+    rpc = {path: needs for path, needs in table.RPC.items() if path.startswith(services)}
+    looks = re.compile("GET |POST .*/preview$|/penstock.v1.[A-Za-z]+/(Get|List|Preview)")
+    for needs in (rest, rpc):
+        assert needs == {name: Permission.VIEW if looks.match(name) else Permission.OPERATE for name in needs}
+    assert (len(rest), len(rpc)) == (21, 19)
 
 
 async def test_each_rpc_takes_only_the_roles_of_its_row() -> None:
