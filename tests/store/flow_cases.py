@@ -91,6 +91,11 @@ async def admit(connection: TrioConnection) -> list[int]:
     return [count]
 
 
+async def admit_hinted(connection: TrioConnection) -> list[int]:
+    _, count = await flow.admit_hinted(connection, 1, 64, [f"{key:05}" for key in (3, 7, 9_000)], 30.0)
+    return [count] * count
+
+
 async def complete(connection: TrioConnection) -> Sequence[Any]:
     tokens = [KEYED + JOBS + k for k in range(HELD)]
     items = [
@@ -110,6 +115,7 @@ QUEUE_CASES = {
     "claim_flow, 256 full keys": Case(claim("05000"), 256, 15, 0),
     "claim_hinted": Case(claim_hinted, 4, 100, 4),
     "admit": Case(admit, 64, 60, 1),
+    "admit_hinted": Case(admit_hinted, 4, 100, 4),
     "adopt": Case(lambda c: flow.adopt(c, [2], 100), 100, 40),
     "complete_flow": Case(complete, HELD, 60, HELD),
     "start_flow": Case(start, 64, 40, 64),
