@@ -65,7 +65,7 @@ class Hands:
     async def poll(self, job_type: str, most: int) -> list[str]:
         """The instances whose jobs were taken."""
         jobs = await self.one.poll(job_type, worker=WORKER, n=most)
-        self.held |= {job.instance_id: Held(job.id, job.attempt) for job in jobs}
+        self.held |= {job.instance_id: Held(job.id, job.attempt or 1) for job in jobs}
         return [job.instance_id for job in jobs]
 
     async def hold(self, instance: str) -> None:
