@@ -214,6 +214,7 @@ async def test_stale_queue_rows_go_and_hold_nothing_up(driver: Driver) -> None:
     )
     jobs = await driver.poll("work", n=10)
     assert [job.instance_id for job in jobs] == [started]
+    assert await driver.poll("work") == []  # as the claim before fell short, this one clears
     assert driver.rows("SELECT count(*) FROM ready") == [(0,)]
 
 

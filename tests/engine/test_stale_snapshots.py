@@ -74,9 +74,8 @@ async def test_a_claim_leaves_jobs_that_came_back_since_it_began(driver: Driver)
 
         await wait_until(is_back)
 
-    await HeldUp(driver, "claim", b"WITH ORDINALITY AS s(job_type, floor_priority, floor, ordinal)").run(
-        late, claimed_and_returned
-    )
+    where = b"WHERE NOT coalesce((SELECT j.keyed FROM job_type j WHERE j.id = w.job_type), false)"
+    await HeldUp(driver, "claim", where).run(late, claimed_and_returned)
     assert claimed == []
     job = await driver.one("work", worker="next")
     assert driver.rows("SELECT * FROM ready") == []
@@ -134,13 +133,16 @@ async def test_a_queue_row_that_a_heartbeat_missed_is_dropped(
     assert len(driver.rows("SELECT FROM ready")) == 3
     jobs = await driver.poll("work", n=3, worker="next")
     assert [job.id for job in jobs] == [x.id, y.id]
+    assert len(driver.rows("SELECT FROM ready")) == 1  # that claim fell short, so the next one clears
+    assert await driver.poll("work") == []
     assert driver.rows("SELECT FROM ready") == []
     for job in jobs:
         await driver.complete(job)
 
 
-async def test_a_late_ending_result_removes_what_the_expiry_queued(driver: Driver) -> None:
-    instance = await driver.run(linear(1))
+@pytest.mark.parametrize(("statement", "tasks"), [("complete_moves", 2), ("complete_ends", 1)])
+async def test_a_late_result_removes_what_the_expiry_queued(driver: Driver, statement: str, tasks: int) -> None:
+    await driver.run(linear(tasks))
     job = await driver.one("work")
 
     async def late() -> None:
@@ -150,9 +152,29 @@ async def test_a_late_ending_result_removes_what_the_expiry_queued(driver: Drive
         assert await driver.expire(31) == 1
 
     where = b"AS i(token, seq, attempt, worker, op, next_step, next_type, direct_to, lease_s, output)"
-    await HeldUp(driver, "complete_fast", where).run(late, expired)
-    assert await driver.status(instance) == "COMPLETED"
-    assert driver.rows("SELECT * FROM ready") == []
+    await HeldUp(driver, statement, where).run(late, expired)
+    assert driver.rows("SELECT seq FROM ready") == driver.rows("SELECT seq FROM token")  # of the next job, or none
+    assert driver.rows("SELECT kind FROM history WHERE kind < 10") == [(1,)]
+
+
+async def test_late_results_leave_the_queue_whatever_their_batch_has(driver: Driver) -> None:
+    await driver.upload(linear(2))
+    for ends in ([False], [True], [False, True]):  # a statement each
+        for _ in ends:
+            await driver.start("linear")
+        keys = sorted(ids.read_job(job.id) for job in await driver.poll("work"))
+        assert await driver.expire(31) == len(ends)
+        [(job_type,)] = driver.rows("SELECT id FROM job_type WHERE name = 'work'")
+        items = [
+            store.FastItem(key.token, key.seq, None, "w1", end, 1 + end, job_type, None, None, None)
+            for key, end in zip(keys, ends, strict=True)
+        ]
+        async with driver.engine.database.connection() as connection:
+            moved = await store.complete_fast(connection, items)
+        assert sorted(row.new_seq is None for row in moved) == ends
+        assert driver.rows("SELECT seq FROM ready") == driver.rows("SELECT seq FROM token")
+        for job in await driver.poll("work"):
+            await driver.complete(job)
 
 
 async def switched(make_driver: MakeDriver) -> tuple[Driver, Driver, int]:

@@ -92,7 +92,7 @@ FILL = {
         FROM generate_series(0, {n} - 1) AS k""",
 }
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-NO_JOB = Claimed(1, 1, 1, 1, 1, 0, 1, 0, NOW, NOW, NOW, 5, 1, 1, 1, None, "{}", None)
+NO_JOB = Claimed(1, 1, 1, 1, 1, 0, 1, 0, NOW, NOW, NOW, 5, 1, 1, 1, None, "{}")
 BEGIN, COMMIT = SQL["begin"], SQL["commit"]
 BLOCKS = b"""SELECT coalesce(sum(pg_stat_get_xact_blocks_fetched(oid)), 0)::bigint FROM pg_class
     WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'i', 'S')"""
@@ -264,8 +264,15 @@ CASES = {
     "traces": Case(lambda c, _: traces.find(c, [BASE + 4 * k for k in range(0, 200, 2)]), 100, 100 * 4),
     "claim": Case(lambda c, _: jobs.claim(c, slots(64)), 64, 64 * 40),
     "claim of a type without jobs": Case(lambda c, _: jobs.claim(c, [Slot(3, 1, "w", 30)]), 0, 15),
+    "claim and clear": Case(lambda c, _: jobs.claim(c, slots(64), clear=True), 64, 64 * 40),
+    "claim and clear of no jobs": Case(lambda c, _: jobs.claim(c, [Slot(3, 1, "w", 30)], clear=True), 0, 20),
     "complete_fast": Case(
         lambda c, leased: jobs.complete_fast(c, [completion(job) for job in leased]), 100, 100 * 30, 100
+    ),
+    "complete_fast of both": Case(
+        lambda c, leased: jobs.complete_fast(
+            c, [*map(completion, leased[:50]), *map(last_completion, leased[50:])]
+        ), 100, 100 * 40, 100,
     ),
     "complete_fast at the end": Case(
         lambda c, leased: jobs.complete_fast(c, [last_completion(job) for job in leased]), 100, 100 * 40, 100

@@ -166,14 +166,12 @@ class Deliveries:
         connection: TrioConnection,
         deliveries: Sequence[Delivery],
         known: dict[int, bytes],
-        checkpoints: dict[tuple[int, int], str] | None = None,
     ) -> None:
-        """Deliver committed jobs; variables not in ``known`` (by token) and ``checkpoints`` (None) are read."""
+        """Deliver committed jobs; variables not in ``known`` (by token) are read, and what former attempts left."""
         missing = sorted({delivery.instance for delivery in deliveries if delivery.token not in known})
-        retried = [delivery.token for delivery in deliveries if delivery.attempt > 1] if checkpoints is None else []
+        retried = [delivery.token for delivery in deliveries if delivery.attempt > 1]
         try:
-            if checkpoints is None:
-                checkpoints = await store.checkpoints(connection, retried) if retried else {}
+            checkpoints = await store.checkpoints(connection, retried) if retried else {}
             read, left_out = await self._sizes.read(connection, missing) if missing else ({}, {})
             seeing_more = [each for each in deliveries if each.loaded.own_variables and each.sees_more]
             own = await self._own_variables(connection, seeing_more) if seeing_more else {}

@@ -136,7 +136,7 @@ async def complete(
     connection: TrioConnection, items: Sequence[FastItem], waits: Sequence[Waits], *, to_outbox: bool
 ) -> list[MovedFlow]:
     """As `jobs.complete_fast`. ``waits``: where the next jobs do."""
-    params = (*fast_columns(connection, items, to_outbox=to_outbox), arrays.ints(waits))
+    params = (*fast_columns(connection, items), to_outbox, arrays.ints(waits))
     rows = cast(Any, await connection.fetch(SQL["complete_flow"], params))
     return [MovedFlow(Moved(*row[:-2]), *row[-2:]) for row in rows]
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
@@ -91,7 +93,6 @@ class Claimed(NamedTuple):
     definition: int
     business_key: str | None
     variables: str | None
-    checkpoint: str | None
 
 
 class JobKey(NamedTuple):
@@ -196,11 +197,16 @@ async def complete_fast(
 
     ``to_outbox``: the next jobs wait for the relay, not in the queue.
     """
-    params = fast_columns(connection, items, to_outbox=to_outbox)
-    return [Moved(*cast(Any, row)) for row in await connection.fetch(SQL["complete_fast"], params)]
+    columns = fast_columns(connection, items)
+    ends = sum(item.ends for item in items)
+    if to_outbox or 0 < ends < len(items):
+        rows = await connection.fetch(SQL["complete_fast"], (*columns, to_outbox))
+    else:
+        rows = await connection.fetch(SQL["complete_ends" if ends else "complete_moves"], columns)
+    return [Moved(*cast(Any, row)) for row in rows]
 
 
-def fast_columns(connection: TrioConnection, items: Sequence[FastItem], *, to_outbox: bool) -> tuple[Any, ...]:
+def fast_columns(connection: TrioConnection, items: Sequence[FastItem]) -> tuple[Any, ...]:
     """Completions as the statements take them."""
     columns = list(zip(*items, strict=True))
     return (
@@ -214,7 +220,6 @@ def fast_columns(connection: TrioConnection, items: Sequence[FastItem], *, to_ou
         arrays.texts(columns[7]),
         arrays.floats(columns[8]),
         arrays.sealed(columns[9], connection.vault),
-        to_outbox,
     )
 
 
@@ -248,18 +253,27 @@ async def probe_ready(
 
 
 async def claim(
-    connection: TrioConnection, slots: Sequence[Slot], floors: Mapping[int, Floor] = NO_FLOORS
+    connection: TrioConnection,
+    slots: Sequence[Slot],
+    floors: Mapping[int, Floor] = NO_FLOORS,
+    *,
+    clear: bool = False,
 ) -> list[Claimed]:
-    """Lease waiting jobs to slots. One transaction of its own; `doubtful` has what it did if that is in doubt."""
-    columns = list(zip(*sorted(slots), strict=True))
+    """Lease waiting jobs to slots. One transaction of its own; `doubtful` has what it did if that is in doubt.
+    ``clear``: of types that have fewer jobs than slots, rows in the queue that are no job's any more go."""
+    types, _, workers, leases = zip(*sorted(slots), strict=True)
+    counts = Counter(types)  # in the order of the slots
+    *first, _ = accumulate(counts.values(), initial=1)
     params = (
-        arrays.ints(columns[0]),
-        arrays.texts(columns[2]),
-        arrays.floats(columns[3]),
+        arrays.ints(counts),
+        arrays.ints(first),
+        arrays.ints(counts.values()),
+        *_from(floors, counts),
+        arrays.texts(workers),
+        arrays.floats(leases),
         INLINE_VARIABLES_MAX_BYTES,
-        *_from(floors, columns[0]),
     )
-    rows = await connection.fetch(SQL["claim"], params)
+    rows = await connection.fetch(SQL["claim_and_clear" if clear else "claim"], params)
     return await readable(connection, [Claimed(*cast(Any, row)) for row in rows])
 
 
@@ -267,7 +281,7 @@ async def readable(connection: TrioConnection, found: list[Claimed]) -> list[Cla
     """What was claimed, its payloads as they were before they were encrypted."""
     vault = connection.vault
     if vault is not None:
-        size_bytes = sum(len(row.variables or "") + len(row.checkpoint or "") for row in found)
+        size_bytes = sum(len(row.variables or "") for row in found)
         with trio.CancelScope(shield=True):  # they are claimed
             found = await offloaded(size_bytes, partial(_opened, found, vault))
     return found
@@ -280,15 +294,12 @@ def doubtful(doubt: InDoubt) -> list[Claimed]:
 
 def _opened(found: Sequence[Claimed], vault: Vault) -> list[Claimed]:
     return [
-        row._replace(
-            variables=None if row.variables is None else opened(vault, row.variables, row.instance),
-            checkpoint=None if row.checkpoint is None else opened(vault, row.checkpoint, row.instance, CHECKPOINT),
-        )
+        row if row.variables is None else row._replace(variables=opened(vault, row.variables, row.instance))
         for row in found
     ]
 
 
-def _from(floors: Mapping[int, Floor], job_types: Sequence[int]) -> tuple[str, str]:
+def _from(floors: Mapping[int, Floor], job_types: Iterable[int]) -> tuple[str, str]:
     """The floor of each type, as two columns."""
     found = [floors.get(job_type, BOTTOM) for job_type in job_types]
     return arrays.ints(floor.priority for floor in found), arrays.ints(floor.place for floor in found)

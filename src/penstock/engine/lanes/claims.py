@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -100,6 +101,7 @@ class Claims(Lane[ClaimItem]):
         self.floors = QueueFloors(trio.current_time)
         self.turns = FlowTurns(trio.current_time)
         self._turn = 0
+        self._fell_short: set[str] = set()  # types of which the last claim found too few: there may be rows of no job
 
     def look_at_all(self, job_types: Sequence[str]) -> None:
         """The next claim of these types sees all that waits, however short ago the last look was."""
@@ -140,18 +142,27 @@ class Claims(Lane[ClaimItem]):
                 floors, dropped = self.floors.current()
                 try:
                     with self._metrics.db_transaction_seconds["claim"].time():
-                        claimed = await store.claim(connection, plan.slots, floors)
+                        clear = not self._fell_short.isdisjoint(plan.reserved)
+                        claimed = await store.claim(connection, plan.slots, floors, clear=clear)
                 except InDoubt as doubt:
                     self._return_doubtful(doubt, plan)
                     raise
                 self.floors.note_taken(dropped, claimed)
-                for name, number in plan.reserved.items():
-                    self._counts.note_claimed(name, number)
+                self._note_claimed(plan, claimed)
                 await self._deliver_claimed(connection, plan, claimed)
         finally:
             for waiter in plan.holders.values():
                 self._waiters.give_up(waiter)
         return probed or all(waiter.jobs for waiter in waiters)
+
+    def _note_claimed(self, plan: ClaimPlan, claimed: Sequence[store.Claimed]) -> None:
+        found = Counter(row.job_type for row in claimed)
+        for name, number in plan.reserved.items():
+            self._counts.note_claimed(name, number)
+            if found[self._definitions.job_type_ids[name]] < number:
+                self._fell_short.add(name)
+            else:
+                self._fell_short.discard(name)
 
     async def _claim_turns(self, connection: TrioConnection, waiters: Sequence[Waiter], types: Sequence[str]) -> None:
         """Claim jobs that wait for turns, from another type first each time."""
@@ -264,7 +275,6 @@ class Claims(Lane[ClaimItem]):
     ) -> None:
         deliveries: list[Delivery] = []
         known: dict[int, bytes] = {}
-        checkpoints: dict[tuple[int, int], str] = {}
         loaded_by_key: dict[int, LoadedDefinition] = {}
         try:
             for key in {row.definition for row in claimed}:
@@ -296,11 +306,9 @@ class Claims(Lane[ClaimItem]):
                 found = self._cache.find(row.token, row.seq)
             if found is not None:
                 known[row.token] = found
-            if row.checkpoint is not None:
-                checkpoints[row.token, row.seq] = row.checkpoint
         for row in claimed:  # from here on `deliver_all` answers for them
             del plan.holders[row.job_type, row.ordinal]
-        await self._deliveries.deliver_all(connection, deliveries, known, checkpoints)
+        await self._deliveries.deliver_all(connection, deliveries, known)
 
     async def probe(self, connection: TrioConnection, types: Sequence[str]) -> dict[str, int]:
         """How many jobs of each type wait, as far as a batch takes them."""

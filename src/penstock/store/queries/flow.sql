@@ -268,8 +268,7 @@ jobs AS (
         AND pg_column_compression(i.vars) IS NULL AND pg_column_compression(i.overlay) IS NULL THEN
       (i.vars || coalesce(i.overlay, '{}') || coalesce((
         SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
-        WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}'))::text END,
-    (SELECT n.checkpoint::text FROM job_note n WHERE n.token_id = t.id AND n.seq = t.seq)
+        WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}'))::text END
   FROM taken t CROSS JOIN LATERAL (SELECT * FROM instance i WHERE i.id = t.instance_id OFFSET 0) i)
 SELECT a.*, b.* FROM about a LEFT JOIN jobs b ON true
 

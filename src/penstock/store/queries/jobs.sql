@@ -20,6 +20,10 @@ closed AS (
   SELECT instance_id, nextval('step_seq'), id, seq, started_at, (SELECT max(ended_at) FROM ended), claimed_at, attempt,
     step, 1 /* COMPLETED */, next_step, worker, output::jsonb
   FROM ended),  -- the step's end and the instance's bear one time
+-- steps of: finished
+
+-- steps: finished
+-- Of the instances whose token `ended` deleted.
 finished AS (
   UPDATE instance i SET status = 1 /* COMPLETED */, ended_at = (SELECT max(ended_at) FROM ended)
   WHERE i.id = ANY(ARRAY(SELECT instance_id FROM ended))),
@@ -28,19 +32,13 @@ unkeyed AS (
 unnoted AS (
   DELETE FROM job_note n WHERE n.token_id = ANY(ARRAY(SELECT id FROM ended)))
 
--- name: complete_fast
--- Advances tokens whose step and next step need nothing but the token itself. One item per token, sorted by
--- lock order (schema.sql). An item that is not returned was refused and changed nothing; its neighbours commit. So are
--- those that hold a slot or have a flow key: `complete_flow` takes them.
--- $1 token $2 seq $3 attempt (null: any) $4 worker $5 op (0 advance, 1 end of a single-token instance) $6 next step
--- $7 next job type $8 worker of a direct dispatch (null: to the queue) $9 lease seconds of it
--- $10 output (null: none) $11 whether jobs wait in the outbox instead of the queue (Kafka mode)
--- A token that wrote a lot since the last fold (128 times 128 kB at most, `Recorder.count_delta` has the measure) writes no
--- more here: folds are where the size of an instance's variables is looked at, and they have to keep up.
-WITH item AS MATERIALIZED (
+-- steps: items
+item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::smallint[], $6::smallint[], $7::int[],
                        $8::text[], $9::float8[], $10::text[])
     AS i(token, seq, attempt, worker, op, next_step, next_type, direct_to, lease_s, output)),
+
+-- steps: moved
 moved AS (
   -- `old` is the token as the statement's snapshot shows it. If the row changed since, attempt or state differ, the
   -- re-check under the lock fails and the item is refused: then the caller looks (ExecutionState) and may come again.
@@ -63,6 +61,8 @@ moved AS (
   RETURNING t.id, t.instance_id, t.seq AS new_seq, t.entered_at, t.lease_until, t.unfolded, t.priority,
     i.seq, i.next_type, i.direct_to, i.worker, i.output,
     old.step, old.state, old.job_type, old.attempt, old.entered_at AS started_at, old.claimed_at, old.place),
+
+-- steps: ended
 ended AS (
   DELETE FROM token t USING item i CROSS JOIN LATERAL (
     SELECT o.ctid, o.state, o.attempt FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
@@ -73,6 +73,20 @@ ended AS (
   RETURNING t.id, t.instance_id, t.seq, t.step, t.state, t.job_type, t.priority, t.attempt,
     t.entered_at AS started_at, t.claimed_at, coalesce(t.queued, t.seq) AS place, i.worker, i.output, i.next_step,
     penstock_now() AS ended_at),
+
+-- name: complete_fast
+-- Advances tokens whose step and next step need nothing but the token itself. One item per token, sorted by
+-- lock order (schema.sql). An item that is not returned was refused and changed nothing; its neighbours commit. So are
+-- those that hold a slot or have a flow key: `complete_flow` takes them.
+-- $1 token $2 seq $3 attempt (null: any) $4 worker $5 op (0 advance, 1 end of a single-token instance) $6 next step
+-- $7 next job type $8 worker of a direct dispatch (null: to the queue) $9 lease seconds of it
+-- $10 output (null: none) $11 whether jobs wait in the outbox instead of the queue (Kafka mode)
+-- A token that wrote a lot since the last fold (128 times 128 kB at most, `Recorder.count_delta` has the measure) writes no
+-- more here: folds are where the size of an instance's variables is looked at, and they have to keep up.
+WITH
+-- steps of: items
+-- steps of: moved
+-- steps of: ended
 unqueued AS (
   DELETE FROM ready r USING (
     SELECT job_type, priority, place, state FROM moved
@@ -93,6 +107,46 @@ SELECT id, seq, new_seq, entered_at, lease_until, unfolded FROM moved
 UNION ALL
 SELECT id, seq, NULL, NULL, NULL, 0 FROM ended
 
+-- name: complete_moves
+-- As `complete_fast`, of completions that all go on, without an outbox: what it writes beside, and seldom or never needs, costs
+-- as much as six jobs.
+WITH
+-- steps of: items
+-- steps of: moved
+unqueued AS (
+  DELETE FROM ready r USING moved late CROSS JOIN LATERAL (
+    SELECT q.ctid FROM ready q
+    WHERE q.job_type = late.job_type AND q.priority = late.priority AND q.seq = late.place OFFSET 0) old
+  WHERE late.state = 0 /* READY */ AND r.ctid = old.ctid),
+queued AS (
+  INSERT INTO ready (job_type, priority, seq, token_id)
+  SELECT next_type, priority, new_seq, id FROM moved WHERE direct_to IS NULL),
+closed AS (
+  INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker, output)
+  SELECT instance_id, nextval('step_seq'), id, seq, started_at, entered_at, claimed_at, attempt, step, 1 /* COMPLETED */,
+    worker, output::jsonb
+  FROM moved)
+SELECT id, seq, new_seq, entered_at, lease_until, unfolded FROM moved
+
+-- name: complete_ends
+-- As `complete_fast`, of completions that all end their instance.
+WITH
+-- steps of: items
+-- steps of: ended
+unqueued AS (
+  DELETE FROM ready r USING ended late CROSS JOIN LATERAL (
+    SELECT q.ctid FROM ready q
+    WHERE q.job_type = late.job_type AND q.priority = late.priority AND q.seq = late.place OFFSET 0) old
+  WHERE late.state = 0 /* READY */ AND r.ctid = old.ctid),
+closed AS (
+  INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, end_step,
+                       worker, output)
+  SELECT instance_id, nextval('step_seq'), id, seq, started_at, (SELECT max(ended_at) FROM ended), claimed_at, attempt,
+    step, 1 /* COMPLETED */, next_step, worker, output::jsonb
+  FROM ended),
+-- steps of: finished
+SELECT id, seq, NULL::bigint, NULL::timestamptz, NULL::timestamptz, 0 FROM ended
+
 -- name: probe_ready
 -- How many jobs (at most $2) wait for each of the types $1, from priority $3 and place $4 on; whether any wait in
 -- `ready_flow`, and the type is keyed. Serves all parked polls at once; reads only.
@@ -102,60 +156,76 @@ SELECT j.id, (SELECT count(*) FROM (
   EXISTS (SELECT FROM ready_flow f WHERE f.job_type = j.id), (SELECT t.keyed FROM job_type t WHERE t.id = j.id)
 FROM unnest($1::int[], $3::smallint[], $4::bigint[]) AS j(id, floor_priority, floor)
 
--- name: claim
--- Leases waiting jobs, oldest first, to slots: ($1 job type, $2 worker, $3 lease seconds), those of one type together.
--- Only the token is locked: who holds it owns its queue row, and a lock there would cost 54 B of WAL a job. A row whose
--- token another transaction holds is left, and so is one whose token left the queue and came back since the snapshot: it
--- has another row now. Rows that are no token's place any more (schema.sql, `ready`) go when a type has fewer jobs than
--- slots, all that were looked at: a probe counts none of them a second time. Variables of more than $4 bytes, or compressed
--- (> 2 kB), are left out (null): the engine may have them, and to make them into text is dear (3 ms for 256 kB). Likewise
--- those of items of a forEach, which are read once for all of them.
--- $5 $6: the priority and place from which on the slot's type is looked at, the same for all slots of a type. Of types
--- that are keyed nothing is taken here, whatever the engine knows of them (`claim_flow`).
-WITH wanted AS MATERIALIZED (
-  SELECT job_type, min(ordinal)::int AS first, count(*)::int AS n, min(floor_priority) AS floor_priority,
-    min(floor) AS floor
-  FROM unnest($1::int[], $5::smallint[], $6::bigint[]) WITH ORDINALITY AS s(job_type, floor_priority, floor, ordinal)
-  GROUP BY job_type HAVING NOT coalesce((SELECT t.keyed FROM job_type t WHERE t.id = s.job_type), false)),
-held AS MATERIALIZED (
-  SELECT c.* FROM wanted w CROSS JOIN LATERAL (
-    SELECT r.job_type, r.priority, r.seq AS place, r.ctid AS queue_row, t.ctid AS token_row, w.first FROM (
-      SELECT r.*, r.ctid FROM ready r
-      WHERE r.job_type = w.job_type AND (r.priority, r.seq) >= (w.floor_priority, w.floor)
-      ORDER BY r.priority, r.seq LIMIT w.n + 1000) r
-    CROSS JOIN LATERAL (
-      SELECT t.ctid FROM token t WHERE t.id = r.token_id AND coalesce(t.queued, t.seq) = r.seq AND t.state = 0 /* READY */
-      FOR NO KEY UPDATE SKIP LOCKED) t
-    LIMIT w.n) c),  -- in the order of the queue: nothing is sorted on the way, and nothing locked beyond the limit
-numbered AS MATERIALIZED (
-  SELECT h.*, row_number() OVER (PARTITION BY job_type ORDER BY priority, place)::int AS ordinal FROM held h),
+-- steps: leased
+-- Of each type $1 as many jobs as it has slots ($3), in the order of its queue, to the slots from number $2 on: worker $6, lease
+-- seconds $7. Rows are locked and updated one after the other: nothing is sorted on the way, and nothing locked beyond the
+-- limit. Of types that are keyed nothing is taken here, whatever the engine knows of them (`claim_flow`).
 taken AS (
   -- the slots by subscript: a join with them would be a nested loop, 6 us a job in batches of 128
-  UPDATE token t SET state = 1 /* LOCKED */, claimed_by = ($2::text[])[n.first + n.ordinal - 1], attempt = t.attempt + 1,
+  UPDATE token t SET state = 1 /* LOCKED */, claimed_by = ($6::text[])[n.slot], attempt = t.attempt + 1,
     claimed_at = penstock_now(),
-    lease_until = penstock_now() + least(($3::float8[])[n.first + n.ordinal - 1], t.timeout_s) * interval '1 s'
-  FROM numbered n
+    lease_until = penstock_now() + least(($7::float8[])[n.slot], t.timeout_s) * interval '1 s'
+  FROM (
+    SELECT c.*, w.first + c.ordinal - 1 AS slot
+    FROM unnest($1::int[], $2::int[], $3::int[], $4::smallint[], $5::bigint[]) AS w(job_type, first, n, floor_priority, floor)
+    CROSS JOIN LATERAL (
+      SELECT o.*, row_number() OVER ()::int AS ordinal FROM (
+        SELECT r.seq AS place, r.ctid AS queue_row, t.ctid AS token_row FROM (
+          SELECT r.seq, r.token_id, r.ctid FROM ready r
+          WHERE r.job_type = w.job_type AND (r.priority, r.seq) >= (w.floor_priority, w.floor)
+          ORDER BY r.priority, r.seq LIMIT w.n + 1000) r
+        CROSS JOIN LATERAL (
+          SELECT t.ctid FROM token t WHERE t.id = r.token_id AND coalesce(t.queued, t.seq) = r.seq AND t.state = 0 /* READY */
+          FOR NO KEY UPDATE SKIP LOCKED) t
+        LIMIT w.n) o) c
+    WHERE NOT coalesce((SELECT j.keyed FROM job_type j WHERE j.id = w.job_type), false)) n
   WHERE t.ctid = n.token_row AND coalesce(t.queued, t.seq) = n.place AND t.state = 0 /* READY */
-  RETURNING t.*, n.ordinal, n.place, n.queue_row),
+  RETURNING t.job_type, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.entered_at, t.claimed_at, t.lease_until,
+    t.priority, t.entry, t.item, n.ordinal, n.place, n.queue_row),
+
+-- steps: leased_jobs
+SELECT t.job_type, t.ordinal, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.entered_at, t.claimed_at,
+  t.lease_until, t.priority, t.place, coalesce(t.entry, t.seq), i.definition, i.business_key,
+  CASE WHEN t.item IS NULL AND pg_column_size(i.vars) + coalesce(pg_column_size(i.overlay), 0) <= $8::int
+      AND pg_column_compression(i.vars) IS NULL AND pg_column_compression(i.overlay) IS NULL THEN
+    (i.vars || coalesce(i.overlay, '{}') || coalesce((
+      SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
+      WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}'))::text END
+FROM taken t CROSS JOIN LATERAL (
+  SELECT i.id, i.definition, i.business_key, i.vars, i.overlay, i.folded_pos FROM instance i
+  WHERE i.id = t.instance_id OFFSET 0) i
+
+-- name: claim
+-- Leases waiting jobs, oldest first, to slots: $1 job types $2 the first slot of each $3 how many it has $4 $5 the priority and
+-- place from which on it is looked at; $6 worker $7 lease seconds by slot.
+-- Only the token is locked: who holds it owns its queue row, and a lock there would cost 54 B of WAL a job. A row whose
+-- token another transaction holds is left, and so is one whose token left the queue and came back since the snapshot: it
+-- has another row now. Variables of more than $8 bytes, or compressed (> 2 kB), are left out (null): the engine may have
+-- them, and to make them into text is dear (3 ms for 256 kB). Likewise those of items of a forEach, which are read once for
+-- all of them.
+WITH
+-- steps of: leased
+unqueued AS (DELETE FROM ready r USING taken WHERE r.ctid = taken.queue_row)
+-- steps of: leased_jobs
+
+-- name: claim_and_clear
+-- As `claim`, for when one found fewer jobs than slots: of a type that has fewer again, rows that are no token's place any
+-- more (schema.sql, `ready`) go, all that were looked at. Probes count them until then.
+WITH
+-- steps of: leased
 void AS MATERIALIZED (
-  SELECT c.ctid AS queue_row FROM wanted w CROSS JOIN LATERAL (
+  SELECT c.ctid AS queue_row
+  FROM unnest($1::int[], $3::int[], $4::smallint[], $5::bigint[]) AS w(job_type, n, floor_priority, floor)
+  CROSS JOIN LATERAL (
     SELECT r.*, r.ctid FROM ready r WHERE r.job_type = w.job_type AND (r.priority, r.seq) >= (w.floor_priority, w.floor)
-      AND (SELECT count(*) FROM held h WHERE h.job_type = w.job_type) < w.n
+      AND (SELECT count(*) FROM taken g WHERE g.job_type = w.job_type) < w.n
     ORDER BY r.priority, r.seq LIMIT w.n + 1000) c
   WHERE NOT EXISTS (
     SELECT FROM token t WHERE t.id = c.token_id AND coalesce(t.queued, t.seq) = c.seq AND t.state = 0 /* READY */ OFFSET 0)),
 unqueued AS (
   DELETE FROM ready r USING (SELECT queue_row FROM taken UNION ALL SELECT queue_row FROM void) gone
   WHERE r.ctid = gone.queue_row)
-SELECT t.job_type, t.ordinal, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.entered_at, t.claimed_at,
-  t.lease_until, t.priority, t.place, coalesce(t.entry, t.seq), i.definition, i.business_key,
-  CASE WHEN t.item IS NULL AND pg_column_size(i.vars) + coalesce(pg_column_size(i.overlay), 0) <= $4::int
-      AND pg_column_compression(i.vars) IS NULL AND pg_column_compression(i.overlay) IS NULL THEN
-    (i.vars || coalesce(i.overlay, '{}') || coalesce((
-      SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
-      WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}'))::text END,
-  (SELECT n.checkpoint::text FROM job_note n WHERE n.token_id = t.id AND n.seq = t.seq)
-FROM taken t CROSS JOIN LATERAL (SELECT * FROM instance i WHERE i.id = t.instance_id OFFSET 0) i
+-- steps of: leased_jobs
 
 -- name: extend
 -- Heartbeats. $1 token $2 seq $3 attempt (null: any) $4 worker $5 lease seconds $6 checkpoint $7 progress (null: keep)
