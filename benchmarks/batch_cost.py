@@ -13,7 +13,9 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Awaitable
 from pathlib import Path
+from typing import TypeVar
 
 import trio
 
@@ -42,6 +44,7 @@ FILL_QUEUE = "INSERT INTO ready (job_type, seq, token_id) SELECT job_type, seq, 
 CHECKS = "SELECT conname FROM pg_constraint WHERE conrelid = 'token'::regclass AND contype = 'c'"
 
 Costs = dict[str, list[float]]
+T = TypeVar("T")
 
 
 class Clocks:
@@ -50,18 +53,26 @@ class Clocks:
     def __init__(self, backend: int) -> None:
         self._backend = Path(f"/proc/{backend}/schedstat")
 
-    def read(self) -> tuple[float, float]:
-        return int(self._backend.read_text().split()[0]) / 1e3, time.thread_time_ns() / 1e3
+    def server(self) -> float:
+        return int(self._backend.read_text().split()[0]) / 1e3
+
+    def client(self) -> float:
+        return time.thread_time_ns() / 1e3
+
+
+async def note(clocks: Clocks, name: str, call: Awaitable[list[T]], costs: Costs) -> list[T]:
+    """The call's answer; its CPU goes to ``costs``. Reading the server's clock is not in the client's."""
+    server, client = clocks.server(), clocks.client()
+    answer = await call
+    costs[f"{name}, client"].append(clocks.client() - client)
+    costs[f"{name}, PostgreSQL"].append(clocks.server() - server)
+    return answer
 
 
 async def round_of(connection: TrioConnection, clocks: Clocks, size: int, costs: Costs) -> None:
     """Claim so many jobs and complete them; those of the last step end their instance."""
-    server, client = clocks.read()
     slots = [jobs.Slot(JOB_TYPE, ordinal, "worker", 60.0) for ordinal in range(1, size + 1)]
-    claimed = await jobs.claim(connection, slots)
-    now = clocks.read()
-    costs["claim, PostgreSQL"].append(now[0] - server)
-    costs["claim, client"].append(now[1] - client)
+    claimed = await note(clocks, "claim", jobs.claim(connection, slots), costs)
     assert len(claimed) == size, "the queue has run dry"
     items = sorted(
         jobs.FastItem(
@@ -69,11 +80,7 @@ async def round_of(connection: TrioConnection, clocks: Clocks, size: int, costs:
         )
         for job in claimed
     )
-    server, client = clocks.read()
-    moved = await jobs.complete_fast(connection, items)
-    now = clocks.read()
-    costs["complete, PostgreSQL"].append(now[0] - server)
-    costs["complete, client"].append(now[1] - client)
+    moved = await note(clocks, "complete", jobs.complete_fast(connection, items), costs)
     assert len(moved) == size, "a completion was refused"
 
 

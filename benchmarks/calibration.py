@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import psycopg
@@ -32,7 +32,7 @@ def calibrate(dsn: str, seconds: float) -> Calibration:
             rate, latencies = _measure(dsn, connections, seconds)
             rates.append(rate)
             if connections == 1:
-                latency = latencies
+                latency = sorted(latencies)
     p50, p99 = percentile(latency, 0.5), percentile(latency, 0.99)
     assert p50 is not None
     assert p99 is not None
@@ -43,13 +43,24 @@ def commit_p50_ms(dsn: str, seconds: float) -> float:
     """The median latency of one durable commit, now."""
     with _table(dsn):
         _, latencies = _measure(dsn, 1, seconds)
-    p50 = percentile(latencies, 0.5)
+    p50 = percentile(sorted(latencies), 0.5)
     assert p50 is not None
     return p50 * 1e3
 
 
+def commits_in_a_row_ms(dsn: str, seconds: float, count: int) -> tuple[float, float]:
+    """Median and 99th percentile of ``count`` durable commits, one after the other."""
+    with _table(dsn):
+        _, latencies = _measure(dsn, 1, seconds)
+    rows = sorted(map(sum, zip(*[iter(latencies)] * count, strict=False)))
+    p50, p99 = percentile(rows, 0.5), percentile(rows, 0.99)
+    assert p50 is not None
+    assert p99 is not None
+    return p50 * 1e3, p99 * 1e3
+
+
 @contextmanager
-def _table(dsn: str) -> Iterator[None]:
+def _table(dsn: str) -> Generator[None]:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(b"DROP TABLE IF EXISTS " + TABLE)
         connection.execute(b"CREATE TABLE " + TABLE + b" (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text)")
@@ -92,7 +103,7 @@ def _measure(dsn: str, connections: int, seconds: float) -> tuple[CommitRate, li
         commits_per_s=len(latencies) / elapsed,
         client_cpu_s_per_1000=used_s / len(latencies) * 1000,
     )
-    return rate, sorted(latencies)
+    return rate, latencies
 
 
 class _Lane:

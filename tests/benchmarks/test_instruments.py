@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks import scrape
 from benchmarks.bench import Bench, Options, Unsuitable
-from benchmarks.calibration import calibrate
+from benchmarks.calibration import calibrate, commits_in_a_row_ms
 from benchmarks.database import Database, DatabaseCounters
 from benchmarks.deployment import Deployment, DeploymentFailed, existing, variable_of, work_directory
 from benchmarks.load.counts import Count
@@ -175,6 +175,8 @@ def test_calibration_commits_durably_and_leaves_nothing(durable_database_dsn):
     assert [rate.connections for rate in calibration.rates] == [1, 8, 32]
     assert all(rate.commits_per_s > 0 for rate in calibration.rates)
     assert 0 < calibration.commit_p50_ms <= calibration.commit_p99_ms
+    p50, p99 = commits_in_a_row_ms(durable_database_dsn, 0.2, 4)
+    assert 0 < p50 <= p99
     with closing(Database(durable_database_dsn)) as database:
         assert database.fetch("SELECT 1 FROM pg_class WHERE relname LIKE 'penstock_bench%'") == []
 
