@@ -14,7 +14,7 @@ import enum
 import math
 import select
 import socket
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -300,6 +300,13 @@ class Connection:
         look = select.poll()
         look.register(self.stream.socket.fileno(), _HANG_UP)
         return bool(look.poll(0))
+
+    def tell_gone(self, listener: Callable[[], None] | None) -> bool:
+        """Have it called when the client closes its side (None: no more). False: nobody tells; `read_ahead` does."""
+        if self._direct is None:
+            return False
+        self._direct.on_hang_up = listener
+        return True
 
     def is_broken(self) -> bool:
         """Whether nothing can be written any more."""

@@ -7,6 +7,7 @@ application's own task, which is how a parked application learns that the client
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -77,6 +78,10 @@ class Cycle:
     def peer_gone_nowait(self) -> bool:
         """Whether the client has closed its side already."""
         return self._connection.peer_gone_nowait()
+
+    def tell_gone(self, listener: Callable[[], None] | None) -> bool:
+        """Have it called when the client closes its side (None: no more). False where nobody tells."""
+        return self._connection.tell_gone(listener)
 
     def take_body(self) -> bytes:
         """The whole of it; what `receive` gives next is the disconnect."""

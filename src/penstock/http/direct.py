@@ -20,6 +20,8 @@ from penstock.http.response import CONTINUE
 from penstock.poller import RECEIVE_BYTES, Poller
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.http.connection import Connection
 
 
@@ -55,6 +57,8 @@ class Direct:
         self._unread = True
         self.hung_up = False
         """The client has closed its side, or all of it, as far as was told."""
+        self.on_hang_up: Callable[[], None] | None = None
+        """Of a request that is being served: whoever wants to hear of that."""
         poller.add(self._fd, self._heard)
 
     # -- for the task
@@ -128,6 +132,8 @@ class Direct:
         self.hung_up |= hung_up
         if not self._open or self._call is not None:
             self._unread = True
+            if hung_up and self.on_hang_up is not None:
+                self.on_hang_up()
             return
         if hung_up:
             self._unread = True

@@ -55,6 +55,8 @@ class RestRequest(NamedTuple):
     """From the path, where it has one."""
     peer_gone_nowait: Callable[[], bool] = lambda: False
     """Whether the client has gone already; servers that can't tell say no."""
+    tell_gone: Callable[[Callable[[], None] | None], bool] = lambda _: False
+    """Have it called when the client goes (None: no more). False of servers that don't tell: `receive` does."""
 
 
 Handler: TypeAlias = Callable[[RestRequest], Awaitable[Reply]]
@@ -90,6 +92,10 @@ class Exchange(Protocol):
 
     def peer_gone_nowait(self) -> bool:
         """Whether the client has gone already; servers that can't tell say no."""
+        ...
+
+    def tell_gone(self, listener: Callable[[], None] | None) -> bool:
+        """Have it called when the client goes (None: no more). False of servers that don't tell."""
         ...
 
     def take_body(self) -> bytes | None:
@@ -151,6 +157,9 @@ class AsgiExchange:
     def peer_gone_nowait(self) -> bool:
         ask: Callable[[], bool] | None = self._scope.get("extensions", {}).get(PEER_GONE)
         return ask is not None and ask()
+
+    def tell_gone(self, listener: Callable[[], None] | None) -> bool:
+        return False
 
     def take_body(self) -> bytes | None:
         return None

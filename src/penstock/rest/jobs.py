@@ -97,7 +97,7 @@ class JobRoutes:
             jobs = []  # a client that only closed its sending side still reads: without an answer it would get a 500
         elif not jobs and wait_s > UNWATCHED_SECONDS:
             longer = msgspec.structs.replace(request, wait_seconds=wait_s - (0 if watched else UNWATCHED_SECONDS))
-            jobs, gone = await _while_connected(call.receive, lambda: self._engine.jobs.poll(longer))
+            jobs, gone = await _while_connected(call, lambda: self._engine.jobs.poll(longer))
             if gone and jobs:  # both in one step of the scheduler: nothing stays leased to who went away
                 await self._release(jobs)
                 jobs = []
@@ -139,7 +139,7 @@ class JobRoutes:
         body = _read_watch(call.body)
         worker_id = required(body.worker_id, "workerId")
         wait_s = min(max(body.wait_seconds or 0, 0), self._engine.settings.poll_max_wait_seconds)
-        lost, _ = await _while_connected(call.receive, lambda: self._engine.jobs.wait_lost(worker_id, wait_s))
+        lost, _ = await _while_connected(call, lambda: self._engine.jobs.wait_lost(worker_id, wait_s))
         return Reply(200, b'{"lost":%b}' % _encode(lost))
 
     # -- single calls
@@ -263,9 +263,25 @@ class JobRoutes:
         return _outcomes(refused, await self._engine.jobs.release_many(requests))
 
 
-async def _while_connected(receive: Receive, wait: Callable[[], Awaitable[list[W]]]) -> tuple[list[W], bool]:
+async def _while_connected(call: RestRequest, wait: Callable[[], Awaitable[list[W]]]) -> tuple[list[W], bool]:
     """What ``wait`` gives, and whether the client went away; that cancels it."""
     await need_task()
+    found: list[W] = []
+    with trio.CancelScope() as scope:
+        if not call.tell_gone(scope.cancel):
+            return await _while_receiving(call.receive, wait)
+        try:
+            if call.peer_gone_nowait():  # nobody tells of it again
+                scope.cancel()
+            else:
+                found = await wait()
+        finally:
+            call.tell_gone(None)
+    return found, scope.cancel_called
+
+
+async def _while_receiving(receive: Receive, wait: Callable[[], Awaitable[list[W]]]) -> tuple[list[W], bool]:
+    """As `_while_connected`, where only reading tells: a task more, and two turns until an answer leaves."""
     found: list[W] = []
     refusal: PenstockError | None = None
     gone = False

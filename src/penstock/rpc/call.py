@@ -229,7 +229,7 @@ class ServerCall(Generic[RequestT, AnswerT]):
             self._answers += 1
             self._connection.answered()
             if streaming:
-                self._connection.flush()
+                self._connection.flush_now()
                 await trio.lowlevel.checkpoint()
         finally:
             self._sending = False

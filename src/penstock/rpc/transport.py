@@ -159,6 +159,11 @@ class Connection:
             if self._wake_writer and not self._receiving and not self.server.taskless.sends_later(self):
                 self._wake_writer.unpark_all()
 
+    def flush_now(self) -> None:
+        """As `flush`, in this turn of the loop: of a stream, with whose messages no other's answers come along."""
+        self._out += self.h2.data_to_send()
+        self.send_now()
+
     def send_now(self) -> None:
         """Send what is written as far as the socket takes it at once; the writer sends the rest."""
         if not (self._out and self._wake_writer):
