@@ -371,6 +371,30 @@ def test_any_bytes_are_the_struct_that_google_reads(data: bytes) -> None:
         check_replaced(error)
 
 
+def test_a_struct_is_the_same_at_each_length_of_its_lengths() -> None:
+    """Lengths of a key, a text, a value and an entry that take one byte, two, and three."""
+    from google.protobuf.struct_pb2 import Struct
+
+    for key_chars in (0, 1, 63, 64, 65, 115, 116, 117, 124, 125, 126, 128, 300):
+        for value in (
+            0,
+            -(2**64),
+            2**64,
+            1.5,
+            True,
+            None,
+            [],
+            {},
+            *("ü" * n for n in (0, 57, 62, 63, 64, 8_192)),
+            "x" * 125,
+        ):
+            given = {"k" * key_chars: value}
+            assert from_struct(Struct.FromString(encode_struct(given))) == whole(given)
+    for size in range(110, 132):
+        given = {"k": "x" * size, "inner": {"k": ["x" * size, size]}}
+        assert from_struct(Struct.FromString(encode_struct(given))) == whole(given)
+
+
 def test_whole_numbers_come_back_whole() -> None:
     cases = {
         "3": "3",

@@ -23,7 +23,7 @@ import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 import msgspec
 
@@ -43,6 +43,10 @@ _FIELDS, _KEY, _VALUE = 0x0A, 0x0A, 0x12
 _NULL, _NUMBER, _STRING, _BOOL, _STRUCT, _LIST = 0x08, 0x11, 0x1A, 0x20, 0x2A, 0x32
 _LIST_VALUES = 0x0A
 _TRUNCATED = "a Struct ends too early"
+_INT_MAX: Final = 1 << 64
+_NUMBER_HEAD: Final = b"\x09\x11"
+_TEXT_HEADS: Final = tuple(bytes((size + 2, _STRING, size)) for size in range(126))
+"""What stands before a number, and before a short text, that is a Value with its length."""
 
 T = TypeVar("T")
 
@@ -61,11 +65,21 @@ def encode_struct(fields: Mapping[str, object]) -> bytes:
     """
     out: list[bytes] = []
     for key, value in fields.items():
-        encoded = encode_value(value)
         head = _key(key) if len(key) <= _KEY_CACHE_MAX_CHARS else _write_key(key)
+        kind = type(value)
+        if kind is str:  # with short texts and numbers, which most values are, no call is needed
+            text = cast(str, value).encode()
+            size = len(text)
+            if size < len(_TEXT_HEADS):
+                out += (b"\x0a", write_varint(len(head) + 3 + size), head, _TEXT_HEADS[size], text)
+                continue
+        elif kind is float or (kind is int and -_INT_MAX < cast(int, value) < _INT_MAX):
+            out += (b"\x0a", write_varint(len(head) + 10), head, _NUMBER_HEAD, _pack(value))
+            continue
+        encoded = encode_value(value)
         size = len(encoded)
-        out += (b"\x0a", write_varint(len(head) + 1 + len(write_varint(size)) + size), head, b"\x12")
-        out += (write_varint(size), encoded)
+        length = write_varint(size)
+        out += (b"\x0a", write_varint(len(head) + len(length) + size), head, length, encoded)
     return b"".join(out)
 
 
@@ -86,10 +100,10 @@ def encode_value(value: object) -> bytes:
         return b"\x20\x01" if value else b"\x20\x00"
     if value is None:
         return b"\x08\x00"
-    if isinstance(value, Mapping):
+    if kind is dict or isinstance(value, Mapping):
         inner = encode_struct(cast(Mapping[str, object], value))
         return b"\x2a" + write_varint(len(inner)) + inner
-    if isinstance(value, (list, tuple)):
+    if kind is list or isinstance(value, (list, tuple)):
         parts: list[bytes] = []
         for item in cast(Sequence[object], value):
             encoded = encode_value(item)
@@ -100,8 +114,9 @@ def encode_value(value: object) -> bytes:
 
 
 def _write_key(key: str) -> bytes:
+    """With the tag of the value behind it."""
     text = key.encode()
-    return b"\x0a" + write_varint(len(text)) + text
+    return b"\x0a" + write_varint(len(text)) + text + b"\x12"
 
 
 # The same few names come with every job; a client can fill it, up to 4,096 short names.
