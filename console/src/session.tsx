@@ -3,6 +3,7 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, useEffect, useState } from "react";
 import { EngineError, engine, onSignedOut, type Permission } from "./api/client";
 import { forgetDrafts } from "./drafts";
+import { forgetLayouts } from "./graph/kept";
 
 const ME = ["me"];
 
@@ -28,6 +29,7 @@ export function Account() {
   const leave = async () => {
     await engine.signOut();
     forgetDrafts();
+    forgetLayouts();
     queries.clear(); // what one person has read is not shown to the next
     location.assign("/console/");
   };

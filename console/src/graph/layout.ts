@@ -1,8 +1,10 @@
-// Where steps and edges stand. ELK runs in a worker; a version of a definition never changes, so its layout is kept.
+// Where steps and edges stand. ELK runs in a worker; a version of a definition never changes, so its layout is kept: while
+// the page lives, and in this browser.
 import type { ElkExtendedEdge, ElkNode } from "elkjs/lib/elk-api";
 import ELK from "elkjs/lib/elk-api";
 import type { Definition, Step } from "../api/client";
 import { type Edge, edgesOf } from "./edges";
+import { keptOrMade } from "./kept";
 import { shapeOf } from "./shapes";
 
 export interface Layout {
@@ -38,19 +40,29 @@ export function layoutOf(definition: Definition, far: boolean, edges: Edge[] = e
 }
 
 async function compute(definition: Definition, far: boolean, edges: Edge[]): Promise<Layout> {
-  elk ??= new ELK({ workerUrl: `${import.meta.env.BASE_URL}${__ELK_WORKER__}` });
-  const found = await elk.layout(graphOf(definition, edges, far));
+  const graph = graphOf(definition, edges, far);
+  const found = await keptOrMade(`${__ELK_WORKER__}\n${JSON.stringify(graph)}`, () => placed(graph));
   const steps = new Map(definition.steps.map((step) => [step.id, step]));
   const byId = new Map(edges.map((edge) => [edge.id, edge]));
   return {
+    ...found,
+    nodes: found.nodes.map(({ id, ...box }) => ({ step: steps.get(id)!, ...box })),
+    edges: found.edges.map(({ id, ...way }) => ({ edge: byId.get(id)!, ...way })),
+  };
+}
+
+async function placed(graph: ElkNode) {
+  elk ??= new ELK({ workerUrl: `${import.meta.env.BASE_URL}${__ELK_WORKER__}` });
+  const found = await elk.layout(graph);
+  return {
     width: found.width ?? 0,
     height: found.height ?? 0,
-    nodes: (found.children ?? []).map(({ id, x = 0, y = 0, width = 0, height = 0 }) => ({ step: steps.get(id)!, x, y, width, height })),
+    nodes: (found.children ?? []).map(({ id, x = 0, y = 0, width = 0, height = 0 }) => ({ id, x, y, width, height })),
     edges: ((found.edges ?? []) as ElkExtendedEdge[]).map((edge) => {
       const section = edge.sections![0]!;
       const label = edge.labels?.[0];
       return {
-        edge: byId.get(edge.id)!,
+        id: edge.id,
         points: [section.startPoint, ...(section.bendPoints ?? []), section.endPoint],
         ...(label ? { label: { x: label.x ?? 0, y: label.y ?? 0, width: label.width ?? 0 } } : {}),
       };

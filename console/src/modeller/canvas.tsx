@@ -124,6 +124,8 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
   else if (!busy && (before.selected !== selected || before.fitOn !== props.fitOn)) sight.current = { ...before, fitOn: props.fitOn, selected, keep: selected.at(-1) };
   const placed = useMemo(() => draft.definition.steps.filter((step) => boxes.has(step.id)), [draft, boxes]);
   const drawn = useSlices(placed, idOf, SLICE_MAX_STEPS);
+  const told = useMemo(() => [...props.notes], [props.notes]);
+  const notes = new Map(useSlices(told, wordsOf, SLICE_MAX_STEPS));
   const drawnIds = useMemo(() => new Set(drawn.map(idOf)), [drawn]);
   const ways = drawn === placed ? edges : edges.filter(({ edge }) => drawnIds.has(edge.from) && drawnIds.has(edge.to));
   const scale = useRef(1);
@@ -253,7 +255,7 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
               ))}
               {drawn.map((step) => {
                 const box = shifted.get(step.id)!;
-                return <PlacedStep key={step.id} step={step} {...box} first={step === draft.definition.steps[0]} note={props.notes.get(step.id)} selected={selected.includes(step.id)} press={press} open={props.open} follow={follow} />;
+                return <PlacedStep key={step.id} step={step} {...box} first={step === draft.definition.steps[0]} note={notes.get(step.id)} selected={selected.includes(step.id)} press={press} open={props.open} follow={follow} />;
               })}
               {ways.map((one) => (
                 <Marks key={one.edge.id} {...one} look="" />
@@ -307,6 +309,7 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
 
 type DrawnEdge = Layout["edges"][number] & { edge: DraftEdge };
 const NOTHING = () => {};
+const wordsOf = ([id, { word }]: [string, Note]) => `${id} ${word}`;
 const idOf = ({ id }: { id: string }) => id;
 
 export function stepElement(id: string): SVGElement | null {

@@ -1,6 +1,6 @@
 // What the engine says of a draft: asked a moment after the last key. This page has no rules of its own.
 import { useQuery } from "@tanstack/react-query";
-import { useMemo } from "react";
+import { useMemo, useRef } from "react";
 import { type DraftCheck, engine } from "../api/client";
 import type { Note } from "../graph/picture";
 import { type Draft, placeOf } from "./draft";
@@ -49,14 +49,28 @@ function findingsOf(check: DraftCheck, draft: Draft): Finding[] {
   });
 }
 
-/** What each step of the picture bears. */
-export function notesOf(findings: readonly Finding[]): Map<string, Note> {
-  const notes = new Map<string, Note>();
-  for (const id of new Set(findings.flatMap((one) => one.step ?? []))) {
-    const own = findings.filter((one) => one.step === id);
-    const problems = own.filter((one) => !one.hint);
-    const told = problems.length ? problems : own;
-    notes.set(id, { look: problems.length ? "fail" : "wait", count: "!", word: `${problems.length ? "problem" : "hint"}: ${told.map((one) => one.text).join("; ")}` });
-  }
-  return notes;
+/** What each step of the picture bears. A note that says the same stays the same object. */
+export function useNotes(findings: readonly Finding[]): Map<string, Note> {
+  const last = useRef(new Map<string, Note>());
+  return useMemo(() => {
+    const made = notesOf(findings);
+    for (const [id, note] of made) {
+      const before = last.current.get(id);
+      if (before && before.look === note.look && before.word === note.word) made.set(id, before);
+    }
+    last.current = made;
+    return made;
+  }, [findings]);
+}
+
+function notesOf(findings: readonly Finding[]): Map<string, Note> {
+  const bySteps = new Map<string, Finding[]>();
+  for (const one of findings) if (one.step !== undefined) bySteps.set(one.step, [...(bySteps.get(one.step) ?? []), one]);
+  return new Map(
+    [...bySteps].map(([id, own]): [string, Note] => {
+      const problems = own.filter((one) => !one.hint);
+      const told = problems.length ? problems : own;
+      return [id, { look: problems.length ? "fail" : "wait", count: "!", word: `${problems.length ? "problem" : "hint"}: ${told.map((one) => one.text).join("; ")}` }];
+    }),
+  );
 }

@@ -1,9 +1,15 @@
 // What the engine says of the draft, below it: problems first, then hints. Each leads to its step.
+import { useMemo } from "react";
 import type { Verdict } from "./check";
 import type { Draft } from "./draft";
 import { fixesOf } from "./fixes";
+import { useSlices } from "./sight";
 
 const SHOWN_MAX = 200;
+/** New ones that come with one frame. */
+const SLICE_MAX = 20;
+
+const keyOf = ({ key }: { key: string }) => key;
 
 interface Props {
   verdict: Verdict;
@@ -15,6 +21,8 @@ interface Props {
 export function Findings({ verdict, draft, show, edit }: Props) {
   const { check, error, findings, stale } = verdict;
   const problems = findings.filter((one) => !one.hint).length;
+  const keyed = useMemo(() => findings.slice(0, SHOWN_MAX).map((one) => ({ ...one, key: `${one.path} ${one.text}` })), [findings]);
+  const shown = useSlices(keyed, keyOf, SLICE_MAX);
   const name = (id: string) => draft.definition.steps.find((step) => step.id === id)?.name || id;
   return (
     <section className="findings" aria-label="Problems">
@@ -33,8 +41,8 @@ export function Findings({ verdict, draft, show, edit }: Props) {
       </p>
       {findings.length > 0 && (
         <ul tabIndex={0} aria-label="Problems and hints">
-          {findings.slice(0, SHOWN_MAX).map((one) => (
-            <li key={`${one.path} ${one.text}`}>
+          {shown.map((one) => (
+            <li key={one.key}>
               <span className={`st ${one.hint ? "wait" : "fail"}`}>{one.hint ? "Hint" : "Problem"}</span>
               <button type="button" className="link" onClick={() => show(one.step)}>
                 {one.step === undefined ? "The definition" : name(one.step)}

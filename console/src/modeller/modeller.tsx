@@ -12,7 +12,7 @@ import { useCan } from "../session";
 import type { Extent } from "../graph/viewport";
 import { type Alignment, aligned } from "./align";
 import { Canvas, stepElement } from "./canvas";
-import { notesOf, useVerdict } from "./check";
+import { useNotes, useVerdict } from "./check";
 import { useClipboard } from "./clipboard";
 import { EditingContext } from "./context";
 import { Differences } from "./differences";
@@ -89,7 +89,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
   const view: View = asked in VIEWS ? (asked as View) : "picture";
   const selected = useMemo(() => chosen.filter((id) => draft.places.has(id)), [chosen, draft]);
   const one = selected.length === 1 ? selected[0] : undefined;
-  const notes = useMemo(() => notesOf(verdict.findings), [verdict.findings]);
+  const notes = useNotes(verdict.findings);
   const [typedVariables, setVariables] = useState<string>();
   const variables = typedVariables ?? exampleOf(draft);
   const given = readable(variables) ? variables : "{}";
