@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
 import psycopg
 import pytest
 import trio
 
-from penstock.client import Conflict, NotFound
+from penstock.client import BadRequest, Conflict, Debounce, Dedupe, NotFound, Throttle, Throttled
 from penstock.durable import (
     App,
+    BadDuration,
     Run,
     RunCancelled,
     RunFailed,
@@ -89,6 +91,54 @@ async def test_a_run_begins_later_and_finds_what_it_was_told(at: str):
         assert await later.status() == "CANCELLED"
         with pytest.raises(RunCancelled):
             await later.result()
+
+
+async def test_starts_of_runs_go_by_rules_as_any_start(at: str, database_dsn: str):
+    async with serving(at) as app:
+        first = await app.start(orders, 1, dedupe=Dedupe("order-1", "1 hour"), priority=2, flow_key="tenant")
+        assert await first.result() == 2
+        again = await app.start(orders, 5, dedupe=Dedupe("order-1", "PT1H"))
+        assert (again.instance_id, await again.result()) == (first.instance_id, 2)
+        assert [first.deduplicated, again.deduplicated] == [False, True]
+        with psycopg.connect(database_dsn) as connection:
+            rows = connection.execute("SELECT priority, flow_key FROM instance").fetchall()
+        assert rows == [(2, "tenant")]
+
+        daily = Throttle("tenant", 1, "1 day")
+        counted = await app.start(orders, 3, throttle=daily, start_at=None)
+        assert await counted.result() == 6
+        with pytest.raises(Throttled, match="one may begin in"):
+            await app.start(orders, 4, throttle=daily)
+        delayed = await app.start(orders, 4, throttle=Throttle("tenant", 1, "P1D", on_excess="DELAY"))
+        assert "has not begun" in (await delayed.tree())["waitsFor"]
+
+        changed = await app.start(orders, 7, debounce=Debounce("customer", "1 day"))
+        last = await app.start(orders, 8, debounce=Debounce("customer", "1 ms"))
+        assert (last.instance_id, last.deduplicated) == (changed.instance_id, True)
+        assert await last.result() == await changed.result() == 16
+
+        past, future = datetime(2020, 1, 1, tzinfo=UTC), datetime.now(UTC) + timedelta(days=1)
+        assert await (await app.start(orders, 2, start_at=past, id="then")).result() == 4
+        later = await app.start(orders, 2, start_at=future, id="later")
+        assert (await later.tree())["waitsFor"] == (await delayed.tree())["waitsFor"]
+
+
+async def test_rules_that_no_start_can_have_are_refused(at: str):
+    async with serving(at) as app:
+        for given, error, reason in (
+            ({"dedupe": Dedupe("k", "PT1H"), "id": "o-1"}, BadRequest, "dedupe: can't be given with an id"),
+            ({"debounce": Debounce("k", "1 s"), "id": "o-1"}, BadRequest, "debounce: can't be given with an id"),
+            ({"delay": "1 s", "start_at": "2030-01-01T00:00:00Z"}, BadRequest, "startAt: can't be given with delay"),
+            ({"start_at": "soon"}, BadRequest, "startAt: "),
+            ({"dedupe": Dedupe("", "1 h")}, BadRequest, "dedupe.key: is required"),
+            ({"throttle": Throttle("k", 1, "PT1X")}, BadRequest, "throttle.period: "),
+            ({"dedupe": Dedupe("k", "an hour")}, BadDuration, "'an hour' is no duration"),
+            ({"priority": 10}, BadRequest, "priority: "),
+            ({"flow_key": "x" * 257}, BadRequest, "flowKey: "),
+        ):
+            with pytest.raises(error, match=reason):
+                await app.start(orders, 1, **cast(Any, given))
+        assert await app.find(orders) == []
 
 
 @workflow

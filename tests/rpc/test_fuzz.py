@@ -35,6 +35,7 @@ from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message, package_at
 from penstock.wire.model import Park, PublishRequest, StartRequest
 from penstock.wire.schedule import ScheduleSpec
+from penstock.wire.start import Throttle
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.rpc.conftest import Google
 from tests.rpc.raw import framed
@@ -78,7 +79,7 @@ BATCHES = {
 RUNS = "/penstock.v1.Runs/"
 RUN_REQUESTS = {
     "Register": c.RegisterWorkflowsRequest("app", [c.CodeWorkflow("order", 1, "q")]),
-    "Start": c.StartRunRequest("app", "order", 1, b'{"n":1}', "o-1"),
+    "Start": c.StartRunRequest("app", "order", 1, b'{"n":1}', "o-1", priority=1, throttle=Throttle("k", 1)),
     "Find": c.FindRunRequest("app", "o-1", ["order"], or_any=True),
     "List": c.ListRunsRequest("app", "order", "ACTIVE", 5),
     "Send": c.SendToRunRequest("1f", c.FindRunRequest("app", "o-1"), "go", b"1", "d"),

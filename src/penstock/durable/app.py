@@ -22,15 +22,19 @@ import trio
 from penstock.client.token import Token
 from penstock.durable.app_thread import AppThread, Portal, in_its_loop, until_ended
 from penstock.durable.backend import Held, Opened, Runs
-from penstock.durable.duration import Duration, seconds_of
+from penstock.durable.duration import Duration
 from penstock.durable.executor import Executor
 from penstock.durable.held_run import ExecutorLimits
 from penstock.durable.news import News
 from penstock.durable.run import Run
+from penstock.durable.starts import start_request
 from penstock.durable.workflow import Workflow, check_workflow
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from penstock.durable.blocking import BlockingApp
+    from penstock.wire.start import Debounce, Dedupe, Throttle
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -201,19 +205,30 @@ class App:
         id: str | None = None,
         deadline: Duration | None = None,
         delay: Duration | None = None,
+        start_at: datetime | str | None = None,
+        dedupe: Dedupe | None = None,
+        throttle: Throttle | None = None,
+        debounce: Debounce | None = None,
+        priority: int | None = None,
+        flow_key: str | None = None,
         **kwargs: Any,
     ) -> Run[R]:
         """Start a run. With ``id`` it is started once: a second call gives the same run, with other arguments it raises
         IdempotencyConflict. So long after its start it is over its ``deadline``: cancelled, it cleans up and fails.
-        With ``delay`` it is there at once and begins so much later, unless it is cancelled before."""
+
+        With ``delay``, or at ``start_at`` (without a zone: the caller's own), it is there at once and begins later,
+        unless it is cancelled before. ``dedupe``, ``throttle`` and ``debounce`` (of `penstock.client`) say what becomes
+        of others with their key: docs/starts.md; `Run.deduplicated` tells whose run the answer is, and Throttled is
+        raised. ``priority`` (0 to 9, lower first) and ``flow_key`` are for its queue: docs/queues.md."""
         check_workflow(workflow)
         runs = self._open_runs()
+        asked = start_request(delay, start_at, dedupe, throttle, debounce, priority, flow_key)
         arguments = workflow.encode_arguments(args, kwargs, deadline=deadline, max_bytes=runs.payload_max_bytes)
-        instance_id = await runs.start(
-            workflow.name, workflow.version, arguments, id, None if delay is None else seconds_of(delay)
-        )
+        started = await runs.start(workflow.name, workflow.version, arguments, id, asked)
+        instance_id, deduplicated = started
         return Run(
-            id or instance_id, instance_id, self._open_runs, self._news, workflow, is_new=id is None, portal=self.portal
+            id or instance_id, instance_id, self._open_runs, self._news, workflow,
+            is_new=id is None and not deduplicated, deduplicated=deduplicated, portal=self.portal,
         )  # fmt: skip
 
     @overload

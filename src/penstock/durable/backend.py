@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.durable.child import ChildCall
     from penstock.durable.step import StepCall, StepInfo
-    from penstock.wire.model import Instance
+    from penstock.wire.model import Instance, StartRequest
 
 
 class LeaseLost(Exception):
@@ -203,6 +203,13 @@ class Backend(Protocol):
         ...
 
 
+class Started(NamedTuple):
+    """A run that was started; ``deduplicated``: one that was there before has answered."""
+
+    instance_id: str
+    deduplicated: bool = False
+
+
 class Runs(Protocol):
     """What an `App` asks for its caller. Raises the errors of `penstock.client`."""
 
@@ -217,9 +224,9 @@ class Runs(Protocol):
         ...
 
     async def start(
-        self, workflow: str, version: int, arguments: str, id: str | None, delay_s: float | None = None
-    ) -> str:
-        """The instance id of a new run, or of the one that has this id."""
+        self, workflow: str, version: int, arguments: str, id: str | None, asked: StartRequest | None = None
+    ) -> Started:
+        """A new run, or the one that has this id, or with which ``asked`` has it answered."""
         ...
 
     async def find(self, id: str, workflows: Mapping[str, object], *, or_any: bool = False) -> str:

@@ -17,7 +17,10 @@ from penstock.durable.run import Run
 from penstock.durable.workflow import Workflow
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from penstock.durable.app import App
+    from penstock.wire.start import Debounce, Dedupe, Throttle
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,7 +31,7 @@ class BlockingRun(Generic[R]):
     """A `Run` whose calls block."""
 
     def __init__(self, run: Run[R], call: Callable[[Callable[[], Awaitable[Any]]], Any]) -> None:
-        self.id, self.instance_id = run.id, run.instance_id
+        self.id, self.instance_id, self.deduplicated = run.id, run.instance_id, run.deduplicated
         self._run, self._call = run, call
 
     def __repr__(self) -> str:
@@ -88,10 +91,30 @@ class BlockingApp:
         id: str | None = None,
         deadline: Duration | None = None,
         delay: Duration | None = None,
+        start_at: datetime | str | None = None,
+        dedupe: Dedupe | None = None,
+        throttle: Throttle | None = None,
+        debounce: Debounce | None = None,
+        priority: int | None = None,
+        flow_key: str | None = None,
         **kwargs: Any,
     ) -> BlockingRun[R]:
         """See `App.start`."""
-        begin = partial(self._app.start, workflow, *args, id=id, deadline=deadline, delay=delay, **kwargs)
+        begin = partial(
+            self._app.start,
+            workflow,
+            *args,
+            id=id,
+            deadline=deadline,
+            delay=delay,
+            start_at=start_at,
+            dedupe=dedupe,
+            throttle=throttle,
+            debounce=debounce,
+            priority=priority,
+            flow_key=flow_key,
+            **kwargs,
+        )
         run: Run[R] = self._call(begin)
         return BlockingRun(run, self._call)
 

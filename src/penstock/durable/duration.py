@@ -9,7 +9,6 @@ from penstock.durable.errors import BadDuration
 
 Duration = float | timedelta | str
 MAX_DAYS = 36_500  # as the durations of definitions
-DELAY_MIN_S = 0.001
 
 _UNITS = {
     "ms": 0.001, "millisecond": 0.001, "s": 1, "sec": 1, "second": 1, "m": 60, "min": 60, "minute": 60,
@@ -39,6 +38,8 @@ def seconds_of(duration: Duration) -> float:
     return seconds
 
 
-def delay_text(seconds: float | None) -> str | None:
-    """A pause before a start, as engines take it (ISO 8601); None for none."""
-    return f"PT{seconds:.3f}S" if seconds and seconds >= DELAY_MIN_S else None
+def iso_text(duration: Duration) -> str:
+    """As engines take it: ISO 8601, which text may be already. Raises `BadDuration`."""
+    if isinstance(duration, str) and duration.startswith("P"):
+        return duration
+    return f"PT{seconds_of(duration):.3f}S"

@@ -29,12 +29,12 @@ from penstock.durable.backend import (
     Page,
     Refused,
     Shown,
+    Started,
     Stored,
     Turn,
 )
 from penstock.durable.check import OpenRun, SavedRun
 from penstock.durable.child import ChildCall
-from penstock.durable.duration import delay_text
 from penstock.durable.errors import SendRefused, StartRefused
 from penstock.durable.names import RunNames
 from penstock.durable.own_engine import open_engine
@@ -55,7 +55,7 @@ from penstock.kernel.record import OUTCOMES, Kind, Record
 from penstock.store.database import AWAY, first_line
 from penstock.store.journal import OpenRun as StoredRun
 from penstock.wire.fields import json_text
-from penstock.wire.model import Instance
+from penstock.wire.model import Instance, StartRequest
 
 T = TypeVar("T")
 
@@ -229,7 +229,7 @@ class LocalBackend:
     async def start(self, workflow: str, version: int, arguments: str, id: str) -> str:
         """A run of a workflow of this app, whoever serves it."""
         try:
-            return await self._runs.start(workflow, version, arguments, id)
+            return (await self._runs.start(workflow, version, arguments, id)).instance_id
         except (Conflict, IdempotencyConflict, BadRequestOfClient, TooLargeForClient) as error:
             raise StartRefused(error.reason) from None
 
@@ -274,14 +274,13 @@ class LocalRuns:
         self.names = RunNames()
 
     async def start(
-        self, workflow: str, version: int, arguments: str, id: str | None, delay_s: float | None = None
-    ) -> str:
-        """The instance id of a new run, or of the one that has this id."""
+        self, workflow: str, version: int, arguments: str, id: str | None, asked: StartRequest | None = None
+    ) -> Started:
+        """A new run, or the one that has this id, or with which ``asked`` has it answered."""
         code = CodeWorkflow(workflow, version, self.app)
-        delay = delay_text(delay_s)
-        view = await told(self._engine.code.start(code, arguments.encode(), id=id, delay=delay))
+        view = await told(self._engine.code.start(code, arguments.encode(), id=id, asked=asked))
         self.names.note(view.id, id)
-        return view.id
+        return Started(view.id, bool(view.deduplicated))
 
     async def find(self, id: str, workflows: Mapping[str, object], *, or_any: bool = False) -> str:
         """The instance id of the run with this id: of these workflows, else of any if there are none, or ``or_any``."""

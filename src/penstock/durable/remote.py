@@ -335,7 +335,7 @@ class RemoteBackend:
     async def start(self, workflow: str, version: int, arguments: str, id: str) -> str:
         """A run of a workflow of this app, whoever serves it."""
         try:
-            return await self._runs.start(workflow, version, arguments, id)
+            return (await self._runs.start(workflow, version, arguments, id)).instance_id
         except (Conflict, IdempotencyConflict, BadRequest, PayloadTooLarge) as error:
             raise StartRefused(error.reason) from None
 

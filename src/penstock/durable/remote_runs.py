@@ -12,12 +12,12 @@ import trio
 
 from penstock.client.errors import ClientError, NotFound, Unavailable, error_for
 from penstock.client.grpc.channel import Channel
+from penstock.durable.backend import Started
 from penstock.durable.codec import PAYLOAD_MAX_BYTES
-from penstock.durable.duration import delay_text
 from penstock.durable.names import RunNames
 from penstock.durable.workflow import Workflow
 from penstock.wire import runs_v1 as r
-from penstock.wire.model import Instance, RunTree
+from penstock.wire.model import Instance, RunTree, StartRequest
 
 AnswerT = TypeVar("AnswerT", bound=msgspec.Struct)
 
@@ -50,15 +50,28 @@ class RemoteRuns:
         self.payload_max_bytes = answer.payload_max_bytes
 
     async def start(
-        self, workflow: str, version: int, arguments: str, id: str | None, delay_s: float | None = None
-    ) -> str:
-        """The instance id of a new run, or of the one that has this id."""
-        delay = delay_text(delay_s) or ""
-        once = "" if id is not None else str(uuid4())
-        request = r.StartRunRequest(self.app, workflow, version, arguments.encode(), id or "", delay, once)
-        instance_id = (await self._call("Start", request, r.StartRunResponse)).instance_id
-        self.names.note(instance_id, id)
-        return instance_id
+        self, workflow: str, version: int, arguments: str, id: str | None, asked: StartRequest | None = None
+    ) -> Started:
+        """A new run, or the one that has this id, or with which ``asked`` has it answered."""
+        asked = asked or StartRequest()
+        request = r.StartRunRequest(
+            self.app,
+            workflow,
+            version,
+            arguments.encode(),
+            id=id or "",
+            idempotency_key="" if id is not None else str(uuid4()),
+            priority=asked.priority,
+            flow_key=asked.flow_key or "",
+            start_at=asked.start_at or "",
+            delay=asked.delay or "",
+            dedupe=asked.dedupe,
+            throttle=asked.throttle,
+            debounce=asked.debounce,
+        )
+        answer = await self._call("Start", request, r.StartRunResponse)
+        self.names.note(answer.instance_id, id)
+        return Started(answer.instance_id, answer.deduplicated)
 
     async def find(self, id: str, workflows: Mapping[str, object], *, or_any: bool = False) -> str:
         """The instance id of the run with this id: of these workflows, else of any if there are none, or ``or_any``."""

@@ -41,11 +41,14 @@ class Run(Generic[R]):
         workflow: Workflow[..., R] | None = None,
         *,
         is_new: bool = False,
+        deduplicated: bool = False,
         portal: Portal | None = None,
     ) -> None:
         self.portal = portal
         self._is_new = is_new  # so there is no sense in looking for its end at once
         self.id, self.instance_id = id, instance_id
+        self.deduplicated = deduplicated
+        """Whether ``dedupe`` or ``debounce`` answered a start with this run, which was there before."""
         self._runs, self._news, self._workflow = runs, news, workflow
         self._heard = news.of(instance_id)
 

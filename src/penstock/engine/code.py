@@ -143,28 +143,32 @@ class Code:
         arguments: bytes = EMPTY_OBJECT,
         *,
         id: str | None = None,
-        delay: str | None = None,
+        asked: StartRequest | None = None,
         idempotency_key: str | None = None,
     ) -> Instance:
         """Start a run. ``arguments`` is a JSON object by parameter name. With ``id`` at most one is ever started: a
-        second call gives that one. With ``delay`` (ISO 8601) it is there at once and begins later. Registers the
-        workflow when that was not done.
+        second call gives that one. ``asked``: when it begins, what becomes of others with its key, priority and flow
+        key. Registers the workflow when that was not done.
 
-        Raises BadRequest, PayloadTooLarge, IdempotencyConflict (the id was used with other arguments), Unavailable.
+        Raises BadRequest, PayloadTooLarge, IdempotencyConflict (the id was used with other arguments), Throttled,
+        Unavailable.
         """
         if len(arguments) > self._settings.payload_max_bytes:
             raise PayloadTooLarge(f"arguments: {self._settings.payload_max_bytes} bytes at most; store them elsewhere")
         if id is not None:
             check_text(id, "id", BUSINESS_KEY_MAX_CHARS)
+            for rule in ("dedupe", "debounce"):
+                if getattr(asked, rule, None) is not None:
+                    raise BadRequest(f"{rule}: can't be given with an id, which starts a run once")
         view = await self._instances.start(
-            StartRequest(
+            msgspec.structs.replace(
+                asked or StartRequest(),
                 definition_id=workflow.definition_id,
                 definition_version=await self.register(workflow),
                 variables=arguments,
                 business_key=id,
                 instance_key=id,
                 keep_instance_key=id is not None,
-                delay=delay,
                 idempotency_key=idempotency_key,
             )
         )

@@ -18,7 +18,7 @@ from penstock.errors import BadRequest
 from penstock.rpc.methods import unary
 from penstock.rpc.reading import read_variables, required
 from penstock.wire import runs_v1 as w
-from penstock.wire.model import Instance, RunTree
+from penstock.wire.model import Instance, RunTree, StartRequest
 
 LIST_MAX: Final = 1_000
 ENDED_MAX: Final = 1_000
@@ -69,10 +69,18 @@ class Runs:
             workflow,
             arguments,
             id=request.id or None,
-            delay=request.delay or None,
+            asked=StartRequest(
+                priority=request.priority,
+                flow_key=request.flow_key or None,
+                start_at=request.start_at or None,
+                delay=request.delay or None,
+                dedupe=request.dedupe,
+                throttle=request.throttle,
+                debounce=request.debounce,
+            ),
             idempotency_key=request.idempotency_key or None,
         )
-        return w.StartRunResponse(started.id)
+        return w.StartRunResponse(started.id, bool(started.deduplicated))
 
     async def find(self, request: w.FindRunRequest, _call: object) -> w.FindRunResponse:
         """NOT_FOUND when there is none."""

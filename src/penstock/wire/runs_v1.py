@@ -14,6 +14,7 @@ from penstock.wire.codec import UINT32, Proto
 from penstock.wire.model import (
     Instance,
 )
+from penstock.wire.start import Debounce, Dedupe, Throttle
 
 PACKAGE = "penstock.v1"
 
@@ -41,10 +42,17 @@ class StartRunRequest(Struct):
     id: Annotated[str, Proto(5)] = ""
     delay: Annotated[str, Proto(6)] = ""
     idempotency_key: Annotated[str, Proto(7)] = ""
+    priority: Annotated[int | None, Proto(8)] = None
+    flow_key: Annotated[str, Proto(9)] = ""
+    start_at: Annotated[str, Proto(10)] = ""
+    dedupe: Annotated[Dedupe | None, Proto(11)] = None
+    throttle: Annotated[Throttle | None, Proto(12)] = None
+    debounce: Annotated[Debounce | None, Proto(13)] = None
 
 
 class StartRunResponse(Struct):
     instance_id: Annotated[str, Proto(1)] = ""
+    deduplicated: Annotated[bool, Proto(2)] = False
 
 
 class FindRunRequest(Struct):
