@@ -11,8 +11,9 @@ import trio
 from penstock.access.identity import Identity, set_identity
 from penstock.engine import batches as module
 from penstock.engine.batches import BatchStart
-from penstock.errors import BadRequest, Conflict, IdempotencyConflict, NotFound, TooManyRequests
+from penstock.errors import BadRequest, Conflict, IdempotencyConflict, NotFound, PayloadTooLarge, TooManyRequests
 from penstock.runtime.housekeeping import Housekeeping
+from penstock.settings import Settings
 from penstock.settings.secret import Secret
 from penstock.store import batches as store
 from penstock.testing.definitions import definition, end, linear, step
@@ -23,6 +24,7 @@ from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, variables_of
 from tests.engine.test_encryption import KEYS
 
+LEASE_S = Settings().start_batch_lease_seconds
 LINE = linear(1, definition_id="letter")
 SUMMARY = linear(1, definition_id="summary", job_type="sum up")
 ASKS = definition(step("ask", "USER_TASK", nextStep="end"), end(), definition_id="asks")
@@ -112,7 +114,7 @@ async def test_what_an_engine_did_not_note_is_not_started_again(
     assert (refused, starts(driver)) == ([], 4)
     assert await driver.engine.batches._start(taken.id, requests) == []
     assert (await driver.engine.batches.get(made.id)).state == "STARTING"
-    driver.clock.advance(module.LEASE_S + 1)
+    driver.clock.advance(LEASE_S + 1)
     await work(driver, made.id, "RUNNING")
     assert starts(driver) == 4
 
@@ -120,9 +122,8 @@ async def test_what_an_engine_did_not_note_is_not_started_again(
 async def test_engines_that_work_on_one_batch_start_each_item_once(
     make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drivers = [make_driver() for _ in range(3)]
+    drivers = [make_driver(start_batch_lease_seconds=0.0) for _ in range(3)]  # whoever looks takes it over
     await ready(drivers[0], monkeypatch, 20)
-    monkeypatch.setattr(module, "LEASE_S", 0.0)  # whoever looks takes it over
     made = await drivers[0].engine.batches.create(BatchStart([*asked(60).items, letter(1, instance_key="own")]))
     async with trio.open_nursery() as nursery:
         for driver in drivers:
@@ -179,7 +180,7 @@ async def test_cancelling_goes_on_after_a_full_queue(driver: Driver, monkeypatch
         patch.setattr(driver.engine.instances._full_path, "_max_queue_items", 0)
         with pytest.raises(TooManyRequests):
             await driver.engine.batches.step()
-    driver.clock.advance(module.LEASE_S + 1)
+    driver.clock.advance(LEASE_S + 1)
     assert (await work(driver, made.id, "CANCELLED")).cancelled == 2
 
 
@@ -195,9 +196,11 @@ async def test_who_waits_at_once_starts_one_end(driver: Driver, monkeypatch: pyt
     assert len(await driver.poll("sum up")) == 1
 
 
-async def test_the_same_batch_is_found_while_too_many_are_open(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_same_batch_is_found_while_too_many_are_open(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = make_driver(start_batches_open_max_items=1)
     await ready(driver, monkeypatch)
-    monkeypatch.setattr(module, "OPEN_MAX", 1)
     made = await driver.engine.batches.create(asked(1, idempotency_key="k"))
     assert (await driver.engine.batches.create(asked(1, idempotency_key="k"))).id == made.id
     with pytest.raises(TooManyRequests, match="have not ended"):
@@ -238,7 +241,7 @@ async def test_the_same_batch_again_is_the_same(driver: Driver, monkeypatch: pyt
     ("wanted", "reason"),
     [
         (BatchStart([]), "items: has 0 items"),
-        (BatchStart([letter(0)] * (module.ITEMS_MAX + 1)), "items: has 10001 items"),
+        (BatchStart([letter(0)] * 6), "items: has 6 items; a batch has 1 to 5"),
         (BatchStart([letter(0), letter(1, definition_id="")]), r"items\[1\].definitionId: is required"),
         (BatchStart([letter(0, delay="soon")]), r"items\[0\].delay: "),
         (BatchStart([letter(0, idempotency_key="k")]), r"items\[0\].idempotencyKey: is of the batch"),
@@ -247,14 +250,27 @@ async def test_the_same_batch_again_is_the_same(driver: Driver, monkeypatch: pyt
         (asked(1, note="x" * 5_000), "note: has 5000"),
     ],
 )
-async def test_a_batch_with_something_bad_is_refused_whole(driver: Driver, wanted: BatchStart, reason: str) -> None:
+async def test_a_batch_with_something_bad_is_refused_whole(
+    make_driver: MakeDriver, wanted: BatchStart, reason: str
+) -> None:
+    driver = make_driver(start_batch_max_items=5)
     with pytest.raises(BadRequest, match=f"^{reason}"):
         await driver.engine.batches.create(wanted)
     assert driver.rows("SELECT count(*) FROM batch") == [(0,)]
 
 
-async def test_what_does_not_exist_is_not_found(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "OPEN_MAX", 1)
+async def test_a_batch_has_so_many_bytes_at_most(make_driver: MakeDriver) -> None:
+    driver = make_driver(start_batch_max_bytes=2_048)
+    await driver.upload(LINE)
+    large = letter(1, variables=msgspec.json.encode({"x": "x" * 1_000}))
+    with pytest.raises(PayloadTooLarge, match=r"^items: have more than 2048 bytes together, from items\[1\] on$"):
+        await driver.engine.batches.create(BatchStart([large, large, letter(2)]))
+    assert driver.rows("SELECT count(*) FROM batch") == [(0,)]
+    assert (await driver.engine.batches.create(BatchStart([large, letter(2)]))).total == 2
+
+
+async def test_what_does_not_exist_is_not_found(make_driver: MakeDriver) -> None:
+    driver = make_driver(start_batches_open_max_items=1)
     await driver.upload(LINE)
     for id in ("7", "seven"):
         with pytest.raises(NotFound, match=f"batch '{id}'"):

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import trio
 
+from penstock.engine.ids import show_instance
 from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.migrations import MigrationRequest
 from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
@@ -86,6 +87,42 @@ async def test_what_is_cancelled_before_it_begins_did_nothing(driver: Driver) ->
     assert driver.rows("SELECT FROM timer") == []
     assert (await driver.start("report", instance_key="k")).id != made.id, "its key is free"
     assert_invariants(driver.dsn)
+
+
+async def test_lists_find_what_has_not_begun(driver: Driver) -> None:
+    await driver.upload({**LINE, "searchAttributes": {"n": "NUMBER"}})
+    await driver.upload(definition(wait("a", "z"), end("z"), definition_id="waits"))
+    begun = await driver.start("report", {"n": 1}, business_key="b")
+    made = [
+        await driver.start("report", {"n": 1}, delay="PT1H", business_key="b"),
+        await driver.start("waits", delay="PT1H"),
+    ]
+    soon = await driver.start("report", {"n": 1}, delay="PT0.001S")
+    assert await driver.due(1) == 1
+    await driver.start("waits")
+    instances = driver.engine.instances
+
+    async def found(**filters: Any) -> list[str]:
+        wanted = InstanceFilter(delayed=True, **filters)
+        page = await instances.find_slice(wanted, None, 10)
+        listed = await instances.find(wanted, 0, 10)
+        assert (listed.items, listed.total) == (page.items, len(page.items))
+        assert (await instances.count(wanted)).count == len(page.items)
+        return [show_instance(id) for id in page.items]
+
+    first, second = made[0].id, made[1].id
+    assert await found() == await found(status="ACTIVE") == [second, first]
+    assert await found(definition_id="report") == await found(business_key="b") == [first]
+    assert await found(business_key_prefix="b", attributes={"n": "1"}) == [first]
+    assert await found(started_before=begun.started_at) == []
+    assert await found(parent_instance_id=begun.id) == []
+    await driver.cancel(first, "no")
+    assert await found(definition_id="report") == []
+    assert soon.id not in await found()
+    with pytest.raises(BadRequest, match="delayed: an instance that has not begun is ACTIVE"):
+        await found(status="WAITING")
+    with pytest.raises(BadRequest, match="instanceKey: with definitionId"):
+        await found(definition_id="report", instance_key="k")
 
 
 @pytest.mark.parametrize("first", ["wait", "transformation"])

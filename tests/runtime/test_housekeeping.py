@@ -9,7 +9,9 @@ import trio
 import trio.testing
 
 from penstock.metrics import Metrics
+from penstock.runtime import housekeeping
 from penstock.runtime.housekeeping import LAG_INTERVAL_S, Housekeeping
+from penstock.store import batches
 from penstock.testing.definitions import linear
 from tests.runtime.conftest import StartLocal
 
@@ -37,6 +39,28 @@ async def test_a_round_removes_all_keys_that_are_old_enough(start_local: StartLo
     )
     await Housekeeping(engine.engine).run_once()
     assert engine.rows("SELECT count(*) FROM idempotency") == [(0,)]
+
+
+async def test_a_round_removes_all_batches_that_are_old_enough(
+    start_local: StartLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In pieces of a few items, by which a transaction is bounded."""
+    monkeypatch.setattr(housekeeping, "PURGE_MAX_ITEMS", 10)
+    engine = await start_local(services=False, retention_days=1)
+    engine.rows(
+        """WITH made AS (INSERT INTO batch (digest, total, begun, ended, actor, created_at, ended_at)
+             SELECT '', 4, 4, 4, 'a', penstock_now() - interval '9 days', penstock_now() - k * interval '1 h'
+             FROM generate_series(1, 60) AS k RETURNING id),
+           items AS (INSERT INTO batch_item (batch, place, error)
+             SELECT id, p, 'e' FROM made, generate_series(0, 3) AS p)
+           SELECT 1"""
+    )
+    async with engine.engine.database.connection() as connection:
+        assert await batches.purge(connection, 1, 100, 10) == 3
+    assert engine.rows("SELECT count(*) FROM batch_item") == [(57 * 4,)]
+    await Housekeeping(engine.engine).run_once()
+    assert engine.rows("SELECT count(*), max(penstock_now() - ended_at) < interval '1 day' FROM batch") == [(23, True)]
+    assert engine.rows("SELECT count(*) FROM batch_item") == [(23 * 4,)]
 
 
 async def test_the_depth_of_the_queues_is_measured(start_local: StartLocal) -> None:

@@ -476,6 +476,11 @@ def test_lists_take_every_filter_of_the_engine(run: Run, wire: Wire) -> None:
             assert len(await found(definition_id=name, started_before=later)) == 2
             (failed,) = (await rest.list_failed_jobs(job_type=name)).items
             assert (failed.error_code, failed.reason) == ("DECLINED", "no funds 17")
+            later_one = await client.start_instance(child, delay="PT1H")
+            assert [one.id for one in (await client.list_instances(definition_id=child, delayed=True)).items] == [
+                later_one.id
+            ]
+            assert (await client.list_instances(definition_id=name, delayed=True)).items == []
             if wire.url != wire.rest_url:
                 with pytest.raises(NotOverGrpc, match="parent_instance_id"):
                     await client.list_instances(parent_instance_id=parent.id)

@@ -148,7 +148,7 @@ CASES = {
     "count_batch": Case(lambda c: batches.count(c, 7), 100, 5, 2),
     "results_of_batch": Case(lambda c: batches.results(c, 7, 20, 50, None), 100, 5, 50),
     "list_batches": Case(lambda c: batches.read(c, before=300, limit=50), 50, 6, 50),
-    "purge_batches": Case(lambda c: batches.purge(c, 0.2, 5), 5, 60),
+    "purge_batches": Case(lambda c: batches.purge(c, 0.2, 5, 10_000), 5, 60),
     "list_schedules": Case(lambda c: schedules.read(c, after="s10", limit=50), 50, 6, 50),
     "find_window": Case(asked("find_window", "d", 2, "key 9001"), 1, 5),
     "take_window": Case(asked("take_window", "d", 3, "key 9002", 60.0, 1, DELAYED + 9002), 1, 40),

@@ -308,6 +308,7 @@ CASES = {
     "list by unknown attribute": Case(found(attributes=[Wanted("other", "c7", None, None)]), 0, 20),
     "list by unknown business key": Case(found(business_key="order"), 0, 20),
     "list by parent": Case(found(parent=BASE), 0, 20),
+    "list DELAYED by parent": Case(found(parent=BASE, status="DELAYED"), 0, 20),
     "list FAILED by parent": Case(found(parent=BASE, status="FAILED"), 0, 20),
     "list by business key prefix": Case(found(key_prefix="order-1003", limit=2), 2, 60),
     "list by common business key prefix": Case(found(key_prefix="order-"), 50, 1_000),
@@ -458,6 +459,7 @@ async def gives_up(*args: Any, **kwargs: Any) -> list[int]:
         (Listed(status="ACTIVE"), 10_001),
         (Listed([2], "ACTIVE"), 100),
         (Listed([2], "COMPLETED"), 100),
+        (Listed(status="DELAYED"), 0),
     ],
 )
 def test_a_list_takes_seconds_at_most(

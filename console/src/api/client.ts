@@ -130,6 +130,7 @@ const post = <T>(pattern: keyof paths, request: Request) => call<T>("POST", patt
 
 export interface InstanceFilter {
   status?: InstanceStatus;
+  delayed?: "true";
   definitionId?: string;
   businessKey?: string;
   businessKeyPrefix?: string;

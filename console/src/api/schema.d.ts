@@ -4494,6 +4494,8 @@ export interface operations {
                 definitionId?: string;
                 /** @description One status. */
                 status?: "ACTIVE" | "WAITING" | "COMPLETED" | "FAILED" | "CANCELLED";
+                /** @description Those that have not begun (addition). */
+                delayed?: boolean;
                 /** @description The whole key. */
                 businessKey?: string;
                 /** @description How the key begins (addition). */
@@ -8014,6 +8016,8 @@ export interface operations {
                 definitionId?: string;
                 /** @description One status. */
                 status?: "ACTIVE" | "WAITING" | "COMPLETED" | "FAILED" | "CANCELLED";
+                /** @description Those that have not begun (addition). */
+                delayed?: boolean;
                 /** @description The whole key. */
                 businessKey?: string;
                 /** @description How the key begins (addition). */
@@ -10933,6 +10937,7 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": {
+                    /** @description Up to `start_batch_max_items`, 10,000 by default. */
                     items: components["schemas"]["StartItem"][];
                     /** @description The id of a definition that is started when all have ended. */
                     onComplete?: string;

@@ -31,8 +31,8 @@ const MORE_FIELDS = [
   ["startedBefore", "Started before"],
 ] as const;
 const ALL_FIELDS = [...FIELDS, ...MORE_FIELDS];
-/** The one that a bulk operation can't be told: at most one instance has it. */
-const NOT_IN_BULK = "instanceKey";
+/** Those that a bulk operation can't be told. */
+const NOT_IN_BULK = ["instanceKey", "delayed"] as const;
 const NEWER_MS = 3_000;
 /** Not counted further (engine/watch.py). */
 const NEWER_MAX = 100;
@@ -42,7 +42,8 @@ const CHANGED_ROWS = 20;
 
 function filterOf(params: URLSearchParams): InstanceFilter {
   const status = STATUSES.find((one) => one === params.get("status"));
-  return Object.fromEntries([...(status ? [["status", status]] : []), ...ALL_FIELDS.flatMap(([name]) => (params.get(name) ? [[name, params.get(name)]] : []))]);
+  const delayed = params.get("delayed") === "true";
+  return Object.fromEntries([...(status ? [["status", status]] : []), ...(delayed ? [["delayed", "true"]] : []), ...ALL_FIELDS.flatMap(([name]) => (params.get(name) ? [[name, params.get(name)]] : []))]);
 }
 
 export function InstancesPage() {
@@ -106,7 +107,7 @@ export function InstancesPage() {
         {(ticked.size > 0 || all) && (
           <div className="selbar">
             <span>{all ? "All that match are selected, also those on other pages" : `${ticked.size} selected`}</span>
-            {!all && filtered && !(NOT_IN_BULK in filter) && (
+            {!all && filtered && !NOT_IN_BULK.some((name) => name in filter) && (
               <button type="button" className="link" onClick={() => setAll(true)}>
                 Select all that match
               </button>
@@ -139,7 +140,7 @@ export function InstancesPage() {
         ) : rows.length === 0 ? (
           <Empty title={filtered ? "No instance matches" : "No instance yet"}>
             {filtered ? (
-              <button type="button" className="btn sm" onClick={() => change({ status: undefined, ...Object.fromEntries(ALL_FIELDS.map(([name]) => [name, undefined])) })}>
+              <button type="button" className="btn sm" onClick={() => change({ status: undefined, delayed: undefined, ...Object.fromEntries(ALL_FIELDS.map(([name]) => [name, undefined])) })}>
                 Take the filters out
               </button>
             ) : (
@@ -173,7 +174,7 @@ export function InstancesPage() {
   );
 }
 
-function bulkFilterOf({ definitionVersion, instanceKey: _, ...filter }: InstanceFilter): BulkFilter {
+function bulkFilterOf({ definitionVersion, instanceKey: _, delayed: __, ...filter }: InstanceFilter): BulkFilter {
   return { ...filter, ...(definitionVersion && { definitionVersion: Number(definitionVersion) }) };
 }
 
@@ -183,15 +184,20 @@ function Filters({ params, change }: { params: URLSearchParams; change: ReturnTy
     const form = new FormData(event.currentTarget);
     change(Object.fromEntries(ALL_FIELDS.map(([name]) => [name, String(form.get(name) ?? "").trim()])));
   };
+  const delayed = params.get("delayed") === "true";
+  const chosen = delayed ? "delayed" : (params.get("status") ?? undefined);
   return (
     <div className="flt">
       <fieldset>
         <legend className="sr">Status</legend>
         {[undefined, ...STATUSES].map((status) => (
-          <button key={status ?? "all"} type="button" className={`chip ${(params.get("status") ?? undefined) === status ? "on" : ""}`} aria-pressed={(params.get("status") ?? undefined) === status} onClick={() => change({ status })}>
+          <button key={status ?? "all"} type="button" className={`chip ${chosen === status ? "on" : ""}`} aria-pressed={chosen === status} onClick={() => change({ status, delayed: undefined })}>
             {status ? WORDS[status] : "All"}
           </button>
         ))}
+        <button type="button" className={`chip ${delayed ? "on" : ""}`} aria-pressed={delayed} onClick={() => change({ status: undefined, delayed: "true" })}>
+          Not begun
+        </button>
       </fieldset>
       {/* A new key when the address changes from outside: the fields show what is applied. */}
       <form key={ALL_FIELDS.map(([name]) => params.get(name)).join("\n")} onSubmit={apply} className="fields">

@@ -133,6 +133,7 @@ def list_instances(
             metavar="NAME=VALUE",
         ),
     ] = None,
+    delayed: Annotated[bool, typer.Option("--delayed", help="Those that have not begun.")] = False,
     limit: LimitOption = 50,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
@@ -145,6 +146,7 @@ def list_instances(
             status=None if status is None else status.upper(),
             business_key=business_key,
             attributes=read_pairs(attribute or []),
+            delayed=delayed,
             limit=limit,
         )
     print_page(

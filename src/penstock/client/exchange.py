@@ -195,6 +195,7 @@ def _list_instances(operation: ListInstances) -> Exchange:
         "stepId": operation.step_id,
         "startedAfter": _time(operation.started_after),
         "startedBefore": _time(operation.started_before),
+        "delayed": "true" if operation.delayed else None,
         **{f"attr.{name}": value for name, value in operation.attributes.items()},
         **_window(operation.window),
     }

@@ -189,7 +189,8 @@ class InstanceFilters(TypedDict, total=False):
     ``business_key_prefix``: how the key begins. ``parent_instance_id``: which called them, or chained into them.
     ``definition_version`` needs a ``definition_id``. ``cause`` (a reason, whose numbers and quoted parts may differ)
     and ``step_id`` need the status ``FAILED``. ``attributes`` are search attributes: ``{"customer": "4711",
-    "amount.from": "100", "amount.to": "200"}``. Over gRPC there are only the first three.
+    "amount.from": "100", "amount.to": "200"}``. ``delayed``: those that have not begun. Over gRPC there are only the
+    first three, and the last.
     """
 
     definition_id: str | None
@@ -203,6 +204,7 @@ class InstanceFilters(TypedDict, total=False):
     started_after: datetime | None
     started_before: datetime | None
     attributes: Mapping[str, str]
+    delayed: bool
 
 
 class ListInstances(Operation[Page[Instance]], frozen=True):
@@ -220,6 +222,7 @@ class ListInstances(Operation[Page[Instance]], frozen=True):
     started_after: datetime | None = None
     started_before: datetime | None = None
     attributes: Mapping[str, str] = {}
+    delayed: bool = False
     window: Window = Window()
 
 

@@ -28,6 +28,7 @@ from penstock.errors import (
     Conflict,
     IdempotencyConflict,
     NotFound,
+    PayloadTooLarge,
     PenstockError,
     TooManyRequests,
     Unavailable,
@@ -46,18 +47,14 @@ from penstock.wire.model import Instance, StartRequest
 from penstock.wire.page import Page
 
 SCHEMA_VERSION_NEEDED: Final = 18
-ITEMS_MAX: Final = 10_000
-OPEN_MAX: Final = 1_000
-"""Batches that have not ended."""
 NOTE_MAX_CHARS: Final = 4_096
 STARTS_AT_ONCE: Final = 128
 CANCELS_AT_ONCE: Final = 100
 ENDS_AT_ONCE: Final = 1_000
 """Items that one look asks for."""
-LEASE_S: Final = 10.0
 IDLE_S: Final = 5.0
-LOOK_MIN_S, LOOK_MAX_S = 0.2, 30.0
-"""Between two looks whether all have ended: a tenth of the batch's age, within these."""
+LOOK_MIN_S: Final = 0.2
+"""Between two looks whether all have ended: a tenth of the batch's age, but so long at least."""
 WAIT_LOOK_S: Final = 0.2
 WAITING_MAX: Final = 1_000
 """Calls that wait for the end of batches at once in one engine."""
@@ -85,8 +82,7 @@ class Batches:
 
     def __init__(self, database: Database, settings: Settings, metrics: Metrics, instances: Instances) -> None:
         self._database = database
-        self._audit = settings.audit_log_enabled
-        self._wait_max_s = settings.poll_max_wait_seconds
+        self._settings = settings
         self._metrics = metrics
         self._instances = instances
         self._made = trio.Event()
@@ -96,8 +92,8 @@ class Batches:
     # -- for callers
 
     async def create(self, wanted: BatchStart) -> Batch:
-        """Begin; returns as soon as it is stored. Raises BadRequest with the item, IdempotencyConflict, Conflict while
-        older engines live, and TooManyRequests."""
+        """Begin; returns as soon as it is stored. Raises BadRequest with the item, PayloadTooLarge,
+        IdempotencyConflict, Conflict while older engines live, and TooManyRequests."""
         requests, digest = await run_long(self._read, wanted)
         key = wanted.idempotency_key
         new = NewBatch(key, digest, len(requests), wanted.on_complete, wanted.note, actor())
@@ -107,8 +103,9 @@ class Batches:
         async with self._database.connection() as connection, connection.transaction():
             await engine_store.require_version(connection, SCHEMA_VERSION_NEEDED)
             known = key is not None and await store.with_key(connection, key) is not None
-            if not known and await store.count_open(connection, OPEN_MAX) >= OPEN_MAX:
-                raise TooManyRequests(f"{OPEN_MAX} batches have not ended")
+            most = self._settings.start_batches_open_max_items
+            if not known and await store.count_open(connection, most) >= most:
+                raise TooManyRequests(f"{most} batches have not ended")
             id = await store.create(connection, new, requests)
             if id is None:
                 assert key is not None
@@ -127,7 +124,7 @@ class Batches:
         """As it stands, or, with ``wait_s``, when it has ended, or after so long. Raises NotFound, TooManyRequests."""
         number = _number(id)
         if wait_s > 0:
-            await self._wait(number, min(wait_s, self._wait_max_s))
+            await self._wait(number, min(wait_s, self._settings.poll_max_wait_seconds))
         async with self._database.connection() as connection:
             row = await self._row(connection, number)
             counts = await store.count(connection, number)
@@ -193,9 +190,10 @@ class Batches:
                     raise Unavailable("the batch is being started; try again") from None
 
     def _read(self, wanted: BatchStart) -> tuple[builtins.list[BatchRequest], bytes]:
-        """What is stored of the items, and what makes two batches the same. Raises BadRequest."""
-        if not 1 <= len(wanted.items) <= ITEMS_MAX:
-            raise BadRequest(f"items: has {len(wanted.items)} items; a batch has 1 to {ITEMS_MAX}")
+        """What is stored of the items, and what makes two batches the same. Raises BadRequest, PayloadTooLarge."""
+        most, most_bytes, size_bytes = self._settings.start_batch_max_items, self._settings.start_batch_max_bytes, 0
+        if not 1 <= len(wanted.items) <= most:
+            raise BadRequest(f"items: has {len(wanted.items)} items; a batch has 1 to {most}")
         for text, field, most in (
             (wanted.on_complete, "onComplete", NAME_MAX_CHARS),
             (wanted.idempotency_key, "Idempotency-Key", NAME_MAX_CHARS),
@@ -216,6 +214,9 @@ class Batches:
             variables = bytes(item.variables or b"{}")
             request = msgspec.json.encode(msgspec.structs.replace(item, variables=None))
             requests.append(BatchRequest(place, request, variables))
+            size_bytes += len(request) + len(variables)
+            if size_bytes > most_bytes:
+                raise PayloadTooLarge(f"items: have more than {most_bytes} bytes together, from items[{place}] on")
             digest.update(request + msgspec.json.encode(msgspec.json.decode(variables), order="sorted"))
         return requests, digest.digest()
 
@@ -255,7 +256,7 @@ class Batches:
         return rows[0]
 
     async def _note(self, connection: TrioConnection, kind: str, detail: str) -> None:
-        if self._audit:
+        if self._settings.audit_log_enabled:
             await connection.fetch(*audit_store.add(None, None, kind, actor(), detail))
 
     # -- the work
@@ -263,7 +264,7 @@ class Batches:
     async def step(self) -> None:
         """One round of the service loop: something of one batch, or a wait until one is due."""
         async with self._database.connection(ahead=True) as connection:
-            work = await store.claim(connection, LEASE_S)
+            work = await store.claim(connection, self._settings.start_batch_lease_seconds)
             due_s = await store.due_in(connection) if work is None else 0.0
         if work is not None:
             await self.work_on(work)
@@ -344,6 +345,7 @@ class Batches:
 
     async def _settle(self, work: BatchWork, *, looks: bool = False) -> int | None:
         """End a batch of which all have ended; else an instance that is open. With ``looks`` the next look is set."""
+        within = (LOOK_MIN_S, self._settings.start_batch_look_max_seconds) if looks else None
         async with self._database.connection() as connection:
             since = work.ended
             while since < work.total:
@@ -351,7 +353,7 @@ class Batches:
                 if found is not None:
                     place, instance = found
                     if looks or place > work.ended:
-                        await store.note_ended(connection, work.id, place, (LOOK_MIN_S, LOOK_MAX_S) if looks else None)
+                        await store.note_ended(connection, work.id, place, within)
                     return instance
                 since += ENDS_AT_ONCE
         if work.on_complete is not None and work.cancelled is None:

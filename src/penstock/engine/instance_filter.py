@@ -30,7 +30,7 @@ class InstanceFilter(msgspec.Struct, frozen=True, kw_only=True):
     ``attributes`` are search attributes by their names; of numbers and times ``NAME.from`` is the least and ``NAME.to``
     what they are below.
     ``cause`` (a reason, whose numbers and quoted parts may differ) and ``step_id`` need the status FAILED, the latter a
-    ``definition_id`` as well."""
+    ``definition_id`` as well. ``delayed``: those that have not begun; they are ACTIVE."""
 
     definition_id: str | None = None
     status: str | None = None
@@ -44,12 +44,15 @@ class InstanceFilter(msgspec.Struct, frozen=True, kw_only=True):
     business_key_prefix: str | None = None
     parent_instance_id: str | None = None
     attributes: Mapping[str, str] = {}
+    delayed: bool = False
 
 
 def check_filter(wanted: InstanceFilter) -> None:
     """Raises BadRequest for filters that do not go together."""
     if wanted.status is not None and wanted.status not in STATUSES:
         raise BadRequest(f"status: must be one of {', '.join(sorted(STATUSES))}")
+    if wanted.delayed and wanted.status not in (None, "ACTIVE"):
+        raise BadRequest("delayed: an instance that has not begun is ACTIVE")
     for name, value in (("cause", wanted.cause), ("stepId", wanted.step_id)):
         if value is not None and wanted.status != "FAILED":
             raise BadRequest(f"{name}: needs the status FAILED")
@@ -64,7 +67,8 @@ def check_filter(wanted: InstanceFilter) -> None:
     if wanted.business_key is not None and wanted.business_key_prefix is not None:
         raise BadRequest("businessKeyPrefix: not together with businessKey")
     more = (wanted.definition_version, wanted.cause, wanted.step_id, wanted.started_after, wanted.started_before,
-            wanted.business_key_prefix, wanted.parent_instance_id, wanted.attributes or None)  # fmt: skip
+            wanted.business_key_prefix, wanted.parent_instance_id, wanted.attributes or None,
+            wanted.delayed or None)  # fmt: skip
     if wanted.instance_key is not None and any(value is not None for value in more):
         raise BadRequest("instanceKey: with definitionId, status and businessKey only")
 
@@ -106,4 +110,5 @@ async def listed_by(connection: TrioConnection, wanted: InstanceFilter) -> store
     since = 0 if wanted.started_after is None else ids.first_instance(wanted.started_after)
     until = BEYOND_ALL if wanted.started_before is None else ids.first_instance(wanted.started_before)
     about = wanted.cause, wanted.step_id, wanted.business_key_prefix, parent, wanted_attributes(wanted.attributes)
-    return store.Listed(keys, wanted.status, wanted.business_key, since, until, *about)
+    status = store.DELAYED if wanted.delayed else wanted.status
+    return store.Listed(keys, status, wanted.business_key, since, until, *about)

@@ -24,7 +24,8 @@ DEFAULT_LIMIT: Final = 50
 
 
 class BatchBody(Body):
-    """``items``: 1 to 10,000 starts. ``on_complete``: the id of a definition that is started when all have ended."""
+    """``items``: starts, 1 to `start_batch_max_items`. ``on_complete``: the id of a definition that is started when all
+    have ended."""
 
     items: list[StartRequest]
     on_complete: str | None = None

@@ -21,7 +21,7 @@ from penstock.offload import INLINE_MAX_BYTES, run_sized, take_turn
 from penstock.rest.codec import CancelBody, PriorityBody, RetryBody, decoder, optional_decoder
 from penstock.rest.exchange import ANSWER_LOST, JSON, Reply, Scope
 from penstock.rest.hiding import asked_by_console, hide, hide_outputs, hide_pieces
-from penstock.rest.operation import INTEGER, Parameter
+from penstock.rest.operation import BOOLEAN, INTEGER, Parameter
 from penstock.rest.reading import (
     body_of,
     query_family,
@@ -43,6 +43,7 @@ FILTER: Final = (
         "status", "query", "One status.",
         {"type": "string", "enum": ["ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED"]},
     ),
+    Parameter("delayed", "query", "Those that have not begun (addition).", BOOLEAN),
     Parameter("businessKey", "query", "The whole key."),
     Parameter("businessKeyPrefix", "query", "How the key begins (addition)."),
     Parameter("parentInstanceId", "query", "Which called them, or chained into them (addition)."),
@@ -218,6 +219,7 @@ def _filter() -> InstanceFilter:
     return InstanceFilter(
         definition_id=query_text(request, "definitionId"),
         status=query_text(request, "status"),
+        delayed=query_flag(request, "delayed"),
         business_key=query_text(request, "businessKey", BUSINESS_KEY_MAX_CHARS),
         instance_key=query_text(request, "instanceKey"),
         definition_version=_version(),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.access.roles import Permission
-from penstock.engine.batches import ITEMS_MAX, STATES
+from penstock.engine.batches import STATES
 from penstock.rest.batches import BatchCancelBody, BatchRoutes
 from penstock.rest.operation import INTEGER, SLICE, STRING, Kind, Operation, Parameter, Schema, ref, struct
 from penstock.wire.batch import Batch, BatchResult
@@ -22,7 +22,12 @@ KINDS_OF_BATCHES: Final[Sequence[Kind]] = (
 BODY: Final[Schema] = {
     "type": "object",
     "properties": {
-        "items": {"type": "array", "items": ref("StartItem"), "minItems": 1, "maxItems": ITEMS_MAX},
+        "items": {
+            "type": "array",
+            "items": ref("StartItem"),
+            "minItems": 1,
+            "description": "Up to `start_batch_max_items`, 10,000 by default.",
+        },
         "onComplete": {**STRING, "description": "The id of a definition that is started when all have ended."},
         "note": STRING,
     },

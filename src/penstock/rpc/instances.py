@@ -78,6 +78,7 @@ class InstanceCalls:
             status=None if status is None else status.name,
             business_key=given(request.business_key, "business_key"),
             instance_key=given(request.instance_key, "instance_key"),
+            delayed=request.delayed,
         )
         if (part := slice_of(request)) is not None:
             found = await self._instances.list_slice(wanted, *part)

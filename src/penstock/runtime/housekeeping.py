@@ -31,10 +31,12 @@ SLOTS_MAX_ROWS = 10_000
 """Of limits' counters that one round looks at."""
 WAITING_COUNTED_MAX = 10_000
 """Jobs of a queue that are counted for the metrics: a millisecond."""
-PURGE_MAX_BATCHES = 10
-"""Of one round; each has up to 10,000 items."""
+PURGE_MAX_BATCHES, PURGE_MAX_ITEMS = 100, 10_000
+"""That one transaction forgets; of the last batch all items."""
 PURGES_MAX = 200
 """Such transactions of one round: far more keys than an engine can take meanwhile."""
+PURGE_MAX_S = 5.0
+"""So long a round purges batches at most."""
 
 
 class Housekeeping:
@@ -63,7 +65,7 @@ class Housekeeping:
                 if await start_store.purge_windows(connection, PURGE_MAX_ROWS) < PURGE_MAX_ROWS:
                     break
             if engine.settings.retention_days is not None:
-                await batch_store.purge(connection, engine.settings.retention_days, PURGE_MAX_BATCHES)
+                await self._purge_batches(connection, engine.settings.retention_days)
             await engine.messages.chores(connection)
             await engine.inbox.fill()
             await engine.failures.fill()
@@ -77,6 +79,13 @@ class Housekeeping:
         if engine.settings.through_kafka:
             engine.metrics.outbox_backlog.set(sum(count for _, count, _ in depths))
         return len(depths)
+
+    async def _purge_batches(self, connection: TrioConnection, days: float) -> None:
+        """All that are old, as far as there is time: their number goes by what users start."""
+        ends = trio.current_time() + PURGE_MAX_S
+        while trio.current_time() < ends:
+            if not await batch_store.purge(connection, days, PURGE_MAX_BATCHES, PURGE_MAX_ITEMS):
+                return
 
     async def _purge_slots(self, connection: TrioConnection) -> None:
         """A piece of the table each round; and jobs with keys of types that are not known for it come to be found."""

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from penstock.settings.access import AccessSettings
+from penstock.settings.batches import BatchSettings
 from penstock.settings.described import says
 
 __all__ = ["ArchiveFormat", "KeepingSettings"]
@@ -22,7 +22,7 @@ class ArchiveFormat(StrEnum):
     PARQUET = "parquet"
 
 
-class KeepingSettings(AccessSettings, frozen=True, kw_only=True):
+class KeepingSettings(BatchSettings, frozen=True, kw_only=True):
     """Part of ``Settings``."""
 
     retention_days: Annotated[

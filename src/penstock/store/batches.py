@@ -225,6 +225,6 @@ async def results(connection: TrioConnection, batch: int, since: int, limit: int
     return [ItemRow(*cast(Any, row)) for row in rows]
 
 
-async def purge(connection: TrioConnection, days: float, limit: int) -> int:
-    """Forget up to ``limit`` that ended so many days ago; how many went."""
-    return cast(int, (await connection.fetch(SQL["purge_batches"], (days, limit)))[0][0])
+async def purge(connection: TrioConnection, days: float, limit: int, items: int) -> int:
+    """Forget some that ended so many days ago, up to ``limit`` and about ``items`` of their items; how many went."""
+    return cast(int, (await connection.fetch(SQL["purge_batches"], (days, limit, items)))[0][0])

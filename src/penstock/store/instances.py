@@ -196,10 +196,14 @@ async def exists(connection: TrioConnection, id: int) -> bool:
     return bool(await connection.fetch(SQL["instance_exists"], (id,)))
 
 
+DELAYED: Final = "DELAYED"
+"""In place of a status: those ACTIVE ones that have not begun."""
+
+
 class Listed(NamedTuple):
-    """Which rows a list has: of some versions of definitions (their keys), in a status of the wire's, with a business
-    key, or with one that begins so; None for any. ``since`` and ``until`` are ids. ``cause`` and ``step`` are of
-    failures; the latter needs definitions."""
+    """Which rows a list has: of some versions of definitions (their keys), in a status of the wire's or `DELAYED`,
+    with a business key, or with one that begins so; None for any. ``since`` and ``until`` are ids. ``cause`` and
+    ``step`` are of failures; the latter needs definitions."""
 
     definitions: Sequence[int] | None = None
     status: str | None = None
@@ -272,6 +276,8 @@ def _list_of(listed: Listed, params: tuple[object, ...]) -> tuple[str, tuple[obj
             name = "list_completed"
         case "ACTIVE":
             name = "list_active"
+        case _ if listed.status == DELAYED:
+            name = "list_delayed"
         case "WAITING" if listed.definitions is None and listed.business_key is None and listed.key_prefix is None:
             return "list_waiting", params[2:]
         case "WAITING":

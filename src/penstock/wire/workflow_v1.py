@@ -184,6 +184,7 @@ class ListInstancesRequest(Struct):
     cursor: Annotated[str, Proto(6)] = ""
     limit: Annotated[int, Proto(7)] = 0
     instance_key: Annotated[str, Proto(8)] = ""
+    delayed: Annotated[bool, Proto(9)] = False
 
 
 class ListInstancesResponse(Struct):

@@ -188,13 +188,14 @@ def _get_instance(operation: GetInstance) -> Exchange:
 
 def _list_instances(operation: ListInstances) -> Exchange:
     given = {name for name in operation.__struct_fields__ if getattr(operation, name)}
-    if more := sorted(given - {"definition_id", "status", "business_key", "instance_key", "window"}):
+    if more := sorted(given - {"definition_id", "status", "business_key", "instance_key", "delayed", "window"}):
         raise NotOverGrpc(f"ListInstances has no `{more[0]}` in gRPC: use a client over REST for it")
     request = m.ListInstancesRequest(
         definition_id=operation.definition_id or "",
         status=status_number(operation.status),
         business_key=operation.business_key or "",
         instance_key=operation.instance_key or "",
+        delayed=operation.delayed,
         **_window(operation.window),
     )
     return Exchange(f"{ENGINE}ListInstances", request, m.ListInstancesResponse, _read_instances)

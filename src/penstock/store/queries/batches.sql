@@ -123,11 +123,12 @@ WITH item AS (
   FROM batch_item i LEFT JOIN instance n ON n.id = i.instance_id WHERE i.batch = $1::bigint AND i.place >= 0)
 
 -- name: purge_batches
--- Forgets up to $2 that ended more than $1 days ago; how many went.
-WITH gone AS (
-  DELETE FROM batch WHERE id IN (
-    SELECT id FROM batch WHERE ended_at < (SELECT penstock_now()) - $1::float8 * interval '1 day'
-    ORDER BY ended_at LIMIT $2::int FOR UPDATE SKIP LOCKED)
-  RETURNING id),
+-- Forgets the first of those that ended more than $1 days ago, $2 at most, and so many that the last begins before $3 items; how
+-- many went.
+WITH old AS MATERIALIZED (
+  SELECT id, total, ended_at FROM batch WHERE ended_at < (SELECT penstock_now()) - $1::float8 * interval '1 day'
+  ORDER BY ended_at LIMIT $2::int FOR UPDATE SKIP LOCKED),
+counted AS (SELECT id, total, sum(total) OVER (ORDER BY ended_at, id) AS together FROM old),
+gone AS (DELETE FROM batch b USING counted c WHERE b.id = c.id AND c.together - c.total < $3::int RETURNING b.id),
 items AS (DELETE FROM batch_item i USING gone g WHERE i.batch = g.id)
 SELECT count(*) FROM gone

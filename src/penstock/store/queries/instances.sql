@@ -127,7 +127,7 @@ ORDER BY e.instance_id DESC LIMIT $3::int OFFSET $4::int
 SELECT i.id FROM instance i
 WHERE i.parent_id = $7::bigint AND i.id < $5::bigint AND i.id >= $6::bigint AND ($1::int[] IS NULL OR i.definition = ANY($1))
   AND ($2::text IS NULL OR i.business_key = $2) AND ($9::text IS NULL OR i.business_key COLLATE "C" ^@ $9)
-  AND ($8::text IS NULL OR $8 = CASE i.status WHEN 1 /* COMPLETED */ THEN 'COMPLETED' WHEN 2 /* FAILED */ THEN 'FAILED'
+  AND ($8::text IS NULL OR $8 = 'DELAYED' AND EXISTS (SELECT FROM token t WHERE t.id = i.id AND t.state = 8 /* DELAYED */) OR $8 = CASE i.status WHEN 1 /* COMPLETED */ THEN 'COMPLETED' WHEN 2 /* FAILED */ THEN 'FAILED'
     WHEN 3 /* CANCELLED */ THEN 'CANCELLED' ELSE CASE WHEN EXISTS (SELECT FROM parked p WHERE p.instance_id = i.id) THEN 'WAITING' ELSE 'ACTIVE' END END)
 ORDER BY i.id DESC LIMIT $3::int OFFSET $4::int
 
@@ -178,6 +178,14 @@ WHERE r.id = r.instance_id AND r.id < $5::bigint AND r.id >= $6::bigint AND NOT 
   AND ($7::text IS NULL OR i.business_key COLLATE "C" ^@ $7)
 ORDER BY r.id DESC LIMIT $3::int OFFSET $4::int
 
+-- name: list_delayed
+-- Those open ones that have not begun: the root tokens, newest first.
+SELECT r.id FROM token r LEFT JOIN instance i ON i.id = r.id
+WHERE r.id = r.instance_id AND r.id < $5::bigint AND r.id >= $6::bigint AND r.state = 8 /* DELAYED */
+  AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key COLLATE "C" = $2)
+  AND ($7::text IS NULL OR i.business_key COLLATE "C" ^@ $7)
+ORDER BY r.id DESC LIMIT $3::int OFFSET $4::int
+
 -- name: give_up_soon
 -- Newest first finds a page at once, unless what is looked for is rare among very much: then `walk`.
 SET LOCAL statement_timeout = '500ms'
@@ -186,7 +194,7 @@ SET LOCAL statement_timeout = '500ms'
 -- A piece of a list, for as long as one has time: the next $6 by the index that comes nearest to the status $4 (null: any),
 -- how many there were, the last of them, and those that match, at most $3. $1 $2 $5 as in the lists, $7 none below that.
 WITH looked AS MATERIALIZED (
-  (SELECT r.id FROM token r WHERE $4::text = 'ACTIVE' AND r.id < $5::bigint AND r.id >= $7::bigint AND r.id = r.instance_id
+  (SELECT r.id FROM token r WHERE $4::text IN ('ACTIVE', 'DELAYED') AND r.id < $5::bigint AND r.id >= $7::bigint AND r.id = r.instance_id
    ORDER BY r.id DESC LIMIT $6::int)
   UNION ALL
   (SELECT DISTINCT p.instance_id FROM parked p WHERE $4::text = 'WAITING' AND p.instance_id < $5::bigint AND p.instance_id >= $7::bigint
@@ -202,6 +210,7 @@ SELECT (SELECT count(*) FROM looked), (SELECT min(id) FROM looked), ARRAY(
   SELECT l.id FROM looked l LEFT JOIN instance i ON i.id = l.id
   WHERE ($4::text IS DISTINCT FROM 'COMPLETED' OR i.status = 1 /* COMPLETED */)
     AND ($4::text IS DISTINCT FROM 'ACTIVE' OR NOT EXISTS (SELECT FROM parked p WHERE p.instance_id = l.id))
+    AND ($4::text IS DISTINCT FROM 'DELAYED' OR EXISTS (SELECT FROM token t WHERE t.id = l.id AND t.state = 8 /* DELAYED */))
     AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key COLLATE "C" = $2)
   AND ($8::text IS NULL OR i.business_key COLLATE "C" ^@ $8)
   ORDER BY l.id DESC LIMIT $3::int)

@@ -1,0 +1,43 @@
+"""Settings about batches of starts. Page for users: docs/starts.md."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from penstock.settings.access import AccessSettings
+from penstock.settings.described import says
+
+__all__ = ["BatchSettings"]
+
+_batches = partial(says, "Batches of starts")
+
+
+class BatchSettings(AccessSettings, frozen=True, kw_only=True):
+    """Part of ``Settings``."""
+
+    start_batch_max_items: Annotated[int, _batches("Starts of one batch; over it 400.", 1, 100_000)] = 10_000
+    start_batch_max_bytes: Annotated[
+        int,
+        _batches(
+            "The starts of one batch together, as JSON; over it 413. Before that `max_body_bytes` counts.",
+            1_024,
+            1_073_741_824,
+        ),
+    ] = 33_554_432
+    start_batches_open_max_items: Annotated[int, _batches("Batches that have not ended; over it 429.", 1, 100_000)] = (
+        1_000
+    )
+    start_batch_lease_seconds: Annotated[
+        float,
+        _batches("How long an engine has a batch to itself; of one that was killed others go on after it.", 1, 600),
+    ] = 10
+    start_batch_look_max_seconds: Annotated[
+        float,
+        _batches(
+            "A batch is asked whether it has ended each time when a tenth of its age has passed, but after so long"
+            " at the latest.",
+            0.2,
+            3_600,
+        ),
+    ] = 30
