@@ -36,6 +36,7 @@ SLEEPS = {
     "tests/kafka/test_end_to_end.py": "a broker that is slow for so long",
     "tests/kafka/test_producer.py": "a broker that is slow for so long",
     "tests/kernel/oracle.py": "everything there runs on a virtual clock",
+    "tests/kafka/test_starts.py": "a handler that takes a moment",
     "tests/rpc/services.py": "a handler that takes as long as the request says",
     "tests/rpc/storm.py": "cancels at random moments",
     "tests/rpc/test_hostile.py": "cancels at random moments",

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import anyio
 import anyio.lowlevel
+import msgspec
 import pytest
 import trio
 
@@ -39,6 +40,8 @@ from penstock.client import (
 )
 from penstock.client.builder import WorkflowBuilder, on_error
 from penstock.testing.faulty_network import FaultyProxy, tcp
+from penstock.wire.queue import QueuePolicy, Rate
+from penstock.wire.schedule import ScheduleSpec
 from penstock.worker import JobContext, Later, NonRetryable, Retry, StepError, StopReason, WaitFor, Worker
 from tests import postgres
 from tests.sdk.loops import Run
@@ -484,6 +487,77 @@ def test_lists_take_every_filter_of_the_engine(run: Run, wire: Wire) -> None:
             if wire.url != wire.rest_url:
                 with pytest.raises(NotOverGrpc, match="parent_instance_id"):
                     await client.list_instances(parent_instance_id=parent.id)
+
+    run(main)
+
+
+def test_schedules_are_kept_and_acted_on(run: Run, wire: Wire) -> None:
+    name = f"scheduled-{uuid.uuid4().hex[:8]}"
+    spec = ScheduleSpec(
+        name, variables={"n": 1}, cron=["0 2 * * *"], time_zone="Europe/Berlin", overlap="ALLOW", priority=2
+    )
+
+    async def main() -> None:
+        async with Client(wire.url) as client:
+            await client.upload_definition(WorkflowBuilder(name).end().document())
+            made = await client.put_schedule(name, spec)
+            assert (made.cron, made.time_zone, made.variables, made.priority) == (
+                spec.cron,
+                "Europe/Berlin",
+                {"n": 1},
+                2,
+            )
+            assert (await client.preview_schedule(spec, schedule_id=name, count=1))[0].at is not None
+            fired = await client.trigger_schedule(name, overlap="SKIP")
+            assert fired.instance_id is not None
+            ended = await client.wait_until_ended(fired.instance_id, timeout_s=20)
+            assert ended.variables["schedule"]["id"] == name
+            assert (await client.pause_schedule(name, "holidays")).pause_note == "holidays"
+            now = datetime.now(UTC)
+            with pytest.raises(BadRequest, match="to: is not past yet"):
+                await client.backfill_schedule(name, now, now + timedelta(days=2))
+            assert not (await client.resume_schedule(name)).paused
+            assert name in [each.id async for each in client.iterate_schedules()]
+            assert [one.instance_id for one in (await client.get_schedule(name)).runs] == [fired.instance_id]
+            await client.delete_schedule(name)
+            with pytest.raises(NotFound):
+                await client.get_schedule(name)
+            if wire.url != wire.rest_url:
+                with pytest.raises(NotOverGrpc, match="paused"):
+                    await client.put_schedule(name, msgspec.structs.replace(spec, paused=True))
+
+    run(main)
+
+
+def test_queues_are_put_and_looked_at(run: Run, wire: Wire) -> None:
+    name = f"queue-{uuid.uuid4().hex[:8]}"
+    rate = Rate(10, "PT1M", 2)
+    policy = QueuePolicy([name], concurrency=5, rate_per_key=rate, weights={"gold": 4}, runs=7)
+
+    async def main() -> None:
+        async with Client(wire.url) as client:
+            await client.upload_definition(WorkflowBuilder(name).service_task("work", name).end().document())
+            assert (await client.put_queue(name, policy)).policy == policy
+            await client.start_instance(name, flow_key="gold")
+            found = await client.get_queue(name)
+            assert (found.policy, found.running, found.waiting, found.open_runs) == (policy, 0, 1, 0)
+            assert [(key.flow_key, key.waiting) for key in found.keys or ()] == [("gold", 1)]
+            assert found.oldest_s is not None
+            assert [each.policy for each in (await client.list_queues()).items if each.name == name] == [policy]
+            paused = msgspec.structs.replace(
+                policy, paused=True, concurrency=None, fair=False, rate_per_key=None, weights={}
+            )
+            assert (await client.put_queue(name, paused)).policy == paused
+            assert (await client.get_queue(name)).running is None
+            per_key = QueuePolicy([name], concurrency_per_key=1)
+            assert (await client.put_queue(name, per_key)).policy == per_key
+            assert (await client.get_queue(name)).running == 0
+            await client.delete_queue(name)
+            with pytest.raises(NotFound):
+                await client.get_queue(name)
+            if wire.url != wire.rest_url:
+                with pytest.raises(NotOverGrpc, match="PauseQueue"):
+                    await client.pause_queue(name)
 
     run(main)
 

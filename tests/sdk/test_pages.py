@@ -17,9 +17,11 @@ import pytest
 
 from penstock.client import Client, SyncClient
 from penstock.client.builder import WorkflowBuilder
+from penstock.testing.definitions import definition, end
 from penstock.testing.postgres import Server
 from penstock.worker import Worker
 from tests.sdk.running_engine import REPOSITORY, RunningEngine, running_engine
+from tests.shapes import assign
 
 ORDER = {"orderId": "A-7", "amount": 25, "items": ["book"]}
 
@@ -141,3 +143,23 @@ def test_the_clients_page_runs_from_top_to_bottom(
     shown = capfd.readouterr().out
     assert "COMPLETED P-7" in shown
     assert "steps[0].jobType: " in shown
+
+
+def test_programs_of_the_pages_of_schedules_and_starts_run(
+    engine: RunningEngine, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with SyncClient(engine.url) as client:
+        for id in ("report", "letter", "summary"):
+            client.upload_definition(definition(assign("done", {"done": True}), end(), definition_id=id))
+        for page in ("docs/schedules.md", "docs/starts.md"):
+            (source,) = blocks(page)
+            exec(compile(at(engine, source), page, "exec", dont_inherit=True), {})
+        assert capfd.readouterr().out.splitlines() == [
+            f"{place} COMPLETED {{'to': '{name}', 'done': True}}" for place, name in enumerate(("Ada", "Grace"))
+        ]
+        batch = client.get_batch(client.list_batches().items[0].id)
+        assert (batch.state, batch.total, batch.completed) == ("DONE", 2, 2)
+        assert batch.completion_id is not None
+        assert client.wait_until_ended(batch.completion_id, timeout_s=20).variables["batch"]["completed"] == 2
+        made = client.get_schedule("nightly")
+        assert (made.definition_id, made.cron, made.time_zone) == ("report", ["0 2 * * *"], "Europe/Berlin")

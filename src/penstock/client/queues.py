@@ -12,7 +12,7 @@ LIST_PART_ITEMS = 50
 
 
 class QueueCalls(Caller):
-    """Set limits, look how a queue stands, pause it. Over REST."""
+    """Set limits, look how a queue stands, pause it."""
 
     async def put_queue(self, name: str, policy: QueuePolicy) -> Queue:
         """Make a queue, or give it another policy, which counts from the next claim on in all engines.
@@ -31,7 +31,7 @@ class QueueCalls(Caller):
         return await self.call(ListQueues(window=Window(cursor=cursor, limit=limit)))
 
     async def pause_queue(self, name: str) -> Queue:
-        """Let none of its jobs begin; what runs goes on."""
+        """Let none of its jobs begin; what runs goes on. Over gRPC put it with ``paused``."""
         return await self.call(PauseQueue(name=name, paused=True))
 
     async def resume_queue(self, name: str) -> Queue:

@@ -10,10 +10,9 @@ from penstock.engine.engine import Engine
 from penstock.rpc.methods import unary
 from penstock.rpc.reading import required
 from penstock.wire import penstock_v1 as w
-from penstock.wire.queue import QueuePolicy, Rate
+from penstock.wire.queue_settings import policy_of, settings_of
 
 _PREFIX: Final = "/penstock.v1.Flow/"
-PERIOD: Final = "PT1S"
 
 
 class Flow:
@@ -33,15 +32,15 @@ class Flow:
 
     async def put(self, request: w.PutQueueRequest, _call: object) -> w.PutQueueResponse:
         """Make or change one."""
-        policy = _policy(request.settings or w.QueueSettings())
+        policy = policy_of(request.settings or w.QueueSettings())
         found = await self._engine.queues.put(required(request.name, "name"), policy)
-        return w.PutQueueResponse(_settings(found.policy))
+        return w.PutQueueResponse(settings_of(found.policy))
 
     async def get(self, request: w.GetQueueRequest, _call: object) -> w.GetQueueResponse:
         """One, and how it stands."""
         found = await self._engine.queues.get(required(request.name, "name"))
         return w.GetQueueResponse(
-            settings=_settings(found.policy),
+            settings=settings_of(found.policy),
             running=found.running or 0,
             waiting=found.waiting or 0,
             oldest_ms=round(1_000 * (found.oldest_s or 0)),
@@ -52,46 +51,10 @@ class Flow:
     async def list(self, request: w.ListQueuesRequest, _call: object) -> w.ListQueuesResponse:
         """Some of them."""
         page = await self._engine.queues.list(request.cursor or None, request.limit)
-        queues = [w.ListedQueue(queue.name, _settings(queue.policy)) for queue in page.items]
+        queues = [w.ListedQueue(queue.name, settings_of(queue.policy)) for queue in page.items]
         return w.ListQueuesResponse(queues, page.next or "")
 
     async def delete(self, request: w.DeleteQueueRequest, _call: object) -> w.DeleteQueueResponse:
         """Forget one."""
         await self._engine.queues.delete(required(request.name, "name"))
         return w.DeleteQueueResponse()
-
-
-def _policy(settings: w.QueueSettings) -> QueuePolicy:
-    return QueuePolicy(
-        settings.job_types,
-        settings.paused,
-        settings.concurrency or None,
-        settings.concurrency_per_key or None,
-        _rate(settings.rate),
-        _rate(settings.rate_per_key),
-        not settings.unfair,
-        {weight.flow_key: weight.weight for weight in settings.weights},
-        settings.runs or None,
-    )
-
-
-def _rate(rate: w.QueueRate | None) -> Rate | None:
-    return None if rate is None else Rate(rate.limit, rate.period or PERIOD, rate.burst or None)
-
-
-def _settings(policy: QueuePolicy) -> w.QueueSettings:
-    return w.QueueSettings(
-        job_types=policy.job_types,
-        paused=policy.paused,
-        concurrency=policy.concurrency or 0,
-        concurrency_per_key=policy.concurrency_per_key or 0,
-        rate=_shown(policy.rate),
-        rate_per_key=_shown(policy.rate_per_key),
-        unfair=not policy.fair,
-        weights=[w.QueueWeight(key, weight) for key, weight in policy.weights.items()],
-        runs=policy.runs or 0,
-    )
-
-
-def _shown(rate: Rate | None) -> w.QueueRate | None:
-    return None if rate is None else w.QueueRate(rate.limit, rate.period, rate.burst or 0)

@@ -16,7 +16,9 @@ from penstock.client.errors import NotOverGrpc, Unavailable, error_for
 from penstock.client.grpc import jobs
 from penstock.client.grpc.batches import BATCH_EXCHANGES
 from penstock.client.grpc.definitions import document_of, message_of
+from penstock.client.grpc.queues import QUEUE_EXCHANGES
 from penstock.client.grpc.repair import REPAIR_EXCHANGES
+from penstock.client.grpc.schedules import SCHEDULE_EXCHANGES
 from penstock.client.grpc.unary import ENGINE, WORKER, Exchange
 from penstock.client.grpc.values import int32, json_text, only, start_message, status_number, struct_text, there
 from penstock.client.model import StartResult
@@ -55,8 +57,7 @@ from penstock.client.operation import (
     WaitLostJobs,
     Window,
 )
-from penstock.client.queue_operation import DeleteQueue, GetQueue, ListQueues, PauseQueue, PutQueue
-from penstock.client.schedule_exchange import SCHEDULE_EXCHANGES
+from penstock.client.queue_operation import PauseQueue
 from penstock.client.work_operation import WORK_EXCHANGES
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
@@ -270,10 +271,11 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     ReleaseJobs: jobs.release_jobs,
     **BATCH_EXCHANGES,
     **REPAIR_EXCHANGES,
+    **SCHEDULE_EXCHANGES,
+    **QUEUE_EXCHANGES,
 }
 # Not in the contract's gRPC: kept as names so that a test can hold that every operation is in one list or the other.
 WITHOUT_FORM: tuple[type[Operation[Any]], ...] = (
     ForgetCheckpoint, GetAttempts, GetAudit, GetJournal, ListFailedJobs, ListMessages, ListSignals, SendMessage,
-    WaitLostJobs, DeleteQueue, GetQueue, ListQueues, PauseQueue, PutQueue, *WORK_EXCHANGES,
-    *SCHEDULE_EXCHANGES,
+    WaitLostJobs, PauseQueue, *WORK_EXCHANGES,
 )  # fmt: skip

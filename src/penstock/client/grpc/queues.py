@@ -1,0 +1,69 @@
+"""The gRPC calls about queues: ``penstock.v1.Flow``. Pure, as `exchange.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.client.grpc.unary import Exchange
+from penstock.client.grpc.values import int32
+from penstock.client.operation import Operation
+from penstock.client.queue_operation import DeleteQueue, GetQueue, ListQueues, PutQueue
+from penstock.wire import penstock_v1 as w
+from penstock.wire.page import Page
+from penstock.wire.queue import Queue, QueueKey
+from penstock.wire.queue_settings import policy_of, settings_of
+
+_SERVICE = "/penstock.v1.Flow/"
+
+
+def _put(operation: PutQueue) -> Exchange:
+    def read(answer: w.PutQueueResponse) -> Queue:
+        return Queue(name=operation.name, policy=policy_of(answer.settings or w.QueueSettings()))
+
+    request = w.PutQueueRequest(operation.name, settings_of(operation.policy))
+    return Exchange(f"{_SERVICE}PutQueue", request, w.PutQueueResponse, read)
+
+
+def _get(operation: GetQueue) -> Exchange:
+    def read(answer: w.GetQueueResponse) -> Queue:
+        policy = policy_of(answer.settings or w.QueueSettings())
+        counted = policy.concurrency is not None or policy.concurrency_per_key is not None
+        return Queue(
+            name=operation.name,
+            policy=policy,
+            running=answer.running if counted else None,
+            waiting=answer.waiting,
+            oldest_s=answer.oldest_ms / 1_000 if answer.waiting else None,
+            keys=[QueueKey(flow_key=key.flow_key, running=key.running, waiting=key.waiting) for key in answer.keys],
+            open_runs=None if policy.runs is None else answer.open_runs,
+        )
+
+    return Exchange(f"{_SERVICE}GetQueue", w.GetQueueRequest(operation.name), w.GetQueueResponse, read)
+
+
+def _list(operation: ListQueues) -> Exchange:
+    def read(answer: w.ListQueuesResponse) -> Page[Queue]:
+        found = [Queue(name=each.name, policy=policy_of(each.settings or w.QueueSettings())) for each in answer.queues]
+        return Page(items=found, next=answer.next or None)
+
+    window = operation.window
+    request = w.ListQueuesRequest(window.cursor or "", int32(window.limit, "limit"))
+    return Exchange(f"{_SERVICE}ListQueues", request, w.ListQueuesResponse, read)
+
+
+def _delete(operation: DeleteQueue) -> Exchange:
+    request = w.DeleteQueueRequest(operation.name)
+    return Exchange(f"{_SERVICE}DeleteQueue", request, w.DeleteQueueResponse, _nothing)
+
+
+def _nothing(_answer: object) -> None:
+    return None
+
+
+QUEUE_EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
+    PutQueue: _put,
+    GetQueue: _get,
+    ListQueues: _list,
+    DeleteQueue: _delete,
+}

@@ -1,0 +1,105 @@
+"""The gRPC calls about schedules: ``penstock.v1.Schedules``. Pure, as `exchange.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.client.errors import NotOverGrpc
+from penstock.client.grpc.unary import Exchange
+from penstock.client.grpc.values import int32
+from penstock.client.operation import Operation
+from penstock.client.schedule_operation import (
+    BackfillSchedule,
+    DeleteSchedule,
+    GetSchedule,
+    ListSchedules,
+    PauseSchedule,
+    PreviewSchedule,
+    PutSchedule,
+    ResumeSchedule,
+    TriggerSchedule,
+)
+from penstock.wire import schedules_v1 as w
+from penstock.wire.page import Page
+from penstock.wire.schedule import Schedule, ScheduleRun, ScheduleSpec, ScheduleTime
+
+_SERVICE = "/penstock.v1.Schedules/"
+
+
+def _as_it_is(answer: Any) -> Any:
+    return answer
+
+
+def _nothing(_answer: object) -> None:
+    return None
+
+
+def _spec(spec: ScheduleSpec) -> ScheduleSpec:
+    """Its variables are JSON text by now."""
+    if spec.paused is not None:
+        raise NotOverGrpc("PutSchedule has no `paused` in gRPC: pause or resume it, or use a client over REST")
+    int32(spec.definition_version, "definition_version")
+    return spec
+
+
+def _put(operation: PutSchedule) -> Exchange:
+    request = w.PutScheduleRequest(operation.id, _spec(operation.spec))
+    return Exchange(f"{_SERVICE}PutSchedule", request, Schedule, _as_it_is)
+
+
+def _get(operation: GetSchedule) -> Exchange:
+    return Exchange(f"{_SERVICE}GetSchedule", w.GetScheduleRequest(operation.id), Schedule, _as_it_is)
+
+
+def _list(operation: ListSchedules) -> Exchange:
+    def read(answer: w.ListSchedulesResponse) -> Page[Schedule]:
+        return Page(items=answer.schedules, next=answer.next or None)
+
+    request = w.ListSchedulesRequest(operation.cursor or "", int32(operation.limit, "limit"))
+    return Exchange(f"{_SERVICE}ListSchedules", request, w.ListSchedulesResponse, read)
+
+
+def _delete(operation: DeleteSchedule) -> Exchange:
+    request = w.DeleteScheduleRequest(operation.id)
+    return Exchange(f"{_SERVICE}DeleteSchedule", request, w.DeleteScheduleResponse, _nothing)
+
+
+def _pause(operation: PauseSchedule) -> Exchange:
+    request = w.PauseScheduleRequest(operation.id, operation.note or "")
+    return Exchange(f"{_SERVICE}PauseSchedule", request, Schedule, _as_it_is)
+
+
+def _resume(operation: ResumeSchedule) -> Exchange:
+    return Exchange(f"{_SERVICE}ResumeSchedule", w.ResumeScheduleRequest(operation.id), Schedule, _as_it_is)
+
+
+def _trigger(operation: TriggerSchedule) -> Exchange:
+    request = w.TriggerScheduleRequest(operation.id, operation.overlap or "")
+    return Exchange(f"{_SERVICE}TriggerSchedule", request, ScheduleRun, _as_it_is)
+
+
+def _backfill(operation: BackfillSchedule) -> Exchange:
+    request = w.BackfillScheduleRequest(operation.id, operation.since, operation.until, operation.overlap or "")
+    return Exchange(f"{_SERVICE}BackfillSchedule", request, Schedule, _as_it_is)
+
+
+def _preview(operation: PreviewSchedule) -> Exchange:
+    def read(answer: w.PreviewScheduleResponse) -> list[ScheduleTime]:
+        return answer.times
+
+    request = w.PreviewScheduleRequest(operation.id, _spec(operation.spec), int32(operation.count, "count"))
+    return Exchange(f"{_SERVICE}PreviewSchedule", request, w.PreviewScheduleResponse, read)
+
+
+SCHEDULE_EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
+    PutSchedule: _put,
+    GetSchedule: _get,
+    ListSchedules: _list,
+    DeleteSchedule: _delete,
+    PauseSchedule: _pause,
+    ResumeSchedule: _resume,
+    TriggerSchedule: _trigger,
+    BackfillSchedule: _backfill,
+    PreviewSchedule: _preview,
+}
