@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple, assert_never, cast
 import psycopg
 
 from penstock.core.state import OVERTAKEN_TIMER, RECORDED_TIMER, RUN_ENDED_TIMER, START_TIMER, TokenState
-from penstock.engine.batches import LEASE_S as BATCH_LEASE_S
 from penstock.engine.engine import Engine
 from penstock.engine.ids import read_instance, read_job, show_instance
 from penstock.engine.lanes.call_commands import timer_command
@@ -181,7 +180,7 @@ async def fire_schedules(engine: Engine) -> int:
 async def work_on_batch(engine: Engine) -> None:
     """Start the next items of the batch that is due longest, cancel some, or look whether all have ended."""
     async with engine.database.connection() as connection:
-        work = await batches.claim(connection, BATCH_LEASE_S)
+        work = await batches.claim(connection, engine.settings.start_batch_lease_seconds)
     if work is not None:
         await engine.batches.work_on(work)
 
