@@ -17,6 +17,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from penstock.access import table
 from penstock.access.roles import ALLOWED, LEAST_ROLE, Permission, Role
 from penstock.cli.app import app
+from penstock.core.expression import reference
 from penstock.core.state import (
     BIRTH_STATES,
     ENTERING,
@@ -225,10 +226,24 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("${ }", "`${ }`")
 
 
+FUNCTIONS_BEGIN = "<!-- functions: written by `make docs` from src/penstock/core/expression/reference.py -->\n"
+FUNCTIONS_END = "<!-- functions end -->\n"
+
+
+def expressions() -> str:
+    """The page as it is, with the table of functions written anew."""
+    before, _, rest = (TOP / "docs" / "expressions.md").read_text().partition(FUNCTIONS_BEGIN)
+    told = reference.FUNCTIONS.values()
+    rows = (f"| `{one.signature}` | {one.text} | `{one.example}` → `{one.gives}` |\n" for one in told)
+    table = "\n| | gives | such as |\n|---|---|---|\n" + "".join(rows) + "\n"
+    return before + FUNCTIONS_BEGIN + table + FUNCTIONS_END + rest.partition(FUNCTIONS_END)[2]
+
+
 PAGES = {
     "deploy/grafana/penstock.json": dashboard,
     "docs/commands.md": commands,
     "docs/configuration.md": configuration,
+    "docs/expressions.md": expressions,
     "docs/metrics.md": metrics,
     "docs/security.md": security,
     "docs/states.md": states,

@@ -304,8 +304,22 @@ const KEYS: [string, string][] = [
   ["Esc", "Close"],
 ];
 
+const KEYS_OF_MODELLER: [string, string][] = [
+  ["A letter", "Adds a step after the selected one, or hangs an event on it: the palette shows which"],
+  ["Tab ↑ ↓ ← →", "From step to step, along the ways"],
+  ["Enter", "Edit the step; Esc leads back to the picture"],
+  ["Space", "Choose the step, with those chosen"],
+  ["Alt ↑", "Move the step, with each arrow"],
+  ["Delete", "Delete what is chosen"],
+  ["Ctrl Z", "Undo; with Shift redo"],
+  ["Ctrl C", "Copy steps; X cuts, V pastes"],
+  ["Ctrl Space", "In an expression: complete"],
+];
+
 function Shortcuts({ close }: { close: () => void }) {
   const box = useRef<HTMLDialogElement>(null);
+  const [place] = useLocation();
+  const keys = place.startsWith("/modeller") ? [...KEYS_OF_MODELLER, ...KEYS.filter(([key]) => /^(\/|g .|\?|Esc)$/.test(key))] : KEYS;
   useEffect(() => {
     box.current?.showModal();
   }, []);
@@ -313,8 +327,8 @@ function Shortcuts({ close }: { close: () => void }) {
     <dialog ref={box} className="card dialog" aria-labelledby="keys" onClose={close}>
       <h2 id="keys">Keyboard shortcuts</h2>
       <dl className="keys">
-        {KEYS.map(([key, text]) => (
-          <div key={key}>
+        {keys.map(([key, text]) => (
+          <div key={text}>
             <dt>
               {key.split(" ").map((part) => (
                 <kbd key={part}>{part}</kbd>

@@ -29,7 +29,7 @@ export function Account() {
   const leave = async () => {
     await engine.signOut();
     forgetDrafts();
-    forgetLayouts();
+    await forgetLayouts();
     queries.clear(); // what one person has read is not shown to the next
     location.assign("/console/");
   };

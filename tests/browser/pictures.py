@@ -56,6 +56,7 @@ PAGES = {
     "definition": Page(_at("definitions/order-fulfilment?version=1"), "instances are open"),
     "differences": Page(_at("definitions/order-fulfilment?tab=differences"), "Which running instances"),
     "modeller": Page(_at("modeller/LOS::loan"), "No problems"),
+    "try": Page(_at("modeller/LOS::loan?view=try"), "What happens next?"),
     "definitions": Page(_at("definitions"), "expense-approval"),
     "engines": Page(_at("engines"), "Workers seen within a day"),
     "settings": Page(_at("settings"), "postgres_dsn"),

@@ -14,8 +14,8 @@ from penstock.cli.app import app as cli
 from penstock.testing.definitions import definition, end, service, step
 from tests import postgres
 from tests.browser.drawing import EXAMPLES, LARGE_STEPS, Artist, first_minutes, frames_of_drag, frames_of_layout, large
+from tests.browser.modeller import MIDDLE, Modeller
 from tests.browser.test_console import TIMEOUT_MS, Visitor, upload, violations
-from tests.browser.test_modelling import MIDDLE, Modeller
 from tests.runtime.engine_process import EngineProcess
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -144,6 +144,9 @@ def test_by_mouse_ways_lead_elsewhere_and_events_are_hung(modeller: Modeller) ->
         palette.get_by_role("button", name=event).drag_to(
             modeller.page.locator('.node[data-step="crowd"]'), timeout=TIMEOUT_MS
         )
+        asked = modeller.page.get_by_role("dialog")
+        asked.get_by_label("It leads to").select_option("end", timeout=TIMEOUT_MS)
+        asked.get_by_role("button", name="Add").click(timeout=TIMEOUT_MS)
         modeller.page.locator(f'.surface [data-event="{event.lower()}"]').wait_for(timeout=TIMEOUT_MS)
     modeller.expect_laid_out()
     assert [one["type"] for one in modeller.definition()["steps"][2]["boundaryEvents"]] == ["TIMER", "ERROR"]
@@ -201,6 +204,8 @@ def test_by_keys_alone_steps_are_aligned_copied_and_reordered(modeller: Modeller
     # A timer by its letter; the order of conditions; a copy in another tab.
     page.locator('.node[data-step="many"]').focus()
     modeller.press("Escape", "m")
+    page.get_by_role("dialog").get_by_label("It leads to").wait_for(timeout=TIMEOUT_MS)
+    modeller.press("Tab", "Enter")  # to a new task, after an hour
     page.locator('.surface [data-event="timer"]').wait_for(timeout=TIMEOUT_MS)
     page.locator('.node[data-step="fork"]').focus()
     modeller.press("Enter")

@@ -126,6 +126,22 @@ def test_a_key_is_found_by_how_it_begins(visitor: Visitor, engine: EngineProcess
     assert visitor.page.url.endswith("jobs?jobType=charge&state=WAITING")
 
 
+LAYOUTS_KEPT_MAX = 200
+_LAYOUTS = """new Promise((done, failed) => {
+    const asked = indexedDB.open("penstock.layouts", 1);
+    asked.onsuccess = () => done(asked.result.transaction("layouts", "readwrite").objectStore("layouts"));
+    asked.onerror = () => failed(asked.error);
+}).then(store => new Promise(done => {
+    %s
+    store.count().onsuccess = counted => done(counted.target.result);
+}))"""
+"""How many the browser keeps."""
+MANY_LAYOUTS = _LAYOUTS % (
+    "for (let n = 0; n < 250; n++) store.put({key: `old ${n}`, made: {id: 'root'}, at: n, bytes: 10});"
+)
+FEW_LAYOUTS = f"async most => await {_LAYOUTS % ''} <= most"
+
+
 def test_a_picture_is_walked_with_the_arrow_keys(visitor: Visitor, engine: EngineProcess) -> None:
     start(engine, "shop", "K-9")
     visitor.go("definitions/shop").see_role("button", re.compile("task-1"))
@@ -139,3 +155,15 @@ def test_a_picture_is_walked_with_the_arrow_keys(visitor: Visitor, engine: Engin
     page.wait_for_url(re.compile("step=task-1"))
     outline = page.get_by_role("list", name="The steps in words")
     assert "to task-2" in outline.inner_text()
+    # The next time the picture comes of what the browser keeps, which is bounded; without it, of a worker.
+    assert len(page.workers) == 1
+    assert page.evaluate(MANY_LAYOUTS) > LAYOUTS_KEPT_MAX
+    page.reload()
+    page.locator('.node[data-step="task-2"]').wait_for(timeout=TIMEOUT_MS)
+    assert page.workers == []
+    visitor.go("definitions/papers").page.locator(".node").first.wait_for(timeout=TIMEOUT_MS)
+    page.wait_for_function(FEW_LAYOUTS, arg=LAYOUTS_KEPT_MAX, timeout=TIMEOUT_MS)
+    page.add_init_script("Object.defineProperty(window, 'indexedDB', {get() { throw new Error('none here'); }})")
+    page.reload()
+    page.locator(".node").first.wait_for(timeout=TIMEOUT_MS)
+    assert len(page.workers) == 1

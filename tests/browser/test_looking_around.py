@@ -138,6 +138,7 @@ def test_the_rail_tells_failures_tasks_engines_and_versions(visitor: Visitor, en
     start(engine, "asks", "R-2")
     fail(engine, start(engine, "rail", "R-1"), "rail", "no rail")
     visitor.go("definitions").see_role("row", re.compile(r"^asks .* 1 1 0 % v1"))
+    visitor.see("Open instances were counted")
     visitor.go("settings")
     rail = visitor.page.get_by_role("navigation", name="Main")
     rail.get_by_role("link", name=re.compile(r"^Instances ?[1-9]\d* failed$")).wait_for(timeout=TIMEOUT_MS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +12,7 @@ import pytest
 
 from penstock.testing.definitions import definition, end, linear, service, step, timer
 from tests import postgres
+from tests.browser.modeller import Modeller
 from tests.browser.test_console import TIMEOUT_MS, Visitor, upload, violations
 from tests.core.test_draft import REFUSED as REFUSED_STEPS
 from tests.runtime.engine_process import EngineProcess
@@ -19,16 +20,6 @@ from tests.runtime.engine_process import EngineProcess
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-MIDDLE = """way => {
-    const at = way.getPointAtLength(way.getTotalLength() / 2).matrixTransform(way.getScreenCTM());
-    return {x: at.x, y: at.y};
-}"""
-"""Of a way's path, on the screen."""
-HAS_FOCUS = """() => {
-    const at = document.activeElement;
-    return at.dataset.step ?? at.ariaLabel ?? at.labels?.[0]?.textContent ?? at.textContent;
-}"""
-TABS_MAX = 200
 
 
 @pytest.fixture(scope="module")
@@ -36,107 +27,6 @@ def engine(postgres_server: postgres.Server) -> Generator[EngineProcess]:
     with postgres_server.database(postgres.apply_schema) as dsn, EngineProcess(dsn) as process:
         process.wait_ready()
         yield process
-
-
-class Modeller:
-    """Somebody in front of the modeller."""
-
-    def __init__(self, visitor: Visitor) -> None:
-        self.visitor = visitor
-        self.page = visitor.page
-        self.status = self.page.get_by_role("region", name="Problems").get_by_role("status")
-        self.properties = self.page.get_by_role("region", name="Properties")
-
-    def press(self, *keys: str) -> None:
-        for key in keys:
-            self.page.keyboard.press(key)
-
-    def tab_to(self, name: str, *, back: bool = False) -> None:
-        """By the one key, as somebody without a mouse comes there; `name`: a step's id, a field's or a button's."""
-        for _ in range(TABS_MAX):
-            self.page.keyboard.press("Shift+Tab" if back else "Tab")
-            if str(self.page.evaluate(HAS_FOCUS)).strip() == name:
-                return
-        raise AssertionError(f"no Tab leads to {name}")
-
-    def expect_step(self, name: str) -> None:
-        self.page.locator(f'.surface .node[data-step="{name}"]').wait_for(timeout=TIMEOUT_MS)
-
-    def open(self, name: str, text: str) -> None:
-        """A file by Import; each has a name of its own."""
-        self.page.locator("input[type=file]").set_input_files(
-            {"name": name, "mimeType": "application/json", "buffer": text.encode()}
-        )
-        self.page.get_by_text(f"Opened {name}", exact=True).wait_for(state="attached", timeout=TIMEOUT_MS)
-
-    def expect_laid_out(self) -> None:
-        self.page.locator('.surface[aria-busy="false"]').wait_for(timeout=TIMEOUT_MS)
-
-    def expect_focus(self, name: str) -> None:
-        self.page.wait_for_function(
-            "name => document.activeElement?.dataset?.step === name", arg=name, timeout=TIMEOUT_MS
-        )
-
-    def expect_field(self, label: str) -> None:
-        page = self.page
-        page.wait_for_function("label => document.activeElement?.ariaLabel === label", arg=label, timeout=TIMEOUT_MS)
-
-    def expect_status(self, text: str | re.Pattern[str]) -> None:
-        self.status.filter(has_text=text).filter(has_text="checked by the engine").filter(
-            has_not_text="being checked"
-        ).wait_for(timeout=TIMEOUT_MS)
-
-    def field(self, label: str) -> Any:
-        return self.properties.get_by_label(label, exact=True)
-
-    def text(self) -> str:
-        """The definition, as Export gives it."""
-        with self.page.expect_download(timeout=TIMEOUT_MS) as started:
-            self.page.get_by_role("button", name="Export").click(timeout=TIMEOUT_MS)
-        return Path(started.value.path()).read_bytes().decode()
-
-    def definition(self) -> dict[str, Any]:
-        return dict(json.loads(self.text()))
-
-    def expect_definition(self, done: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """As Export gives it once it is so: what was done comes to the page a frame later.
-
-        Chromium drops, without a word, what is more than ten downloads of a page in a second.
-        """
-        made: dict[str, Any] = {}
-        for _ in range(50):
-            if done(made := self.definition()):
-                return made
-            self.page.wait_for_timeout(150)
-        raise AssertionError(made)
-
-    def see_addition(self, step_id: str, what: str) -> None:
-        self.page.locator(f'.node[data-step="{step_id}"] [data-addition="{what}"]').wait_for(timeout=TIMEOUT_MS)
-
-    def ways(self, start: str) -> list[str]:
-        """The paths of the ways out of a step, in the order of the definition."""
-        found = self.page.locator(f'.surface .hit[data-from="{start}"]')
-        return [str(one.get_attribute("d")) for one in found.all()]
-
-    def choose_way(self, start: str, to: str) -> None:
-        """By a click on its middle."""
-        way = self.page.locator(f'.surface .hit[data-from="{start}"][data-to="{to}"]')
-        at = way.evaluate(MIDDLE)
-        self.page.mouse.click(at["x"], at["y"])
-        chosen = self.page.locator(f'.surface .chosen .hit[data-from="{start}"][data-to="{to}"]')
-        chosen.wait_for(state="attached", timeout=TIMEOUT_MS)
-        self.page.locator('[data-grip="end"]').wait_for(timeout=TIMEOUT_MS)
-
-    def drag(self, grip: str, onto: str) -> None:
-        """With all of the picture in sight: the panel of what is chosen takes a part of it."""
-        self.page.get_by_role("button", name="Fit", exact=True).click(timeout=TIMEOUT_MS)
-        start, target = self.page.locator(grip).bounding_box(), self.page.locator(onto).bounding_box()
-        assert start is not None
-        assert target is not None
-        self.page.mouse.move(start["x"] + start["width"] / 2, start["y"] + start["height"] / 2)
-        self.page.mouse.down()
-        self.page.mouse.move(target["x"] + target["width"] / 2, target["y"] + target["height"] / 2, steps=5)
-        self.page.mouse.up()
 
 
 @pytest.fixture
@@ -214,7 +104,9 @@ def test_a_process_is_drawn_tried_and_uploaded_by_keys_alone(modeller: Modeller,
     # Uploaded.
     modeller.tab_to("Upload…", back=True)
     modeller.press("Enter")
-    page.get_by_role("dialog").wait_for(timeout=TIMEOUT_MS)
+    page.get_by_role("dialog").get_by_text("new-workflow is new: this becomes its version 1.").wait_for(
+        timeout=TIMEOUT_MS
+    )
     modeller.tab_to("Upload")
     modeller.press("Enter")
     modeller.visitor.see("Uploaded as version 1")
@@ -308,6 +200,8 @@ def test_by_mouse_steps_are_moved_connected_and_dropped(modeller: Modeller) -> N
     page = modeller.page
     modeller.visitor.go("modeller")
     modeller.expect_step("end")
+    page.get_by_role("button", name="Timer").click(timeout=TIMEOUT_MS)
+    page.get_by_role("alert").get_by_text("Choose the task or the wait first").wait_for(timeout=TIMEOUT_MS)
     page.get_by_role("button", name="User task").drag_to(page.locator('.node[data-step="end"]'), timeout=TIMEOUT_MS)
     modeller.expect_step("ask")
     modeller.expect_laid_out()
@@ -356,18 +250,40 @@ def test_expressions_complete_and_tell_what_they_give(modeller: Modeller, engine
     field = modeller.field("Conditional next steps 1: condition")
     field.focus()
     modeller.properties.get_by_text("gives true").wait_for(timeout=TIMEOUT_MS)
+    completions = modeller.page.get_by_role("listbox", name="Completions").locator(":visible")
+    # What a variable holds, where it is wrong (also when nobody is in it), and what a word is for.
+    written = field.input_value()
+    field.fill("len(applicant.")
+    completions.get_by_text("id", exact=True).wait_for(timeout=TIMEOUT_MS)
+    modeller.press("Enter")
+    wrong = modeller.properties.locator(".underlines i")
+    wrong.wait_for(timeout=TIMEOUT_MS)
+    field.blur()
+    modeller.expect_status("1 problem")
+    wrong.wait_for(timeout=TIMEOUT_MS)
+    assert violations(modeller.page) == []
+    field.hover(position={"x": 14, "y": 14})
+    modeller.properties.locator('input[title^="len(x): characters of a string"]').wait_for(timeout=TIMEOUT_MS)
+    field.focus()
+    modeller.press("Home")
+    modeller.properties.get_by_text("characters of a string, items of an array").wait_for(timeout=TIMEOUT_MS)
+    field.fill(written)
     modeller.press("End")
     modeller.page.keyboard.type(" && appl")
-    completions = modeller.page.get_by_role("listbox", name="Completions").locator(":visible")
     completions.get_by_text("applicant", exact=True).wait_for(timeout=TIMEOUT_MS)
     modeller.press("Enter")
     modeller.page.keyboard.type(".id == 'c-2'")
     modeller.properties.get_by_text("gives false").wait_for(timeout=TIMEOUT_MS)
-    started = {"definitionId": body["id"], "variables": {**given, "applicant": {"id": "c-2"}}}
+    tried = field.input_value()
+    started = {"definitionId": body["id"], "variables": {**given, "applicant": {"id": "c-2"}, "far": 2**53 + 1}}
     modeller.field("Instance id").fill(engine.call("POST", "/v1/instances", started)[1]["id"])
     modeller.press("Enter")
     field.focus()
     modeller.properties.get_by_text("gives true").wait_for(timeout=TIMEOUT_MS)
+    field.fill("far + 0")
+    modeller.properties.get_by_text("a condition must give true or false").wait_for(timeout=TIMEOUT_MS)
+    assert '"far": 9007199254740993' in modeller.field("Variables to try expressions with").input_value()
+    field.fill(tried)
     modeller.press("Enter")
     modeller.expect_laid_out()
     modeller.page.locator('.node[data-step="manual-review"]').dblclick(timeout=TIMEOUT_MS)
@@ -391,7 +307,11 @@ def test_a_draft_is_tried_and_kept_as_a_test(modeller: Modeller) -> None:
     timers = [timer("remind", "P1D"), timer("escalate", "P3D", interrupting=True)]
     approve = step("approve", "USER_TASK", jobType="lead", nextStep="pay", boundaryEvents=timers)
     tasks = [service("pay", "end", retryCount=1), service("remind"), service("escalate", "end")]
-    body = definition(approve, *tasks, end(), definition_id="tried", metadata={"exampleVariables": {"amount": 240}})
+    fields = {"approved": {"title": "Approve it", "type": "boolean"}, "sum": {"type": "integer", "minimum": 1}}
+    fields["papers"] = {"type": "array", "items": {"type": "string", "maxLength": 40}}
+    form = {"schema": {"type": "object", "properties": fields, "required": ["sum"]}}
+    metadata = {"exampleVariables": {"amount": 240}, "forms": {"approve": form}}
+    body = definition(approve, *tasks, end(), definition_id="tried", metadata=metadata)
     page = modeller.page
     modeller.visitor.go("modeller")
     modeller.open("tried.json", json.dumps(body))
@@ -404,11 +324,23 @@ def test_a_draft_is_tried_and_kept_as_a_test(modeller: Modeller) -> None:
     clock.get_by_text("1 d after the start").wait_for(timeout=TIMEOUT_MS)
     page.locator('.node[data-step="remind"].st-run').wait_for(timeout=TIMEOUT_MS)
     page.wait_for_function("document.activeElement?.textContent === 'What happens next?'", timeout=TIMEOUT_MS)
-    modeller.press("Tab", "Tab", "Control+a")
-    page.keyboard.type('{"approved": true}')
-    modeller.press("Tab")
+    # The task's own form, and as JSON what the form's numbers could not hold.
+    modeller.press("Tab", "Tab", "Space", "Tab")
+    page.keyboard.type("9007199254740993")
+    modeller.press("Tab", "Enter", "Shift+Tab", "Shift+Tab")
+    page.keyboard.type("id.pdf")
+    modeller.press("Tab", "Tab", "Tab", "Tab")
     page.keyboard.type("ann")
     modeller.press("Tab", "Enter")
+    page.get_by_text("of more this form would lose digits").wait_for(timeout=TIMEOUT_MS)
+    assert violations(page) == []
+    modeller.press("Shift+Tab", "Shift+Tab", "Enter")
+    assert '"papers": [\n    "id.pdf"\n  ]' in page.get_by_label("Variables of approve").input_value()
+    modeller.press("Shift+Tab", "Control+a")
+    page.keyboard.type('{"approved": true, "sum": 9007199254740993')
+    page.get_by_text("Not JSON: ends where , is due").wait_for(timeout=TIMEOUT_MS)
+    page.keyboard.type("}")
+    modeller.press("Tab", "Tab", "Tab", "Enter")
     page.get_by_role("region", name="pay", exact=True).wait_for(timeout=TIMEOUT_MS)
     assert violations(page) == []
     page.get_by_role("region", name="pay", exact=True).get_by_role("button", name="Fail, try again").click()
@@ -417,7 +349,8 @@ def test_a_draft_is_tried_and_kept_as_a_test(modeller: Modeller) -> None:
     page.get_by_text("failed 1×").wait_for(state="detached", timeout=TIMEOUT_MS)
     page.get_by_role("region", name="pay", exact=True).get_by_role("button", name="Complete").click()
     page.get_by_role("heading", name="It has ended").wait_for(timeout=TIMEOUT_MS)
-    assert page.locator(".values").inner_text().split("\n") == ["amount", "240", "approved", "true from approve"]
+    shown = ["amount", "240", "approved", "true from approve", "sum", "9007199254740993 from approve"]
+    assert page.locator(".values").inner_text().split("\n") == shown
     assert violations(page) == []
     panel, hints = page.locator(".tryit").bounding_box(), page.get_by_role("region", name="Problems").bounding_box()
     assert panel is not None
@@ -427,7 +360,10 @@ def test_a_draft_is_tried_and_kept_as_a_test(modeller: Modeller) -> None:
         page.get_by_role("button", name="Save as a test").click(timeout=TIMEOUT_MS)
     assert started.value.suggested_filename == "test_tried.py"
     saved = Path(started.value.path()).read_text()  # such a file is run by tests/testing/test_try_it.py
-    assert "run.complete_task('approve', {'approved': True}, by='ann')\n    penstock.settle()\n" in saved
+    assert (
+        "run.complete_task('approve', {'approved': True, 'sum': 9007199254740993}, by='ann')\n    penstock.settle()\n"
+        in saved
+    )
     again = page.get_by_role("heading", name="What happens next?")
     for variables, told in (('{"refused": "\\u0000"}', page.get_by_text("has a NUL character")), ("{}", again)):
         page.get_by_text("Start with other variables").click(timeout=TIMEOUT_MS)
@@ -436,11 +372,11 @@ def test_a_draft_is_tried_and_kept_as_a_test(modeller: Modeller) -> None:
         told.wait_for(timeout=TIMEOUT_MS)
     assert all("400" in text for text in modeller.visitor.complaints)
     modeller.visitor.complaints.clear()
-    page.get_by_role("button", name="JSON").click(timeout=TIMEOUT_MS)
+    page.get_by_role("button", name="JSON", exact=True).click(timeout=TIMEOUT_MS)
     page.get_by_label("The definition as JSON").fill("{")
     page.get_by_role("button", name="Try it").click(timeout=TIMEOUT_MS)
     page.get_by_text("It can be tried once the text is JSON.").wait_for(timeout=TIMEOUT_MS)
-    page.get_by_role("button", name="JSON").click(timeout=TIMEOUT_MS)
+    page.get_by_role("button", name="JSON", exact=True).click(timeout=TIMEOUT_MS)
     page.get_by_label("The definition as JSON").fill("{}")
     page.get_by_role("button", name="Try it").click(timeout=TIMEOUT_MS)
     page.get_by_text("It can be tried once its problems are mended").wait_for(timeout=TIMEOUT_MS)
@@ -472,7 +408,7 @@ def test_every_rule_of_steps_lands_at_its_field(modeller: Modeller, engine: Engi
 
 
 def test_what_can_be_mended_at_once_is_one_press(modeller: Modeller) -> None:
-    body = definition(service("a", "edn"), service("lost", "end", retries=1), end(), definition_id="mend")
+    body = definition(service("a", "edn"), service("lost", retries=1), end(), definition_id="mend")
     modeller.visitor.go("modeller")
     modeller.open("mend.json", json.dumps(body))
     modeller.expect_status("5 problems")
@@ -481,8 +417,15 @@ def test_what_can_be_mended_at_once_is_one_press(modeller: Modeller) -> None:
     modeller.expect_status("2 problems")
     modeller.page.get_by_role("button", name="Remove it").click(timeout=TIMEOUT_MS)
     modeller.expect_status("1 problem")
-    modeller.page.get_by_role("button", name="Delete the step").click(timeout=TIMEOUT_MS)
-    modeller.expect_status("No problems")
-    assert [(one["id"], one.get("nextStep")) for one in modeller.definition()["steps"]] == [("a", "end"), ("end", None)]
+    modeller.page.get_by_role("button", name="Put it after a").click(timeout=TIMEOUT_MS)
+    modeller.expect_status(re.compile("No problems.*2 hints, which keep nothing from an upload"))
+    made = [(one["id"], one.get("nextStep")) for one in modeller.definition()["steps"]]
+    assert made == [("a", "lost"), ("lost", "end"), ("end", None)]
+    label = modeller.page.locator('.surface .node[data-step="a"].st-hint').get_attribute("aria-label")
+    assert "hint: nobody polls for" in (label or "")
     modeller.press("Control+z")
     modeller.expect_status("1 problem")
+    modeller.page.route("**/v1/definitions/validate", lambda route: route.abort())
+    modeller.press("Control+z")
+    modeller.status.get_by_text("Not checked: The engine does not answer.").wait_for(timeout=TIMEOUT_MS)
+    modeller.visitor.complaints.clear()  # of the request that came to nothing

@@ -74,6 +74,21 @@ def test_the_verdict_as_json(wrong):
     }
 
 
+def test_hints_are_told_and_change_no_verdict(tmp_path, wrong):
+    steps = [{"id": "ask", "name": "Ask", "type": "USER_TASK", "nextStep": "end", "duration": "PT1H"}]
+    steps += [{"id": "end", "name": "End", "type": "END"}]
+    file = tmp_path / "odd.json"
+    file.write_text(json.dumps({"id": "odd", "name": "Odd", "steps": steps}))
+    text = "USER_TASK does not use it: it is kept, and does nothing"
+    result = penstock("validate", file)
+    assert (result.exit_code, result.stdout) == (0, f"{file}: hint: steps[0].duration: {text}\n")
+    hint = {"path": "steps[0].duration", "text": text, "file": str(file)}
+    result = penstock("validate", "--json", file)
+    assert (result.exit_code, json.loads(result.stdout)) == (0, {"valid": True, "problems": [], "hints": [hint]})
+    both = penstock("validate", "--json", wrong, file)
+    assert (both.exit_code, json.loads(both.stdout)["valid"], json.loads(both.stdout)["hints"]) == (1, False, [hint])
+
+
 def test_a_definition_may_come_from_standard_input(wrong):
     assert penstock("validate", "-", given=json.dumps(WRONG)).stdout.startswith("-: steps[0].jobType")
 

@@ -46,13 +46,14 @@ CHOICE = definition(
 
 async def test_a_valid_definition_tells_what_it_reads(driver: Driver) -> None:
     found = await validate(driver, CHOICE)
-    assert (found.valid, found.problems, found.same) == (True, [], None)
+    assert (found.valid, found.problems, found.same, found.latest) == (True, [], None, None)
     assert found.identifiers == ["amount", "fee", "limit", "pause", "vip"]
     assert [hint.path for hint in found.hints] == ["steps[0].conditionalNextSteps", "steps[1].jobType"]
     await driver.upload(CHOICE)
     await driver.upload(CHOICE | {"name": "another"})
-    assert (await validate(driver, CHOICE)).same == 1
-    assert (await validate(driver, CHOICE | {"name": "a third"})).same is None
+    for name, versions in ((CHOICE["name"], (1, 2)), ("another", (2, 2)), ("a third", (None, 2))):
+        found = await validate(driver, CHOICE | {"name": name})
+        assert (found.same, found.latest) == versions
 
 
 async def test_a_field_that_does_nothing_is_hinted_at_and_kept(driver: Driver) -> None:

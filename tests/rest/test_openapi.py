@@ -10,8 +10,9 @@ import pytest
 
 from penstock.core.draft import FIELDS_BY_TYPE, REQUIRED_BY_TYPE
 from penstock.core.expression import ExpressionError, parse
+from penstock.rest.definition_schema import DEFINITION, STEP
 from penstock.rest.openapi import openapi_document
-from penstock.rest.operation import Operation
+from penstock.rest.operation import Operation, Schema
 from penstock.rest.operations import OPERATIONS
 from tests.access.people import make_gate
 from tests.rest.scripted import Rest, ScriptedEngine
@@ -87,12 +88,24 @@ def test_the_language_is_told_whole() -> None:
         assert set(told["needs"]) == REQUIRED_BY_TYPE[kind]
 
 
+def test_every_field_of_the_language_says_what_it_is_for() -> None:
+    def silent(schema: Schema, path: str) -> list[str]:
+        own: dict[str, Schema] = schema.get("properties", {})
+        inner = [(f"{path}.{name}", each) for name, each in own.items()]
+        items = [(path, schema["items"])] if isinstance(schema.get("items"), dict) else []
+        told = [name for name, each in inner if "description" not in each and name != "definition.steps"]
+        return [*told, *(found for name, each in [*inner, *items] for found in silent(each, name))]
+
+    assert silent(STEP, "step") == silent(DEFINITION, "definition") == []
+
+
 async def test_the_names_of_expressions_are_those_that_can_be_called(rest: Rest) -> None:
     told = (await rest.get("/v1/expressions/language")).json
-    assert {"name": "trim", "signature": "trim(a[, b])"} in told["functions"]
-    assert {"name": "all", "signature": "all(list, condition)"} in told["functions"]
+    by_name = {each["name"]: each["signature"] for each in told["functions"]}
+    assert (by_name["trim"], by_name["all"]) == ("trim(s[, chars])", "all(list, condition)")
     for function in told["functions"]:
         with pytest.raises(ExpressionError, match=r"takes|unexpected 3"):
             parse(f"{function['name']}(1, 2, 3, 4, 5)" if "…" not in function["signature"] else f"{function['name']}()")
     assert {"in", "nil", "contains"} <= set(told["words"])
+    assert {each["name"] for each in told["operators"]} == set(told["words"]) - {"true", "false", "nil"}
     assert "Format" in told["methods"]

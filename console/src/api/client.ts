@@ -14,10 +14,12 @@ export type Why = Schemas["Why"];
 export type AuditRecord = Schemas["AuditRecord"];
 export type Definition = Schemas["Definition"];
 export type DraftCheck = Schemas["DraftCheck"];
-export type Move = Schemas["Move"];
-export type SimulationView = Schemas["SimulationView"];
+/** What can happen, or has; `variables` as JSON text, so that numbers keep their digits. */
+export type TriedMove = Omit<Schemas["Move"], "variables"> & { variables?: string };
+export type SimulationView = Omit<Schemas["SimulationView"], "can"> & { can: TriedMove[] };
 export type SimulatedToken = Schemas["SimulatedToken"];
 export type SimulatedTimer = Schemas["SimulatedTimer"];
+export type ExpressionVerdict = Schemas["ExpressionVerdict"];
 export type Step = Schemas["Step"];
 export type DefinitionSummary = Schemas["DefinitionSummary"];
 export type DefinitionActivity = Schemas["DefinitionActivity"];
@@ -164,6 +166,8 @@ export const engine = {
     get<Schemas["InstanceSummaryPage"]>("/v1/instances", { query: { ...filter, view: "summary", limit, cursor: cursor || undefined }, ...s(signal) }),
   countInstances: (filter: InstanceFilter, signal?: AbortSignal) => get<Count>("/v1/instances/count", { query: { ...filter }, ...s(signal) }),
   instance: (id: string, signal?: AbortSignal) => get<Instance>("/v1/instances/{id}", { path: { id }, ...s(signal) }),
+  /** As the engine keeps it, which JavaScript's numbers could not. */
+  instanceText: (id: string) => answerOf("GET", "/v1/instances/{id}", { path: { id } }),
   /** Nothing when nothing changed within its time. */
   watch: (wanted: { since: string | undefined; instances: string; newerThan: string | undefined; waitSeconds?: number; overview?: boolean; range?: string }, signal: AbortSignal) =>
     get<Schemas["Changes"] | undefined>("/v1/watch", { query: wanted, signal }),
@@ -194,18 +198,18 @@ export const engine = {
       ? answerOf("GET", "/v1/definitions/{id}", { path: { id }, ...s(signal) })
       : answerOf("GET", "/v1/definitions/{id}/versions/{number}", { path: { id, number: version }, ...s(signal) }),
   validate: (text: string, signal?: AbortSignal) => post<DraftCheck>("/v1/definitions/validate", { text, ...s(signal) }),
-  /** `variables` and the definition as JSON text. `test`: with all of it as a file for pytest. */
-  simulate: (text: string, trial: { variables: string; startedAt: string; moves: readonly Move[] }, test: boolean, signal?: AbortSignal) =>
-    post<SimulationView>("/v1/simulations", {
-      text: `{"definition": ${text}, "variables": ${trial.variables}, "startedAt": "${trial.startedAt}", "moves": ${JSON.stringify(trial.moves)}, "test": ${test}}`,
+  /** The answer, a `SimulationView`, as it came. `variables` and the definition as JSON text. `test`: with all of it as a file for pytest. */
+  simulate: (text: string, trial: { variables: string; startedAt: string; moves: readonly TriedMove[] }, test: boolean, signal?: AbortSignal) =>
+    answerOf("POST", "/v1/simulations", {
+      text: `{"definition": ${text}, "variables": ${trial.variables}, "startedAt": "${trial.startedAt}", "moves": [${trial.moves.map(moveText).join(", ")}], "test": ${test}}`,
       ...s(signal),
     }),
   upload: (text: string) => post<DefinitionSummary>("/v1/definitions", { text }),
   variablesInUse: (id: string, signal?: AbortSignal) => get<Schemas["VariablesInUse"]>("/v1/definitions/{id}/variables", { path: { id }, ...s(signal) }),
   expressionLanguage: (signal?: AbortSignal) => get<Schemas["ExpressionLanguage"]>("/v1/expressions/language", s(signal)),
-  /** `variables` as JSON text. */
+  /** The answer, an `ExpressionVerdict`, as it came. `variables` as JSON text. */
   checkExpression: (expression: string, kind: "condition" | "value", variables: string, signal?: AbortSignal) =>
-    post<Schemas["ExpressionVerdict"]>("/v1/expressions/check", {
+    answerOf("POST", "/v1/expressions/check", {
       text: `{"expression": ${JSON.stringify(expression)}, "kind": "${kind}", "variables": ${variables}}`,
       ...s(signal),
     }),
@@ -276,6 +280,10 @@ export function isCode(definition: Definition): boolean {
 /** One per form, so that a button pressed twice acts once. `crypto.randomUUID` is not there over plain HTTP. */
 export function newKey(): string {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+function moveText({ variables, ...move }: TriedMove): string {
+  return variables === undefined ? JSON.stringify(move) : `${JSON.stringify(move).slice(0, -1)}, "variables": ${variables}}`;
 }
 
 /** Without fields that were left empty. */

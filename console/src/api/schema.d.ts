@@ -2207,13 +2207,17 @@ export interface components {
         };
         /** @description A workflow. Unknown fields are refused. The first step is where it begins. */
         Definition: {
+            /** @description How it is named when an instance is started; an upload makes a new version of it. */
             id: string;
             /** @description Ignored in an upload. */
             version?: number;
+            /** @description How people name it. */
             name: string;
+            /** @description For people; engines do not read it. */
             description?: string;
+            /** @description Whether `nextWorkflowId` is started when this one completes. */
             autoStartNextWorkflow?: boolean;
-            /** @description Started when this one completes, if the above is true. */
+            /** @description Started when this one completes, if `autoStartNextWorkflow` is true. */
             nextWorkflowId?: string;
             /**
              * @description What completed is undone before an instance fails (addition).
@@ -2239,30 +2243,72 @@ export interface components {
             priority?: number | string;
             /** @description What each of its starts asks for; texts or `${expression}` (addition). */
             start?: {
-                /** Format: template */
+                /**
+                 * Format: template
+                 * @description Begins at this time, RFC 3339.
+                 */
                 startAt?: string;
-                /** Format: template */
+                /**
+                 * Format: template
+                 * @description Begins after this time, such as `PT1H`.
+                 */
                 delay?: string;
+                /** @description Within the window the answer is the first one's instance. */
                 dedupe?: {
-                    /** Format: template */
+                    /**
+                     * Format: template
+                     * @description Which starts are the same.
+                     */
                     key: string;
+                    /**
+                     * Format: duration
+                     * @description For so long, such as `PT1H`.
+                     */
                     window: string;
                 };
+                /** @description So many begin in each period. */
                 throttle?: {
-                    /** Format: template */
+                    /**
+                     * Format: template
+                     * @description Which starts are counted together.
+                     */
                     key: string;
+                    /** @description How many in each period. */
                     limit: number;
+                    /**
+                     * Format: duration
+                     * @description Such as `PT1M`, by default a second.
+                     */
                     period?: string;
+                    /** @description So many at once after a pause; none: `limit`. */
                     burst?: number;
-                    /** @enum {string} */
+                    /**
+                     * @description What is too much is refused, or begins later; none: refused.
+                     * @enum {string}
+                     */
                     onExcess?: "REJECT" | "DELAY";
                 };
+                /** @description Of those that come close together one begins. */
                 debounce?: {
-                    /** Format: template */
+                    /**
+                     * Format: template
+                     * @description Which starts belong together.
+                     */
                     key: string;
+                    /**
+                     * Format: duration
+                     * @description It begins when none has come for so long, such as `PT30S`.
+                     */
                     wait: string;
+                    /**
+                     * Format: duration
+                     * @description So long after the first one at the latest; none: a hundred times `wait`.
+                     */
                     maxWait?: string;
-                    /** @enum {string} */
+                    /**
+                     * @description The variables of the last one, or of all, later ones over earlier; none: the last.
+                     * @enum {string}
+                     */
                     keep?: "LAST" | "MERGE";
                 };
             };
@@ -2273,7 +2319,7 @@ export interface components {
         };
         /**
          * DefinitionActivity
-         * @description Of a definition: its `open` instances as of the last minute, `sampled` when that is an estimate; and of those
+         * @description Of a definition: its `open` instances as of `counted_at`, `sampled` when that is an estimate; and of those
          *         that started within the last hour how many there are and how many have failed, each to 1,000, of its newest 20
          *         versions.
          */
@@ -2282,6 +2328,8 @@ export interface components {
             open: number;
             startedWithinHour: number;
             failedOfThese: number;
+            /** Format: date-time */
+            countedAt: string;
             sampled?: boolean;
         };
         /**
@@ -2333,7 +2381,7 @@ export interface components {
         /**
          * DraftCheck
          * @description Whether a definition could be uploaded, with all that is wrong. `identifiers`: the variables that its
-         *         expressions read. `same`: the version that has this content already.
+         *         expressions read. `same`: the version that has this content already. `latest`: the newest one of its id.
          */
         DraftCheck: {
             valid: boolean;
@@ -2341,6 +2389,7 @@ export interface components {
             hints: components["schemas"]["DraftHint"][];
             identifiers: string[];
             same?: number;
+            latest?: number;
         };
         /**
          * DraftHint
@@ -2452,10 +2501,12 @@ export interface components {
         };
         /**
          * ExpressionLanguage
-         * @description The names that expressions know beside variables. `methods`: of dates and durations.
+         * @description The names that expressions know beside variables. `words`: `operators` and values that are words.
+         *         `methods`: of dates and durations.
          */
         ExpressionLanguage: {
             functions: components["schemas"]["LanguageFunction"][];
+            operators: components["schemas"]["LanguageFunction"][];
             words: string[];
             methods: string[];
         };
@@ -2902,11 +2953,13 @@ export interface components {
         };
         /**
          * LanguageFunction
-         * @description A function of expressions, and how it is called.
+         * @description A function or a word operator of expressions: how it is written, what it gives, and an example.
          */
         LanguageFunction: {
             name: string;
             signature: string;
+            text: string;
+            example: string;
         };
         /**
          * Lease
@@ -3717,20 +3770,36 @@ export interface components {
         };
         /** @description A step; which fields count depends on its type. */
         Step: {
+            /** @description How other steps and the interfaces name it. */
             id: string;
+            /** @description How people name it. */
             name: string;
-            /** @enum {string} */
+            /**
+             * @description What it does.
+             * @enum {string}
+             */
             type: "SERVICE_TASK" | "USER_TASK" | "CALL_ACTIVITY" | "COMPENSATE" | "DECISION" | "TRANSFORMATION" | "WAIT" | "PARALLEL_GATEWAY" | "JOIN_GATEWAY" | "END";
+            /** @description For people; engines do not read it. */
             description?: string;
+            /** @description Under which workers poll for it; of a `USER_TASK` for whom it is, by default the step's id. */
             jobType?: string;
+            /** @description How often a job that failed is tried again. */
             retryCount?: number;
             /** @description How long to wait before each retry (addition). */
             retryBackoff?: {
-                /** Format: duration */
+                /**
+                 * Format: duration
+                 * @description The wait before the first retry.
+                 */
                 initial: string;
+                /** @description Each further wait is so many times as long; none: 2. */
                 multiplier?: number;
-                /** Format: duration */
+                /**
+                 * Format: duration
+                 * @description No wait is longer; none: an hour.
+                 */
                 max?: string;
+                /** @description The share of a wait that is random; none: 0. */
                 jitter?: number;
             };
             /** @description Only errors with these codes are tried again (addition). */
@@ -3742,6 +3811,7 @@ export interface components {
              * @description How long a lease may be extended, ISO 8601 (addition).
              */
             timeout?: string;
+            /** @description Any text: kept for clients, not used. */
             delegateClass?: string;
             /**
              * Format: template
@@ -3786,8 +3856,12 @@ export interface components {
             until?: string;
             /** @description `WAIT`: goes on with a message of this name and key, text or `${expression}` (addition). */
             message?: {
+                /** @description What kind of message it is. */
                 name: string;
-                /** Format: template */
+                /**
+                 * Format: template
+                 * @description Which one of them: text or `${expression}`.
+                 */
                 correlationKey: string;
             };
             /** @description `WAIT`: signals that come early are kept (addition). */
@@ -3796,28 +3870,42 @@ export interface components {
             conditionalNextSteps?: {
                 [key: string]: string;
             };
+            /** @description Where the branches begin that go on at the same time. */
             parallelNextSteps?: string[];
-            /** Format: step-id */
+            /**
+             * Format: step-id
+             * @description The `JOIN_GATEWAY` at which the branches meet.
+             */
             joinStep?: string;
-            /** Format: step-id */
+            /**
+             * Format: step-id
+             * @description Where it goes on, if no condition says otherwise; none: the branch ends.
+             */
             nextStep?: string;
             /** @description `COMPENSATE`: what is undone; none: all (addition). */
             steps?: string[];
+            /** @description Timers and errors on which it leads elsewhere. */
             boundaryEvents?: {
-                /** @enum {string} */
+                /**
+                 * @description What it waits for.
+                 * @enum {string}
+                 */
                 type: "TIMER" | "ERROR";
                 /**
                  * Format: duration
                  * @description `TIMER`: ISO 8601, such as `PT30S`.
                  */
                 duration?: string;
-                /** @description `TIMER` */
+                /** @description `TIMER`: whether the step ends with it, or goes on beside; none: it ends. */
                 interrupting?: boolean;
                 /** @description `ERROR`: which it takes; none: any (addition). */
                 errorCodes?: string[];
                 /** @description `ERROR`: is set to the error (addition). */
                 errorVariable?: string;
-                /** Format: step-id */
+                /**
+                 * Format: step-id
+                 * @description Where it leads.
+                 */
                 targetStepId: string;
             }[];
             /** @description Tasks and calls: done once for each item of a list (addition). */
@@ -3827,28 +3915,51 @@ export interface components {
                  * @description `${expression}` that gives the list.
                  */
                 items: string;
+                /** @description The variable that is the item; none: `item`. */
                 as?: string;
+                /** @description The variable that is its place, counted from 0. */
                 index?: string;
+                /** @description So many items are under way at once; none: 100. */
                 parallel?: number;
-                /** Format: template */
+                /**
+                 * Format: template
+                 * @description `${expression}` whose value is kept of each item; `result` is what it was done with.
+                 */
                 collect?: string;
+                /** @description The variable that becomes the array of what is collected. */
                 into?: string;
-                /** Format: template */
+                /**
+                 * Format: template
+                 * @description `${expression}`: once it is true, the other items are skipped.
+                 */
                 until?: string;
-                /** @enum {string} */
+                /**
+                 * @description An item that fails fails the step, or is collected as its error; none: it fails.
+                 * @enum {string}
+                 */
                 onError?: "FAIL" | "COLLECT";
             };
             /** @description The job that undoes it (addition). */
             compensation?: {
+                /** @description Under which workers poll for it; of a `USER_TASK` for whom it is, by default the step's id. */
                 jobType: string;
+                /** @description How often a job that failed is tried again. */
                 retryCount?: number;
                 /** @description How long to wait before each retry (addition). */
                 retryBackoff?: {
-                    /** Format: duration */
+                    /**
+                     * Format: duration
+                     * @description The wait before the first retry.
+                     */
                     initial: string;
+                    /** @description Each further wait is so many times as long; none: 2. */
                     multiplier?: number;
-                    /** Format: duration */
+                    /**
+                     * Format: duration
+                     * @description No wait is longer; none: an hour.
+                     */
                     max?: string;
+                    /** @description The share of a wait that is random; none: 0. */
                     jitter?: number;
                 };
                 /** @description Only errors with these codes are tried again (addition). */
@@ -3860,6 +3971,7 @@ export interface components {
                  * @description How long a lease may be extended, ISO 8601 (addition).
                  */
                 timeout?: string;
+                /** @description Any text: kept for clients, not used. */
                 delegateClass?: string;
             };
             /** @description `END`: fails the instance with it (addition). */

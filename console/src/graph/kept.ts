@@ -1,66 +1,102 @@
 // Where things stood when this browser laid them out, by a hash of what was laid out: the same is not laid out again.
 const DATABASE = "penstock.layouts";
 const STORE = "layouts";
-const KEPT_MAX = 200;
+const ITEMS_MAX = 200;
+const BYTES_MAX = 8_000_000;
+/** One that large is not kept. */
+const ITEM_MAX_BYTES = 1_000_000;
+/** Nobody waits longer for what the browser keeps. */
+const WITHIN_MS = 500;
+
+interface Kept {
+  key: string;
+  made: unknown;
+  /** When it was put in, in ms. */
+  at: number;
+  /** Of its text. */
+  bytes: number;
+}
 
 let opened: Promise<IDBDatabase> | undefined;
 
 /** Of the graph as text; made where it is not kept. A browser that keeps nothing makes it each time. */
 export async function keptOrMade<T>(graph: string, make: () => Promise<T>): Promise<T> {
-  const key = await hashOf(graph);
-  const before = key === undefined ? undefined : await read<T>(key);
+  const key = keyOf(graph);
+  const before = await read<T>(key);
   if (before !== undefined) return before;
   const made = await make();
-  if (key !== undefined) void write(key, made);
+  void write(key, made);
   return made;
 }
 
 /** Whoever signs out leaves none behind. */
-export function forgetLayouts(): void {
+export async function forgetLayouts(): Promise<void> {
   try {
-    indexedDB.deleteDatabase(DATABASE);
+    await Promise.race([database().then((found) => answerOf(found.transaction(STORE, "readwrite").objectStore(STORE).clear())), late()]);
   } catch {
     // a browser that keeps nothing
   }
 }
 
-/** None over plain HTTP of another machine. */
-async function hashOf(text: string): Promise<string | undefined> {
-  const digest = await globalThis.crypto?.subtle?.digest("SHA-256", new TextEncoder().encode(text));
-  return digest && Array.from(new Uint8Array(digest), (byte) => byte.toString(16).padStart(2, "0")).join("");
+/** Two texts with one key are as good as impossible. */
+export function keyOf(text: string): string {
+  return [text.length, hash(text, 1), hash(text, 2)].map((one) => one.toString(36)).join("-");
+}
+
+/** 53 bits (cyrb53); the browser's own SHA-256 is not there over plain HTTP of another machine. */
+function hash(text: string, seed: number): number {
+  let [high, low] = [0xdeadbeef ^ seed, 0x41c6ce57 ^ seed];
+  for (let at = 0; at < text.length; at++) {
+    const code = text.charCodeAt(at);
+    high = Math.imul(high ^ code, 2654435761);
+    low = Math.imul(low ^ code, 1597334677);
+  }
+  high = Math.imul(high ^ (high >>> 16), 2246822507) ^ Math.imul(low ^ (low >>> 13), 3266489909);
+  low = Math.imul(low ^ (low >>> 16), 2246822507) ^ Math.imul(high ^ (high >>> 13), 3266489909);
+  return 4294967296 * (2097151 & low) + (high >>> 0);
 }
 
 function database(): Promise<IDBDatabase> {
   opened ??= new Promise((done, failed) => {
     const asked = indexedDB.open(DATABASE, 1);
-    asked.onupgradeneeded = () => asked.result.createObjectStore(STORE, { keyPath: "key" }).createIndex("at", "at");
-    asked.onsuccess = () => {
-      asked.result.onversionchange = () => {
-        asked.result.close();
-        opened = undefined;
-      };
-      done(asked.result);
-    };
+    asked.onupgradeneeded = () => asked.result.createObjectStore(STORE, { keyPath: "key" }).createIndex("at", ["at", "bytes"]);
+    asked.onsuccess = () => done(asked.result);
     asked.onerror = () => failed(asked.error);
+    asked.onblocked = () => failed(new Error("blocked"));
   });
   return opened;
 }
 
+function late(): Promise<undefined> {
+  return new Promise((done) => setTimeout(done, WITHIN_MS, undefined));
+}
+
 async function read<T>(key: string): Promise<T | undefined> {
   try {
-    return (await answerOf<{ made: T } | undefined>((await database()).transaction(STORE).objectStore(STORE).get(key)))?.made;
+    const found = database().then((opened) => answerOf<Kept | undefined>(opened.transaction(STORE).objectStore(STORE).get(key)));
+    return (await Promise.race([found, late()]))?.made as T | undefined;
   } catch {
     return undefined;
   }
 }
 
-/** The oldest go. */
+/** The oldest go where there are too many, or too large ones together. */
 async function write(key: string, made: unknown): Promise<void> {
+  const bytes = JSON.stringify(made).length;
+  if (bytes > ITEM_MAX_BYTES) return;
   try {
     const store = (await database()).transaction(STORE, "readwrite").objectStore(STORE);
-    store.put({ key, at: Date.now(), made });
-    const over = (await answerOf(store.count())) - KEPT_MAX;
-    if (over > 0) for (const oldest of await answerOf(store.index("at").getAllKeys(null, over))) store.delete(oldest);
+    store.put({ key, made, at: Date.now(), bytes } satisfies Kept);
+    let [items, all] = [0, 0];
+    // The index alone: layouts are not read.
+    store.index("at").openKeyCursor(null, "prev").onsuccess = ({ target }) => {
+      const cursor = (target as IDBRequest<IDBCursor | null>).result;
+      if (!cursor) return;
+      items += 1;
+      all += (cursor.key as [number, number])[1];
+      if (items > ITEMS_MAX || all > BYTES_MAX) store.delete(cursor.primaryKey);
+      cursor.continue();
+    };
   } catch {
     // It is full, or keeps nothing.
   }

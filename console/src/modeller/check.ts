@@ -70,7 +70,7 @@ function notesOf(findings: readonly Finding[]): Map<string, Note> {
     [...bySteps].map(([id, own]): [string, Note] => {
       const problems = own.filter((one) => !one.hint);
       const told = problems.length ? problems : own;
-      return [id, { look: problems.length ? "fail" : "wait", count: "!", word: `${problems.length ? "problem" : "hint"}: ${told.map((one) => one.text).join("; ")}` }];
+      return [id, { look: problems.length ? "fail" : "hint", count: problems.length ? "!" : "i", word: `${problems.length ? "problem" : "hint"}: ${told.map((one) => one.text).join("; ")}` }];
     }),
   );
 }

@@ -10,12 +10,18 @@ export interface Editing {
   words: readonly Word[];
   /** JSON text of the variables that expressions are tried with. */
   variables: string;
+  /** Paths, as JSON, at which the engine finds something amiss. */
+  flawed: ReadonlySet<string>;
 }
 export interface Word {
   name: string;
   /** What it is, in a few words. */
   note: string;
   call: boolean;
+  /** What it gives, with an example. */
+  help?: string;
+  /** Stands after a dot only: a method of dates or durations. */
+  method?: boolean;
 }
 
 export const EditingContext = createContext<Editing | undefined>(undefined);

@@ -3,7 +3,7 @@ import LOAN from "../../../examples/loan-process.json?raw";
 import { edgesOf } from "../graph/edges";
 import { definitionOf, placeOf, readDraft } from "./draft";
 import { aligned } from "./align";
-import { addBoundary, addStep, beginElsewhere, connect, copySteps, disconnect, EMPTY, insertOnWay, leadElsewhere, pasteSteps, pin, removeSteps, renameStep, successorsOf, tidy } from "./edits";
+import { addBoundary, addStep, beginElsewhere, connect, copySteps, disconnect, EMPTY, insertOnWay, leadElsewhere, makeFirst, mayHang, pasteSteps, pin, removeSteps, renameStep, successorsOf, tidy } from "./edits";
 import { EDGE_HANDLES } from "./handles";
 import { nodeAt, parse, pretty, set, valueOf } from "./json";
 import { referencesOf, STEP, STEP_TYPES, type Schema } from "./language";
@@ -78,11 +78,21 @@ test("both ends of a way lead elsewhere", () => {
 });
 
 test("timers and errors hang on steps that may have them", () => {
-  const text = addBoundary(addBoundary(LOAN, "TIMER", "send-contract"), "ERROR", "send-contract");
-  const after = readDraft(text).edges.filter((one) => one.from === "send-contract");
-  expect(after.map((one) => one.kind).slice(-2)).toEqual(["timer-int", "error"]);
-  expect(new Set(after.map((one) => one.to)).size).toBe(1);
+  const text = addBoundary(addBoundary(LOAN, "TIMER", "send-contract", "decline"), "ERROR", "send-contract");
+  const after = readDraft(text).edges.filter((one) => one.from === "send-contract").slice(-2);
+  expect(after.map((one) => [one.kind, one.to])).toEqual([["timer-int", "decline"], ["error", "task"]]);
+  expect(stepOf(text, "task")).toMatchObject({ type: "SERVICE_TASK", nextStep: stepOf(LOAN, "send-contract")!.nextStep });
+  expect(stepOf(addBoundary(LOAN, "TIMER", "send-contract", undefined, { duration: "P1D", interrupting: false }), "task")).not.toHaveProperty("nextStep");
   expect(addBoundary(LOAN, "TIMER", "decide")).toBe(LOAN);
+  expect([mayHang(LOAN, "decide"), mayHang(LOAN, "send-contract"), mayHang(LOAN, "nobody")]).toEqual([false, true, false]);
+});
+
+test("another step is the start, and leads to the one that was if it leads nowhere", () => {
+  const lost = addStep(LOAN, "SERVICE_TASK");
+  const [first, second] = stepsOf(makeFirst(lost.text, lost.id));
+  expect([first!.id, first!.nextStep, second!.id]).toEqual([lost.id, stepsOf(LOAN)[0]!.id, stepsOf(LOAN)[0]!.id]);
+  expect(stepsOf(makeFirst(LOAN, "approve"))[0]).toEqual(stepOf(LOAN, "approve"));
+  expect(makeFirst(LOAN, String(stepsOf(LOAN)[0]!.id))).toBe(LOAN);
 });
 
 test("a step comes into a way", () => {

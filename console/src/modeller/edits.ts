@@ -178,14 +178,43 @@ export function beginElsewhere(text: string, edge: DraftEdge, from: string): str
   return led === without() ? text : led;
 }
 
-/** A timer or an error that hangs on a step and leads where the step leads by default. The same text where none can hang. */
-export function addBoundary(text: string, type: "TIMER" | "ERROR", id: string): string {
+export interface TimerFields {
+  duration: string;
+  interrupting: boolean;
+}
+
+/** The step, if timers and errors can hang on it. */
+function hostAt(text: string, id: string): { place: number; step: Node } | undefined {
   const { root, places } = readDraft(text);
   const place = places.get(id);
   const step = place === undefined ? undefined : stepsOf(root)[place];
-  if (!step || !usedBy(stringOf(child(step, "type")) ?? "").includes("boundaryEvents")) return text;
-  const event = { type, duration: type === "TIMER" ? "PT1H" : undefined, interrupting: type === "TIMER" ? true : undefined, targetStepId: wayOnOf(step) ?? id };
-  return insert(text, ["steps", place!, "boundaryEvents"], child(step, "boundaryEvents")?.items?.length ?? 0, event);
+  return step && usedBy(stringOf(child(step, "type")) ?? "").includes("boundaryEvents") ? { place: place!, step } : undefined;
+}
+
+export function mayHang(text: string, id: string): boolean {
+  return hostAt(text, id) !== undefined;
+}
+
+/** A timer or an error that hangs on a step and leads to another one; to none of them, to a new task that goes on where the step would have. The same text where none can hang. */
+export function addBoundary(text: string, type: "TIMER" | "ERROR", id: string, to?: string, timer: TimerFields = { duration: "PT1H", interrupting: true }): string {
+  const host = hostAt(text, id);
+  if (host === undefined) return text;
+  // What comes beside the step ends its branch: only one of them goes on.
+  const beside = type === "TIMER" && !timer.interrupting;
+  const task = to === undefined ? stepsOfType("SERVICE_TASK", idsOf(text), beside ? undefined : wayOnOf(host.step))[0]! : undefined;
+  const targetStepId = to ?? task!.id;
+  const event = { type, ...(type === "TIMER" ? timer : {}), targetStepId };
+  const hung = insert(text, ["steps", host.place, "boundaryEvents"], child(host.step, "boundaryEvents")?.items?.length ?? 0, event);
+  return task === undefined ? hung : insert(hung, ["steps"], host.place + 1, task);
+}
+
+/** Instances begin at this step; one that led nowhere leads to where they began. */
+export function makeFirst(text: string, id: string): string {
+  const { root, places, edges } = readDraft(text);
+  const [place, first] = [places.get(id), stringOf(child(stepsOf(root)[0], "id"))];
+  if (place === undefined || first === undefined || first === id) return text;
+  const led = edges.some((edge) => edge.from === id && !isBoundary(edge)) ? text : leadTo(text, place, first);
+  return move(led, ["steps", place], 0);
 }
 
 /** The steps to one of which a removed step's predecessors could lead. */

@@ -1,14 +1,20 @@
-// A field for an expression: completion while it is typed, and what the engine says of it and gets from it.
+// A field for an expression: completion and help while it is typed, and what the engine says of it and gets from it, at
+// the characters that it is about.
 import { useQuery } from "@tanstack/react-query";
 import { useId, useRef, useState } from "react";
-import { engine } from "../api/client";
+import { type ExpressionVerdict, engine } from "../api/client";
 import { useEditing, type Word } from "./context";
+import { child, type Node, type Path, parse } from "./json";
 import { useLater } from "./later";
 
 const CHECKED_AFTER_MS = 250;
-const SHOWN_MAX = 8;
+const SHOWN_MAX = 12;
+/** Of the field's text from its edge: border and padding. */
+const INSET_PX = 10;
 
 interface Props {
+  /** Where it stands in the definition. */
+  path: Path;
   label: string;
   value: string;
   kind: "condition" | "value";
@@ -21,8 +27,8 @@ interface Props {
   commit?: boolean;
 }
 
-export function ExpressionField({ label, value, kind, template, describedBy, invalid, change, commit }: Props) {
-  const { words } = useEditing();
+export function ExpressionField({ path, label, value, kind, template, describedBy, invalid, change, commit }: Props) {
+  const { words, variables, flawed } = useEditing();
   const [typed, setTyped] = useState<string>();
   const [at, setAt] = useState(0);
   const [chosen, setChosen] = useState(0);
@@ -31,7 +37,15 @@ export function ExpressionField({ label, value, kind, template, describedBy, inv
   const list = useId();
   const shown = typed ?? value;
   const inside = template ? expressionIn(shown) : shown;
-  const matches = shut || inside === undefined ? [] : matching(words, wordBefore(shown, at));
+  const matches = shut || inside === undefined ? [] : matching(words, variables, shown, at);
+  const asked = inside !== undefined && inside.trim() !== "" && (typed !== undefined || flawed.has(JSON.stringify(path)));
+  const verdict = useExpressionVerdict(asked ? inside : undefined, kind);
+  // A template's expression begins behind its `${`.
+  const shift = template ? 2 : 0;
+  const wrong = verdict.problem && { from: verdict.problem.from + shift, chars: Math.max(1, verdict.problem.to - verdict.problem.from) };
+  const [scrolled, setScrolled] = useState(0);
+  const ruler = useRef<HTMLSpanElement>(null);
+  const here = typed === undefined || !shut ? undefined : helpOf(words, shown, at);
   const put = (text: string) => {
     setTyped(text);
     if (!commit) change(text);
@@ -49,6 +63,12 @@ export function ExpressionField({ label, value, kind, template, describedBy, inv
     requestAnimationFrame(() => input.current?.setSelectionRange(text.length, text.length));
   };
   const keys = (event: React.KeyboardEvent) => {
+    if (event.key === " " && event.ctrlKey) {
+      setChosen(0);
+      setShut(false);
+      event.preventDefault();
+      return;
+    }
     if (matches.length === 0) {
       if (event.key === "Enter" && commit) done();
       return;
@@ -83,13 +103,26 @@ export function ExpressionField({ label, value, kind, template, describedBy, inv
           setShut(false);
           put(event.target.value);
         }}
+        onSelect={(event) => setAt(event.currentTarget.selectionStart ?? 0)}
+        onScroll={(event) => setScrolled(event.currentTarget.scrollLeft)}
+        onPointerMove={(event) => {
+          // The letters are all as wide as each other: the one under the pointer is counted out.
+          const field = event.currentTarget;
+          const column = Math.floor((event.clientX - field.getBoundingClientRect().left - INSET_PX + field.scrollLeft) / ruler.current!.getBoundingClientRect().width);
+          const told = helpOf(words, shown, column);
+          field.title = told ? `${told.note}: ${told.help}` : "";
+        }}
         onFocus={() => setTyped(value)}
         onBlur={done}
         onKeyDown={keys}
       />
+      <span className="underlines mono" aria-hidden="true">
+        <span ref={ruler} className="ruler" />
+        {wrong && <i style={{ left: `calc(${INSET_PX - 1 - scrolled}px + ${wrong.from}ch)`, width: `${wrong.chars}ch` }} />}
+      </span>
       <ul id={list} role="listbox" aria-label="Completions" hidden={matches.length === 0}>
         {matches.map((word, place) => (
-          <li key={word.name} id={`${list}-${place}`} role="option" aria-selected={place === chosen} onPointerDown={(event) => {
+          <li key={word.name} title={word.help} id={`${list}-${place}`} role="option" aria-selected={place === chosen} onPointerDown={(event) => {
             event.preventDefault();
             take(word);
           }}>
@@ -97,24 +130,54 @@ export function ExpressionField({ label, value, kind, template, describedBy, inv
           </li>
         ))}
       </ul>
-      {typed !== undefined && inside !== undefined && inside.trim() !== "" && <Verdict expression={inside} kind={kind} />}
+      {typed !== undefined && asked && <Said {...verdict} />}
+      {here && (
+        <p className="mute">
+          <b className="mono">{here.note}</b> {here.help}
+        </p>
+      )}
     </div>
   );
 }
 
-/** Of the field that somebody is in: the engine's word, and what comes out with the variables given. */
-function Verdict({ expression, kind }: { expression: string; kind: "condition" | "value" }) {
+interface Answered extends ExpressionVerdict {
+  /** As the engine wrote it: JavaScript's numbers could not keep all digits. */
+  written?: string | undefined;
+}
+
+function answered(text: string): Answered {
+  const value = child(parse(text), "value");
+  return { ...(JSON.parse(text) as ExpressionVerdict), written: value && text.slice(value.start, value.end) };
+}
+
+interface Verdict {
+  error: Error | null;
+  /** None: the engine was not asked, or has not answered. */
+  data?: Answered | undefined;
+  asked: string;
+  /** What can't be read, and where, if it is of what stands there now. */
+  problem?: ExpressionVerdict["problem"];
+}
+
+/** The engine's word, and what comes out with the variables given. Undefined: nothing is asked. */
+function useExpressionVerdict(expression: string | undefined, kind: "condition" | "value"): Verdict {
   const { variables } = useEditing();
   const asked = useLater(expression, CHECKED_AFTER_MS);
   const found = useQuery({
     queryKey: ["expression", asked, kind, variables],
-    queryFn: ({ signal }) => engine.checkExpression(asked, kind, variables, signal),
+    queryFn: async ({ signal }) => answered(await engine.checkExpression(asked!, kind, variables, signal)),
+    enabled: asked !== undefined,
     placeholderData: (before) => before,
     retry: false,
   });
-  if (found.error) return <p className="mute">Not checked: {found.error.message}</p>;
-  if (!found.data) return null;
-  const { ok, problem, value, valueError } = found.data;
+  const fresh = asked === expression && !found.isPlaceholderData;
+  return { error: found.error, data: found.data, asked: asked ?? "", problem: fresh ? found.data?.problem : undefined };
+}
+
+function Said({ error, data, asked }: Verdict) {
+  if (error) return <p className="mute">Not checked: {error.message}</p>;
+  if (!data) return null;
+  const { ok, problem, written, valueError } = data;
   const wrong = problem ?? valueError;
   if (wrong)
     return (
@@ -125,7 +188,7 @@ function Verdict({ expression, kind }: { expression: string; kind: "condition" |
     );
   return (
     <p className="mute" role="status">
-      gives <b className="mono">{JSON.stringify(value)}</b>
+      gives <b className="mono">{written}</b>
     </p>
   );
 }
@@ -139,9 +202,25 @@ export function wordBefore(text: string, at: number): string {
   return /[\p{L}_$][\p{L}\p{N}_]*$/u.exec(text.slice(0, at).replace(/^\$\{/, "  "))?.[0] ?? "";
 }
 
-function matching(words: readonly Word[], typed: string): Word[] {
-  if (typed === "") return [];
+const OWNER = /([\p{L}_$][\p{L}\p{N}_]*(?:\??\.[\p{L}_$][\p{L}\p{N}_]*)*)\??\.$/u;
+
+/** Of all that may stand there: after a dot the keys of what stands before it, among the variables given, and methods. */
+export function matching(words: readonly Word[], variables: string, text: string, at: number): Word[] {
+  const typed = wordBefore(text, at);
+  const before = text.slice(0, at - typed.length);
+  const owner = OWNER.exec(before)?.[1];
+  const may = /\.$/.test(before) && !/\d\.$/.test(before) ? [...keysOf(variables, owner), ...words.filter((word) => word.method)] : words.filter((word) => !word.method);
   const small = typed.toLowerCase();
-  const found = words.filter((word) => word.name.toLowerCase().startsWith(small) && word.name !== typed);
-  return found.slice(0, SHOWN_MAX);
+  return may.filter((word) => word.name.toLowerCase().startsWith(small) && word.name !== typed).slice(0, SHOWN_MAX);
+}
+
+function keysOf(variables: string, owner: string | undefined): Word[] {
+  const found = owner?.split(/\??\./).reduce<Node | undefined>(child, parse(variables));
+  return (found?.members ?? []).filter(({ key }) => /^[\p{L}_$][\p{L}\p{N}_]*$/u.test(key)).map(({ key }) => ({ name: key, call: false, note: `of ${owner}` }));
+}
+
+/** Of the word that has the character at this place, or ends there. */
+export function helpOf(words: readonly Word[], text: string, at: number): Word | undefined {
+  const name = wordBefore(text, at) + (/^[\p{L}\p{N}_]*/u.exec(text.slice(Math.max(0, at)))?.[0] ?? "");
+  return name === "" ? undefined : words.find((word) => word.name === name && word.help !== undefined);
 }

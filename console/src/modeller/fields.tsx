@@ -4,7 +4,7 @@ import { useId, useState } from "react";
 import { useEditing } from "./context";
 import { child, insert, insertMember, JsonProblem, move, type Node, parse, type Path, Raw, remove, rename, set, stringOf } from "./json";
 import { ExpressionField, expressionIn } from "./expression";
-import type { Schema } from "./language";
+import { countsFor, type Schema } from "./language";
 import { CommittedText } from "./text";
 import { inWords } from "./spoken";
 
@@ -24,6 +24,12 @@ export function words(name: string): string {
   return spaced.charAt(0).toUpperCase() + spaced.slice(1);
 }
 
+/** What is seen of a label where it stands: boxes around it say the rest. */
+function seen(label: string): string {
+  const last = label.split(": ").at(-1)!;
+  return last.charAt(0).toUpperCase() + last.slice(1);
+}
+
 const keyOf = (path: Path) => JSON.stringify(path);
 
 /** A field of an object, with its name above and what the engine says of it below. */
@@ -36,12 +42,12 @@ export function Field(props: FieldProps) {
     <Box className={grouped ? "group" : "field"} aria-describedby={grouped && problems.length ? says : undefined}>
       {grouped ? (
         <legend>
-          {label}
+          {seen(label)}
           {needed && <span className="star"> needed</span>}
         </legend>
       ) : (
         <span className="lbl" aria-hidden="true">
-          {label}
+          {seen(label)}
           {needed && <span className="star"> needed</span>}
         </span>
       )}
@@ -121,7 +127,7 @@ function Template(props: EditorProps) {
   const said = inWords(value);
   return (
     <>
-      <ExpressionField label={props.label} value={value} kind="value" template change={put} describedBy={props.describedBy} invalid={Boolean(props.problems?.length)} />
+      <ExpressionField path={props.path} label={props.label} value={value} kind="value" template change={put} describedBy={props.describedBy} invalid={Boolean(props.problems?.length)} />
       {said && <p className="mute">{said}</p>}
     </>
   );
@@ -145,7 +151,7 @@ function Value(props: EditorProps) {
 
 function Condition(props: EditorProps) {
   const { value, put } = useText(props);
-  return <ExpressionField label={props.label} value={value} kind="condition" change={put} describedBy={props.describedBy} />;
+  return <ExpressionField path={props.path} label={props.label} value={value} kind="condition" change={put} describedBy={props.describedBy} />;
 }
 
 function Tick({ label, path, node, describedBy }: EditorProps) {
@@ -224,6 +230,7 @@ function RowActs({ path, at, count, label }: { path: Path; at: number; count: nu
 
 /** What a new one is, as far as its form says. */
 function blank(schema: Schema): unknown {
+  if (schema.default !== undefined) return schema.default;
   if (schema.type === "object" && schema.properties) return Object.fromEntries((schema.required ?? []).map((name) => [name, schema.properties?.[name]?.enum?.[0] ?? ""]));
   return "";
 }
@@ -240,8 +247,8 @@ function Items({ label, path, node, items }: EditorProps & { items: Schema }) {
           <RowActs path={[...path, at]} at={at} count={all.length} label={`${label} ${at + 1}`} />
         </div>
       ))}
-      <button type="button" className="btn sm" onClick={() => edit((now) => insert(now, path, all.length, blank(items)))}>
-        Add to {label.toLowerCase()}
+      <button type="button" className="btn sm" aria-label={`Add to ${label.toLowerCase()}`} onClick={() => edit((now) => insert(now, path, all.length, blank(items)))}>
+        Add to {seen(label).toLowerCase()}
       </button>
     </>
   );
@@ -251,23 +258,25 @@ function Members({ label, path, node, properties, schema }: EditorProps & { prop
   const { edit } = useEditing();
   if (node === undefined)
     return (
-      <button type="button" className="btn sm" onClick={() => edit((now) => set(now, path, blank(schema)))}>
-        Add {label.toLowerCase()}
+      <button type="button" className="btn sm" aria-label={`Add ${label.toLowerCase()}`} onClick={() => edit((now) => set(now, path, blank(schema)))}>
+        Add {seen(label).toLowerCase()}
       </button>
     );
   if (node.kind !== "object") return <AnyJson schema={schema} label={label} path={path} node={node} />;
   const strange = node.members!.filter((one) => !(one.key in properties));
+  const type = stringOf(child(node, "type"));
+  const shown = Object.entries(properties).filter(([name, own]) => child(node, name) !== undefined || countsFor(own, type));
   return (
     <>
-      {Object.entries(properties).map(([name, own]) => (
+      {shown.map(([name, own]) => (
         <Field key={name} schema={own} label={`${label}: ${words(name).toLowerCase()}`} path={[...path, name]} node={child(node, name)} needed={schema.required?.includes(name) ?? false} />
       ))}
       {strange.map((one) => (
         <Unknown key={one.key} path={[...path, one.key]} name={one.key} />
       ))}
       {typeof path.at(-1) === "string" && (
-        <button type="button" className="btn sm ghost" onClick={() => edit((now) => remove(now, path))}>
-          Remove {label.toLowerCase()}
+        <button type="button" className="btn sm ghost" aria-label={`Remove ${label.toLowerCase()}`} onClick={() => edit((now) => remove(now, path))}>
+          Remove {seen(label).toLowerCase()}
         </button>
       )}
     </>
@@ -317,22 +326,22 @@ function Rows({ label, path, node, schema, values }: EditorProps & { values: Sch
                 </button>
               </div>
             ) : (
-              <ExpressionOrName label={`${name}: ${conditions ? "condition" : "name"}`} value={one.key} expression={conditions} commit={rename_(one.key)} />
+              <ExpressionOrName path={own} label={`${name}: ${conditions ? "condition" : "name"}`} value={one.key} expression={conditions} commit={rename_(one.key)} />
             )}
             <Editor schema={values} label={`${name}: ${conditions ? "goes to" : "value"}`} path={own} node={one.value} needed />
             <RowActs path={own} at={at} count={all.length} label={name} />
           </div>
         );
       })}
-      <button type="button" className="btn sm" onClick={add}>
-        Add to {label.toLowerCase()}
+      <button type="button" className="btn sm" aria-label={`Add to ${label.toLowerCase()}`} onClick={add}>
+        Add to {seen(label).toLowerCase()}
       </button>
     </>
   );
 }
 
-function ExpressionOrName({ label, value, expression, commit }: { label: string; value: string; expression: boolean; commit: (to: string) => void }) {
-  if (expression) return <ExpressionField label={label} value={value} kind="condition" change={commit} commit />;
+function ExpressionOrName({ path, label, value, expression, commit }: { path: Path; label: string; value: string; expression: boolean; commit: (to: string) => void }) {
+  if (expression) return <ExpressionField path={path} label={label} value={value} kind="condition" change={commit} commit />;
   return (
     <CommittedText
       label={label}

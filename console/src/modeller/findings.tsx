@@ -1,5 +1,6 @@
 // What the engine says of the draft, below it: problems first, then hints. Each leads to its step.
 import { useMemo } from "react";
+import { Icon } from "../parts/icons";
 import type { Verdict } from "./check";
 import type { Draft } from "./draft";
 import { fixesOf } from "./fixes";
@@ -34,7 +35,7 @@ export function Findings({ verdict, draft, show, edit }: Props) {
         ) : (
           <>
             <b className={problems ? "wrong" : "fine"}>{problems === 0 ? "No problems" : problems === 1 ? "1 problem" : `${problems} problems`}</b>
-            {findings.length > problems && <span>{findings.length - problems === 1 ? "1 hint" : `${findings.length - problems} hints`}</span>}
+            {findings.length > problems && <span className="mute">{findings.length - problems === 1 ? "1 hint, which keeps nothing from an upload" : `${findings.length - problems} hints, which keep nothing from an upload`}</span>}
             <span className="mute">{stale ? "being checked by the engine" : "checked by the engine"}</span>
           </>
         )}
@@ -43,7 +44,10 @@ export function Findings({ verdict, draft, show, edit }: Props) {
         <ul tabIndex={0} aria-label="Problems and hints">
           {shown.map((one) => (
             <li key={one.key}>
-              <span className={`st ${one.hint ? "wait" : "fail"}`}>{one.hint ? "Hint" : "Problem"}</span>
+              <span className={`st ${one.hint ? "hint" : "fail"}`}>
+                <Icon name={one.hint ? "info" : "close"} />
+                {one.hint ? "Hint" : "Problem"}
+              </span>
               <button type="button" className="link" onClick={() => show(one.step)}>
                 {one.step === undefined ? "The definition" : name(one.step)}
               </button>

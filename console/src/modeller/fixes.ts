@@ -1,7 +1,8 @@
 // What can be done at once about what the engine says of a draft. Which problem it is the engine's path says, with what
 // stands there; the words only where two problems have one path.
+import { isBoundary } from "../graph/edges";
 import { type Draft, pathOf, readDraft } from "./draft";
-import { addCondition, addStep, connect, removeSteps, successorsOf } from "./edits";
+import { addCondition, addStep, connect, leadElsewhere, makeFirst, removeSteps, successorsOf } from "./edits";
 import { child, nodeAt, type Path, remove, set, stringOf } from "./json";
 import { COMMON, referencesOf, STEP, usedBy } from "./language";
 
@@ -19,7 +20,7 @@ export function fixesOf(finding: { path: string; text: string }, draft: Draft): 
   const id = stringOf(child(step, "id"));
   const type = stringOf(child(step, "type")) ?? "";
   if (!step) return [];
-  if (field === undefined) return id !== undefined && finding.text.includes("reached") ? [{ label: "Delete the step", to: (text) => removeSteps(text, [id], successorsOf(text, [id])[0]) }] : [];
+  if (field === undefined) return id !== undefined && finding.text.includes("reached") ? unreached(id, draft) : [];
   if (isUnknown(finding)) return [removal(path)];
   if (typeof field === "string" && path.length === 3 && field in STEP.properties && ![...COMMON, ...usedBy(type)].includes(field)) return [removal(path)];
   const wrong = referencesOf(step, ["steps", place]).find((one) => JSON.stringify(one.path) === JSON.stringify(path));
@@ -34,6 +35,37 @@ const isUnknown = (finding: { text: string }) => finding.text === "unknown field
 
 function removal(path: Path): Fix {
   return { label: "Remove it", to: (text) => remove(text, path) };
+}
+
+/** How many steps are offered to lead to one that none leads to. */
+const OFFERED_MAX = 3;
+
+function unreached(id: string, draft: Draft): Fix[] {
+  const open = draft.definition.steps.filter((step) => step.id !== id && step.type !== "END" && !leadsOn(step.id, draft));
+  const after = open.length ? undefined : before(id, draft);
+  return [
+    ...open.slice(0, OFFERED_MAX).map((step) => ({ label: `Lead ${step.id} to it`, to: (text: string) => connect(text, step.id, id) })),
+    ...(after === undefined ? [] : [{ label: `Put it after ${after}`, to: (text: string) => putAfter(text, id, after) }]),
+    ...(draft.definition.steps.find((step) => step.id === id)?.type === "END" ? [] : [{ label: "Make it the start", to: (text: string) => makeFirst(text, id) }]),
+    { label: "Delete the step", to: (text) => removeSteps(text, [id], successorsOf(text, [id])[0]) },
+  ];
+}
+
+function leadsOn(id: string, draft: Draft): boolean {
+  return draft.edges.some((edge) => edge.from === id && !isBoundary(edge));
+}
+
+/** The step before it in the text that has one way on. */
+function before(id: string, draft: Draft): string | undefined {
+  const at = draft.definition.steps.findIndex((step) => step.id === id);
+  return draft.definition.steps.slice(0, at).findLast((step) => draft.edges.some((edge) => edge.from === step.id && edge.kind === "next"))?.id;
+}
+
+/** Into the way of the other one, whose end it takes over if it leads nowhere itself. */
+function putAfter(text: string, id: string, after: string): string {
+  const draft = readDraft(text);
+  const way = draft.edges.find((edge) => edge.from === after && edge.kind === "next")!;
+  return leadElsewhere(leadsOn(id, draft) ? text : connect(text, id, way.to), way, id);
 }
 
 function dangling(path: Path, to: string, draft: Draft): Fix[] {
@@ -90,7 +122,7 @@ function endOf(draft: Draft): string | undefined {
 function withEnd(text: string): string {
   const made = addStep(text, "END");
   const { definition, edges } = readDraft(made.text);
-  const loose = definition.steps.filter((step) => step.id !== made.id && !edges.some((edge) => edge.from === step.id && !edge.kind.startsWith("timer")));
+  const loose = definition.steps.filter((step) => step.id !== made.id && !edges.some((edge) => edge.from === step.id && !isBoundary(edge)));
   return loose.reduce((done, step) => connect(done, step.id, made.id), made.text);
 }
 

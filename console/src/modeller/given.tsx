@@ -1,6 +1,7 @@
 // The variables that expressions are tried with: typed, or those that an instance has.
 import { useState } from "react";
 import { engine } from "../api/client";
+import { child, parse, pretty } from "./json";
 
 interface Props {
   variables: string;
@@ -13,8 +14,9 @@ export function Given({ variables, readable, change }: Props) {
   const [wrong, setWrong] = useState<string>();
   const take = async () => {
     try {
-      const instance = await engine.instance(id.trim());
-      change(JSON.stringify(instance.variables, null, 2));
+      const text = await engine.instanceText(id.trim());
+      const { start, end } = child(parse(text), "variables")!;
+      change(pretty(text.slice(start, end)).trimEnd());
       setWrong(undefined);
     } catch (error) {
       setWrong(error instanceof Error ? error.message : String(error));

@@ -13,6 +13,10 @@ export interface Schema {
   additionalProperties?: Schema | boolean;
   propertyNames?: Schema;
   description?: string;
+  /** It counts in objects whose `type` is one of these; without, in those that its description begins with. */
+  only?: string[];
+  /** What a new one is. */
+  default?: unknown;
 }
 
 export const STEP = language.step as unknown as Schema & { properties: Record<string, Schema> };
@@ -29,6 +33,13 @@ export function usedBy(type: string): string[] {
 
 export function neededBy(type: string): string[] {
   return TYPES[type]?.needs ?? [];
+}
+
+/** Whether a field counts in an object of this type. */
+export function countsFor(field: Schema, type: string | undefined): boolean {
+  const told = /^`([A-Z]+)`/.exec(field.description ?? "")?.[1];
+  const only = field.only ?? (told === undefined ? undefined : [told]);
+  return only === undefined || type === undefined || only.includes(type);
 }
 
 export interface Reference {

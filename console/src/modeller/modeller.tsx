@@ -6,23 +6,24 @@ import { useAddress } from "../address";
 import { engine } from "../api/client";
 import type { Point } from "../graph/layout";
 import { Outline } from "../graph/outline";
-import { Dialog } from "../parts/dialog";
 import { Problem, Skeleton } from "../parts/states";
 import { useCan } from "../session";
 import type { Extent } from "../graph/viewport";
 import { type Alignment, aligned } from "./align";
+import { type Hanging, HangDialog, RemoveDialog } from "./asks";
 import { Canvas, stepElement } from "./canvas";
 import { useNotes, useVerdict } from "./check";
 import { useClipboard } from "./clipboard";
 import { EditingContext } from "./context";
 import { Differences } from "./differences";
-import { type Draft, type DraftEdge, readDraft } from "./draft";
-import { addBoundary, addStep, beginElsewhere, connect, disconnect, EMPTY, insertOnWay, leadElsewhere, pasteSteps, pin, removeSteps, successorsOf, tidy } from "./edits";
+import { type Draft, type DraftEdge, pathOf, readDraft } from "./draft";
+import { addBoundary, addStep, beginElsewhere, connect, disconnect, EMPTY, insertOnWay, leadElsewhere, mayHang, pasteSteps, pin, removeSteps, successorsOf, tidy } from "./edits";
+import { download, ImportButton } from "./files";
 import { keep, useHistory } from "./history";
 import { JsonProblem, parse, pretty } from "./json";
 import { Findings } from "./findings";
 import { Given } from "./given";
-import { boundaryOfKey, isBoundaryType, Palette, typeOfKey } from "./palette";
+import { boundaryOfKey, type BoundaryType, isBoundaryType, Palette, typeOfKey } from "./palette";
 import { DefinitionPanel, StepPanel } from "./panel";
 import { SeveralPanel } from "./several";
 import { begun, type Trial, TryIt } from "./try";
@@ -32,7 +33,6 @@ import "./modeller.css";
 
 const VIEWS = { picture: "Picture", json: "JSON", try: "Try it", differences: "Differences" } as const;
 type View = keyof typeof VIEWS;
-const FILE_MAX_BYTES = 4 * 1024 * 1024;
 const LEADER_MS = 1_000;
 /** Laid out within about two seconds (spec of the console, section 4). */
 const DRAWN_MAX_STEPS = 500;
@@ -81,8 +81,10 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
   const [chosen, choose] = useState<readonly string[]>([]);
   const [edge, setEdge] = useState<string>();
   const [removing, setRemoving] = useState<readonly string[]>();
+  const [hanging, setHanging] = useState<Hanging>();
   const [uploading, setUploading] = useState(false);
   const [said, say] = useState("");
+  const [refused, refuse] = useState("");
   const [fitOn, fitAgain] = useState(0);
   const models = useCan("model");
   const asked = params.get("view") ?? "picture";
@@ -97,7 +99,8 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
   const fresh = useMemo(() => begun(given), [given]);
   const trying = trial ?? fresh;
   const words = useWords(draft, verdict.check, version, given);
-  const editing = useMemo(() => ({ draft, edit, words, variables: given }), [draft, edit, words, given]);
+  const flawed = useMemo(() => new Set(verdict.findings.flatMap((one) => (one.hint ? [] : [JSON.stringify(pathOf(one.path))]))), [verdict.findings]);
+  const editing = useMemo(() => ({ draft, edit, words, variables: given, flawed }), [draft, edit, words, given, flawed]);
   const change = (to: { do: "undo" | "redo" }) => {
     setEdge(undefined); // another way may stand in its place
     changeText(to);
@@ -105,25 +108,25 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
   const select = useCallback((ids: readonly string[]) => {
     choose(ids);
     setEdge(undefined);
+    refuse("");
   }, []);
 
   const add = useCallback(
     (type: string, after?: string, at?: Point) => {
-      const made = addStep(text, type, after);
+      // A definition that begins with its END does nothing: what is added with nothing chosen comes before it.
+      const begins = draft.definition.steps[0];
+      const made = addStep(text, type, after ?? (begins?.type === "END" && type !== "END" ? begins.id : undefined));
       edit(() => (at ? pin(made.text, new Map([[made.id, at]])) : made.text));
       select([made.id]);
       say(`Added ${made.id}`);
       // It is in the picture once it is laid out.
       focusLater(made.id);
     },
-    [text, edit, select],
+    [text, draft, edit, select],
   );
-  const hang = (type: "TIMER" | "ERROR", onto: string | undefined) => {
-    const made = onto === undefined ? text : addBoundary(text, type, onto);
-    if (made === text) return say("Choose a task or a wait: boundary events hang on those");
-    edit(() => made);
-    select([onto!]);
-    say(`Added to ${onto}`);
+  const hang = (type: BoundaryType, onto: string | undefined) => {
+    if (onto !== undefined && mayHang(text, onto)) setHanging({ type, onto });
+    else refuse(onto === undefined ? "Choose the task or the wait first on which it is to hang." : `Nothing can hang on ${onto}: only on tasks, calls and waits.`);
   };
   const drop = (type: string, onto: string | undefined, at: Point, way: DraftEdge | undefined) => {
     if (isBoundaryType(type)) return hang(type, onto);
@@ -270,7 +273,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
         </header>
         {view === "picture" && (
           <div className="desk">
-            <Palette add={(type) => add(type, one)} hang={(type) => hang(type, one)} />
+            <Palette add={(type) => add(type, one)} hang={(type) => hang(type, one)} refused={refused} />
             {draft.definition.steps.length > DRAWN_MAX_STEPS ? (
               <section aria-label="All steps" className="list">
                 <p className="mute note">{draft.definition.steps.length} steps are too many to be laid out while they are edited: here they are as a list.</p>
@@ -348,32 +351,36 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
         <Findings verdict={verdict} draft={draft} show={show} edit={edit} />
       </div>
       {removing && (
-        <Dialog
-          title={`Delete ${removing.join(", ")}?`}
-          verb="Delete"
-          danger
+        <RemoveDialog
+          ids={removing}
+          next={successorsOf(text, removing)}
           close={() => setRemoving(undefined)}
-          act={async (form) => {
-            const instead = String(form.get("instead")) || undefined;
+          act={(instead) => {
             edit((now) => removeSteps(now, removing, instead));
             select(instead === undefined ? [] : [instead]);
           }}
-        >
-          <div className="field">
-            <label htmlFor="instead">What leads there leads to</label>
-            <select id="instead" name="instead" className="in">
-              {successorsOf(text, removing).map((id) => (
-                <option key={id}>{id}</option>
-              ))}
-              <option value="">nowhere</option>
-            </select>
-          </div>
-        </Dialog>
+        />
+      )}
+      {hanging && (
+        <HangDialog
+          {...hanging}
+          steps={draft.definition.steps}
+          close={() => setHanging(undefined)}
+          act={(to, timer) => {
+            const made = addBoundary(text, hanging.type, hanging.onto, to, timer);
+            edit(() => made);
+            select([hanging.onto]);
+            say(`Added to ${hanging.onto}`);
+          }}
+        />
       )}
       {uploading && (
         <UploadDialog
           text={text}
           base={base}
+          draft={draft}
+          version={version}
+          began={began.definition.id}
           verdict={verdict}
           close={() => setUploading(false)}
           done={(made) => {
@@ -390,56 +397,6 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
       )}
     </EditingContext>
   );
-}
-
-function ImportButton({ take, say }: { take: (text: string) => void; say: (text: string) => void }) {
-  const input = useRef<HTMLInputElement>(null);
-  const [wrong, setWrong] = useState<string>();
-  const read = async (file: File) => {
-    const reason = await refused(file, take);
-    setWrong(reason);
-    say(reason ?? `Opened ${file.name}`);
-  };
-  return (
-    <>
-      {wrong && <span className="wrong">{wrong}</span>}
-      <input
-        ref={input}
-        type="file"
-        accept=".json,application/json"
-        hidden
-        onChange={(event) => {
-          const file = event.target.files?.[0];
-          event.target.value = "";
-          if (file) void read(file);
-        }}
-      />
-      <button type="button" className="btn" onClick={() => input.current?.click()}>
-        Import
-      </button>
-    </>
-  );
-}
-
-async function refused(file: File, take: (text: string) => void): Promise<string | undefined> {
-  if (file.size > FILE_MAX_BYTES) return `${file.name} has more than ${FILE_MAX_BYTES / 1024 / 1024} MiB`;
-  try {
-    // Byte for byte: what is no UTF-8 is refused, a byte order mark stays.
-    const text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(await file.arrayBuffer());
-    parse(text);
-    take(text);
-    return undefined;
-  } catch (error) {
-    return `${file.name} is no JSON${error instanceof JsonProblem ? `: ${error.message}` : ""}`;
-  }
-}
-
-function download(text: string, name: string): void {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type: name.endsWith(".json") ? "application/json" : "text/plain" }));
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
 function focusedStep(): string[] {

@@ -34,7 +34,8 @@ export function typeOfKey(key: string): string | undefined {
   return STEP_TYPES.find((type) => LETTERS[type] === key);
 }
 
-export function Palette({ add, hang }: { add: (type: string) => void; hang: (type: BoundaryType) => void }) {
+/** `refused`: why what was pressed did nothing. */
+export function Palette({ add, hang, refused }: { add: (type: string) => void; hang: (type: BoundaryType) => void; refused: string }) {
   return (
     <section className="palette" aria-label="Add a step">
       <h2>Add a step</h2>
@@ -63,6 +64,9 @@ export function Palette({ add, hang }: { add: (type: string) => void; hang: (typ
           <kbd>{BOUNDARIES[type].letter.toUpperCase()}</kbd>
         </button>
       ))}
+      <p className="wrong" role="alert">
+        {refused}
+      </p>
       <p className="mute">Drag, press, or type the letter: the step goes after the selected one.</p>
     </section>
   );

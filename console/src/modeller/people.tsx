@@ -3,33 +3,39 @@
 import { useMemo, useState } from "react";
 import { Fields, initial, problemsOf, type Schema as FormSchema, type Values } from "../parts/form";
 import { useEditing } from "./context";
+import type { Draft } from "./draft";
 import { Field } from "./fields";
 import { nodeAt, type Path, valueOf } from "./json";
 import type { Schema } from "./language";
 
 const TEXT: Schema = { type: "string" };
-const NUMBER: Schema = { type: "number" };
+const NUMBER: Schema = { type: "number", only: ["number", "integer"] };
+const LENGTH: Schema = { type: "integer", only: ["string"] };
+const TYPE: Schema = { type: "string", enum: ["string", "number", "integer", "boolean", "array", "object"] };
+const FORMAT: Schema = { type: "string", enum: ["date"], only: ["string"] };
 const FORM_FIELD: Schema = {
   type: "object",
+  default: { title: "", type: "string" },
   properties: {
     title: TEXT,
-    type: { type: "string", enum: ["string", "number", "integer", "boolean", "array", "object"] },
+    type: TYPE,
     description: TEXT,
-    enum: { type: "array", items: { format: "template" } },
-    format: { type: "string", enum: ["date"] },
+    enum: { type: "array", items: { format: "template" }, only: ["string", "number", "integer"] },
+    format: FORMAT,
     minimum: NUMBER,
     maximum: NUMBER,
-    minLength: { type: "integer" },
-    maxLength: { type: "integer" },
-    pattern: TEXT,
+    minLength: LENGTH,
+    maxLength: LENGTH,
+    pattern: { type: "string", only: ["string"] },
     default: {},
-    properties: {},
-    required: { type: "array", items: TEXT },
-    items: {},
+    properties: { only: ["object"] },
+    required: { type: "array", items: TEXT, only: ["object"] },
+    items: { only: ["array"], type: "object", properties: { title: TEXT, type: TYPE, enum: { type: "array", items: { format: "template" } }, format: FORMAT, properties: { only: ["object"] } }, description: "Of a list: what each of it is." },
   },
 };
 const FORM: Schema = {
   type: "object",
+  default: { schema: { type: "object", properties: { answer: { title: "Answer", type: "string" } } } },
   properties: {
     summary: { type: "string", format: "expression", description: "Names the task in the list." },
     schema: {
@@ -44,14 +50,22 @@ const FORM: Schema = {
   },
 };
 
+function schemaOf(draft: Draft, id: string): FormSchema | undefined {
+  const found = nodeAt(draft.root, ["metadata", "forms", id, "schema"]);
+  return found && sound(valueOf(found));
+}
+
+/** What the page of tasks shows of a user task; none where that is JSON. */
+export function formOf(draft: Draft, id: string): FormSchema | undefined {
+  const schema = schemaOf(draft, id);
+  return schema?.properties ? schema : undefined;
+}
+
 export function PeoplePanel({ id }: { id: string }) {
   const { draft } = useEditing();
   const path: Path = ["metadata", "forms", id];
   const node = nodeAt(draft.root, path);
-  const schema = useMemo(() => {
-    const found = nodeAt(draft.root, ["metadata", "forms", id, "schema"]);
-    return found && sound(valueOf(found));
-  }, [draft, id]);
+  const schema = useMemo(() => schemaOf(draft, id), [draft, id]);
   return (
     <>
       <Field schema={FORM} label="Form for people" path={path} node={node} />
@@ -73,11 +87,12 @@ function Preview({ schema }: { schema: FormSchema }) {
 /** As much of it as has the form of a schema: it may be half written. */
 export function sound(value: unknown): FormSchema {
   if (typeof value !== "object" || value === null || Array.isArray(value)) return {};
-  const { properties, required, enum: choices, pattern, ...rest } = value as Record<string, unknown>;
+  const { properties, required, enum: choices, pattern, items, ...rest } = value as Record<string, unknown>;
   const inner = typeof properties === "object" && properties !== null && !Array.isArray(properties) ? Object.entries(properties).map(([name, one]) => [name, sound(one)] as const) : undefined;
   return {
     ...Object.fromEntries(Object.entries(rest).filter(([name, one]) => typeof one === (NUMERIC.has(name) ? "number" : "string") || name === "default")),
     ...(inner ? { properties: Object.fromEntries(inner) } : {}),
+    ...(typeof items === "object" && items !== null ? { items: sound(items) } : {}),
     ...(Array.isArray(required) ? { required: required.filter((one) => typeof one === "string") } : {}),
     ...(Array.isArray(choices) ? { enum: choices } : {}),
     ...(typeof pattern === "string" ? { pattern } : {}),

@@ -2,19 +2,20 @@
 // moves; the engine is asked for all of them each time, so a step back is one move fewer.
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useMemo, useRef, useState } from "react";
-import { engine, type Move, type SimulatedTimer, type SimulatedToken, type SimulationView } from "../api/client";
+import { engine, type SimulationView, type TriedMove } from "../api/client";
 import type { StepState } from "../graph/edges";
 import { Picture } from "../graph/picture";
 import { Problem, Skeleton } from "../parts/states";
-import { duration } from "../parts/time";
 import { type Draft, definitionOf } from "./draft";
-import { parse } from "./json";
+import { child, parse } from "./json";
+import { formOf } from "./people";
+import { after, Open, Others, span, Timer, told, useVariables, VariablesText } from "./trycards";
 
 export interface Trial {
   /** JSON text of what it is started with. */
   variables: string;
   startedAt: string;
-  moves: readonly Move[];
+  moves: readonly TriedMove[];
 }
 
 export function begun(variables: string): Trial {
@@ -33,23 +34,20 @@ interface Props {
 
 const DONE: Record<string, StepState["look"]> = { COMPLETED: "done", COMPENSATED: "done", FAILED: "fail", CAUGHT: "fail", INTERRUPTED: "skip", SKIPPED: "skip" };
 const WAITS = new Set(["PARKED", "CALLED"]);
-const KIND: Record<string, string> = { SERVICE_TASK: "Job", USER_TASK: "User task", CALL_ACTIVITY: "Call", WAIT: "Wait" };
-const DO: Record<string, string> = { complete: "Complete", fail: "Fail for good", cancel: "Is cancelled", signal: "Signal", message: "Message" };
-
 export function TryIt({ draft, checked, trial, change, save, say }: Props) {
   const [selected, select] = useState<string>();
   const [unsaved, setUnsaved] = useState<string>();
   const heading = useRef<HTMLHeadingElement>(null);
   const found = useQuery({
     queryKey: ["simulation", draft.text, trial],
-    queryFn: ({ signal }) => engine.simulate(draft.text, trial, false, signal),
+    queryFn: async ({ signal }) => answered(await engine.simulate(draft.text, trial, false, signal)),
     enabled: checked,
     placeholderData: keepPreviousData,
     gcTime: 0,
     retry: false,
   });
   const definition = useMemo(() => ({ ...definitionOf(draft), id: `tried ${draft.text}` }), [draft]);
-  const view = found.data;
+  const view = found.data?.view;
   const drawn = useMemo(() => (view ? picture(view) : undefined), [view]);
   if (found.error)
     return (
@@ -63,16 +61,16 @@ export function TryIt({ draft, checked, trial, change, save, say }: Props) {
         <Started trial={trial} change={change} />
       </div>
     );
-  if (!view || !drawn) return <Skeleton />;
+  if (!view || !drawn || !found.data) return <Skeleton />;
   const names = new Map(definition.steps.map((step) => [step.id, step.name || step.id]));
   const nameOf = (id: string) => names.get(id) ?? id;
   const made = trial.moves.slice(0, view.made);
-  const go = (moves: readonly Move[], said: string) => {
+  const go = (moves: readonly TriedMove[], said: string) => {
     change({ ...trial, moves });
     say(said);
     heading.current?.focus();
   };
-  const act = (move: Move) => go([...made, move], told(move, nameOf));
+  const act = (move: TriedMove) => go([...made, move], told(move, nameOf));
   const next = view.timers[0];
   return (
     <div className="halves tryit">
@@ -101,7 +99,7 @@ export function TryIt({ draft, checked, trial, change, save, say }: Props) {
               onClick={async () => {
                 try {
                   const whole = await engine.simulate(draft.text, { ...trial, moves: made }, true);
-                  save(whole.test ?? "", `test_${(draft.definition.id || "definition").replace(/\W+/g, "_")}.py`);
+                  save((JSON.parse(whole) as SimulationView).test ?? "", `test_${(draft.definition.id || "definition").replace(/\W+/g, "_")}.py`);
                   setUnsaved(undefined);
                 } catch (error) {
                   setUnsaved(error instanceof Error ? error.message : String(error));
@@ -131,19 +129,28 @@ export function TryIt({ draft, checked, trial, change, save, say }: Props) {
             {view.can.length ? "What happens next?" : "It has ended"}
           </h2>
           {view.tokens.map((token) => (
-            <Open key={`${token.id} ${token.stepId} ${trial.moves.length}`} token={token} type={draft.definition.steps.find((step) => step.id === token.stepId)?.type} name={nameOf(token.stepId)} can={view.can} act={act} choose={() => select(token.stepId)} />
+            <Open
+              key={`${token.id} ${token.stepId} ${trial.moves.length}`}
+              token={token}
+              type={draft.definition.steps.find((step) => step.id === token.stepId)?.type}
+              form={formOf(draft, token.stepId)}
+              name={nameOf(token.stepId)}
+              can={view.can}
+              act={act}
+              choose={() => select(token.stepId)}
+            />
           ))}
           {view.timers.map((timer) => (
             <Timer key={`${timer.tokenId} ${timer.index}`} timer={timer} at={view.at} nameOf={nameOf} act={act} />
           ))}
           <Others key={trial.moves.length} can={view.can} nameOf={nameOf} act={act} />
-          <Variables view={view} nameOf={nameOf} />
+          <Variables {...found.data} nameOf={nameOf} />
           <Started trial={trial} change={change} />
           <h2>So far</h2>
           <ol className="sofar">
             {view.trace.map((one, at) => (
               <li key={`${at} ${one.at}`}>
-                <b>{one.move ? told(one.move, nameOf) : "Started"}</b> {one.at === view.startedAt ? "" : <span className="mute">{span(one.at, view.startedAt)} after the start</span>}
+                <b>{at > 0 && made[at - 1] ? told(made[at - 1]!, nameOf) : "Started"}</b> {one.at === view.startedAt ? "" : <span className="mute">{span(one.at, view.startedAt)} after the start</span>}
                 {one.ended.map((end, place) => (
                   <div key={place} className="mute">
                     {nameOf(end.stepId)}: {end.status.toLowerCase()}
@@ -160,149 +167,24 @@ export function TryIt({ draft, checked, trial, change, save, say }: Props) {
   );
 }
 
-interface OpenProps {
-  token: SimulatedToken;
-  type: string | undefined;
-  name: string;
-  can: readonly Move[];
-  act: (move: Move) => void;
-  choose: () => void;
+interface Answered {
+  view: SimulationView;
+  /** Values as the engine wrote them: JavaScript's numbers could not keep all of their digits. */
+  values: [name: string, text: string][];
+  result: string | undefined;
 }
 
-function Open({ token, type, name, can, act, choose }: OpenProps) {
-  const [variables, setVariables] = useState("{}");
-  const [by, setBy] = useState("");
-  const [code, setCode] = useState("");
-  const own = can.filter((move) => move.tokenId === token.id && move.do !== "fire");
-  if (token.items)
-    return (
-      <section className="card" aria-label={name}>
-        <p>
-          <span className="tag">For each</span> <b>{name}</b>
-        </p>
-        <p className="mute">
-          {token.items.completed} of {token.items.total} completed, {token.items.failed} failed
-        </p>
-      </section>
-    );
-  const given = valuesOf(variables);
-  const fails = own.some((move) => move.do === "fail");
-  const label = token.item === undefined ? name : `${name}, item ${token.item}`;
-  const make = (move: Move) =>
-    act({
-      ...move,
-      ...(given && Object.keys(given).length && move.do !== "cancel" ? { variables: given } : {}),
-      ...(move.do === "fail" && code ? { errorCode: code } : {}),
-      ...(move.do === "complete" && by ? { by } : {}),
-    });
-  return (
-    <section className="card" aria-label={label}>
-      <p>
-        <span className="tag">{KIND[type ?? ""] ?? "Job"}</span>{" "}
-        <button type="button" className="link" onClick={choose}>
-          {label}
-        </button>{" "}
-        {token.failures ? <span className="mute">failed {token.failures}×</span> : null}
-      </p>
-      {token.called && <p className="mute">Called {token.called.definitionId}; complete, it gives:</p>}
-      {token.message && (
-        <p className="mute">
-          Waits for the message {token.message.name} with the key {token.message.correlationKey}
-        </p>
-      )}
-      {token.state === "BACKOFF" && <p className="mute">Waits to be tried again</p>}
-      {own.length > 0 && (
-        <>
-          <textarea className="in mono" rows={Math.min(6, variables.split("\n").length)} spellCheck={false} aria-label={`Variables of ${label}`} aria-invalid={given === undefined} value={variables} onChange={(event) => setVariables(event.target.value)} />
-          {fails && <input className="in mono" placeholder="Error code, if it fails" aria-label={`Error code of ${label}`} value={code} onChange={(event) => setCode(event.target.value)} />}
-          {type === "USER_TASK" && <input className="in" placeholder="Completed by" aria-label={`Who completes ${label}`} value={by} onChange={(event) => setBy(event.target.value)} />}
-          <p className="acts">
-            {own.map((move, at) => (
-              <button key={at} type="button" className={at === 0 ? "btn sm pri" : "btn sm"} disabled={given === undefined} onClick={() => make(move)}>
-                {move.do === "fail" && move.retryable !== false ? "Fail, try again" : DO[move.do]}
-              </button>
-            ))}
-          </p>
-        </>
-      )}
-    </section>
-  );
+function answered(text: string): Answered {
+  const root = parse(text);
+  const result = child(root, "result");
+  return {
+    view: JSON.parse(text) as SimulationView,
+    values: child(root, "variables")!.members!.map(({ key, value }) => [key, text.slice(value.start, value.end)]),
+    result: result && text.slice(result.start, result.end),
+  };
 }
 
-function Timer({ timer, at, nameOf, act }: { timer: SimulatedTimer; at: string; nameOf: (id: string) => string; act: (move: Move) => void }) {
-  const what = timer.kind === "retry" ? "Try again" : timer.kind === "wait" ? "End of the wait" : "Goes on";
-  const label = timer.target ? nameOf(timer.target) : `${what}: ${nameOf(timer.stepId)}`;
-  return (
-    <section className="card" aria-label={`Timer: ${label}`}>
-      <p>
-        <span className="tag">Timer</span> <b>{label}</b>
-      </p>
-      <p className="mute">
-        in {span(timer.fireAt, at)}
-        {timer.target && `, ${timer.interrupting ? "instead of" : "beside"} ${nameOf(timer.stepId)}`}
-      </p>
-      <p className="acts">
-        <button type="button" className="btn sm" onClick={() => act({ do: "fire", tokenId: timer.tokenId, stepId: timer.stepId, index: timer.index })}>
-          Let it fire
-        </button>
-      </p>
-    </section>
-  );
-}
-
-/** What may come though nothing waits for it, and what ends or mends the whole. */
-function Others({ can, nameOf, act }: { can: readonly Move[]; nameOf: (id: string) => string; act: (move: Move) => void }) {
-  const early = can.filter((move) => move.tokenId === undefined && (move.do === "signal" || move.do === "message"));
-  const [at, setAt] = useState(0);
-  const [key, setKey] = useState("");
-  const [variables, setVariables] = useState("{}");
-  const given = valuesOf(variables);
-  const chosen = early[at];
-  return (
-    <>
-      <p className="acts">
-        {can.some((move) => move.do === "retry") && (
-          <button type="button" className="btn sm pri" onClick={() => act({ do: "retry" })}>
-            Retry
-          </button>
-        )}
-        {can
-          .filter((move) => move.do === "cancel" && move.tokenId === undefined)
-          .map((move) => (
-            <button key={String(move.compensate)} type="button" className="btn sm" onClick={() => act(move)}>
-              {move.compensate ? "Cancel and undo" : "Cancel"}
-            </button>
-          ))}
-      </p>
-      {chosen && (
-        <details>
-          <summary>A signal or a message that nobody waits for yet</summary>
-          <select className="in" aria-label="What comes" value={at} onChange={(event) => setAt(Number(event.target.value))}>
-            {early.map((move, place) => (
-              <option key={place} value={place}>
-                {move.do === "signal" ? `Signal to ${nameOf(move.stepId ?? "")}` : `Message ${move.name}`}
-              </option>
-            ))}
-          </select>
-          {chosen.do === "message" && <input className="in mono" placeholder="Correlation key" aria-label="Correlation key" value={key} onChange={(event) => setKey(event.target.value)} />}
-          <textarea className="in mono" rows={1} spellCheck={false} aria-label="Variables of what comes" aria-invalid={given === undefined} value={variables} onChange={(event) => setVariables(event.target.value)} />
-          <p className="acts">
-            <button
-              type="button"
-              className="btn sm"
-              disabled={given === undefined || (chosen.do === "message" && key === "")}
-              onClick={() => act({ ...chosen, ...(given && Object.keys(given).length ? { variables: given } : {}), ...(chosen.do === "message" ? { correlationKey: key } : {}) })}
-            >
-              Let it come
-            </button>
-          </p>
-        </details>
-      )}
-    </>
-  );
-}
-
-function Variables({ view, nameOf }: { view: SimulationView; nameOf: (id: string) => string }) {
+function Variables({ view, values, result, nameOf }: Answered & { nameOf: (id: string) => string }) {
   const by = new Map<string, string>();
   for (const one of view.trace) for (const { name, stepId } of one.changed) by.set(name, stepId);
   const last = new Set(view.trace.at(-1)?.changed.map((one) => one.name));
@@ -310,18 +192,18 @@ function Variables({ view, nameOf }: { view: SimulationView; nameOf: (id: string
     <>
       <h2>Variables</h2>
       <dl className="values">
-        {Object.entries(view.variables).map(([name, value]) => (
+        {values.map(([name, value]) => (
           <div key={name} className={last.has(name) ? "fresh" : ""}>
             <dt>{name}</dt>
             <dd>
-              <code>{JSON.stringify(value)}</code> {by.has(name) && <span className="mute">from {nameOf(by.get(name)!)}</span>}
+              <code>{value}</code> {by.has(name) && <span className="mute">from {nameOf(by.get(name)!)}</span>}
             </dd>
           </div>
         ))}
       </dl>
-      {view.result !== undefined && (
+      {result !== undefined && (
         <p>
-          Result <code>{JSON.stringify(view.result)}</code>
+          Result <code>{result}</code>
         </p>
       )}
     </>
@@ -330,13 +212,13 @@ function Variables({ view, nameOf }: { view: SimulationView; nameOf: (id: string
 
 /** With what it is started: another one starts it again. */
 function Started({ trial, change }: { trial: Trial; change: (to: Trial) => void }) {
-  const [variables, setVariables] = useState(trial.variables);
+  const typed = useVariables(trial.variables);
   return (
     <details>
       <summary>Start with other variables</summary>
-      <textarea className="in mono" rows={5} spellCheck={false} aria-label="Variables to start with" aria-invalid={valuesOf(variables) === undefined} value={variables} onChange={(event) => setVariables(event.target.value)} />
+      <VariablesText label="Variables to start with" rows={5} typed={typed} />
       <p className="acts">
-        <button type="button" className="btn sm" disabled={valuesOf(variables) === undefined} onClick={() => change({ ...trial, variables, moves: [] })}>
+        <button type="button" className="btn sm" disabled={typed.refusal !== undefined} onClick={() => change({ ...trial, variables: typed.text, moves: [] })}>
           Start with these
         </button>
       </p>
@@ -354,44 +236,4 @@ function picture(view: SimulationView): { states: Map<string, StepState>; taken:
     states.set(token.stepId, { look: WAITS.has(token.state) ? "wait" : "run", times: Math.max(1, times) });
   }
   return { states, taken: new Set(view.path.map(({ from, to }) => `${from}>${to}`)) };
-}
-
-function told(move: Move, nameOf: (id: string) => string): string {
-  const where = move.stepId === undefined ? "" : nameOf(move.stepId);
-  const values = move.variables ? ` with ${JSON.stringify(move.variables)}` : "";
-  switch (move.do) {
-    case "complete":
-      return `${where} completed${move.by ? ` by ${move.by}` : ""}${values}`;
-    case "fail":
-      return `${where} failed${move.errorCode ? ` with ${move.errorCode}` : ""}${move.retryable === false ? " for good" : ""}`;
-    case "cancel":
-      return where ? `What ${where} called was cancelled` : move.compensate ? "Cancelled and undone" : "Cancelled";
-    case "signal":
-      return `Signal to ${where}${values}`;
-    case "message":
-      return `Message ${move.name} ${move.correlationKey}${values}`;
-    case "fire":
-      return `A timer of ${where} fired`;
-    case "advance":
-      return "Time went on";
-    default:
-      return "Retried";
-  }
-}
-
-function after(view: SimulationView): string {
-  return view.at === view.startedAt ? "the moment of the start" : `${span(view.at, view.startedAt)} after the start`;
-}
-
-function span(at: string, from: string): string {
-  return duration(Date.parse(at) - Date.parse(from));
-}
-
-/** None when that is no JSON object. */
-function valuesOf(text: string): Record<string, unknown> | undefined {
-  try {
-    return parse(text).kind === "object" ? (JSON.parse(text) as Record<string, unknown>) : undefined;
-  } catch {
-    return undefined;
-  }
 }

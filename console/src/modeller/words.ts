@@ -34,8 +34,10 @@ export function useWords(draft: Draft, check: DraftCheck | undefined, version: n
     }
     for (const { key } of parse(given).members ?? []) add({ name: key, call: false, note: "of those to try with" });
     for (const name of check?.identifiers ?? []) add({ name, call: false, note: "variable" });
-    for (const one of language.data?.functions ?? []) add({ name: one.name, call: true, note: one.signature });
-    for (const name of language.data?.words ?? []) add({ name, call: false, note: "word" });
-    return [...found.values()];
+    const { functions = [], operators = [], words = [], methods = [] } = language.data ?? {};
+    for (const [call, told] of [[true, functions], [false, operators]] as const)
+      for (const { name, signature, text, example } of told) add({ name, call, note: signature, help: `${text}, such as ${example}` });
+    for (const name of words) add({ name, call: false, note: "word" });
+    return [...found.values(), ...methods.map((name) => ({ name, call: true, note: "of a date or a duration", method: true }))];
   }, [used.data, language.data, draft, check, given]);
 }

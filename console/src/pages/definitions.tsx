@@ -6,7 +6,7 @@ import { type DefinitionActivity, engine } from "../api/client";
 import { WordFilter } from "../parts/list";
 import { Empty } from "../parts/states";
 import { Listing } from "../parts/table";
-import { Ago } from "../parts/time";
+import { Ago, bothZones } from "../parts/time";
 import { useCan } from "../session";
 import { StartDialog } from "./start";
 
@@ -52,10 +52,16 @@ export function DefinitionsPage() {
     })),
     combine: (results) => new Map(results.flatMap((result) => result.data?.items ?? []).map((one) => [one.id, one])),
   });
+  const counted = [...going.values()][0]?.countedAt;
   return (
     <>
       <div className="head">
         <h1>Definitions</h1>
+        {counted !== undefined && (
+          <p className="mute">
+            Open instances were counted <Ago at={counted} />
+          </p>
+        )}
       </div>
       <WordFilter label="Word in id or name" value={keyword} apply={(word) => change({ keyword: word })} />
       <section className="card" aria-label="Definitions" aria-busy={pages.isPlaceholderData}>
@@ -79,7 +85,7 @@ export function DefinitionsPage() {
               ),
             },
             { head: "Name", look: "el", title: (row) => row.description, cell: (row) => row.name },
-            { head: "Open", look: "r", label: "open", title: () => "As of the last minute", cell: (row) => told(going.get(row.id), (one) => `${one.sampled ? "about " : ""}${one.open.toLocaleString("en")}`) },
+            { head: "Open", look: "r", label: "open", title: (row) => (going.get(row.id) ? bothZones(going.get(row.id)!.countedAt) : undefined), cell: (row) => told(going.get(row.id), (one) => `${one.sampled ? "about " : ""}${one.open.toLocaleString("en")}`) },
             { head: "Started within an hour", look: "r", label: "started within an hour", cell: (row) => told(going.get(row.id), (one) => upTo(one.startedWithinHour)) },
             { head: "Failed of these", look: "r", label: "failed of these", cell: (row) => told(going.get(row.id), failedPart) },
             { head: "Latest version", look: "r", cell: (row) => `v${row.version}` },

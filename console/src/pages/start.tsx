@@ -1,4 +1,4 @@
-import { useQuery } from "@tanstack/react-query";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { useLocation } from "wouter";
 import { engine, newKey } from "../api/client";
@@ -7,6 +7,7 @@ import { HiddenNote, shownOf } from "./edit";
 
 export function StartDialog({ definitionId, variables, close }: { definitionId: string; variables?: Record<string, unknown>; close: () => void }) {
   const [, go] = useLocation();
+  const queries = useQueryClient();
   // One key per form: pressing the button twice starts one instance.
   const [key] = useState(newKey);
   const given = variables !== undefined || definitionId === "";
@@ -20,6 +21,7 @@ export function StartDialog({ definitionId, variables, close }: { definitionId: 
       close={close}
       act={async (form) => {
         const started = await engine.start(String(form.get("definition")), variablesOf(String(form.get("variables"))), String(form.get("business")).trim(), key);
+        void queries.invalidateQueries({ queryKey: ["definitions"] }); // how many have started
         go(`/instances/${encodeURIComponent(started.id)}`);
       }}
     >

@@ -21,7 +21,14 @@ test("each problem stands at its field", () => {
   expect(problemsOf(SCHEMA, initial(SCHEMA))).toEqual({ decision: "Needed", amount: "Needed", "to.city": "Needed" });
   const values = { decision: "perhaps", amount: 1.5, reason: "too long", to: { city: "Kraków" } };
   expect(problemsOf(SCHEMA, values)).toEqual({ decision: "None of the choices", amount: "A whole number", reason: "At most 5 characters" });
+  expect(problemsOf({ properties: { n: { type: "integer" } } }, { n: 2 ** 53 }).n).toContain("would lose digits");
   expect(problemsOf(SCHEMA, { ...values, decision: "approve", amount: 95_000, reason: "" })).toEqual({ amount: `At most ${(92_000).toLocaleString()}` });
+});
+
+test("of a list each item has its own problem", () => {
+  const schema: Schema = { properties: { dates: { type: "array", items: { type: "string", maxLength: 3 } }, free: { type: "array" } } };
+  expect(problemsOf(schema, { dates: ["a", undefined, "long"], free: [1] })).toEqual({ "dates.1": "Needed", "dates.2": "At most 3 characters" });
+  expect(problemsOf(schema, {})).toEqual({});
 });
 
 test("a pattern that can't be read stops nobody", () => {

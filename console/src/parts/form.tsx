@@ -11,6 +11,7 @@ export interface Schema {
   format?: string;
   properties?: Record<string, Schema>;
   required?: string[];
+  items?: Schema;
   minimum?: number;
   maximum?: number;
   minLength?: number;
@@ -38,9 +39,16 @@ export function problemsOf(schema: Schema, values: Values, above = ""): Record<s
     const value = values[name];
     const reason = problemOf(field, value, schema.required?.includes(name) ?? false);
     if (reason !== undefined) found[above + name] = reason;
+    else if (field.type === "array" && field.items && Array.isArray(value)) Object.assign(found, problemsOf(listOf(field.items, value), { ...value }, `${above}${name}.`));
     else if (field.type === "object" && field.properties && typeof value === "object" && value !== null) Object.assign(found, problemsOf(field, value as Values, `${above}${name}.`));
   }
   return found;
+}
+
+/** A list as the object that it is, with a needed field for each item. */
+function listOf(items: Schema, values: readonly unknown[]): Schema {
+  const names = values.map((_, at) => String(at));
+  return { properties: Object.fromEntries(names.map((name) => [name, items])), required: names };
 }
 
 function problemOf(field: Schema, value: unknown, required: boolean): string | undefined {
@@ -49,6 +57,7 @@ function problemOf(field: Schema, value: unknown, required: boolean): string | u
   if (typeof value === "number") {
     if (Number.isNaN(value)) return "Not a number";
     if (field.type === "integer" && !Number.isInteger(value)) return "A whole number";
+    if (Math.abs(value) > Number.MAX_SAFE_INTEGER) return `No more than ${Number.MAX_SAFE_INTEGER.toLocaleString("en")} either way: of more this form would lose digits`;
     if (field.minimum !== undefined && value < field.minimum) return `At least ${field.minimum.toLocaleString()}`;
     if (field.maximum !== undefined && value > field.maximum) return `At most ${field.maximum.toLocaleString()}`;
   }
@@ -93,7 +102,7 @@ export function Fields({ schema, values, problems, change, above = "" }: FieldsP
           value={values[name]}
           problem={problems[above + name]}
           set={(value) => change({ ...values, [name]: value })}
-          inner={(value, set) => <Fields schema={field} values={value} problems={problems} change={set} above={`${above}${name}.`} />}
+          inner={(schema, value, set) => <Fields schema={schema} values={value} problems={problems} change={set} above={`${above}${name}.`} />}
         />
       ))}
     </>
@@ -107,7 +116,8 @@ interface FieldProps {
   value: unknown;
   problem: string | undefined;
   set: (value: unknown) => void;
-  inner: (values: Values, set: (values: Values) => void) => React.ReactNode;
+  /** The fields of a schema inside of it. */
+  inner: (schema: Schema, values: Values, set: (values: Values) => void) => React.ReactNode;
 }
 
 function Field({ name, field, required, value, problem, set, inner }: FieldProps) {
@@ -132,9 +142,15 @@ function Field({ name, field, required, value, problem, set, inner }: FieldProps
     return (
       <fieldset className="field">
         <legend>{label}</legend>
-        {inner((value ?? {}) as Values, set)}
+        {inner(field, (value ?? {}) as Values, set)}
       </fieldset>
     );
+  if (field.type === "array" && field.items) {
+    const all = Array.isArray(value) ? value : [];
+    const item = (at: number) =>
+      inner({ properties: { [at]: { ...field.items, title: field.items!.title ?? `${label} ${at + 1}` } }, required: [String(at)] }, { [at]: all[at] }, (made) => set(all.with(at, made[at])));
+    return <List label={label} required={required} value={all} set={set} note={note} item={item} />;
+  }
   if (field.enum && field.enum.length <= 4)
     return (
       <fieldset className="field choices">
@@ -161,6 +177,46 @@ function Field({ name, field, required, value, problem, set, inner }: FieldProps
       <Input about={about} field={field} value={value} set={set} />
       {note}
     </div>
+  );
+}
+
+interface ListProps extends Pick<FieldProps, "required" | "set"> {
+  label: string;
+  value: unknown[];
+  note: React.ReactNode;
+  item: (at: number) => React.ReactNode;
+}
+
+function List({ label, required, value, set, note, item }: ListProps) {
+  // Each field keeps what is typed in it: those after one that is taken out are others.
+  const [taken, setTaken] = useState(0);
+  return (
+    <fieldset className="field items">
+      <legend>
+        {label}
+        {required && <Star />}
+      </legend>
+      {value.map((_, at) => (
+        <div key={`${taken} ${at}`} className="line">
+          {item(at)}
+          <button
+            type="button"
+            className="btn sm ghost"
+            aria-label={`Remove ${label} ${at + 1}`}
+            onClick={() => {
+              setTaken(taken + 1);
+              set(value.length === 1 ? undefined : value.filter((_, other) => other !== at));
+            }}
+          >
+            Remove
+          </button>
+        </div>
+      ))}
+      <button type="button" className="btn sm" onClick={() => set([...value, undefined])}>
+        Add to {label}
+      </button>
+      {note}
+    </fieldset>
   );
 }
 

@@ -285,8 +285,9 @@ def validate(
 ) -> None:
     """Check definitions as an upload would, with every problem and its place; no engine is needed.
 
-    Exit code 1 when one is not valid, 2 when one can't be read. `--json`: `{"valid", "problems": [{"file", "path",
-    "reason"}]}`.
+    Hints tell what may be meant otherwise: they leave a definition valid. Exit code 1 when one is not valid, 2 when one
+    can't be read. `--json`: `{"valid", "problems": [{"file", "path", "reason"}]}`, and where there are hints, `"hints":
+    [{"file", "path", "text"}]`.
     """
     settings = read_settings(config)
     from penstock.cli.offline import run_validate

@@ -17,6 +17,7 @@ from penstock.cli.options import print_done, print_json, read_bytes
 from penstock.cli.svg import svg
 from penstock.core.definition import Definition, DefinitionLimits, InvalidDefinition, Problem
 from penstock.core.expression import ExpressionError, parse
+from penstock.core.hints import Hint, hints
 from penstock.core.parsing import parse_definition
 from penstock.core.strict_json import BadJson, find_flaws, read_json
 from penstock.errors import PenstockError
@@ -30,13 +31,20 @@ class FileProblem(Problem, frozen=True):
     file: str
 
 
+class FileHint(Hint, frozen=True):
+    """What the definition in a file may mean otherwise."""
+
+    file: str
+
+
 def run_validate(files: list[Path], limits: DefinitionLimits, *, as_json: bool) -> int:
-    """Tells every problem of every file. 0: all are valid; 1: one is not; 2: one can't be read."""
+    """Tells every problem and hint of every file. 0: all are valid; 1: one is not; 2: one can't be read."""
     problems: list[FileProblem] = []
+    hinted: list[FileHint] = []
     unread = False
     for file in files:
         try:
-            _read(file, limits)
+            hinted += [FileHint(each.path, each.text, str(file)) for each in hints(_read(file, limits))]
         except OSError as error:
             print(f"{file}: {error.strerror}", file=sys.stderr)
             unread = True
@@ -45,10 +53,13 @@ def run_validate(files: list[Path], limits: DefinitionLimits, *, as_json: bool) 
         except PenstockError as error:
             problems.append(FileProblem("", error.reason, str(file)))
     if as_json:
-        print_json({"valid": not problems and not unread, "problems": problems})
+        verdict = {"valid": not problems and not unread, "problems": problems}
+        print_json({**verdict, "hints": hinted} if hinted else verdict)
     else:
         for each in problems:
             print(f"{each.file}: {each}")
+        for hint in hinted:
+            print(f"{hint.file}: hint: {hint}")
     if unread:
         return NOT_READ
     return INVALID if problems else 0

@@ -50,7 +50,7 @@ class VersionView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
 
 class DefinitionActivity(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Of a definition: its ``open`` instances as of the last minute, ``sampled`` when that is an estimate; and of those
+    """Of a definition: its ``open`` instances as of ``counted_at``, ``sampled`` when that is an estimate; and of those
     that started within the last hour how many there are and how many have failed, each to 1,000, of its newest 20
     versions."""
 
@@ -58,6 +58,7 @@ class DefinitionActivity(msgspec.Struct, frozen=True, rename="camel", omit_defau
     open: int
     started_within_hour: int
     failed_of_these: int
+    counted_at: datetime
     sampled: bool = False
 
 
@@ -157,6 +158,7 @@ class DefinitionUse:
                     open=sum(_open(counted, key) or 0 for key in one.keys),
                     started_within_hour=one.started,
                     failed_of_these=one.failed,
+                    counted_at=counted.at,
                     sampled=counted.sampled,
                 )
                 for one in found

@@ -14,8 +14,8 @@ from typing import Any, Final, cast
 import msgspec
 
 from penstock.core.definition import InvalidDefinition, Problem, Step, StepType
-from penstock.core.draft import FIELDS_BY_TYPE
-from penstock.core.expression import Expression, ExpressionError, parse, vocabulary
+from penstock.core.expression import Expression, ExpressionError, parse, reference, vocabulary
+from penstock.core.hints import Hint, hints
 from penstock.core.strict_json import BadJson, read_json
 from penstock.engine.definitions import Definitions, job_path
 from penstock.engine.hiding import Hiding
@@ -30,14 +30,8 @@ from penstock.wire.noun import Answer
 
 KINDS: Final = ("condition", "value")
 IDENTIFIERS_MAX: Final = 10_000
-HINTS_UNUSED_MAX: Final = 1_000
-_COMMON: Final = frozenset({"id", "name", "type", "description"})
 _STEP: Final = re.compile(r"steps\[([0-9]{1,6})\]", re.ASCII)
 _WORD: Final = re.compile(r"\w+|.", re.DOTALL)
-
-
-class _Fields(msgspec.Struct):
-    steps: list[dict[str, msgspec.Raw]]
 
 
 class DraftProblem(Answer, frozen=True):
@@ -57,13 +51,14 @@ class DraftHint(Answer, frozen=True):
 
 class DraftCheck(Answer, frozen=True):
     """Whether a definition could be uploaded, with all that is wrong. ``identifiers``: the variables that its
-    expressions read. ``same``: the version that has this content already."""
+    expressions read. ``same``: the version that has this content already. ``latest``: the newest one of its id."""
 
     valid: bool
     problems: list[DraftProblem]
     hints: list[DraftHint]
     identifiers: list[str]
     same: int | None = None
+    latest: int | None = None
 
 
 class ExpressionCheck(msgspec.Struct, rename="camel"):
@@ -95,24 +90,36 @@ class ExpressionVerdict(Answer, frozen=True):
 
 
 class LanguageFunction(Answer, frozen=True):
-    """A function of expressions, and how it is called."""
+    """A function or a word operator of expressions: how it is written, what it gives, and an example."""
 
     name: str
     signature: str
+    text: str
+    example: str
 
 
 class ExpressionLanguage(Answer, frozen=True):
-    """The names that expressions know beside variables. ``methods``: of dates and durations."""
+    """The names that expressions know beside variables. ``words``: ``operators`` and values that are words.
+    ``methods``: of dates and durations."""
 
     functions: list[LanguageFunction]
+    operators: list[LanguageFunction]
     words: list[str]
     methods: list[str]
 
 
 def language() -> ExpressionLanguage:
     """Of this engine."""
-    functions = [LanguageFunction(name=name, signature=signature) for name, signature in vocabulary.signatures()]
-    return ExpressionLanguage(functions=functions, words=vocabulary.words(), methods=vocabulary.methods())
+    functions, operators = (
+        [
+            LanguageFunction(name=name, signature=one.signature, text=one.text, example=f"{one.example} → {one.gives}")
+            for name, one in sorted(told.items())
+        ]
+        for told in (reference.FUNCTIONS, reference.OPERATORS)
+    )
+    return ExpressionLanguage(
+        functions=functions, operators=operators, words=vocabulary.words(), methods=vocabulary.methods()
+    )
 
 
 class Drafts:
@@ -146,16 +153,18 @@ class Drafts:
             return DraftCheck(valid=False, problems=named, hints=[], identifiers=[])
         async with self._database.connection() as connection:
             same = await store.same(connection, definition.id, definition.content)
+            newest = await store.find(connection, definition.id, 0)
             workers = await activity_store.read_worker_counts(connection) if self._polled else None
-        text = definition.content
-        unused = await run_sized(len(text), lambda: _unused(text))
+        found = await run_sized(len(definition.content), lambda: hints(definition))
+        told = [*found, *(hint for step in definition.steps for hint in _unpolled(step, workers))]
         names = {name for expression in _expressions(definition.steps) for name in expression.names}
         return DraftCheck(
             valid=True,
             problems=[],
-            hints=[*(hint for step in definition.steps for hint in _hints(step, workers)), *unused],
+            hints=[DraftHint(path=hint.path, text=hint.text) for hint in told],
             identifiers=sorted(names)[:IDENTIFIERS_MAX],
             same=same,
+            latest=None if newest is None else newest.version,
         )
 
     async def check_expression(self, asked: ExpressionCheck) -> ExpressionVerdict:
@@ -211,26 +220,9 @@ def _expressions(steps: Iterable[Step]) -> Iterable[Expression]:
         yield from (value for value in values if isinstance(value, Expression))
 
 
-def _hints(step: Step, polled: Container[str] | None) -> Iterable[DraftHint]:
-    path = job_path(step)
-    if step.conditions and step.conditions[-1][0].names:
-        yield DraftHint(
-            path=f"{path}.conditionalNextSteps",
-            text="where no condition is true the instance fails; a last one that is `true` takes the rest",
-        )
+def _unpolled(step: Step, polled: Container[str] | None) -> Iterable[Hint]:
     if step.type is StepType.SERVICE_TASK and polled is not None and (step.job_type or "") not in polled:
-        yield DraftHint(path=f"{path}.jobType", text=f"nobody polls for {step.job_type} now")
-
-
-def _unused(content: str) -> list[DraftHint]:
-    """Fields that a definition keeps though the type of their step has none such."""
-    found: list[DraftHint] = []
-    for index, step in enumerate(msgspec.json.decode(content, type=_Fields).steps):
-        kind = StepType(msgspec.json.decode(step["type"], type=str))
-        for field in sorted(step.keys() - FIELDS_BY_TYPE[kind] - _COMMON):
-            text = f"{kind} does not use it: it is kept, and does nothing"
-            found.append(DraftHint(path=f"steps[{index}].{field}", text=text))
-    return found[:HINTS_UNUSED_MAX]
+        yield Hint(f"{job_path(step)}.jobType", f"nobody polls for {step.job_type} now")
 
 
 def _verdict(source: str, kind: str, variables: bytes | None, now: datetime) -> ExpressionVerdict:

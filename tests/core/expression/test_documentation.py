@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.expression import DEFAULT, ExpressionError, parse
+from penstock.core.expression import DEFAULT, ExpressionError, parse, reference
 from penstock.core.expression.chronology import DATE_METHODS, DURATION_METHODS
 from penstock.core.expression.functions import FUNCTIONS
+from penstock.core.expression.lexer import OPERATOR_WORDS
 from penstock.core.expression.predicates import PREDICATES
 from tests.core.expression.evaluation import NOW
 
@@ -40,6 +41,23 @@ def test_an_example_gives_what_the_page_says(source, expected):
 @pytest.mark.parametrize("name", [*FUNCTIONS, *PREDICATES])
 def test_every_function_is_on_the_page(name):
     assert f"{name}(" in PAGE
+
+
+def test_every_name_has_help_with_a_true_example():
+    assert set(reference.FUNCTIONS) == {*FUNCTIONS, *PREDICATES}
+    assert set(reference.OPERATORS) == set(OPERATOR_WORDS)
+    for name, told in {**reference.FUNCTIONS, **reference.OPERATORS}.items():
+        assert json.dumps(parse(told.example).evaluate({}, NOW)) == json.dumps(json.loads(told.gives)), name
+        assert re.search(rf"\b{name}\b", told.signature), name
+    for name, function in FUNCTIONS.items():
+        needed, _, more = reference.FUNCTIONS[name].signature[len(name) + 1 : -1].partition("[")
+        counts = [
+            len([each for each in part.split(",") if each.strip() not in ("", "…", "]")]) for part in (needed, more)
+        ]
+        if name in PREDICATES:  # with a predicate, too
+            counts[1] = 0
+        assert counts[0] == function.minimum, name
+        assert (None if "…" in needed else sum(counts)) == function.maximum, name
 
 
 @pytest.mark.parametrize("name", [*DATE_METHODS, *DURATION_METHODS])

@@ -1,0 +1,30 @@
+import { expect, test } from "vitest";
+import { helpOf, matching, wordBefore } from "./expression";
+
+const WORDS = [
+  { name: "applicant", call: false, note: "object, in 3 of 3 runs" },
+  { name: "all", call: true, note: "all(list, condition)", help: "whether it is true of every element" },
+  { name: "and", call: false, note: "a and b", help: "both are true" },
+  { name: "AddDate", call: true, note: "of a date or a duration", method: true },
+];
+const GIVEN = '{"applicant": {"address": {"city": "Krakow", "no name": 1}, "age": 40}}';
+const names = (text: string) => matching(WORDS, GIVEN, text, text.length).map((word) => word.name);
+
+test("what may stand there is offered", () => {
+  expect(names("a")).toEqual(["applicant", "all", "and"]);
+  expect(names("1 > 0 && ap")).toEqual(["applicant"]);
+  expect(names("all")).toEqual([]);
+  expect(names("")).toEqual(["applicant", "all", "and"]);
+  expect(names("applicant.a")).toEqual(["address", "age", "AddDate"]);
+  expect(names("${applicant?.address.")).toEqual(["city", "AddDate"]);
+  expect(names("date(x).")).toEqual(["AddDate"]);
+  expect(names("nothing.c")).toEqual([]);
+  expect(names("1.")).toEqual(["applicant", "all", "and"]);
+});
+
+test("help is of the word at the caret or under the pointer", () => {
+  for (const at of [0, 1, 3]) expect(helpOf(WORDS, "all(x, # > 1)", at)?.note).toBe("all(list, condition)");
+  expect([4, 8, 200].map((at) => helpOf(WORDS, "all(x, # > 1)", at))).toEqual([undefined, undefined, undefined]);
+  expect(helpOf(WORDS, "a and b", 4)?.help).toBe("both are true");
+  expect([wordBefore("${amo", 5), wordBefore("a.b", 3)]).toEqual(["amo", "b"]);
+});

@@ -1,0 +1,240 @@
+// What can happen next in a trial: a card for each open execution and each timer, with what it is given.
+import { useMemo, useState } from "react";
+import type { SimulatedTimer, SimulatedToken, SimulationView, TriedMove } from "../api/client";
+import { Fields, given, initial, problemsOf, type Schema, type Values } from "../parts/form";
+import { duration } from "../parts/time";
+import { JsonProblem, parse } from "./json";
+
+const KIND: Record<string, string> = { SERVICE_TASK: "Job", USER_TASK: "User task", CALL_ACTIVITY: "Call", WAIT: "Wait" };
+const DO: Record<string, string> = { complete: "Complete", fail: "Fail for good", cancel: "Is cancelled", signal: "Signal", message: "Message" };
+
+interface OpenProps {
+  token: SimulatedToken;
+  type: string | undefined;
+  /** What people see of a user task, if the definition has a form for it. */
+  form: Schema | undefined;
+  name: string;
+  can: readonly TriedMove[];
+  act: (move: TriedMove) => void;
+  choose: () => void;
+}
+
+export function Open({ token, type, form, name, can, act, choose }: OpenProps) {
+  const typed = useVariables("{}");
+  const [values, setValues] = useState<Values>(() => (form ? initial(form) : {}));
+  const [filled, setFilled] = useState(form !== undefined);
+  const [tried, setTried] = useState(false);
+  const [by, setBy] = useState("");
+  const [code, setCode] = useState("");
+  const own = can.filter((move) => move.tokenId === token.id && move.do !== "fire");
+  if (token.items)
+    return (
+      <section className="card" aria-label={name}>
+        <p>
+          <span className="tag">For each</span> <b>{name}</b>
+        </p>
+        <p className="mute">
+          {token.items.completed} of {token.items.total} completed, {token.items.failed} failed
+        </p>
+      </section>
+    );
+  const problems = form && filled ? problemsOf(form, values) : {};
+  const fails = own.some((move) => move.do === "fail");
+  const label = token.item === undefined ? name : `${name}, item ${token.item}`;
+  const make = (move: TriedMove) => {
+    setTried(true);
+    if (Object.keys(problems).length > 0) return;
+    const variables = move.do === "cancel" ? undefined : variablesIn(form && filled ? JSON.stringify(given(values)) : typed.text);
+    act({
+      ...move,
+      ...(variables === undefined ? {} : { variables }),
+      ...(move.do === "fail" && code ? { errorCode: code } : {}),
+      ...(move.do === "complete" && by ? { by } : {}),
+    });
+  };
+  return (
+    <section className="card" aria-label={label}>
+      <p>
+        <span className="tag">{KIND[type ?? ""] ?? "Job"}</span>{" "}
+        <button type="button" className="link" onClick={choose}>
+          {label}
+        </button>{" "}
+        {token.failures ? <span className="mute">failed {token.failures}×</span> : null}
+      </p>
+      {token.called && <p className="mute">Called {token.called.definitionId}; complete, it gives:</p>}
+      {token.message && (
+        <p className="mute">
+          Waits for the message {token.message.name} with the key {token.message.correlationKey}
+        </p>
+      )}
+      {token.state === "BACKOFF" && <p className="mute">Waits to be tried again</p>}
+      {own.length > 0 && (
+        <>
+          {form && filled ? (
+            <Fields schema={form} values={values} problems={tried ? problems : {}} change={setValues} />
+          ) : (
+            <VariablesText label={`Variables of ${label}`} rows={Math.min(6, typed.text.split("\n").length)} typed={typed} />
+          )}
+          {form && (
+            <button
+              type="button"
+              className="link"
+              onClick={() => {
+                if (filled) typed.setText(JSON.stringify(given(values), null, 2));
+                setFilled(!filled);
+              }}
+            >
+              {filled ? "Give it as JSON" : "Fill in the form"}
+            </button>
+          )}
+          {fails && <input className="in mono" placeholder="Error code, if it fails" aria-label={`Error code of ${label}`} value={code} onChange={(event) => setCode(event.target.value)} />}
+          {type === "USER_TASK" && <input className="in" placeholder="Completed by" aria-label={`Who completes ${label}`} value={by} onChange={(event) => setBy(event.target.value)} />}
+          <p className="acts">
+            {own.map((move, at) => (
+              <button key={at} type="button" className={at === 0 ? "btn sm pri" : "btn sm"} disabled={!filled && typed.refusal !== undefined} onClick={() => make(move)}>
+                {move.do === "fail" && move.retryable !== false ? "Fail, try again" : DO[move.do]}
+              </button>
+            ))}
+          </p>
+        </>
+      )}
+    </section>
+  );
+}
+
+export function Timer({ timer, at, nameOf, act }: { timer: SimulatedTimer; at: string; nameOf: (id: string) => string; act: (move: TriedMove) => void }) {
+  const what = timer.kind === "retry" ? "Try again" : timer.kind === "wait" ? "End of the wait" : "Goes on";
+  const label = timer.target ? nameOf(timer.target) : `${what}: ${nameOf(timer.stepId)}`;
+  return (
+    <section className="card" aria-label={`Timer: ${label}`}>
+      <p>
+        <span className="tag">Timer</span> <b>{label}</b>
+      </p>
+      <p className="mute">
+        in {span(timer.fireAt, at)}
+        {timer.target && `, ${timer.interrupting ? "instead of" : "beside"} ${nameOf(timer.stepId)}`}
+      </p>
+      <p className="acts">
+        <button type="button" className="btn sm" onClick={() => act({ do: "fire", tokenId: timer.tokenId, stepId: timer.stepId, index: timer.index })}>
+          Let it fire
+        </button>
+      </p>
+    </section>
+  );
+}
+
+/** What may come though nothing waits for it, and what ends or mends the whole. */
+export function Others({ can, nameOf, act }: { can: readonly TriedMove[]; nameOf: (id: string) => string; act: (move: TriedMove) => void }) {
+  const early = can.filter((move) => move.tokenId === undefined && (move.do === "signal" || move.do === "message"));
+  const [at, setAt] = useState(0);
+  const [key, setKey] = useState("");
+  const typed = useVariables("{}");
+  const chosen = early[at];
+  return (
+    <>
+      <p className="acts">
+        {can.some((move) => move.do === "retry") && (
+          <button type="button" className="btn sm pri" onClick={() => act({ do: "retry" })}>
+            Retry
+          </button>
+        )}
+        {can
+          .filter((move) => move.do === "cancel" && move.tokenId === undefined)
+          .map((move) => (
+            <button key={String(move.compensate)} type="button" className="btn sm" onClick={() => act(move)}>
+              {move.compensate ? "Cancel and undo" : "Cancel"}
+            </button>
+          ))}
+      </p>
+      {chosen && (
+        <details>
+          <summary>A signal or a message that nobody waits for yet</summary>
+          <select className="in" aria-label="What comes" value={at} onChange={(event) => setAt(Number(event.target.value))}>
+            {early.map((move, place) => (
+              <option key={place} value={place}>
+                {move.do === "signal" ? `Signal to ${nameOf(move.stepId ?? "")}` : `Message ${move.name}`}
+              </option>
+            ))}
+          </select>
+          {chosen.do === "message" && <input className="in mono" placeholder="Correlation key" aria-label="Correlation key" value={key} onChange={(event) => setKey(event.target.value)} />}
+          <VariablesText label="Variables of what comes" rows={1} typed={typed} />
+          <p className="acts">
+            <button
+              type="button"
+              className="btn sm"
+              disabled={typed.refusal !== undefined || (chosen.do === "message" && key === "")}
+              onClick={() => {
+                const variables = variablesIn(typed.text);
+                act({ ...chosen, ...(variables === undefined ? {} : { variables }), ...(chosen.do === "message" ? { correlationKey: key } : {}) });
+              }}
+            >
+              Let it come
+            </button>
+          </p>
+        </details>
+      )}
+    </>
+  );
+}
+
+/** Why that is no JSON object; none when it is one. */
+function refusalOf(text: string): string | undefined {
+  try {
+    return parse(text).kind === "object" ? undefined : 'Not an object, such as {"amount": 25}';
+  } catch (error) {
+    if (!(error instanceof JsonProblem)) throw error;
+    return `Not JSON: ${error.message}`;
+  }
+}
+
+/** Undefined: none. */
+function variablesIn(text: string): string | undefined {
+  return parse(text).members?.length ? text : undefined;
+}
+
+/** Variables as JSON text, which goes to the engine as it is typed: numbers keep all of their digits. */
+export function useVariables(first: string) {
+  const [text, setText] = useState(first);
+  const refusal = useMemo(() => refusalOf(text), [text]);
+  return { text, setText, refusal };
+}
+
+export function VariablesText({ label, rows, typed }: { label: string; rows: number; typed: ReturnType<typeof useVariables> }) {
+  return (
+    <>
+      <textarea className="in mono" rows={rows} spellCheck={false} aria-label={label} aria-invalid={typed.refusal !== undefined} value={typed.text} onChange={(event) => typed.setText(event.target.value)} />
+      {typed.refusal && <p className="wrong">{typed.refusal}</p>}
+    </>
+  );
+}
+
+export function told(move: TriedMove, nameOf: (id: string) => string): string {
+  const where = move.stepId === undefined ? "" : nameOf(move.stepId);
+  const values = move.variables ? ` with ${move.variables.trim()}` : "";
+  switch (move.do) {
+    case "complete":
+      return `${where} completed${move.by ? ` by ${move.by}` : ""}${values}`;
+    case "fail":
+      return `${where} failed${move.errorCode ? ` with ${move.errorCode}` : ""}${move.retryable === false ? " for good" : ""}`;
+    case "cancel":
+      return where ? `What ${where} called was cancelled` : move.compensate ? "Cancelled and undone" : "Cancelled";
+    case "signal":
+      return `Signal to ${where}${values}`;
+    case "message":
+      return `Message ${move.name} ${move.correlationKey}${values}`;
+    case "fire":
+      return `A timer of ${where} fired`;
+    case "advance":
+      return "Time went on";
+    default:
+      return "Retried";
+  }
+}
+
+export function after(view: SimulationView): string {
+  return view.at === view.startedAt ? "the moment of the start" : `${span(view.at, view.startedAt)} after the start`;
+}
+
+export function span(at: string, from: string): string {
+  return duration(Date.parse(at) - Date.parse(from));
+}

@@ -1,1 +1,0 @@
-export{t as EMPTY,w as STEP_TYPES,n as addBoundary,r as addCondition,i as addStep,a as beginElsewhere,o as connect,s as copySteps,_ as definitionOf,c as disconnect,l as insertOnWay,u as leadElsewhere,d as pasteSteps,f as pin,I as pretty,b as readDraft,p as removeSteps,m as renameStep,z as set,h as successorsOf,g as tidy}from"./edits-umIM6Y5m.js";

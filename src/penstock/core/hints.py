@@ -1,0 +1,52 @@
+"""What of a valid definition may be meant otherwise. Nothing keeps it from being uploaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from penstock.core.definition import Definition, Step, StepType
+from penstock.core.draft import FIELDS_BY_TYPE
+
+UNUSED_MAX: Final = 1_000
+_COMMON: Final = frozenset({"id", "name", "type", "description"})
+
+
+class Hint(msgspec.Struct, frozen=True):
+    """Where, in the form of a `Problem`'s path, and what."""
+
+    path: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.text}"
+
+
+class _Fields(msgspec.Struct):
+    steps: list[dict[str, msgspec.Raw]]
+
+
+def hints(definition: Definition) -> list[Hint]:
+    """By step, then the fields that do nothing, at most `UNUSED_MAX`."""
+    return [*(hint for step in definition.steps for hint in _of_conditions(step)), *_unused(definition.content)]
+
+
+def _of_conditions(step: Step) -> Iterable[Hint]:
+    if step.conditions and step.conditions[-1][0].names:
+        yield Hint(
+            f"steps[{step.index}].conditionalNextSteps",
+            "where no condition is true the instance fails; a last one that is `true` takes the rest",
+        )
+
+
+def _unused(content: str) -> list[Hint]:
+    """Fields that a definition keeps though the type of their step has none such."""
+    found: list[Hint] = []
+    for index, step in enumerate(msgspec.json.decode(content, type=_Fields).steps):
+        kind = StepType(msgspec.json.decode(step["type"], type=str))
+        text = f"{kind} does not use it: it is kept, and does nothing"
+        names = sorted(step.keys() - FIELDS_BY_TYPE[kind] - _COMMON)
+        found += [Hint(f"steps[{index}].{name}", text) for name in names]
+    return found[:UNUSED_MAX]
