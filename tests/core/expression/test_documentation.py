@@ -16,7 +16,8 @@ from penstock.core.expression.predicates import PREDICATES
 from tests.core.expression.evaluation import NOW
 
 PAGE = (Path(__file__).parents[3] / "docs" / "expressions.md").read_text()
-VARIABLES = json.loads(re.search(r"^```json variables\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)[1])
+(_GIVEN,) = re.findall(r"^```json variables\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+VARIABLES = json.loads(_GIVEN)
 EXAMPLES = [
     tuple(line.split("→"))
     for block in re.findall(r"^```expr\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
