@@ -307,8 +307,11 @@ def test_a_draft_is_tried_and_kept_as_a_test(modeller: Modeller) -> None:
     timers = [timer("remind", "P1D"), timer("escalate", "P3D", interrupting=True)]
     approve = step("approve", "USER_TASK", jobType="lead", nextStep="pay", boundaryEvents=timers)
     tasks = [service("pay", "end", retryCount=1), service("remind"), service("escalate", "end")]
-    fields = {"approved": {"title": "Approve it", "type": "boolean"}, "sum": {"type": "integer", "minimum": 1}}
-    fields["papers"] = {"type": "array", "items": {"type": "string", "maxLength": 40}}
+    fields: dict[str, Any] = {
+        "approved": {"title": "Approve it", "type": "boolean"},
+        "sum": {"type": "integer", "minimum": 1},
+        "papers": {"type": "array", "items": {"type": "string", "maxLength": 40}},
+    }
     form = {"schema": {"type": "object", "properties": fields, "required": ["sum"]}}
     metadata = {"exampleVariables": {"amount": 240}, "forms": {"approve": form}}
     body = definition(approve, *tasks, end(), definition_id="tried", metadata=metadata)
