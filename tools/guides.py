@@ -128,10 +128,10 @@ def surroundings(page: Path, directory: Path, old: str) -> Generator[dict[str, s
     with ExitStack() as stack:
         found: dict[str, str] = {}
         text = page.read_text(encoding="utf-8")
-        if "$OLD" in text:
+        if re.search(r"\$\{?OLD\b", text):
             before = directory / "old"
             found["OLD"] = str(next(before.glob("wheels/*.whl")) if before.exists() else wheel(before, old))
-        if "$KAFKA" in text:
+        if re.search(r"\$\{?KAFKA\b", text):
             sys.path.insert(0, str(TOP))
             from tests.kafka.broker import KafkaBroker
 

@@ -1,0 +1,193 @@
+"""Others that do the same kind of work, each in its own environment, beside Penstock on one PostgreSQL, in turn.
+
+    python -m benchmarks.peers FOLDER [--only NAME …] [--seconds 5] [--rounds 2] [--json FILE]
+
+Jobs: one that does nothing, asked for and worked off; what asks stays a bounded number ahead of what is done. Steps: of
+runs with ten that do nothing, one after the other. Each system twice, with its own defaults (jobs asked for singly)
+and with the best settings that were found (`systems.py`, `programs/`). The server is an embedded PostgreSQL with its
+defaults (fsync on) in FOLDER, a new database for each; figures are medians of the rounds. CPU is that of its processes
+and of PostgreSQL's; WAL and commits (those that write) are the server's. Prints a table for docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+from collections.abc import Iterable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import trio
+
+from benchmarks.database import Database
+from benchmarks.peers.dbos.side_by_side import calibrated, new_database
+from benchmarks.peers.systems import SYSTEMS, NotHad, System
+from benchmarks.processes import all_processes, read_process, tree_cpu_s
+from benchmarks.result import median
+from penstock.store.embedded import embedded
+
+SETTINGS = ("default", "best")
+STEPS_OF_A_RUN = 10
+
+
+class Figures(NamedTuple):
+    """Of one turn, or the medians of several; per step but for the first."""
+
+    steps_per_s: float
+    own_cpu_us: float
+    postgres_cpu_us: float | None
+    wal_bytes: float | None
+    commits: float | None
+
+
+def turn(system: System, folder: Path, dsn: str, settings: str, seconds: float) -> Figures:
+    """One measurement. Raises NotHad when its program fails."""
+    with closing(Database(dsn)) as database:
+        ((backend,),) = database.fetch("SELECT pg_backend_pid()")
+        facts = read_process(backend)
+        assert facts is not None, "the server is on another machine"
+        with system.run(folder, dsn, settings, seconds) as running:
+            log = folder / "program.log"
+            with log.open("wb") as errors:
+                process = subprocess.Popen(
+                    list(map(str, running.command)),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                )
+            with process:
+                assert process.stdin is not None
+                assert process.stdout is not None
+                if process.stdout.readline() != "ready\n":
+                    process.kill()
+                    raise NotHad(f"{system.name} does not start: {log.read_text(errors='replace')[-600:]}")
+
+                def used() -> tuple[float, float]:
+                    processes = all_processes()
+                    beside = 0.0 if running.beside is None else tree_cpu_s(processes, running.beside, facts.parent)
+                    return tree_cpu_s(processes, process.pid) + beside, tree_cpu_s(processes, facts.parent)
+
+                before, used_before = database.counters(), used()
+                process.stdin.write("go\n")
+                process.stdin.flush()
+                told: dict[str, Any] = json.loads(process.stdout.readline())
+                after, used_after = database.counters(), used()
+                process.stdin.close()
+                process.terminate()
+    steps = told["steps"] if "steps" in told else told["runs"] * STEPS_OF_A_RUN
+    own, postgres = ((later - earlier) / steps * 1e6 for earlier, later in zip(used_before, used_after, strict=True))
+    return Figures(
+        steps / told["seconds"],
+        own,
+        postgres if system.in_postgres else None,
+        (after.wal_bytes - before.wal_bytes) / steps if system.in_postgres else None,
+        (after.write_commits - before.write_commits) / steps if system.in_postgres else None,
+    )
+
+
+def middle(turns: list[Figures]) -> Figures:
+    """Medians of each figure."""
+
+    def of(name: str) -> float | None:
+        known = [value for each in turns if (value := getattr(each, name)) is not None]
+        return median(known) if known else None
+
+    return Figures(
+        of("steps_per_s") or 0.0, of("own_cpu_us") or 0.0, of("postgres_cpu_us"), of("wal_bytes"), of("commits")
+    )
+
+
+def row(system: System, settings: str, figures: Figures, ours: Figures | None) -> str:
+    """One line of the table; with the ratio of ours to it."""
+    ratio = "" if ours is None else f"{ours.steps_per_s / figures.steps_per_s:.1f} ×"
+    postgres = "–" if figures.postgres_cpu_us is None else f"{figures.postgres_cpu_us:,.0f}"
+    wal = "–" if figures.wal_bytes is None else f"{figures.wal_bytes:,.0f} B"
+    commits = "–" if figures.commits is None else f"{figures.commits:.3f}"
+    return (
+        f"| {system.name} ({system.kind}) | {settings} | {figures.steps_per_s:,.0f} | {ratio} |"
+        f" {figures.own_cpu_us:,.0f}, {postgres} | {wal} | {commits} |"
+    )
+
+
+def table(found: dict[tuple[str, str], Figures], systems: Iterable[System]) -> str:
+    """As a page shows it; the ratio is Penstock's with the same settings to the system's."""
+    lines = [
+        "| | settings | steps/s | Penstock does | CPU µs a step: its own, PostgreSQL's | WAL a step | commits a step |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    of = {kind: next(each.name for each in SYSTEMS if each.kind == kind) for kind in ("jobs", "steps")}
+    for system in systems:
+        for settings in SETTINGS:
+            figures, ours = found.get((system.name, settings)), found.get((of[system.kind], settings))
+            if figures is None:
+                continue
+            lines.append(row(system, settings, figures, None if ours is figures else ours))
+    return "\n".join(lines)
+
+
+def compare(options: argparse.Namespace, systems: list[System], dsn: str) -> dict[tuple[str, str], list[Figures]]:
+    calibrated(dsn, options.calibration_seconds)
+    turns: dict[tuple[str, str], list[Figures]] = {}
+    failed: set[tuple[str, str]] = set()
+    for number in range(options.rounds):
+        for system in systems:
+            for settings in SETTINGS:
+                if (system.name, settings) in failed:
+                    continue
+                folder = options.folder / system.name.replace(" ", "-").replace(",", "")
+                try:
+                    with_dsn = new_database(dsn, "peer")
+                    figures = turn(system, folder, with_dsn, settings, options.seconds)
+                except NotHad as error:
+                    failed.add((system.name, settings))
+                    print(f"left out: {system.name}, {settings}: {error}", flush=True)
+                    continue
+                turns.setdefault((system.name, settings), []).append(figures)
+                print(f"round {number + 1}: {row(system, settings, figures, None)}", flush=True)
+    return turns
+
+
+async def on_embedded(options: argparse.Namespace, systems: list[System]) -> dict[tuple[str, str], list[Figures]]:
+    settings = {"max_connections": "200"}
+    async with embedded(options.folder / "postgres", settings=settings) as dsn:
+        return await trio.to_thread.run_sync(partial(compare, options, systems, dsn))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="for the environments, kept, and the database")
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="parts of names: river pgqueuer …")
+    parser.add_argument("--install", action="store_true", help="install, and measure nothing")
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--calibration-seconds", type=float, default=2.0)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--json", type=Path, help="where to keep the figures of each turn")
+    options = parser.parse_args()
+    options.folder = options.folder.resolve()
+    systems: list[System] = []
+    for system in SYSTEMS:
+        if options.only and not any(part.lower() in system.name.lower() for part in options.only):
+            continue
+        folder = options.folder / system.name.replace(" ", "-").replace(",", "")
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            system.install(folder)
+        except NotHad as error:
+            print(f"left out: {system.name}: {error}", flush=True)
+        else:
+            systems.append(system)
+    if options.install:
+        return
+    turns = trio.run(on_embedded, options, systems)
+    print("\n" + table({key: middle(each) for key, each in turns.items()}, systems))
+    if options.json is not None:
+        kept = [{"system": name, "settings": settings, "turns": each} for (name, settings), each in turns.items()]
+        options.json.write_text(json.dumps(kept, indent=1, default=lambda each: each._asdict()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Other systems beside Penstock: what a program of theirs did is counted, what can't be had is left out and told."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from benchmarks.peers.__main__ import Figures, middle, table, turn
+from benchmarks.peers.systems import PROGRAMS, SYSTEMS, NotHad, Running, System, call
+from penstock.testing.postgres import Server
+
+WRITES_FIFTY = """
+import json, sys, psycopg
+with psycopg.connect(sys.argv[1], autocommit=True) as connection:
+    connection.execute("CREATE TABLE done (n int)")
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for n in range(50):
+        connection.execute("INSERT INTO done VALUES (%s)", (n,))
+    sum(range(3_000_000))
+print(json.dumps({"steps": 50, "seconds": 2.0}), flush=True)
+sys.stdin.readline()
+"""
+
+
+def system(program: str, *, in_postgres: bool = True) -> System:
+    @contextmanager
+    def run(folder: Path, dsn: str, settings: str, seconds: float) -> Generator[Running]:
+        yield Running([sys.executable, "-c", program, dsn])
+
+    return System("theirs", "jobs", lambda folder: None, run, in_postgres)
+
+
+def test_a_turn_counts_what_a_program_did(postgres_server: Server, tmp_path: Path) -> None:
+    with postgres_server.database() as dsn:
+        found = turn(system(WRITES_FIFTY), tmp_path, dsn, "best", 1.0)
+        assert (found.steps_per_s, found.own_cpu_us > 0) == (25.0, True)
+        assert found.commits is not None
+        assert found.wal_bytes is not None
+        assert 1 <= found.commits < 2
+        assert found.wal_bytes > 30
+        with pytest.raises(NotHad, match="no such thing"):
+            turn(system("raise SystemExit('no such thing')"), tmp_path, dsn, "best", 1.0)
+
+
+def test_what_can_not_be_installed_says_why(tmp_path: Path) -> None:
+    with pytest.raises(NotHad, match=r"false` says: no reason"):
+        call(["/bin/sh", "-c", "echo no reason >&2; false"], tmp_path)
+    with pytest.raises(NotHad, match="no-such-tool is not on this machine"):
+        call(["no-such-tool"], tmp_path)
+
+
+def test_the_table_compares_with_ours_of_the_same_kind() -> None:
+    ours, other, elsewhere = SYSTEMS[0], SYSTEMS[1], SYSTEMS[-1]
+    turns = [Figures(n, 10.0 * n, 4.0, 800.0, 0.5) for n in (100.0, 300.0, 200.0)]
+    assert middle(turns) == Figures(200.0, 2000.0, 4.0, 800.0, 0.5)
+    found = {(ours.name, "best"): middle(turns), (other.name, "best"): Figures(50.0, 1.0, 2.0, 3.0, 4.0)}
+    found[elsewhere.name, "default"] = middle([Figures(70.0, 1.0, None, None, None)])
+    lines = table(found, [ours, other, elsewhere]).splitlines()
+    assert lines[2] == f"| {ours.name} (jobs) | best | 200 |  | 2,000, 4 | 800 B | 0.500 |"
+    assert lines[3] == f"| {other.name} (jobs) | best | 50 | 4.0 × | 1, 2 | 3 B | 4.000 |"
+    assert lines[4] == f"| {elsewhere.name} (steps) | default | 70 |  | 1, – | – | – |"
+    assert {path.stem for path in PROGRAMS.glob("*_*.py")} >= {"pgqueuer_jobs", "absurd_steps", "restate_steps"}
