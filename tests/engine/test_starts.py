@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,11 +13,15 @@ from penstock.core.advance import advance as real_advance
 from penstock.core.definition import Definition
 from penstock.engine import advancer
 from penstock.engine.instance_filter import InstanceFilter
+from penstock.engine.lanes import starts as lanes
 from penstock.errors import BadRequest, IdempotencyConflict, NotFound
+from penstock.store.connection import TrioConnection
+from penstock.store.definitions import latest_keys
 from penstock.testing.definitions import definition, end, linear, service, step
 from penstock.wire.model import Instance, StartRequest
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
+from tests.waiting import wait_until
 
 
 async def gather(*functions: Any) -> list[Any]:
@@ -60,6 +65,42 @@ async def test_running_instances_stay_on_their_version(driver: Driver) -> None:
     assert (await driver.view(view.id)).status == "COMPLETED"
     assert (await driver.start("linear")).definition_version == 2
     assert (await driver.start("linear", definition_version=1)).definition_version == 1
+
+
+async def test_a_new_version_is_started_though_none_is_asked_for(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The statement that starts sees whether the version that the engine remembers is the latest."""
+    one, two = make_driver(1), make_driver(2)
+    asked: list[list[str]] = []
+
+    async def counted(connection: TrioConnection, ids: list[str]) -> dict[str, int]:
+        asked.append(ids)
+        return await latest_keys(connection, ids)
+
+    monkeypatch.setattr(lanes, "latest_keys", counted)
+    await one.upload(linear(1, job_type="old"))
+    for _ in range(3):
+        await one.start("linear")
+    assert asked == [["linear"]]
+    assert len(await one.poll("old")) == 3
+    await two.upload(linear(2, job_type="new"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(one.poll, "old", wait=50))  # it is not to get a job of the new version
+
+        async def is_parked() -> bool:
+            return len(one.engine.polls.waiters) == 1
+
+        await wait_until(is_parked)
+        assert [(await one.start("linear")).definition_version for _ in range(2)] == [2, 2]
+        assert asked == [["linear"], ["linear"]]
+        assert [waiter.room for waiter in one.engine.polls.waiters.idle_for("old")] == [10]
+        nursery.cancel_scope.cancel()
+    assert [job.definition_version for job in await one.poll("new")] == [2, 2]
+    two.rows("UPDATE definition SET id = 'gone' RETURNING 1")
+    with pytest.raises(NotFound):
+        await one.start("linear")
+    two.rows("UPDATE definition SET id = 'linear' RETURNING 1")
 
 
 async def test_unknown_definitions_and_versions_are_not_found(driver: Driver) -> None:

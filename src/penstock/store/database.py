@@ -104,6 +104,10 @@ class RefusedWithin(pg_errors.SerializationFailure):
     """An item was refused in the middle of its transaction, which is repeated without it."""
 
 
+class Outdated(pg_errors.SerializationFailure):
+    """What this engine remembered is not true any more, and the statement did nothing: it is repeated."""
+
+
 class WrittenApart(pg_errors.SerializationFailure):
     """A transaction was given up so that something could be committed before it; it is repeated."""
 

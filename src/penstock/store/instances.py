@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -111,12 +112,20 @@ class HistoryEntry(NamedTuple):
     """Of the whole of one: how many there are, and became what; JSON."""
 
 
-async def start_fast(connection: TrioConnection, items: Sequence[FastStart], *, to_outbox: bool = False) -> list[Begun]:
+async def start_fast(
+    connection: TrioConnection,
+    items: Sequence[FastStart],
+    *,
+    to_outbox: bool = False,
+    latest: Mapping[str, int] = MappingProxyType({}),
+) -> list[Begun]:
     """Start instances; raises IdTaken, and starts none, when an id clashes. One transaction of its own.
 
-    ``to_outbox``: their first jobs wait for the relay, not in the queue.
+    ``to_outbox``: their first jobs wait for the relay, not in the queue. ``latest``: keys of what has to be the latest
+    versions of these definitions; where one is not, none is started.
     """
-    return await begin(connection, SQL["start_fast"], start_columns(connection, items, to_outbox=to_outbox))
+    columns = start_columns(connection, items, to_outbox=to_outbox)
+    return await begin(connection, SQL["start_fast"], (*columns, arrays.texts(latest), arrays.ints(latest.values())))
 
 
 def start_columns(connection: TrioConnection, items: Sequence[FastStart], *, to_outbox: bool) -> tuple[Any, ...]:

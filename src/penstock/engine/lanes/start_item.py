@@ -20,8 +20,8 @@ class StartItem(LongItem[model.Instance]):
     """One start."""
 
     __slots__ = (
-        "actor", "asked", "call", "found", "hold", "id", "loaded", "place", "request", "rules", "span", "together",
-        "waiter",
+        "actor", "asked", "assumed", "call", "found", "hold", "id", "loaded", "place", "request", "rules", "span",
+        "together", "waiter",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +45,7 @@ class StartItem(LongItem[model.Instance]):
         self.together = False  # all that are in one transaction with it come to be, or none
         self.found = False  # its answer is an instance that was there before
         self.loaded: LoadedDefinition | None = None
+        self.assumed = False  # that is the latest version as far as this engine remembers
         self.waiter: Waiter | None = None
 
     def answer(self, answer: model.Instance) -> None:

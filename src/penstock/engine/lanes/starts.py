@@ -7,8 +7,9 @@ of their own, as one may wait for another one's commit.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -33,7 +34,7 @@ from penstock.settings import Settings
 from penstock.store import flow as flow_store
 from penstock.store import instances as store
 from penstock.store.connection import TrioConnection
-from penstock.store.database import LOCKED, Database, IdTaken
+from penstock.store.database import LOCKED, Database, IdTaken, Outdated
 from penstock.store.definitions import latest_keys
 from penstock.store.engines import require_version
 from penstock.store.instances import FastStart
@@ -45,6 +46,9 @@ RULES_VERSION: Final = 18
 """Of the schema: engines that know an older one would not let begin what is delayed."""
 STARTS_PER_KEY: Final = 100
 """Of one batch: one after the other, in the order in which they came."""
+LATEST_MAX_COUNT: Final = 10_000
+"""Ids of definitions whose latest version is remembered."""
+NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 TOGETHER_MAX: Final = 50
 """Calls of one run in one transaction, which holds the lock of its token: a millisecond each."""
 
@@ -69,6 +73,7 @@ class Starts:
         self._traces = transactions.traces
         self._polls = polls
         self._ids = id_source
+        self._latest: dict[str, int] = {}  # keys of the latest versions as last heard of, by id of the definition
         self.lane: Lane[StartItem] = Lane(
             "start",
             database,
@@ -97,7 +102,7 @@ class Starts:
 
     async def _batch(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
         fresh = [item for item in items if not item.settled and item.loaded is None]
-        await self._load(connection, fresh)
+        await self._load(connection, fresh, self._remembered(fresh))
         passed_on = self._pass_on([item for item in fresh if item.keyed and not item.settled])
         known = [
             (item, item.loaded) for item in items if not (item.settled or item in passed_on) and item.loaded is not None
@@ -123,12 +128,34 @@ class Starts:
         """All fast starts of a batch wait in one place; runs of code wait in the queue, also in Kafka mode."""
         return bool(loaded.fast_start) and not (loaded.code and self._to_outbox)
 
-    async def _load(self, connection: TrioConnection, items: list[StartItem]) -> None:
+    def _remembered(self, items: Sequence[StartItem]) -> dict[str, int]:
+        """The keys of latest versions that need not be asked for: those of plain starts, whose statement looks whether
+        they still are."""
+        if self._polls.queues.keyed or any(item.has_flow for item in items):
+            return {}  # a batch with one job that waits for its turn has another statement
+        others = {item.request.definition_id for item in items if item.keyed or not item.is_plain}
+        found: dict[str, int] = {}
+        for id in {item.request.definition_id for item in items if not item.request.definition_version} - others:
+            loaded = self._definitions.cached(self._latest.get(id, 0))
+            if loaded is not None and self._is_fast(loaded):
+                about = loaded.definition
+                if about.start is None and not about.has_flow_keys:
+                    found[id] = loaded.key
+        return found
+
+    async def _load(
+        self, connection: TrioConnection, items: list[StartItem], remembered: Mapping[str, int] = NOTHING
+    ) -> None:
         """Find the definitions; refuses items whose definition is unknown. The latest version is asked for once."""
-        latest = sorted({item.request.definition_id for item in items if not item.request.definition_version})
-        keys = await latest_keys(connection, latest) if latest else {}
+        latest = {item.request.definition_id for item in items if not item.request.definition_version}
+        asked = sorted(latest - remembered.keys())
+        keys = {**remembered, **(await latest_keys(connection, asked) if asked else {})}
+        if len(self._latest) > LATEST_MAX_COUNT:
+            self._latest.clear()
+        self._latest.update(keys)
         for item in items:
             request = item.request
+            item.assumed = not request.definition_version and request.definition_id in remembered
             loaded: LoadedDefinition | None = None
             if request.definition_version:
                 loaded = await self._definitions.find(connection, request.definition_id, request.definition_version)
@@ -196,13 +223,29 @@ class Starts:
         queues = self._polls.queues
         keyed = queues.keyed
         if not any(item.has_flow or (keyed and _first_type(item) in keyed) for item in items):
-            return await store.start_fast(connection, rows, to_outbox=self._to_outbox)
+            assumed = [(item, row) for item, row in zip(items, rows, strict=True) if item.assumed]
+            latest = {item.request.definition_id: row.definition for item, row in assumed}
+            begun = await store.start_fast(connection, rows, to_outbox=self._to_outbox, latest=latest)
+            if not begun:
+                raise self._outdated(items)
+            return begun
+        if any(item.assumed for item in items):  # this statement does not look
+            raise self._outdated(items)
         waits = [queues.waits(_first_type(item)) for item in items]
         starts = [
             flow_store.FlowStart(row, item.request.priority, item.request.flow_key, where)
             for row, item, where in zip(rows, items, waits, strict=True)
         ]
         return await flow_store.start(connection, starts, to_outbox=self._to_outbox)
+
+    def _outdated(self, items: Sequence[StartItem]) -> Outdated:
+        """Let the next try ask for the latest versions."""
+        self._give_up([*items])
+        for item in items:
+            self._latest.pop(item.request.definition_id, None)
+            if item.assumed:
+                item.loaded = None
+        return Outdated("another version is the latest by now")
 
     async def _deliver(self, connection: TrioConnection, items: list[StartItem], deliveries: list[Delivery]) -> None:
         if deliveries:

@@ -3,10 +3,14 @@
 -- name: start_fast
 -- Starts instances whose first step is a plain service task: $1 id $2 definition key $3 variables $4 business key
 -- $5 job type $6 worker of a direct dispatch (null: to the queue) $7 lease seconds $8 whether to the outbox instead of the queue
--- $9 the caller that was proved
+-- $9 the caller that was proved $10 ids of definitions of which $11 has the keys of the latest versions: where one is not, nothing
+-- is started.
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::int[], $3::text[], $4::text[], $5::int[], $6::text[], $7::float8[], $9::text[])
-    AS i(id, definition, vars, business_key, job_type, direct_to, lease_s, started_by)),
+    AS i(id, definition, vars, business_key, job_type, direct_to, lease_s, started_by)
+  WHERE NOT EXISTS (
+    SELECT FROM unnest($10::text[], $11::int[]) AS l(id, key)
+    WHERE l.key IS DISTINCT FROM (SELECT d.key FROM definition d WHERE d.id = l.id ORDER BY d.version DESC LIMIT 1))),
 clock AS MATERIALIZED (SELECT penstock_now() AS now),
 begun AS (
   INSERT INTO instance (id, started_at, definition, vars, business_key, started_by)
