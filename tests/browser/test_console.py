@@ -304,6 +304,7 @@ def test_nobody_is_kept_out(visitor: Visitor, engine: EngineProcess, theme: str)
         "definitions": "approval",
         "definitions/shop": "Fit",
         "jobs": GATEWAY_AWAY,
+        "modeller": "No problems",
         "search?q=nothing": "Nothing is called that",
     }
     visitor.page.emulate_media(color_scheme=theme)

@@ -428,7 +428,13 @@ def test_what_can_be_mended_at_once_is_one_press(modeller: Modeller) -> None:
     assert "hint: nobody polls for" in (label or "")
     modeller.press("Control+z")
     modeller.expect_status("1 problem")
+    # In the text it is where it stands; without an answer nobody says that there are none.
+    modeller.page.get_by_role("button", name="JSON").click(timeout=TIMEOUT_MS)
+    rows = modeller.page.get_by_role("list", name="Problems and hints")
+    rows.get_by_role("button", name="lost").first.click(timeout=TIMEOUT_MS)
+    assert json.loads(str(modeller.page.evaluate("() => getSelection().toString()")))["id"] == "lost"
     modeller.page.route("**/v1/definitions/validate", lambda route: route.abort())
-    modeller.press("Control+z")
+    modeller.page.get_by_label("The definition as JSON").press("End")
+    modeller.page.keyboard.type(" ")
     modeller.status.get_by_text("Not checked: The engine does not answer.").wait_for(timeout=TIMEOUT_MS)
     modeller.visitor.complaints.clear()  # of the request that came to nothing

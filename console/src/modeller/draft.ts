@@ -109,6 +109,17 @@ export function pathOf(written: string): Path {
   return [...parts].map(([, name, index, key]) => (name !== undefined ? name : index !== undefined ? Number(index) : (JSON.parse(key!) as string)));
 }
 
+/** Where in a text something stands that the engine's path leads to; what is missing, where it should be. */
+export function rangeOf({ root }: Pick<Draft, "root">, written: string): { start: number; end: number } {
+  let node = root;
+  for (const key of pathOf(written)) {
+    const inner = child(node, key);
+    if (!inner) break;
+    node = inner;
+  }
+  return node;
+}
+
 /** Whose field a problem of the engine's is about: `steps[3].jobType` is of the fourth step. */
 export function placeOf(written: string): { step?: number; field?: string } {
   const [first, place, field] = pathOf(written);

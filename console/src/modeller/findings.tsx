@@ -1,7 +1,7 @@
-// What the engine says of the draft, below it: problems first, then hints. Each leads to its step.
+// What the engine says of the draft, below it: problems first, then hints. Each leads to its step, or to its place in the text.
 import { useMemo } from "react";
 import { Icon } from "../parts/icons";
-import type { Verdict } from "./check";
+import type { Finding, Verdict } from "./check";
 import type { Draft } from "./draft";
 import { fixesOf } from "./fixes";
 import { useSlices } from "./sight";
@@ -15,7 +15,7 @@ const keyOf = ({ key }: { key: string }) => key;
 interface Props {
   verdict: Verdict;
   draft: Draft;
-  show: (step: string | undefined) => void;
+  show: (finding: Finding) => void;
   edit: (to: (now: string) => string) => void;
 }
 
@@ -48,7 +48,7 @@ export function Findings({ verdict, draft, show, edit }: Props) {
                 <Icon name={one.hint ? "info" : "close"} />
                 {one.hint ? "Hint" : "Problem"}
               </span>
-              <button type="button" className="link" onClick={() => show(one.step)}>
+              <button type="button" className="link" onClick={() => show(one)}>
                 {one.step === undefined ? "The definition" : name(one.step)}
               </button>
               <span>

@@ -12,11 +12,11 @@ import type { Extent } from "../graph/viewport";
 import { type Alignment, aligned } from "./align";
 import { type Hanging, HangDialog, RemoveDialog } from "./asks";
 import { Canvas, stepElement } from "./canvas";
-import { useNotes, useVerdict } from "./check";
+import { type Finding, useNotes, useVerdict } from "./check";
 import { useClipboard } from "./clipboard";
 import { EditingContext } from "./context";
 import { Differences } from "./differences";
-import { type Draft, type DraftEdge, pathOf, readDraft } from "./draft";
+import { type Draft, type DraftEdge, pathOf, rangeOf, readDraft } from "./draft";
 import { addBoundary, addStep, beginElsewhere, connect, disconnect, EMPTY, insertOnWay, leadElsewhere, mayHang, pasteSteps, pin, removeSteps, successorsOf, tidy } from "./edits";
 import { download, ImportButton } from "./files";
 import { keep, useHistory } from "./history";
@@ -212,10 +212,12 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
     select([id]);
     requestAnimationFrame(() => document.querySelector<HTMLInputElement>(".modeller .panel input")?.select());
   }, [select]);
-  const show = (id: string | undefined) => {
+  const source = useRef<HTMLTextAreaElement>(null);
+  const show = ({ step, path }: Finding) => {
+    if (view === "json" && source.current && !broken) return markIn(source.current, text, rangeOf(draft, path));
     changeAddress({ view: undefined }, true);
-    if (id === undefined) select([]);
-    else open(id);
+    if (step === undefined) select([]);
+    else open(step);
   };
   return (
     <EditingContext value={editing}>
@@ -333,7 +335,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
         )}
         {view === "json" && (
           <div className="source">
-            <textarea className="mono" aria-label="The definition as JSON" spellCheck={false} value={text} onChange={(event) => edit(() => event.target.value, "json")} />
+            <textarea ref={source} className="mono" aria-label="The definition as JSON" spellCheck={false} value={text} onChange={(event) => edit(() => event.target.value, "json")} />
             {broken && (
               <p className="wrong" role="status">
                 Line {text.slice(0, broken.at).split("\n").length}: {broken.message}. The picture shows what could be read last.
@@ -415,6 +417,15 @@ function focusLater(id: string, from = document.activeElement, frames = FOCUS_WI
     if (element) element.focus();
     else focusLater(id, from, frames - 1);
   });
+}
+
+/** Selects a part of the text, and scrolls to it. */
+function markIn(area: HTMLTextAreaElement, text: string, { start, end }: { start: number; end: number }): void {
+  const shown = (at: number) => text.slice(0, at).replaceAll("\r\n", "\n"); // as the area has it
+  const line = shown(start).split("\n").length - 1;
+  area.scrollTop = (area.scrollHeight * line) / area.value.split("\n").length - area.clientHeight / 3;
+  area.focus({ preventScroll: true });
+  area.setSelectionRange(shown(start).length, shown(end).length);
 }
 
 function readable(variables: string): boolean {
