@@ -1,0 +1,19 @@
+"""A few seconds of `python -m chaos.starts`: engines die, and each firing, start and item of a batch is there once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chaos.starts import Attack
+from tests.postgres import Server
+
+
+@pytest.mark.slow
+async def test_each_start_is_once_while_engines_are_killed(postgres_server: Server, tmp_path: Path) -> None:
+    with postgres_server.database() as dsn:
+        verdict = await Attack(dsn, tmp_path, engines=2, seconds=2, seed="suite").run()
+    assert verdict.complaints == []
+    assert verdict.kills > 0
+    assert min(verdict.fired, verdict.delayed, verdict.deduplicated, verdict.batches) > 0
