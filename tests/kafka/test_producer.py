@@ -260,10 +260,9 @@ async def test_a_silent_seed_broker_does_not_hide_the_others(broker, topics):
     seeds = [f"127.0.0.1:{silent.socket.getsockname()[1]}"] * 3 + [broker.bootstrap]
     settings = Settings(kafka_seed_brokers=tuple(seeds), kafka_connect_timeout_seconds=30)
     began = time.monotonic()
-    async with running(settings) as producer:
+    async with silent, running(settings) as producer:
         assert time.monotonic() - began < 20
         assert outcomes(await producer.publish(records(topic, "1"))) == [PublishOutcome.ACKED]
-    await silent.aclose()
 
 
 async def test_a_client_that_breaks_unexpectedly_is_replaced(broker, topics, monkeypatch):

@@ -13,6 +13,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
 
 READ_TIMEOUT_S = 20.0
+KNOWN_TIMEOUT_S = 60.0
 
 
 class Topics:
@@ -36,8 +37,11 @@ class Topics:
             admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
             await admin.start()
             try:
-                answer = await admin.create_topics(new)
+                answer: Any = await admin.create_topics(new)
                 assert all(error[1] == 0 for error in answer.topic_errors), answer
+                async with asyncio.timeout(KNOWN_TIMEOUT_S):  # created, but the brokers tell of it a moment later
+                    while not all(known(topic) for topic in await admin.describe_topics(list(topics))):
+                        await asyncio.sleep(0.02)
             finally:
                 await admin.close()
 
@@ -49,6 +53,12 @@ class Topics:
 
     async def values(self, topic: str) -> list[bytes]:
         return [record.value for record in await self.read(topic)]
+
+
+def known(topic: Mapping[str, Any]) -> bool:
+    """Whether a broker's metadata have a leader for each partition."""
+    partitions = topic["partitions"]
+    return topic["error_code"] == 0 and all(each["error_code"] == 0 and each["leader"] >= 0 for each in partitions)
 
 
 async def in_thread(function: Any, *arguments: object) -> Any:
