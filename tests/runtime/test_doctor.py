@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+import trio
 from typer.testing import CliRunner
 
 from penstock.cli.app import app
@@ -15,8 +17,10 @@ from penstock.http import reserved_ports
 from penstock.runtime import doctor
 from penstock.runtime.doctor import Finding, Verdict
 from penstock.settings import Settings
+from penstock.store import checkup
 from penstock.store.activity import KnownEngine
 from penstock.store.checkup import Holdup, Log, Server, Table
+from penstock.store.connection import TrioConnection
 from penstock.store.schema import SCHEMA_VERSION
 from penstock.testing.postgres import Server as PostgresServer
 from penstock.testing.postgres import apply_schema
@@ -96,9 +100,17 @@ def test_schema_versions_are_judged(version: int, verdict: Verdict) -> None:
 
 def test_what_keeps_dead_rows_alive_is_named() -> None:
     young, old = Holdup("transaction of a", 5.0, None), Holdup("transaction of b", 500.0, None)
-    slots = [Holdup("replication slot s", None, 10), Holdup("replication slot t", None, 9_000_000)]
+    slots = [
+        Holdup("replication slot s", None, 10, 7_000_000_000),
+        Holdup("replication slot t", None, 9_000_000, 9_100_000_000),
+        Holdup("replication slot new", None, None, None),
+    ]
     found = [each.found for each in doctor.check_holdups([young, old, *slots])]
-    assert found == ["transaction of b is open for 500 s", "replication slot t is 9,000,000 transactions behind"]
+    assert found == [
+        "transaction of b is open for 500 s",
+        "replication slot t is 9,000,000 transactions behind",
+        "replication slot t keeps 9.1 GB of WAL on the database's disk",
+    ]
 
 
 def table(name: str = "token", **changes: Any) -> Table:
@@ -179,6 +191,39 @@ def test_what_is_away_is_a_finding() -> None:
         )
     assert code == 1
     assert [(each["subject"], each["verdict"]) for each in found] == [("database", "problem"), ("broker", "problem")]
+
+
+def test_a_data_directory_of_another_version_is_a_finding(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "data" / "12").mkdir(parents=True)
+    (tmp_path / "data" / "12" / "PG_VERSION").write_text("12")
+    made = CliRunner().invoke(
+        app, ["doctor", "--json", "--data-dir", str(tmp_path / "data")], env={"WE_POSTGRES_DSN": ""}
+    )
+    found = [each for each in json.loads(made.stdout) if each["verdict"] == "problem"]
+    assert (made.exit_code, [each["subject"] for each in found]) == (1, ["database"])
+    assert str(tmp_path) in found[0]["found"]
+
+
+def test_a_slot_that_nobody_reads_is_counted(postgres_server: PostgresServer) -> None:
+    with postgres_server.database(apply_schema) as dsn, psycopg.connect(dsn, autocommit=True) as admin:
+        admin.execute("SELECT pg_create_physical_replication_slot('nobody', true)")
+        try:
+            admin.execute("SELECT pg_logical_emit_message(true, 'penstock', repeat('x', 100000))")
+            told = trio.run(holdups, dsn)
+        finally:
+            admin.execute("SELECT pg_drop_replication_slot('nobody')")
+    [slot] = [each for each in told if each.what == "replication slot nobody"]
+    assert slot.wal_bytes is not None
+    assert slot.wal_bytes > 100_000
+
+
+async def holdups(dsn: str) -> list[Holdup]:
+    connection = await TrioConnection.connect(dsn)
+    try:
+        return await checkup.holdups(connection)
+    finally:
+        connection.close_nowait()
 
 
 def test_a_table_is_printed_for_people(postgres_server: PostgresServer) -> None:

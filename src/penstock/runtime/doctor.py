@@ -18,6 +18,7 @@ from penstock.runtime.operator import database_of
 from penstock.settings import DispatchMode, Settings, did_you_mean, unknown_environment
 from penstock.store import checkup
 from penstock.store.activity import KnownEngine, read_engines
+from penstock.store.cluster import EmbeddedPostgresError
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, DatabaseError, first_line, with_defaults
 from penstock.store.placement import placed
@@ -31,6 +32,8 @@ SERVER_MIN_VERSION: Final = 150_000
 CLOCK_MAX_DIFFERENCE_S: Final = 1.0
 TRANSACTION_MAX_S: Final = 60.0
 SLOT_MAX_TRANSACTIONS: Final = 1_000_000
+SLOT_MAX_WAL_BYTES: Final = 8_000_000_000
+"""Twice the `max_wal_size` that docs/operations.md recommends."""
 DEAD_ROWS_MIN: Final = 100_000
 DEAD_PER_ALIVE: Final = 5
 WRAPAROUND_AGE: Final = 1_200_000_000
@@ -79,6 +82,8 @@ async def _examine(settings: Settings) -> list[Finding]:
     try:
         async with database_of(settings) as dsn:
             findings += await _examine_database(settings, dsn)
+    except EmbeddedPostgresError as error:
+        findings.append(problem("database", error.reason, "see there; or name a PostgreSQL by postgres_dsn"))
     except (DatabaseError, OSError, trio.TooSlowError) as error:
         findings.append(problem("database", first_line(error) or "no answer", "start it, or mend postgres_dsn"))
     findings += check_disk(settings)
@@ -216,6 +221,11 @@ def check_holdups(holdups: list[checkup.Holdup]) -> Iterator[Finding]:
         elif each.age_transactions is not None and each.age_transactions > SLOT_MAX_TRANSACTIONS:
             found = f"{each.what} is {each.age_transactions:,} transactions behind"
             yield advice("transactions", found, "bring its reader back, or pg_drop_replication_slot")
+        if each.wal_bytes is not None and each.wal_bytes > SLOT_MAX_WAL_BYTES:
+            found = f"{each.what} keeps {each.wal_bytes / 1e9:.1f} GB of WAL on the database's disk"
+            yield advice(
+                "disk", found, "bring its reader back, or pg_drop_replication_slot: a full disk stops the database"
+            )
 
 
 def check_rights(tables: list[checkup.Table], *, may_create: bool) -> Iterator[Finding]:

@@ -35,11 +35,12 @@ class Table(NamedTuple):
 
 
 class Holdup(NamedTuple):
-    """A transaction, or a slot, that keeps dead rows alive."""
+    """A transaction, or a slot, that keeps dead rows alive, or WAL on the disk."""
 
     what: str
     age_s: float | None
     age_transactions: int | None
+    wal_bytes: int | None = None
 
 
 class Log(NamedTuple):

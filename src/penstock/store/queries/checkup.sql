@@ -30,16 +30,18 @@ ORDER BY c.relname
 SELECT has_schema_privilege((SELECT relnamespace FROM pg_class WHERE oid = to_regclass('penstock_schema')), 'CREATE')
 
 -- name: checkup_horizon
--- What keeps dead rows alive: what it is, for how many seconds or transactions.
+-- What keeps dead rows alive, or WAL on the disk: what it is, for how many seconds or transactions, and how many bytes.
 SELECT 'transaction of ' || coalesce(nullif(application_name, ''), 'a client') || ' (process ' || pid || ', ' || state || ')',
-  extract(epoch FROM clock_timestamp() - xact_start)::float8, NULL::int
+  extract(epoch FROM clock_timestamp() - xact_start)::float8, NULL::int, NULL::bigint
 FROM pg_stat_activity
 WHERE xact_start IS NOT NULL AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND datname = current_database()
 UNION ALL
-SELECT 'prepared transaction ' || gid, extract(epoch FROM clock_timestamp() - prepared)::float8, NULL
+SELECT 'prepared transaction ' || gid, extract(epoch FROM clock_timestamp() - prepared)::float8, NULL, NULL
 FROM pg_prepared_xacts WHERE database = current_database()
 UNION ALL
-SELECT 'replication slot ' || slot_name, NULL, age(xmin) FROM pg_replication_slots WHERE xmin IS NOT NULL
+SELECT 'replication slot ' || slot_name, NULL, age(xmin),
+  (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END - restart_lsn)::bigint
+FROM pg_replication_slots
 
 -- name: checkup_partitions
 -- Per log: until when partitions are made (null: none), and whether rows lie outside of all of them.
