@@ -124,7 +124,7 @@ SCENARIOS = [
             Bound(
                 figure="two_to_one",
                 row="second engine process: no loss on 2 cores; ≥ 1.7 × one where there are ≥ 6",
-                at_least=1.7 if (os.cpu_count() or 1) >= ENOUGH_CPUS else 0.95,
+                at_least=1.7 if (os.cpu_count() or 1) >= ENOUGH_CPUS else 1.0,
             ),
         ),
         {"workers": WORKERS},
