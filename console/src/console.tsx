@@ -9,6 +9,7 @@ import { DefinitionsPage } from "./pages/definitions";
 import { InstancesPage } from "./pages/instances";
 import { OverviewPage } from "./pages/overview";
 import { SearchPage } from "./pages/search";
+import { Boundary } from "./parts/boundary";
 import { Icon, type IconName } from "./parts/icons";
 import { Empty, Skeleton } from "./parts/states";
 import { Account, NoRole, SignIn, useMe, useSignedOut } from "./session";
@@ -41,7 +42,7 @@ const ROOMS: { path: string; name: string; icon: IconName; key: string }[] = [
   { path: "/settings", name: "Settings", icon: "settings", key: "g s" },
 ];
 export function Console() {
-  const [, go] = useLocation();
+  const [page, go] = useLocation();
   const search = useRef<HTMLInputElement>(null);
   const [helping, setHelping] = useState(false);
   useShortcuts(
@@ -79,40 +80,42 @@ export function Console() {
       </header>
       <Rail />
       <main id="main" tabIndex={-1}>
-        <Suspense fallback={<Skeleton />}>
-          <Switch>
-            <Route path="/" component={OverviewPage} />
-            <Route path="/instances" component={InstancesPage} />
-            <Route path="/instances/:id">{({ id }) => <InstancePage key={id} id={decodeURIComponent(id)} />}</Route>
-            <Route path="/definitions" component={DefinitionsPage} />
-            <Route path="/definitions/:id">{({ id }) => <DefinitionPage key={id} id={decodeURIComponent(id)} />}</Route>
-            <Route path="/modeller">
-              <ModellerPage />
-            </Route>
-            <Route path="/modeller/:id">{({ id }) => <ModellerPage key={id} id={decodeURIComponent(id)} />}</Route>
-            <Route path="/tasks" component={TasksPage} />
-            <Route path="/jobs" component={JobsPage} />
-            <Route path="/timers" component={TimersPage} />
-            <Route path="/settings" component={SettingsPage} />
-            <Route path="/engines" component={EnginesPage} />
-            <Route path="/queues" component={QueuesPage} />
-            <Route path="/schedules" component={SchedulesPage} />
-            <Route path="/failures" component={FailuresPage} />
-            <Route path="/bulk" component={BulkPage} />
-            <Route path="/bulk/:id">{({ id }) => <BulkOperationPage key={id} id={decodeURIComponent(id)} />}</Route>
-            <Route path="/search" component={SearchPage} />
-            <Route path="/index.html">
-              <Redirect to="/" />
-            </Route>
-            <Route>
-              <Empty title="There is no such page">
-                <p>
-                  Back to the <Link href="/">overview</Link>.
-                </p>
-              </Empty>
-            </Route>
-          </Switch>
-        </Suspense>
+        <Boundary page={page}>
+          <Suspense fallback={<Skeleton />}>
+            <Switch>
+              <Route path="/" component={OverviewPage} />
+              <Route path="/instances" component={InstancesPage} />
+              <Route path="/instances/:id">{({ id }) => <InstancePage key={id} id={decodeURIComponent(id)} />}</Route>
+              <Route path="/definitions" component={DefinitionsPage} />
+              <Route path="/definitions/:id">{({ id }) => <DefinitionPage key={id} id={decodeURIComponent(id)} />}</Route>
+              <Route path="/modeller">
+                <ModellerPage />
+              </Route>
+              <Route path="/modeller/:id">{({ id }) => <ModellerPage key={id} id={decodeURIComponent(id)} />}</Route>
+              <Route path="/tasks" component={TasksPage} />
+              <Route path="/jobs" component={JobsPage} />
+              <Route path="/timers" component={TimersPage} />
+              <Route path="/settings" component={SettingsPage} />
+              <Route path="/engines" component={EnginesPage} />
+              <Route path="/queues" component={QueuesPage} />
+              <Route path="/schedules" component={SchedulesPage} />
+              <Route path="/failures" component={FailuresPage} />
+              <Route path="/bulk" component={BulkPage} />
+              <Route path="/bulk/:id">{({ id }) => <BulkOperationPage key={id} id={decodeURIComponent(id)} />}</Route>
+              <Route path="/search" component={SearchPage} />
+              <Route path="/index.html">
+                <Redirect to="/" />
+              </Route>
+              <Route>
+                <Empty title="There is no such page">
+                  <p>
+                    Back to the <Link href="/">overview</Link>.
+                  </p>
+                </Empty>
+              </Route>
+            </Switch>
+          </Suspense>
+        </Boundary>
       </main>
       {helping && <Shortcuts close={() => setHelping(false)} />}
     </div>

@@ -167,3 +167,12 @@ def test_a_picture_is_walked_with_the_arrow_keys(visitor: Visitor, engine: Engin
     page.reload()
     page.locator(".node").first.wait_for(timeout=TIMEOUT_MS)
     assert len(page.workers) == 1
+    # A page whose files are gone leaves the rail where it is, and goes on once it is loaded anew.
+    page.route("**/assets/timers-*.js", lambda route: route.abort())
+    visitor.click("link", "Timers")
+    page.get_by_role("alert").get_by_text("This page could not be shown").wait_for(timeout=TIMEOUT_MS)
+    visitor.click("link", "Definitions")
+    visitor.see_role("link", "papers")
+    page.unroute("**/assets/timers-*.js")
+    visitor.complaints.clear()
+    visitor.go("timers").see_role("heading", "Timers")

@@ -291,6 +291,11 @@ def test_expressions_complete_and_tell_what_they_give(modeller: Modeller, engine
     preview.get_by_text("Decision").first.wait_for(timeout=TIMEOUT_MS)
     title = modeller.field("Form for people: schema: properties 1: value: title")
     title.fill("What is decided")
+    summary = modeller.field("Form for people: summary")
+    said = summary.input_value()
+    summary.fill("deci")
+    completions.get_by_text("decision", exact=True).wait_for(timeout=TIMEOUT_MS)
+    summary.fill(said)
     preview.get_by_text("What is decided").wait_for(timeout=TIMEOUT_MS)
     assert violations(modeller.page) == []
     modeller.page.get_by_role("button", name="Differences").click(timeout=TIMEOUT_MS)

@@ -37,7 +37,9 @@ export function ExpressionField({ path, label, value, kind, template, describedB
   const list = useId();
   const shown = typed ?? value;
   const inside = template ? expressionIn(shown) : shown;
-  const matches = shut || inside === undefined ? [] : matching(words, variables, shown, at);
+  // While it is typed, no } ends it yet.
+  const begun = !template || shown.startsWith("${");
+  const matches = shut || !begun ? [] : matching(words, variables, shown, at);
   const asked = inside !== undefined && inside.trim() !== "" && (typed !== undefined || flawed.has(JSON.stringify(path)));
   const verdict = useExpressionVerdict(asked ? inside : undefined, kind);
   // A template's expression begins behind its `${`.
@@ -130,6 +132,7 @@ export function ExpressionField({ path, label, value, kind, template, describedB
           </li>
         ))}
       </ul>
+      {typed !== undefined && begun && inside === undefined && <p className="mute">Text, as long as no {"}"} ends it.</p>}
       {typed !== undefined && asked && <Said {...verdict} />}
       {here && (
         <p className="mute">

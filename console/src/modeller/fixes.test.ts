@@ -53,6 +53,10 @@ test("a step that nothing leads to is wired in, made the start, or deleted", () 
   expect(after).toEqual(["Put it after a", "Make it the start", "Delete the step"]);
   expect(put).toMatchObject([{ nextStep: "lost" }, { nextStep: "end" }, {}]);
   expect(fixed([{ ...SERVICE, id: "a" }, END], "steps[1]", told)[0]).toEqual(["Lead a to it", "Delete the step"]);
+  const choose = { id: "d", type: "DECISION", conditionalNextSteps: { true: "end" } };
+  const [out, split] = fixed([{ ...SERVICE, id: "a", nextStep: "d" }, choose, END, { ...END, id: "no" }], "steps[3]", told);
+  expect(out).toEqual(["Lead d to it", "Delete the step"]);
+  expect(Object.entries(split[1]!.conditionalNextSteps as object)).toEqual([["false", "no"], ["true", "end"]]);
 });
 
 test("what does not belong there is removed, and a second id becomes another", () => {

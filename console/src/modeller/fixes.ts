@@ -41,12 +41,16 @@ function removal(path: Path): Fix {
 const OFFERED_MAX = 3;
 
 function unreached(id: string, draft: Draft): Fix[] {
-  const open = draft.definition.steps.filter((step) => step.id !== id && step.type !== "END" && !leadsOn(step.id, draft));
-  const after = open.length ? undefined : before(id, draft);
+  const others = draft.definition.steps.filter((step) => step.id !== id);
+  const ends = draft.definition.steps.find((step) => step.id === id)?.type === "END";
+  const loose = others.filter((step) => step.type !== "END" && !leadsOn(step.id, draft));
+  // Nothing goes on after an END: one more way out of a decision leads there.
+  const open = loose.length || !ends ? loose : others.filter((step) => step.type === "DECISION");
+  const after = open.length || ends ? undefined : before(id, draft);
   return [
     ...open.slice(0, OFFERED_MAX).map((step) => ({ label: `Lead ${step.id} to it`, to: (text: string) => connect(text, step.id, id) })),
     ...(after === undefined ? [] : [{ label: `Put it after ${after}`, to: (text: string) => putAfter(text, id, after) }]),
-    ...(draft.definition.steps.find((step) => step.id === id)?.type === "END" ? [] : [{ label: "Make it the start", to: (text: string) => makeFirst(text, id) }]),
+    ...(ends ? [] : [{ label: "Make it the start", to: (text: string) => makeFirst(text, id) }]),
     { label: "Delete the step", to: (text) => removeSteps(text, [id], successorsOf(text, [id])[0]) },
   ];
 }

@@ -32,6 +32,8 @@ export function useWords(draft: Draft, check: DraftCheck | undefined, version: n
         if (own) add({ name: own, call: false, note: "of forEach" });
       }
     }
+    for (const { key: step, value } of nodeAt(draft.root, ["metadata", "forms"])?.members ?? [])
+      for (const { key } of nodeAt(value, ["schema", "properties"])?.members ?? []) add({ name: key, call: false, note: `of the form of ${step}` });
     for (const { key } of parse(given).members ?? []) add({ name: key, call: false, note: "of those to try with" });
     for (const name of check?.identifiers ?? []) add({ name, call: false, note: "variable" });
     const { functions = [], operators = [], words = [], methods = [] } = language.data ?? {};
