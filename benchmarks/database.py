@@ -114,12 +114,21 @@ class Database:
 
     def set_logging(self, every_statement: bool) -> bool:
         """Have every statement written to the server's log, or not; False when the role may not."""
+        return self._set_system("log_statement", "all" if every_statement else None)
+
+    def set_page_images(self, written: bool) -> bool:
+        """Have whole pages written to the WAL at their first change, as always, or not; False when the role may not."""
+        return self._set_system("full_page_writes", None if written else "off")
+
+    def _set_system(self, name: str, value: str | None) -> bool:
+        """Give a setting of the server a value, or its own again."""
+        command = (
+            sql.SQL("ALTER SYSTEM RESET {}").format(sql.Identifier(name))
+            if value is None
+            else sql.SQL("ALTER SYSTEM SET {} = {}").format(sql.Identifier(name), value)
+        )
         try:
-            self._connection.execute(
-                sql.SQL("ALTER SYSTEM SET log_statement = {}").format("all")
-                if every_statement
-                else "ALTER SYSTEM RESET log_statement"
-            )
+            self._connection.execute(command)
             self.execute("SELECT pg_reload_conf()")
         except psycopg.errors.InsufficientPrivilege:
             return False

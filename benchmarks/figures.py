@@ -118,7 +118,7 @@ FIGURES: Final[dict[str, Figure]] = {
     "loop_cpu_ms": Figure("CPU of the fixed loop", "ms", "", 2),
     "echo_cpu_us": Figure("CPU of one echo (JSON over a socket)", "µs", "", 1),
     "jobs_to_free": Figure("jobs/s against no queue", "×", "higher", 2),
-    "wal_to_free": Figure("WAL against no queue, starts included", "×", "lower", 2),
+    "wal_to_free": Figure("WAL against no queue, with starts, without page images", "×", "lower", 2),
     "free_jobs_per_s": Figure("jobs, no queue", "/s", "higher", 0),
     "rate_share": Figure("begun, of what the rate lets begin", "", "higher", 3),
     "over_burst": Figure("begun beyond rate and burst", "jobs", "lower", 3),

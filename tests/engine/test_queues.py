@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from penstock.errors import BadRequest, Conflict, NotFound
+from penstock.store import queues as queue_store
 from penstock.testing.definitions import definition, end, linear, service
 from penstock.wire.model import Job, JobRef, Park
 from penstock.wire.queue import QueuePolicy, Rate
@@ -238,6 +239,17 @@ async def test_lower_priorities_come_first(driver: Driver) -> None:
     assert order == ["b", "b", "c", None, "a"]
 
 
+async def test_a_priority_gives_way_to_none_but_full_keys(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    await limit(driver, concurrency_per_key=1)
+    await start(driver, "last", priority=9)
+    await start(driver, *["first"] * 3, priority=0)
+    assert [key_of(driver, job) for job in await driver.poll("work", n=1)] == ["first"]
+    await start(driver, "late", priority=0)
+    assert [key_of(driver, job) for job in await driver.poll("work", n=1)] == ["late"]
+    assert [key_of(driver, job) for job in await driver.poll("work", n=5)] == ["last"]
+
+
 async def test_a_key_over_several_priorities_keeps_to_its_limit(driver: Driver) -> None:
     await driver.upload(linear(1))
     await limit(driver, concurrency_per_key=2)
@@ -325,6 +337,19 @@ async def test_a_queue_shows_how_it_stands(driver: Driver) -> None:
     assert queue.policy == QueuePolicy(["work"], concurrency=3, concurrency_per_key=2, weights={"a": 3})
     assert queue.keys is not None
     assert {key.flow_key: (key.running, key.waiting) for key in queue.keys}.keys() == {"a", "b"}
+
+
+async def test_a_look_at_a_queue_counts_so_many_at_most(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_store, "COUNTED_MAX_ITEMS", 3)
+    await driver.upload(linear(1))
+    await limit(driver, concurrency_per_key=1)
+    keys = ["a", "b", "c", "d", "e"]
+    await start(driver, *keys, *keys)
+    assert len(await driver.poll("work")) == 5
+    queue = await driver.engine.queues.get("crm")
+    assert (queue.running, queue.waiting) == (3, 3)
+    assert queue.keys is not None
+    assert sum(key.running for key in queue.keys) >= 3
 
 
 async def test_what_an_instance_calls_has_its_key_and_priority(driver: Driver) -> None:

@@ -159,6 +159,30 @@ async def test_an_open_run_stays_first_at_any_priority(driver: Driver) -> None:
         await driver.engine.repair.set_priority(other, 1)
 
 
+async def test_a_run_that_a_queue_counted_is_that_queues_alone(driver: Driver) -> None:
+    await limited(driver, runs=1)
+    first = (await runs.begin(driver)).held
+    assert await park(driver, first)
+    await driver.engine.queues.join("others", runs.ORDER.job_type)
+    await driver.engine.queues.put("others", QueuePolicy([], concurrency=2, runs=1))
+    second = (await runs.begin(driver)).held
+    waiting = await start(driver, priority=0)
+    await driver.engine.runs.send(f"{first.instance:x}", "go", b"1")
+    assert await taken(driver) == [f"{first.instance:x}"]  # counted before, it needs no room of the other queue
+    assert await counted(driver) == {"orders": (0, 1), "others": (2, 1)}
+    await driver.engine.instances.cancel(f"{first.instance:x}", None, force=True)
+    assert await counted(driver) == {"orders": (0, 0), "others": (1, 1)}  # of each what it counted
+    assert await taken(driver) == []
+    assert await runs.finish(driver, second)
+    assert await taken(driver) == [waiting]
+
+
+async def counted(driver: Driver) -> dict[str, tuple[int, int]]:
+    """Places that are taken and runs that are open, by queue."""
+    rows = driver.rows("SELECT q.name, s.running, s.open_runs FROM slot s JOIN queue q ON q.id = s.queue")
+    return {name: (places, open_runs) for name, places, open_runs in rows}
+
+
 async def test_a_parked_run_comes_back_with_the_new_priority(driver: Driver) -> None:
     await limited(driver, concurrency=None)
     plain = (await runs.begin(driver)).held

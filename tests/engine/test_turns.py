@@ -8,6 +8,7 @@ import msgspec
 import psycopg
 import pytest
 
+from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.lanes import firings
 from penstock.engine.repair import VariablesEdit
 from penstock.errors import BadRequest
@@ -117,6 +118,45 @@ async def test_a_transaction_that_stays_open_keeps_no_job_back(driver: Driver) -
             [JobRef(job_id=job.id, attempt=job.attempt, worker_id=job.worker_id or "")]
         )
         assert (await driver.one("work", wait=0)).id == job.id
+
+
+async def test_an_instance_shows_its_key_and_is_listed_by_it(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    plain = (await driver.start("linear")).id
+    kept = (await driver.start("linear", flow_key="gold", priority=2)).id
+    other = (await driver.start("linear", flow_key="silver")).id
+    done = (await driver.start("linear", flow_key="gold")).id
+    await driver.complete(next(job for job in await driver.poll("work") if job.instance_id == done))
+    ended = (await driver.start("linear", flow_key="gold")).id
+    await driver.cancel(ended)
+    shown = [(view.priority, view.flow_key) for view in [await driver.view(id) for id in (plain, kept, other)]]
+    assert shown == [(None, None), (2, "gold"), (None, "silver")]
+
+    async def listed(**wanted: Any) -> list[str]:
+        page = await driver.engine.instances.list(InstanceFilter(flow_key="gold", **wanted), 0, 10)
+        return [instance.id for instance in page.items]
+
+    assert await listed() == [ended, done, kept]
+    by_status = [await listed(status=status) for status in ("ACTIVE", "WAITING", "COMPLETED", "CANCELLED", "FAILED")]
+    assert by_status == [[kept], [], [done], [ended], []]
+    assert await listed(definition_id="linear", business_key_prefix="x") == []
+    with pytest.raises(BadRequest, match="flowKey"):
+        await listed(parent_instance_id=plain)
+
+
+async def test_an_open_job_shows_its_key_and_priority(driver: Driver) -> None:
+    await driver.upload(linear(1))
+
+    async def shown(status: str) -> list[tuple[int | None, str | None]]:
+        page = await driver.engine.open_work.jobs(status, "work", None, 10)
+        return [(job.priority, job.flow_key) for job in page.items]
+
+    await driver.start("linear", flow_key="gold", priority=2)
+    assert await shown("WAITING") == [(2, "gold")]
+    await driver.one("work")
+    await driver.start("linear")
+    assert await shown("WAITING") == [(None, None)]
+    assert await shown("LOCKED") == [(2, "gold")]
 
 
 async def test_a_priority_counts_for_what_waits_and_what_comes(driver: Driver) -> None:

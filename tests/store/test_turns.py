@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import psycopg
 import pytest
@@ -118,6 +118,15 @@ async def admission_cost(connection: TrioConnection, keys: list[str]) -> Cost:
     return Cost(after[0] - before[0], scans, look.visited, found)
 
 
+async def look_cost(connection: TrioConnection, name: str, params: tuple[object, ...]) -> Cost:
+    """Of a look at how the queue stands."""
+    before = await counted(connection)
+    rows = await connection.fetch(SQL[name], params)
+    after = await counted(connection)
+    scans = {table: number - before[1][table] for table, number in after[1].items() if number > before[1][table]}
+    return Cost(after[0] - before[0], scans, 0, len(rows))
+
+
 async def cost(connection: TrioConnection, where: str | list[str]) -> tuple[Cost, Cost]:
     """Of a claim of 64 from a cursor or of these keys, and of the completions of what it found."""
     slots = [jobs.Slot(1, place + 1, "w", LEASE_S) for place in range(64)]
@@ -164,7 +173,18 @@ def costs(postgres_server: Server) -> Generator[dict[str, Cost]]:
             full, _ = await cost(connection, "k1")
             hinted, _ = await cost(connection, [f"k{number}" for number in range(7, 287)])
             admitted = await admission_cost(connection, [f"k{number}" for number in range(7, 287)])
-            return {"free": free, "completions": done, "full": full, "hinted": hinted, "admitted": admitted}
+            ((queue, _, _, _),) = cast(Any, await connection.fetch(SQL["list_queues"], ("", 1, "q")))
+            state = await look_cost(connection, "queue_state", (queue, "{1}", 1_000))
+            keys = await look_cost(connection, "queue_keys", (queue, "{1}", 20, 1_000))
+            return {
+                "state": state,
+                "keys": keys,
+                "free": free,
+                "completions": done,
+                "full": full,
+                "hinted": hinted,
+                "admitted": admitted,
+            }
 
     with postgres_server.database(apply_schema) as dsn:
         yield trio.run(measure, dsn)
@@ -177,6 +197,8 @@ def costs(postgres_server: Server) -> Generator[dict[str, Cost]]:
         ("completions", 64, 64, 64 * 25),
         ("full", 256, 64, 256 * 9 + 64 * 30),
         ("hinted", 280, 64, 280 * 9 + 64 * 30),
+        ("state", 0, 1, 2_000),
+        ("keys", 0, 20, 2_000),
         ("admitted", 280, 64, 280 * 9 + 64 * 30),
     ],
 )

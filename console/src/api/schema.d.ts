@@ -2714,6 +2714,8 @@ export interface components {
             /** Format: date-time */
             startAt?: string;
             deduplicated?: boolean;
+            priority?: number;
+            flowKey?: string;
         };
         /**
          * InstancePage
@@ -2790,6 +2792,8 @@ export interface components {
             /** Format: date-time */
             startAt?: string;
             deduplicated?: boolean;
+            priority?: number;
+            flowKey?: string;
             where: components["schemas"]["Whereabouts"][];
             cause?: string;
         };
@@ -3067,6 +3071,7 @@ export interface components {
         /**
          * OpenJobView
          * @description An open job: `since` when it waits, is under way, or backs off. `progress`: what its worker told last.
+         *         `priority`: where it is not 5. `flow_key`: whose turn it comes in.
          */
         OpenJobView: {
             id: string;
@@ -3085,6 +3090,8 @@ export interface components {
             retryAt?: string;
             /** @description JSON, shown per open step of the instance (addition). */
             progress?: unknown;
+            priority?: number;
+            flowKey?: string;
         };
         /**
          * OpenJobViewPage
@@ -4614,6 +4621,8 @@ export interface operations {
                 businessKeyPrefix?: string;
                 /** @description Which called them, or chained into them (addition). */
                 parentInstanceId?: string;
+                /** @description Whose turn their jobs come in (addition). */
+                flowKey?: string;
                 /** @description Of the definition id: the instance that has it (addition). */
                 instanceKey?: string;
                 /** @description Of the definition id (addition). */
@@ -8136,6 +8145,8 @@ export interface operations {
                 businessKeyPrefix?: string;
                 /** @description Which called them, or chained into them (addition). */
                 parentInstanceId?: string;
+                /** @description Whose turn their jobs come in (addition). */
+                flowKey?: string;
                 /** @description Of the definition id: the instance that has it (addition). */
                 instanceKey?: string;
                 /** @description Of the definition id (addition). */

@@ -126,6 +126,7 @@ def list_instances(
         str | None, typer.Option(help="ACTIVE, WAITING, COMPLETED, FAILED or CANCELLED.", metavar="STATUS")
     ] = None,
     business_key: Annotated[str | None, typer.Option(help="With this business key.")] = None,
+    flow_key: Annotated[str | None, typer.Option(help="Whose jobs come in this flow key's turn.")] = None,
     attribute: Annotated[
         list[str] | None,
         typer.Option(
@@ -145,6 +146,7 @@ def list_instances(
             definition_id=definition,
             status=None if status is None else status.upper(),
             business_key=business_key,
+            flow_key=flow_key,
             attributes=read_pairs(attribute or []),
             delayed=delayed,
             limit=limit,
@@ -186,6 +188,10 @@ def show(
     typer.echo(_line(instance))
     if instance.business_key:
         typer.echo(f"business key {instance.business_key}")
+    if instance.flow_key:
+        typer.echo(f"flow key {instance.flow_key}")
+    if instance.priority is not None:
+        typer.echo(f"priority {instance.priority}")
     print_table(("step", "status", "entered", "took", "attempts", "reason"), [_row(each) for each in history])
     if instance.result is not None:
         typer.echo("result")

@@ -190,6 +190,7 @@ def _list_instances(operation: ListInstances) -> Exchange:
         "instanceKey": operation.instance_key,
         "businessKeyPrefix": operation.business_key_prefix,
         "parentInstanceId": operation.parent_instance_id,
+        "flowKey": operation.flow_key,
         "definitionVersion": operation.definition_version,
         "cause": operation.cause,
         "stepId": operation.step_id,

@@ -187,6 +187,7 @@ class InstanceFilters(TypedDict, total=False):
     """Which instances a list has: those with all that is given.
 
     ``business_key_prefix``: how the key begins. ``parent_instance_id``: which called them, or chained into them.
+    ``flow_key``: whose turn their jobs come in.
     ``definition_version`` needs a ``definition_id``. ``cause`` (a reason, whose numbers and quoted parts may differ)
     and ``step_id`` need the status ``FAILED``. ``attributes`` are search attributes: ``{"customer": "4711",
     "amount.from": "100", "amount.to": "200"}``. ``delayed``: those that have not begun. Over gRPC there are only the
@@ -198,6 +199,7 @@ class InstanceFilters(TypedDict, total=False):
     business_key: str | None
     business_key_prefix: str | None
     parent_instance_id: str | None
+    flow_key: str | None
     definition_version: int | None
     cause: str | None
     step_id: str | None
@@ -216,6 +218,7 @@ class ListInstances(Operation[Page[Instance]], frozen=True):
     instance_key: str | None = None
     business_key_prefix: str | None = None
     parent_instance_id: str | None = None
+    flow_key: str | None = None
     definition_version: int | None = None
     cause: str | None = None
     step_id: str | None = None

@@ -14,6 +14,7 @@ from penstock.core.field_reader import FieldReader
 
 FLOW_KEY_MAX_CHARS: Final = 256
 PRIORITY_MAX: Final = 9
+PRIORITY_DEFAULT: Final = 5
 
 
 class TurnError(Exception):

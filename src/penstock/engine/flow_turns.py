@@ -14,7 +14,7 @@ from typing import Final
 
 FRUITLESS_S: Final = 0.2
 """A look that found nothing is repeated after so long, if nothing happened that may have made room."""
-FRUITLESS_SHARE: Final = 10
+FRUITLESS_SHARE: Final = 8
 """Or after as many times as long as it took."""
 ADOPT_INTERVAL_S: Final = 1.0
 """Between two looks for jobs that came to the queue of those without turns."""

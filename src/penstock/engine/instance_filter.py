@@ -43,6 +43,7 @@ class InstanceFilter(msgspec.Struct, frozen=True, kw_only=True):
     started_before: datetime | None = None
     business_key_prefix: str | None = None
     parent_instance_id: str | None = None
+    flow_key: str | None = None
     attributes: Mapping[str, str] = {}
     delayed: bool = False
 
@@ -64,11 +65,14 @@ def check_filter(wanted: InstanceFilter) -> None:
     if wanted.attributes and not (wanted.cause is wanted.step_id is wanted.parent_instance_id is None):
         raise BadRequest("attr: not together with cause, stepId or parentInstanceId")
     wanted_attributes(wanted.attributes)
+    led = wanted.cause, wanted.step_id, wanted.parent_instance_id, wanted.attributes or None
+    if wanted.flow_key is not None and any(value is not None for value in led):
+        raise BadRequest("flowKey: not together with cause, stepId, parentInstanceId or attr")
     if wanted.business_key is not None and wanted.business_key_prefix is not None:
         raise BadRequest("businessKeyPrefix: not together with businessKey")
     more = (wanted.definition_version, wanted.cause, wanted.step_id, wanted.started_after, wanted.started_before,
-            wanted.business_key_prefix, wanted.parent_instance_id, wanted.attributes or None,
-            wanted.delayed or None)  # fmt: skip
+            wanted.business_key_prefix, wanted.parent_instance_id, wanted.flow_key,
+            wanted.attributes or None, wanted.delayed or None)  # fmt: skip
     if wanted.instance_key is not None and any(value is not None for value in more):
         raise BadRequest("instanceKey: with definitionId, status and businessKey only")
 
@@ -109,6 +113,7 @@ async def listed_by(connection: TrioConnection, wanted: InstanceFilter) -> store
             return None
     since = 0 if wanted.started_after is None else ids.first_instance(wanted.started_after)
     until = BEYOND_ALL if wanted.started_before is None else ids.first_instance(wanted.started_before)
-    about = wanted.cause, wanted.step_id, wanted.business_key_prefix, parent, wanted_attributes(wanted.attributes)
+    attributes = wanted_attributes(wanted.attributes)
+    about = wanted.cause, wanted.step_id, wanted.business_key_prefix, parent, wanted.flow_key, attributes
     status = store.DELAYED if wanted.delayed else wanted.status
     return store.Listed(keys, status, wanted.business_key, since, until, *about)

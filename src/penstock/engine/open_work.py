@@ -16,6 +16,7 @@ import trio
 from penstock.access.identity import actor
 from penstock.core.definition import StepType
 from penstock.core.state import CONTINUE_TIMER, RETRY_TIMER, WAIT_TIMER, WAKE_TIMER, TokenState
+from penstock.core.turns import PRIORITY_DEFAULT
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.instances import REASON_MAX_CHARS
@@ -147,8 +148,8 @@ class OpenWork:
         for row in rows:
             if row.step is None or row.definition is None or row.since is None:
                 continue
-            job = OpenJob(0, 0, row.token, row.instance, row.seq, row.step, row.attempt or 0, row.failures or 0,
-                          row.since, None, None, row.definition)  # fmt: skip
+            job = OpenJob(row.priority or 0, 0, row.token, row.instance, row.seq, row.step, row.attempt or 0,
+                          row.failures or 0, row.since, None, None, row.definition, None, row.flow_key)  # fmt: skip
             items.append(msgspec.structs.replace(await self._view(connection, job), retry_at=row.fire_at))
         return Page(items=items, next=following)
 
@@ -206,6 +207,7 @@ class OpenWork:
     async def _view(self, connection: TrioConnection, row: OpenJob) -> OpenJobView:
         loaded: LoadedDefinition = await self._definitions.by_key(connection, row.definition)
         step = loaded.definition.steps[row.step]
+        priority = row.priority + OPEN_RUN_LEAD if row.priority < 0 else row.priority
         return OpenJobView(
             id=ids.show_job(row.instance, row.token, row.seq),
             job_type=step.job_type or "" if step.type is StepType.SERVICE_TASK else "",
@@ -219,6 +221,8 @@ class OpenWork:
             worker_id=row.worker,
             lease_until=row.lease_until,
             progress=None if row.progress is None else msgspec.Raw(row.progress.encode()),
+            priority=None if priority == PRIORITY_DEFAULT else priority,
+            flow_key=row.flow_key,
         )
 
     def forget(self) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from quart import Response, request
 
 from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
+from penstock.core.turns import FLOW_KEY_MAX_CHARS
 from penstock.engine.engine import Engine
 from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.instances import AUDIT_PAGE_MAX
@@ -47,6 +48,7 @@ FILTER: Final = (
     Parameter("businessKey", "query", "The whole key."),
     Parameter("businessKeyPrefix", "query", "How the key begins (addition)."),
     Parameter("parentInstanceId", "query", "Which called them, or chained into them (addition)."),
+    Parameter("flowKey", "query", "Whose turn their jobs come in (addition)."),
     Parameter("instanceKey", "query", "Of the definition id: the instance that has it (addition)."),
     Parameter("definitionVersion", "query", "Of the definition id (addition).", INTEGER),
     Parameter("cause", "query", "Failures for such a reason: numbers and quoted parts may differ (addition)."),
@@ -229,6 +231,7 @@ def _filter() -> InstanceFilter:
         started_before=query_time(request, "startedBefore"),
         business_key_prefix=query_text(request, "businessKeyPrefix", BUSINESS_KEY_MAX_CHARS),
         parent_instance_id=query_text(request, "parentInstanceId"),
+        flow_key=query_text(request, "flowKey", FLOW_KEY_MAX_CHARS),
         attributes=query_family(request, "attr.*"),
     )
 

@@ -78,6 +78,8 @@ class InstanceRow(NamedTuple):
     scheduled_at: datetime | None
     start_at: datetime | None
     """Of one that has not begun."""
+    priority: int
+    flow_key: str | None
 
 
 class Place(NamedTuple):
@@ -224,6 +226,8 @@ class Listed(NamedTuple):
     key_prefix: str | None = None
     parent: int | None = None
     """Which started them."""
+    flow_key: str | None = None
+    """Not with ``cause``, ``step``, ``parent`` or ``attributes``."""
     attributes: Sequence[Wanted] = ()
     """What their search attributes are to be; the first one leads."""
 
@@ -287,13 +291,13 @@ def _list_of(listed: Listed, params: tuple[object, ...]) -> tuple[str, tuple[obj
             name = "list_active"
         case _ if listed.status == DELAYED:
             name = "list_delayed"
-        case "WAITING" if listed.definitions is None and listed.business_key is None and listed.key_prefix is None:
+        case "WAITING" if listed == Listed(None, "WAITING", None, listed.since, listed.until):
             return "list_waiting", params[2:]
         case "WAITING":
             name = "list_waiting_of"
         case _:
             name, params = "list_ended", (*params, int(InstanceStatus[listed.status]))
-    return name, (*params, listed.key_prefix)
+    return name, (*params, listed.key_prefix, *(() if listed.by_index else (listed.flow_key,)))
 
 
 def _attributes(wanted: Sequence[Wanted]) -> tuple[object, ...]:
@@ -311,7 +315,7 @@ async def _walk(connection: TrioConnection, listed: Listed, limit: int, before: 
     deadline = trio.current_time() + WALK_S
     while True:
         params = (keys, listed.business_key, limit - len(found), listed.status, before, WALK_PIECE_ROWS, listed.since,
-                  listed.key_prefix)  # fmt: skip
+                  listed.key_prefix, listed.flow_key)  # fmt: skip
         statements = [(SQL["begin"], ()), (SQL["plan_for_values"], ()), (SQL["walk"], params), (SQL["commit"], ())]
         *_, rows, _ = await connection.roundtrip(statements)
         looked, last, ids = cast(tuple[int, int, list[int]], rows[0])

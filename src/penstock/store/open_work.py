@@ -34,6 +34,7 @@ class OpenJob(NamedTuple):
     lease_until: datetime | None
     definition: int
     progress: str | None = None
+    flow_key: str | None = None
 
 
 class TimerKey(NamedTuple):
@@ -59,6 +60,8 @@ class ComingTimer(NamedTuple):
     since: datetime | None
     job_type: int | None
     definition: int | None
+    priority: int | None
+    flow_key: str | None
 
 
 async def waiting(connection: TrioConnection, job_type: int, after: tuple[int, int], limit: int) -> list[OpenJob]:

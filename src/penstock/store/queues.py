@@ -18,6 +18,8 @@ from penstock.wire.queue import QueuePolicy, Rate
 
 CHANGED: Final = "cli f"
 """The wake-up that tells engines of a change; see `runtime.membership`."""
+COUNTED_MAX_ITEMS: Final = 100_000
+"""Jobs that are counted, and flow keys that are looked at, to show how a queue stands."""
 
 
 class TypesTaken(Exception):
@@ -211,7 +213,7 @@ async def _changed(connection: TrioConnection, kind: str, detail: str, actor: st
 async def state(connection: TrioConnection, queue: QueueRow) -> State:
     """How a queue stands."""
     types = await job_type_ids(connection, queue.policy.job_types)
-    rows = await connection.fetch(SQL["queue_state"], (queue.id, arrays.ints(types.values())))
+    rows = await connection.fetch(SQL["queue_state"], (queue.id, arrays.ints(types.values()), COUNTED_MAX_ITEMS))
     whole, by_key, waiting, oldest_s, open_runs = cast(Any, rows[0])
     running = whole if queue.policy.concurrency is not None else None
     if running is None and queue.policy.concurrency_per_key is not None:
@@ -228,7 +230,7 @@ async def measure(connection: TrioConnection, queues_max: int, waiting_max: int)
 async def keys(connection: TrioConnection, queue: QueueRow, limit: int) -> list[tuple[str, int, int]]:
     """(flow key, running, waiting) of the keys with most under way, and of those first in line."""
     types = await job_type_ids(connection, queue.policy.job_types)
-    rows = await connection.fetch(SQL["queue_keys"], (queue.id, arrays.ints(types.values()), limit))
+    rows = await connection.fetch(SQL["queue_keys"], (queue.id, arrays.ints(types.values()), limit, COUNTED_MAX_ITEMS))
     return [cast(tuple[str, int, int], row) for row in rows]
 
 

@@ -144,6 +144,8 @@ class Instance(InstanceMethods, frozen=True):
     scheduled_at: datetime | None = None
     start_at: Annotated[datetime | None, Proto(15, package="penstock.v1")] = None
     deduplicated: Annotated[bool | None, Proto(16, BOOL, "penstock.v1")] = None
+    priority: Annotated[int | None, Proto(17, OPTIONAL_INT32, "penstock.v1")] = None
+    flow_key: Annotated[str | None, Proto(18, TEXT, "penstock.v1")] = None
 
 
 class StartRequest(Request, frozen=True):

@@ -9,7 +9,8 @@ import msgspec
 
 
 class OpenJobView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """An open job: ``since`` when it waits, is under way, or backs off. ``progress``: what its worker told last."""
+    """An open job: ``since`` when it waits, is under way, or backs off. ``progress``: what its worker told last.
+    ``priority``: where it is not 5. ``flow_key``: whose turn it comes in."""
 
     id: str
     job_type: str
@@ -24,6 +25,8 @@ class OpenJobView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     lease_until: datetime | None = None
     retry_at: datetime | None = None
     progress: Any = None
+    priority: int | None = None
+    flow_key: str | None = None
 
 
 class WorkerView(msgspec.Struct, frozen=True, rename="camel"):

@@ -44,7 +44,7 @@ FROM instance i LEFT JOIN LATERAL (SELECT * FROM token t WHERE t.id = i.id OFFSE
 SELECT v.id, v.definition, v.status, v.started_at, v.ended_at, v.failure, v.failure_code, v.business_key, v.instance_key, v.parent_id,
   CASE WHEN sum(v.bytes) OVER (ORDER BY v.place) <= $2::bigint THEN v.vars END, v.bytes,
   v.open_steps, v.waiting, v.progress,
-  CASE WHEN sum(v.bytes) OVER (ORDER BY v.place) <= $2::bigint THEN v.result END, r.schedule, r.at, s.fire_at
+  CASE WHEN sum(v.bytes) OVER (ORDER BY v.place) <= $2::bigint THEN v.result END, r.schedule, r.at, s.fire_at, v.priority, v.flow_key
 FROM (
   SELECT i.*, octet_length(i.vars) + coalesce(octet_length(i.result), 0) AS bytes, array_position($1::bigint[], i.id) AS place,
     (SELECT array_agg(t.step ORDER BY t.seq) FROM token t
@@ -56,7 +56,7 @@ FROM (
      WHERE t.id = i.id OR (t.instance_id = i.id AND t.id <> t.instance_id)) AS progress
   FROM (
     SELECT i.id, i.definition, i.status, i.started_at, i.ended_at, i.failure, i.failure_code, i.business_key, i.instance_key,
-      i.parent_id, CASE WHEN $2::bigint IS NOT NULL THEN (i.vars || coalesce(i.overlay, '{}') || coalesce((
+      i.parent_id, i.priority, i.flow_key, CASE WHEN $2::bigint IS NOT NULL THEN (i.vars || coalesce(i.overlay, '{}') || coalesce((
         SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
         WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}'))::text END AS vars,
       CASE WHEN $2::bigint IS NOT NULL THEN i.result::text END AS result
@@ -88,17 +88,17 @@ SET LOCAL plan_cache_mode = force_custom_plan
 
 -- name: list_all
 -- Newest first: $1 definition keys (null: any) $2 business key (null: any) $3 limit $4 offset $5 only ids below $6 none below that;
--- last, also of those that follow: how the business key begins (null: any)
+-- last, also of those that follow: how the business key begins (null: any); and, where it may be asked for, the flow key (null: any)
 SELECT i.id FROM instance i
 WHERE i.id < $5::bigint AND i.id >= $6::bigint AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key COLLATE "C" = $2)
-  AND ($7::text IS NULL OR i.business_key COLLATE "C" ^@ $7)
+  AND ($7::text IS NULL OR i.business_key COLLATE "C" ^@ $7) AND ($8::text IS NULL OR i.flow_key = $8)
 ORDER BY i.id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: list_completed
 SELECT i.id FROM instance i
 WHERE i.status = 1 /* COMPLETED */ AND i.id < $5::bigint AND i.id >= $6::bigint AND ($1::int[] IS NULL OR i.definition = ANY($1))
   AND ($2::text IS NULL OR i.business_key COLLATE "C" = $2)
-  AND ($7::text IS NULL OR i.business_key COLLATE "C" ^@ $7)
+  AND ($7::text IS NULL OR i.business_key COLLATE "C" ^@ $7) AND ($8::text IS NULL OR i.flow_key = $8)
 ORDER BY i.id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: list_ended
@@ -106,7 +106,7 @@ ORDER BY i.id DESC LIMIT $3::int OFFSET $4::int
 SELECT e.instance_id FROM abnormal_end e LEFT JOIN instance i ON i.id = e.instance_id
 WHERE e.status = $7::smallint AND e.instance_id < $5::bigint AND e.instance_id >= $6::bigint AND ($1::int[] IS NULL OR i.definition = ANY($1))
   AND ($2::text IS NULL OR i.business_key COLLATE "C" = $2)
-  AND ($8::text IS NULL OR i.business_key COLLATE "C" ^@ $8)
+  AND ($8::text IS NULL OR i.business_key COLLATE "C" ^@ $8) AND ($9::text IS NULL OR i.flow_key = $9)
 ORDER BY e.instance_id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: list_caused
@@ -171,7 +171,7 @@ ORDER BY p.instance_id DESC LIMIT $1::int OFFSET $2::int
 SELECT i.id FROM instance i
 WHERE i.id < $5::bigint AND i.id >= $6::bigint AND EXISTS (SELECT FROM parked p WHERE p.instance_id = i.id)
   AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key COLLATE "C" = $2)
-  AND ($7::text IS NULL OR i.business_key COLLATE "C" ^@ $7)
+  AND ($7::text IS NULL OR i.business_key COLLATE "C" ^@ $7) AND ($8::text IS NULL OR i.flow_key = $8)
 ORDER BY i.id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: list_active
@@ -179,7 +179,7 @@ ORDER BY i.id DESC LIMIT $3::int OFFSET $4::int
 SELECT r.id FROM token r LEFT JOIN instance i ON i.id = r.id
 WHERE r.id = r.instance_id AND r.id < $5::bigint AND r.id >= $6::bigint AND NOT EXISTS (SELECT FROM parked p WHERE p.instance_id = r.id)
   AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key COLLATE "C" = $2)
-  AND ($7::text IS NULL OR i.business_key COLLATE "C" ^@ $7)
+  AND ($7::text IS NULL OR i.business_key COLLATE "C" ^@ $7) AND ($8::text IS NULL OR i.flow_key = $8)
 ORDER BY r.id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: list_delayed
@@ -187,7 +187,7 @@ ORDER BY r.id DESC LIMIT $3::int OFFSET $4::int
 SELECT r.id FROM token r LEFT JOIN instance i ON i.id = r.id
 WHERE r.id = r.instance_id AND r.id < $5::bigint AND r.id >= $6::bigint AND r.state = 8 /* DELAYED */
   AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key COLLATE "C" = $2)
-  AND ($7::text IS NULL OR i.business_key COLLATE "C" ^@ $7)
+  AND ($7::text IS NULL OR i.business_key COLLATE "C" ^@ $7) AND ($8::text IS NULL OR i.flow_key = $8)
 ORDER BY r.id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: give_up_soon
@@ -216,7 +216,7 @@ SELECT (SELECT count(*) FROM looked), (SELECT min(id) FROM looked), ARRAY(
     AND ($4::text IS DISTINCT FROM 'ACTIVE' OR NOT EXISTS (SELECT FROM parked p WHERE p.instance_id = l.id))
     AND ($4::text IS DISTINCT FROM 'DELAYED' OR EXISTS (SELECT FROM token t WHERE t.id = l.id AND t.state = 8 /* DELAYED */))
     AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key COLLATE "C" = $2)
-  AND ($8::text IS NULL OR i.business_key COLLATE "C" ^@ $8)
+  AND ($8::text IS NULL OR i.business_key COLLATE "C" ^@ $8) AND ($9::text IS NULL OR i.flow_key = $9)
   ORDER BY l.id DESC LIMIT $3::int)
 
 -- name: estimate_instances

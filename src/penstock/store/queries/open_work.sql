@@ -4,7 +4,7 @@
 -- name: waiting_jobs
 -- Of the job type $1, after ($2 priority, $3 place): in the order in which they will be taken, but for flow keys, which take turns.
 SELECT q.priority, q.seq, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.entered_at, NULL::text, NULL::timestamptz,
-  i.definition
+  i.definition, NULL::text, nullif(t.flow_key, '')
 FROM (
   (SELECT priority, seq, token_id FROM ready WHERE job_type = $1::int AND (priority, seq) > ($2::smallint, $3::bigint)
    ORDER BY priority, seq LIMIT $4::int)
@@ -19,8 +19,8 @@ WHERE coalesce(t.queued, t.seq) = q.seq ORDER BY q.priority, q.seq
 -- name: leased_jobs
 -- In the state $3 (under a lease, or handed to Kafka), of the job type $1 (null: any): those that are longest under way.
 -- A walk over all tokens.
-SELECT 0, t.seq, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.claimed_at, t.claimed_by, t.lease_until, i.definition,
-  (SELECT n.progress::text FROM job_note n WHERE n.token_id = t.id AND n.seq = t.seq)
+SELECT t.priority, t.seq, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.claimed_at, t.claimed_by, t.lease_until, i.definition,
+  (SELECT n.progress::text FROM job_note n WHERE n.token_id = t.id AND n.seq = t.seq), nullif(t.flow_key, '')
 FROM (SELECT * FROM token WHERE state = $3::smallint AND ($1::int IS NULL OR job_type = $1) ORDER BY claimed_at LIMIT $2::int) t
 CROSS JOIN LATERAL (SELECT definition FROM instance j WHERE j.id = t.instance_id OFFSET 0) i
 ORDER BY t.claimed_at
@@ -28,7 +28,8 @@ ORDER BY t.claimed_at
 -- name: next_timers
 -- The timers among the $7 after ($1 time, $2 token, $3 seq, $4 index), next first, with the indexes $5, or with $6 of
 -- boundary events; at most $8 (null: all of these).
-SELECT m.fire_at, m.token_id, m.seq, m.index, m.instance_id, t.step, t.attempt, t.failures, t.entered_at, t.job_type, i.definition
+SELECT m.fire_at, m.token_id, m.seq, m.index, m.instance_id, t.step, t.attempt, t.failures, t.entered_at, t.job_type, i.definition, t.priority,
+  nullif(t.flow_key, '')
 FROM (SELECT * FROM (
     SELECT * FROM timer WHERE fire_at >= $1::timestamptz AND (fire_at, token_id, seq, index) > ($1, $2::bigint, $3::bigint, $4::smallint)
     ORDER BY fire_at, token_id, seq, index LIMIT $7::int) k

@@ -70,14 +70,14 @@ SELECT id FROM gone
 
 
 -- name: queue_state
--- Of the queue $1 with the job types $2: what runs (its own row's count, the sum of 100,000 of its keys', null: neither is kept), how many
--- jobs wait, to 100,000, the age of the first in line, and how many runs of code it counts as open.
+-- Of the queue $1 with the job types $2: what runs (its own row's count, the sum of $3 of its keys', null: neither is kept), how many
+-- jobs wait, to $3, the age of the first in line, and how many runs of code it counts as open.
 SELECT (SELECT s.running FROM slot s WHERE s.queue = $1::int AND s.flow_key = ''),
-  (SELECT sum(k.running) FROM (SELECT s.running FROM slot s WHERE s.queue = $1::int AND s.flow_key <> '' LIMIT 100000) k),
+  (SELECT sum(k.running) FROM (SELECT s.running FROM slot s WHERE s.queue = $1::int AND s.flow_key <> '' LIMIT $3::int) k),
   (SELECT count(*) FROM (
     SELECT FROM unnest($2::int[]) AS j(id) CROSS JOIN LATERAL (
-      (SELECT FROM ready_flow r WHERE r.job_type = j.id LIMIT 100000) UNION ALL
-      (SELECT FROM ready r WHERE r.job_type = j.id LIMIT 100000)) w LIMIT 100000) w),
+      (SELECT FROM ready_flow r WHERE r.job_type = j.id LIMIT $3::int) UNION ALL
+      (SELECT FROM ready r WHERE r.job_type = j.id LIMIT $3::int)) w LIMIT $3::int) w),
   (SELECT extract(epoch FROM penstock_now() - min(t.entered_at))::float8 FROM unnest($2::int[]) AS j(id)
    CROSS JOIN LATERAL (
     (SELECT r.token_id FROM ready_flow r WHERE r.job_type = j.id ORDER BY r.priority, r.flow_key, r.seq LIMIT 1) UNION ALL
@@ -98,7 +98,7 @@ SELECT q.name, CASE WHEN q.policy ? 'concurrency' THEN (SELECT s.running FROM sl
 FROM (SELECT * FROM queue ORDER BY name LIMIT $1::int) q
 
 -- name: queue_keys
--- Flow keys of the queue $1 with the job types $2: the $3 with most under way (of 100,000), then those that are first in line.
+-- Flow keys of the queue $1 with the job types $2: the $3 with most under way (of $4), then those that are first in line.
 WITH RECURSIVE line(job_type, priority, flow_key, n) AS (
   SELECT f.job_type, f.priority, f.flow_key, 1 FROM unnest($2::int[]) AS j(id) CROSS JOIN LATERAL (
     SELECT r.job_type, r.priority, r.flow_key FROM ready_flow r WHERE r.job_type = j.id
@@ -109,7 +109,7 @@ WITH RECURSIVE line(job_type, priority, flow_key, n) AS (
     WHERE r.job_type = l.job_type AND (r.priority, r.flow_key) > (l.priority, l.flow_key) ORDER BY r.priority, r.flow_key LIMIT 1) next
   WHERE l.n < $3::int),
 busy AS (SELECT s.flow_key, s.running FROM (
-           SELECT s.flow_key, s.running FROM slot s WHERE s.queue = $1::int AND s.flow_key <> '' LIMIT 100000) s WHERE s.running > 0
+           SELECT s.flow_key, s.running FROM slot s WHERE s.queue = $1::int AND s.flow_key <> '' LIMIT $4::int) s WHERE s.running > 0
          ORDER BY s.running DESC, s.flow_key LIMIT $3::int),
 found AS (
   SELECT flow_key, running FROM busy
