@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import trio
+
 from penstock.engine.ids import show_job
 from penstock.testing.definitions import linear
 from penstock.wire.model import Completion
@@ -102,3 +104,19 @@ async def test_a_freed_key_is_admitted_behind_many_full_ones(make_kafka: MakeKaf
     await kafka.engine.jobs.complete(Completion(job_id=show_job(instance, token, seq), worker_id="w", attempt=attempt))
     await kafka.relay.run_once()
     assert kafka.rows("SELECT count(*) FROM token WHERE state = 5 AND flow_key = %s", key) == [(1,)]
+
+
+async def test_two_relays_at_once_admit_within_the_limit(make_kafka: MakeKafka) -> None:
+    one, two = make_kafka(), make_kafka()
+    await one.upload(linear(1))
+    await one.engine.queues.put("q", QueuePolicy(["work"], concurrency=3))
+    await two.engine.queues.run_once()
+    for _ in range(8):
+        await one.start("linear")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.drain)
+        nursery.start_soon(two.drain)
+    assert sorted(one.states()) == [(0, 0)] * 5 + [(5, 1)] * 3
+    assert running(one) == [("", 3)]
+    published = {(record.instance_id, record.attempt) for kafka in (one, two) for record in kafka.producer.sent}
+    assert len(published) == 3

@@ -205,7 +205,9 @@ def see_queues(client: Client) -> None:
     settings.paused = False
     client.call("PutQueue", p.PutQueueRequest(name="limited", settings=settings))
     items = [p.StartItem(definition_id="limited", flow_key="gold", priority=number) for number in range(4)]
-    client.call("StartInstances", p.StartInstancesRequest(items=items))
+    items[0].instance_key = "golden"
+    for _ in range(2):  # the second answer shows the instance that has the key
+        client.call("StartInstances", p.StartInstancesRequest(items=items))
     assert len(client.poll("limited", max_jobs=10)) == 2
     client.call("GetQueue", p.GetQueueRequest(name="limited"))
     client.call("ListQueues", p.ListQueuesRequest(limit=1))
