@@ -41,6 +41,17 @@ async def test_a_round_removes_all_keys_that_are_old_enough(start_local: StartLo
     assert engine.rows("SELECT count(*) FROM idempotency") == [(0,)]
 
 
+async def test_a_round_removes_all_windows_that_are_over(start_local: StartLocal) -> None:
+    engine = await start_local(services=False)
+    engine.rows(
+        """WITH kept AS (INSERT INTO start_window (definition_id, kind, key, until, instance_id)
+           SELECT 'd', 1 + mod(k, 3), 'key-' || k, penstock_now() + (k - 2499) * interval '1 h', k
+           FROM generate_series(1, 2501) AS k) SELECT 1"""
+    )
+    await Housekeeping(engine.engine).run_once()
+    assert engine.rows("SELECT key FROM start_window ORDER BY key") == [("key-2500",), ("key-2501",)]
+
+
 async def test_a_round_removes_all_batches_that_are_old_enough(
     start_local: StartLocal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
