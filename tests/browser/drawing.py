@@ -45,14 +45,17 @@ _WATCH = """() => {
     new PerformanceObserver(list => seen.long.push(...list.getEntries().map(one => one.duration)))
         .observe({entryTypes: ["longtask"]});
 }"""
+_TRACED = ["devtools.timeline", "disabled-by-default-devtools.timeline"]
 _SEEN = "() => { const seen = window.seen; window.seen = undefined; return seen; }"
 
 
 class Frames(NamedTuple):
-    """Of a stretch of time: how long each frame stood, and tasks that held the page for more than 50 ms."""
+    """Of a stretch of time: how long each frame stood, tasks that held the page for more than 50 ms, and what CPU each
+    task of the page's thread took, which other programs on the machine change little."""
 
     frame_ms: Sequence[float]
     long_task_ms: Sequence[float]
+    task_cpu_ms: Sequence[float]
 
     def __str__(self) -> str:
         ordered = sorted(self.frame_ms)
@@ -61,7 +64,8 @@ class Frames(NamedTuple):
         long = ", ".join(f"{one:.0f}" for one in self.long_task_ms) or "none"
         return (
             f"{len(ordered)} frames in {sum(ordered) / 1000:.1f} s, median {ordered[len(ordered) // 2]:.1f} ms, "
-            f"p95 {p95:.1f}; frames above {SLOW_MS} ms: {slow}; tasks above 50 ms: {long}"
+            f"p95 {p95:.1f}; frames above {SLOW_MS} ms: {slow}; tasks above 50 ms: {long}; "
+            f"most CPU of a task: {', '.join(f'{one:.1f}' for one in sorted(self.task_cpu_ms)[:-4:-1])} ms"
         )
 
 
@@ -85,7 +89,7 @@ def frames_of_layout(page: Any, home: str, body: dict[str, Any]) -> Frames:
     """From when a file is opened in an empty modeller to when its last step stands in the picture."""
     page.goto(f"{home}modeller")
     laid_out(page)
-    page.evaluate(_WATCH)
+    _watch(page)
     page.locator("input[type=file]").set_input_files(
         {"name": "large.json", "mimeType": "application/json", "buffer": json.dumps(body).encode()}
     )
@@ -100,7 +104,7 @@ def frames_of_drag(page: Any, step_id: str, moves: int) -> Frames:
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     page.mouse.move(x, y)
     page.mouse.down()
-    page.evaluate(_WATCH)
+    _watch(page)
     for n in range(moves):
         page.mouse.move(x + n, y + n % 50)
     seen = _frames(page)
@@ -108,9 +112,26 @@ def frames_of_drag(page: Any, step_id: str, moves: int) -> Frames:
     return seen
 
 
+def _watch(page: Any) -> None:
+    page.context.browser.start_tracing(page=page, categories=_TRACED)
+    page.evaluate(_WATCH)
+
+
 def _frames(page: Any) -> Frames:
     seen = page.evaluate(_SEEN)
-    return Frames([after - before for before, after in zip(seen["at"], seen["at"][1:], strict=False)], seen["long"])
+    events = json.loads(page.context.browser.stop_tracing())["traceEvents"]
+    threads = {
+        (one["pid"], one["tid"])
+        for one in events
+        if one["name"] == "thread_name" and one["args"]["name"] == "CrRendererMain"
+    }
+    tasks = [
+        one.get("tdur", 0) / 1000  # one that the end of the trace cuts has none
+        for one in events
+        if one["name"].endswith("RunTask") and one["ph"] == "X" and (one["pid"], one["tid"]) in threads
+    ]
+    stood = [after - before for before, after in zip(seen["at"], seen["at"][1:], strict=False)]
+    return Frames(stood, seen["long"], tasks)
 
 
 class Artist:

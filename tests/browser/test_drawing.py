@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 DRAWN = os.environ.get("DRAWN", "order-fulfilment")
 """`DRAWN=loan-process` takes half a minute; `python -m tests.browser.drawing film FOLDER` films it step by step."""
-HELD_MAX_MS = 10_000
-"""No task may hold the page as long as that, on whatever machine: the layout of 200 steps in it would."""
+TASK_MAX_CPU_MS = 300
+"""Of the page's thread: 14 were measured; the layout of 200 steps in it would take 1,200."""
 HEAP_MAX_BYTES = 150_000_000
 IN_VIEW = """name => {
     const inner = document.querySelector(`.node[data-step="${name}"]`).getBoundingClientRect();
@@ -68,7 +68,8 @@ def test_the_page_draws_on_while_much_is_laid_out(visitor: Visitor) -> None:
     drag = frames_of_drag(visitor.page, "d20", 60)
     print(f"layout: {layout}\ndrag: {drag}")
     assert len(drag.frame_ms) > 10
-    assert max([*layout.long_task_ms, *drag.long_task_ms], default=0) < HELD_MAX_MS
+    assert len(layout.task_cpu_ms) > 20
+    assert max([*layout.task_cpu_ms, *drag.task_cpu_ms]) < TASK_MAX_CPU_MS
     assert visitor.page.evaluate("() => performance.memory.usedJSHeapSize") < HEAP_MAX_BYTES
     # What the keys go to is brought into view.
     for _ in range(8):

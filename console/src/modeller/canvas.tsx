@@ -16,7 +16,7 @@ const CLICK_PX = 4;
 const NUDGE_PX = 10;
 const PADDING = 40;
 /** New steps that are drawn in one frame, with their ways. */
-const SLICE_MAX_STEPS = 16;
+const SLICE_MAX_STEPS = 10;
 /** Of what is dragged out of the palette: the type of a step. */
 export const DRAGGED = "text/x-penstock-step";
 
