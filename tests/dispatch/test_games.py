@@ -31,6 +31,8 @@ __all__ = ["whole_looks"]  # pytest finds the fixture here
 
 GAMES_AT_ONCE = 6
 LOOKS_MAX = 200
+LOOKS_LIMITED = 6
+"""After so many in vain it is taken for kept back by a limit."""
 READY, LOCKED, DISPATCHED = 0, 1, 5
 
 
@@ -85,7 +87,9 @@ class PlayedThroughKafka(Played):
 
     async def find(self, instance: int, token: int, seq: int) -> Job:
         id = f"{instance:x}-{token:x}-{seq:x}"
-        for _ in range(LOOKS_MAX):
+        for look in range(LOOKS_MAX):
+            if look == LOOKS_LIMITED:
+                await self.turns.lift()
             ((state, attempt, holder),) = self.engines[0].rows(
                 "SELECT state, attempt, claimed_by FROM token WHERE id = %s", token
             )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.engine import flow_turns
 from penstock.engine.flow_turns import FlowTurns
@@ -57,3 +60,66 @@ def test_a_look_that_found_nothing_is_repeated_in_time() -> None:
     assert turns.next_opening(["one", "other"]) == pytest.approx(100.2)
     turns.open(["other"])
     assert turns.next_opening(["one", "other"]) == math.inf
+
+
+class Round:
+    """Keys whose jobs wait, some of them full, and looks at so many keys each, as `claim_flow` takes them."""
+
+    AT_ONCE = 4
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.turns = FlowTurns(lambda: self.now)
+        self.waiting: set[str] = set()
+        self.full: set[str] = set()
+
+    @property
+    def lost(self) -> set[str]:
+        """Keys that wait though they have room."""
+        return self.waiting - self.full
+
+    def hear(self, key: str) -> None:
+        """Something happened to the key in this engine, which says so."""
+        self.turns.hint(["t"], key)
+        self.turns.open(["t"])
+
+    def look(self) -> None:
+        """At the time at which the next look is worth its while."""
+        self.now = max(self.now, self.turns.next_open_at(["t"]))
+        assert self.turns.is_open("t")
+        keys = sorted(self.waiting)
+        begin = bisect_right(keys, self.turns.cursor("t"))
+        seen = [*keys[begin:], *keys[:begin]][: self.AT_ONCE]
+        found = set(seen) - self.full
+        self.waiting -= found
+        more, cursor = len(seen) >= self.AT_ONCE, seen[-1] if seen else None
+        self.turns.note("t", cursor=cursor, found=len(found), more=more, retry_s=None, took_s=0.01)
+        if more and len(found) < self.AT_ONCE and (hinted := {*self.turns.take_hints("t", self.AT_ONCE)} - self.full):
+            self.turns.open(["t"])
+            self.waiting -= hinted
+
+
+KEYS = [f"{number:02}" for number in range(30)]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["queue", "fill", "free", "look"]), st.sampled_from(KEYS), st.booleans())))
+def test_no_key_with_room_is_passed_over_for_long(moves: list[tuple[str, str, bool]]) -> None:
+    """Whether somebody told of it or not; and a look comes within seconds."""
+    game = Round()
+    for what, key, heard in moves:
+        match what:
+            case "queue":
+                game.waiting.add(key)
+            case "fill":
+                game.full.add(key)
+            case "free":
+                game.full.discard(key)
+            case _:
+                game.look()
+        if heard and what in ("queue", "free"):
+            game.hear(key)
+    began = game.now
+    for _ in range(len(KEYS) // Round.AT_ONCE + 2):
+        game.look()
+    assert not game.lost
+    assert game.now - began < 2 * len(KEYS)

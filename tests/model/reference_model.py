@@ -81,6 +81,7 @@ class ModelToken:
     key: str = ""  # of the message that it waits for
     undoes: int = -1  # of a handler: the place in `completed` of what it undoes
     item: int | None = None  # of a forEach
+    turn: tuple[str | None, int] = (None, 5)  # of a job: flow key and priority
 
 
 class Stuck(Exception):
@@ -138,6 +139,8 @@ class ReferenceModel:
         self._published = 0
         first = ModelToken()
         self._begin()
+        self.turn: tuple[str | None, int] = (None, 5)
+        self.turn = self._turn_of(definition, self.variables)
         self.tokens.append(first)
         self._go(first, definition["steps"][0]["id"])
         self._settle()
@@ -563,6 +566,8 @@ class ReferenceModel:
                 token.key = self._evaluate(key) if key.startswith("${") else key
         if kind(step) == "CALL_ACTIVITY":
             self._call(token, step)
+        if kind(step) == "SERVICE_TASK":
+            token.turn = self._turn_of(step, self._scope_of(token))
         if token.item is None:  # else they are the whole step's
             token.timers |= timers_of(step)
         token.open = True
@@ -571,6 +576,14 @@ class ReferenceModel:
                 self._take_signal(token)
             else:
                 token.timers.add(CONTINUE)
+
+    def _turn_of(self, says: dict[str, Any], scope: dict[str, Any]) -> tuple[str | None, int]:
+        """Flow key and priority: what it says itself, else those of the instance."""
+        found: list[Any] = []
+        for field_name, otherwise in zip(("flowKey", "priority"), self.turn, strict=True):
+            value = says.get(field_name, otherwise)
+            found.append(self._evaluate(value, scope) if isinstance(value, str) and value.startswith("${") else value)
+        return found[0], found[1]
 
     def _call(self, token: ModelToken, step: dict[str, Any]) -> None:
         """Start an instance, or leave that to a move of its own."""

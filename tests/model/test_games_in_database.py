@@ -20,19 +20,21 @@ import trio
 from penstock.core.definition import StepType
 from penstock.core.parsing import parse_definition
 from penstock.core.state import RECORDED_TIMER, START_TIMER
+from penstock.engine.batches import BatchStart
 from penstock.engine.ids import show_instance
 from penstock.engine.lanes.call_commands import timer_command
 from penstock.engine.lanes.commands import FoldCommand
 from penstock.engine.migrations import MigrationRequest
 from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
 from penstock.errors import Conflict, NotFound, PenstockError
+from penstock.store import batches as batch_store
 from penstock.store import jobs as job_store
 from penstock.store.engines import require_version
 from penstock.store.recorded import RECORDED_VERSION
 from penstock.testing.clock import DatabaseClock
 from penstock.testing.definitions import Json, definition, end, service
 from penstock.testing.random_definitions import MESSAGE, START_VARIABLES, random_definition
-from penstock.wire.model import Job, JobRef, Park
+from penstock.wire.model import Job, JobRef, Park, StartRequest
 from penstock.wire.queue import QueuePolicy
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number, variables_of
@@ -118,16 +120,35 @@ class Played:
     async def begin(self) -> str:
         await self.upload(self.child)
         await self.upload(self.body)
-        return await self.start()
+        return await (self.start_in_batch() if self.seed % 7 == 3 else self.start())
 
     async def upload(self, body: Json) -> None:
         await self.engines[0].upload(body)
 
     async def start(self) -> str:
         """The instance, by the game's own key: also when it was started before, and after its end."""
+        return (await self.engine.start(str(self.body["id"]), START_VARIABLES, **self.fields_of_start)).id
+
+    @property
+    def fields_of_start(self) -> dict[str, Any]:
         key = f"key {self.seed}"
-        given: Any = {"instance_key": key, "keep_instance_key": True, "delay": self.delay, **self.turns.of_start}
-        return (await self.engine.start(str(self.body["id"]), START_VARIABLES, **given)).id
+        return {"instance_key": key, "keep_instance_key": True, "delay": self.delay, **self.turns.of_start}
+
+    async def start_in_batch(self) -> str:
+        """As one of the items of a batch, which starts it once however many work on it."""
+        about: Any = {"definition_id": self.body["id"], "variables": msgspec.json.encode(START_VARIABLES)}
+        asked = BatchStart([StartRequest(**about, **self.fields_of_start)] * 2)
+        batch = await self.engine.engine.batches.create(asked)
+        for driver in self.engines:
+            async with driver.engine.database.connection() as connection:
+                work = await batch_store.work_of(connection, int(batch.id))
+            assert work is not None
+            await driver.engine.batches.work_on(work)
+        first, second = (await self.engine.engine.batches.results(batch.id, None, None, 10)).items
+        assert first.instance is not None
+        assert second.instance is not None
+        assert first.instance.id == second.instance.id
+        return first.instance.id
 
     @property
     def delay(self) -> str | None:
@@ -168,6 +189,7 @@ class Played:
         self.game = ReferenceModel(self.body, START_VARIABLES, self.clock.now(), MAX_AUTOMATIC, MAX_WORK)
         self.game.has_versions = True
         await self.upload(self.other)
+        await self.turns.limit()
         await self.compare()
         drawing = Seeded(self.source)
         while len(self.moves) < MOVES_MAX:
@@ -346,9 +368,21 @@ class Played:
 
     async def job(self, token: int, seq: int) -> Job:
         """The job, under lease; all others of the game are taken on the way."""
-        for job in await self.engine.poll(*self.types, worker=f"w{self.seed}", n=100):
-            self.jobs[job.id] = job
-        return self.jobs[f"{number(self.instance):x}-{token:x}-{seq:x}"]
+        id = f"{number(self.instance):x}-{token:x}-{seq:x}"
+        for lifted in (False, True):
+            if lifted:  # what others hold, or come before it for, keeps it back
+                await self.turns.lift()
+            before = self.turns.running()
+            for job in await self.engine.poll(*self.types, worker=f"w{self.seed}", n=100):
+                self.jobs[job.id] = job
+            assert self.turns.keeps_to_its_limit(before)
+            if id in self.jobs and self.is_held(token, self.jobs[id].attempt):
+                break
+        return self.jobs[id]
+
+    def is_held(self, token: int, attempt: int) -> bool:
+        """Whether a job is under that attempt's lease."""
+        return self.engines[0].rows("SELECT state, attempt FROM token WHERE id = %s", token) == [(1, attempt)]
 
     async def end_child(self, token: int, seq: int, move: Move) -> None:
         """Of the instance that a call waits for: it completes, is cancelled, or fails for good."""
@@ -514,6 +548,8 @@ class Turns:
         tenant: Json = {"flow_key": f"tenant-{seed % 2}", "priority": 7}
         self.of_start: Json = {} if self._plain else self._source.choice([tenant, {}])
         self._priority = self.of_start.get("priority", 5)
+        self._limit: int | None = None
+        self.lifted = 0
 
     def give(self, body: Json) -> None:
         """Flow keys and priorities for some of its steps."""
@@ -541,11 +577,9 @@ class Turns:
         queues = engine.queues
         match self._source.randrange(6):
             case 0 | 1:
-                limits: Any = {
-                    name: self._source.choice([None, 1_000]) for name in ("concurrency", "concurrency_per_key")
-                }
-                await queues.put(self._queue, QueuePolicy(self._played.types, weights={"own": 3}, **limits))
+                await self.limit()
             case 2:
+                self._limit = None
                 with contextlib.suppress(NotFound):
                     await queues.delete(self._queue)
             case 3:
@@ -559,6 +593,36 @@ class Turns:
                 pass
         for driver in self._played.engines:
             await driver.engine.queues.run_once()
+
+    async def limit(self) -> None:
+        """A queue of the game's jobs, or another policy of it."""
+        if self._plain:
+            return
+        self._limit = self._source.choice([None, 1, 1, 2])
+        limits: Any = {"concurrency": self._limit, "concurrency_per_key": self._source.choice([None, 1, 1_000])}
+        engine = self._source.choice(self._played.engines).engine
+        await engine.queues.put(self._queue, QueuePolicy(self._played.types, weights={"own": 3}, **limits))
+        for driver in self._played.engines:
+            await driver.engine.queues.run_once()
+
+    async def lift(self) -> None:
+        """Let all that waits begin."""
+        if self._plain:
+            return
+        self._limit = None
+        self.lifted += 1
+        await self._played.engines[0].engine.queues.put(self._queue, QueuePolicy(self._played.types))
+        for driver in self._played.engines:
+            await driver.engine.queues.run_once()
+
+    def running(self) -> int:
+        """What its queue counts."""
+        counted = "SELECT running FROM slot s JOIN queue q ON q.id = s.queue WHERE q.name = %s AND flow_key = ''"
+        return sum(number for (number,) in self._played.engines[0].rows(counted, self._queue))
+
+    def keeps_to_its_limit(self, before: int) -> bool:
+        """After a claim that found so many under way."""
+        return self._limit is None or self.running() <= max(before, self._limit)
 
 
 def seq_of(execution: str) -> int:
@@ -613,6 +677,7 @@ async def play_games(make_driver: MakeDriver, seeds: range) -> Counter[str]:
     clock = engines[0].clock
     left = list(seeds)
     seen: Counter[str] = Counter()
+    lifted: list[int] = []
 
     async def player() -> None:
         while left:
@@ -623,10 +688,12 @@ async def play_games(make_driver: MakeDriver, seeds: range) -> Counter[str]:
                 error.add_note(f"seed {played.seed}: {played.moves}\n{msgspec.json.encode(played.body).decode()}")
                 raise
             seen.update(move.what for move in played.moves)
+            lifted.append(played.turns.lifted)
 
     async with trio.open_nursery() as nursery:
         for _ in range(GAMES_AT_ONCE):
             nursery.start_soon(player)
+    assert sum(lifted) > len(seeds) / 20, "no limit kept anything back"
     return seen
 
 

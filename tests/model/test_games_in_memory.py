@@ -27,7 +27,14 @@ from penstock.core.mending import find_mover
 from penstock.core.state import CLOSING_KINDS, InstanceStatus, Token, TokenState
 from penstock.errors import Conflict
 from penstock.testing.definitions import Json, definition, end, timer
-from penstock.testing.random_definitions import MESSAGE, START_VARIABLES, definitions, random_definition, random_output
+from penstock.testing.random_definitions import (
+    MESSAGE,
+    START_VARIABLES,
+    definitions,
+    random_definition,
+    random_output,
+    with_turns,
+)
 from tests.core.machine import Machine
 from tests.model.moves import (
     MAX_AUTOMATIC,
@@ -69,6 +76,8 @@ def compare(machine: Machine, game: ReferenceModel) -> None:
         assert (token.state is TokenState.BACKOFF) is mark.backing_off
         assert (token.waits_for or "") == mark.signal
         assert token.failures == mark.failures
+        if steps[token.step].type is StepType.SERVICE_TASK:
+            assert (token.flow_key, token.priority) == mark.turn
     for whole, about in zip(machine.wholes, game.maps, strict=True):
         assert set(armed(machine, whole.id, whole.seq)) == about.owner.timers
         state = machine.maps[whole.id]
@@ -215,7 +224,7 @@ def test_advance_plays_by_the_rules_in_many_games() -> None:
     seen: Counter[str] = Counter()
     for seed in range(GAMES):
         source = random.Random(seed)
-        body = random_definition(source, failing=seed % 3 == 0)
+        body = with_turns(random_definition(source, failing=seed % 3 == 0), random.Random(f"turns of {seed}"))
         try:
             machine, game, moves = play_a_game(body, Seeded(source))
         except BaseException:

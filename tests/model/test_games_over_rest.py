@@ -178,12 +178,20 @@ class PlayedOverRest(Played):
     async def take(self, execution: str) -> dict[str, Any]:
         """The job of an execution, under lease; all others of the game are taken on the way."""
         body = {"workerId": self.worker, "jobTypes": self.types, "maxJobs": 100, "leaseSeconds": 60}
-        status, found = await self.call("POST", "/v1/jobs/poll", body)
-        assert status == 200
-        for job in found["jobs"]:
-            assert (job["instanceId"], job["status"], job["workerId"]) == (self.instance, "LOCKED", self.worker)
-            assert job["id"] == job["stepExecutionId"]
-            self.polled[job["id"]] = job
+        token = int(execution.split("-")[1], 16)
+        for lifted in (False, True):
+            if lifted:
+                await self.turns.lift()
+            before = self.turns.running()
+            status, found = await self.call("POST", "/v1/jobs/poll", body)
+            assert status == 200
+            assert self.turns.keeps_to_its_limit(before)
+            for job in found["jobs"]:
+                assert (job["instanceId"], job["status"], job["workerId"]) == (self.instance, "LOCKED", self.worker)
+                assert job["id"] == job["stepExecutionId"]
+                self.polled[job["id"]] = job
+            if execution in self.polled and self.is_held(token, self.polled[execution]["attempt"]):
+                break
         return self.polled[execution]
 
     async def park(self, job: dict[str, Any], move: Move) -> None:
@@ -309,6 +317,7 @@ class PlayedOverRest(Played):
 
     async def come_back(self) -> None:
         """A worker that took all jobs and lost them; one attempt more, and no retry less."""
+        await self.turns.lift()
         body = {"workerId": self.worker, "jobTypes": self.types or ["none"], "maxJobs": 100, "leaseSeconds": 5}
         _, before = await self.call("POST", "/v1/jobs/poll", body)
         self.clock.advance(6)

@@ -51,6 +51,13 @@ MESSAGE_KEYS: Final = ("fixed", "of-a", "of-b", "of-")
 """The keys that they may have."""
 ERROR_CODES: Final = ("DECLINED", "TIME.OUT")
 _DURATIONS: Final = ("PT30S", "PT1H30M", "P7D", "P1W", "PT0.5H")
+_TURNS: Final[tuple[Json, ...]] = (
+    {},
+    {"flowKey": "own"},
+    {"priority": 2},
+    {"flowKey": "${'own-' + word}", "priority": "${1 + 1}"},
+)
+_TURNS_OF_ALL: Final[tuple[Json, ...]] = ({}, {}, {"flowKey": "all"}, {"flowKey": "${'of-' + word}", "priority": 7})
 CHILD: Final = "child"
 """The definition that calls of random definitions name."""
 _INPUTS: Final[tuple[Json, ...]] = ({}, {"n": "${n}", "word": "c"}, {"n": "${n - 1}", "flag": True})
@@ -119,6 +126,15 @@ def random_definition(
 ) -> Json:
     """One of `definitions`, by a seed instead of Hypothesis: 20 times as fast, as a rule larger, and never shrunk."""
     return _build(source.choice, max_steps=max_steps, failing=failing, additions=additions, wild=wild, calls=calls)
+
+
+def with_turns(body: Json, source: random.Random) -> Json:
+    """The same with flow keys and priorities of some of its jobs, and in half of the cases of all others."""
+    steps = [
+        {**one, **source.choice(_TURNS)} if one["type"] == "SERVICE_TASK" else one
+        for one in cast("list[Json]", body["steps"])
+    ]
+    return {**body, "steps": steps, **source.choice(_TURNS_OF_ALL)}
 
 
 def random_output(source: random.Random) -> Json:
