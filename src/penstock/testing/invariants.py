@@ -339,6 +339,15 @@ INVARIANTS: Final[dict[str, str]] = {
     "a time that waits stands in its schedule, too": """
         SELECT r.schedule, r.at FROM schedule_run r JOIN schedule s ON s.id = r.schedule
         WHERE r.outcome = 1 /* BUFFERED */ AND NOT r.at = ANY(s.buffered)""",
+    "an item of a batch waits, is an instance, or was refused": """
+        SELECT batch, place FROM batch_item
+        WHERE (request IS NOT NULL)::int + (instance_id IS NOT NULL)::int + (error IS NOT NULL)::int <> 1""",
+    "nothing waits of what a batch has begun, and what it started stands in it": """
+        SELECT b.id, i.place, i.instance_id FROM batch b JOIN batch_item i ON i.batch = b.id
+        WHERE i.place >= 0 AND i.place < b.begun AND i.request IS NOT NULL AND b.cancelled IS NULL
+        UNION ALL
+        SELECT b.id, NULL, n.id FROM instance n JOIN batch b ON n.started_by = 'batch:' || b.id
+        WHERE NOT EXISTS (SELECT FROM batch_item i WHERE i.batch = b.id AND i.instance_id = n.id)""",
     "the time that a run waits for is armed while it is parked, and no longer": """
         SELECT m.instance_id, m.token_id, t.state FROM timer m LEFT JOIN token t ON t.id = m.token_id AND t.seq = m.seq
         WHERE m.index = -16 AND t.state IS DISTINCT FROM 2""",
