@@ -130,9 +130,12 @@ class Played:
         return (await self.engine.start(str(self.body["id"]), START_VARIABLES, **self.fields_of_start)).id
 
     @property
+    def key(self) -> str:
+        return f"key {self.seed}"
+
+    @property
     def fields_of_start(self) -> dict[str, Any]:
-        key = f"key {self.seed}"
-        return {"instance_key": key, "keep_instance_key": True, "delay": self.delay, **self.turns.of_start}
+        return {"instance_key": self.key, "keep_instance_key": True, "delay": self.delay, **self.turns.of_start}
 
     async def start_in_batch(self) -> str:
         """As one of the items of a batch, which starts it once however many work on it."""
@@ -142,8 +145,8 @@ class Played:
         for driver in self.engines:
             async with driver.engine.database.connection() as connection:
                 work = await batch_store.work_of(connection, int(batch.id))
-            assert work is not None
-            await driver.engine.batches.work_on(work)
+            if work is not None:
+                await driver.engine.batches.work_on(work)
         first, second = (await self.engine.engine.batches.results(batch.id, None, None, 10)).items
         assert first.instance is not None
         assert second.instance is not None
@@ -178,7 +181,7 @@ class Played:
         self, id: str | None, step: str, output: dict[str, Any], buffer: bool, *, by_key: bool = False
     ) -> None:
         if by_key:
-            await self.engine.signal_by_key(str(self.body["id"]), f"key {self.seed}", step, output, signal_id=id)
+            await self.engine.signal_by_key(str(self.body["id"]), self.key, step, output, signal_id=id)
         else:
             await self.engine.signal(self.instance, step, output, signal_id=id, buffer=buffer)
 

@@ -77,8 +77,12 @@ class PlayedOverRest(Played):
         status, _ = await self.call("POST", "/v1/definitions", body)
         assert status == 201
 
+    @property
+    def key(self) -> str:
+        return f"key/{self.seed}"
+
     async def start(self) -> str:
-        fields = {"instanceKey": f"key/{self.seed}", "keepInstanceKey": True, "delay": self.delay}
+        fields = {"instanceKey": self.key, "keepInstanceKey": True, "delay": self.delay}
         body = {"definitionId": self.body["id"], "variables": START_VARIABLES, **fields}
         status, found = await self.call("POST", "/v1/instances", body)
         assert status == 201
@@ -353,7 +357,7 @@ class PlayedOverRest(Played):
         assert kept == (game.kept_signals if game.status in ("ACTIVE", "FAILED") else Counter())
         if self.source.random() < 0.7:
             return
-        by = {} if self.source.random() < 0.5 else {"instanceKey": f"key/{self.seed}"}
+        by = {} if self.source.random() < 0.5 else {"instanceKey": self.key}
         if self.source.random() < 0.5:
             by["limit"] = "5"
         listed = await self.get("/v1/instances", definitionId=self.body["id"], status=status, **by)
