@@ -26,7 +26,7 @@ from penstock.engine.lanes.call_commands import timer_command
 from penstock.engine.lanes.commands import FoldCommand
 from penstock.engine.migrations import MigrationRequest
 from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
-from penstock.errors import Conflict, NotFound, PenstockError
+from penstock.errors import Conflict, NotFound, PenstockError, Unavailable
 from penstock.store import batches as batch_store
 from penstock.store import jobs as job_store
 from penstock.store.engines import require_version
@@ -138,20 +138,22 @@ class Played:
         return {"instance_key": self.key, "keep_instance_key": True, "delay": self.delay, **self.turns.of_start}
 
     async def start_in_batch(self) -> str:
-        """As one of the items of a batch, which starts it once however many work on it."""
+        """As the item of a batch, which starts it once however many work on it."""
         about: Any = {"definition_id": self.body["id"], "variables": msgspec.json.encode(START_VARIABLES)}
-        asked = BatchStart([StartRequest(**about, **self.fields_of_start)] * 2)
-        batch = await self.engine.engine.batches.create(asked)
-        for driver in self.engines:
-            async with driver.engine.database.connection() as connection:
-                work = await batch_store.work_of(connection, int(batch.id))
-            if work is not None:
-                await driver.engine.batches.work_on(work)
-        first, second = (await self.engine.engine.batches.results(batch.id, None, None, 10)).items
-        assert first.instance is not None
-        assert second.instance is not None
-        assert first.instance.id == second.instance.id
-        return first.instance.id
+        asked = BatchStart([StartRequest(**about, **self.fields_of_start)])
+        batches = self.engines[0].engine.batches
+        batch = await batches.create(asked)
+        with trio.fail_after(60):
+            while (await batches.get(batch.id)).pending:
+                for driver in self.engines:
+                    async with driver.engine.database.connection() as connection:
+                        work = await batch_store.work_of(connection, int(batch.id))
+                    with contextlib.suppress(Unavailable):  # the loop comes to it again
+                        if work is not None:
+                            await driver.engine.batches.work_on(work)
+        (only,) = (await batches.results(batch.id, None, None, 10)).items
+        assert only.instance is not None
+        return only.instance.id
 
     @property
     def delay(self) -> str | None:
@@ -552,7 +554,6 @@ class Turns:
         self.of_start: Json = {} if self._plain else self._source.choice([tenant, {}])
         self._priority = self.of_start.get("priority", 5)
         self._limit: int | None = None
-        self.lifted = 0
 
     def give(self, body: Json) -> None:
         """Flow keys and priorities for some of its steps."""
@@ -613,7 +614,6 @@ class Turns:
         if self._plain:
             return
         self._limit = None
-        self.lifted += 1
         await self._played.engines[0].engine.queues.put(self._queue, QueuePolicy(self._played.types))
         for driver in self._played.engines:
             await driver.engine.queues.run_once()
@@ -680,7 +680,6 @@ async def play_games(make_driver: MakeDriver, seeds: range) -> Counter[str]:
     clock = engines[0].clock
     left = list(seeds)
     seen: Counter[str] = Counter()
-    lifted: list[int] = []
 
     async def player() -> None:
         while left:
@@ -691,12 +690,10 @@ async def play_games(make_driver: MakeDriver, seeds: range) -> Counter[str]:
                 error.add_note(f"seed {played.seed}: {played.moves}\n{msgspec.json.encode(played.body).decode()}")
                 raise
             seen.update(move.what for move in played.moves)
-            lifted.append(played.turns.lifted)
 
     async with trio.open_nursery() as nursery:
         for _ in range(GAMES_AT_ONCE):
             nursery.start_soon(player)
-    assert sum(lifted) > len(seeds) / 20, "no limit kept anything back"
     return seen
 
 
