@@ -385,7 +385,7 @@ class Played:
                 break
         return self.jobs[id]
 
-    def is_held(self, token: int, attempt: int) -> bool:
+    def is_held(self, token: int, attempt: int | None) -> bool:
         """Whether a job is under that attempt's lease."""
         return self.engines[0].rows("SELECT state, attempt FROM token WHERE id = %s", token) == [(1, attempt)]
 
