@@ -371,7 +371,7 @@ def test_any_bytes_are_the_struct_that_google_reads(data: bytes) -> None:
         check_replaced(error)
 
 
-def test_a_struct_is_the_same_at_each_length_of_its_lengths() -> None:
+def test_a_struct_is_the_same_at_each_length() -> None:
     """Lengths of a key, a text, a value and an entry that take one byte, two, and three."""
     from google.protobuf.struct_pb2 import Struct
 
