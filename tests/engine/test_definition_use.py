@@ -67,9 +67,11 @@ async def test_each_definition_of_a_list_tells_what_goes_on(driver: Driver, monk
     await driver.cancel(first[0])
     await driver.fail(await driver.one("a"), "no", retryable=False)
     page = await use.activity(None, None, 1)
-    assert page.items == [DefinitionActivity("forked", 2, 4, 1)]
+    [one] = page.items
+    assert one == DefinitionActivity("forked", 2, 4, 1, one.counted_at)
     last = await use.activity(None, page.next, 1)
-    assert (last.items, last.next) == ([DefinitionActivity("order", 0, 0, 0)], None)
+    [other] = last.items
+    assert (other, last.next) == (DefinitionActivity("order", 0, 0, 0, other.counted_at), None)
     assert (await use.activity("fork", None, 50)).items == page.items
     monkeypatch.setattr("penstock.engine.definition_use.RECENT_MAX", 2)
     assert [one.started_within_hour for one in (await use.activity(None, None, 50)).items] == [2, 0]
