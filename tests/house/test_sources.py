@@ -31,6 +31,7 @@ SLEEPS = {
     "tests/runtime/waiting.py": "polls what processes and threads do, which nothing announces",
     "tests/kafka/broker.py": "polls a broker that starts, which announces nothing",
     "tests/kafka/test_loop_scope.py": "tasks that are to be cancelled",
+    "tests/kafka/topics.py": "polls brokers until they know of a topic, which nothing announces",
     "tests/kafka/fleet.py": "polls what engines, brokers and workers do, which nothing announces",
     "tests/kafka/test_chaos.py": "random pauses between faults",
     "tests/kafka/test_end_to_end.py": "a broker that is slow for so long",
