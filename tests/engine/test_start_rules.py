@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+from psycopg.errors import QueryCanceled
 
 from penstock.engine.ids import show_instance
 from penstock.engine.instance_filter import InstanceFilter
@@ -16,6 +17,7 @@ from penstock.engine.migrations import MigrationRequest
 from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, NotFound, Throttled
 from penstock.settings.secret import Secret
+from penstock.store import instances as store
 from penstock.testing.definitions import definition, end, fork, linear, step
 from penstock.testing.invariants import assert_invariants
 from penstock.wire.model import Instance, Job, StartRequest, StartResult
@@ -89,7 +91,11 @@ async def test_what_is_cancelled_before_it_begins_did_nothing(driver: Driver) ->
     assert_invariants(driver.dsn)
 
 
-async def test_lists_find_what_has_not_begun(driver: Driver) -> None:
+async def gives_up(*args: Any, **kwargs: Any) -> list[int]:
+    raise QueryCanceled
+
+
+async def test_lists_find_what_has_not_begun(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     await driver.upload({**LINE, "searchAttributes": {"n": "NUMBER"}})
     await driver.upload(definition(wait("a", "z"), end("z"), definition_id="waits"))
     begun = await driver.start("report", {"n": 1}, business_key="b")
@@ -119,6 +125,10 @@ async def test_lists_find_what_has_not_begun(driver: Driver) -> None:
     await driver.cancel(first, "no")
     assert await found(definition_id="report") == []
     assert soon.id not in await found()
+    with monkeypatch.context() as patch:  # as among very many: it walks
+        patch.setattr(store, "find_ids", gives_up)
+        assert await found() == [second]
+        assert await found(definition_id="report") == []
     with pytest.raises(BadRequest, match="delayed: an instance that has not begun is ACTIVE"):
         await found(status="WAITING")
     with pytest.raises(BadRequest, match="instanceKey: with definitionId"):
