@@ -359,6 +359,7 @@ def test_a_draft_is_tried_and_kept_as_a_test(modeller: Modeller) -> None:
     page.get_by_role("heading", name="It has ended").wait_for(timeout=TIMEOUT_MS)
     shown = ["amount", "240", "approved", "true from approve", "sum", "9007199254740993 from approve"]
     assert page.locator(".values").inner_text().split("\n") == shown
+    assert '"sum":9007199254740993' in page.locator(".sofar").inner_text()
     assert violations(page) == []
     panel, hints = page.locator(".tryit").bounding_box(), page.get_by_role("region", name="Problems").bounding_box()
     assert panel is not None

@@ -7,7 +7,7 @@ import type { StepState } from "../graph/edges";
 import { Picture } from "../graph/picture";
 import { Problem, Skeleton } from "../parts/states";
 import { type Draft, definitionOf } from "./draft";
-import { child, parse } from "./json";
+import { child, type Node, parse } from "./json";
 import { formOf } from "./people";
 import { after, Open, Others, span, Timer, told, useVariables, VariablesText } from "./trycards";
 
@@ -48,6 +48,7 @@ export function TryIt({ draft, checked, trial, change, save, say }: Props) {
   });
   const definition = useMemo(() => ({ ...definitionOf(draft), id: `tried ${draft.text}` }), [draft]);
   const view = found.data?.view;
+  const deeds = found.data?.deeds ?? [];
   const drawn = useMemo(() => (view ? picture(view) : undefined), [view]);
   if (found.error)
     return (
@@ -150,7 +151,7 @@ export function TryIt({ draft, checked, trial, change, save, say }: Props) {
           <ol className="sofar">
             {view.trace.map((one, at) => (
               <li key={`${at} ${one.at}`}>
-                <b>{at > 0 && made[at - 1] ? told(made[at - 1]!, nameOf) : "Started"}</b> {one.at === view.startedAt ? "" : <span className="mute">{span(one.at, view.startedAt)} after the start</span>}
+                <b>{deeds[at] ? told(deeds[at], nameOf) : "Started"}</b> {one.at === view.startedAt ? "" : <span className="mute">{span(one.at, view.startedAt)} after the start</span>}
                 {one.ended.map((end, place) => (
                   <div key={place} className="mute">
                     {nameOf(end.stepId)}: {end.status.toLowerCase()}
@@ -172,19 +173,27 @@ interface Answered {
   /** Values as the engine wrote them: JavaScript's numbers could not keep all of their digits. */
   values: [name: string, text: string][];
   result: string | undefined;
+  /** The move of each entry of the trace; none: the start. */
+  deeds: (TriedMove | undefined)[];
 }
 
 function answered(text: string): Answered {
   const root = parse(text);
+  const written = (node: Node) => text.slice(node.start, node.end);
   const result = child(root, "result");
   return {
     view: JSON.parse(text) as SimulationView,
-    values: child(root, "variables")!.members!.map(({ key, value }) => [key, text.slice(value.start, value.end)]),
-    result: result && text.slice(result.start, result.end),
+    values: child(root, "variables")!.members!.map(({ key, value }) => [key, written(value)]),
+    result: result && written(result),
+    deeds: child(root, "trace")!.items!.map((entry) => {
+      const move = child(entry, "move");
+      const variables = child(move, "variables");
+      return move && { ...(JSON.parse(written(move)) as TriedMove), ...(variables ? { variables: written(variables) } : {}) };
+    }),
   };
 }
 
-function Variables({ view, values, result, nameOf }: Answered & { nameOf: (id: string) => string }) {
+function Variables({ view, values, result, nameOf }: Omit<Answered, "deeds"> & { nameOf: (id: string) => string }) {
   const by = new Map<string, string>();
   for (const one of view.trace) for (const { name, stepId } of one.changed) by.set(name, stepId);
   const last = new Set(view.trace.at(-1)?.changed.map((one) => one.name));
