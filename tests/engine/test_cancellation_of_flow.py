@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from penstock.engine.batches import LEASE_S, BatchStart
+from penstock.engine.batches import BatchStart
 from penstock.errors import Throttled
 from penstock.store import batches as batch_store
 from penstock.testing.cancellation import Attempt, Holdings, cancel_everywhere
@@ -84,9 +84,10 @@ def of_batch(*, begun: bool, cancelled: bool, on_complete: str | None = None) ->
 
 async def work(driver: Driver) -> None:
     """What the loop does with the batch until nothing is left to do."""
+    lease_s = driver.engine.settings.start_batch_lease_seconds
     while driver.rows("UPDATE batch SET look_at = penstock_now() WHERE look_at IS NOT NULL RETURNING 1"):
         async with driver.engine.database.connection() as connection:
-            found = await batch_store.claim(connection, LEASE_S)
+            found = await batch_store.claim(connection, lease_s)
         if found is not None:
             await driver.engine.batches.work_on(found)
         if driver.rows(OPEN):

@@ -12,7 +12,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from penstock.engine.batches import LEASE_S
 from penstock.store import batches as batch_store
 from penstock.testing.clock import DatabaseClock
 from penstock.testing.definitions import definition, end, service
@@ -337,7 +336,7 @@ class FlowGame:
         while True:
             engine = self.source.choice(self.engines).engine
             async with engine.database.connection() as connection:
-                work = await batch_store.claim(connection, LEASE_S)
+                work = await batch_store.claim(connection, engine.settings.start_batch_lease_seconds)
             if work is None:
                 return
             await engine.batches.work_on(work)

@@ -10,6 +10,7 @@ from penstock.store.connection import TrioConnection
 from penstock.store.flow import FlowStart, Waits
 from penstock.store.instances import FastStart
 from penstock.store.jobs import Claimed, FastItem, Slot
+from penstock.store.queues import COUNTED_MAX_ITEMS
 from penstock.store.statements import SQL
 from tests.store.test_plans import BASE
 
@@ -137,8 +138,8 @@ QUEUE_CASES = {
     "mark_keyed": Case(asked("mark_keyed", "{1}"), 1, 15),
     "pause_queue": Case(asked("pause_queue", "q", True), 1, 20, 1),
     "delete_queue": Case(asked("delete_queue", "q"), 1, 60, 1),
-    "queue_state": Case(asked("queue_state", 1, "{1}"), JOBS + KEYS, 1, 1),
+    "queue_state": Case(asked("queue_state", 1, "{1}", COUNTED_MAX_ITEMS), JOBS + KEYS, 1, 1),
     "measure_queues": Case(asked("measure_queues", 100, 1_000), 1_000, 2, 1),
-    "queue_keys": Case(asked("queue_keys", 1, "{1}", 20), KEYS, 1, 20),
+    "queue_keys": Case(asked("queue_keys", 1, "{1}", 20, COUNTED_MAX_ITEMS), KEYS, 1, 20),
     "purge_slots": Case(asked("purge_slots", 0, "", 100), 100, 12, 1),
 }  # fmt: skip
