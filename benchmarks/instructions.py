@@ -89,7 +89,7 @@ def main() -> None:
     for _ in range(options.rounds):
         for name, source in (("old", options.old), ("new", options.new)):
             began = time.monotonic()
-            count = instructions_per_job(source, options.work_dir, options.items, plan)
+            count = instructions_per_job(source.resolve(), options.work_dir, options.items, plan)
             found[name].append(count)
             print(f"{name}: {count / 1e3:,.0f} thousand a job ({time.monotonic() - began:.0f} s)", flush=True)
     print(f"new/old: {min(found['new']) / min(found['old']):.3f}")
