@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -119,15 +118,19 @@ async def start_fast(
     items: Sequence[FastStart],
     *,
     to_outbox: bool = False,
-    latest: Mapping[str, int] = MappingProxyType({}),
+    latest: Collection[tuple[str, int]] = (),
 ) -> list[Begun]:
     """Start instances; raises IdTaken, and starts none, when an id clashes. One transaction of its own.
 
-    ``to_outbox``: their first jobs wait for the relay, not in the queue. ``latest``: keys of what has to be the latest
-    versions of these definitions; where one is not, none is started.
+    ``to_outbox``: their first jobs wait for the relay, not in the queue. ``latest``: definitions' ids with
+    the keys of what have to be their latest versions; where one is not, none is started.
     """
     columns = start_columns(connection, items, to_outbox=to_outbox)
-    return await begin(connection, SQL["start_fast"], (*columns, arrays.texts(latest), arrays.ints(latest.values())))
+    return await begin(
+        connection,
+        SQL["start_fast"],
+        (*columns, arrays.texts(id for id, _ in latest), arrays.ints(key for _, key in latest)),
+    )
 
 
 def start_columns(connection: TrioConnection, items: Sequence[FastStart], *, to_outbox: bool) -> tuple[Any, ...]:

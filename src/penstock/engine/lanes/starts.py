@@ -223,8 +223,8 @@ class Starts:
         queues = self._polls.queues
         keyed = queues.keyed
         if not any(item.has_flow or (keyed and _first_type(item) in keyed) for item in items):
-            assumed = [(item, row) for item, row in zip(items, rows, strict=True) if item.assumed]
-            latest = {item.request.definition_id: row.definition for item, row in assumed}
+            each = zip(items, rows, strict=True)
+            latest = {(item.request.definition_id, row.definition) for item, row in each if item.assumed}
             begun = await store.start_fast(connection, rows, to_outbox=self._to_outbox, latest=latest)
             if not begun:
                 raise self._outdated(items)
