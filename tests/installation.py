@@ -17,6 +17,8 @@ def build_wheel(source: Path) -> Path:
     """Of a copy of the repository, in this new directory."""
     for folder in ("src", "examples", "benchmarks"):
         shutil.copytree(TOP / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (source / "tools").mkdir()
+    shutil.copy(TOP / "tools" / "compiled.py", source / "tools")
     for file in ("pyproject.toml", "README.md", "LICENSE", "schema.sql"):
         shutil.copy(TOP / file, source)
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(source / "dist"), str(source)]

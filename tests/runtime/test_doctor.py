@@ -12,6 +12,7 @@ import pytest
 import trio
 from typer.testing import CliRunner
 
+from penstock import __version__
 from penstock.cli.app import app
 from penstock.http import reserved_ports
 from penstock.runtime import doctor
@@ -190,7 +191,9 @@ def test_what_is_away_is_a_finding() -> None:
             WE_KAFKA_SEED_BROKERS=f"127.0.0.1:{broker}",
         )
     assert code == 1
-    assert [(each["subject"], each["verdict"]) for each in found] == [("database", "problem"), ("broker", "problem")]
+    *away, this = found
+    assert [(each["subject"], each["verdict"]) for each in away] == [("database", "problem"), ("broker", "problem")]
+    assert (this["subject"], this["verdict"], this["found"]) == ("penstock", "ok", __version__)
 
 
 def test_a_data_directory_of_another_version_is_a_finding(tmp_path: Path) -> None:

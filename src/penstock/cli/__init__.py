@@ -19,9 +19,9 @@ EXTRAS = {"aiokafka": "pip install 'penstock[engine,kafka]'", "hypothesis": "pip
 def main() -> None:
     """Runs the command line and exits with its code: 0 done, 1 failed, 2 wrong use, wrong settings or not installed."""
     if sys.argv[1:] in (["version"], ["--version"]):
-        from penstock import __version__
+        from penstock.build import shown_version
 
-        print(f"penstock {__version__}")
+        print(f"penstock {shown_version()}")
         return
     try:
         from penstock.cli.app import app

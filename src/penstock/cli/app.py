@@ -338,5 +338,7 @@ def expr(
 def version(as_json: JsonOption = False) -> None:
     """Print the version and exit."""
     from penstock import __version__
+    from penstock.build import is_compiled, shown_version
 
-    print_done({"version": __version__}, f"penstock {__version__}", as_json=as_json)
+    told = {"version": __version__, "compiled": is_compiled()}
+    print_done(told, f"penstock {shown_version()}", as_json=as_json)

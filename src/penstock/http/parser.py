@@ -240,9 +240,10 @@ class RequestParser:
         lines = head.count(b"\r\n")
         if lines - 2 > limits.max_header_count:
             raise Refusal(431, "headers-too-large", f"there are more than {limits.max_header_count} headers")
-        version = _VERSIONS.get(head[line_end - 9 : line_end])
+        last_word = head[line_end - 9 : line_end] if line_end >= 9 else b""
+        version = _VERSIONS.get(last_word)
         if version is None:
-            if head[line_end - 9 : line_end].startswith(b" HTTP/"):
+            if last_word.startswith(b" HTTP/"):
                 raise Refusal(505, "version-not-supported", "this port speaks HTTP/1.1 and HTTP/1.0")
             raise bad_request("the request line does not end with an HTTP version")
         if head.count(b"\r") != lines:

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 import trio
 
+from penstock.build import shown_version
 from penstock.runtime.operator import database_of
 from penstock.settings import DispatchMode, Settings, did_you_mean, unknown_environment
 from penstock.store import checkup
@@ -91,6 +92,7 @@ async def _examine(settings: Settings) -> list[Finding]:
         findings.append(await _check_replica(settings, settings.replica_dsn.reveal()))
     if settings.dispatch_mode is DispatchMode.KAFKA_OUTBOX:
         findings += [await _check_broker(address) for address in settings.kafka_seed_brokers]
+    findings.append(ok("penstock", shown_version()))
     return findings
 
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from penstock import __version__
 from penstock.access.gate import Gate
+from penstock.build import shown_version
 from penstock.engine.engine import Engine
 from penstock.engine.events import Events
 from penstock.http import ListenError, listen
@@ -106,7 +106,7 @@ class Node:
         self._migrate, self._works = migrate, works
         self._dsn = dsn
         self._sockets = sockets
-        self._metrics = Metrics(__version__, kafka=settings.through_kafka)
+        self._metrics = Metrics(shown_version(), kafka=settings.through_kafka)
         self._tls = ListenerTls(settings)
         self._shares = share_files(settings, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._page = (
@@ -122,7 +122,7 @@ class Node:
     async def run(self, stopping: Stopping) -> None:
         """Start, serve until asked to stop, stop in order. Raises what a child raised."""
         settings = self._settings
-        log.info("starting", version=__version__, settings=settings.redacted())
+        log.info("starting", version=shown_version(), settings=settings.redacted())
         database = self._database(self._dsn, settings.db_max_conns, settings.db_min_conns)
         if settings.replica_dsn is not None:
             listed = self._database(settings.replica_dsn.reveal(), min(REPLICA_CONNECTIONS, settings.db_max_conns), 0)

@@ -16,8 +16,8 @@ from typing import cast
 
 import trio
 
-from penstock import __version__
 from penstock.access.gate import Gate
+from penstock.build import shown_version
 from penstock.engine.keeping import Keeping
 from penstock.errors import BadRequest, PenstockError
 from penstock.http import ListenError
@@ -178,7 +178,7 @@ async def _parent(
     names = [f"engine {index}" for index in range(settings.processes)]
     try:
         async with trio.open_nursery() as nursery:
-            supervisor = Supervisor(nursery, Metrics(__version__))
+            supervisor = Supervisor(nursery, Metrics(shown_version()))
             if metrics_sockets:
                 page = MetricsPage(parent.registry, gate, tls=tls.metrics)
                 await supervisor.start("metrics", page.serve, metrics_sockets)
