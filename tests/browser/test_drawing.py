@@ -33,6 +33,11 @@ IN_VIEW = """name => {
         && inner.left >= outer.left && inner.right <= outer.right;
 }"""
 
+FRAMES = """async () => {
+    for (let n = 0; n < 4; n++) await new Promise(requestAnimationFrame);
+}"""
+"""In which the page takes in that its window has another size."""
+
 
 @pytest.fixture
 def modeller(visitor: Visitor) -> Modeller:
@@ -120,6 +125,19 @@ def test_by_mouse_ways_lead_elsewhere_and_events_are_hung(modeller: Modeller) ->
     modeller.drag('[data-grip="end"]', '.node[data-step="few"] .body')
     modeller.expect_definition(lambda made: made["steps"][1]["nextStep"] == "few")
     modeller.expect_laid_out()
+    # A way stays chosen when one before it goes.
+    modeller.choose_way("fork", "crowd")
+    modeller.properties.get_by_role("button", name="Remove Conditional next steps 1").click(timeout=TIMEOUT_MS)
+    modeller.page.locator('.surface .hit[data-from="fork"][data-to="many"]').wait_for(
+        state="detached", timeout=TIMEOUT_MS
+    )
+    chosen = modeller.page.locator('.surface .chosen .hit[data-from="fork"]')
+    assert chosen.get_attribute("data-to") == "crowd"
+    modeller.visitor.click("button", "Undo")
+    modeller.page.locator('.surface .hit[data-from="fork"][data-to="many"]').wait_for(
+        state="attached", timeout=TIMEOUT_MS
+    )
+    modeller.expect_laid_out()
     modeller.choose_way("fork", "crowd")
     modeller.drag('[data-grip="start"]', '.node[data-step="many"] .body')
     made = modeller.expect_definition(lambda made: "conditionalNextSteps" in made["steps"][1])
@@ -164,6 +182,14 @@ def _stay_in_sight(modeller: Modeller) -> None:
     modeller.press("Escape", "Space")
     page.set_viewport_size({"width": 1280, "height": 500})
     page.wait_for_function(IN_VIEW, arg="end", timeout=TIMEOUT_MS)
+    scale = page.locator(".zoom").get_by_role("status")
+    zoomed = scale.inner_text()
+    for width in (1270, 1260, 1250):
+        page.set_viewport_size({"width": width, "height": 500})
+        page.evaluate(FRAMES)
+        page.wait_for_function(IN_VIEW, arg="end", timeout=TIMEOUT_MS)
+    assert scale.inner_text() == zoomed
+    page.set_viewport_size({"width": 1280, "height": 500})
     page.locator('.node[data-step="wait"]').focus()
     modeller.press("Escape", "Delete")
     page.locator('.node[data-step="wait"]').wait_for(state="detached", timeout=TIMEOUT_MS)
@@ -208,6 +234,7 @@ def test_by_keys_alone_steps_are_aligned_copied_and_reordered(modeller: Modeller
     page.get_by_role("dialog").get_by_label("It leads to").wait_for(timeout=TIMEOUT_MS)
     modeller.press("Tab", "Enter")  # to a new task, after an hour
     page.locator('.surface [data-event="timer"]').wait_for(timeout=TIMEOUT_MS)
+    modeller.expect_focus("many")
     page.locator('.node[data-step="fork"]').focus()
     modeller.press("Enter")
     modeller.properties.get_by_role("button", name="Move Conditional next steps 2 up").focus()
@@ -231,6 +258,7 @@ def test_by_keys_alone_steps_are_aligned_copied_and_reordered(modeller: Modeller
     page.get_by_role("dialog").get_by_role("button", name="Delete").focus()
     modeller.press("Enter")
     page.locator('.node[data-step="fork"]').wait_for(state="detached", timeout=TIMEOUT_MS)
+    modeller.expect_focus("many")
     assert modeller.definition()["steps"][0]["id"] == "many"
     assert other.visitor.complaints == []
     assert violations(page) == []

@@ -201,7 +201,8 @@ export const engine = {
   /** The answer, a `SimulationView`, as it came. `variables` and the definition as JSON text. `test`: with all of it as a file for pytest. */
   simulate: (text: string, trial: { variables: string; startedAt: string; moves: readonly TriedMove[] }, test: boolean, signal?: AbortSignal) =>
     answerOf("POST", "/v1/simulations", {
-      text: `{"definition": ${text}, "variables": ${trial.variables}, "startedAt": "${trial.startedAt}", "moves": [${trial.moves.map(moveText).join(", ")}], "test": ${test}}`,
+      // A byte order mark stands nowhere but at the beginning.
+      text: `{"definition": ${text.replace(/^\ufeff/, "")}, "variables": ${trial.variables}, "startedAt": "${trial.startedAt}", "moves": [${trial.moves.map(moveText).join(", ")}], "test": ${test}}`,
       ...s(signal),
     }),
   upload: (text: string) => post<DefinitionSummary>("/v1/definitions", { text }),

@@ -20,7 +20,7 @@ interface Props {
   /** All of it is shown again when this is another one. */
   fitOn: unknown;
   /** What is in the picture. When it stands elsewhere, or the window gets another size, some of it stays in sight. */
-  parts?: Iterable<Extent>;
+  parts?: readonly Extent[];
   /** Of the parts, the one that has to stay in sight then. */
   keep?: Extent | undefined;
   /** It has to be so small to be shown whole. */
@@ -65,7 +65,7 @@ export function Viewport({ label, extent, fitOn, parts, keep, small, children, b
       return () => removeEventListener("pointerup", putOff);
     }
     const after = keep ? withIn(view, size, keep) : view;
-    if (![...parts].some((part) => isSeen(after, size, part))) fit();
+    if (!parts.some((part) => isSeen(after, size, part))) fit();
     else if (after !== view) setView(after);
   }, [fitOn, extent, size, put]);
   const zoom = useCallback((by: number, at?: Point) => {

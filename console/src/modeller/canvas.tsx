@@ -244,7 +244,7 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
       onKeyDownCapture={keys}
       onClick={(event) => !banded.current && !(event.target as Element).closest("button, .node, .grip, .hit") && props.select([])}
     >
-      <Viewport label={`Picture of ${draft.definition.name || draft.definition.id || "the draft"}`} extent={sight.current.extent} fitOn={sight.current.fitOn} parts={boxes.values()} keep={boxes.get(sight.current.keep ?? "")}>
+      <Viewport label={`Picture of ${draft.definition.name || draft.definition.id || "the draft"}`} extent={sight.current.extent} fitOn={sight.current.fitOn} parts={[...boxes.values()]} keep={boxes.get(sight.current.keep ?? "")}>
         {(view) => {
           scale.current = view.scale;
           return (

@@ -8,6 +8,7 @@ import { child, stringOf } from "./json";
 import { useLater } from "./later";
 
 const CHECKED_AFTER_MS = 250;
+const NONE: Finding[] = [];
 
 export interface Finding {
   hint: boolean;
@@ -27,17 +28,20 @@ export interface Verdict {
 }
 
 export function useVerdict(text: string, draft: Draft): Verdict {
-  const asked = useLater(text, CHECKED_AFTER_MS);
+  const now = useMemo(() => ({ text, draft }), [text, draft]);
+  const asked = useLater(now, CHECKED_AFTER_MS);
   const found = useQuery({
-    queryKey: ["validate", asked],
-    queryFn: ({ signal }) => engine.validate(asked, signal),
+    queryKey: ["validate", asked.text],
+    queryFn: async ({ signal }) => {
+      const check = await engine.validate(asked.text, signal);
+      return { check, findings: findingsOf(check, asked.draft) }; // in the draft of now its steps may stand elsewhere
+    },
     placeholderData: (before) => before,
     gcTime: 0,
     retry: false,
   });
-  const check = found.error ? undefined : found.data;
-  const findings = useMemo(() => (check ? findingsOf(check, draft) : []), [check, draft]);
-  return { check, error: found.error, stale: asked !== text || found.isPlaceholderData || found.isPending, findings };
+  const told = found.error ? undefined : found.data;
+  return { check: told?.check, error: found.error, stale: asked.text !== text || found.isPlaceholderData || found.isPending, findings: told?.findings ?? NONE };
 }
 
 function findingsOf(check: DraftCheck, draft: Draft): Finding[] {

@@ -109,10 +109,23 @@ export function pathOf(written: string): Path {
   return [...parts].map(([, name, index, key]) => (name !== undefined ? name : index !== undefined ? Number(index) : (JSON.parse(key!) as string)));
 }
 
+const KEY_MAX_CHARS = 80;
+
+/** Of a path as the engine writes it, with the keys that stand there: the engine cuts those that are longer. */
+export function pathIn({ root }: Pick<Draft, "root">, written: string): Path {
+  let node: Node | undefined = root;
+  return pathOf(written).map((key) => {
+    const alike = typeof key === "string" && child(node, key) === undefined ? (node?.members ?? []).filter((one) => `${Array.from(one.key).slice(0, KEY_MAX_CHARS).join("")}…` === key) : [];
+    const whole = alike.length === 1 ? alike[0]!.key : key;
+    node = child(node, whole);
+    return whole;
+  });
+}
+
 /** Where in a text something stands that the engine's path leads to; what is missing, where it should be. */
-export function rangeOf({ root }: Pick<Draft, "root">, written: string): { start: number; end: number } {
-  let node = root;
-  for (const key of pathOf(written)) {
+export function rangeOf(draft: Pick<Draft, "root">, written: string): { start: number; end: number } {
+  let node = draft.root;
+  for (const key of pathIn(draft, written)) {
     const inner = child(node, key);
     if (!inner) break;
     node = inner;

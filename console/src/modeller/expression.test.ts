@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { helpOf, matching, wordBefore } from "./expression";
+import { answered, helpOf, matching, wordBefore } from "./expression";
 
 const WORDS = [
   { name: "applicant", call: false, note: "object, in 3 of 3 runs" },
@@ -20,6 +20,12 @@ test("what may stand there is offered", () => {
   expect(names("date(x).")).toEqual(["AddDate"]);
   expect(names("nothing.c")).toEqual([]);
   expect(names("1.")).toEqual(["applicant", "all", "and"]);
+});
+
+test("what is wrong is told of the characters that it is about", () => {
+  const expression = '"😀" + (nothing';
+  const { problem } = answered('{"ok": false, "identifiers": [], "problem": {"reason": "odd", "from": 7, "to": 14}}', expression);
+  expect(expression.slice(problem!.from, problem!.to)).toBe("nothing");
 });
 
 test("help is of the word at the caret or under the pointer", () => {

@@ -144,20 +144,31 @@ export function ExpressionField({ path, label, value, kind, template, describedB
 }
 
 interface Answered extends ExpressionVerdict {
+  /** What was asked about. */
+  expression: string;
   /** As the engine wrote it: JavaScript's numbers could not keep all digits. */
   written?: string | undefined;
 }
 
-function answered(text: string): Answered {
+export function answered(text: string, expression: string): Answered {
   const value = child(parse(text), "value");
-  return { ...(JSON.parse(text) as ExpressionVerdict), written: value && text.slice(value.start, value.end) };
+  const verdict = JSON.parse(text) as ExpressionVerdict;
+  // The engine counts characters; JavaScript, those outside of the basic plane twice.
+  const at = (chars: number) => Array.from(expression).slice(0, chars).join("").length;
+  const placed = (one: NonNullable<ExpressionVerdict["problem"]>) => ({ ...one, from: at(one.from), to: at(one.to) });
+  return {
+    ...verdict,
+    ...(verdict.problem ? { problem: placed(verdict.problem) } : {}),
+    ...(verdict.valueError ? { valueError: placed(verdict.valueError) } : {}),
+    expression,
+    written: value && text.slice(value.start, value.end),
+  };
 }
 
 interface Verdict {
   error: Error | null;
   /** None: the engine was not asked, or has not answered. */
   data?: Answered | undefined;
-  asked: string;
   /** What can't be read, and where, if it is of what stands there now. */
   problem?: ExpressionVerdict["problem"];
 }
@@ -168,25 +179,25 @@ function useExpressionVerdict(expression: string | undefined, kind: "condition" 
   const asked = useLater(expression, CHECKED_AFTER_MS);
   const found = useQuery({
     queryKey: ["expression", asked, kind, variables],
-    queryFn: async ({ signal }) => answered(await engine.checkExpression(asked!, kind, variables, signal)),
+    queryFn: async ({ signal }) => answered(await engine.checkExpression(asked!, kind, variables, signal), asked!),
     enabled: asked !== undefined,
     placeholderData: (before) => before,
     retry: false,
   });
   const fresh = asked === expression && !found.isPlaceholderData;
-  return { error: found.error, data: found.data, asked: asked ?? "", problem: fresh ? found.data?.problem : undefined };
+  return { error: found.error, data: found.data, problem: fresh ? found.data?.problem : undefined };
 }
 
-function Said({ error, data, asked }: Verdict) {
+function Said({ error, data }: Verdict) {
   if (error) return <p className="mute">Not checked: {error.message}</p>;
   if (!data) return null;
-  const { ok, problem, written, valueError } = data;
+  const { ok, problem, written, valueError, expression } = data;
   const wrong = problem ?? valueError;
   if (wrong)
     return (
       <p className={ok ? "mute" : "wrong"} role="status">
         {wrong.reason}
-        {wrong.to > wrong.from && <> at “{asked.slice(wrong.from, wrong.to)}”</>}
+        {wrong.to > wrong.from && <> at “{expression.slice(wrong.from, wrong.to)}”</>}
       </p>
     );
   return (

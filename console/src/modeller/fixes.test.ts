@@ -28,6 +28,16 @@ test("a way to a step that is not there is led to the one that was meant, or rem
   expect(left[0]).not.toHaveProperty("boundaryEvents.0");
 });
 
+test("a condition of which the engine tells the beginning is found", () => {
+  const long = `amount > 1 && ${"x".repeat(80)}`;
+  const cut = (text: string) => `steps[0].conditionalNextSteps["${text.slice(0, 80)}…"]`;
+  const decide = (...conditions: string[]) => ({ id: "choose", type: "DECISION", conditionalNextSteps: Object.fromEntries([...conditions.map((one) => [one, "edn"]), ["true", "end"]]) });
+  const [labels, steps] = fixed([decide(long), END], cut(long), 'unknown step "edn"');
+  expect(labels).toEqual(["Lead it to end", "Remove it"]);
+  expect(steps[0]!.conditionalNextSteps).toEqual({ [long]: "end", true: "end" });
+  expect(fixed([decide(long, `${long}y`), END], cut(long), 'unknown step "edn"')[0]).toEqual([]);
+});
+
 test("what is missing is added", () => {
   const gateway = { id: "split", name: "s", type: "PARALLEL_GATEWAY", parallelNextSteps: ["a", "b"] };
   const [labels, steps] = fixed([gateway, END], "steps[0].joinStep", "required");
@@ -52,6 +62,7 @@ test("a step that nothing leads to is wired in, made the start, or deleted", () 
   const [after, put] = fixed([{ ...SERVICE, id: "a", nextStep: "end" }, lost, END], "steps[1]", told);
   expect(after).toEqual(["Put it after a", "Make it the start", "Delete the step"]);
   expect(put).toMatchObject([{ nextStep: "lost" }, { nextStep: "end" }, {}]);
+  expect(fixed([{ ...SERVICE, id: "a", nextStep: "end" }, { ...lost, nextStep: "a" }, END], "steps[1]", told)[0]).toEqual(["Make it the start", "Delete the step"]);
   expect(fixed([{ ...SERVICE, id: "a" }, END], "steps[1]", told)[0]).toEqual(["Lead a to it", "Delete the step"]);
   const choose = { id: "d", type: "DECISION", conditionalNextSteps: { true: "end" } };
   const [out, split] = fixed([{ ...SERVICE, id: "a", nextStep: "d" }, choose, END, { ...END, id: "no" }], "steps[3]", told);

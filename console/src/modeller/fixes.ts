@@ -1,7 +1,7 @@
 // What can be done at once about what the engine says of a draft. Which problem it is the engine's path says, with what
 // stands there; the words only where two problems have one path.
 import { isBoundary } from "../graph/edges";
-import { type Draft, pathOf, readDraft } from "./draft";
+import { type Draft, pathIn, readDraft } from "./draft";
 import { addCondition, addStep, connect, leadElsewhere, makeFirst, removeSteps, successorsOf } from "./edits";
 import { child, nodeAt, type Path, remove, set, stringOf } from "./json";
 import { COMMON, referencesOf, STEP, usedBy } from "./language";
@@ -12,7 +12,7 @@ export interface Fix {
 }
 
 export function fixesOf(finding: { path: string; text: string }, draft: Draft): Fix[] {
-  const path = pathOf(finding.path);
+  const path = pathIn(draft, finding.path);
   const [first, place, field] = path;
   if (first === "steps" && place === undefined && finding.text.includes("END")) return [{ label: "Add an END", to: withEnd }];
   if (first !== "steps" || typeof place !== "number") return isUnknown(finding) ? [removal(path)] : [];
@@ -25,7 +25,7 @@ export function fixesOf(finding: { path: string; text: string }, draft: Draft): 
   if (typeof field === "string" && path.length === 3 && field in STEP.properties && ![...COMMON, ...usedBy(type)].includes(field)) return [removal(path)];
   const wrong = referencesOf(step, ["steps", place]).find((one) => JSON.stringify(one.path) === JSON.stringify(path));
   if (wrong && !draft.places.has(wrong.to)) return dangling(path, wrong.to, draft);
-  if (nodeAt(draft.root, path) === undefined) return missing(place, String(field), id, draft);
+  if (nodeAt(draft.root, path) === undefined) return path.length > 3 ? [] : missing(place, String(field), id, draft);
   if (field === "id" && id !== undefined && finding.text.includes("duplicate")) return [named(path, id, draft)];
   if (field === "conditionalNextSteps" && path.length === 3) return otherwise(place, draft);
   return [];
@@ -59,10 +59,14 @@ function leadsOn(id: string, draft: Draft): boolean {
   return draft.edges.some((edge) => edge.from === id && !isBoundary(edge));
 }
 
-/** The step before it in the text that has one way on. */
+/** The step before it in the text that has one way on; none to which it leads itself, which would be a circle. */
 function before(id: string, draft: Draft): string | undefined {
   const at = draft.definition.steps.findIndex((step) => step.id === id);
-  return draft.definition.steps.slice(0, at).findLast((step) => draft.edges.some((edge) => edge.from === step.id && edge.kind === "next"))?.id;
+  const behind = new Set([id]); // what is added is walked through, too
+  for (const one of behind) for (const edge of draft.edges) if (edge.from === one) behind.add(edge.to);
+  return draft.definition.steps
+    .slice(0, at)
+    .findLast((step) => !behind.has(step.id) && draft.edges.some((edge) => edge.from === step.id && edge.kind === "next" && edge.to !== id))?.id;
 }
 
 /** Into the way of the other one, whose end it takes over if it leads nowhere itself. */

@@ -15,6 +15,10 @@ interface Ends {
 
 export const EDGE_HANDLES: Path = ["metadata", "workflowModeller", "edgeHandles"];
 const SIDE = /top|right|bottom|left/i;
+/** A longer name is of no edge. */
+const NAME_MAX_CHARS = 2_000;
+/** Of one id in a name. */
+const PLACES_MAX = 20;
 
 /** Of each name the edge that it is about: of those whose ids it holds, in this order, the one with the longest ids; of
  * these the one whose ids stand nearest. Of several between the same steps each name takes the next. */
@@ -22,6 +26,7 @@ export function handledEdges<E extends Ends>(root: Node, edges: readonly E[], id
   const known = [...ids];
   const met = new Map<string, number>();
   return (nodeAt(root, EDGE_HANDLES)?.members ?? []).flatMap(({ key: name, value }) => {
+    if (name.length > NAME_MAX_CHARS) return [];
     const handles = [stringOf(child(value, "sourceHandle")), stringOf(child(value, "targetHandle"))];
     const stand = placesIn(name, known, handles);
     let best: { edge: E; ends: NameEnds }[] = [];
@@ -64,7 +69,7 @@ function placesIn(name: string, ids: readonly string[], handles: readonly (strin
   const found = new Map<string, Place[]>();
   for (const id of ids) {
     const places: Place[] = [];
-    for (let start = name.indexOf(id); start >= 0; start = name.indexOf(id, start + 1)) {
+    for (let start = name.indexOf(id); start >= 0 && places.length < PLACES_MAX; start = name.indexOf(id, start + 1)) {
       const end = start + id.length;
       const ends = !LETTER.test(name.charAt(end)) || handles.some((one) => one && name.startsWith(one, end));
       if (ends && !LETTER.test(name.charAt(start - 1))) places.push({ start, end });

@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
 import { changed, opened, STEPS_MAX } from "./history";
+import { set } from "./json";
 
 test("each edit is a step back, and one that changes nothing is none", () => {
   let history = opened("a");
@@ -12,6 +13,12 @@ test("each edit is a step back, and one that changes nothing is none", () => {
   expect(changed(history, { do: "undo" })).toBe(history);
   expect(changed(history, { do: "redo" }).now).toBe("ab");
   expect(changed(history, { do: "edit", to: () => "x" }).future).toEqual([]);
+});
+
+test("a text that is no JSON stays as it is, and can be typed on", () => {
+  const broken = opened('{"name": ');
+  expect(changed(broken, { do: "edit", to: (now) => set(now, ["name"], "a") })).toBe(broken);
+  expect(changed(broken, { do: "edit", to: (now) => `${now}"b"}` }).now).toBe('{"name": "b"}');
 });
 
 test("what is typed into one field is one step back", () => {

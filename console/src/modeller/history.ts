@@ -1,6 +1,7 @@
 // The texts that a draft has been, to go back to and forth, and where a draft is kept while nobody has uploaded it.
 import { useCallback, useEffect, useReducer } from "react";
 import { DRAFT_KEY } from "../drafts";
+import { JsonProblem } from "./json";
 
 export const STEPS_MAX = 500;
 const CHARS_MAX = 30_000_000;
@@ -25,7 +26,7 @@ export function changed(history: History, change: Change): History {
     case "open":
       return opened(change.text);
     case "edit": {
-      const next = change.to(now);
+      const next = edited(now, change.to);
       if (next === now) return history;
       if (change.of !== undefined && change.of === history.of) return { ...history, now: next, future: [] };
       return { past: bounded([...past, now]), now: next, future: [], of: change.of };
@@ -34,6 +35,16 @@ export function changed(history: History, change: Change): History {
       return past.length ? { past: past.slice(0, -1), now: past.at(-1)!, future: [now, ...future] } : history;
     case "redo":
       return future.length ? { past: [...past, now], now: future[0]!, future: future.slice(1) } : history;
+  }
+}
+
+/** A text that is no JSON as it stands is only typed on: by any other edit it stays as it is. */
+function edited(now: string, to: (now: string) => string): string {
+  try {
+    return to(now);
+  } catch (error) {
+    if (!(error instanceof JsonProblem)) throw error;
+    return now;
   }
 }
 

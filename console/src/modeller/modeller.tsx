@@ -16,7 +16,7 @@ import { type Finding, useNotes, useVerdict } from "./check";
 import { useClipboard } from "./clipboard";
 import { EditingContext } from "./context";
 import { Differences } from "./differences";
-import { type Draft, type DraftEdge, pathOf, rangeOf, readDraft } from "./draft";
+import { type Draft, type DraftEdge, pathIn, rangeOf, readDraft } from "./draft";
 import { addBoundary, addStep, beginElsewhere, connect, disconnect, EMPTY, insertOnWay, leadElsewhere, mayHang, pasteSteps, pin, removeSteps, successorsOf, tidy } from "./edits";
 import { download, ImportButton } from "./files";
 import { keep, useHistory } from "./history";
@@ -79,7 +79,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
   const began = useMemo(() => readDraft(base), [base]);
   const verdict = useVerdict(text, draft);
   const [chosen, choose] = useState<readonly string[]>([]);
-  const [edge, setEdge] = useState<string>();
+  const [chosenWay, chooseWay] = useState<DraftEdge>();
   const [removing, setRemoving] = useState<readonly string[]>();
   const [hanging, setHanging] = useState<Hanging>();
   const [uploading, setUploading] = useState(false);
@@ -89,6 +89,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
   const models = useCan("model");
   const asked = params.get("view") ?? "picture";
   const view: View = asked in VIEWS ? (asked as View) : "picture";
+  const edge = useMemo(() => chosenWay && draft.edges.find((each) => isSame(each, chosenWay))?.id, [chosenWay, draft]);
   const selected = useMemo(() => chosen.filter((id) => draft.places.has(id)), [chosen, draft]);
   const one = selected.length === 1 ? selected[0] : undefined;
   const notes = useNotes(verdict.findings);
@@ -99,20 +100,21 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
   const fresh = useMemo(() => begun(given), [given]);
   const trying = trial ?? fresh;
   const words = useWords(draft, verdict.check, version, given);
-  const flawed = useMemo(() => new Set(verdict.findings.flatMap((one) => (one.hint ? [] : [JSON.stringify(pathOf(one.path))]))), [verdict.findings]);
+  const flawed = useMemo(() => new Set(verdict.findings.flatMap((one) => (one.hint ? [] : [JSON.stringify(pathIn(draft, one.path))]))), [verdict.findings, draft]);
   const editing = useMemo(() => ({ draft, edit, words, variables: given, flawed }), [draft, edit, words, given, flawed]);
   const change = (to: { do: "undo" | "redo" }) => {
-    setEdge(undefined); // another way may stand in its place
+    chooseWay(undefined); // another way may stand in its place
     changeText(to);
   };
   const select = useCallback((ids: readonly string[]) => {
     choose(ids);
-    setEdge(undefined);
+    chooseWay(undefined);
     refuse("");
   }, []);
 
   const add = useCallback(
     (type: string, after?: string, at?: Point) => {
+      if (broken) return;
       // A definition that begins with its END does nothing: what is added with nothing chosen comes before it.
       const begins = draft.definition.steps[0];
       const made = addStep(text, type, after ?? (begins?.type === "END" && type !== "END" ? begins.id : undefined));
@@ -122,9 +124,10 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
       // It is in the picture once it is laid out.
       focusLater(made.id);
     },
-    [text, draft, edit, select],
+    [text, broken, draft, edit, select],
   );
   const hang = (type: BoundaryType, onto: string | undefined) => {
+    if (broken) return;
     if (onto !== undefined && mayHang(text, onto)) setHanging({ type, onto });
     else refuse(onto === undefined ? "Choose the task or the wait first on which it is to hang." : `Nothing can hang on ${onto}: only on tasks, calls and waits.`);
   };
@@ -132,6 +135,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
     if (isBoundaryType(type)) return hang(type, onto);
     if (onto !== undefined) return add(type, onto);
     if (way === undefined) return add(type, undefined, at);
+    if (broken) return;
     const made = insertOnWay(text, type, way);
     edit(() => made.text);
     select([made.id]);
@@ -144,7 +148,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
   };
   const takeOut = useCallback(
     (ids: readonly string[]) => {
-      if (ids.length === 0) return;
+      if (ids.length === 0 || broken) return;
       const next = successorsOf(text, ids);
       if (next.length > 1) setRemoving(ids);
       else {
@@ -154,14 +158,14 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
         if (next[0] !== undefined) focusLater(next[0]);
       }
     },
-    [text, edit, select],
+    [text, broken, edit, select],
   );
   const takeOutEdge = () => {
     const chosenEdge = draft.edges.find((each) => each.id === edge);
     if (chosenEdge) edit((now) => disconnect(now, chosenEdge));
-    setEdge(undefined);
+    chooseWay(undefined);
   };
-  useClipboard(text, selected, () => takeOut(selected), (copied) => {
+  useClipboard(text, broken ? [] : selected, () => takeOut(selected), (copied) => {
     const made = pasteSteps(text, copied);
     edit(() => made.text);
     select(made.ids);
@@ -275,7 +279,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
         </header>
         {view === "picture" && (
           <div className="desk">
-            <Palette add={(type) => add(type, one)} hang={(type) => hang(type, one)} refused={refused} />
+            <Palette add={(type) => add(type, one)} hang={(type) => hang(type, one)} refused={broken ? "The text is no JSON: nothing changes here until it is mended there." : refused} />
             {draft.definition.steps.length > DRAWN_MAX_STEPS ? (
               <section aria-label="All steps" className="list">
                 <p className="mute note">{draft.definition.steps.length} steps are too many to be laid out while they are edited: here they are as a list.</p>
@@ -291,14 +295,14 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
                 select={select}
                 selectEdge={(picked: DraftEdge | undefined) => {
                   choose(picked ? [picked.from] : []);
-                  setEdge(picked?.id);
+                  chooseWay(picked);
                 }}
                 open={open}
                 moved={(pins, nudged) => edit((now) => pin(now, pins), nudged ? `move ${[...pins.keys()].join(" ")}` : undefined)}
                 connect={(from, to) => edit((now) => connect(now, from, to))}
                 lead={(picked, end, to) => {
                   edit((now) => (end === "to" ? leadElsewhere(now, picked, to) : beginElsewhere(now, picked, to)));
-                  setEdge(undefined); // another way may stand in its place
+                  chooseWay(undefined); // another way may stand in its place
                 }}
                 drop={drop}
                 places={stand}
@@ -335,7 +339,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
         )}
         {view === "json" && (
           <div className="source">
-            <textarea ref={source} className="mono" aria-label="The definition as JSON" spellCheck={false} value={text} onChange={(event) => edit(() => event.target.value, "json")} />
+            <textarea ref={source} className="mono" aria-label="The definition as JSON" spellCheck={false} value={inLines(text)} onChange={(event) => edit((now) => endedAs(now, event.target.value), "json")} />
             {broken && (
               <p className="wrong" role="status">
                 Line {text.slice(0, broken.at).split("\n").length}: {broken.message}. The picture shows what could be read last.
@@ -356,10 +360,14 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
         <RemoveDialog
           ids={removing}
           next={successorsOf(text, removing)}
-          close={() => setRemoving(undefined)}
+          close={() => {
+            setRemoving(undefined);
+            focusLater(removing[0]!);
+          }}
           act={(instead) => {
             edit((now) => removeSteps(now, removing, instead));
             select(instead === undefined ? [] : [instead]);
+            if (instead !== undefined) focusLater(instead);
           }}
         />
       )}
@@ -367,7 +375,10 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
         <HangDialog
           {...hanging}
           steps={draft.definition.steps}
-          close={() => setHanging(undefined)}
+          close={() => {
+            setHanging(undefined);
+            focusLater(hanging.onto);
+          }}
           act={(to, timer) => {
             const made = addBoundary(text, hanging.type, hanging.onto, to, timer);
             edit(() => made);
@@ -408,20 +419,36 @@ function focusedStep(): string[] {
 
 const FOCUS_WITHIN_FRAMES = 1_200;
 
-/** The layout comes some frames later. Whoever has gone elsewhere meanwhile stays there. */
+/** The layout comes some frames later, and a dialog that is taken out leaves the focus to nobody. Whoever has gone
+ * elsewhere meanwhile stays there. */
 function focusLater(id: string, from = document.activeElement, frames = FOCUS_WITHIN_FRAMES): void {
   requestAnimationFrame(() => {
     const now = document.activeElement;
     if (frames === 0 || (now !== from && now !== document.body)) return;
     const element = stepElement(id);
-    if (element) element.focus();
-    else focusLater(id, from, frames - 1);
+    element?.focus(); // nothing outside of a dialog takes it while that is open
+    if (!element || document.activeElement !== element) focusLater(id, from, frames - 1);
   });
+}
+
+/** Their ids change with what is drawn before them. */
+function isSame(one: DraftEdge, other: DraftEdge): boolean {
+  return one.from === other.from && one.to === other.to && JSON.stringify(one.path) === JSON.stringify(other.path);
+}
+
+/** As a text area has it. */
+function inLines(text: string): string {
+  return text.replaceAll("\r\n", "\n");
+}
+
+/** What was typed in a text area, with the line ends of the text before. */
+function endedAs(before: string, typed: string): string {
+  return /\r\n/.test(before) && !/(^|[^\r])\n/.test(before) ? typed.replaceAll("\n", "\r\n") : typed;
 }
 
 /** Selects a part of the text, and scrolls to it. */
 function markIn(area: HTMLTextAreaElement, text: string, { start, end }: { start: number; end: number }): void {
-  const shown = (at: number) => text.slice(0, at).replaceAll("\r\n", "\n"); // as the area has it
+  const shown = (at: number) => inLines(text.slice(0, at));
   const line = shown(start).split("\n").length - 1;
   area.scrollTop = (area.scrollHeight * line) / area.value.split("\n").length - area.clientHeight / 3;
   area.focus({ preventScroll: true });

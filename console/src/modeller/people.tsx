@@ -55,8 +55,9 @@ function schemaOf(draft: Draft, id: string): FormSchema | undefined {
   return found && sound(valueOf(found));
 }
 
-/** What the page of tasks shows of a user task; none where that is JSON. */
+/** What the page of tasks shows of a user task; none where that is JSON, and of what is none of its own. */
 export function formOf(draft: Draft, id: string): FormSchema | undefined {
+  if (draft.definition.steps.find((step) => step.id === id)?.type !== "USER_TASK") return undefined;
   const schema = schemaOf(draft, id);
   return schema?.properties ? schema : undefined;
 }

@@ -71,7 +71,10 @@ export function TryIt({ draft, checked, trial, change, save, say }: Props) {
     say(said);
     heading.current?.focus();
   };
-  const act = (move: TriedMove) => go([...made, move], told(move, nameOf));
+  // What is shown until the answer comes is of fewer moves: one made on it would take the place of the last.
+  const act = (move: TriedMove) => {
+    if (!found.isPlaceholderData) go([...made, move], told(move, nameOf));
+  };
   const next = view.timers[0];
   return (
     <div className="halves tryit">

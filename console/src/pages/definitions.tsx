@@ -29,6 +29,11 @@ function failedPart({ startedWithinHour, failedOfThese }: DefinitionActivity): s
   return `${((100 * failedOfThese) / startedWithinHour).toFixed(failedOfThese === 0 ? 0 : 1)} %`;
 }
 
+/** An engine of the version before, asked during an upgrade, tells none. */
+function countedAtOf(one: Partial<DefinitionActivity> | undefined): string | undefined {
+  return one?.countedAt === undefined ? undefined : bothZones(one.countedAt);
+}
+
 export function DefinitionsPage() {
   const [params, change] = useAddress();
   const keyword = params.get("keyword") ?? "";
@@ -85,7 +90,7 @@ export function DefinitionsPage() {
               ),
             },
             { head: "Name", look: "el", title: (row) => row.description, cell: (row) => row.name },
-            { head: "Open", look: "r", label: "open", title: (row) => (going.get(row.id) ? bothZones(going.get(row.id)!.countedAt) : undefined), cell: (row) => told(going.get(row.id), (one) => `${one.sampled ? "about " : ""}${one.open.toLocaleString("en")}`) },
+            { head: "Open", look: "r", label: "open", title: (row) => countedAtOf(going.get(row.id)), cell: (row) => told(going.get(row.id), (one) => `${one.sampled ? "about " : ""}${one.open.toLocaleString("en")}`) },
             { head: "Started within an hour", look: "r", label: "started within an hour", cell: (row) => told(going.get(row.id), (one) => upTo(one.startedWithinHour)) },
             { head: "Failed of these", look: "r", label: "failed of these", cell: (row) => told(going.get(row.id), failedPart) },
             { head: "Latest version", look: "r", cell: (row) => `v${row.version}` },

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { given, initial, problemsOf, type Schema } from "./form";
+import { blank, given, initial, problemsOf, type Schema } from "./form";
 
 const SCHEMA: Schema = {
   type: "object",
@@ -29,6 +29,13 @@ test("of a list each item has its own problem", () => {
   const schema: Schema = { properties: { dates: { type: "array", items: { type: "string", maxLength: 3 } }, free: { type: "array" } } };
   expect(problemsOf(schema, { dates: ["a", undefined, "long"], free: [1] })).toEqual({ "dates.1": "Needed", "dates.2": "At most 3 characters" });
   expect(problemsOf(schema, {})).toEqual({});
+});
+
+test("a new item that needs no answer is none that is missing", () => {
+  const items: Schema = { type: "object", properties: { sure: { type: "boolean" }, note: { type: "string" } }, required: ["sure"] };
+  const schema: Schema = { properties: { flags: { type: "array", items: { type: "boolean" } }, people: { type: "array", items } } };
+  expect(problemsOf(schema, { flags: [blank({ type: "boolean" })], people: [blank(items)] })).toEqual({});
+  expect([blank({ type: "string" }), blank({ type: "integer", default: 3 })]).toEqual([undefined, 3]);
 });
 
 test("a pattern that can't be read stops nobody", () => {

@@ -25,11 +25,17 @@ export type Values = Record<string, unknown>;
 export function initial(schema: Schema): Values {
   const values: Values = {};
   for (const [name, field] of Object.entries(schema.properties ?? {})) {
-    if (field.default !== undefined) values[name] = field.default;
-    else if (field.type === "boolean") values[name] = false;
-    else if (field.type === "object") values[name] = initial(field);
+    const value = blank(field);
+    if (value !== undefined) values[name] = value;
   }
   return values;
+}
+
+/** What a field, or a new item of a list, begins with. */
+export function blank(field: Schema): unknown {
+  if (field.default !== undefined) return field.default;
+  if (field.type === "boolean") return false;
+  return field.type === "object" ? initial(field) : undefined;
 }
 
 /** What is wrong, by the dotted name of the field. */
@@ -149,7 +155,7 @@ function Field({ name, field, required, value, problem, set, inner }: FieldProps
     const all = Array.isArray(value) ? value : [];
     const item = (at: number) =>
       inner({ properties: { [at]: { ...field.items, title: field.items!.title ?? `${label} ${at + 1}` } }, required: [String(at)] }, { [at]: all[at] }, (made) => set(all.with(at, made[at])));
-    return <List label={label} required={required} value={all} set={set} note={note} item={item} />;
+    return <List label={label} required={required} value={all} set={set} note={note} item={item} begins={blank(field.items)} />;
   }
   if (field.enum && field.enum.length <= 4)
     return (
@@ -185,9 +191,11 @@ interface ListProps extends Pick<FieldProps, "required" | "set"> {
   value: unknown[];
   note: React.ReactNode;
   item: (at: number) => React.ReactNode;
+  /** What a new one begins with. */
+  begins: unknown;
 }
 
-function List({ label, required, value, set, note, item }: ListProps) {
+function List({ label, required, value, set, note, item, begins }: ListProps) {
   // Each field keeps what is typed in it: those after one that is taken out are others.
   const [taken, setTaken] = useState(0);
   return (
@@ -212,7 +220,7 @@ function List({ label, required, value, set, note, item }: ListProps) {
           </button>
         </div>
       ))}
-      <button type="button" className="btn sm" onClick={() => set([...value, undefined])}>
+      <button type="button" className="btn sm" onClick={() => set([...value, begins])}>
         Add to {label}
       </button>
       {note}
