@@ -117,6 +117,7 @@ def test_the_image_is_built_from_all_that_the_wheel_takes() -> None:
     project = tomllib.loads((TOP / "pyproject.toml").read_text())
     built = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     named = {project["project"]["readme"], *project["project"]["license-files"], *built["force-include"]}
+    named |= {hook["path"] for hook in built["hooks"].values()}
     assert {"pyproject.toml", *named, *(package.split("/")[0] for package in built["packages"])} <= copied
     assert all((TOP / name).exists() for name in copied)
 
