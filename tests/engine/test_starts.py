@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -15,9 +16,12 @@ from penstock.engine import advancer
 from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.lanes import starts as lanes
 from penstock.errors import BadRequest, IdempotencyConflict, NotFound
+from penstock.store import instances as store
 from penstock.store.connection import TrioConnection
+from penstock.store.database import IdTaken
 from penstock.store.definitions import latest_keys
-from penstock.testing.definitions import definition, end, linear, service, step
+from penstock.store.outcome import InDoubt
+from penstock.testing.definitions import definition, end, fork, linear, service, step
 from penstock.wire.model import Instance, StartRequest
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
@@ -101,6 +105,33 @@ async def test_a_new_version_is_started_though_none_is_asked_for(
     with pytest.raises(NotFound):
         await one.start("linear")
     two.rows("UPDATE definition SET id = 'linear' RETURNING 1")
+
+
+async def test_a_start_in_doubt_stays_the_version_that_was_tried(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first try goes on without us, and is committed after all else; the second one finds another version, which
+    takes the full path, under another id."""
+    one, two = make_driver(1), make_driver(2)
+    tries: list[Sequence[store.FastStart]] = []
+    start_fast = store.start_fast
+
+    async def doubtful(connection: TrioConnection, items: Sequence[store.FastStart], **named: Any) -> list[store.Begun]:
+        tries.append(items)
+        if len(tries) == 1:
+            await two.upload(fork(1, 1, definition_id="linear"))
+            raise InDoubt("it goes on without us")
+        return await start_fast(connection, items, **named)
+
+    await one.upload(linear(1))
+    await one.start("linear")
+    monkeypatch.setattr(store, "start_fast", doubtful)
+    assert (await one.start("linear")).definition_version == 1
+    assert (await one.start("linear")).definition_version == 2
+    async with one.engine.database.connection() as connection:
+        with pytest.raises(IdTaken):
+            await start_fast(connection, tries[0])
+    assert one.rows("SELECT count(*) FROM instance") == [(3,)]
 
 
 async def test_unknown_definitions_and_versions_are_not_found(driver: Driver) -> None:

@@ -211,6 +211,13 @@ class Starts:
             for item in untried if again else items:
                 item.id = self._ids.next()
             raise
+        except Outdated:
+            # Of an item whose earlier try may be committed yet it stays the version that was tried: there its id is
+            # what keeps it from being started twice.
+            self._forget_latest([item for item in items if not again or item in untried])
+            for item in items:
+                item.assumed = False
+            raise
         found = {row.id: row for row in begun}
         deliveries: list[Delivery] = []
         for item in items:
@@ -227,10 +234,10 @@ class Starts:
             latest = {(item.request.definition_id, row.definition) for item, row in each if item.assumed}
             begun = await store.start_fast(connection, rows, to_outbox=self._to_outbox, latest=latest)
             if not begun:
-                raise self._outdated(items)
+                raise Outdated("another version is the latest by now")
             return begun
-        if any(item.assumed for item in items):  # this statement does not look
-            raise self._outdated(items)
+        if any(item.assumed for item in items):
+            raise Outdated("this statement does not look which version is the latest")
         waits = [queues.waits(_first_type(item)) for item in items]
         starts = [
             flow_store.FlowStart(row, item.request.priority, item.request.flow_key, where)
@@ -238,14 +245,13 @@ class Starts:
         ]
         return await flow_store.start(connection, starts, to_outbox=self._to_outbox)
 
-    def _outdated(self, items: Sequence[StartItem]) -> Outdated:
+    def _forget_latest(self, items: list[StartItem]) -> None:
         """Let the next try ask for the latest versions."""
-        self._give_up([*items])
+        self._give_up(items)
         for item in items:
             self._latest.pop(item.request.definition_id, None)
             if item.assumed:
                 item.loaded = None
-        return Outdated("another version is the latest by now")
 
     async def _deliver(self, connection: TrioConnection, items: list[StartItem], deliveries: list[Delivery]) -> None:
         if deliveries:
