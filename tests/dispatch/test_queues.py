@@ -106,6 +106,32 @@ async def test_a_freed_key_is_admitted_behind_many_full_ones(make_kafka: MakeKaf
     assert kafka.rows("SELECT count(*) FROM token WHERE state = 5 AND flow_key = %s", key) == [(1,)]
 
 
+async def test_more_keys_than_a_batch_has_room_for_are_remembered(make_kafka: MakeKafka) -> None:
+    kafka = make_kafka(flow_keys_per_claim=5, outbox_batch_size=2)
+    await kafka.upload(linear(1))
+    await kafka.engine.queues.put("q", QueuePolicy(["work"], concurrency_per_key=1))
+    for key in [f"k{number:02d}" for number in range(20)] * 2:
+        await kafka.start("linear", flow_key=key)
+    turns = kafka.engine.polls.claims.turns
+    for _ in range(20):
+        await kafka.drain()
+        turns.open(["work"])
+    assert len(kafka.producer.sent) == 20
+    keys = [
+        f"k{(int(turns.cursor('work')[1:]) - number) % 20:02d}" for number in range(3)
+    ]  # a round comes to them last
+    for key in keys:
+        ((instance, token, seq, attempt),) = kafka.rows(
+            "SELECT instance_id, id, seq, attempt FROM token WHERE state = 5 AND flow_key = %s", key
+        )
+        await kafka.engine.jobs.complete(
+            Completion(job_id=show_job(instance, token, seq), worker_id="w", attempt=attempt)
+        )
+    for _ in range(2):
+        await kafka.relay.run_once()
+    assert kafka.rows("SELECT count(*) FROM token WHERE state = 5 AND flow_key = ANY(%s)", keys) == [(3,)]
+
+
 async def test_two_relays_at_once_admit_within_the_limit(make_kafka: MakeKafka) -> None:
     one, two = make_kafka(), make_kafka()
     await one.upload(linear(1))

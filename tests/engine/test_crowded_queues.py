@@ -62,6 +62,33 @@ async def test_a_key_with_room_is_found_behind_full_ones(make_driver: MakeDriver
     assert await found() == key_of(driver, job)
 
 
+async def test_keys_that_found_no_poll_are_remembered(make_driver: MakeDriver) -> None:
+    """Three keys get room, while the queue has none, and a new one comes; each poll takes one job, and walks over ten
+    keys."""
+    driver = make_driver(ready_probe_interval_seconds=60.0, flow_keys_per_claim=10)
+    held = await many_full_keys(driver)
+    cursor = int(driver.engine.polls.claims.turns.cursor("work")[1:])
+    keys = [f"k{(cursor - number) % 120:03d}" for number in range(3)]  # to which a walk comes last
+    for key in keys:
+        await driver.complete(held[key])
+    driver.rows("UPDATE queue SET policy = policy || '{\"paused\": true}' RETURNING 1")
+    assert await driver.poll("work") == []  # of its keys nothing is seen
+    driver.rows("UPDATE queue SET policy = policy - 'paused' RETURNING 1")
+    await start(driver, "new")
+    found = [key_of(driver, job) for _ in range(4) for job in await driver.poll("work")]
+    assert {*found} == {*keys, "new"}
+
+
+async def test_a_key_is_told_of_where_a_type_of_its_queue_is_crowded(driver: Driver) -> None:
+    await limit(driver, "work", "other", concurrency_per_key=1)
+    polls, told = driver.engine.polls, list[tuple[str, str]]()
+    driver.engine.events.key_opened.listen(lambda job_type, key: told.append((job_type, key)))
+    for name, more in (("work", False), ("other", False), ("other", True)):
+        polls.claims.turns.note(name, cursor="k", found=1, more=more, retry_s=None, took_s=0.0)
+        polls.hint_key("work", f"{name} {more}")
+    assert told == [("work", "work False"), ("work", "other True")]
+
+
 async def test_a_key_that_was_freed_unheard_is_walked_to(make_driver: MakeDriver) -> None:
     driver = make_driver(services=True, ready_probe_interval_seconds=60.0, flow_keys_per_claim=10)
     held = await many_full_keys(driver)

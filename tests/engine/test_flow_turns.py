@@ -32,6 +32,29 @@ def test_keys_are_noted_where_a_look_did_not_come_round() -> None:
     assert turns.take_hints("wide", 2) == []
 
 
+def test_keys_stay_noted_where_nothing_could_be_looked_at() -> None:
+    turns = FlowTurns(lambda: 0.0)
+    looked(turns, "wide")
+    turns.hint(["wide"], "a")
+    turns.note("wide", cursor=None, found=0, more=False, retry_s=None, took_s=0.01)
+    turns.hint(["wide"], "b")
+    assert turns.take_hints("wide", 9) == ["a", "b"]
+
+
+def test_a_look_that_came_round_long_ago_says_nothing_of_now() -> None:
+    now = 100.0
+    turns = FlowTurns(lambda: now)
+    assert turns.may_be_crowded("one")
+    looked(turns, "one", more=False)
+    now += flow_turns.ROUND_TRUSTED_S
+    assert not turns.may_be_crowded("one")
+    now += 1.0
+    assert turns.may_be_crowded("one")
+    looked(turns, "one", more=False)
+    looked(turns, "one")
+    assert turns.may_be_crowded("one")
+
+
 def test_so_many_keys_are_noted_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow_turns, "KEYS_MAX_ITEMS", 3)
     turns = FlowTurns(lambda: 0.0)

@@ -16,6 +16,8 @@ FRUITLESS_S: Final = 0.2
 """A look that found nothing is repeated after so long, if nothing happened that may have made room."""
 FRUITLESS_SHARE: Final = 8
 """Or after as many times as long as it took."""
+ROUND_TRUSTED_S: Final = 10.0
+"""So long ago a look came to the end of a type's keys at most: others may look at them since, and not come round."""
 ADOPT_INTERVAL_S: Final = 1.0
 """Between two looks for jobs that came to the queue of those without turns."""
 TYPES_MAX_ITEMS: Final = 20_000
@@ -30,6 +32,7 @@ class FlowTurns:
         """``clock`` gives seconds."""
         self._clock = clock
         self._cursors: OrderedDict[str, str] = OrderedDict()
+        self._round_at: dict[str, float] = {}  # when a look came to the end of its keys; not of those in `_hinted`
         self._closed: dict[str, float] = {}
         self._adopt_at: dict[str, float] = {}
         self._hinted: dict[str, dict[str, None]] = {}
@@ -63,8 +66,13 @@ class FlowTurns:
         """A claim went on to ``cursor`` and found so many jobs. ``more``: there are keys that it did not look at, or
         found in others' hands.
         ``retry_s``: when a rate lets something begin."""
-        if not more:
+        if cursor is None:
+            pass  # nothing was looked at: the queue has no room, and of its keys nothing is known
+        elif not more:
             self._hints -= len(self._hinted.pop(job_type, ()))
+            if len(self._round_at) > TYPES_MAX_ITEMS:
+                self._round_at.clear()
+            self._round_at[job_type] = self._clock()
         elif len(self._hinted) < TYPES_MAX_ITEMS:
             self._hinted.setdefault(job_type, {})
         if cursor is not None:
@@ -93,8 +101,9 @@ class FlowTurns:
                 self._hints += 1
 
     def may_be_crowded(self, job_type: str) -> bool:
-        """Whether looks do not come to the end of its keys, or none was made here: then others are told of keys."""
-        return job_type in self._hinted or job_type not in self._cursors
+        """Whether looks do not come to the end of its keys, or none was made here lately: then others are told of
+        keys."""
+        return job_type in self._hinted or self._clock() > self._round_at.get(job_type, -math.inf) + ROUND_TRUSTED_S
 
     def take_hints(self, job_type: str, number: int) -> list[str]:
         """Keys that may have room, the oldest first; they are forgotten here."""
@@ -104,6 +113,11 @@ class FlowTurns:
             del keys[key]
         self._hints -= len(taken)
         return taken
+
+    def keep(self, job_type: str, keys: Iterable[str]) -> None:
+        """Keys that `take_hints` gave, of which more jobs may begin than did."""
+        for key in keys:
+            self.hint((job_type,), key)
 
     def _forget_hints(self) -> None:
         for keys in self._hinted.values():

@@ -167,7 +167,7 @@ class Polls:
     def hint_key(self, job_type: str, flow_key: str | None) -> None:
         """To be told before `queued` and `freed`: of which flow key jobs may begin, if it has one."""
         if flow_key is not None and job_type in self.queues.keyed:
-            if self.claims.turns.may_be_crowded(job_type):
+            if any(map(self.claims.turns.may_be_crowded, self.queues.mates(job_type) or (job_type,))):
                 self._events.key_opened(job_type, flow_key)
             self.hear_key(job_type, flow_key)
 

@@ -63,7 +63,8 @@ class Admission:
         keys = self._turns.take_hints(name, keys_max) if left > 0 and look.visited >= keys_max else []
         if not keys:
             return count
-        _, hinted = await store.admit_hinted(connection, job_type, left, keys, deadline_s)
+        look, hinted = await store.admit_hinted(connection, job_type, left, keys, deadline_s)
+        self._turns.keep(name, look.unserved(keys))
         if hinted:
             self._turns.open((name,))
         return count + hinted

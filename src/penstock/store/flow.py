@@ -44,17 +44,22 @@ class Waits(IntEnum):
 class Look(NamedTuple):
     """What a claim saw. ``cursor``: the key after which the next one begins, null: nothing was looked at. ``passed``:
     keys with room whose first job another transaction holds. ``retry_s``: when a rate lets something begin, null: no
-    rate keeps anything back."""
+    rate keeps anything back. ``left_over``: of the keys that were asked for those that may have more."""
 
     cursor: str | None
     visited: int
     blocked: int
     passed: int
     retry_s: float | None
+    left_over: Sequence[str]
 
     def more(self, keys_max: int) -> bool:
         """Whether something may begin that was not looked at, or was in others' hands."""
         return self.visited >= keys_max or self.passed > 0
+
+    def unserved(self, keys: Sequence[str]) -> Sequence[str]:
+        """Of the ``keys`` that were asked for: all when nothing could begin."""
+        return self.left_over if self.visited else keys
 
 
 async def claim(

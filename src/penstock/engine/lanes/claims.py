@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import trio
@@ -31,6 +32,8 @@ from penstock.store.outcome import InDoubt
 
 ADOPT_MAX_ROWS: Final = 1_000
 """Of each type: some ten milliseconds."""
+HINTED_KEYS_MIN: Final = 16
+"""Keys of which something was heard that are looked at together; then twice as many, while jobs are wanted."""
 CLAIM_TYPES_MAX_COUNT: Final = 2_000
 """Job types of one look at the queue; more polls than that take several."""
 
@@ -174,18 +177,18 @@ class Claims(Lane[ClaimItem]):
             self.turns.adopt_again(due)
         first = self._turn % max(1, len(known))
         for name in (*known[first:], *known[:first]):
-            if self.turns.is_open(name) and await self._claim_type(connection, waiters, name):
-                await self._claim_hinted(connection, waiters, name)
+            if self.turns.is_open(name) and (wanted := await self._claim_type(connection, waiters, name)):
+                await self._claim_hinted(connection, waiters, name, wanted)
 
-    async def _claim_type(self, connection: TrioConnection, waiters: Sequence[Waiter], name: str) -> bool:
-        """Go on with the round; whether there is room left and keys that were not looked at."""
+    async def _claim_type(self, connection: TrioConnection, waiters: Sequence[Waiter], name: str) -> int:
+        """Go on with the round; how many more jobs are wanted, if there are keys that were not looked at."""
         keys_max, started = self._settings.flow_keys_per_claim, trio.current_time()
         cursor = self.turns.cursor(name)
         done = await self._claim_by(
             connection, waiters, name, lambda slots: flow_store.claim(connection, slots, cursor, keys_max)
         )
         if done is None:
-            return False
+            return 0
         look, found, wanted = done
         self.turns.note(
             name,
@@ -198,18 +201,23 @@ class Claims(Lane[ClaimItem]):
         queue = self._queues.queue_of(name)
         if queue is not None:
             self._metrics.note_flow_claim(queue, blocked=look.blocked, throttled=look.retry_s is not None)
-        return found < wanted and look.visited >= keys_max
+        return wanted - found if look.visited >= keys_max else 0
 
-    async def _claim_hinted(self, connection: TrioConnection, waiters: Sequence[Waiter], name: str) -> None:
+    async def _claim_hinted(
+        self, connection: TrioConnection, waiters: Sequence[Waiter], name: str, wanted: int
+    ) -> None:
         """After a look that did not come round: what waits under keys of which something was heard. Never before it, as
-        a key that is freed all the time would be served for ever."""
-        keys = self.turns.take_hints(name, self._settings.flow_keys_per_claim)
-        if keys:
-            done = await self._claim_by(
-                connection, waiters, name, lambda slots: flow_store.claim_hinted(connection, slots, keys)
-            )
-            if done is not None and done.found:
+        a key that is freed all the time would be served for ever. Few at first, as a job of each is locked."""
+        keys_left, number = self._settings.flow_keys_per_claim, max(wanted, HINTED_KEYS_MIN)
+        while wanted > 0 and (keys := self.turns.take_hints(name, min(number, keys_left))):
+            claim = partial(flow_store.claim_hinted, connection, keys=keys)
+            done = await self._claim_by(connection, waiters, name, claim)
+            self.turns.keep(name, keys if done is None else done.look.unserved(keys))
+            if done is None or not done.look.visited:
+                return
+            if done.found:
                 self.turns.open((name,))
+            wanted, keys_left, number = wanted - done.found, keys_left - len(keys), 2 * number
 
     async def _claim_by(
         self, connection: TrioConnection, waiters: Sequence[Waiter], name: str, claim: ClaimCall

@@ -145,6 +145,7 @@ walk(priority, flow_key, wrapped, stop, free, wait_s, visited, found, known, pla
   WHERE w.visited < $4::int AND w.found < (SELECT n FROM room) AND (k.priority < 0 OR (SELECT new_runs FROM room) > 0)),
 seen AS MATERIALIZED (
   SELECT priority, flow_key, free, wait_s, visited, known, place, queue_row, token_row FROM walk WHERE visited > 0),
+left_over AS (SELECT NULL::text AS flow_key WHERE false),  -- the walk comes to them
 
 -- steps: choose
 -- Of the keys that have room their jobs in turn; as many are counted as there is room for.
@@ -246,7 +247,7 @@ about AS MATERIALIZED (
     (SELECT count(*) FROM seen)::int AS visited, (SELECT count(*) FROM seen WHERE free <= 0)::int AS blocked,
     (SELECT count(*) FROM seen WHERE free > 0 AND token_row IS NULL)::int AS passed,
     CASE WHEN least(e.tokens, CASE WHEN EXISTS (SELECT FROM gate) THEN a.tokens END) < 1 THEN coalesce(a.wait_s, e.wait_s)
-      ELSE (SELECT min(wait_s) FROM seen) END AS retry_s
+      ELSE (SELECT min(wait_s) FROM seen) END AS retry_s, ARRAY(SELECT flow_key FROM left_over) AS left_over
   FROM estimate e CROSS JOIN allowed a),
 
 -- steps: lease
@@ -270,7 +271,8 @@ jobs AS (
         SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
         WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}'))::text END
   FROM taken t CROSS JOIN LATERAL (SELECT * FROM instance i WHERE i.id = t.instance_id OFFSET 0) i)
-SELECT a.*, b.* FROM about a LEFT JOIN jobs b ON true
+SELECT a.cursor, a.visited, a.blocked, a.passed, a.retry_s, CASE WHEN row_number() OVER () = 1 THEN a.left_over END, b.*
+FROM about a LEFT JOIN jobs b ON true
 
 -- steps: hinted
 -- What waits under the flow keys $3, at any priority; $4 as many as these.
@@ -287,6 +289,15 @@ seen AS MATERIALIZED (
 -- steps of: key_room
 -- steps of: first_job
   ),
+-- Those that may have more jobs than there was room for here, the least served first.
+left_over AS (
+  SELECT h.key AS flow_key FROM (
+    SELECT l.key, max(l.free) AS free, sum(l.found) AS found, bool_or(l.found >= l.quota) AS may_have_more, min(l.visited) AS visited
+    FROM (SELECT priority, key, free, quota, visited, count(*) AS found FROM held GROUP BY priority, key, free, quota, visited) l
+    GROUP BY l.key) h
+  LEFT JOIN (SELECT key, count(*) AS n FROM granted GROUP BY key) g ON g.key = h.key
+  WHERE coalesce(g.n, 0) < h.free AND (h.may_have_more OR coalesce(g.n, 0) < h.found)
+  ORDER BY coalesce(g.n, 0), h.visited),
 
 -- steps: dispatch
 taken AS (
