@@ -10,7 +10,7 @@ import trio
 
 from penstock.engine import flow_turns
 from penstock.store.connection import TrioConnection
-from penstock.testing.definitions import linear
+from penstock.testing.definitions import definition, end, linear, service
 from penstock.wire.model import Job, JobRef
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
@@ -49,6 +49,9 @@ async def test_a_key_with_room_is_found_behind_full_ones(make_driver: MakeDriver
     await driver.start("linear", {}, flow_key="new")
     assert await found() == "new"
     await driver.poll("work")
+    await driver.start("linear", {})
+    assert await found() is None
+    await driver.poll("work")
     job = last()
     await driver.engine.jobs.release_many([JobRef(job_id=job.id, worker_id="w1", attempt=job.attempt)])
     assert await found() == key_of(driver, job)
@@ -75,8 +78,34 @@ async def test_keys_that_found_no_poll_are_remembered(make_driver: MakeDriver) -
     assert await driver.poll("work") == []  # of its keys nothing is seen
     driver.rows("UPDATE queue SET policy = policy - 'paused' RETURNING 1")
     await start(driver, "new")
-    found = [key_of(driver, job) for _ in range(4) for job in await driver.poll("work")]
+    found = [key_of(driver, job) for _ in range(4) for job in await driver.poll("work", n=1)]
     assert {*found} == {*keys, "new"}
+
+
+async def test_worse_priorities_are_walked_to_behind_full_keys(make_driver: MakeDriver) -> None:
+    driver = make_driver(ready_probe_interval_seconds=60.0, flow_keys_per_claim=10)
+    await many_full_keys(driver)
+    await start(driver, "late", "later", priority=7)
+    turns, found = driver.engine.polls.claims.turns, list[Job]()
+    turns.take_hints("work", 100)  # as after the engine was started anew
+    for _ in range(4):
+        turns.open(["work"])
+        found += await driver.poll("work")
+    assert {key_of(driver, job) for job in found} == {"late", "later"}
+
+
+async def test_the_next_job_is_told_of_by_its_own_key(driver: Driver) -> None:
+    """The first one waited without, as its queue is not fair."""
+    steps = service("a", "b", job_type="first"), service("b", "end", job_type="second"), end()
+    await driver.upload(definition(*steps, definition_id="two"))
+    await limit(driver, "first", name="one", fair=False)
+    await limit(driver, "second", name="other")
+    await driver.start("two", {}, flow_key="gold")
+    job = await driver.one("first")
+    told: list[tuple[str, str]] = []
+    driver.engine.events.key_opened.listen(lambda job_type, key: told.append((job_type, key)))
+    await driver.complete(job)
+    assert ("second", "gold") in told
 
 
 async def test_a_key_is_told_of_where_a_type_of_its_queue_is_crowded(driver: Driver) -> None:

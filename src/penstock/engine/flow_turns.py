@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 from typing import Final
 
+from penstock.store.flow import BEFORE_ALL
+
 FRUITLESS_S: Final = 0.2
 """A look that found nothing is repeated after so long, if nothing happened that may have made room."""
 FRUITLESS_SHARE: Final = 8
@@ -31,16 +33,22 @@ class FlowTurns:
     def __init__(self, clock: Callable[[], float]) -> None:
         """``clock`` gives seconds."""
         self._clock = clock
-        self._cursors: OrderedDict[str, str] = OrderedDict()
+        self._cursors: OrderedDict[tuple[str, int], str] = OrderedDict()  # and by the priority after which looks began
+        self._after: dict[str, int] = {}
         self._round_at: dict[str, float] = {}  # when a look came to the end of its keys; not of those in `_hinted`
         self._closed: dict[str, float] = {}
         self._adopt_at: dict[str, float] = {}
         self._hinted: dict[str, dict[str, None]] = {}
         self._hints = 0
 
+    def after(self, job_type: str) -> int:
+        """The next look is at priorities worse than this: so those that wait behind more full keys of a better one than
+        one look comes to are seen, too."""
+        return self._after.get(job_type, BEFORE_ALL)
+
     def cursor(self, job_type: str) -> str:
-        """The key that was served last."""
-        return self._cursors.get(job_type, "")
+        """The key that such a look served last."""
+        return self._cursors.get((job_type, self.after(job_type)), "")
 
     def is_open(self, job_type: str) -> bool:
         """Whether a look may find something."""
@@ -61,11 +69,23 @@ class FlowTurns:
             self._closed.pop(name, None)
 
     def note(
-        self, job_type: str, *, cursor: str | None, found: int, more: bool, retry_s: float | None, took_s: float
+        self,
+        job_type: str,
+        *,
+        cursor: str | None,
+        found: int,
+        more: bool,
+        retry_s: float | None,
+        took_s: float,
+        ended_at: int | None = None,
     ) -> None:
         """A claim went on to ``cursor`` and found so many jobs. ``more``: there are keys that it did not look at, or
-        found in others' hands.
-        ``retry_s``: when a rate lets something begin."""
+        found in others' hands. ``retry_s``: when a rate lets something begin. ``ended_at``: the priority at which
+        it had seen enough keys, if worse ones wait: the next one is at these, then from the best on again."""
+        after = self._after.pop(job_type, BEFORE_ALL)
+        if ended_at is not None and len(self._after) < TYPES_MAX_ITEMS:
+            self._after[job_type] = ended_at
+        more = more or after > BEFORE_ALL
         if cursor is None:
             pass  # nothing was looked at: the queue has no room, and of its keys nothing is known
         elif not more:
@@ -76,8 +96,8 @@ class FlowTurns:
         elif len(self._hinted) < TYPES_MAX_ITEMS:
             self._hinted.setdefault(job_type, {})
         if cursor is not None:
-            self._cursors[job_type] = cursor
-            self._cursors.move_to_end(job_type)
+            self._cursors[job_type, after] = cursor
+            self._cursors.move_to_end((job_type, after))
             if len(self._cursors) > TYPES_MAX_ITEMS:
                 self._cursors.popitem(last=False)
         if found:

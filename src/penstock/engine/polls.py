@@ -165,11 +165,12 @@ class Polls:
         self.freed(job_type)
 
     def hint_key(self, job_type: str, flow_key: str | None) -> None:
-        """To be told before `queued` and `freed`: of which flow key jobs may begin, if it has one."""
-        if flow_key is not None and job_type in self.queues.keyed:
-            if any(map(self.claims.turns.may_be_crowded, self.queues.mates(job_type) or (job_type,))):
+        """To be told before `queued` and `freed`: of which flow key jobs may begin. Jobs without wait as one key."""
+        if job_type in self.queues.keyed:
+            types = self.queues.mates(job_type) or (job_type,)
+            if flow_key and any(map(self.claims.turns.may_be_crowded, types)):
                 self._events.key_opened(job_type, flow_key)
-            self.hear_key(job_type, flow_key)
+            self.hear_key(job_type, flow_key or "")
 
     def hear_key(self, job_type: str, flow_key: str) -> None:
         """As `hint_key`, from wherever."""

@@ -49,8 +49,8 @@ class Admission:
         """Go on with the round, then look at keys of which something was heard, as claims do; how many began."""
         started, keys_max = trio.current_time(), self._settings.flow_keys_per_claim
         wanted, deadline_s = self._settings.outbox_batch_size, self._settings.dispatch_timeout_seconds
-        cursor = self._turns.cursor(name)
-        look, count = await store.admit(connection, job_type, wanted, cursor, keys_max, deadline_s)
+        cursor, after = self._turns.cursor(name), self._turns.after(name)
+        look, count = await store.admit(connection, job_type, wanted, cursor, keys_max, deadline_s, after)
         self._turns.note(
             name,
             cursor=look.cursor,
@@ -58,6 +58,7 @@ class Admission:
             more=look.more(keys_max),
             retry_s=look.retry_s,
             took_s=trio.current_time() - started,
+            ended_at=look.ended_at,
         )
         left = wanted - count
         keys = self._turns.take_hints(name, keys_max) if left > 0 and look.visited >= keys_max else []

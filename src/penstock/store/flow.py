@@ -24,6 +24,8 @@ COUNTED_BY_KEY: Final = 2
 """One of its flow key is."""
 
 
+BEFORE_ALL: Final = -11
+"""A priority: all others are worse."""
 OPEN_RUN_LEAD: Final = 10
 """By so much the priority of a run is less that its queue counts as open: it goes before all that have not begun."""
 
@@ -44,7 +46,8 @@ class Waits(IntEnum):
 class Look(NamedTuple):
     """What a claim saw. ``cursor``: the key after which the next one begins, null: nothing was looked at. ``passed``:
     keys with room whose first job another transaction holds. ``retry_s``: when a rate lets something begin, null: no
-    rate keeps anything back. ``left_over``: of the keys that were asked for those that may have more."""
+    rate keeps anything back. ``left_over``: of the keys that were asked for those that may have more. ``ended_at``:
+    the priority at which it had seen enough keys, where worse ones wait."""
 
     cursor: str | None
     visited: int
@@ -52,6 +55,7 @@ class Look(NamedTuple):
     passed: int
     retry_s: float | None
     left_over: Sequence[str]
+    ended_at: int | None
 
     def more(self, keys_max: int) -> bool:
         """Whether something may begin that was not looked at, or was in others' hands."""
@@ -63,10 +67,11 @@ class Look(NamedTuple):
 
 
 async def claim(
-    connection: TrioConnection, slots: Sequence[Slot], cursor: str, keys_max: int
+    connection: TrioConnection, slots: Sequence[Slot], cursor: str, keys_max: int, after: int = BEFORE_ALL
 ) -> tuple[Look, list[Claimed]]:
-    """Lease jobs of one type to slots. One transaction of its own; `doubtful` has what it did if that is in doubt."""
-    return await _claim(connection, "claim_flow", slots, cursor, keys_max)
+    """Lease jobs of one type to slots, of priorities worse than ``after``. One transaction of its own; `doubtful` has
+    what it did if that is in doubt."""
+    return await _claim(connection, "claim_flow", slots, arrays.texts((str(after), cursor)), keys_max)
 
 
 async def claim_hinted(
@@ -94,10 +99,18 @@ async def _claim(
 
 
 async def admit(
-    connection: TrioConnection, job_type: int, count: int, cursor: str, keys_max: int, deadline_s: float
+    connection: TrioConnection,
+    job_type: int,
+    count: int,
+    cursor: str,
+    keys_max: int,
+    deadline_s: float,
+    after: int = BEFORE_ALL,
 ) -> tuple[Look, int]:
-    """Hand at most ``count`` jobs of a type to the relay; how many. One transaction of its own, safe to repeat."""
-    return await _admit(connection, "admit", (job_type, count, cursor, keys_max, deadline_s))
+    """Hand at most ``count`` jobs of a type to the relay, as `claim`; how many. One transaction of its own, safe to
+    repeat."""
+    where = arrays.texts((str(after), cursor))
+    return await _admit(connection, "admit", (job_type, count, where, keys_max, deadline_s))
 
 
 async def admit_hinted(
@@ -130,11 +143,12 @@ async def adopt(connection: TrioConnection, job_types: Sequence[int], limit: int
 
 
 class MovedFlow(NamedTuple):
-    """An applied completion, and what its attempt held."""
+    """An applied completion, what its attempt held, its flow key, and that of the next job."""
 
     moved: Moved
     held: int | None
     flow_key: str | None
+    next_key: str | None
 
 
 async def complete(
@@ -143,7 +157,7 @@ async def complete(
     """As `jobs.complete_fast`. ``waits``: where the next jobs do."""
     params = (*fast_columns(connection, items), to_outbox, arrays.ints(waits))
     rows = cast(Any, await connection.fetch(SQL["complete_flow"], params))
-    return [MovedFlow(Moved(*row[:-2]), *row[-2:]) for row in rows]
+    return [MovedFlow(Moved(*row[:-3]), *row[-3:]) for row in rows]
 
 
 class FlowStart(NamedTuple):

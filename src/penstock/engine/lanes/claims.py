@@ -183,10 +183,14 @@ class Claims(Lane[ClaimItem]):
     async def _claim_type(self, connection: TrioConnection, waiters: Sequence[Waiter], name: str) -> int:
         """Go on with the round; how many more jobs are wanted, if there are keys that were not looked at."""
         keys_max, started = self._settings.flow_keys_per_claim, trio.current_time()
-        cursor = self.turns.cursor(name)
-        done = await self._claim_by(
-            connection, waiters, name, lambda slots: flow_store.claim(connection, slots, cursor, keys_max)
+        claim = partial(
+            flow_store.claim,
+            connection,
+            cursor=self.turns.cursor(name),
+            keys_max=keys_max,
+            after=self.turns.after(name),
         )
+        done = await self._claim_by(connection, waiters, name, claim)
         if done is None:
             return 0
         look, found, wanted = done
@@ -197,6 +201,7 @@ class Claims(Lane[ClaimItem]):
             more=look.more(keys_max),
             retry_s=look.retry_s,
             took_s=trio.current_time() - started,
+            ended_at=look.ended_at,
         )
         queue = self._queues.queue_of(name)
         if queue is not None:

@@ -158,13 +158,13 @@ class FastPath(Lane[FastCompletion]):
                 return await store.complete_fast(connection, rows, to_outbox=self._to_outbox)
             waits = [self._polls.queues.waits(item.plan.next_job_type) for item in items]
             moved = await flow_store.complete(connection, rows, waits, to_outbox=self._to_outbox)
-        keys = {row.moved.token: row.flow_key for row in moved}
+        keys = {row.moved.token: (row.flow_key, row.next_key) for row in moved}
         held = {row.moved.token for row in moved if row.held is not None}
         for item in items:
-            key = keys.get(item.job.token)
+            key, next_key = keys.get(item.job.token, (None, None))
             self._polls.hint_key(item.plan.job_type, key)
             if not item.plan.ends:
-                self._polls.hint_key(item.plan.next_job_type, key)
+                self._polls.hint_key(item.plan.next_job_type, next_key)
         self._polls.freed(*{item.plan.job_type for item in items if item.job.token in held})
         return [row.moved for row in moved]
 

@@ -111,11 +111,11 @@ room AS MATERIALIZED (
     LIMIT 1) h ON true
 
 -- steps: walk
--- The keys that wait, from the one after the cursor $3 on and round again, priority by priority, until enough of them have
+-- The keys that wait, of priorities worse than $3[1], from the one after the cursor $3[2] on and round again, priority by priority, until enough of them have
 -- room or $4 were looked at: a loose scan of the index, which passes over a key in one step whatever waits behind it. Of a key
 -- that has room the first job is locked on the way, so that a key whose jobs another claim is taking is passed over, too.
 walk(priority, flow_key, wrapped, stop, free, wait_s, visited, found, known, place, queue_row, token_row) AS (
-  SELECT -11::smallint, '' COLLATE "C", true, NULL::text COLLATE "C", 0, NULL::float8, 0, 0, NULL::boolean, NULL::bigint, NULL::tid, NULL::tid
+  SELECT ($3::text[])[1]::smallint, '' COLLATE "C", true, '' COLLATE "C", 0, NULL::float8, 0, 0, NULL::boolean, NULL::bigint, NULL::tid, NULL::tid
   FROM room WHERE n > 0
   UNION ALL
   SELECT k.priority, k.flow_key, k.wrapped, k.stop, f.free, f.wait_s, w.visited + 1, w.found + (h.token_row IS NOT NULL)::int,
@@ -125,19 +125,19 @@ walk(priority, flow_key, wrapped, stop, free, wait_s, visited, found, known, pla
      WHERE r.job_type = $1::int AND r.priority = w.priority AND r.flow_key > w.flow_key AND (w.stop IS NULL OR r.flow_key <= w.stop)
      ORDER BY r.flow_key LIMIT 1)
     UNION ALL  -- past the last key: from the first one to where the walk of this priority began
-    (SELECT r.priority, r.flow_key, true, $3::text COLLATE "C" FROM ready_flow r
-     WHERE NOT w.wrapped AND r.job_type = $1::int AND r.priority = w.priority AND r.flow_key <= $3::text COLLATE "C"
+    (SELECT r.priority, r.flow_key, true, ($3::text[])[2] COLLATE "C" FROM ready_flow r
+     WHERE NOT w.wrapped AND r.job_type = $1::int AND r.priority = w.priority AND r.flow_key <= ($3::text[])[2] COLLATE "C"
      ORDER BY r.flow_key LIMIT 1)
     UNION ALL  -- the next priority
-    (SELECT next.priority, first.flow_key, first.wrapped, CASE WHEN first.wrapped THEN $3::text COLLATE "C" END
+    (SELECT next.priority, first.flow_key, first.wrapped, CASE WHEN first.wrapped THEN ($3::text[])[2] COLLATE "C" END
      FROM (SELECT r.priority FROM ready_flow r WHERE r.job_type = $1::int AND r.priority > w.priority
            ORDER BY r.priority LIMIT 1) next
      CROSS JOIN LATERAL (
        (SELECT r.flow_key, false AS wrapped FROM ready_flow r
-        WHERE r.job_type = $1::int AND r.priority = next.priority AND r.flow_key > $3::text COLLATE "C" ORDER BY r.flow_key LIMIT 1)
+        WHERE r.job_type = $1::int AND r.priority = next.priority AND r.flow_key > ($3::text[])[2] COLLATE "C" ORDER BY r.flow_key LIMIT 1)
        UNION ALL
        (SELECT r.flow_key, true FROM ready_flow r
-        WHERE r.job_type = $1::int AND r.priority = next.priority AND r.flow_key <= $3::text COLLATE "C" ORDER BY r.flow_key LIMIT 1)
+        WHERE r.job_type = $1::int AND r.priority = next.priority AND r.flow_key <= ($3::text[])[2] COLLATE "C" ORDER BY r.flow_key LIMIT 1)
        LIMIT 1) first)
     LIMIT 1) k(priority, flow_key, wrapped, stop)
 -- steps of: key_room
@@ -247,7 +247,11 @@ about AS MATERIALIZED (
     (SELECT count(*) FROM seen)::int AS visited, (SELECT count(*) FROM seen WHERE free <= 0)::int AS blocked,
     (SELECT count(*) FROM seen WHERE free > 0 AND token_row IS NULL)::int AS passed,
     CASE WHEN least(e.tokens, CASE WHEN EXISTS (SELECT FROM gate) THEN a.tokens END) < 1 THEN coalesce(a.wait_s, e.wait_s)
-      ELSE (SELECT min(wait_s) FROM seen) END AS retry_s, ARRAY(SELECT flow_key FROM left_over) AS left_over
+      ELSE (SELECT min(wait_s) FROM seen) END AS retry_s, ARRAY(SELECT flow_key FROM left_over) AS left_over,
+    -- the priority at which the look ended for its keys' sake, where worse ones wait
+    (SELECT s.priority FROM seen s WHERE s.visited >= $4::int AND (SELECT count(token_row) FROM seen) < (SELECT n FROM room)
+       AND EXISTS (SELECT FROM ready_flow r WHERE r.job_type = $1::int AND r.priority > s.priority)
+     ORDER BY s.visited DESC LIMIT 1) AS ended_at
   FROM estimate e CROSS JOIN allowed a),
 
 -- steps: lease
@@ -271,7 +275,7 @@ jobs AS (
         SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
         WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}'))::text END
   FROM taken t CROSS JOIN LATERAL (SELECT * FROM instance i WHERE i.id = t.instance_id OFFSET 0) i)
-SELECT a.cursor, a.visited, a.blocked, a.passed, a.retry_s, CASE WHEN row_number() OVER () = 1 THEN a.left_over END, b.*
+SELECT a.cursor, a.visited, a.blocked, a.passed, a.retry_s, CASE WHEN row_number() OVER () = 1 THEN a.left_over END, a.ended_at, b.*
 FROM about a LEFT JOIN jobs b ON true
 
 -- steps: hinted
@@ -316,7 +320,7 @@ SELECT a.*, (SELECT count(*) FROM taken) FROM about a
 
 -- name: claim_flow
 -- Leases waiting jobs of the type $1 to $2 slots ($5 worker $6 lease seconds), keys in turn: as many as its queue has
--- places and rate for, whole and by key. $3 cursor $4 keys to look at $7 as $4 of `claim`. One row at least, with the cursor,
+-- places and rate for, whole and by key. $3 the priority after which to look, and the cursor $4 keys to look at $7 as $4 of `claim`. One row at least, with the cursor,
 -- how many keys were looked at, how many of them had no room and how many were passed over as their first job is held, and in how
 -- many seconds a rate lets something begin; then the jobs, as `claim` has them.
 WITH RECURSIVE
@@ -446,9 +450,9 @@ dispatched AS (
 let_go AS (SELECT held, flow_key FROM moved UNION ALL SELECT held, flow_key FROM ended),
 -- steps of: give_back
 -- steps of: completed
-SELECT id, seq, new_seq, entered_at, lease_until, unfolded, held, flow_key FROM moved
+SELECT id, seq, new_seq, entered_at, lease_until, unfolded, held, flow_key, next_key FROM moved
 UNION ALL
-SELECT id, seq, NULL, NULL, NULL, 0, held, flow_key FROM ended
+SELECT id, seq, NULL, NULL, NULL, 0, held, flow_key, NULL FROM ended
 
 -- name: start_flow
 -- As `start_fast`; $10 priority (null: the usual) and $11 flow key of the instance's jobs, $12 as of `complete_flow`.
