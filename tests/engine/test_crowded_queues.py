@@ -108,7 +108,7 @@ async def test_the_next_job_is_told_of_by_its_own_key(driver: Driver) -> None:
     assert ("second", "gold") in told
 
 
-async def test_a_key_is_told_of_where_a_type_of_its_queue_is_crowded(driver: Driver) -> None:
+async def test_a_crowded_type_of_the_queue_is_told_of_keys(driver: Driver) -> None:
     await limit(driver, "work", "other", concurrency_per_key=1)
     polls, told = driver.engine.polls, list[tuple[str, str]]()
     driver.engine.events.key_opened.listen(lambda job_type, key: told.append((job_type, key)))

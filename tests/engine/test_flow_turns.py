@@ -41,7 +41,7 @@ def test_keys_stay_noted_where_nothing_could_be_looked_at() -> None:
     assert turns.take_hints("wide", 9) == ["a", "b"]
 
 
-def test_a_look_that_came_round_long_ago_says_nothing_of_now() -> None:
+def test_a_round_of_long_ago_says_nothing_of_now() -> None:
     now = 100.0
     turns = FlowTurns(lambda: now)
     assert turns.may_be_crowded("one")
