@@ -250,7 +250,7 @@ about AS MATERIALIZED (
       ELSE (SELECT min(wait_s) FROM seen) END AS retry_s, ARRAY(SELECT flow_key FROM left_over) AS left_over,
     -- the priority at which the look ended for its keys' sake, where worse ones wait
     (SELECT s.priority FROM seen s WHERE s.visited >= $4::int AND (SELECT count(token_row) FROM seen) < (SELECT n FROM room)
-       AND EXISTS (SELECT FROM ready_flow r WHERE r.job_type = $1::int AND r.priority > s.priority)
+       AND EXISTS (SELECT FROM ready_flow r WHERE r.job_type = $1::int AND r.priority > s.priority OFFSET 0)
      ORDER BY s.visited DESC LIMIT 1) AS ended_at
   FROM estimate e CROSS JOIN allowed a),
 
