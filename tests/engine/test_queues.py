@@ -68,6 +68,15 @@ async def test_a_flow_key_never_has_more_attempts_than_its_limit(driver: Driver)
     assert key_of(driver, second) == "a"
 
 
+async def test_the_answer_of_a_start_has_its_turn(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    for key in (None, "k"):
+        begun = await driver.start("linear", flow_key="gold", priority=2, instance_key=key)
+        assert (begun.priority, begun.flow_key) == (2, "gold")
+    begun = await driver.start("linear")
+    assert (begun.priority, begun.flow_key) == (None, None)
+
+
 async def test_keys_take_turns(driver: Driver) -> None:
     await driver.upload(linear(1))
     await limit(driver)

@@ -16,7 +16,7 @@ from penstock.store import variables
 from penstock.store.connection import TrioConnection
 from penstock.store.database import configure
 from penstock.testing.definitions import definition, end, linear, service, step, timer
-from penstock.wire.queue import QueuePolicy
+from penstock.wire.queue import QueuePolicy, Rate
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
 from tests.shapes import assign, choose, gateway, joining, user
@@ -88,6 +88,30 @@ async def test_a_paused_queue_is_why_its_jobs_wait(driver: Driver) -> None:
     assert text == "task-1 waits: its queue 'crm' is paused; nobody polls for sync"
     await queues.pause("crm", paused=False)
     assert (await why(driver, instance))[0] == "no-worker"
+
+
+async def test_a_limit_is_why_jobs_wait_in_their_queue(driver: Driver) -> None:
+    queues = driver.engine.queues
+    driver.clock.stop()
+    await queues.put("crm", QueuePolicy(["sync"], concurrency=2, concurrency_per_key=1))
+    await driver.upload(linear(1, job_type="sync"))
+    first, mate, other = [(await driver.start("linear", flow_key=key)).id for key in ("a", "a", "b")]
+    assert await why(driver, first) == ("waits-for-worker", "task-1 waits for a worker", "task-1")
+    jobs = await driver.poll("sync", n=1)
+    text = "task-1 waits: in its queue 'crm' 1 jobs of 'a' run, of 1 at most"
+    assert await why(driver, mate) == ("queue-full", text, "task-1")
+    assert (await why(driver, other))[0] == "waits-for-worker"
+    jobs += await driver.poll("sync", n=1)
+    assert (await why(driver, mate))[:2] == ("queue-full", "task-1 waits: in its queue 'crm' 2 jobs run, of 2 at most")
+    for job in jobs:
+        await driver.complete(job)
+    assert (await why(driver, mate))[0] == "waits-for-worker"
+    await queues.put("crm", QueuePolicy(["sync"], rate=Rate(limit=1, period="PT10S")))
+    assert len(await driver.poll("sync", n=5)) == 1
+    later = (await driver.start("linear")).id
+    said = (await driver.engine.standing.state(later)).why
+    assert (said.code, said.text) == ("queue-rate", "task-1 waits: its queue 'crm' lets the next begin in 10.0 s")
+    assert said.next is not None
 
 
 async def test_open_branches_are_told_together(driver: Driver) -> None:

@@ -139,6 +139,7 @@ QUEUE_CASES = {
     "pause_queue": Case(asked("pause_queue", "q", True), 1, 20, 1),
     "delete_queue": Case(asked("delete_queue", "q"), 1, 60, 1),
     "queue_state": Case(asked("queue_state", 1, "{1}", COUNTED_MAX_ITEMS), JOBS + KEYS, 1, 1),
+    "queue_limits": Case(asked("queue_limits", ints(range(KEYED, KEYED + 50))), 50, 30, 50),
     "measure_queues": Case(asked("measure_queues", 100, 1_000), 1_000, 2, 1),
     "queue_keys": Case(asked("queue_keys", 1, "{1}", 20, COUNTED_MAX_ITEMS), KEYS, 1, 20),
     "purge_slots": Case(asked("purge_slots", 0, "", 100), 100, 12, 1),

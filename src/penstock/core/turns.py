@@ -17,6 +17,11 @@ PRIORITY_MAX: Final = 9
 PRIORITY_DEFAULT: Final = 5
 
 
+def shown_priority(priority: int | None) -> int | None:
+    """As people are shown it: None where it is as good as none."""
+    return None if priority == PRIORITY_DEFAULT else priority
+
+
 class TurnError(Exception):
     """An expression fails, or gives no key or priority."""
 

@@ -16,7 +16,7 @@ import trio
 from penstock.access.identity import actor
 from penstock.core.definition import StepType
 from penstock.core.state import CONTINUE_TIMER, RETRY_TIMER, WAIT_TIMER, WAKE_TIMER, TokenState
-from penstock.core.turns import PRIORITY_DEFAULT
+from penstock.core.turns import shown_priority
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.instances import REASON_MAX_CHARS
@@ -221,7 +221,7 @@ class OpenWork:
             worker_id=row.worker,
             lease_until=row.lease_until,
             progress=None if row.progress is None else msgspec.Raw(row.progress.encode()),
-            priority=None if priority == PRIORITY_DEFAULT else priority,
+            priority=shown_priority(priority),
             flow_key=row.flow_key,
         )
 

@@ -225,6 +225,39 @@ def _known(row: store.KeyedType, mates: Sequence[str]) -> _Known:
     return _Known(Waits.KEYED if policy.fair else Waits.UNFAIR, limited, mates, row.queue, policy.paused)
 
 
+class KeptBack(NamedTuple):
+    """Why a queue lets a job wait: a code, a few words, and when it may begin where only time keeps it."""
+
+    code: str
+    text: str
+    until_s: float | None = None
+
+
+async def kept_back(connection: TrioConnection, tokens: Sequence[int]) -> dict[int, KeptBack]:
+    """Those of the tokens whose jobs wait because of their queue, and why."""
+    found = {limits.token: _kept_back(limits) for limits in await store.limits(connection, tokens)}
+    return {token: why for token, why in found.items() if why is not None}
+
+
+def _kept_back(now: store.Limits) -> KeptBack | None:
+    policy, of_key = now.policy, f" of '{now.flow_key}'" if now.flow_key else ""
+    queue = f"its queue '{now.queue}'"
+    if policy.paused:
+        return KeptBack("queue-paused", f"{queue} is paused")
+    for limit, count, what in (
+        (policy.concurrency, now.running, "jobs run"),
+        (policy.concurrency_per_key if of_key else None, now.running_of_key, f"jobs{of_key} run"),
+        (policy.runs if now.open_runs is not None else None, now.open_runs or 0, "runs are open"),
+    ):
+        if limit is not None and count >= limit:
+            return KeptBack("queue-full", f"in {queue} {count} {what}, of {limit} at most")
+    waits = [(now.rate_wait_s, "")] + [(now.key_rate_wait_s, of_key)] * bool(of_key)
+    wait_s, whose = max(((wait_s or 0.0, whose) for wait_s, whose in waits), key=lambda each: each[0])
+    if wait_s > 0:
+        return KeptBack("queue-rate", f"{queue} lets the next{whose} begin in {wait_s:.1f} s", wait_s)
+    return None
+
+
 def _unknown(name: str) -> NotFound:
     return NotFound(f"queue '{name[:256]}' is unknown")
 

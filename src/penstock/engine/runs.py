@@ -20,6 +20,7 @@ from penstock.engine.journal import Journal
 from penstock.engine.journal_items import TOLD, JournalPage, JournalRow, RecordKind
 from penstock.engine.paging import NAME_MAX_CHARS, read_cursor
 from penstock.engine.payload import check_text
+from penstock.engine.queues import KeptBack, kept_back
 from penstock.errors import BadRequest, Conflict, NotFound, PayloadTooLarge
 from penstock.offload import run_sized
 from penstock.settings import Settings
@@ -142,7 +143,7 @@ class Runs:
             if not loaded.code:
                 return await self._call_tree(connection, row, loaded)
             records = await store.outline(connection, number, TREE_MAX_RECORDS)
-            about, executors = await self._about(connection, number)
+            about, executors, kept = await self._about(connection, number)
             view = await store.last_view(connection, number, RecordKind.VIEW) if about is None else about.view
         code = cast("dict[str, dict[str, Any]]", loaded.definition.metadata)["code"]  # as generated
         return RunTree(
@@ -152,7 +153,7 @@ class Runs:
             version=code["version"],
             branches=await run_sized(len(records) * RECORD_COST, lambda: _branches(records, _open_branches(about))),
             view=None if view is None else msgspec.Raw(view.encode()),
-            waits_for=None if about is None else _waits_for(about, loaded, executors),
+            waits_for=None if about is None else _waits_for(about, loaded, executors, kept),
             mail=0 if about is None else about.mail,
         )
 
@@ -177,16 +178,18 @@ class Runs:
         number = ids.read_instance(instance_id)
         async with self._database.connection() as connection:
             _, loaded = await self._run(connection, number, instance_id)
-            about, executors = await self._about(connection, number)
-        return None if about is None else _waits_for(about, loaded, executors)
+            about, executors, kept = await self._about(connection, number)
+        return None if about is None else _waits_for(about, loaded, executors, kept)
 
     async def _about(
         self, connection: TrioConnection, number: int
-    ) -> tuple[store.RunAbout | None, Mapping[str, int] | None]:
-        """How a run stands, and how many executors take which job types where it waits for one."""
+    ) -> tuple[store.RunAbout | None, Mapping[str, int] | None, KeptBack | None]:
+        """How a run stands; where it waits for an executor: how many take which job types, and what its queue says."""
         about = await store.about(connection, number)
-        waits = about is not None and about.state == TokenState.READY
-        return about, await activity_store.read_worker_counts(connection) if waits else None
+        if about is None or about.state != TokenState.READY:
+            return about, None, None
+        kept = await kept_back(connection, [number])
+        return about, await activity_store.read_worker_counts(connection), kept.get(number)
 
     async def _call_tree(self, connection: TrioConnection, row: InstanceRow, loaded: LoadedDefinition) -> RunTree:
         rows = await call_store.tree(connection, row.id, call_tree.TREE_MAX)
@@ -264,9 +267,13 @@ def read_branches(text: str) -> list[OpenBranch]:
         return []
 
 
-def _waits_for(about: store.RunAbout, loaded: LoadedDefinition, executors: Mapping[str, int] | None) -> str | None:
+def _waits_for(
+    about: store.RunAbout, loaded: LoadedDefinition, executors: Mapping[str, int] | None, kept: KeptBack | None
+) -> str | None:
     state = TokenState(about.state)
     match state:
+        case TokenState.READY if kept is not None:
+            return f"its turn: {kept.text}"
         case TokenState.READY:
             job_type = loaded.definition.steps[0].job_type or ""
             alone = executors is not None and not executors.get(job_type)

@@ -7,8 +7,8 @@ runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple, assert_never
 
 import msgspec
@@ -19,7 +19,7 @@ from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import Definitions
 from penstock.engine.looks import Looks
-from penstock.engine.queues import Queues
+from penstock.engine.queues import KeptBack, Queues, kept_back
 from penstock.engine.taken_path import Edge, taken_path
 from penstock.engine.versions import Versions, versions_of
 from penstock.engine.views import history_items, summarize_instances
@@ -152,6 +152,8 @@ class Standing:
             tokens = await store.tokens(connection, number)
             timers = await store.timers(connection, tokens) if tokens else []
             workers = None if loaded.code else await self._workers(connection, tokens)
+            waiting = [token.token for token in tokens if token.state == TokenState.READY]
+            kept = await kept_back(connection, waiting) if waiting and self._queues.keyed else {}
             failure = await store.failure(connection, number) if found[0].status == "FAILED" else None
             signals = await store.signals(connection, number)
             children = await store.children(connection, number, CHILDREN_MAX)
@@ -160,8 +162,7 @@ class Standing:
             now = await activity_store.read_clock(connection)
         steps = loaded.definition.steps
         retries = {timer.token: timer.fire_at for timer in timers if timer.timer == RETRY_TIMER}
-        paused = self._queues.paused
-        places = [_place(token, steps[token.step], timers, workers, paused, now, code=loaded.code) for token in tokens]
+        places = [_place(token, steps[token.step], timers, workers, kept, now, code=loaded.code) for token in tokens]
         return InstanceState(
             found[0],
             _why(found[0], places, failure, versions),
@@ -226,25 +227,19 @@ def _place(
     step: Step,
     timers: Sequence[StandingTimer],
     workers: Mapping[str, int] | None,
-    paused: Callable[[str], str | None],
+    kept: Mapping[int, KeptBack],
     now: datetime,
     *,
     code: bool,
 ) -> _Place:
-    """In words what an open execution does. They follow the step's name. ``paused`` names the queue that keeps a job
-    type back. ``code``: of a run of a workflow as code."""
+    """In words what an open execution does. They follow the step's name. ``kept``: what queues keep back, by token.
+    ``code``: of a run of a workflow as code."""
     own = [timer for timer in timers if timer.token == token.token]
     first = own[0].fire_at if own else None
     state = TokenState(token.state)
     match state:
         case TokenState.READY:
-            waited_s = (now - token.entered_at).total_seconds()
-            alone = workers is not None and waited_s >= NOBODY_POLLS_S and not workers.get(step.job_type or "")
-            queue = paused(step.job_type or "")
-            text = "waits for a worker" if queue is None else f"waits: its queue '{queue}' is paused"
-            why = "no-worker" if alone else "waits-for-worker"
-            polls = f"; nobody polls for {step.job_type}" if alone else ""
-            return _Place(token, step, why if queue is None else "queue-paused", text + polls, first)
+            return _waiting(token, step, workers, kept.get(token.token), now, first)
         case TokenState.LOCKED:
             return _Place(token, step, "runs", f"runs at {token.worker}", token.lease_until)
         case TokenState.DISPATCHED:
@@ -272,6 +267,24 @@ def _place(
             return _Place(token, step, why, text, due or first)
         case _:
             assert_never(state)
+
+
+def _waiting(
+    token: StandingToken,
+    step: Step,
+    workers: Mapping[str, int] | None,
+    kept: KeptBack | None,
+    now: datetime,
+    due: datetime | None,
+) -> _Place:
+    """Of one whose job has yet to begin. ``due``: its first timer."""
+    waited_s = (now - token.entered_at).total_seconds()
+    alone = workers is not None and waited_s >= NOBODY_POLLS_S and not workers.get(step.job_type or "")
+    polls = f"; nobody polls for {step.job_type}" if alone else ""
+    if kept is not None:
+        begins = None if kept.until_s is None else now + timedelta(seconds=kept.until_s)
+        return _Place(token, step, kept.code, f"waits: {kept.text}{polls}", begins or due)
+    return _Place(token, step, "no-worker" if alone else "waits-for-worker", f"waits for a worker{polls}", due)
 
 
 def _as_now(passages: Sequence[Passage], versions: Versions) -> list[Passage]:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.state import DONE_KINDS, INTERRUPTED_REASON, HistoryKind, InstanceStatus, TokenState
-from penstock.core.turns import PRIORITY_DEFAULT
+from penstock.core.turns import shown_priority
 from penstock.engine import ids
 from penstock.engine.causes import cause_of
 from penstock.engine.definitions import Definitions, LoadedDefinition
@@ -151,7 +151,7 @@ def _shown(row: store.InstanceRow, loaded: LoadedDefinition) -> dict[str, Any]:
         "schedule_id": row.schedule,
         "scheduled_at": row.scheduled_at,
         "start_at": row.start_at,
-        "priority": None if row.priority == PRIORITY_DEFAULT else row.priority,
+        "priority": shown_priority(row.priority),
         "flow_key": row.flow_key,
         "progress": progress,
     }

@@ -56,6 +56,20 @@ class State(NamedTuple):
     open_runs: int | None
 
 
+class Limits(NamedTuple):
+    """What a queue counts where a token waits. ``open_runs`` None: the token is one of them; a wait None: no rate."""
+
+    token: int
+    queue: str
+    policy: QueuePolicy
+    flow_key: str
+    running: int
+    running_of_key: int
+    open_runs: int | None
+    rate_wait_s: float | None
+    key_rate_wait_s: float | None
+
+
 class _StoredRate(msgspec.Struct, rename="camel", omit_defaults=True):
     limit: int
     period: str
@@ -225,6 +239,12 @@ async def measure(connection: TrioConnection, queues_max: int, waiting_max: int)
     """(queue, running, waiting) of the first queues; running None: nothing counts it."""
     rows = await connection.fetch(SQL["measure_queues"], (queues_max, waiting_max))
     return [cast(tuple[str, int | None, int], row) for row in rows]
+
+
+async def limits(connection: TrioConnection, tokens: Sequence[int]) -> list[Limits]:
+    """Of those of the tokens that wait for a job to begin whose type is in a queue."""
+    rows = await connection.fetch(SQL["queue_limits"], (arrays.ints(tokens),))
+    return [Limits(token, name, _policy(policy, ()), *rest) for token, name, policy, *rest in cast(Any, rows)]
 
 
 async def keys(connection: TrioConnection, queue: QueueRow, limit: int) -> list[tuple[str, int, int]]:

@@ -18,6 +18,7 @@ from penstock.core.calls import DEPTH_MAX
 from penstock.core.event import Started
 from penstock.core.start_rules import StartRules
 from penstock.core.state import START_TIMER, Instance, InstanceStatus, TokenState
+from penstock.core.turns import shown_priority
 from penstock.core.work import LongWork
 from penstock.engine import ids
 from penstock.engine.advancer import Case
@@ -339,5 +340,7 @@ def _planned_view(item: StartItem, loaded: LoadedDefinition, change: Change, now
         result=None if out.instance.result is None else raw(out.instance.result),
         business_key=item.request.business_key,
         instance_key=item.request.instance_key,
+        priority=shown_priority(out.instance.priority),
+        flow_key=out.instance.flow_key,
         start_at=next((timer.fire_at for timer in out.armed if timer.index == START_TIMER), None),
     )

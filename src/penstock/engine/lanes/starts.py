@@ -16,6 +16,7 @@ import msgspec
 
 from penstock.core.start_of_definition import knowing
 from penstock.core.start_rules import StartOfDefinition, StartRules, together
+from penstock.core.turns import shown_priority
 from penstock.core.work import Work
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
@@ -297,6 +298,8 @@ class Starts:
                 variables=raw(request.variables),
                 started_at=row.started_at,
                 business_key=request.business_key,
+                priority=shown_priority(request.priority),
+                flow_key=request.flow_key,
             )
         )
 

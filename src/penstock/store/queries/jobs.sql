@@ -158,27 +158,29 @@ FROM unnest($1::int[], $3::smallint[], $4::bigint[]) AS j(id, floor_priority, fl
 
 -- steps: leased
 -- Of each type $1 as many jobs as it has slots ($3), in the order of its queue, to the slots from number $2 on: worker $6, lease
--- seconds $7. Rows are locked and updated one after the other: nothing is sorted on the way, and nothing locked beyond the
--- limit. Of types that are keyed nothing is taken here, whatever the engine knows of them (`claim_flow`).
+-- seconds $7. Nothing is sorted on the way, and nothing locked beyond the limit. Rows are locked in a step of its own: an UPDATE
+-- with locks below it evaluates those anew, with all partitions of `history`, when a row changes under it. Of types that are
+-- keyed nothing is taken here, whatever the engine knows of them (`claim_flow`).
+held AS MATERIALIZED (
+  SELECT c.*, w.first + c.ordinal - 1 AS slot
+  FROM unnest($1::int[], $2::int[], $3::int[], $4::smallint[], $5::bigint[]) AS w(job_type, first, n, floor_priority, floor)
+  CROSS JOIN LATERAL (
+    SELECT o.*, row_number() OVER ()::int AS ordinal FROM (
+      SELECT r.seq AS place, r.ctid AS queue_row, t.ctid AS token_row FROM (
+        SELECT r.seq, r.token_id, r.ctid FROM ready r
+        WHERE r.job_type = w.job_type AND (r.priority, r.seq) >= (w.floor_priority, w.floor)
+        ORDER BY r.priority, r.seq LIMIT w.n + 1000) r
+      CROSS JOIN LATERAL (
+        SELECT t.ctid FROM token t WHERE t.id = r.token_id AND coalesce(t.queued, t.seq) = r.seq AND t.state = 0 /* READY */
+        FOR NO KEY UPDATE SKIP LOCKED) t
+      LIMIT w.n) o) c
+  WHERE NOT coalesce((SELECT j.keyed FROM job_type j WHERE j.id = w.job_type), false)),
 taken AS (
   -- the slots by subscript: a join with them would be a nested loop, 6 us a job in batches of 128
   UPDATE token t SET state = 1 /* LOCKED */, claimed_by = ($6::text[])[n.slot], attempt = t.attempt + 1,
     claimed_at = penstock_now(),
     lease_until = penstock_now() + least(($7::float8[])[n.slot], t.timeout_s) * interval '1 s'
-  FROM (
-    SELECT c.*, w.first + c.ordinal - 1 AS slot
-    FROM unnest($1::int[], $2::int[], $3::int[], $4::smallint[], $5::bigint[]) AS w(job_type, first, n, floor_priority, floor)
-    CROSS JOIN LATERAL (
-      SELECT o.*, row_number() OVER ()::int AS ordinal FROM (
-        SELECT r.seq AS place, r.ctid AS queue_row, t.ctid AS token_row FROM (
-          SELECT r.seq, r.token_id, r.ctid FROM ready r
-          WHERE r.job_type = w.job_type AND (r.priority, r.seq) >= (w.floor_priority, w.floor)
-          ORDER BY r.priority, r.seq LIMIT w.n + 1000) r
-        CROSS JOIN LATERAL (
-          SELECT t.ctid FROM token t WHERE t.id = r.token_id AND coalesce(t.queued, t.seq) = r.seq AND t.state = 0 /* READY */
-          FOR NO KEY UPDATE SKIP LOCKED) t
-        LIMIT w.n) o) c
-    WHERE NOT coalesce((SELECT j.keyed FROM job_type j WHERE j.id = w.job_type), false)) n
+  FROM held n
   WHERE t.ctid = n.token_row AND coalesce(t.queued, t.seq) = n.place AND t.state = 0 /* READY */
   RETURNING t.job_type, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.entered_at, t.claimed_at, t.lease_until,
     t.priority, t.entry, t.item, n.ordinal, n.place, n.queue_row),

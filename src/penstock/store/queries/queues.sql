@@ -85,6 +85,26 @@ SELECT (SELECT s.running FROM slot s WHERE s.queue = $1::int AND s.flow_key = ''
    CROSS JOIN LATERAL (SELECT t.entered_at FROM token t WHERE t.id = f.token_id OFFSET 0) t),
   (SELECT s.open_runs FROM slot s WHERE s.queue = $1::int AND s.flow_key = '')
 
+-- name: queue_limits
+-- Of the tokens $1 that wait for a job to begin, those whose job type is in a queue: the queue and its policy; what it counts as
+-- running now, in all and of the token's flow key, and as open runs (null: the token is one of them); for how many seconds its
+-- rates let nothing begin.
+SELECT t.id, q.name, q.policy::text, t.flow_key, coalesce(own.running, 0), coalesce(of_key.running, 0),
+  CASE WHEN t.run_queue IS NULL THEN coalesce(own.open_runs, 0) END,
+  extract(epoch FROM own.tat - penstock_now())::float8
+    - ((q.policy->'rate'->>'burst')::float8 - 1) * (q.policy->'rate'->>'paceMicros')::float8 / 1e6,
+  extract(epoch FROM of_key.tat - penstock_now())::float8
+    - ((q.policy->'ratePerKey'->>'burst')::float8 - 1) * (q.policy->'ratePerKey'->>'paceMicros')::float8 / 1e6
+FROM unnest($1::bigint[]) AS w(id)
+CROSS JOIN LATERAL (
+  SELECT t.id, t.job_type, t.run_queue, coalesce(t.flow_key, '') AS flow_key FROM token t
+  WHERE t.id = w.id AND t.state = 0 /* READY */ OFFSET 0) t
+CROSS JOIN LATERAL (SELECT j.queue FROM job_type j WHERE j.id = t.job_type OFFSET 0) j
+CROSS JOIN LATERAL (SELECT q.id, q.name, q.policy FROM queue q WHERE q.id = j.queue OFFSET 0) q
+LEFT JOIN LATERAL (SELECT s.running, s.tat, s.open_runs FROM slot s WHERE s.queue = q.id AND s.flow_key = '' OFFSET 0) own ON true
+LEFT JOIN LATERAL (
+  SELECT s.running, s.tat FROM slot s WHERE s.queue = q.id AND s.flow_key = t.flow_key AND t.flow_key <> '' OFFSET 0) of_key ON true
+
 -- name: measure_queues
 -- Of the first $1 queues: what runs, where that is counted (of flow keys to 10,000 of them), and what waits, to $2.
 SELECT q.name, CASE WHEN q.policy ? 'concurrency' THEN (SELECT s.running FROM slot s WHERE s.queue = q.id AND s.flow_key = '')
