@@ -20,6 +20,7 @@ from benchmarks.deployment import Deployment, DeploymentFailed, existing, variab
 from benchmarks.load.counts import Count
 from benchmarks.meter import Snapshot, per_item
 from benchmarks.processes import all_processes, disk_of, is_postgres, tree, tree_cpu_s, tree_resident_bytes
+from benchmarks.scenarios import queues
 from benchmarks.workflows import decisions, fork_join, linear, loop, output_of, variables_of, waiting
 from penstock.core.parsing import parse_definition
 from penstock.metrics import Metrics
@@ -205,6 +206,27 @@ def test_a_scenario_that_needs_the_database_says_so():
     bench = Bench(Deployment("h", 1, None, None, None, own=False), None, Options(), lambda share, text: None)
     with pytest.raises(Unsuitable, match="--dsn"):
         bench.need_database()
+
+
+NO_PAGE_IMAGES = (
+    "SELECT count(*) FROM pg_file_settings WHERE (name, setting) = ('full_page_writes', 'off') AND sourcefile ~ 'auto'"
+)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_only_a_server_of_ours_goes_without_page_images(durable_database_dsn, monkeypatch, own):
+    with closing(Database(durable_database_dsn)) as database:
+        without: list[Any] = []
+
+        def work(*_: object, **__: object) -> dict[str, float]:
+            without.extend(database.fetch(NO_PAGE_IMAGES))
+            return {"jobs_per_s": 1.0}
+
+        monkeypatch.setattr(queues, "work", work)
+        deployment = Deployment("h", 1, None, durable_database_dsn, None, own=own)
+        bench = Bench(deployment, database, Options(), lambda share, text: None)
+        queues.compare(bench, flow_keys=0, limits={"concurrency": 1})
+        assert (without, database.fetch(NO_PAGE_IMAGES)) == ([(int(own),)] * 4, [(0,)])
 
 
 # -- workflows
