@@ -44,7 +44,7 @@ class Figures(NamedTuple):
 
 
 def turn(system: System, folder: Path, dsn: str, settings: str, seconds: float) -> Figures:
-    """One measurement. Raises NotHad when its program fails."""
+    """One measurement. Raises NotHad when its program fails, or does nothing."""
     with closing(Database(dsn)) as database:
         ((backend,),) = database.fetch("SELECT pg_backend_pid()")
         facts = read_process(backend)
@@ -62,9 +62,13 @@ def turn(system: System, folder: Path, dsn: str, settings: str, seconds: float) 
             with process:
                 assert process.stdin is not None
                 assert process.stdout is not None
-                if process.stdout.readline() != "ready\n":
+
+                def fails(how: str) -> NotHad:
                     process.kill()
-                    raise NotHad(f"{system.name} does not start: {log.read_text(errors='replace')[-600:]}")
+                    return NotHad(f"{system.name} {how}: {log.read_text(errors='replace')[-600:]}")
+
+                if process.stdout.readline() != "ready\n":
+                    raise fails("does not start")
 
                 def used() -> tuple[float, float]:
                     processes = all_processes()
@@ -74,11 +78,14 @@ def turn(system: System, folder: Path, dsn: str, settings: str, seconds: float) 
                 before, used_before = database.counters(), used()
                 process.stdin.write("go\n")
                 process.stdin.flush()
-                told: dict[str, Any] = json.loads(process.stdout.readline())
+                line = process.stdout.readline()
                 after, used_after = database.counters(), used()
+                told: dict[str, Any] = json.loads(line) if line else {}
+                steps = told.get("steps", 0) or told.get("runs", 0) * STEPS_OF_A_RUN
+                if not steps:
+                    raise fails("did nothing" if told else "ended before it told what it did")
                 process.stdin.close()
                 process.terminate()
-    steps = told["steps"] if "steps" in told else told["runs"] * STEPS_OF_A_RUN
     own, postgres = ((later - earlier) / steps * 1e6 for earlier, later in zip(used_before, used_after, strict=True))
     return Figures(
         steps / told["seconds"],

@@ -113,9 +113,9 @@ def _run_river(folder: Path, dsn: str, settings: str, seconds: float) -> Generat
 
 @contextmanager
 def _run_dbos(folder: Path, dsn: str, settings: str, seconds: float) -> Generator[Running]:
-    kind = {"default": "async", "best": "sync"}[settings]  # with threads it is the faster
+    kind = {"default": "async", "best": "sync"}[settings]  # with threads it mostly is the faster
     python = folder / "venv" / "bin" / "python"
-    yield Running([python, HERE / "dbos" / "workload.py", url_of(dsn), kind, str(AT_ONCE["default"]), str(seconds)])
+    yield Running([python, HERE / "dbos" / "workload.py", url_of(dsn), kind, str(AT_ONCE[settings]), str(seconds)])
 
 
 @contextmanager

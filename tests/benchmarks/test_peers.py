@@ -25,6 +25,20 @@ with psycopg.connect(sys.argv[1], autocommit=True) as connection:
 print(json.dumps({"steps": 50, "seconds": 2.0}), flush=True)
 sys.stdin.readline()
 """
+FEEDER_FAILS = f"""
+import asyncio, sys
+sys.path.append({str(PROGRAMS)!r})
+from measured import Count, feed, measured
+async def refused(size):
+    if count.asked > 2:
+        raise ValueError("the third was refused")
+async def main():
+    tasks = [asyncio.create_task(feed(count, refused, 1, 10))]
+    count.done = 7
+    await measured(count, 0.1, tasks)
+count = Count()
+asyncio.run(main())
+"""
 
 
 def system(program: str, *, in_postgres: bool = True) -> System:
@@ -45,6 +59,13 @@ def test_a_turn_counts_what_a_program_did(postgres_server: Server, tmp_path: Pat
         assert found.wal_bytes > 30
         with pytest.raises(NotHad, match="no such thing"):
             turn(system("raise SystemExit('no such thing')"), tmp_path, dsn, "best", 1.0)
+        goes_on = "import sys; print('ready', flush=True); sys.stdin.readline(); "
+        with pytest.raises(NotHad, match="ended before it told what it did: midway"):
+            turn(system(goes_on + "raise SystemExit('midway')"), tmp_path, dsn, "best", 1.0)
+        with pytest.raises(NotHad, match="did nothing"):
+            turn(system(goes_on + 'print(\'{"steps": 0, "seconds": 1.0}\')'), tmp_path, dsn, "best", 1.0)
+        with pytest.raises(NotHad, match="the third was refused"):
+            turn(system(FEEDER_FAILS), tmp_path, dsn, "best", 1.0)
 
 
 def test_what_can_not_be_installed_says_why(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ async def main(url: str, settings: str, seconds: float) -> None:
     tasks = [asyncio.create_task(feed(count, ask, 10 * STEPS, 256 * STEPS))]
     options = {"concurrency": 32} if best else {}
     tasks += [asyncio.create_task(worker.start_worker(**options)) for worker in workers]
-    await measured(count, seconds)
+    await measured(count, seconds, tasks)
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks, timeout=5)

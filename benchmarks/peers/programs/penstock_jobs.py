@@ -44,7 +44,7 @@ async def main(url: str, settings: str, seconds: float) -> None:
         async with worker:
             size, feeders, ahead = (200, 4, 5_000) if best else (1, 8, 500)
             tasks = [asyncio.create_task(feed(count, ask, size, ahead)) for _ in range(feeders)]
-            await measured(count, seconds)
+            await measured(count, seconds, tasks)
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=5)

@@ -30,7 +30,7 @@ async def main(url: str, settings: str, seconds: float) -> None:
         tasks = [asyncio.create_task(feed(count, ask, size, ahead)) for _ in range(feeders)]
         options = {"batch_size": 500} if best else {}
         tasks.append(asyncio.create_task(worker.run(**options)))
-        await measured(count, seconds)
+        await measured(count, seconds, tasks)
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks, timeout=5)

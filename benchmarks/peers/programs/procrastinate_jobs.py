@@ -33,7 +33,7 @@ async def main(url: str, settings: str, seconds: float) -> None:
         tasks = [asyncio.create_task(feed(count, ask, size, ahead)) for _ in range(feeders)]
         options = {"concurrency": 50, "delete_jobs": "successful"} if best else {}
         tasks.append(asyncio.create_task(app.run_worker_async(install_signal_handlers=False, **options)))
-        await measured(count, seconds)
+        await measured(count, seconds, tasks)
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks, timeout=5)

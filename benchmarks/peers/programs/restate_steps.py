@@ -59,7 +59,7 @@ async def main(url: str, settings: str, seconds: float) -> None:
                 (await client.post(f"{ingress}/ten/run", json=1)).raise_for_status()
 
         tasks += [asyncio.create_task(caller()) for _ in range(at_once)]
-        await measured(count, seconds)
+        await measured(count, seconds, tasks)
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks, timeout=5)

@@ -51,10 +51,14 @@ func feed(ctx context.Context, client *river.Client[pgx.Tx], asked, done *atomic
 			continue
 		}
 		asked.Add(size)
+		var err error
 		if size == 1 {
-			client.Insert(ctx, Nothing{}, nil)
+			_, err = client.Insert(ctx, Nothing{}, nil)
 		} else {
-			client.InsertManyFast(ctx, many)
+			_, err = client.InsertManyFast(ctx, many)
+		}
+		if ctx.Err() == nil {
+			must(err)
 		}
 	}
 }
