@@ -15,6 +15,7 @@ import venv
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
 import httpx
@@ -137,13 +138,13 @@ def _run_engine(folder: Path, dsn: str, settings: str, seconds: float) -> Genera
 
 @contextmanager
 def _run_restate(folder: Path, dsn: str, settings: str, seconds: float) -> Generator[Running]:
-    with reserved_ports(3) as (ingress, admin, node):
+    with TemporaryDirectory(prefix="data-", dir=folder) as data, reserved_ports(3) as (ingress, admin, node):
         environment = os.environ | {
             "RESTATE_INGRESS__BIND_ADDRESS": f"127.0.0.1:{ingress}",
             "RESTATE_ADMIN__BIND_ADDRESS": f"127.0.0.1:{admin}",
             "RESTATE_BIND_ADDRESS": f"127.0.0.1:{node}",
             "RESTATE_ADVERTISED_ADDRESS": f"http://127.0.0.1:{node}",
-            "RESTATE_BASE_DIR": str(folder / f"data-{time.time_ns()}"),
+            "RESTATE_BASE_DIR": data,
             "RESTATE_LOG_FILTER": "error",
         }
         with (folder / "server.log").open("wb") as log:
