@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -108,7 +109,9 @@ def take_all(browser: Any, home: str, made: Furnished) -> None:
             context.close()
 
 
-def main() -> None:
+@contextmanager
+def furnished() -> Generator[tuple[Any, str, Furnished]]:
+    """A browser, where the console is, and what is in it."""
     from playwright.sync_api import sync_playwright
 
     directory = postgres.run_directory(durable=False)
@@ -121,8 +124,13 @@ def main() -> None:
         engine.wait_ready()
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         with furnish(engine) as made:
-            take_all(browser, f"http://127.0.0.1:{engine.port}/console/", made)
+            yield browser, f"http://127.0.0.1:{engine.port}/console/", made
         browser.close()
+
+
+def main() -> None:
+    with furnished() as (browser, home, made):
+        take_all(browser, home, made)
     sizes = [path.stat().st_size for path in FOLDER.glob("*.webp")]
     print(f"{len(sizes)} pictures, {sum(sizes) / 1e6:.1f} MB, in {FOLDER}", file=sys.stderr)
 

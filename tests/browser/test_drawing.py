@@ -66,6 +66,27 @@ def test_a_process_is_drawn_from_nothing(visitor: Visitor, tmp_path: Path) -> No
         (tmp_path / f"{at:03}.png").write_bytes(picture)
     assert len(set(artist.pictures)) == len(artist.pictures) > 2
     assert violations(visitor.page) == []
+    _seen_from_afar(modeller)
+
+
+def _seen_from_afar(modeller: Modeller) -> None:
+    """Below 70 % cards have larger names alone; they stand where they stood, and what hangs on them is there."""
+    cards = modeller.page.locator(".surface .node")
+    events = modeller.page.locator(".surface [data-event]")
+    small = modeller.page.locator(".surface .sub, .surface .lab")
+    large = modeller.page.locator(".surface .nm.far")
+    for _ in range(7):
+        modeller.visitor.click("button", "Zoom in")
+    small.first.wait_for(state="attached", timeout=TIMEOUT_MS)
+    assert large.count() == 0
+    before = [one.get_attribute("transform") for one in cards.all()], events.count()
+    modeller.visitor.click("button", "Fit", exact=True)
+    for _ in range(2):
+        modeller.visitor.click("button", "Zoom out")
+    small.first.wait_for(state="detached", timeout=TIMEOUT_MS)
+    assert large.count() > cards.count(), "no name has two lines"
+    assert large.first.evaluate("name => getComputedStyle(name).fontSize") == "15px"
+    assert ([one.get_attribute("transform") for one in cards.all()], events.count()) == before
 
 
 def test_the_page_draws_on_while_much_is_laid_out(visitor: Visitor) -> None:

@@ -46,16 +46,19 @@ def engine(postgres_server: postgres.Server) -> Generator[EngineProcess]:
 
 def test_bad_data_is_mended_and_retried_with_four_clicks(visitor: Visitor, engine: EngineProcess) -> None:
     """Edit variables, save, Retry, and the dialog that asks once more."""
-    instance = start(engine, "mend", "E-1", {"amount": "25 EUR", "keep": [1], "drop": True})
+    instance = start(engine, "mend", "E-1", {"amount": "25 EUR", "keep": [2**53 + 1], "drop": True})
     fail(engine, instance, "mend", "amount is no number")
     visitor.go(f"instances/{instance}").see("amount is no number")
     visitor.click("button", "Edit variables…")
     written = visitor.page.get_by_label("Variables, as a JSON object")
     save = visitor.page.get_by_role("button", name="Save")
+    shown = written.input_value(timeout=TIMEOUT_MS)
     written.fill('{"amount": 25')
     save.click(timeout=TIMEOUT_MS)
     visitor.see("Variables are no JSON")
-    written.fill('{"amount": 25, "keep": [1]}')
+    # As they are kept, and as they are typed: with all of their digits.
+    assert "9007199254740993" in shown
+    written.fill('{"amount": 9007199254740995, "keep": [9007199254740993]}')
     visitor.page.get_by_role("alert").wait_for(state="detached", timeout=TIMEOUT_MS)
     visitor.page.get_by_label("Note, for the audit trail").fill("a typo")
     visitor.click("button", "Save")
@@ -67,9 +70,17 @@ def test_bad_data_is_mended_and_retried_with_four_clicks(visitor: Visitor, engin
     complete(engine, instance, "mend")
     visitor.see("Completed")
     assert visitor.clicks == 4
-    assert engine.call("GET", f"/v1/instances/{instance}")[1]["variables"] == {"amount": 25, "keep": [1]}
+    assert engine.call("GET", f"/v1/instances/{instance}")[1]["variables"] == {"amount": 2**53 + 3, "keep": [2**53 + 1]}
     visitor.click("tab", "Audit")
     visitor.see("amount, -drop: a typo")
+    visitor.click("button", "Start again")
+    again = visitor.page.get_by_role("dialog")
+    assert "9007199254740993" in again.get_by_label("Variables, as a JSON object").input_value(timeout=TIMEOUT_MS)
+    again.get_by_label("Business key").fill("E-2")
+    again.get_by_role("button", name="Start").click(timeout=TIMEOUT_MS)
+    again.wait_for(state="detached", timeout=TIMEOUT_MS)
+    (copy,) = engine.call("GET", "/v1/instances?businessKey=E-2")[1]["items"]
+    assert copy["variables"] == {"amount": 2**53 + 3, "keep": [2**53 + 1]}
 
 
 def test_tasks_are_done_one_after_the_other_with_one_click(visitor: Visitor, engine: EngineProcess) -> None:
@@ -117,6 +128,10 @@ def test_a_task_is_claimed_by_name_and_given_back(visitor: Visitor, engine: Engi
     visitor.see("No task is yours")
     visitor.click("button", "Nobody's")
     visitor.see("C-7")
+    visitor.page.get_by_label("Result, as a JSON object").fill('{"account": 9007199254740993}')
+    visitor.click("button", "Complete")
+    visitor.see("Nothing waits for a person")
+    assert engine.call("GET", f"/v1/instances/{instance}")[1]["variables"] == {"account": 2**53 + 1}
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -1,4 +1,5 @@
 // The engine's REST interface. The shapes are generated from the engine's OpenAPI document (schema.d.ts).
+import { readExact, textOf } from "../modeller/json";
 import type { components, paths } from "./schema";
 
 type Schemas = components["schemas"];
@@ -98,7 +99,7 @@ async function answerOf(method: "GET" | "POST", pattern: keyof paths, request: R
   }
   // Pages of other origins can't send it: what changes something asks for it beside the cookie.
   const headers: Record<string, string> = { "X-Penstock-Console": "1", ...request.headers };
-  const body = request.text ?? (request.body === undefined ? undefined : JSON.stringify(request.body));
+  const body = request.text ?? (request.body === undefined ? undefined : textOf(request.body));
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let response: Response;
   try {
@@ -128,6 +129,8 @@ function errorOf(status: number, text: string): EngineError {
 }
 
 const get = <T>(pattern: keyof paths, request: Request = {}) => call<T>("GET", pattern, request);
+/** With numbers that JavaScript can't hold as they are written. */
+const exact = async <T>(pattern: keyof paths, request: Request): Promise<T> => readExact(await answerOf("GET", pattern, request)) as T;
 const post = <T>(pattern: keyof paths, request: Request) => call<T>("POST", pattern, request);
 
 export interface InstanceFilter {
@@ -165,7 +168,7 @@ export const engine = {
   instances: (filter: InstanceFilter, cursor: string, limit: number, signal?: AbortSignal) =>
     get<Schemas["InstanceSummaryPage"]>("/v1/instances", { query: { ...filter, view: "summary", limit, cursor: cursor || undefined }, ...s(signal) }),
   countInstances: (filter: InstanceFilter, signal?: AbortSignal) => get<Count>("/v1/instances/count", { query: { ...filter }, ...s(signal) }),
-  instance: (id: string, signal?: AbortSignal) => get<Instance>("/v1/instances/{id}", { path: { id }, ...s(signal) }),
+  instance: (id: string, signal?: AbortSignal) => exact<Instance>("/v1/instances/{id}", { path: { id }, ...s(signal) }),
   /** As the engine keeps it, which JavaScript's numbers could not. */
   instanceText: (id: string) => answerOf("GET", "/v1/instances/{id}", { path: { id } }),
   /** Nothing when nothing changed within its time. */
@@ -174,7 +177,7 @@ export const engine = {
   attempts: (execution: string, signal?: AbortSignal) =>
     get<{ items: Schemas["RecordedAttempt"][] }>("/v1/executions/{id}/attempts", { path: { id: execution }, ...s(signal) }),
   variablesAfter: (id: string, after: string, signal?: AbortSignal) =>
-    get<Schemas["VariablesAsOf"]>("/v1/instances/{id}/variables", { path: { id }, query: { after }, ...s(signal) }),
+    exact<Schemas["VariablesAsOf"]>("/v1/instances/{id}/variables", { path: { id }, query: { after }, ...s(signal) }),
   state: (id: string, signal?: AbortSignal) => get<InstanceState>("/v1/instances/{id}/state", { path: { id }, ...s(signal) }),
   /** Newest first; those that are open come with the first slice. */
   history: (id: string, cursor: string, signal?: AbortSignal) =>

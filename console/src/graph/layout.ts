@@ -4,6 +4,7 @@ import type { ElkExtendedEdge, ElkNode } from "elkjs/lib/elk-api";
 import ELK from "elkjs/lib/elk-api";
 import type { Definition, Step } from "../api/client";
 import { type Edge, edgesOf } from "./edges";
+import { elkWorker } from "./elk";
 import { keptOrMade } from "./kept";
 import { shapeOf } from "./shapes";
 
@@ -23,7 +24,7 @@ const SIMPLEX_MAX_STEPS = 60;
 const LABEL_MAX_CHARS = 26;
 const KEPT_MAX = 50;
 
-let elk: InstanceType<typeof ELK> | undefined;
+let elk: { worker: Worker; api: InstanceType<typeof ELK>; lost: Promise<never> } | undefined;
 const kept = new Map<string, Promise<Layout>>();
 
 /** `far`: as it is drawn when all of it has to be seen at once: larger names, no second line, no labels. Kept by the
@@ -52,8 +53,8 @@ async function compute(definition: Definition, far: boolean, edges: Edge[]): Pro
 }
 
 async function placed(graph: ElkNode) {
-  elk ??= new ELK({ workerUrl: `${import.meta.env.BASE_URL}${__ELK_WORKER__}` });
-  const found = await elk.layout(graph);
+  const { api, lost } = elkIn(elkWorker());
+  const found = await Promise.race([api.layout(graph), lost]);
   return {
     width: found.width ?? 0,
     height: found.height ?? 0,
@@ -68,6 +69,16 @@ async function placed(graph: ElkNode) {
       };
     }),
   };
+}
+
+/** A worker that could not be loaded answers nothing: whoever waits is told. */
+function elkIn(worker: Worker) {
+  if (elk?.worker === worker) return elk;
+  const lost = new Promise<never>((_, refuse) => {
+    worker.addEventListener("error", () => refuse(new Error("What lays pictures out could not be loaded.")));
+  });
+  elk = { worker, api: new ELK({ workerFactory: () => worker }), lost };
+  return elk;
 }
 
 export function shortLabel(label: string): string {

@@ -35,7 +35,7 @@ const GLYPH: Record<StepState["look"], string> = {
   skip: "M-3 0h6",
 };
 /** Below this a whole picture can't be read: it is drawn for the distance. */
-const FAR_BELOW = 0.7;
+export const FAR_BELOW = 0.7;
 
 export function Picture(props: Props) {
   const { definition, states, selected } = props;
@@ -138,14 +138,14 @@ const Drawing = memo(function Drawing({ layout, far, states, taken, notes, selec
         <Node key={node.step.id} {...node} far={far} state={states?.get(node.step.id)} note={notes?.get(node.step.id)} running={states !== undefined} selected={selected === node.step.id} onSelect={onSelect} follow={follow} />
       ))}
       {edges.map((one) => (
-        <EdgeMarks key={one.edge.id} {...one} look={lookOf(one.edge.from, one.edge.to)} />
+        <EdgeMarks key={one.edge.id} {...one} far={far} look={lookOf(one.edge.from, one.edge.to)} />
       ))}
     </>
   );
 });
 
-/** What stands on an edge: the clock of a boundary event, its label. */
-export function EdgeMarks({ edge, points, label, look }: Layout["edges"][number] & { look: string }) {
+/** What stands on an edge: the clock of a boundary event, its label unless it is seen from afar. */
+export function EdgeMarks({ edge, points, label, far, look }: Layout["edges"][number] & { far: boolean; look: string }) {
   return (
     <>
       {isBoundary(edge) && (
@@ -154,7 +154,7 @@ export function EdgeMarks({ edge, points, label, look }: Layout["edges"][number]
           <path d={edge.kind === "error" ? EVENTS.error : EVENTS.timer} />
         </g>
       )}
-      {label && edge.label !== undefined && (
+      {label && edge.label !== undefined && !far && (
         <g className={`lab ${edge.kind} ${look}`} transform={`translate(${label.x} ${label.y})`}>
           <title>{edge.label}</title>
           <rect width={label.width} height="18" rx="5" />
@@ -235,7 +235,7 @@ export function Node({ step, x, y, width, height, far, state, note, running, sel
           <path key={what} className="ico" data-addition={what} transform={`translate(${width - 16 - 15 * at} ${height - 15}) scale(.75)`} d={MARKS[what]} />
         ))}
       {far ? (
-        <FarName name={name} x={tall ? 48 : 36} middle={height / 2} wide={!tall} />
+        <FarName name={name} x={tall ? 48 : 36} middle={height / 2} width={width} wide={!tall} />
       ) : (
         <text className="nm" x={tall ? 44 : 30} y={tall ? 20 : height / 2 + 4.2}>
           {cut(name, tall ? 25 : 19)}
@@ -284,16 +284,18 @@ function additionsOf({ compensation, flowKey, forEach, message, priority }: Step
 }
 
 const FAR_LINE_CHARS = 15;
+const FAR_CHAR_PX = 8.2;
+const FAR_MARGIN_PX = 8;
 
-/** On two lines, broken between words. */
-function FarName({ name, x, middle, wide }: { name: string; x: number; middle: number; wide: boolean }) {
+/** On two lines, broken between words; what is wide has room for one. */
+function FarName({ name, x, middle, width, wide }: { name: string; x: number; middle: number; width: number; wide: boolean }) {
   const lines: string[] = [];
   for (const word of name.split(" ")) {
     const longer = lines.length ? `${lines.at(-1)} ${word}` : word;
     if (lines.length && (wide || longer.length <= FAR_LINE_CHARS)) lines[lines.length - 1] = longer;
     else lines.push(word);
   }
-  const shown = lines.length > 2 ? [lines[0]!, cut(`${lines[1]} ${lines[2]}`, FAR_LINE_CHARS - 1)] : lines.map((line) => cut(line, wide ? 19 : FAR_LINE_CHARS + 1));
+  const shown = lines.length > 2 ? [lines[0]!, cut(`${lines[1]} ${lines[2]}`, FAR_LINE_CHARS - 1)] : lines.map((line) => cut(line, wide ? Math.floor((width - x - FAR_MARGIN_PX) / FAR_CHAR_PX) : FAR_LINE_CHARS + 1));
   return shown.map((line, at) => (
     <text key={line} className="nm far" x={x} y={middle + 5 + (at - (shown.length - 1) / 2) * 17}>
       {line}

@@ -2,9 +2,10 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { memo, type PointerEvent, type RefObject, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { isBoundary } from "../graph/edges";
+import { useElkSoon } from "../graph/elk";
 import { type Layout, layoutOf, type Point, sizeOf } from "../graph/layout";
 import { Outline } from "../graph/outline";
-import { Arrows, EdgeMarks, Node, type Note, rounded, stepAt } from "../graph/picture";
+import { Arrows, EdgeMarks, FAR_BELOW, Node, type Note, rounded, stepAt } from "../graph/picture";
 import { type Extent, Viewport } from "../graph/viewport";
 import { Problem, Skeleton } from "../parts/states";
 import type { Draft, DraftEdge } from "./draft";
@@ -63,12 +64,13 @@ interface PlacedStepProps extends Extent {
   first: boolean;
   note: Note | undefined;
   selected: boolean;
+  far: boolean;
   press: (event: PointerEvent, id: string) => void;
   open: (id: string) => void;
   follow: (key: string, id: string) => boolean;
 }
 
-const PlacedStep = memo(function PlacedStep({ step, first, note, selected, press, open, follow, ...box }: PlacedStepProps) {
+const PlacedStep = memo(function PlacedStep({ step, first, note, selected, far, press, open, follow, ...box }: PlacedStepProps) {
   return (
     <g onPointerDown={(event) => press(event, step.id)} onDoubleClick={() => open(step.id)} onClickCapture={(event) => event.stopPropagation()}>
       {first && (
@@ -77,7 +79,7 @@ const PlacedStep = memo(function PlacedStep({ step, first, note, selected, press
           <path className="edge" d={`M${box.x + box.width / 2} ${box.y - 12}V${box.y - 1}`} />
         </g>
       )}
-      <Node step={step} {...box} state={undefined} note={note} running={false} selected={selected} far={false} onSelect={NOTHING} follow={follow} />
+      <Node step={step} {...box} state={undefined} note={note} running={false} selected={selected} far={far} onSelect={NOTHING} follow={follow} />
     </g>
   );
 });
@@ -100,6 +102,7 @@ export function Canvas(props: Props) {
     structuralSharing: false, // comparing what is large takes long
     retry: false,
   });
+  useElkSoon(found.data !== undefined); // the next edit lays it out anew, also where this one was kept
   if (found.error) return <Problem error={found.error} retry={() => found.refetch()} />;
   if (!found.data) return <Skeleton rows={3} />;
   return <Laid {...props} layout={found.data} busy={asked.shape !== shape || found.isPlaceholderData} />;
@@ -247,6 +250,8 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
       <Viewport label={`Picture of ${draft.definition.name || draft.definition.id || "the draft"}`} extent={sight.current.extent} fitOn={sight.current.fitOn} parts={[...boxes.values()]} keep={boxes.get(sight.current.keep ?? "")}>
         {(view) => {
           scale.current = view.scale;
+          // What can't be read is drawn for the distance, where it stands: nothing is laid out anew by a zoom.
+          const far = view.scale < FAR_BELOW;
           return (
             <g ref={surface}>
               <Arrows />
@@ -255,10 +260,10 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
               ))}
               {drawn.map((step) => {
                 const box = shifted.get(step.id)!;
-                return <PlacedStep key={step.id} step={step} {...box} first={step === draft.definition.steps[0]} note={notes.get(step.id)} selected={selected.includes(step.id)} press={press} open={props.open} follow={follow} />;
+                return <PlacedStep key={step.id} step={step} {...box} first={step === draft.definition.steps[0]} note={notes.get(step.id)} selected={selected.includes(step.id)} far={far} press={press} open={props.open} follow={follow} />;
               })}
               {ways.map((one) => (
-                <Marks key={one.edge.id} {...one} look="" />
+                <Marks key={one.edge.id} {...one} far={far} look="" />
               ))}
               {drag?.what === "band" && <rect className="band" {...bandOf(drag)} />}
               {drag?.what === "edge" && <path className="edge pulled" d={`M${drag.from.x} ${drag.from.y}L${drag.to.x} ${drag.to.y}`} />}

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { insert, insertMember, JsonProblem, move, nodeAt, parse, pretty, Raw, remove, rename, set, valueOf } from "./json";
+import { insert, insertMember, JsonProblem, move, nodeAt, parse, pretty, Raw, readExact, remove, rename, set, textOf, valueOf } from "./json";
 
 const TEXT = `{
   "id" : "a",   "version": 12345678901234567890,
@@ -64,4 +64,22 @@ test("a line per value, numbers as they are written", () => {
   const once = pretty('{"b":[],"a":[1.50,{"c":12345678901234567890}],"version":3}', ["version"]);
   expect(once).toBe('{\n  "b": [],\n  "a": [\n    1.50,\n    {\n      "c": 12345678901234567890\n    }\n  ]\n}\n');
   expect(pretty(once)).toBe(once);
+});
+
+describe("what JavaScript's numbers can't hold", () => {
+  const text = '{"a": 9007199254740993, "b": [-12345678901234567890, {"c": 1e400}], "d": 1.5, "e": "12345678901234567890", "f": null}';
+  test("is read and written as it was", () => {
+    expect(textOf(readExact(text))).toBe(text);
+    expect(textOf(readExact(text), true)).toBe(pretty(text).trimEnd());
+    expect(readExact(text)).toMatchObject({ a: new Raw("9007199254740993"), d: 1.5, e: "12345678901234567890" });
+  });
+  test("makes nothing of other numbers", () => {
+    const plain = '{"a": 9007199254740991, "b": [1e3, 0.1, -1.5e-7], "__proto__": {"c": 1234567890123456}}';
+    expect(readExact(plain)).toEqual(JSON.parse(plain));
+    expect(textOf([1, undefined, { a: undefined, b: [] }])).toBe('[1, null, {"b": []}]');
+    expect(textOf({ a: { b: [] }, c: [1] }, true)).toBe(JSON.stringify({ a: { b: [] }, c: [1] }, null, 2));
+  });
+  test("is refused as it was", () => {
+    expect(() => readExact('{"a": 9007199254740993')).toThrow(SyntaxError);
+  });
 });

@@ -22,6 +22,9 @@ export type Path = readonly (string | number)[];
 /** JSON text that is put in as it is. */
 export class Raw {
   constructor(readonly text: string) {}
+  toString(): string {
+    return this.text;
+  }
 }
 
 export class JsonProblem extends Error {
@@ -125,6 +128,22 @@ export function valueOf(node: Node): unknown {
   return found;
 }
 
+/** Without it no number can be beyond what JavaScript holds. */
+const MANY_DIGITS = /\d{16}|\d[eE]/;
+
+/** As `JSON.parse`, but for whole numbers that JavaScript can't hold: `Raw`, as they are written. `textOf` writes both. */
+export function readExact(text: string): unknown {
+  const plain: unknown = JSON.parse(text);
+  return MANY_DIGITS.test(text) ? exactOf(parse(text), text) : plain;
+}
+
+function exactOf({ start, end, value, members, items }: Node, text: string): unknown {
+  if (members) return Object.fromEntries(members.map((one) => [one.key, exactOf(one.value, text)]));
+  if (items) return items.map((one) => exactOf(one, text));
+  const beyond = typeof value === "number" && !Number.isSafeInteger(value) && !(Math.abs(value) < Number.MAX_SAFE_INTEGER);
+  return beyond ? new Raw(text.slice(start, end)) : value;
+}
+
 export function stringOf(node: Node | undefined): string | undefined {
   return node?.kind === "string" ? (node.value as string) : undefined;
 }
@@ -138,7 +157,7 @@ function inline(value: unknown): string {
   if (value instanceof Raw) return value.text;
   if (Array.isArray(value)) return `[${value.map(inline).join(", ")}]`;
   if (typeof value === "object" && value !== null) return `{${membersOf(value).map(([key, one]) => `${JSON.stringify(key)}: ${inline(one)}`).join(", ")}}`;
-  return JSON.stringify(value);
+  return JSON.stringify(value) ?? "null"; // as in an array
 }
 
 function membersOf(value: object): [string, unknown][] {
@@ -153,6 +172,11 @@ function indented(value: unknown, margin: string): string {
     if (members.length) return `{\n${members.map(([key, one]) => `${inner}${JSON.stringify(key)}: ${indented(one, inner)}`).join(",\n")}\n${margin}}`;
   }
   return inline(value);
+}
+
+/** What `readExact` gives as JSON text. */
+export function textOf(value: unknown, lines = false): string {
+  return lines ? indented(value, "") : inline(value);
 }
 
 /** The same values in the same order, one to a line; numbers and strings as they are written. */

@@ -3,7 +3,7 @@ import { useMemo, useState } from "react";
 import type { SimulatedTimer, SimulatedToken, SimulationView, TriedMove } from "../api/client";
 import { Fields, given, initial, problemsOf, type Schema, type Values } from "../parts/form";
 import { duration } from "../parts/time";
-import { JsonProblem, parse } from "./json";
+import { JsonProblem, parse, textOf } from "./json";
 
 const KIND: Record<string, string> = { SERVICE_TASK: "Job", USER_TASK: "User task", CALL_ACTIVITY: "Call", WAIT: "Wait" };
 const DO: Record<string, string> = { complete: "Complete", fail: "Fail for good", cancel: "Is cancelled", signal: "Signal", message: "Message" };
@@ -44,7 +44,7 @@ export function Open({ token, type, form, name, can, act, choose }: OpenProps) {
   const make = (move: TriedMove) => {
     setTried(true);
     if (Object.keys(problems).length > 0) return;
-    const variables = move.do === "cancel" ? undefined : variablesIn(form && filled ? JSON.stringify(given(values)) : typed.text);
+    const variables = move.do === "cancel" ? undefined : variablesIn(form && filled ? textOf(given(values)) : typed.text);
     act({
       ...move,
       ...(variables === undefined ? {} : { variables }),
@@ -80,7 +80,7 @@ export function Open({ token, type, form, name, can, act, choose }: OpenProps) {
               type="button"
               className="link"
               onClick={() => {
-                if (filled) typed.setText(JSON.stringify(given(values), null, 2));
+                if (filled) typed.setText(textOf(given(values), true));
                 setFilled(!filled);
               }}
             >

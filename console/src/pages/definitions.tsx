@@ -3,6 +3,7 @@ import { useState } from "react";
 import { Link } from "wouter";
 import { useAddress } from "../address";
 import { type DefinitionActivity, engine } from "../api/client";
+import { useElkSoon } from "../graph/elk";
 import { WordFilter } from "../parts/list";
 import { Empty } from "../parts/states";
 import { Listing } from "../parts/table";
@@ -46,6 +47,7 @@ export function DefinitionsPage() {
     initialPageParam: "",
     getNextPageParam: (last) => last.next,
   });
+  useElkSoon(pages.data !== undefined);
   // Beside the list, which is there at once: a page of it for each page of that.
   const going = useQueries({
     queries: ((pages.data?.pageParams ?? []) as string[]).map((cursor) => ({

@@ -1,5 +1,6 @@
 // Changing the variables of an instance that waits or has failed: as one JSON object, of which only what differs is sent.
 import { engine, HIDDEN, type Instance } from "../api/client";
+import { textOf } from "../modeller/json";
 import { Dialog, NoteField, VariablesField, variablesOf } from "../parts/dialog";
 
 /** Without values that are not shown. */
@@ -9,7 +10,7 @@ export function shownOf(variables: Record<string, unknown>): Record<string, unkn
 
 /** What was set and what was taken out, top-level name by name. */
 export function changesOf(before: Record<string, unknown>, after: Record<string, unknown>): { set: Record<string, unknown>; remove: string[] } {
-  const set = Object.fromEntries(Object.entries(after).filter(([name, value]) => !Object.hasOwn(before, name) || JSON.stringify(before[name]) !== JSON.stringify(value)));
+  const set = Object.fromEntries(Object.entries(after).filter(([name, value]) => !Object.hasOwn(before, name) || textOf(before[name]) !== textOf(value)));
   return { set, remove: Object.keys(before).filter((name) => !Object.hasOwn(after, name)) };
 }
 
@@ -32,7 +33,7 @@ export function EditDialog({ instance, close, done }: { instance: Instance; clos
     <Dialog title="Edit variables" verb="Save" close={close} act={save}>
       <p>Only what you change is written. Workers that have a job of this instance go on with what they were given.</p>
       <HiddenNote variables={instance.variables} />
-      <VariablesField initial={JSON.stringify(shown, null, 2)} />
+      <VariablesField initial={textOf(shown, true)} />
       <NoteField />
     </Dialog>
   );

@@ -3,6 +3,7 @@ import { type FormEvent, type MouseEvent, useEffect, useMemo, useRef, useState }
 import { Link, useLocation } from "wouter";
 import { useAddress } from "../address";
 import { type BulkAction, type BulkFilter, engine, type InstanceFilter, isFinal, type ListedInstance, PAGE_ITEMS } from "../api/client";
+import { useElkSoon } from "../graph/elk";
 import { useShortcuts } from "../keyboard";
 import { CopyButton } from "../parts/copy";
 import { Icon } from "../parts/icons";
@@ -72,6 +73,7 @@ export function InstancesPage() {
     refetchOnWindowFocus: false, // rows do not move under the pointer
   });
   const rows = useMemo(() => pages.data?.pages.flatMap((page) => page.items) ?? [], [pages.data]);
+  useElkSoon(rows.length > 0);
   // Rows that are shown change in place: none comes, goes or moves.
   const queries = useQueryClient();
   const watched = rows.filter((row) => !isFinal(row)).slice(0, WATCHED_ROWS).map((row) => row.id);

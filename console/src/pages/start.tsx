@@ -1,7 +1,8 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { useLocation } from "wouter";
-import { engine, newKey } from "../api/client";
+import { type Definition, engine, newKey } from "../api/client";
+import { readExact, textOf } from "../modeller/json";
 import { Dialog, VariablesField, variablesOf } from "../parts/dialog";
 import { HiddenNote, shownOf } from "./edit";
 
@@ -11,7 +12,7 @@ export function StartDialog({ definitionId, variables, close }: { definitionId: 
   // One key per form: pressing the button twice starts one instance.
   const [key] = useState(newKey);
   const given = variables !== undefined || definitionId === "";
-  const about = useQuery({ queryKey: ["definition", definitionId, "latest"], queryFn: ({ signal }) => engine.definition(definitionId, undefined, signal), enabled: !given, retry: false });
+  const about = useQuery({ queryKey: ["definition", definitionId, "exact"], queryFn: async ({ signal }) => readExact(await engine.definitionText(definitionId, undefined, signal)) as Definition, enabled: !given, retry: false });
   // What the definition names to begin with (docs/console.md), until somebody has typed something else.
   const example = given ? variables && shownOf(variables) : about.data?.metadata?.exampleVariables;
   return (
@@ -34,7 +35,7 @@ export function StartDialog({ definitionId, variables, close }: { definitionId: 
         <input id="business" name="business" className="in" maxLength={256} />
       </div>
       {variables && <HiddenNote variables={variables} />}
-      <VariablesField key={about.status} initial={JSON.stringify(example ?? {}, null, 2)} />
+      <VariablesField key={about.status} initial={textOf(example ?? {}, true)} />
     </Dialog>
   );
 }

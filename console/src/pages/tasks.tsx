@@ -5,6 +5,7 @@ import { Link } from "wouter";
 import { useAddress } from "../address";
 import { type Definition, EngineError, engine, type UserTask } from "../api/client";
 import { useShortcuts } from "../keyboard";
+import { textOf } from "../modeller/json";
 import { Dialog, variablesOf } from "../parts/dialog";
 import { Fields, given, initial, problemsOf, type Schema, type Values } from "../parts/form";
 import { More } from "../parts/list";
@@ -250,7 +251,7 @@ function Known({ variables }: { variables: Record<string, unknown> }) {
 }
 
 function short(value: unknown): string {
-  const text = typeof value === "string" ? value : JSON.stringify(value);
+  const text = typeof value === "string" ? value : textOf(value);
   return text.length > VALUE_MAX_CHARS ? `${text.slice(0, VALUE_MAX_CHARS)}…` : text;
 }
 

@@ -1,6 +1,7 @@
 // The browser's own modal dialog: it keeps the focus inside and gives it back.
 import { type FormEvent, useEffect, useId, useRef, useState } from "react";
 import { EngineError } from "../api/client";
+import { Raw, readExact } from "../modeller/json";
 
 interface Props {
   title: string;
@@ -58,15 +59,15 @@ export function Dialog({ title, verb, danger, ready = true, children, act, close
   );
 }
 
-/** JSON that somebody types: an object of variables. Throws SyntaxError, which the dialog shows. */
+/** JSON that somebody types: an object of variables; numbers keep all of their digits. Throws SyntaxError, which the dialog shows. */
 export function variablesOf(text: string): Record<string, unknown> {
   let value: unknown;
   try {
-    value = JSON.parse(text.trim() || "{}");
+    value = readExact(text.trim() || "{}");
   } catch (error) {
     throw new SyntaxError(`Variables are no JSON: ${(error as Error).message}`);
   }
-  if (typeof value !== "object" || value === null || Array.isArray(value)) throw new SyntaxError('Variables must be a JSON object, such as {"amount": 25}');
+  if (typeof value !== "object" || value === null || value instanceof Raw || Array.isArray(value)) throw new SyntaxError('Variables must be a JSON object, such as {"amount": 25}');
   return value as Record<string, unknown>;
 }
 

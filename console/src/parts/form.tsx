@@ -1,6 +1,7 @@
 // A form from the JSON Schema subset of docs/definitions.md (forms for people): objects of strings, numbers, booleans,
 // enums, dates, arrays and objects. What it does not know is edited as JSON.
 import { useId, useState } from "react";
+import { readExact, textOf } from "../modeller/json";
 
 export interface Schema {
   type?: string;
@@ -262,7 +263,7 @@ function Input({ about, field, value, set }: { about: object; field: Schema; val
 }
 
 function Json({ about, value, set }: { about: object; value: unknown; set: (value: unknown) => void }) {
-  const [text, setText] = useState(value === undefined ? "" : JSON.stringify(value));
+  const [text, setText] = useState(value === undefined ? "" : textOf(value));
   return (
     <textarea
       {...about}
@@ -273,7 +274,7 @@ function Json({ about, value, set }: { about: object; value: unknown; set: (valu
       onChange={(event) => {
         setText(event.target.value);
         try {
-          set(event.target.value.trim() === "" ? undefined : JSON.parse(event.target.value));
+          set(event.target.value.trim() === "" ? undefined : readExact(event.target.value));
         } catch {
           set(Number.NaN); // told as a problem until it is JSON
         }

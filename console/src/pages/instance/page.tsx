@@ -5,6 +5,7 @@ import { useAddress } from "../../address";
 import { type Definition, engine, isCode, isFinal, type Execution, type HistoryPage, type InstanceState } from "../../api/client";
 import { statesOf, takenOf } from "../../graph/edges";
 import { Picture } from "../../graph/picture";
+import { textOf } from "../../modeller/json";
 import { More } from "../../parts/list";
 import { Problem, Skeleton } from "../../parts/states";
 import { useWatch } from "../../watch/watch";
@@ -103,7 +104,7 @@ export function InstancePage({ id }: { id: string }) {
             )}
             {tab === "audit" && <Audit id={id} />}
             {tab === "timers" && <Timers timers={state.data.timers} definition={definition.data} open={goesOn} />}
-            {tab === "json" && <WithVariables id={id} mark={mark}>{(instance) => <pre className="json">{JSON.stringify(instance, null, 2)}</pre>}</WithVariables>}
+            {tab === "json" && <WithVariables id={id} mark={mark}>{(instance) => <pre className="json">{textOf(instance, true)}</pre>}</WithVariables>}
           </div>
         </section>
       </div>

@@ -2,6 +2,7 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { Fragment, useMemo, useState } from "react";
 import { type Definition, engine, type Execution, type Instance } from "../../api/client";
+import { textOf } from "../../modeller/json";
 import { CopyButton } from "../../parts/copy";
 import { Empty, Problem, Skeleton } from "../../parts/states";
 import { Read } from "../../parts/table";
@@ -96,7 +97,7 @@ function Written({ id, entries, after, all }: { id: string; entries: Execution[]
 const LINE_MAX_CHARS = 400;
 
 function cutOff(value: unknown): string {
-  const text = JSON.stringify(value);
+  const text = textOf(value);
   return text.length > LINE_MAX_CHARS ? `${text.slice(0, LINE_MAX_CHARS)}…` : text;
 }
 
@@ -105,7 +106,7 @@ const SHOWN_MAX_CHARS = 256 * 1024;
 /** `before`: what those that changed were. */
 export function Variables({ variables, changed = [], before }: { variables: Values; changed?: string[]; before?: Values | undefined }) {
   const [word, setWord] = useState("");
-  const rows = useMemo(() => Object.entries(variables).map(([name, value]): [string, string] => [name, JSON.stringify(value, null, 2)]).sort(([a], [b]) => a.localeCompare(b)), [variables]);
+  const rows = useMemo(() => Object.entries(variables).map(([name, value]): [string, string] => [name, textOf(value, true)]).sort(([a], [b]) => a.localeCompare(b)), [variables]);
   const shown = rows.filter(([name, text]) => word === "" || name.includes(word) || text.includes(word));
   if (rows.length === 0)
     return (
@@ -117,7 +118,7 @@ export function Variables({ variables, changed = [], before }: { variables: Valu
     <>
       <div className="vtools">
         <input aria-label="Search variables" placeholder="Search variables" className="in" value={word} onChange={(event) => setWord(event.target.value)} />
-        <CopyButton text={() => JSON.stringify(variables, null, 2)}>Copy all</CopyButton>
+        <CopyButton text={() => textOf(variables, true)}>Copy all</CopyButton>
       </div>
       <dl className="vars">
         {shown.map(([name, text]) => (

@@ -1,1 +1,0 @@
-export{t as EMPTY,D as STEP_TYPES,n as addBoundary,r as addCondition,i as addStep,a as beginElsewhere,o as connect,s as copySteps,y as definitionOf,c as disconnect,l as insertOnWay,u as leadElsewhere,d as makeFirst,f as mayHang,p as pasteSteps,m as pin,B as pretty,C as readDraft,h as removeSteps,g as renameStep,U as set,_ as successorsOf,v as tidy}from"./edits-JEKCogcy.js";
