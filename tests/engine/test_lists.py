@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
+import psycopg
 import pytest
 import trio
 
 from penstock.engine.ids import read_instance
-from penstock.engine.instance_filter import InstanceFilter
+from penstock.engine.instance_filter import InstanceFilter, listed_by
 from penstock.engine.instances import FIRST_READ_BYTES, LARGE_READS_AT_ONCE, PIECE_BYTES
 from penstock.errors import BadRequest
 from penstock.store import instances as store
@@ -71,6 +72,21 @@ async def test_slices_hold_what_pages_hold(driver: Driver) -> None:
         for limit in (1, 7, 60):
             assert await walk(driver, definition_id, status, key, limit) == ids
     assert seen > 20
+
+
+async def test_lists_that_ask_for_nothing_else_are_known_as_such(make_driver: MakeDriver) -> None:
+    """All instances are estimated by the table's statistics, all that wait are found in the index of what is parked."""
+    driver = make_driver(list_exact_total_limit=1)
+    await driver.upload(definition(user("u", "end"), end(), definition_id="a"))
+    for _ in range(3):
+        await driver.start("a")
+    with psycopg.connect(driver.dsn, autocommit=True) as eyes:
+        eyes.execute("ANALYZE instance")
+    page = await driver.engine.instances.find(InstanceFilter(), 0, 10)
+    assert (len(page.items), page.total, page.total_is_estimate) == (3, 3, True)
+    async with driver.engine.database.connection() as connection:
+        waiting = await listed_by(connection, InstanceFilter(status="WAITING"))
+    assert waiting == store.Listed(status="WAITING")
 
 
 KEYS = ("a", "A", "ab", "a%b", "a_b", "a\\b", "á", "ä", "b", "Zebra", "zebra", "\U0010ffff", "\U0010ffffz", "ß", "a b")

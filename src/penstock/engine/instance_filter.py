@@ -77,7 +77,7 @@ def check_filter(wanted: InstanceFilter) -> None:
         raise BadRequest("instanceKey: with definitionId, status and businessKey only")
 
 
-def wanted_attributes(given: Mapping[str, str]) -> list[Wanted]:
+def wanted_attributes(given: Mapping[str, str]) -> tuple[Wanted, ...]:
     """What is looked for, exact values first: they lead to fewer. Raises BadRequest."""
     parts: dict[str, dict[str, str]] = {}
     for key, value in given.items():
@@ -94,7 +94,7 @@ def wanted_attributes(given: Mapping[str, str]) -> list[Wanted]:
         if (one := search_attributes.wanted(name, **bounds)) is None:
             raise BadRequest(f"attr.{name}: bounds must be numbers, or times such as 2026-01-31T12:00:00Z")
         found.append(one)
-    return sorted(found, key=lambda each: each.text is None)
+    return tuple(sorted(found, key=lambda each: each.text is None))
 
 
 async def listed_by(connection: TrioConnection, wanted: InstanceFilter) -> store.Listed | None:
