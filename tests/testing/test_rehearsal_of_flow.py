@@ -39,6 +39,23 @@ async def test_what_a_queue_keeps_back_waits_without_an_end(penstock: TestEngine
     assert keyed[3].instance.completed_at == began + timedelta(seconds=0.5)
 
 
+async def test_rates_let_each_of_very_many_keys_begin_in_time(penstock: TestEngine) -> None:
+    """One look comes to all that wait: until the next event nobody would look again."""
+    await penstock.deploy(linear(1))
+    work = penstock.stub("work")
+    await penstock.client.put_queue("q", QueuePolicy(["work"], rate_per_key=Rate(1, "PT1H")))
+    penstock._connection.execute(  # one more of these keys each hour, the others long after
+        "INSERT INTO slot (queue, flow_key, tat) SELECT q.id, 'k' || n, penstock_now() +"
+        " CASE WHEN n % 50 = 0 THEN n / 50 ELSE 10000 END * interval '1 h' FROM queue q, generate_series(1, 300) n"
+    )
+    asked = [StartRequest(definition_id="linear", flow_key=f"k{n}") for n in range(1, 301)]
+    made = [result.instance for result in await penstock.client.start_instances(asked)]
+    began = penstock.now
+    await penstock.advance(hours=6)
+    ends = [penstock.run(one.id).instance.completed_at for one in made[49::50] if one is not None]
+    assert (work.count, ends) == (6, [began + timedelta(hours=n) for n in range(1, 7)])
+
+
 @pytest.mark.penstock(now=MORNING)
 async def test_a_schedule_that_waits_for_a_run_is_left_alone(penstock: TestEngine) -> None:
     """A month of looks each ten seconds would be too much to do."""

@@ -60,6 +60,8 @@ SLOW_LEASE_S = 86_400
 """What the lease of a job that takes virtual time is extended by, as long as it goes on."""
 WORKER = "stub"
 POLLED_MAX = 1000
+KEYS_MAX = 10_000
+"""Flow keys that wait at once: a look comes to all of them, as nobody looks again while time stands still."""
 
 
 class NotSettled(AssertionError):
@@ -105,7 +107,7 @@ class TestEngine:
         self._slow: dict[Due, tuple[Job, Handler]] = {}
         if unknown := set(settings or {}) - set(SETTINGS):
             raise TypeError(f"there is no setting {min(unknown)!r}")
-        options = {"lease_max_seconds": SLOW_LEASE_S, **(settings or {})}
+        options = {"lease_max_seconds": SLOW_LEASE_S, "flow_keys_per_claim": KEYS_MAX, **(settings or {})}
         checked = load_settings(environ={}, options=options, default_config_path=Path(os.devnull))
         self.thread = EngineThread(dsn, checked)
         self.stubs: dict[str, Stub] = {}
