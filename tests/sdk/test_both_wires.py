@@ -552,6 +552,13 @@ def test_queues_are_put_and_looked_at(run: Run, wire: Wire) -> None:
             per_key = QueuePolicy([name], concurrency_per_key=1)
             assert (await client.put_queue(name, per_key)).policy == per_key
             assert (await client.get_queue(name)).running == 0
+            for field, none in (
+                ("concurrency", QueuePolicy([name], concurrency=0)),
+                ("rate.burst", QueuePolicy([name], rate=Rate(1, burst=0))),
+            ):
+                with pytest.raises(BadRequest, match=f"{field}: must be 1 "):  # it is no word for "unlimited"
+                    await client.put_queue(name, none)
+            assert (await client.get_queue(name)).policy == per_key
             await client.delete_queue(name)
             with pytest.raises(NotFound):
                 await client.get_queue(name)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from penstock.client.errors import BadRequest
 from penstock.client.grpc.unary import Exchange
 from penstock.client.grpc.values import int32
 from penstock.client.operation import Operation
 from penstock.client.queue_operation import DeleteQueue, GetQueue, ListQueues, PutQueue
 from penstock.wire import penstock_v1 as w
 from penstock.wire.page import Page
-from penstock.wire.queue import Queue, QueueKey
+from penstock.wire.queue import Queue, QueueKey, QueuePolicy
 from penstock.wire.queue_settings import policy_of, settings_of
 
 _SERVICE = "/penstock.v1.Flow/"
@@ -21,8 +22,20 @@ def _put(operation: PutQueue) -> Exchange:
     def read(answer: w.PutQueueResponse) -> Queue:
         return Queue(name=operation.name, policy=policy_of(answer.settings or w.QueueSettings()))
 
-    request = w.PutQueueRequest(operation.name, settings_of(operation.policy))
+    request = w.PutQueueRequest(operation.name, _settings(operation.policy))
     return Exchange(f"{_SERVICE}PutQueue", request, w.PutQueueResponse, read)
+
+
+def _settings(policy: QueuePolicy) -> w.QueueSettings:
+    """Of a policy whose limits fit the wire, on which 0 is no limit at all. Raises BadRequest."""
+    limits = {"concurrency": policy.concurrency, "concurrencyPerKey": policy.concurrency_per_key, "runs": policy.runs}
+    for field, rate in (("rate", policy.rate), ("ratePerKey", policy.rate_per_key)):
+        if rate is not None:
+            limits |= {f"{field}.limit": rate.limit, f"{field}.burst": rate.burst}
+    for field, limit in limits.items():
+        if limit is not None and not int32(limit, field):
+            raise BadRequest(f"{field}: must be 1 or more")
+    return settings_of(policy)
 
 
 def _get(operation: GetQueue) -> Exchange:
