@@ -85,6 +85,21 @@ async def test_keys_take_turns(driver: Driver) -> None:
     assert order == ["a", "b", "c", "a", "b", "a", "a", "a", "a"]
 
 
+async def test_keys_take_turns_beside_a_better_priority(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    await limit(driver, concurrency=1)
+    await start(driver, *["a", "b", "c"] * 4)
+    order: list[str | None] = []
+    for place in range(18):
+        if place % 3 == 0:
+            await start(driver, "d", priority=0)
+        job = await driver.one("work", wait=0)
+        order.append(key_of(driver, job))
+        await driver.complete(job)
+    assert order[::3] == ["d"] * 6
+    assert [key for key in order if key != "d"] == ["a", "b", "c"] * 4
+
+
 async def test_weights_give_keys_so_many_in_a_turn(driver: Driver) -> None:
     await driver.upload(linear(1))
     await limit(driver, concurrency=8, weights={"gold": 3})
@@ -245,7 +260,7 @@ async def test_lower_priorities_come_first(driver: Driver) -> None:
     await start(driver, "b", "b", priority=2)
     await start(driver, "c")
     order = [key_of(driver, await driver.one("work", wait=0)) for _ in range(5)]
-    assert order == ["b", "b", "c", None, "a"]
+    assert order == ["b", "b", "c", "a", None]  # of each priority from its first key on
 
 
 async def test_a_priority_gives_way_to_none_but_full_keys(driver: Driver) -> None:

@@ -112,8 +112,8 @@ async def start(connection: TrioConnection) -> Sequence[Any]:
 
 
 QUEUE_CASES = {
-    "claim_flow": Case(claim("00500"), 64, 60, 64),
-    "claim_flow, 256 full keys": Case(claim("05000"), 256, 15, 0),
+    "claim_flow": Case(claim('{"5": "00500"}'), 64, 60, 64),
+    "claim_flow, 256 full keys": Case(claim('{"5": "05000"}'), 256, 15, 0),
     "claim_hinted": Case(claim_hinted, 4, 100, 4),
     "admit": Case(admit, 64, 60, 1),
     "admit_hinted": Case(admit_hinted, 4, 100, 4),

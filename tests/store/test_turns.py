@@ -164,13 +164,13 @@ def costs(postgres_server: Server) -> Generator[dict[str, Cost]]:
             await flow.claim_hinted(connection, [jobs.Slot(1, 1, "w", LEASE_S)], ["k1"])
             await connection.fetch(b"TRUNCATE instance, token, ready_flow, slot, definition RESTART IDENTITY")
             await trio.to_thread.run_sync(fill, dsn, JOBS, KEYS)
-            free, done = await cost(connection, "k1")
+            free, done = await cost(connection, '{"5": "k1"}')
             await connection.fetch(
                 b"INSERT INTO slot (queue, flow_key, running) SELECT (SELECT id FROM queue), 'k' || n,"
                 b" CASE WHEN n %% %d = 7 THEN 0 ELSE %d END FROM generate_series(0, %d) n"
                 % (FREE_EVERY, PER_KEY, KEYS - 1)
             )
-            full, _ = await cost(connection, "k1")
+            full, _ = await cost(connection, '{"5": "k1"}')
             hinted, _ = await cost(connection, [f"k{number}" for number in range(7, 287)])
             admitted = await admission_cost(connection, [f"k{number}" for number in range(7, 287)])
             ((queue, _, _, _),) = cast(Any, await connection.fetch(SQL["list_queues"], ("", 1, "q")))

@@ -33,7 +33,7 @@ class FlowTurns:
     def __init__(self, clock: Callable[[], float]) -> None:
         """``clock`` gives seconds."""
         self._clock = clock
-        self._cursors: OrderedDict[tuple[str, int], str] = OrderedDict()  # and by the priority after which looks began
+        self._cursors: OrderedDict[str, str] = OrderedDict()
         self._after: dict[str, int] = {}
         self._round_at: dict[str, float] = {}  # when a look came to the end of its keys; not of those in `_hinted`
         self._closed: dict[str, float] = {}
@@ -47,8 +47,8 @@ class FlowTurns:
         return self._after.get(job_type, BEFORE_ALL)
 
     def cursor(self, job_type: str) -> str:
-        """The key that such a look served last."""
-        return self._cursors.get((job_type, self.after(job_type)), "")
+        """Where the rounds of all priorities go on (`store.flow.Look`); empty: nowhere yet."""
+        return self._cursors.get(job_type, "")
 
     def is_open(self, job_type: str) -> bool:
         """Whether a look may find something."""
@@ -96,8 +96,8 @@ class FlowTurns:
         elif len(self._hinted) < TYPES_MAX_ITEMS:
             self._hinted.setdefault(job_type, {})
         if cursor is not None:
-            self._cursors[job_type, after] = cursor
-            self._cursors.move_to_end((job_type, after))
+            self._cursors[job_type] = cursor
+            self._cursors.move_to_end(job_type)
             if len(self._cursors) > TYPES_MAX_ITEMS:
                 self._cursors.popitem(last=False)
         if found:

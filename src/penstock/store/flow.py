@@ -44,10 +44,10 @@ class Waits(IntEnum):
 
 
 class Look(NamedTuple):
-    """What a claim saw. ``cursor``: the key after which the next one begins, null: nothing was looked at. ``passed``:
-    keys with room whose first job another transaction holds. ``retry_s``: when a rate lets something begin, null: no
-    rate keeps anything back. ``left_over``: of the keys that were asked for those that may have more. ``ended_at``:
-    the priority at which it had seen enough keys, where worse ones wait."""
+    """What a claim saw. ``cursor``: the keys after which the next one begins, by priority, as JSON; null: nothing was
+    looked at. ``passed``: keys with room whose first job another transaction holds. ``retry_s``: when a rate lets
+    something begin, null: no rate keeps anything back. ``left_over``: of the keys that were asked for those that may
+    have more. ``ended_at``: the priority at which it had seen enough keys, where worse ones wait."""
 
     cursor: str | None
     visited: int
@@ -69,8 +69,8 @@ class Look(NamedTuple):
 async def claim(
     connection: TrioConnection, slots: Sequence[Slot], cursor: str, keys_max: int, after: int = BEFORE_ALL
 ) -> tuple[Look, list[Claimed]]:
-    """Lease jobs of one type to slots, of priorities worse than ``after``. One transaction of its own; `doubtful` has
-    what it did if that is in doubt."""
+    """Lease jobs of one type to slots, of priorities worse than ``after``, from ``cursor`` on: that of the last
+    look, or empty. One transaction of its own; `doubtful` has what it did if that is in doubt."""
     return await _claim(connection, "claim_flow", slots, arrays.texts((str(after), cursor)), keys_max)
 
 

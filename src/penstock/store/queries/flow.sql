@@ -111,35 +111,37 @@ room AS MATERIALIZED (
     LIMIT 1) h ON true
 
 -- steps: walk
--- The keys that wait, of priorities worse than $3[1], from the one after the cursor $3[2] on and round again, priority by priority, until enough of them have
--- room or $4 were looked at: a loose scan of the index, which passes over a key in one step whatever waits behind it. Of a key
--- that has room the first job is locked on the way, so that a key whose jobs another claim is taking is passed over, too.
-walk(priority, flow_key, wrapped, stop, free, wait_s, visited, found, known, place, queue_row, token_row) AS (
+-- The keys that wait, of priorities worse than $3[1], one by one, of each from the key after its own in the cursor $3[2] on and round
+-- again, until enough of them have room or $4 were looked at: a loose scan of the index, which passes over a key in one step whatever
+-- waits behind it. Of a key that has room the first job is locked on the way, so that one whose jobs another claim is taking is passed
+-- over, too.
+rounds AS MATERIALIZED (SELECT coalesce(nullif(($3::text[])[2], '')::jsonb, '{}') AS served),
+walk(priority, flow_key, wrapped, origin, free, wait_s, visited, found, known, place, queue_row, token_row) AS (
   SELECT ($3::text[])[1]::smallint, '' COLLATE "C", true, '' COLLATE "C", 0, NULL::float8, 0, 0, NULL::boolean, NULL::bigint, NULL::tid, NULL::tid
   FROM room WHERE n > 0
   UNION ALL
-  SELECT k.priority, k.flow_key, k.wrapped, k.stop, f.free, f.wait_s, w.visited + 1, w.found + (h.token_row IS NOT NULL)::int,
+  SELECT k.priority, k.flow_key, k.wrapped, k.origin, f.free, f.wait_s, w.visited + 1, w.found + (h.token_row IS NOT NULL)::int,
     f.known, h.place, h.queue_row, h.token_row
   FROM walk w CROSS JOIN LATERAL (
-    (SELECT r.priority, r.flow_key, w.wrapped, w.stop FROM ready_flow r
-     WHERE r.job_type = $1::int AND r.priority = w.priority AND r.flow_key > w.flow_key AND (w.stop IS NULL OR r.flow_key <= w.stop)
+    (SELECT r.priority, r.flow_key, w.wrapped, w.origin FROM ready_flow r
+     WHERE r.job_type = $1::int AND r.priority = w.priority AND r.flow_key > w.flow_key AND (NOT w.wrapped OR r.flow_key <= w.origin)
      ORDER BY r.flow_key LIMIT 1)
     UNION ALL  -- past the last key: from the first one to where the walk of this priority began
-    (SELECT r.priority, r.flow_key, true, ($3::text[])[2] COLLATE "C" FROM ready_flow r
-     WHERE NOT w.wrapped AND r.job_type = $1::int AND r.priority = w.priority AND r.flow_key <= ($3::text[])[2] COLLATE "C"
+    (SELECT r.priority, r.flow_key, true, w.origin FROM ready_flow r
+     WHERE NOT w.wrapped AND r.job_type = $1::int AND r.priority = w.priority AND r.flow_key <= w.origin
      ORDER BY r.flow_key LIMIT 1)
     UNION ALL  -- the next priority
-    (SELECT next.priority, first.flow_key, first.wrapped, CASE WHEN first.wrapped THEN ($3::text[])[2] COLLATE "C" END
-     FROM (SELECT r.priority FROM ready_flow r WHERE r.job_type = $1::int AND r.priority > w.priority
-           ORDER BY r.priority LIMIT 1) next
+    (SELECT next.priority, first.flow_key, first.wrapped, next.origin
+     FROM (SELECT r.priority, coalesce((SELECT served FROM rounds) ->> r.priority::text, '') COLLATE "C" AS origin FROM ready_flow r
+           WHERE r.job_type = $1::int AND r.priority > w.priority ORDER BY r.priority LIMIT 1) next
      CROSS JOIN LATERAL (
        (SELECT r.flow_key, false AS wrapped FROM ready_flow r
-        WHERE r.job_type = $1::int AND r.priority = next.priority AND r.flow_key > ($3::text[])[2] COLLATE "C" ORDER BY r.flow_key LIMIT 1)
+        WHERE r.job_type = $1::int AND r.priority = next.priority AND r.flow_key > next.origin ORDER BY r.flow_key LIMIT 1)
        UNION ALL
        (SELECT r.flow_key, true FROM ready_flow r
-        WHERE r.job_type = $1::int AND r.priority = next.priority AND r.flow_key <= ($3::text[])[2] COLLATE "C" ORDER BY r.flow_key LIMIT 1)
+        WHERE r.job_type = $1::int AND r.priority = next.priority AND r.flow_key <= next.origin ORDER BY r.flow_key LIMIT 1)
        LIMIT 1) first)
-    LIMIT 1) k(priority, flow_key, wrapped, stop)
+    LIMIT 1) k(priority, flow_key, wrapped, origin)
 -- steps of: key_room
 -- steps of: first_job
   WHERE w.visited < $4::int AND w.found < (SELECT n FROM room) AND (k.priority < 0 OR (SELECT new_runs FROM room) > 0)),
@@ -240,10 +242,14 @@ unqueued AS (
   DELETE FROM ready_flow r USING (SELECT queue_row FROM taken UNION ALL SELECT queue_row FROM void) gone
   WHERE r.ctid = gone.queue_row),
 about AS MATERIALIZED (
-  -- where the next walk begins: behind the key that was served last, or looked at last when there was more to look at
-  SELECT coalesce(
-      CASE WHEN (SELECT max(visited) FROM seen) < $4::int THEN (SELECT key FROM chosen ORDER BY ordinal DESC LIMIT 1) END,
-      (SELECT s.flow_key FROM seen s ORDER BY s.visited DESC LIMIT 1)) AS cursor,
+  -- where the next walk begins at each priority: behind the key that was served last, or looked at last where there was more to
+  -- look at; where none was served it begins as this one
+  SELECT CASE WHEN EXISTS (SELECT FROM seen) THEN ((SELECT served FROM rounds) || coalesce((
+      SELECT jsonb_object_agg(m.priority, m.key) FROM (
+        SELECT DISTINCT ON (l.priority) l.priority, l.key FROM (
+          SELECT priority, key, ordinal AS place, false AS cut FROM chosen
+          UNION ALL SELECT priority, flow_key, visited, true FROM seen WHERE visited >= $4::int) l
+        ORDER BY l.priority, l.cut DESC, l.place DESC) m), '{}'))::text END AS cursor,
     (SELECT count(*) FROM seen)::int AS visited, (SELECT count(*) FROM seen WHERE free <= 0)::int AS blocked,
     (SELECT count(*) FROM seen WHERE free > 0 AND token_row IS NULL)::int AS passed,
     CASE WHEN least(e.tokens, CASE WHEN EXISTS (SELECT FROM gate) THEN a.tokens END) < 1 THEN coalesce(a.wait_s, e.wait_s)
@@ -279,7 +285,8 @@ SELECT a.cursor, a.visited, a.blocked, a.passed, a.retry_s, CASE WHEN row_number
 FROM about a LEFT JOIN jobs b ON true
 
 -- steps: hinted
--- What waits under the flow keys $3, at any priority; $4 as many as these.
+-- What waits under the flow keys $3, at any priority; $4 as many as these. No round goes on.
+rounds AS (SELECT '{}'::jsonb AS served),
 levels(priority) AS (
   (SELECT r.priority FROM ready_flow r WHERE r.job_type = $1::int ORDER BY r.priority LIMIT 1)
   UNION ALL
@@ -320,9 +327,10 @@ SELECT a.*, (SELECT count(*) FROM taken) FROM about a
 
 -- name: claim_flow
 -- Leases waiting jobs of the type $1 to $2 slots ($5 worker $6 lease seconds), keys in turn: as many as its queue has
--- places and rate for, whole and by key. $3 the priority after which to look, and the cursor $4 keys to look at $7 as $4 of `claim`. One row at least, with the cursor,
--- how many keys were looked at, how many of them had no room and how many were passed over as their first job is held, and in how
--- many seconds a rate lets something begin; then the jobs, as `claim` has them.
+-- places and rate for, whole and by key. $3 the priority after which to look, and the cursor: as the last claim told it, or empty
+-- $4 keys to look at $7 as $4 of `claim`. One row at least, with the cursor (keys by priority, as JSON), how many keys were looked at,
+-- how many of them had no room and how many were passed over as their first job is held, and in how many seconds a rate lets
+-- something begin; then the jobs, as `claim` has them.
 WITH RECURSIVE
 -- steps of: policy
 -- steps of: room
