@@ -295,6 +295,11 @@ def test_queues_are_set_shown_paused_and_deleted(engine: RunningEngine, shell: S
     assert "cli: 5 at once, 10 in PT1M per key" in shell.out("queue", "show", "cli")
     shell.out("queue", "pause", "cli")
     assert json.loads(shell.out("queue", "show", "cli", "--json"))["policy"]["paused"] is True
+    shell.out("queue", "set", "cli", json.dumps(policy))
+    assert "cli: paused, 5 at once" in shell.out("queue", "show", "cli")
+    shell.out("queue", "set", "cli", json.dumps(policy | {"paused": False}))
+    assert "cli: 5 at once" in shell.out("queue", "show", "cli")
+    shell.out("queue", "pause", "cli")
     shell.out("queue", "resume", "cli")
     (tmp_path / "policy.json").write_text(json.dumps({"jobTypes": ["cli.a"]}))
     shell.out("queue", "set", "cli", "--file", tmp_path / "policy.json")

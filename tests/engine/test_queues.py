@@ -218,6 +218,21 @@ async def test_a_paused_queue_lets_nothing_begin(driver: Driver) -> None:
     assert len(await driver.poll("work")) == 2
 
 
+async def test_a_pause_outlives_another_policy(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    await limit(driver)
+    await start(driver, None)
+    await driver.engine.queues.pause("crm", paused=True)
+    put = await driver.engine.queues.put("crm", QueuePolicy(["work"], concurrency=2))
+    assert put.policy == QueuePolicy(["work"], paused=True, concurrency=2)
+    assert await driver.poll("work") == []
+    await limit(driver, paused=False)
+    assert (await driver.engine.queues.get("crm")).policy == QueuePolicy(["work"])
+    assert len(await driver.poll("work")) == 1
+    await limit(driver, paused=True)
+    assert (await driver.engine.queues.get("crm")).policy.paused
+
+
 async def test_a_deleted_queue_frees_its_jobs_at_once(driver: Driver) -> None:
     await driver.upload(linear(1))
     await limit(driver, concurrency=1)

@@ -268,7 +268,8 @@ class FlowGame:
     # -- the queue
 
     async def put(self, types: tuple[str, ...] | None = None) -> None:
-        """Another policy, of narrow limits."""
+        """Another policy, of narrow limits; a pause stays."""
+        paused = self.model.policy is not None and self.model.policy.paused
         if self.model.policy is None:
             self.generation += 1
         pick: Callable[..., Any] = self.source.choice
@@ -276,6 +277,7 @@ class FlowGame:
             self.generation, types or pick((self.types, self.types, self.types[:1])), concurrency=pick((None, 1, 2, 4)),
             per_key=pick((None, None, 1, 2)), rate=pick((None, None, Rate(2, 1, 2), Rate(1, 1, 3))),
             rate_per_key=pick((None, None, Rate(1, 1, 1), Rate(4, 1, 2))), weights=pick(({}, {"gold": 2})),
+            paused=paused,
         )  # fmt: skip
         body: dict[str, Any] = {"jobTypes": policy.types, "weights": policy.weights}
         if policy.concurrency is not None:

@@ -27,6 +27,11 @@ async def test_queues_are_put_read_listed_and_deleted(driver: Driver, grpc: Serv
     put = await grpc.call(flow + "PutQueue", w.PutQueueRequest("q", settings), w.PutQueueResponse)
     assert put.settings is not None
     assert (put.settings.concurrency, put.settings.rate) == (3, w.QueueRate(10, "PT1S", 10))
+    shown: list[bool] = []
+    for settings.paused in (True, None, False):
+        again = await grpc.call(flow + "PutQueue", w.PutQueueRequest("q", settings), w.PutQueueResponse)
+        shown.append(again.settings is not None and bool(again.settings.paused))
+    assert shown == [True, True, False]
     await grpc.call("UploadDefinition", upload(task("a", "end")), m.UploadDefinitionResponse)
     item = StartRequest("d", variables=b"{}", flow_key="gold", priority=0)
     for _ in range(2):

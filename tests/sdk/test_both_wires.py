@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import anyio
 import anyio.lowlevel
-import msgspec
 import pytest
 import trio
+from msgspec.structs import replace
 
 from penstock.client import (
     BadRequest,
@@ -524,7 +524,7 @@ def test_schedules_are_kept_and_acted_on(run: Run, wire: Wire) -> None:
                 await client.get_schedule(name)
             if wire.url != wire.rest_url:
                 with pytest.raises(NotOverGrpc, match="paused"):
-                    await client.put_schedule(name, msgspec.structs.replace(spec, paused=True))
+                    await client.put_schedule(name, replace(spec, paused=True))
 
     run(main)
 
@@ -544,13 +544,12 @@ def test_queues_are_put_and_looked_at(run: Run, wire: Wire) -> None:
             assert [(key.flow_key, key.waiting) for key in found.keys or ()] == [("gold", 1)]
             assert found.oldest_s is not None
             assert [each.policy for each in (await client.list_queues()).items if each.name == name] == [policy]
-            paused = msgspec.structs.replace(
-                policy, paused=True, concurrency=None, fair=False, rate_per_key=None, weights={}
-            )
+            paused = replace(policy, paused=True, concurrency=None, fair=False, rate_per_key=None, weights={})
             assert (await client.put_queue(name, paused)).policy == paused
             assert (await client.get_queue(name)).running is None
             per_key = QueuePolicy([name], concurrency_per_key=1)
-            assert (await client.put_queue(name, per_key)).policy == per_key
+            assert (await client.put_queue(name, per_key)).policy == replace(per_key, paused=True)
+            assert (await client.put_queue(name, replace(per_key, paused=False))).policy == per_key
             assert (await client.get_queue(name)).running == 0
             for field, none in (
                 ("concurrency", QueuePolicy([name], concurrency=0)),

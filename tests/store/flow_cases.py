@@ -130,7 +130,7 @@ QUEUE_CASES = {
     "keyed_types": Case(asked("keyed_types"), 2, 10, 2),
     "list_queues": Case(asked("list_queues", "", 50, None), 1, 15, 1),
     "types_of_other_queues": Case(asked("types_of_other_queues", "other", "{keyed}"), 1, 15, 1),
-    "put_queue": Case(asked("put_queue", "q", "{}"), 1, 30, 1),
+    "put_queue": Case(asked("put_queue", "q", "{}", True), 1, 30, 1),
     "assign_job_types": Case(asked("assign_job_types", 1, "{keyed}"), 2, 30),
     "join_queue": Case(asked("join_queue", 1, "code:new"), 1, 15, 0),
     "make_queue": Case(asked("make_queue", "q"), 1, 30, 1),

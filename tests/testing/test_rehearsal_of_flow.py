@@ -24,7 +24,7 @@ async def test_what_a_queue_keeps_back_waits_without_an_end(penstock: TestEngine
     await penstock.start("other")
     await penstock.settle()
     assert (work.count, other.count) == (0, 1)
-    await queues.put_queue("q", QueuePolicy(["work"], rate_per_key=Rate(1, "PT1H"), rate=Rate(3, "PT1H", 1)))
+    await queues.put_queue("q", QueuePolicy(["work"], False, rate_per_key=Rate(1, "PT1H"), rate=Rate(3, "PT1H", 1)))
     began = penstock.now
     await penstock.advance(hours=2)
     assert [run.status for run in runs] == ["COMPLETED"] * 3

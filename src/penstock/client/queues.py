@@ -15,7 +15,8 @@ class QueueCalls(Caller):
     """Set limits, look how a queue stands, pause it."""
 
     async def put_queue(self, name: str, policy: QueuePolicy) -> Queue:
-        """Make a queue, or give it another policy, which counts from the next claim on in all engines.
+        """Make a queue, or give it another policy, which counts from the next claim on in all engines. A pause stays,
+        unless the policy says ``paused=False``.
 
         Raises:
             Conflict: a job type is in another queue, or an engine is too old.
@@ -35,7 +36,7 @@ class QueueCalls(Caller):
         return await self.call(PauseQueue(name=name, paused=True))
 
     async def resume_queue(self, name: str) -> Queue:
-        """Let its jobs begin again."""
+        """Let its jobs begin again. Over gRPC put it with ``paused=False``."""
         return await self.call(PauseQueue(name=name, paused=False))
 
     async def delete_queue(self, name: str) -> None:

@@ -138,8 +138,8 @@ class Queues:
     # -- the operations
 
     async def put(self, name: str, policy: QueuePolicy) -> Queue:
-        """Make a queue, or change its policy. Raises BadRequest; Conflict where a job type is in another queue, or an
-        older engine lives; then nothing was changed."""
+        """Make a queue, or change its policy; a pause stays where that says nothing of it. Raises BadRequest; Conflict
+        where a job type is in another queue, or an older engine lives; then nothing was changed."""
         check_name(name)
         check_policy(policy)
         async with self._database.connection() as connection:
@@ -221,8 +221,9 @@ def _known(row: store.KeyedType, mates: Sequence[str]) -> _Known:
     if policy is None:
         return _Known(Waits.KEYED, limited=False)
     limits = (policy.concurrency, policy.concurrency_per_key, policy.rate, policy.rate_per_key, policy.runs)
-    limited = policy.paused or any(limit is not None for limit in limits)
-    return _Known(Waits.KEYED if policy.fair else Waits.UNFAIR, limited, mates, row.queue, policy.paused)
+    paused = bool(policy.paused)
+    limited = paused or any(limit is not None for limit in limits)
+    return _Known(Waits.KEYED if policy.fair else Waits.UNFAIR, limited, mates, row.queue, paused)
 
 
 class KeptBack(NamedTuple):

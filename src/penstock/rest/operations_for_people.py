@@ -283,7 +283,8 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
     Operation(
         "PUT", "/v1/queues/{id}", QueueRoutes.put, Permission.OPERATE, "putQueue", "jobs",
         "Limit the jobs of some types (addition)",
-        "From the next claim on, in all engines. 409: a job type is in another queue, or an older engine lives.",
+        "From the next claim on, in all engines. `paused` left out: as it is. "
+        "409: a job type is in another queue, or an older engine lives.",
         body=struct(QueuePolicy), answer=struct(Queue), errors=(400, 409, 503),
     ),
     Operation(

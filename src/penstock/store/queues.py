@@ -92,7 +92,7 @@ class _Stored(msgspec.Struct, rename="camel", omit_defaults=True):
 
 def _stored(policy: QueuePolicy) -> bytes:
     stored = _Stored(
-        policy.paused,
+        bool(policy.paused),
         policy.concurrency,
         policy.concurrency_per_key,
         _stored_rate(policy.rate),
@@ -118,7 +118,7 @@ def _policy(text: str, job_types: Sequence[str]) -> QueuePolicy:
     found = _read_stored(text)
     return QueuePolicy(
         [*job_types],
-        found.paused,
+        found.paused or None,
         found.concurrency,
         found.concurrency_per_key,
         _rate(found.rate),
@@ -160,7 +160,8 @@ async def find(connection: TrioConnection, name: str) -> QueueRow | None:
 
 
 async def put(connection: TrioConnection, name: str, policy: QueuePolicy, *, actor: str | None, audit: bool) -> None:
-    """Make a queue, or give it another policy. Raises TypesTaken, and changes nothing then."""
+    """Make a queue, or give it another policy; a pause stays where that says nothing of it. Raises TypesTaken, and
+    changes nothing then."""
     await ensure_job_types(connection, policy.job_types)
     types = arrays.texts(policy.job_types)
     async with connection.transaction():
@@ -169,7 +170,7 @@ async def put(connection: TrioConnection, name: str, policy: QueuePolicy, *, act
         if taken:
             raise TypesTaken(cast(Any, taken))
         text = _stored(policy).decode()
-        id = (await connection.fetch(SQL["put_queue"], (name, text)))[0][0]
+        id = (await connection.fetch(SQL["put_queue"], (name, text, policy.paused is None)))[0][0]
         await connection.fetch(SQL["assign_job_types"], (id, types))
         await _changed(connection, "QUEUE_CHANGED", f"{name}: {text[:1000]}", actor, audit=audit)
 

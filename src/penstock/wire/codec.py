@@ -205,9 +205,9 @@ class MessageCodec(Generic[MessageT]):
             self._add_number(name, proto, python_type)
 
     def _add_optional(self, name: str, tag: int, prefix: bytes, inner_type: Any, proto: Proto) -> None:
-        if inner_type is int:
+        if inner_type in (int, bool):
             self._present.add(name)
-            self._add_number(name, proto, int)
+            self._add_number(name, proto, inner_type)
         elif inner_type is str:
             self._present.add(name)
             self._bytes[tag] = take_text(name)

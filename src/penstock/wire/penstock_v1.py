@@ -366,7 +366,7 @@ class QueueSettings(Struct):
     """What holds for the jobs of some types. 0, or none: not limited."""
 
     job_types: Annotated[list[str], Proto(1)] = field(default_factory=list[str])
-    paused: Annotated[bool, Proto(2)] = False
+    paused: Annotated[bool | None, Proto(2)] = None
     concurrency: Annotated[int, Proto(3)] = 0
     concurrency_per_key: Annotated[int, Proto(4)] = 0
     rate: Annotated[QueueRate | None, Proto(5)] = None

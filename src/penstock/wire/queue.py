@@ -18,11 +18,12 @@ class Rate(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forb
 
 class QueuePolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """What holds for the jobs of ``job_types``, all together and for those of each flow key. What is not given is not
-    limited. Keys take turns, those of ``weights`` several jobs at a time, unless ``fair`` is false. ``runs``: so many
-    runs of workflows written as code may be open, from when they first become active to their end."""
+    limited. ``paused``: nothing begins; put without it, it is as it was. Keys take turns, those of ``weights`` several
+    jobs at a time, unless ``fair`` is false. ``runs``: so many runs of workflows written as code may be open, from when
+    they first become active to their end."""
 
     job_types: list[str]
-    paused: bool = False
+    paused: bool | None = None
     concurrency: int | None = None
     concurrency_per_key: int | None = None
     rate: Rate | None = None

@@ -25,10 +25,11 @@ FROM queue q WHERE q.name > $1::text AND ($3::text IS NULL OR q.name = $3::text 
 SELECT j.name, q.name FROM job_type j JOIN queue q ON q.id = j.queue WHERE j.name = ANY($2::text[]) AND q.name <> $1::text ORDER BY 1
 
 -- name: put_queue
--- $1 name $2 policy; its own row of slots is made with it.
+-- $1 name $2 policy $3 whether a pause stays; its own row of slots is made with it.
 WITH kept AS (
   INSERT INTO queue (name, policy, revision) VALUES ($1::text, $2::jsonb, 1)
-  ON CONFLICT (name) DO UPDATE SET policy = excluded.policy, revision = queue.revision + 1
+  ON CONFLICT (name) DO UPDATE SET revision = queue.revision + 1, policy = excluded.policy || CASE
+    WHEN $3::boolean AND queue.policy ? 'paused' THEN jsonb_build_object('paused', queue.policy -> 'paused') ELSE '{}' END
   RETURNING id),
 counted AS (INSERT INTO slot (queue, flow_key) SELECT id, '' FROM kept ON CONFLICT (queue, flow_key) DO NOTHING)
 SELECT id FROM kept
