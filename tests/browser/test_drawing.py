@@ -187,6 +187,7 @@ def test_by_mouse_ways_lead_elsewhere_and_events_are_hung(modeller: Modeller) ->
         asked = modeller.page.get_by_role("dialog")
         asked.get_by_label("It leads to").select_option("end", timeout=TIMEOUT_MS)
         asked.get_by_role("button", name="Add").click(timeout=TIMEOUT_MS)
+        modeller.expect_focus("crowd")
         modeller.page.locator(f'.surface [data-event="{event.lower()}"]').wait_for(timeout=TIMEOUT_MS)
     modeller.expect_laid_out()
     assert [one["type"] for one in modeller.definition()["steps"][2]["boundaryEvents"]] == ["TIMER", "ERROR"]

@@ -78,8 +78,7 @@ def test_a_process_is_drawn_tried_and_uploaded_by_keys_alone(modeller: Modeller,
     modeller.properties.get_by_label("Conditional next steps 1: condition", exact=True).wait_for(timeout=TIMEOUT_MS)
     modeller.tab_to("Conditional next steps 1: condition", back=True)
     modeller.press("Control+a")
-    page.keyboard.type("1 > 2")
-    modeller.press("Escape")  # the completions
+    page.keyboard.type("1 > 2")  # no completions behind a number
     modeller.tab_to("Conditional next steps 1: goes to")
     page.keyboard.type("ch")
     page.locator('.surface .hit[data-from="decide"][data-to="charge"]').wait_for(state="attached", timeout=TIMEOUT_MS)
@@ -118,6 +117,15 @@ def test_a_process_is_drawn_tried_and_uploaded_by_keys_alone(modeller: Modeller,
     assert (charge["name"], charge["nextStep"]) == ("Charge the card", "decide")
     assert list(decide["conditionalNextSteps"].items()) == [("1 > 2", "charge"), ("true", "end")]
     assert violations(page) == []
+    upload(engine, {name: value for name, value in stored.items() if name != "version"} | {"name": "Another"})
+    modeller.visitor.go("modeller/new-workflow?version=1")
+    modeller.visitor.click("button", "Upload…")
+    asked = page.get_by_role("dialog")
+    said = "Version 1 has this text already: nothing changes, and version 2 stays the latest."
+    asked.get_by_text(said).wait_for(timeout=TIMEOUT_MS)
+    asked.get_by_role("button", name="Upload").click(timeout=TIMEOUT_MS)
+    page.locator(".uploaded").get_by_text(said).wait_for(timeout=TIMEOUT_MS)
+    page.get_by_text("from v1", exact=True).wait_for(timeout=TIMEOUT_MS)
 
 
 def test_each_problem_lands_on_its_step_and_field(modeller: Modeller, engine: EngineProcess) -> None:
@@ -290,7 +298,7 @@ def test_expressions_complete_and_tell_what_they_give(modeller: Modeller, engine
     written = field.input_value()
     field.fill("len(applicant.")
     completions.get_by_text("id", exact=True).wait_for(timeout=TIMEOUT_MS)
-    modeller.press("Enter")
+    modeller.press("ArrowDown", "Enter")
     wrong = modeller.properties.locator(".underlines i")
     wrong.wait_for(timeout=TIMEOUT_MS)
     field.blur()

@@ -22,6 +22,7 @@ FORM = {
         "amount": {"title": "Approved amount", "type": "integer", "maximum": 92_000},
         "seen": {"title": "I have seen the identity document", "type": "boolean"},
         "reason": {"title": "Reason", "type": "string"},
+        "until": {"title": "Until", "type": "string", "format": "date"},
     },
 }
 
@@ -97,13 +98,18 @@ def test_tasks_are_done_one_after_the_other_with_one_click(visitor: Visitor, eng
     assert violations(page) == []
     page.get_by_label("Approved amount").fill("90000")
     page.get_by_label("Reason").fill("two statements")
+    page.get_by_label("Until").focus()
+    page.keyboard.type("1224")
+    page.keyboard.press("Control+Enter")
+    visitor.see("Not a whole date")
+    page.get_by_label("Until").fill("2026-12-24")
     page.keyboard.press("Control+Enter")
     page.get_by_label("Task", exact=True).get_by_text("Jan Kowal").first.wait_for(timeout=TIMEOUT_MS)
     found = engine.call("GET", f"/v1/instances/{started[0]}")[1]
     assert (found["status"], found["variables"]) == (
         "COMPLETED",
         {"who": "Nadia Fiore", "score": 668, "decision": "approve", "amount": 90_000, "seen": False,
-         "reason": "two statements"},
+         "reason": "two statements", "until": "2026-12-24"},
     )  # fmt: skip
     page.get_by_role("radio", name="decline").check()
     page.get_by_label("Approved amount").fill("1")

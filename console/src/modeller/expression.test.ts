@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { answered, helpOf, matching, wordBefore } from "./expression";
+import { answered, helpOf, matching, wantedAt, wordBefore } from "./expression";
 
 const WORDS = [
   { name: "applicant", call: false, note: "object, in 3 of 3 runs" },
@@ -33,4 +33,12 @@ test("help is of the word at the caret or under the pointer", () => {
   expect([4, 8, 200].map((at) => helpOf(WORDS, "all(x, # > 1)", at))).toEqual([undefined, undefined, undefined]);
   expect(helpOf(WORDS, "a and b", 4)?.help).toBe("both are true");
   expect([wordBefore("${amo", 5), wordBefore("a.b", 3)]).toEqual(["amo", "b"]);
+});
+
+test("nothing is offered behind what is complete, and taken only where letters of it were typed", () => {
+  const wanted = (text: string, at = text.length) => wantedAt(WORDS, text, at);
+  for (const text of ["days > 10", "days > 1.", "days > 1e", "${applicant}", "len(x)", "list[0]", "x == 'a'", 'x == "it', "x == 'a\\'b", "days ", "days > 10 ", "# "]) expect([text, wanted(text)]).toEqual([text, "nothing"]);
+  expect(wanted("applicant", 3)).toBe("nothing");
+  for (const text of ["", "${", "days > ", "len(", "a and ", "x == 'a' && ", "applicant.", "applicant", "applicant?."]) expect([text, wanted(text)]).toEqual([text, "shown"]);
+  for (const text of ["appl", "${appl", "1 > 0 && ap", "applicant.ad", "x == 'a' an"]) expect([text, wanted(text)]).toEqual([text, "taken"]);
 });

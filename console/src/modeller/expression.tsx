@@ -31,15 +31,18 @@ export function ExpressionField({ path, label, value, kind, template, describedB
   const { words, variables, flawed } = useEditing();
   const [typed, setTyped] = useState<string>();
   const [at, setAt] = useState(0);
-  const [chosen, setChosen] = useState(0);
-  const [shut, setShut] = useState(true);
+  /** By an arrow key; none: what fits what is typed. */
+  const [moved, setMoved] = useState<number>();
+  const [list, setList] = useState<"shut" | "open" | "asked for">("shut");
   const input = useRef<HTMLInputElement>(null);
-  const list = useId();
+  const listId = useId();
   const shown = typed ?? value;
   const inside = template ? expressionIn(shown) : shown;
   // While it is typed, no } ends it yet.
   const begun = !template || shown.startsWith("${");
-  const matches = shut || !begun ? [] : matching(words, variables, shown, at);
+  const wanted = list === "asked for" ? "taken" : list === "open" ? wantedAt(words, shown, at) : "nothing";
+  const matches = wanted === "nothing" || !begun ? [] : matching(words, variables, shown, at);
+  const chosen = moved ?? (wanted === "taken" ? 0 : -1);
   const asked = inside !== undefined && inside.trim() !== "" && (typed !== undefined || flawed.has(JSON.stringify(path)));
   const verdict = useExpressionVerdict(asked ? inside : undefined, kind);
   // A template's expression begins behind its `${`.
@@ -47,7 +50,7 @@ export function ExpressionField({ path, label, value, kind, template, describedB
   const wrong = verdict.problem && { from: verdict.problem.from + shift, chars: Math.max(1, verdict.problem.to - verdict.problem.from) };
   const [scrolled, setScrolled] = useState(0);
   const ruler = useRef<HTMLSpanElement>(null);
-  const here = typed === undefined || !shut ? undefined : helpOf(words, shown, at);
+  const here = typed === undefined || matches.length > 0 ? undefined : helpOf(words, shown, at);
   const put = (text: string) => {
     setTyped(text);
     if (!commit) change(text);
@@ -55,30 +58,30 @@ export function ExpressionField({ path, label, value, kind, template, describedB
   const done = () => {
     if (commit && typed !== undefined && typed !== value) change(typed);
     setTyped(undefined);
-    setShut(true);
+    setList("shut");
   };
   const take = (word: Word) => {
     const from = at - wordBefore(shown, at).length;
     const text = `${shown.slice(0, from)}${word.name}${word.call ? "(" : ""}`;
     put(text + shown.slice(at));
-    setShut(true);
+    setList("shut");
     requestAnimationFrame(() => input.current?.setSelectionRange(text.length, text.length));
   };
   const keys = (event: React.KeyboardEvent) => {
     if (event.key === " " && event.ctrlKey) {
-      setChosen(0);
-      setShut(false);
+      setMoved(undefined);
+      setList("asked for");
       event.preventDefault();
       return;
     }
-    if (matches.length === 0) {
-      if (event.key === "Enter" && commit) done();
-      return;
-    }
-    if (event.key === "ArrowDown" || event.key === "ArrowUp") setChosen((chosen + (event.key === "ArrowDown" ? 1 : matches.length - 1)) % matches.length);
-    else if (event.key === "Enter" || event.key === "Tab") take(matches[chosen] ?? matches[0]!);
+    const word = matches[chosen];
+    if (event.key === "Enter" && !word && commit) return done();
+    if (matches.length === 0) return;
+    if (event.key === "ArrowDown") setMoved((chosen + 1) % matches.length);
+    else if (event.key === "ArrowUp") setMoved((chosen > 0 ? chosen : matches.length) - 1);
+    else if ((event.key === "Enter" || event.key === "Tab") && word) take(word);
     else if (event.key === "Escape") {
-      setShut(true);
+      setList("shut");
       event.stopPropagation();
     } else return;
     event.preventDefault();
@@ -91,9 +94,9 @@ export function ExpressionField({ path, label, value, kind, template, describedB
         role="combobox"
         aria-label={label}
         aria-expanded={matches.length > 0}
-        aria-controls={list}
+        aria-controls={listId}
         aria-autocomplete="list"
-        aria-activedescendant={matches.length ? `${list}-${chosen}` : undefined}
+        aria-activedescendant={matches[chosen] ? `${listId}-${chosen}` : undefined}
         aria-describedby={describedBy}
         aria-invalid={invalid}
         spellCheck={false}
@@ -101,11 +104,15 @@ export function ExpressionField({ path, label, value, kind, template, describedB
         value={shown}
         onChange={(event) => {
           setAt(event.target.selectionStart ?? 0);
-          setChosen(0);
-          setShut(false);
+          setMoved(undefined);
+          setList("open");
           put(event.target.value);
         }}
-        onSelect={(event) => setAt(event.currentTarget.selectionStart ?? 0)}
+        onSelect={(event) => {
+          const now = event.currentTarget.selectionStart ?? 0;
+          if (now !== at) setMoved(undefined);
+          setAt(now);
+        }}
         onScroll={(event) => setScrolled(event.currentTarget.scrollLeft)}
         onPointerMove={(event) => {
           // The letters are all as wide as each other: the one under the pointer is counted out.
@@ -122,9 +129,9 @@ export function ExpressionField({ path, label, value, kind, template, describedB
         <span ref={ruler} className="ruler" />
         {wrong && <i style={{ left: `calc(${INSET_PX - 1 - scrolled}px + ${wrong.from}ch)`, width: `${wrong.chars}ch` }} />}
       </span>
-      <ul id={list} role="listbox" aria-label="Completions" hidden={matches.length === 0}>
+      <ul id={listId} role="listbox" aria-label="Completions" hidden={matches.length === 0}>
         {matches.map((word, place) => (
-          <li key={word.name} title={word.help} id={`${list}-${place}`} role="option" aria-selected={place === chosen} onPointerDown={(event) => {
+          <li key={word.name} title={word.help} id={`${listId}-${place}`} role="option" aria-selected={place === chosen} onPointerDown={(event) => {
             event.preventDefault();
             take(word);
           }}>
@@ -214,6 +221,21 @@ export function expressionIn(text: string): string | undefined {
 
 export function wordBefore(text: string, at: number): string {
   return /[\p{L}_$][\p{L}\p{N}_]*$/u.exec(text.slice(0, at).replace(/^\$\{/, "  "))?.[0] ?? "";
+}
+
+const STRINGS = /"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|`[^`]*`/gu;
+const TERM_FOLLOWS = /(?:^(?:\$\{)?|[-+*/%^<>=!&|?:;,([{.]|\b(?:and|or|not|in|matches|contains|startsWith|endsWith|let))\s*$/u;
+
+/**
+ * Of a list that nobody asked for. Nothing: within a string, a number or a word, and behind what is complete. Shown: a term
+ * may begin, or stands there as it is; Enter and Tab are for what was typed. Taken: they take what the letters begin.
+ */
+export function wantedAt(words: readonly Word[], text: string, at: number): "nothing" | "shown" | "taken" {
+  const typed = wordBefore(text, at);
+  const before = text.slice(0, at - typed.length).replace(STRINGS, "0");
+  if (/["'`]|\d$|\d\.$/u.test(before) || /^[\p{L}\p{N}_]/u.test(text.slice(at))) return "nothing";
+  if (typed === "") return TERM_FOLLOWS.test(before) ? "shown" : "nothing";
+  return words.some((word) => word.name === typed) ? "shown" : "taken";
 }
 
 const OWNER = /([\p{L}_$][\p{L}\p{N}_]*(?:\??\.[\p{L}_$][\p{L}\p{N}_]*)*)\??\.$/u;

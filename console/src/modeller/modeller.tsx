@@ -27,7 +27,7 @@ import { boundaryOfKey, type BoundaryType, isBoundaryType, Palette, typeOfKey } 
 import { DefinitionPanel, StepPanel } from "./panel";
 import { SeveralPanel } from "./several";
 import { begun, type Trial, TryIt } from "./try";
-import { UploadDialog } from "./upload";
+import { sameText, UploadDialog } from "./upload";
 import { useWords } from "./words";
 import "./modeller.css";
 
@@ -384,6 +384,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
             edit(() => made);
             select([hanging.onto]);
             say(`Added to ${hanging.onto}`);
+            focusLater(hanging.onto);
           }}
         />
       )}
@@ -397,15 +398,17 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
           verdict={verdict}
           close={() => setUploading(false)}
           done={(made) => {
+            // The newest version would stand in place of the draft.
+            if (made.version !== made.latest) return changeAddress({ same: String(made.version), latest: String(made.latest), uploaded: undefined }, true);
             keep(place, undefined);
             // What comes next is of this version, also where there was none before.
-            go(`/modeller/${encodeURIComponent(made.id)}?uploaded=${made.version}`, { replace: true });
+            go(`/modeller/${encodeURIComponent(made.id)}?${made.same ? "same" : "uploaded"}=${made.version}`, { replace: true });
           }}
         />
       )}
-      {params.get("uploaded") && (
+      {(params.get("uploaded") || params.get("same")) && (
         <p className="uploaded" role="status">
-          Uploaded as version {params.get("uploaded")}. <Link href={`/definitions/${encodeURIComponent(draft.definition.id)}`}>Show it</Link>
+          {params.get("same") ? sameText(Number(params.get("same")), Number(params.get("latest") ?? params.get("same"))) : `Uploaded as version ${params.get("uploaded")}.`} <Link href={`/definitions/${encodeURIComponent(draft.definition.id)}`}>Show it</Link>
         </p>
       )}
     </EditingContext>

@@ -5,6 +5,20 @@ import type { Verdict } from "./check";
 import type { Draft } from "./draft";
 import { tidy } from "./edits";
 
+export interface Uploaded {
+  id: string;
+  version: number;
+  /** The newest one of its id: another one where an older version has this text. */
+  latest: number;
+  /** Whether the version was there before. */
+  same: boolean;
+}
+
+/** What an upload of a text makes that a version has already. */
+export function sameText(version: number, latest: number): string {
+  return `Version ${version} has this text already: nothing changes${version === latest ? "" : `, and version ${latest} stays the latest`}.`;
+}
+
 interface Props {
   text: string;
   base: string;
@@ -13,7 +27,7 @@ interface Props {
   version: number | undefined;
   began: string;
   verdict: Verdict;
-  done: (uploaded: { id: string; version: number }) => void;
+  done: (uploaded: Uploaded) => void;
   close: () => void;
 }
 
@@ -21,16 +35,19 @@ export function UploadDialog({ text, base, draft, version, began, verdict, done,
   const queries = useQueryClient();
   const { check } = verdict;
   const act = async () => {
-    const made = await engine.upload(text);
+    const before = await engine.validate(text);
+    const { id, version } = await engine.upload(text);
     await queries.invalidateQueries();
-    done({ id: made.id, version: made.version });
+    const same = before.same === version;
+    done({ id, version, same, latest: same ? (before.latest ?? version) : version });
   };
   return (
     <Dialog title="Upload this definition?" verb="Upload" act={act} close={close}>
       {check?.valid === false && <p>The engine finds {check.problems.length === 1 ? "a problem" : `${check.problems.length} problems`} and will refuse it.</p>}
       {check?.same !== undefined && (
         <p>
-          It is what version {check.same} of <b className="mono">{draft.definition.id}</b> has already: no new version comes of it.
+          {sameText(check.same, check.latest ?? check.same)}
+          {check.latest !== check.same && ` New instances go on with that one. To run this text, start an instance with version ${check.same}, or change something small in it, such as its description, and upload that.`}
         </p>
       )}
       {check?.valid && check.same === undefined && (
@@ -51,7 +68,7 @@ export function UploadDialog({ text, base, draft, version, began, verdict, done,
           </button>
         </p>
       )}
-      <p>New instances take the new version. Those that run stay on theirs.</p>
+      {check?.same === undefined && <p>New instances take the new version. Those that run stay on theirs.</p>}
     </Dialog>
   );
 }

@@ -43,6 +43,10 @@ test("a pattern that can't be read stops nobody", () => {
   expect(problemsOf(schema, { a: "y", b: "y" })).toEqual({ b: "Not in the form that is asked for" });
 });
 
+test("half a date is no date, also where none is needed", () => {
+  expect(problemsOf({ properties: { due: { type: "string", format: "date" } } }, { due: Number.NaN })).toEqual({ due: "Not a whole date" });
+});
+
 test("empty fields are left out", () => {
   expect(given({ a: "", b: undefined, c: 0, d: false })).toEqual({ c: 0, d: false });
 });

@@ -62,7 +62,7 @@ function problemOf(field: Schema, value: unknown, required: boolean): string | u
   if (value === undefined || value === "") return required ? "Needed" : undefined;
   if (field.enum) return field.enum.includes(value) ? undefined : "None of the choices";
   if (typeof value === "number") {
-    if (Number.isNaN(value)) return "Not a number";
+    if (Number.isNaN(value)) return field.format === "date" ? "Not a whole date" : "Not a number";
     if (field.type === "integer" && !Number.isInteger(value)) return "A whole number";
     if (Math.abs(value) > Number.MAX_SAFE_INTEGER) return `No more than ${Number.MAX_SAFE_INTEGER.toLocaleString("en")} either way: of more this form would lose digits`;
     if (field.minimum !== undefined && value < field.minimum) return `At least ${field.minimum.toLocaleString()}`;
@@ -254,12 +254,18 @@ function Input({ about, field, value, set }: { about: object; field: Schema; val
     return <input {...about} className="in" inputMode="decimal" defaultValue={value === undefined ? "" : String(value)} onChange={(event) => set(event.target.value.trim() === "" ? undefined : Number(event.target.value))} />;
   if (field.type === "string" || field.type === undefined) {
     const text = typeof value === "string" ? value : "";
-    if (field.format === "date") return <input {...about} className="in" type="date" value={text} onChange={(event) => set(event.target.value)} />;
+    if (field.format === "date") return <DateInput about={about} text={text} set={set} />;
     if (field.format === "date-time") return <input {...about} className="in" value={text} placeholder="2026-11-22T09:00:00Z" onChange={(event) => set(event.target.value)} />;
     if ((field.maxLength ?? 1_000) > 100 && !field.format && !field.pattern) return <textarea {...about} className="in" rows={3} value={text} onChange={(event) => set(event.target.value)} />;
     return <input {...about} className="in" type={field.format === "email" ? "email" : "text"} value={text} onChange={(event) => set(event.target.value)} />;
   }
   return <Json about={about} value={value} set={set} />;
+}
+
+/** Half a date has the value of none, and browsers tell of no change: it is looked at after each key, and when it is left. */
+function DateInput({ about, text, set }: { about: object; text: string; set: (value: unknown) => void }) {
+  const look = ({ currentTarget: input }: React.SyntheticEvent<HTMLInputElement>) => set(input.validity.badInput ? Number.NaN : input.value);
+  return <input {...about} className="in" type="date" value={text} onChange={look} onKeyUp={look} onBlur={look} />;
 }
 
 function Json({ about, value, set }: { about: object; value: unknown; set: (value: unknown) => void }) {
