@@ -84,8 +84,7 @@ def turn(system: System, folder: Path, dsn: str, settings: str, seconds: float) 
                 steps = told.get("steps", 0) or told.get("runs", 0) * STEPS_OF_A_RUN
                 if not steps:
                     raise fails("did nothing" if told else "ended before it told what it did")
-                process.stdin.close()
-                process.terminate()
+                process.kill()  # it has told; some never end of themselves
     own, postgres = ((later - earlier) / steps * 1e6 for earlier, later in zip(used_before, used_after, strict=True))
     return Figures(
         steps / told["seconds"],

@@ -14,7 +14,8 @@ from benchmarks.peers.systems import PROGRAMS, SYSTEMS, NotHad, Running, System,
 from penstock.testing.postgres import Server
 
 WRITES_FIFTY = """
-import json, sys, psycopg
+import json, signal, sys, psycopg
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 with psycopg.connect(sys.argv[1], autocommit=True) as connection:
     connection.execute("CREATE TABLE done (n int)")
     print("ready", flush=True)
@@ -23,7 +24,7 @@ with psycopg.connect(sys.argv[1], autocommit=True) as connection:
         connection.execute("INSERT INTO done VALUES (%s)", (n,))
     sum(range(3_000_000))
 print(json.dumps({"steps": 50, "seconds": 2.0}), flush=True)
-sys.stdin.readline()
+signal.pause()
 """
 FEEDER_FAILS = f"""
 import asyncio, sys
