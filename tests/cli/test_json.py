@@ -252,7 +252,7 @@ def _offline(told: Told, directory: Path) -> None:
     assert told.settled("validate", file) == {"valid": True, "problems": []}
     assert told.one("draw", file)["picture"].startswith("flowchart TD")
     assert told.one("expr", "${a > 2}", '{"a": 3}') is True
-    assert told.one("version") == {"version": __version__}
+    assert told.one("version") == {"version": __version__, "compiled": False}
     (directory / "body.py").write_text("")
     assert told.one("lint", directory / "body.py") == []
     assert "CREATE TABLE" in told.one("runs", "step-table")["sql"]

@@ -200,7 +200,7 @@ def kind_of(python_type: Any, proto: Proto) -> str:
         return f"list of {kind_of(args[0], Proto(0))}"
     if origin is UnionType:
         inner = kind_of(args[0], Proto(0))
-        return f"{inner} or none" if args[0] is str else inner
+        return f"{inner} or none" if args[0] in (str, bool) else inner
     plain = {str: "string", bytes: "bytes", int: "int32", bool: "bool", datetime: "timestamp"}
     return plain.get(python_type) or python_type.__name__
 
