@@ -308,6 +308,7 @@ CREATE TABLE timer (
   instance_id bigint NOT NULL,
   index       smallint NOT NULL,       -- position in boundaryEvents; negative: src/penstock/core/state.py
   failures    smallint,                -- how often it could not be acted on; null: never
+  throttle    jsonb,                   -- of a throttled start: definition id, key, seconds between two, burst, whether it was put off
   PRIMARY KEY (token_id, seq, index)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX timer_due ON timer (fire_at);

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from typing import cast
 
 from penstock.store.vault import Sealing, Vault
 
@@ -22,6 +23,11 @@ def floats(column: Iterable[float | None]) -> str:
     return "{" + ",".join(["NULL" if value is None else repr(float(value)) for value in column]) + "}"
 
 
+def numbers(column: Iterable[float | None]) -> str:
+    """As `ints` and `floats`, of what is exactly int, float or None: no step of Python each."""
+    return "{" + repr(list(column))[1:-1].replace("None", "NULL") + "}"
+
+
 def bools(column: Iterable[bool]) -> str:
     """``{t,f}``."""
     return "{" + ",".join(["t" if value else "f" for value in column]) + "}"
@@ -30,7 +36,12 @@ def bools(column: Iterable[bool]) -> str:
 def texts(column: Iterable[str | None]) -> str:
     """Each element quoted and escaped. Two `replace`: `translate` took 4 µs for 45 bytes of JSON where these take 0.3,
     and 1.5 ms for 16 kB (8 % of the engine's CPU per job in batches)."""
-    return "{" + ",".join(["NULL" if value is None else _quoted(value) for value in column]) + "}"
+    values = list(column)
+    if None not in values:
+        joined = "\0".join(cast("list[str]", values))  # which no text in PostgreSQL has
+        if joined.count("\0") == len(values) - 1:
+            return '{"' + joined.replace("\\", "\\\\").replace('"', '\\"').replace("\0", '","') + '"}'
+    return "{" + ",".join(["NULL" if value is None else _quoted(value) for value in values]) + "}"
 
 
 def _quoted(value: str) -> str:
@@ -39,7 +50,7 @@ def _quoted(value: str) -> str:
 
 def documents(column: Iterable[bytes | None]) -> str:
     """JSON documents given as bytes, for text[] or jsonb[]."""
-    return texts(None if value is None else value.decode() for value in column)
+    return texts([None if value is None else value.decode() for value in column])
 
 
 def sealed(column: Iterable[bytes | None], vault: Vault | None) -> str | Sealing:

@@ -32,6 +32,14 @@ class CodeCall(NamedTuple):
     path: str
 
 
+class CallingRun(NamedTuple):
+    """A run of code whose call begins, and what is called has of it where nothing else is said."""
+
+    by: CalledBy
+    priority: int | None
+    flow_key: str | None
+
+
 class EndForCode(NamedTuple):
     """What a call of a run of code waits for."""
 
@@ -138,14 +146,16 @@ def tell(
     return found
 
 
-async def hold_caller(connection: TrioConnection, call: CodeCall) -> CalledBy | None:
+async def hold_caller(connection: TrioConnection, call: CodeCall) -> CallingRun | None:
     """The call of a run of code, whose token is locked until the transaction ends; its depth is that of what is called.
     None when it is not the holder's any more."""
-    rows = cast(Any, await connection.fetch(SQL["hold_caller"], call.held))
-    if not rows:
+    caller = call.held.instance
+    held, turns = await connection.roundtrip([(SQL["hold_caller"], call.held), (SQL["turn_of_caller"], (caller,))])
+    if not held:
         return None
-    [(root, depth, seq)] = rows
-    return CalledBy(call.held.instance, call.held.instance, seq, root, depth + 1, call.path)
+    [(root, depth, seq)] = cast(Any, held)
+    [(priority, flow_key)] = cast(Any, turns)
+    return CallingRun(CalledBy(caller, caller, seq, root, depth + 1, call.path), priority, flow_key)
 
 
 async def called_by_code(

@@ -58,6 +58,11 @@ class TrioCursor(psycopg.AsyncRawCursor[TupleRow]):
                 self._set_results(results[:1])
             raise
 
+    def raise_for(self, results: list[PGresult]) -> None:
+        """Raises the error that is among the results, or says that they are not what a statement has."""
+        super()._check_results(results)
+        raise psycopg.InternalError(f"{len(results)} results of one statement")
+
     def committed_nothing(self) -> bool:
         """Whether it was a COMMIT that the server answered with ROLLBACK, as the transaction had failed before."""
         return self.statusmessage == "ROLLBACK" and not self._converted.query.lstrip().upper().startswith(b"ROLLBACK")

@@ -6,7 +6,7 @@ Relies on `pool.py`. Must not know operations; those are in the noun modules bes
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 import trio
@@ -19,7 +19,11 @@ from penstock.store.pool import Pool, PooledConnection
 from penstock.store.statements import SQL
 from penstock.store.vault import Vault
 
-PREPARED_MAX = 400  # more than all statements there are: none is ever evicted and parsed again
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+PREPARED_MAX: Final = 2 * len(SQL)
+"""More than all statements there are, also with those of two forms: none is ever evicted and parsed again."""
 
 LOCK_WAIT_MS = 100
 """How long a statement waits for a row. Ordinary transactions hold theirs for less; a statement waits for all that its
@@ -187,6 +191,11 @@ class Database:
     ) -> None:
         self.dsn = with_defaults(dsn)
         self.vault = vault
+        self.on_other_server: Callable[[TrioConnection], Awaitable[None]] | None = None
+        """Called with the first connection to a server that is another than the one before, or was started again:
+        commits that were seen may be missing there, as after a failover to a standby that is not a synchronous one."""
+        self._server_started: object = None
+        self._meeting = trio.Lock()
         self._patience_s = max(answer_timeout_s, PATIENCE_S)
         self.pool = Pool(
             self.dsn,
@@ -206,6 +215,17 @@ class Database:
     async def _configure(self, connection: TrioConnection) -> None:
         connection.vault = self.vault
         await configure(connection)
+        if self.on_other_server is not None:
+            await self._meet(connection, self.on_other_server)
+
+    async def _meet(self, connection: TrioConnection, tell: Callable[[TrioConnection], Awaitable[None]]) -> None:
+        """Nobody works on a server before ``tell`` was done with it."""
+        ((started,),) = await connection.fetch(SQL["server_started"])
+        async with self._meeting:
+            if started != self._server_started:
+                if self._server_started is not None:
+                    await tell(connection)
+                self._server_started = started
 
     def connection(self, *, patient: bool = False, ahead: bool = False) -> PooledConnection:
         """``async with database.connection() as connection``. Never take a second one inside: the pool is bounded.

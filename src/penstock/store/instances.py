@@ -157,11 +157,11 @@ async def begin(connection: TrioConnection, statement: bytes, params: tuple[Any,
         raise IdTaken(str(error)) from error
 
 
-async def started(connection: TrioConnection, ids: Sequence[int]) -> dict[int, tuple[Begun, str | None]]:
-    """Those of the instances that exist, with the last holder of their root token. ``lease_until`` is set while the
-    lease of a direct dispatch is that holder's."""
+async def started(connection: TrioConnection, ids: Sequence[int]) -> dict[int, tuple[Begun, str | None, int]]:
+    """Those of the instances that exist, with the last holder of their root token, and the key of their definition.
+    ``lease_until`` is set while the lease of a direct dispatch is that holder's."""
     rows = cast(Any, await connection.fetch(SQL["started"], (arrays.ints(ids),)))
-    return {row[0]: (Begun(*row[:5]), row[5]) for row in rows}
+    return {row[0]: (Begun(*row[:5]), row[5], row[6]) for row in rows}
 
 
 async def started_by(connection: TrioConnection, id: int) -> str | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import accumulate
@@ -71,7 +70,8 @@ NO_FLOORS: Mapping[int, Floor] = MappingProxyType({})
 
 
 class Claimed(NamedTuple):
-    """A job that was leased to the slot (job_type, ordinal). ``variables`` None: there are many bytes of them.
+    """A job that was leased to the slot (job_type, ordinal). ``variables`` None: there are many bytes of them,
+    or they were not asked for.
 
     ``place`` is that of the row which it had in the queue.
     """
@@ -188,6 +188,15 @@ class ExecutionInfo(NamedTuple):
 
 
 Rows = Sequence[Sequence[Any]]
+# Of what has the same columns: no step of Python each.
+_new: Any = cast(Any, tuple).__new__
+fast_item: Callable[
+    [tuple[int, int, int | None, str, bool, int, int | None, str | None, float | None, bytes | None]], FastItem
+] = partial(_new, FastItem)
+slot: Callable[[tuple[int, int, str, float]], Slot] = partial(_new, Slot)
+job_key: Callable[[tuple[int, int, int]], JobKey] = partial(_new, JobKey)
+_moved: Callable[[Sequence[Any]], Moved] = partial(_new, Moved)
+_claimed: Callable[[Sequence[Any]], Claimed] = partial(_new, Claimed)
 
 
 async def complete_fast(
@@ -203,22 +212,22 @@ async def complete_fast(
         rows = await connection.fetch(SQL["complete_fast"], (*columns, to_outbox))
     else:
         rows = await connection.fetch(SQL["complete_ends" if ends else "complete_moves"], columns)
-    return [Moved(*cast(Any, row)) for row in rows]
+    return list(map(_moved, rows))
 
 
 def fast_columns(connection: TrioConnection, items: Sequence[FastItem]) -> tuple[Any, ...]:
     """Completions as the statements take them."""
     columns = list(zip(*items, strict=True))
     return (
-        arrays.ints(columns[0]),
-        arrays.ints(columns[1]),
-        arrays.ints(columns[2]),
+        arrays.numbers(columns[0]),
+        arrays.numbers(columns[1]),
+        arrays.numbers(columns[2]),
         arrays.texts(columns[3]),
-        arrays.ints(columns[4]),
-        arrays.ints(columns[5]),
-        arrays.ints(columns[6]),
+        arrays.numbers(map(int, columns[4])),
+        arrays.numbers(columns[5]),
+        arrays.numbers(columns[6]),
         arrays.texts(columns[7]),
-        arrays.floats(columns[8]),
+        arrays.numbers(columns[8]),
         arrays.sealed(columns[9], connection.vault),
     )
 
@@ -258,23 +267,29 @@ async def claim(
     floors: Mapping[int, Floor] = NO_FLOORS,
     *,
     clear: bool = False,
+    known: bool = False,
 ) -> list[Claimed]:
     """Lease waiting jobs to slots. One transaction of its own; `doubtful` has what it did if that is in doubt.
-    ``clear``: of types that have fewer jobs than slots, rows in the queue that are no job's any more go."""
+    ``clear``: of types that have fewer jobs than slots, rows in the queue that are no job's any more go. ``known``:
+    their variables are left out, unless it clears."""
     types, _, workers, leases = zip(*sorted(slots), strict=True)
-    counts = Counter(types)  # in the order of the slots
+    counts: dict[int, int] = {}  # in the order of the slots
+    for job_type in types:
+        counts[job_type] = counts.get(job_type, 0) + 1
     *first, _ = accumulate(counts.values(), initial=1)
     params = (
-        arrays.ints(counts),
-        arrays.ints(first),
-        arrays.ints(counts.values()),
+        arrays.numbers(counts),
+        arrays.numbers(first),
+        arrays.numbers(counts.values()),
         *_from(floors, counts),
         arrays.texts(workers),
-        arrays.floats(leases),
-        INLINE_VARIABLES_MAX_BYTES,
+        arrays.numbers(leases),
     )
-    rows = await connection.fetch(SQL["claim_and_clear" if clear else "claim"], params)
-    return await readable(connection, [Claimed(*cast(Any, row)) for row in rows])
+    if known and not clear:
+        return list(map(_claimed, await connection.fetch(SQL["claim_known"], params)))
+    statement = SQL["claim_and_clear" if clear else "claim"]
+    rows = await connection.fetch(statement, (*params, INLINE_VARIABLES_MAX_BYTES))
+    return await readable(connection, list(map(_claimed, rows)))
 
 
 async def readable(connection: TrioConnection, found: list[Claimed]) -> list[Claimed]:

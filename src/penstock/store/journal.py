@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
 
-from psycopg import errors
-
 from penstock.store import arrays
 from penstock.store import timers as timer_store
 from penstock.store.connection import TrioConnection
@@ -97,6 +95,7 @@ class RunState(NamedTuple):
     mail: int | None
     closed_attempt: int | None
     closed_by: str | None
+    flow_key: str | None
 
 
 class Tell(NamedTuple):
@@ -113,7 +112,7 @@ class Tell(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What became of one `Tell`. ``state``, ``job_type`` and ``holder`` are of the token, as it was before."""
+    """What became of one `Tell`. ``state``, ``job_type``, ``holder`` and ``flow_key`` are of its token, as that was."""
 
     status: int | None
     is_code: bool | None
@@ -124,6 +123,16 @@ class Told(NamedTuple):
     job_type: str | None
     holder: str | None
     mail: int
+    flow_key: str | None
+
+
+class LetGo(NamedTuple):
+    """A run that has no holder any more. ``told``: what its statement says of it; ``freed``: its job type, if it gave
+    something back to a queue."""
+
+    told: Any
+    freed: str | None
+    flow_key: str | None
 
 
 class Park(NamedTuple):
@@ -154,6 +163,7 @@ class Woken(NamedTuple):
     token: int
     seq: int
     job_type: str | None
+    flow_key: str | None
 
 
 class EndedLease(NamedTuple):
@@ -165,6 +175,7 @@ class EndedLease(NamedTuple):
     job_type: str
     state: int
     expiries: int
+    flow_key: str | None
 
 
 class OutlineRow(NamedTuple):
@@ -203,16 +214,13 @@ class OpenRun(NamedTuple):
     branches: str | None
 
 
-class Backend(NamedTuple):
-    """A session of the server. Processes get their numbers again, not at the same moment."""
-
-    pid: int
-    started: str
-
-
 def _held(items: Sequence[Held]) -> tuple[str, str, str, str]:
     instances, seqs, attempts, holders = zip(*items, strict=True)
     return arrays.ints(instances), arrays.ints(seqs), arrays.ints(attempts), arrays.texts(holders)
+
+
+def _let_go(rows: Any) -> dict[int, LetGo]:
+    return {instance: LetGo(*row) for instance, *row in rows}
 
 
 def _signed(digest: int | None) -> int | None:
@@ -369,7 +377,7 @@ async def tell(
     return [Told(*cast(Any, row)) for row in rows]
 
 
-async def park(connection: TrioConnection, items: Sequence[Park]) -> dict[int, float | None]:
+async def park(connection: TrioConnection, items: Sequence[Park]) -> dict[int, LetGo]:
     """Let runs wait; by instance, in how many seconds they are due. Those not in the answer were refused."""
     due = [item.due_at if item.due_at is not None and item.due_at <= DUE_MAX_S else None for item in items]
     params = (
@@ -379,7 +387,7 @@ async def park(connection: TrioConnection, items: Sequence[Park]) -> dict[int, f
         arrays.sealed_values((item.branches for item in items), connection.vault, CHECKPOINT),
         arrays.sealed_values((item.view for item in items), connection.vault, PROGRESS),
     )
-    return dict(cast(Any, await connection.fetch(SQL["park_runs"], params)))
+    return _let_go(await connection.fetch(SQL["park_runs"], params))
 
 
 async def wake(connection: TrioConnection, timers: Sequence[tuple[int, int]]) -> list[Woken]:
@@ -391,7 +399,7 @@ async def wake(connection: TrioConnection, timers: Sequence[tuple[int, int]]) ->
     return [Woken(*cast(Any, row)) for row in rows]
 
 
-async def finish(connection: TrioConnection, items: Sequence[Finish], *, view: int) -> dict[int, bool]:
+async def finish(connection: TrioConnection, items: Sequence[Finish], *, view: int) -> dict[int, LetGo]:
     """End runs; by instance, whether others may be told. ``view``: the kind of record for what they showed last. Those
     that are not in the answer were refused."""
     params = (
@@ -404,14 +412,13 @@ async def finish(connection: TrioConnection, items: Sequence[Finish], *, view: i
         seal([item.view for item in items], connection.vault),
         view,
     )
-    return dict(cast(Any, await connection.fetch(SQL["finish_runs"], params)))
+    return _let_go(await connection.fetch(SQL["finish_runs"], params))
 
 
-async def block(connection: TrioConnection, items: Sequence[tuple[Held, str]]) -> dict[int, float]:
+async def block(connection: TrioConnection, items: Sequence[tuple[Held, str]]) -> dict[int, LetGo]:
     """Let runs stand back; by instance, for how many seconds. Those that are not in the answer were refused."""
     runs, reasons = zip(*items, strict=True)
-    rows = await connection.fetch(SQL["block_runs"], (*_held(runs), arrays.texts(reasons)))
-    return dict(cast(Any, rows))
+    return _let_go(await connection.fetch(SQL["block_runs"], (*_held(runs), arrays.texts(reasons))))
 
 
 async def expire(
@@ -476,25 +483,3 @@ async def open_runs(connection: TrioConnection, definition: int, after: int, lim
             ],
         )
     return found, rows[-1][0] if len(rows) == limit else 0
-
-
-async def backend_of(connection: TrioConnection) -> Backend:
-    """What the server knows the session by; asked once."""
-    found = connection.backend
-    if found is None:
-        found = connection.backend = cast("tuple[int, str]", (await connection.fetch(SQL["this_backend"]))[0])
-    return Backend(*found)
-
-
-async def schema(connection: TrioConnection) -> str:
-    """In which the session's tables are."""
-    return cast(str, (await connection.fetch(SQL["this_schema"]))[0][0])
-
-
-async def end_backend(connection: TrioConnection, backend: Backend) -> bool:
-    """Ask the server to end a session; whether it was still there. One that this account may not end ends by itself,
-    as we have closed its connection."""
-    try:
-        return bool(await connection.fetch(SQL["end_backend"], backend))
-    except errors.InsufficientPrivilege:
-        return True

@@ -15,14 +15,14 @@ import math
 import os
 import select
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import psycopg
 import trio
 from psycopg import pq
 
 from penstock.store.connection import TrioConnection
+from penstock.store.pool_errors import PoolClosed, PoolTimeout
 from penstock.store.wait import CLEANUP_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -38,16 +38,7 @@ UNANSWERED_LOOK_S = 0.2
 """Between two looks at sessions that hang, of those who wait for a place."""
 
 
-class PoolTimeout(psycopg.OperationalError):
-    """No connection could be had within the time."""
-
-
-class PoolClosed(psycopg.OperationalError):
-    """The pool is closed or about to be."""
-
-
-@dataclass(frozen=True, slots=True)
-class PoolStatistics:
+class PoolStatistics(NamedTuple):
     """How many connections are where, and what the pool has done since it was made."""
 
     max_size: int
@@ -113,6 +104,7 @@ class Pool:
         self._waiters = trio.lowlevel.ParkingLot()
         self._ahead = trio.lowlevel.ParkingLot()
         self._ahead_in_a_row = 0
+        self._parked = 0  # in these two
         self._closed = False
         self._returned = trio.lowlevel.ParkingLot()
         self._acquired = self._waited = self._made = self._discarded = self._expired = self._timeouts = 0
@@ -187,7 +179,8 @@ class Pool:
                     os.close(connection.unanswered)
                 self._free_slot()
             self._free_ended()
-            self._returned.unpark_all()
+            if self._closed:  # who closes it waits
+                self._returned.unpark_all()
 
     async def close(self, grace_s: float) -> None:
         """Refuse who wants a connection from now on, wait ``grace_s`` seconds for those out, close all.
@@ -243,14 +236,21 @@ class Pool:
 
     async def _wait_slot(self, lot: trio.lowlevel.ParkingLot) -> None:
         while not self._slots:
-            with trio.move_on_after(UNANSWERED_LOOK_S if self._unanswered else math.inf):
-                await lot.park()  # woken by `_free_slot`, which leaves its slot to us, or by `close`
-                self._check_open()
-                return
+            self._parked += 1
+            try:
+                with trio.move_on_after(UNANSWERED_LOOK_S if self._unanswered else math.inf):
+                    await lot.park()  # woken by `_free_slot`, which leaves its slot to us, or by `close`
+                    self._check_open()
+                    return
+            finally:
+                self._parked -= 1
             self._free_ended()
         self._slots -= 1
 
     def _free_slot(self) -> None:
+        if not self._parked:
+            self._slots += 1
+            return
         lots = [self._ahead, self._waiters]
         if self._ahead_in_a_row >= AHEAD_IN_A_ROW:
             lots.reverse()
@@ -262,6 +262,8 @@ class Pool:
 
     def _free_ended(self) -> None:
         """Take back the places of sessions that were left with a statement and have ended since."""
+        if not self._unanswered:
+            return
         for fd in [fd for fd in self._unanswered if _has_input(fd)]:
             self._unanswered.remove(fd)
             os.close(fd)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
+from penstock.store import arrays
 from penstock.store.connection import TrioConnection
-from penstock.store.statements import SQL
+from penstock.store.database import LOCKED
+from penstock.store.statements import SQL, Statement
 from penstock.store.vault import Sealing
+
+LINES_BEING_MADE_MAX: Final = 5
 
 
 class Window(NamedTuple):
@@ -47,6 +52,59 @@ async def throttle(
         return True, cast(float, rows[0][0])
     rows = await connection.fetch(SQL["throttled_for"], (*window, pace_s, burst))
     return False, cast(float, rows[0][0]) if rows else 0.0
+
+
+def keep_throttle(instance: int, window: Window, pace_s: float, burst: int) -> Statement:
+    """A start that is put off stands in the line of a window."""
+    return SQL["keep_throttle"], (instance, window.definition_id, window.key, pace_s, burst)
+
+
+class Line(NamedTuple):
+    """In which throttled starts stand that begin one after the other."""
+
+    definition_id: str
+    key: str
+
+
+def line_columns(lines: Iterable[Line]) -> tuple[str, str]:
+    """As parameters of a statement, in the order in which they are locked."""
+    ordered = sorted(lines)
+    return arrays.texts(line.definition_id for line in ordered), arrays.texts(line.key for line in ordered)
+
+
+async def space_out(
+    connection: TrioConnection, starts: Sequence[tuple[int, int]], lines: Sequence[Line]
+) -> tuple[int, set[Line]]:
+    """Throttled starts, (token, seq) each, with their lines, that are due: those that come late, and those behind them,
+    are put off, one after the other; how many were, and the lines that somebody else holds, whose starts are as they
+    were. A transaction of its own, and safe to repeat; rolled back by the caller when it fails."""
+    asked = set(lines)
+    columns = line_columns(asked)
+    *_, rows = await connection.roundtrip(
+        [(SQL["begin"], ()), (SQL["open_lines"], columns), (SQL["hold_lines"], columns)]
+    )
+    held = {Line(*cast("tuple[str, str]", row)) for row in rows}
+    ours = [start for start, line in zip(starts, lines, strict=True) if line in held]
+    tokens, seqs = arrays.ints(token for token, _ in ours), arrays.ints(seq for _, seq in ours)
+    rows, _ = await connection.roundtrip([(SQL["space_out"], (tokens, seqs)), (SQL["commit"], ())])
+    return cast(int, rows[0][0]), asked - held
+
+
+async def lines_being_made(connection: TrioConnection, lines: Iterable[Line]) -> set[Line]:
+    """Those of these lines, `LINES_BEING_MADE_MAX` at most, of which somebody makes a window that is not committed yet:
+    as one that hangs. Each takes `LOCK_WAIT_MS`."""
+    found = set[Line]()
+    for line in sorted(set(lines)):
+        if len(found) == LINES_BEING_MADE_MAX:
+            break
+        try:
+            await connection.roundtrip([
+                (SQL["begin"], ()), (SQL["open_lines"], line_columns([line])), (SQL["commit"], ())
+            ])  # fmt: skip
+        except LOCKED:
+            await connection.rollback()
+            found.add(line)
+    return found
 
 
 async def hold_delayed(connection: TrioConnection, instance: int) -> int | None:

@@ -18,11 +18,13 @@ BEGINNING_MAX_BYTES: Final = 40_000
 
 class TakenRun(NamedTuple):
     """``mail``: how many of its records others wrote. ``key``: the id that it was started with, where one was given.
-    ``records``: its first ones, and whether there are ``more``; None where they can't be read here."""
+    ``began_at``: when its time began, in seconds since 1970; None: with its job. ``records``: its first ones, and
+    whether there are ``more``; None where they can't be read here."""
 
     mail: int
     expiries: int
     key: str | None
+    began_at: float | None
     records: list[JournalRow] | None
     more: bool
 
@@ -38,6 +40,13 @@ async def last_take(connection: TrioConnection, instance: int) -> Take | None:
     """That of who has a run, or had it at its end; None while nobody has it."""
     rows = await connection.fetch(SQL["run_taken"], (instance,))
     return Take(*cast(Any, rows[0])) if rows else None
+
+
+async def began_at(connection: TrioConnection, instance: int) -> float | None:
+    """When the time of a run began: at its start, where it had to wait in a queue with its first turn. In seconds since
+    1970; None where it ended before."""
+    rows = await connection.fetch(SQL["run_began"], (instance,))
+    return cast(float, rows[0][0]) if rows else None
 
 
 async def taken_runs(connection: TrioConnection, instances: Sequence[int]) -> dict[int, TakenRun]:
@@ -56,7 +65,10 @@ async def taken_runs(connection: TrioConnection, instances: Sequence[int]) -> di
     connection.note_read(max(sizes, default=0))
     vault = connection.vault
     read = await offloaded(0 if vault is None else sum(sizes), lambda: _beginnings(rows, vault))
-    return {id: TakenRun(mail, expiries, key, *read.get(id, (None, False))) for id, mail, expiries, key in marks}
+    return {
+        id: TakenRun(mail, expiries, key, began_at, *read.get(id, (None, False)))
+        for id, mail, expiries, key, began_at in marks
+    }
 
 
 def _beginnings(rows: Sequence[Any], vault: Vault | None) -> dict[int, tuple[list[JournalRow] | None, bool]]:

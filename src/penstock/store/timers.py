@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from penstock.core.state import OWN_TIMERS
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
+from penstock.store.starts import Line, line_columns
 from penstock.store.statements import SQL, Statement
 
 Timer = tuple[int, int, int]
@@ -16,18 +17,22 @@ Timer = tuple[int, int, int]
 
 class NextTimer(NamedTuple):
     """A timer that is due, or the next that will be: ``left_s`` is negative when it is. ``failures``: how often it
-    could not be acted on, by whichever engine."""
+    could not be acted on, by whichever engine. ``line``: in which a throttled start stands (`starts.space_out`)."""
 
     key: Timer
     instance: int
     left_s: float
     failures: int
+    line: Line | None
 
 
-async def due(connection: TrioConnection, limit: int) -> list[NextTimer]:
-    """The next timers."""
-    rows = await connection.fetch(SQL["due_timers"], (limit, arrays.ints(OWN_TIMERS)))
-    return [NextTimer(cast(Timer, row[:3]), *cast(tuple[int, float, int], row[3:])) for row in rows]
+async def due(
+    connection: TrioConnection, limit: int, *, throttled: bool = True, without: Collection[Line] = ()
+) -> list[NextTimer]:
+    """The next timers; not ``throttled``: without throttled starts that are due. ``without``: those of these lines."""
+    params = (limit, arrays.ints(OWN_TIMERS), throttled, *line_columns(without))
+    rows = cast(Any, await connection.fetch(SQL["due_timers"], params))
+    return [NextTimer(row[:3], row[3], row[4], row[5], None if row[6] is None else Line(*row[6:])) for row in rows]
 
 
 async def count_failures(connection: TrioConnection, timers: Collection[Timer]) -> None:

@@ -34,16 +34,18 @@ class Drive(Generic[RV]):
     Cancellation interrupts `run` but not the generator, which merely stays suspended: `run` again goes on where it
     was. `waits_for` is what the generator last asked for, None while it has not started and while it runs; so None
     after an interruption means that the generator itself was hit (KeyboardInterrupt) and is of no more use.
-    `nothing_sent`: it has not asked for the socket yet, so what it raised is about its parameters.
+    `nothing_sent`: it has not asked for the socket yet, so what it raised is about its parameters. `was_woken`: its end
+    is that somebody has said that the socket gets closed.
     """
 
-    __slots__ = ("fd", "generator", "nothing_sent", "waits_for")
+    __slots__ = ("fd", "generator", "nothing_sent", "waits_for", "was_woken")
 
     def __init__(self, generator: PQGen[RV], fd: int) -> None:
         self.generator = generator
         self.fd = fd
         self.waits_for: Wait | None = None
         self.nothing_sent = True
+        self.was_woken = False
 
     async def run(self) -> RV:
         """The generator's result. Raises what it raises; `psycopg.OperationalError` if the socket gets closed."""
@@ -62,6 +64,7 @@ class Drive(Generic[RV]):
             result: RV = end.value
             return result
         except trio.ClosedResourceError:
+            self.was_woken = True
             raise psycopg.OperationalError("the connection was closed by another task") from None
         except OSError as error:
             raise psycopg.OperationalError(f"the connection's socket failed: {error}") from error
@@ -107,36 +110,57 @@ async def wait_ready(fd: int, waits_for: Wait) -> Ready:
 
 async def _wait_readable_or_writable(fd: int) -> Ready:
     ready = 0
+    closed = False
 
     async def wait_for(wait: WaitFunction, flag: int, scope: trio.CancelScope) -> None:
-        nonlocal ready
-        await wait(fd)
-        ready |= flag
+        nonlocal ready, closed
+        try:
+            await wait(fd)
+            ready |= flag
+        except trio.ClosedResourceError:  # both are told; of each one would come out of the nursery in a group
+            closed = True
         scope.cancel()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait_for, trio.lowlevel.wait_readable, Ready.R, nursery.cancel_scope)
         nursery.start_soon(wait_for, trio.lowlevel.wait_writable, Ready.W, nursery.cancel_scope)
+    if closed:
+        raise trio.ClosedResourceError
     return Ready(ready)
 
 
 class ConnectionLock:
-    """`trio.Lock` without the two checkpoints that it takes even when free: psycopg locks once per statement, and
-    the statement waits for the server anyhow."""
+    """For psycopg, which locks once per statement. Of one task at a time: it is free as a rule, and that costs nothing
+    (`trio.Lock` takes two checkpoints even then, and enters its owner in a table)."""
 
-    __slots__ = ("_lock",)
+    __slots__ = ("_held", "_lot")
 
     def __init__(self) -> None:
-        self._lock = trio.Lock()
+        self._held = False
+        self._lot = trio.lowlevel.ParkingLot()
+
+    def take_nowait(self) -> bool:
+        """Have it if it is free; to be given back by `give_back`."""
+        free = not self._held
+        self._held = True
+        return free
+
+    async def take(self) -> None:
+        """Wait for it. No checkpoint if it is free."""
+        while not self.take_nowait():
+            await self._lot.park()
+
+    def give_back(self) -> None:
+        """Whoever waits longest may have it now."""
+        self._held = False
+        if self._lot:
+            self._lot.unpark()
 
     async def __aenter__(self) -> None:
-        try:
-            self._lock.acquire_nowait()
-        except trio.WouldBlock:
-            await self._lock.acquire()
+        await self.take()
 
     async def __aexit__(self, *_: object) -> None:
-        self._lock.release()
+        self.give_back()
 
     def locked(self) -> bool:
-        return self._lock.locked()
+        return self._held

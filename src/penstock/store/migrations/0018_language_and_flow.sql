@@ -338,6 +338,8 @@ CREATE TABLE start_window (
   PRIMARY KEY (definition_id, kind, key)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
 CREATE INDEX start_window_end ON start_window (until);
+-- Which line a throttled start stands in; null costs nothing.
+ALTER TABLE timer ADD throttle jsonb;
 
 -- Runs of code that a queue counts as open.
 ALTER TABLE token ADD run_queue int;

@@ -15,6 +15,10 @@ SELECT coalesce((SELECT c.root FROM called c WHERE c.id = t.id), t.id),
 FROM token t WHERE t.id = $1::bigint AND t.seq = $2::bigint AND t.state = 1 /* LOCKED */ AND t.attempt = $3::int
   AND t.claimed_by = $4::text FOR NO KEY UPDATE OF t
 
+-- name: turn_of_caller
+-- The priority and the flow key of a run of code that calls ($1 instance).
+SELECT i.priority, i.flow_key FROM instance i WHERE i.id = $1::bigint
+
 -- name: call_of_code
 -- What a run of code ($1 instance $2 seq of its execution) has called at a path ($3), since it began or continued as a new
 -- one: the instance, its status, and whether that is a run of code.

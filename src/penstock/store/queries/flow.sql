@@ -11,6 +11,9 @@
 -- A run of code is counted as open, where its queue limits `runs`, by the claim that finds it uncounted, and to its end
 -- (`finish_runs`, or what ends instances): token.run_queue. From then on its priority is less by 10, so that it goes before those that
 -- have not begun, whatever waits of them.
+--
+-- And its time begins with its first claim, not with its start: token.entered_at, which its executors begin with, whoever
+-- they are and however often. The claim itself still tells since when it waited.
 
 -- steps: give_back
 -- Slots of the attempts that `let_go` (held, flow_key) ended. Rows that hold none cost nothing.
@@ -35,7 +38,8 @@ policy AS MATERIALIZED (
     (q.policy ->> 'concurrency')::int AS total, (q.policy ->> 'concurrencyPerKey')::int AS per_key,
     (q.policy #>> '{rate,paceMicros}')::float8 AS pace, (q.policy #>> '{rate,burst}')::int AS burst,
     (q.policy #>> '{ratePerKey,paceMicros}')::float8 AS key_pace, (q.policy #>> '{ratePerKey,burst}')::int AS key_burst,
-    coalesce(q.policy ?| '{concurrencyPerKey,ratePerKey}', false) AS keys_limited, q.policy -> 'weights' AS weights, CASE WHEN j.name LIKE 'code:%' THEN (q.policy ->> 'runs')::int END AS runs
+    coalesce(q.policy ?| '{concurrencyPerKey,ratePerKey}', false) AS keys_limited, q.policy -> 'weights' AS weights,
+    j.queue IS NOT NULL AND j.name LIKE 'code:%' AS code, CASE WHEN j.name LIKE 'code:%' THEN (q.policy ->> 'runs')::int END AS runs
   FROM job_type j LEFT JOIN queue q ON q.id = j.queue WHERE j.id = $1::int),
 
 -- steps: allowance
@@ -267,20 +271,26 @@ taken AS (
     held = CASE WHEN p.total IS NOT NULL OR p.per_key IS NOT NULL AND n.key <> '' THEN
       p.queue * 4 + (p.total IS NOT NULL)::int + 2 * (p.per_key IS NOT NULL AND n.key <> '')::int END,
     run_queue = CASE WHEN b.begins THEN p.queue ELSE t.run_queue END,
-    priority = CASE WHEN b.begins THEN t.priority - 10 ELSE t.priority END
+    priority = CASE WHEN b.begins THEN t.priority - 10 ELSE t.priority END,
+    entered_at = CASE WHEN old.entered_at IS NULL THEN t.entered_at ELSE c.now END
   FROM granted n CROSS JOIN policy p CROSS JOIN clock c CROSS JOIN LATERAL (SELECT p.runs IS NOT NULL AND n.priority >= 0 AS begins) b
+  LEFT JOIN LATERAL (
+    SELECT o.entered_at FROM token o WHERE p.code AND o.ctid = n.token_row AND o.attempt = 0 OFFSET 0) old ON true
   WHERE t.ctid = n.token_row AND coalesce(t.queued, t.seq) = n.place AND t.state = 0 /* READY */
-  RETURNING t.*, n.ordinal, n.place, n.queue_row, b.begins),
+  RETURNING t.*, n.ordinal, n.place, n.queue_row, b.begins, old.entered_at AS queued_at),
 -- steps of: taken_away
 jobs AS (
-  SELECT t.job_type, t.ordinal, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.entered_at, t.claimed_at,
-    t.lease_until, t.priority, t.place, coalesce(t.entry, t.seq), i.definition, i.business_key,
-    CASE WHEN t.item IS NULL AND pg_column_size(i.vars) + coalesce(pg_column_size(i.overlay), 0) <= $7::int
-        AND pg_column_compression(i.vars) IS NULL AND pg_column_compression(i.overlay) IS NULL THEN
-      (i.vars || coalesce(i.overlay, '{}') || coalesce((
-        SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
-        WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}'))::text END
-  FROM taken t CROSS JOIN LATERAL (SELECT * FROM instance i WHERE i.id = t.instance_id OFFSET 0) i)
+  SELECT t.job_type, t.ordinal, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, coalesce(t.queued_at, t.entered_at),
+    t.claimed_at, t.lease_until, t.priority, t.place, coalesce(t.entry, t.seq), i.definition, i.business_key,
+    CASE WHEN i.sent THEN (i.vars || coalesce(i.overlay, '{}') || d.deltas)::text END
+  FROM taken t CROSS JOIN LATERAL (
+    SELECT i.id, i.definition, i.business_key, i.vars, i.overlay, i.folded_pos,
+      t.item IS NULL AND pg_column_size(i.vars) + coalesce(pg_column_size(i.overlay), 0) <= $7::int
+        AND pg_column_compression(i.vars) IS NULL AND pg_column_compression(i.overlay) IS NULL AS sent
+    FROM instance i WHERE i.id = t.instance_id OFFSET 0) i
+  CROSS JOIN LATERAL (  -- no subselect: see `leased_jobs`
+    SELECT jsonb_merge(h.output ORDER BY h.pos) AS deltas FROM history h
+    WHERE i.sent AND h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL) d)
 SELECT a.cursor, a.visited, a.blocked, a.passed, a.retry_s, CASE WHEN row_number() OVER () = 1 THEN a.left_over END, a.ended_at, b.*
 FROM about a LEFT JOIN jobs b ON true
 

@@ -33,9 +33,9 @@ SELECT id, seq, entered_at, lease_until, entered_at AS started_at FROM opened
 
 -- name: started
 -- Which of the instances $1 exist: what became of a start whose answer was lost. With the lease of a direct dispatch and its
--- holder, as long as that is still the first execution's first attempt, and not over.
+-- holder, as long as that is still the first execution's first attempt, and not over; and its definition.
 SELECT i.id, t.seq, t.entered_at, CASE WHEN t.state = 1 /* LOCKED */ AND t.attempt = 1 AND t.entered_at = i.started_at
-    AND t.lease_until > penstock_now() THEN t.lease_until END, i.started_at, t.claimed_by
+    AND t.lease_until > penstock_now() THEN t.lease_until END, i.started_at, t.claimed_by, i.definition
 FROM instance i LEFT JOIN LATERAL (SELECT * FROM token t WHERE t.id = i.id OFFSET 0) t ON true WHERE i.id = ANY($1::bigint[])
 
 -- name: view

@@ -185,17 +185,23 @@ taken AS (
   RETURNING t.job_type, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.entered_at, t.claimed_at, t.lease_until,
     t.priority, t.entry, t.item, n.ordinal, n.place, n.queue_row),
 
--- steps: leased_jobs
+-- steps: leased_columns
 SELECT t.job_type, t.ordinal, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.entered_at, t.claimed_at,
   t.lease_until, t.priority, t.place, coalesce(t.entry, t.seq), i.definition, i.business_key,
-  CASE WHEN t.item IS NULL AND pg_column_size(i.vars) + coalesce(pg_column_size(i.overlay), 0) <= $8::int
-      AND pg_column_compression(i.vars) IS NULL AND pg_column_compression(i.overlay) IS NULL THEN
-    (i.vars || coalesce(i.overlay, '{}') || coalesce((
-      SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
-      WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}'))::text END
+
+-- steps: leased_jobs
+-- The deltas are a join of the last SELECT and no subselect: a recheck of a row prepares all subselects and CTEs of its statement
+-- (`tests/store/test_rechecks.py`).
+-- steps of: leased_columns
+  CASE WHEN i.sent THEN (i.vars || coalesce(i.overlay, '{}') || d.deltas)::text END
 FROM taken t CROSS JOIN LATERAL (
-  SELECT i.id, i.definition, i.business_key, i.vars, i.overlay, i.folded_pos FROM instance i
-  WHERE i.id = t.instance_id OFFSET 0) i
+  SELECT i.id, i.definition, i.business_key, i.vars, i.overlay, i.folded_pos,
+    t.item IS NULL AND pg_column_size(i.vars) + coalesce(pg_column_size(i.overlay), 0) <= $8::int
+      AND pg_column_compression(i.vars) IS NULL AND pg_column_compression(i.overlay) IS NULL AS sent
+  FROM instance i WHERE i.id = t.instance_id OFFSET 0) i
+CROSS JOIN LATERAL (
+  SELECT jsonb_merge(h.output ORDER BY h.pos) AS deltas FROM history h
+  WHERE i.sent AND h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL) d
 
 -- name: claim
 -- Leases waiting jobs, oldest first, to slots: $1 job types $2 the first slot of each $3 how many it has $4 $5 the priority and
@@ -209,6 +215,17 @@ WITH
 -- steps of: leased
 unqueued AS (DELETE FROM ready r USING taken WHERE r.ctid = taken.queue_row)
 -- steps of: leased_jobs
+
+-- name: claim_known
+-- As `claim`, for jobs whose variables the engine has, as far as it can know: all are left out, and no partition of history is
+-- prepared. What it does not have after all takes a statement more.
+WITH
+-- steps of: leased
+unqueued AS (DELETE FROM ready r USING taken WHERE r.ctid = taken.queue_row)
+-- steps of: leased_columns
+  NULL::text
+FROM taken t CROSS JOIN LATERAL (
+  SELECT i.definition, i.business_key FROM instance i WHERE i.id = t.instance_id OFFSET 0) i
 
 -- name: claim_and_clear
 -- As `claim`, for when one found fewer jobs than slots: of a type that has fewer again, rows that are no token's place any

@@ -75,11 +75,11 @@ SELECT mark FROM journal WHERE instance_id = $1::bigint AND mark IS NOT NULL ORD
 SELECT id, mail, expiries FROM token WHERE id = ANY($1::bigint[]) AND id = instance_id
 
 -- name: taken_runs
--- What is not in the job of a run that is taken: as `run_marks`, and the id that it was started with.
-SELECT t.id, t.mail, t.expiries, i.business_key
+-- What is not in the job of a run that is taken: as `run_marks`, the id that it was started with, when its time began.
+SELECT t.id, t.mail, t.expiries, i.business_key, extract(epoch FROM t.entered_at)::float8
 FROM unnest($1::bigint[]) AS k(id)
 CROSS JOIN LATERAL (
-  SELECT t.id, t.mail, t.expiries FROM token t WHERE t.id = k.id AND t.id = t.instance_id OFFSET 0) t
+  SELECT t.id, t.mail, t.expiries, t.entered_at FROM token t WHERE t.id = k.id AND t.id = t.instance_id OFFSET 0) t
 CROSS JOIN LATERAL (SELECT i.business_key FROM instance i WHERE i.id = k.id OFFSET 0) i
 
 -- name: open_runs
@@ -98,8 +98,9 @@ SELECT payload FROM (SELECT kind, payload FROM journal WHERE instance_id = $1::b
 WHERE kind = $2::smallint
 
 -- name: run_states
--- How runs stand ($1 instance $2 seq), in order: the token's columns, or how the execution was closed and by whom.
-SELECT i.status, t.state, t.attempt, t.claimed_by, t.mail, c.attempt, c.worker
+-- How runs stand ($1 instance $2 seq), in order: the token's columns, or how the execution was closed and by whom; and the
+-- instance's flow key.
+SELECT i.status, t.state, t.attempt, t.claimed_by, t.mail, c.attempt, c.worker, i.flow_key
 FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS k(instance, seq, n)
 LEFT JOIN LATERAL (SELECT * FROM instance i WHERE i.id = k.instance OFFSET 0) i ON true
 LEFT JOIN LATERAL (SELECT * FROM token t WHERE t.id = k.instance AND t.seq = k.seq OFFSET 0) t ON true
@@ -132,7 +133,7 @@ queued_flow AS (
 -- and where it has gone nothing is written. The roots are locked. $9: so many messages in a row that nobody read are the most;
 -- $10 $11: the kinds of messages and of cancels.
 -- One row for each, in order: the instance's status, whether it is code, whether it was written now, the hash of what
--- came with this dedup before, whether there are too many; and of the token its state before, job type, holder, mail.
+-- came with this dedup before, whether there are too many; and of the token its state before, job type, holder, mail, flow key.
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
                        $12::bigint[], $13::bigint[], $14::smallint[])
@@ -142,7 +143,7 @@ heard AS (
     SELECT o.ctid FROM timer o WHERE o.token_id = i.by_token AND o.seq = i.by_seq AND o.index = i.by_index OFFSET 0) old
   WHERE d.ctid = old.ctid RETURNING i.n),
 about AS MATERIALIZED (
-  SELECT i.*, a.status, a.code, s.request_hash, t.row, t.seq, t.state, t.mail, t.job_type, t.priority, t.claimed_by,
+  SELECT i.*, a.status, a.code, s.request_hash, t.row, t.seq, t.state, t.mail, t.job_type, t.priority, t.flow_key, t.claimed_by,
     i.kind = $10::smallint AND t.mail >= $9::int AND (
       SELECT count(*) = $9::int AND bool_and(j.kind = $10::smallint) FROM (
         SELECT j.kind FROM journal j WHERE j.instance_id = i.instance ORDER BY j.pos DESC LIMIT $9::int) j) AS is_full
@@ -185,12 +186,13 @@ audited AS (
   SELECT nextval('step_seq'), now, instance, 'CANCEL_REQUESTED', nullif(actor, ''), name FROM new, clock
   WHERE kind = $11::smallint AND actor IS NOT NULL)
 SELECT a.status, a.code, a.n IN (SELECT n FROM new), encode(a.request_hash, 'hex'), coalesce(a.is_full, false), a.state,
-  (SELECT j.name FROM job_type j WHERE j.id = a.job_type), a.claimed_by, coalesce((SELECT t.mail FROM told t WHERE t.id = a.instance), a.mail, 0)
+  (SELECT j.name FROM job_type j WHERE j.id = a.job_type), a.claimed_by, coalesce((SELECT t.mail FROM told t WHERE t.id = a.instance), a.mail, 0), a.flow_key
 FROM about a ORDER BY a.n
 
 -- name: park_runs
 -- Runs that wait: $1 token $2 seq $3 attempt $4 holder $5 mail seen $6 when they are due (seconds since 1970; null: never)
--- $7 branches $8 view (null: keep). A run that is not returned has mail, or is not the holder's.
+-- $7 branches $8 view (null: keep). Answers in how many seconds each is due, and job type and flow key if it gave something
+-- back to a queue. A run that is not returned has mail, or is not the holder's.
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::int[], $6::float8[], $7::text[], $8::text[])
     AS i(token, seq, attempt, holder, mail, due_at, branches, view)),
@@ -211,7 +213,8 @@ noted AS (
   SELECT id, seq, attempt, branches::jsonb, view::jsonb FROM let_go WHERE branches IS NOT NULL OR view IS NOT NULL
   ON CONFLICT (token_id) DO UPDATE SET seq = excluded.seq, attempt = excluded.attempt,
     checkpoint = coalesce(excluded.checkpoint, n.checkpoint), progress = coalesce(excluded.progress, n.progress))
-SELECT id, extract(epoch FROM to_timestamp(due_at) - penstock_now())::float8 FROM let_go
+SELECT id, extract(epoch FROM to_timestamp(due_at) - penstock_now())::float8,
+  CASE WHEN held IS NOT NULL THEN (SELECT j.name FROM job_type j WHERE j.id = job_type) END, flow_key FROM let_go
 
 -- name: lock_due_runs
 -- Locks the runs whose timer −16 ($1 token $2 seq) is due, and notes for `wake_runs`, in the same transaction, which these
@@ -228,7 +231,7 @@ SELECT set_config('penstock.due', ARRAY(SELECT id FROM held)::text, true)
 -- name: wake_runs
 -- Wakes runs by their timers ($1 token $2 seq), if these are due still: those that `lock_due_runs` has locked before.
 -- A timer goes with what it did, and one whose run is not that far any more, or not there, goes for itself. Answers what
--- was woken, with its job type, and with a job type of null what had nothing to wake.
+-- was woken, with its job type and flow key, and with a job type of null what had nothing to wake.
 WITH due AS MATERIALIZED (
   SELECT m.* FROM unnest($1::bigint[], $2::bigint[]) AS i(token, seq) CROSS JOIN LATERAL (
     SELECT m.ctid AS row, m.token_id, m.seq FROM timer m
@@ -248,12 +251,13 @@ unparked AS (
     SELECT o.ctid FROM parked o WHERE o.instance_id = t.id AND o.token_id = t.id OFFSET 0) old
   WHERE p.ctid = old.ctid),
 gone AS (DELETE FROM timer d USING run r WHERE d.ctid = r.row)
-SELECT r.token_id, r.seq, (SELECT j.name FROM woken w JOIN job_type j ON j.id = w.job_type WHERE w.id = r.token_id) FROM run r
+SELECT r.token_id, r.seq, (SELECT j.name FROM job_type j WHERE j.id = w.job_type), w.flow_key
+FROM run r LEFT JOIN woken w ON w.id = r.token_id
 
 -- name: finish_runs
 -- Ends runs: $1 token $2 seq $3 attempt $4 holder $5 mail seen $6 status $7 index of the END step $8 output $9 failure
--- $10 what it showed last (null: nothing), which becomes its last record, of the kind $11. A run that is not returned has
--- mail, or is not the holder's.
+-- $10 what it showed last (null: nothing), which becomes its last record, of the kind $11. Answers whether others may be told,
+-- and as `park_runs`. A run that is not returned has mail, or is not the holder's.
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::int[], $6::smallint[], $7::smallint[],
                        $8::text[], $9::text[], $10::text[])
@@ -264,7 +268,7 @@ ended AS (
   WHERE t.ctid = old.ctid AND t.seq = i.seq AND t.state = 1 /* LOCKED */ AND t.attempt = i.attempt
     AND t.claimed_by = i.holder AND t.mail = i.mail
   RETURNING t.id, t.instance_id, t.seq, t.step, t.attempt, t.entered_at, t.claimed_at, t.claimed_by, i.status, i.end_step,
-    i.output, i.failure, i.shown, t.held, t.flow_key, t.run_queue, t.watched),
+    i.output, i.failure, i.shown, t.job_type, t.held, t.flow_key, t.run_queue, t.watched),
 released AS (  -- as `give_back`, and open runs
   UPDATE slot s SET running = s.running - r.n, open_runs = s.open_runs - r.runs FROM (
     SELECT queue, flow_key, sum(n)::int AS n, sum(runs)::int AS runs FROM (
@@ -318,11 +322,12 @@ orphaned AS (  -- what it has called; one that completes has waited for that
   CROSS JOIN LATERAL (SELECT FROM instance i WHERE i.id = c.id AND i.status = 0 /* ACTIVE */ OFFSET 0) i, clock
   WHERE e.status <> 1 /* COMPLETED */
   ON CONFLICT DO NOTHING)  -- a run that was retried may end again before that is done
-SELECT id, watched OR status <> 1 /* COMPLETED */ FROM ended
+SELECT id, watched OR status <> 1 /* COMPLETED */,
+  CASE WHEN coalesce(held, run_queue) IS NOT NULL THEN (SELECT j.name FROM job_type j WHERE j.id = job_type) END, flow_key FROM ended
 
 -- name: block_runs
 -- Runs that the holder's code can't go on with: $1 token $2 seq $3 attempt $4 holder $5 reason. They come back after a
--- pause, twice as long each time. A reason that is the last one's is not noted again.
+-- pause, twice as long each time. A reason that is the last one's is not noted again. Answers the pause, and as `park_runs`.
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::text[]) AS i(token, seq, attempt, holder, reason)),
 stopped AS (
@@ -348,7 +353,7 @@ noted AS (
   WHERE reason IS DISTINCT FROM (
     SELECT h.reason FROM history h WHERE h.instance_id = s.instance_id AND h.pos > s.seq AND h.kind = 10 /* ATTEMPT_FAILED */
     ORDER BY h.pos DESC LIMIT 1))
-SELECT id, pause_s FROM stopped
+SELECT id, pause_s, CASE WHEN was_held IS NOT NULL THEN (SELECT j.name FROM job_type j WHERE j.id = job_type) END, flow_key FROM stopped
 
 -- name: expire_runs
 -- Those of the jobs that are runs, and whose lease ended, or whose holder's engine is gone: $1 token $2 seq $3 attempt $4 holder that is gone (null: the
@@ -383,7 +388,7 @@ noted AS (
   SELECT instance_id, nextval('step_seq'), id, seq, entered_at, now, began_at, attempt, step, 11 /* ATTEMPT_EXPIRED */,
     holder
   FROM freed, clock)
-SELECT f.id, f.seq, f.attempt, (SELECT j.name FROM job_type j WHERE j.id = f.job_type), f.state, f.expiries FROM freed f
+SELECT f.id, f.seq, f.attempt, (SELECT j.name FROM job_type j WHERE j.id = f.job_type), f.state, f.expiries, f.flow_key FROM freed f
 
 -- name: held_by
 -- Runs that executors of these engines ($1: the tags in `e<number>.<tag>/`) hold, beyond an id ($2). A sequential scan (132 ms for
@@ -392,18 +397,6 @@ SELECT id, seq, attempt, claimed_by FROM token
 WHERE state = 1 /* LOCKED */ AND id > $2::bigint AND substring(claimed_by FROM '^e\d+\.([0-9a-f]{8})/') = ANY($1::text[])
   AND job_type IN (SELECT j.id FROM job_type j WHERE j.name LIKE 'code:%')
 ORDER BY id LIMIT 1000
-
--- name: this_backend
--- What tells a session of the server from all others that it has, or had.
-SELECT pg_backend_pid(), backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()
-
--- name: this_schema
--- Where the tables of this session are.
-SELECT current_schema()::text
-
--- name: end_backend
--- Ends a session ($1 process $2 start), and answers whether it was still there.
-SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1::int AND backend_start::text = $2::text
 
 -- name: outline
 -- What a run's journal says without its payloads ($1 instance), as of the latest $2 records, oldest first.
@@ -419,6 +412,14 @@ UNION ALL
 SELECT h.attempt, extract(epoch FROM h.claimed_at)::float8 FROM (
   SELECT * FROM history l WHERE l.instance_id = $1::bigint ORDER BY l.pos DESC LIMIT 1) h
 WHERE h.kind < 10 /* ATTEMPT_FAILED */ AND h.claimed_at IS NOT NULL AND NOT EXISTS (SELECT FROM token t WHERE t.id = $1::bigint)
+
+-- name: run_began
+-- When the time of a run ($1 instance) began, open or ended; nothing where it never did.
+SELECT extract(epoch FROM t.entered_at)::float8 FROM token t WHERE t.id = $1::bigint AND t.id = t.instance_id
+UNION ALL
+SELECT extract(epoch FROM h.started_at)::float8 FROM (
+  SELECT * FROM history l WHERE l.instance_id = $1::bigint ORDER BY l.pos DESC LIMIT 1) h
+WHERE NOT EXISTS (SELECT FROM token t WHERE t.id = $1::bigint)
 
 -- name: run_about
 -- A run ($1 instance) that has not ended: its token's columns, what its holder noted, when it goes on by itself, and why

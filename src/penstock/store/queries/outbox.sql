@@ -44,12 +44,13 @@ taken AS (
     t.failures, t.entered_at, t.parent_id, t.item, extract(epoch FROM penstock_now() - l.created_at)::float8 AS age_s)
 SELECT 1 AS what, t.job_type, t.id, t.instance_id, t.token_id, t.seq, t.entry, t.attempt, t.step, t.failures, t.entered_at,
   t.age_s, i.definition, i.business_key,
-  (i.vars || coalesce(i.overlay, '{}') || coalesce((
-    SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
-    WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}') || CASE WHEN t.item IS NULL THEN '{}'
+  (i.vars || coalesce(i.overlay, '{}') || d.deltas || CASE WHEN t.item IS NULL THEN '{}'
   ELSE coalesce((SELECT v.vars FROM item_vars v
     WHERE v.instance_id = t.instance_id AND v.token_id = t.parent_id AND v.item = t.item), '{}') END)::text
 FROM taken t CROSS JOIN LATERAL (SELECT * FROM instance i WHERE i.id = t.instance_id OFFSET 0) i
+CROSS JOIN LATERAL (  -- no subselect: see `leased_jobs`
+  SELECT jsonb_merge(h.output ORDER BY h.pos) AS deltas FROM history h
+  WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL) d
 UNION ALL
 SELECT 2, job_type, count(*), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM next GROUP BY job_type
 UNION ALL

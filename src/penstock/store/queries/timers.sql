@@ -25,12 +25,15 @@ WHERE t.ctid = old.ctid
 
 -- name: due_timers
 -- What is due now, oldest first, and how long until the first that is not; $1 limit $2 negative indexes that this engine
--- knows (the others are a newer one's). One row of those that are not due: the first $1 of a million armed ones were 504
--- blocks a look.
+-- knows (the others are a newer one's); $3: also throttled starts that are due, but for those that stand in the lines $4 definition
+-- id $5 key. One row of those that are not due: the first $1 of a million armed ones were 504 blocks a look. The last columns: the
+-- line of a throttled start.
 WITH clock AS MATERIALIZED (SELECT penstock_now() AS now)
 SELECT token_id, seq, index, instance_id, extract(epoch FROM fire_at - (SELECT now FROM clock))::float8 AS left_s,
-  coalesce(failures, 0) FROM (
+  coalesce(failures, 0), throttle ->> 0, throttle ->> 1 FROM (
   (SELECT * FROM timer WHERE fire_at <= (SELECT now FROM clock) AND (index >= 0 OR index = ANY($2::smallint[]))
+     AND (throttle IS NULL OR $3::boolean AND NOT EXISTS (
+       SELECT FROM unnest($4::text[], $5::text[]) AS l(definition_id, key) WHERE definition_id = throttle ->> 0 AND key = throttle ->> 1))
    ORDER BY fire_at LIMIT $1::int)
   UNION ALL
   (SELECT * FROM timer WHERE fire_at > (SELECT now FROM clock) AND (index >= 0 OR index = ANY($2::smallint[]))

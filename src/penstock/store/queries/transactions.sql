@@ -23,5 +23,9 @@ WHERE instance_id = $1::bigint AND pos = $2::bigint AND token_id = $3::bigint AN
 -- name: one_snapshot
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY
 
+-- name: server_started
+-- Tells one server from another that follows it, and from itself before a restart.
+SELECT pg_postmaster_start_time()
+
 -- name: now
 SELECT penstock_now()
