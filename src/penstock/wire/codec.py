@@ -16,7 +16,8 @@ import typing
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import cache
-from typing import Any, Generic, TypeVar, cast
+from operator import attrgetter
+from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
@@ -57,6 +58,7 @@ from penstock.wire.fields import (
 from penstock.wire.protobuf import (
     BYTES,
     MAX_DEPTH,
+    SMALL,
     TRUNCATED,
     VARINT,
     DecodeError,
@@ -88,14 +90,18 @@ STRUCT, VALUE, UINT32 = "struct", "value", "uint32"
 JSON = "json"
 """Bytes that are JSON text; as a value of a noun they may be a Python value, too."""
 TEXT, INT32, BOOL = "string", "int32", "bool"
-OPTIONAL_INT32 = "int32 or none"
+OPTIONAL_INT32, OPTIONAL_BOOL = "int32 or none", "bool or none"
 """Of which 0 and "not given" are two things."""
 WORDS = "enum"
 """An enum's number for its word in ``words``, which is empty for 0; a number without a word is shown as it is."""
 MILLIS = "millis"
 """uint32 milliseconds for seconds; 0 is "not given", and less than one is one."""
 
-_NOUN_KINDS = frozenset({STRUCT, JSON, TEXT, INT32, OPTIONAL_INT32, BOOL, MILLIS, WORDS})
+_BY_CALL, _IS_TEXT, _IS_NUMBER, _IS_MESSAGE = range(4)
+"""How a field is read or written: by its ``take`` or ``put``, or without a call."""
+_SHORT_COUNT: Final = 128
+"""Lengths and numbers of one byte."""
+_NOUN_KINDS = frozenset({STRUCT, JSON, TEXT, INT32, OPTIONAL_INT32, BOOL, OPTIONAL_BOOL, MILLIS, WORDS})
 
 
 class MessageCodec(Generic[MessageT]):
@@ -109,8 +115,10 @@ class MessageCodec(Generic[MessageT]):
         self._package = package
         self._as_values = as_values
         self._bytes: dict[int, TakeBytes] = {}
+        self._short: dict[int, tuple[int, str]] = {}  # of fields that `_read` mostly reads itself
         self._numbers: dict[int, TakeNumber] = {}
         self._writers: list[tuple[str, Put]] = []
+        self._heads: dict[str, tuple[int, dict[int, bytes]]] = {}  # of fields that `encode` mostly writes itself
         self._joined: dict[str, ReadParts] = {}
         self._present: set[str] = set()  # fields of which "empty" and "not there" are two things
         for name, python_type, proto in fields_of(cls, package):
@@ -118,14 +126,30 @@ class MessageCodec(Generic[MessageT]):
                 self._add_of_noun(name, proto)
             else:
                 self._add(name, python_type, proto)
+        self._takers = {tag: (*self._short.get(tag, (_BY_CALL, "")), take) for tag, take in self._bytes.items()}
+        self._plan: list[tuple[int, dict[int, bytes], bool, Put]] = [
+            (*self._heads.get(name, (_BY_CALL, {})), name in self._present, put) for name, put in self._writers
+        ]
+        # of two names and more a tuple is got, of one the value: two that are not looked at make it one always
+        self._values: Callable[[MessageT], tuple[Any, ...]] = attrgetter(
+            *(name for name, _ in self._writers), "__class__", "__class__"
+        )
 
     def encode(self, message: MessageT) -> bytes:
         """The bytes, fields in the order of their numbers, defaults left out."""
         out: list[bytes] = []
-        for name, put in self._writers:
-            value = getattr(message, name)
-            if value or (value is not None and name in self._present):
-                put(out, value)
+        for (kind, heads, present, put), value in zip(self._plan, self._values(message), strict=False):
+            if not value and (value is None or not present):
+                continue
+            if kind == _IS_TEXT:
+                text = value.encode()
+                if len(text) < _SHORT_COUNT:
+                    out += (heads[len(text)], text)
+                    continue
+            elif kind == _IS_NUMBER and 0 <= value < _SHORT_COUNT:
+                out.append(heads[value])
+                continue
+            put(out, value)
         return b"".join(out)
 
     def decode(self, parts: Sequence[bytes], depth: int = MAX_DEPTH) -> MessageT:
@@ -144,7 +168,7 @@ class MessageCodec(Generic[MessageT]):
         return self._cls(**values)
 
     def _read(self, data: bytes, values: Values, depth: int) -> None:
-        take_bytes, take_number = self._bytes, self._numbers
+        take_bytes = self._takers
         pos, end = 0, len(data)
         while pos < end:
             tag = data[pos]
@@ -159,10 +183,15 @@ class MessageCodec(Generic[MessageT]):
                     size, pos = read_varint(data, pos - 1)
                 if pos + size > end:
                     raise DecodeError(TRUNCATED)
-                taker(values, data[pos : pos + size], depth)
+                part = data[pos : pos + size]
                 pos += size
+                kind, name, take = taker
+                if kind == _BY_CALL or name in values:
+                    take(values, part, depth)
+                else:
+                    values[name] = part.decode() if kind == _IS_TEXT else [part]
                 continue
-            number_taker = take_number.get(tag)
+            number_taker = self._numbers.get(tag)
             if number_taker is not None:
                 number = data[pos]
                 pos += 1
@@ -196,8 +225,7 @@ class MessageCodec(Generic[MessageT]):
         elif origin is types.UnionType:
             self._add_optional(name, tag, prefix, args[0], proto)
         elif python_type is str:
-            self._bytes[tag] = take_text(name)
-            self._writers.append((name, put_text(prefix)))
+            self._add_text(name, tag, prefix)
         elif python_type is bytes:
             self._bytes[tag] = take_blob(name)
             self._writers.append((name, put_blob(prefix)))
@@ -210,8 +238,7 @@ class MessageCodec(Generic[MessageT]):
             self._add_number(name, proto, inner_type)
         elif inner_type is str:
             self._present.add(name)
-            self._bytes[tag] = take_text(name)
-            self._writers.append((name, put_text(prefix)))
+            self._add_text(name, tag, prefix)
         elif inner_type is datetime:
             self._add_message(name, tag, prefix, read_timestamp, write_timestamp)
         else:
@@ -233,8 +260,7 @@ class MessageCodec(Generic[MessageT]):
             self._bytes[tag] = take_json(name) if self._as_values else take_blob(name)
             self._writers.append((name, put_json(prefix)))
         elif proto.kind == TEXT:
-            self._bytes[tag] = take_text(name)
-            self._writers.append((name, put_text(prefix)))
+            self._add_text(name, tag, prefix)
         elif proto.kind == MILLIS:
             self._numbers[proto.number << 3 | VARINT] = take_millis(name)
             self._writers.append((name, put_millis(write_tag(proto.number, VARINT))))
@@ -242,9 +268,15 @@ class MessageCodec(Generic[MessageT]):
             self._numbers[proto.number << 3 | VARINT] = take_word(name, proto.words)
             self._writers.append((name, put_word(write_tag(proto.number, VARINT), proto.words)))
         else:
-            if proto.kind == OPTIONAL_INT32:
+            if proto.kind in (OPTIONAL_INT32, OPTIONAL_BOOL):
                 self._present.add(name)
-            self._add_number(name, proto, bool if proto.kind == BOOL else int)
+            self._add_number(name, proto, bool if proto.kind in (BOOL, OPTIONAL_BOOL) else int)
+
+    def _add_text(self, name: str, tag: int, prefix: bytes) -> None:
+        self._bytes[tag] = take_text(name)
+        self._short[tag] = (_IS_TEXT, name)
+        self._heads[name] = (_IS_TEXT, _heads_of(prefix))
+        self._writers.append((name, put_text(prefix)))
 
     def _add_message(self, name: str, tag: int, prefix: bytes, read: ReadParts, write: Callable[[Any], bytes]) -> None:
         def take(values: Values, part: bytes, _depth: int) -> None:
@@ -260,6 +292,7 @@ class MessageCodec(Generic[MessageT]):
             out += (prefix, write_varint(len(body)), body)
 
         self._bytes[tag] = take
+        self._short[tag] = (_IS_MESSAGE, name)
         self._joined[name] = read
         self._writers.append((name, put))
 
@@ -267,7 +300,15 @@ class MessageCodec(Generic[MessageT]):
         assert python_type in (bool, int)
         take = take_flag if python_type is bool else take_uint32 if proto.kind == UINT32 else take_int32
         self._numbers[proto.number << 3 | VARINT] = take(name)
-        self._writers.append((name, put_number(write_tag(proto.number, VARINT))))
+        prefix = write_tag(proto.number, VARINT)
+        self._heads[name] = (_IS_NUMBER, _heads_of(prefix))
+        self._writers.append((name, put_number(prefix)))
+
+
+@cache
+def _heads_of(prefix: bytes) -> dict[int, bytes]:
+    """The tag with each short length or number behind it."""
+    return {number: prefix + SMALL[number] for number in range(_SHORT_COUNT)}
 
 
 # ---------------------------------------------------------------------------------------------------- entrances

@@ -290,10 +290,15 @@ def write_timestamp(when: datetime) -> bytes:
     """Jobs of one batch have the same times, to the microsecond: half of what a job costs to write."""
     passed = when - _EPOCH
     seconds = passed.days * 86_400 + passed.seconds
-    out = b"\x08" + write_varint(seconds & 0xFFFF_FFFF_FFFF_FFFF) if seconds else b""
+    out = _write_seconds(seconds) if seconds else b""
     if passed.microseconds:
         out += b"\x10" + write_varint(passed.microseconds * 1_000)
     return out
+
+
+@lru_cache(_TIMES_KEPT)
+def _write_seconds(seconds: int) -> bytes:
+    return b"\x08" + write_varint(seconds & 0xFFFF_FFFF_FFFF_FFFF)
 
 
 def read_timestamp(parts: Sequence[bytes], depth: int) -> datetime:

@@ -36,6 +36,11 @@ class FrameReader:
         self._block: tuple[int, int, list[bytes]] | None = None  # flags, stream and parts, while it is not whole
         self._block_bytes = self._block_frames = 0
 
+    @property
+    def is_between_frames(self) -> bool:
+        """The peer has greeted, and nothing of a frame or of a block is there yet."""
+        return self._greeted and not self._unread and self._block is None
+
     def read(self, data: bytes | bytearray) -> Iterator[Frame]:
         """The frames that are whole with these bytes. Raises BrokenConnection."""
         found = self._unread + data if self._unread else bytes(data)

@@ -42,7 +42,7 @@ class Block(NamedTuple):
 class HeaderReader:
     """Of one connection. ``read`` makes of the headers of a block what is remembered with them."""
 
-    __slots__ = ("_entries", "_kept", "_kept_bytes", "_list_max_bytes", "_read", "_size", "_size_max")
+    __slots__ = ("_entries", "_kept_bytes", "_list_max_bytes", "_read", "_size", "_size_max", "kept")
 
     def __init__(self, list_max_bytes: int, read: Callable[[Headers], Any]) -> None:
         self._list_max_bytes = list_max_bytes
@@ -50,12 +50,13 @@ class HeaderReader:
         self._entries: deque[tuple[bytes, bytes]] = deque()  # the youngest first
         self._size = 0
         self._size_max = HPACK_TABLE_BYTES
-        self._kept: dict[bytes, Block] = {}
+        self.kept: dict[bytes, Block] = {}
+        """What blocks say, as long as the table is as it is."""
         self._kept_bytes = 0
 
     def read(self, block: bytes) -> Block:
         """What a block says. Raises BrokenConnection, as the table is not that of the peer any more."""
-        known = self._kept.get(block)
+        known = self.kept.get(block)
         if known is not None:
             return known
         try:
@@ -67,11 +68,11 @@ class HeaderReader:
         found = Block(headers, _content_length(headers), self._read(headers))
         size += len(block) + KEPT_BLOCK_BYTES
         if changes or self._kept_bytes + size > KEPT_MAX_BYTES:
-            self._kept.clear()
+            self.kept.clear()
             self._kept_bytes = 0
         if not changes and size <= KEPT_MAX_BYTES:
             self._kept_bytes += size
-            self._kept[block] = found
+            self.kept[block] = found
         return found
 
     def _decode(self, block: bytes) -> tuple[Headers, int, bool]:

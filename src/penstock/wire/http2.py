@@ -69,23 +69,20 @@ class Http2Limits(msgspec.Struct, frozen=True, kw_only=True):
     streams: int | None = None
 
 
-class _Stream:
+class Stream(msgspec.Struct, eq=False, gc=False):
     """A stream that is not closed."""
 
-    __slots__ = ("announced", "headed", "local_open", "receive_window", "received", "remote_open", "sent", "unopened")
-
-    def __init__(self, receive_window: int) -> None:
-        self.remote_open = True
-        self.local_open = True
-        self.headed = False
-        """The headers of the answer were received."""
-        self.sent = 0
-        """What was sent, less what the peer opened its window by."""
-        self.receive_window = receive_window
-        self.unopened = 0
-        self.announced: int | None = None
-        """The length of the body, where the peer said one."""
-        self.received = 0
+    receive_window: int
+    remote_open: bool = True
+    local_open: bool = True
+    headed: bool = False
+    """The headers of the answer were received."""
+    sent: int = 0
+    """What was sent, less what the peer opened its window by."""
+    unopened: int = 0
+    announced: int | None = None
+    """The length of the body, where the peer said one."""
+    received: int = 0
 
 
 class Http2:
@@ -113,7 +110,7 @@ class Http2:
         self._out: list[bytes] = []
         self._settled = False  # the peer has acknowledged our settings
         self._closed = False
-        self._streams: dict[int, _Stream] = {}
+        self._streams: dict[int, Stream] = {}
         self._closed_ids: deque[int] = deque(maxlen=CLOSED_KEPT)
         self._reset_ids: deque[int] = deque(maxlen=CLOSED_KEPT)
         self._highest_inbound = 0
@@ -311,9 +308,9 @@ class Http2:
         if stream_id in self._streams or (self.role is Role.SERVER and stream_id not in self._reset_ids):
             self._fail(stream_id, ErrorCodes.STREAM_CLOSED)
 
-    def _open(self, stream_id: int) -> _Stream:
+    def _open(self, stream_id: int) -> Stream:
         window = self._initial_window if self._settled else max(self._initial_window, f.DEFAULT_WINDOW_BYTES)
-        stream = self._streams[stream_id] = _Stream(window)
+        stream = self._streams[stream_id] = Stream(window)
         return stream
 
     def _fail(self, stream_id: int, code: ErrorCodes) -> None:
@@ -326,14 +323,14 @@ class Http2:
         self._reset_ids.append(stream_id)
         self._out.append(frame(Kind.RST_STREAM, 0, stream_id, code.to_bytes(4, "big")))
 
-    def _end_remote(self, stream_id: int, stream: _Stream) -> None:
+    def _end_remote(self, stream_id: int, stream: Stream) -> None:
         stream.remote_open = False
         self._events.append(StreamEnded(stream_id))
         if not stream.local_open:
             del self._streams[stream_id]
             self._closed_ids.append(stream_id)
 
-    def _end_local(self, stream_id: int, stream: _Stream) -> None:
+    def _end_local(self, stream_id: int, stream: Stream) -> None:
         stream.local_open = False
         if not stream.remote_open:
             del self._streams[stream_id]
@@ -376,6 +373,8 @@ class Http2:
 
     def data_to_send(self) -> bytes:
         """What is to be sent, each byte once."""
+        if not self._out:
+            return b""
         data = b"".join(self._out)
         self._out.clear()
         return data
@@ -436,14 +435,14 @@ class Http2:
         if self._closed:
             raise ProtocolError("the connection is closed")
 
-    def _stream(self, stream_id: int) -> _Stream:
+    def _stream(self, stream_id: int) -> Stream:
         """One on which we may send."""
         stream = self._streams.get(stream_id)
         if stream is None or not stream.local_open:
             raise ProtocolError(_CLOSED)
         return stream
 
-    def _begin(self, stream_id: int) -> _Stream:
+    def _begin(self, stream_id: int) -> Stream:
         """A stream of ours."""
         if self.role is Role.SERVER or stream_id != self._next_id:
             raise ProtocolError(_CLOSED)

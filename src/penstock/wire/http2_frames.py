@@ -123,6 +123,15 @@ class RequestReceived(Event):
     """What the server's reader of requests made of the headers."""
 
 
+class CallReceived(Event):
+    """A request that came whole: its headers, and all its data in one frame, which has ended it."""
+
+    stream_id: int
+    headers: Headers
+    request: Any
+    data: bytes
+
+
 class ResponseReceived(Event):
     """The headers of an answer."""
 

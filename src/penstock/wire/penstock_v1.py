@@ -380,7 +380,7 @@ class QueueKeyState(Struct):
     """A flow key of a queue."""
 
     flow_key: Annotated[str, Proto(1)] = ""
-    running: Annotated[int, Proto(2)] = 0
+    running: Annotated[int | None, Proto(2)] = None
     waiting: Annotated[int, Proto(3)] = 0
 
 
@@ -427,3 +427,19 @@ class DeleteQueueRequest(Struct):
 
 class DeleteQueueResponse(Struct):
     pass
+
+
+class PauseQueueRequest(Struct):
+    name: Annotated[str, Proto(1)] = ""
+
+
+class PauseQueueResponse(Struct):
+    settings: Annotated[QueueSettings | None, Proto(1)] = None
+
+
+class ResumeQueueRequest(Struct):
+    name: Annotated[str, Proto(1)] = ""
+
+
+class ResumeQueueResponse(Struct):
+    settings: Annotated[QueueSettings | None, Proto(1)] = None

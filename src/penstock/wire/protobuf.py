@@ -9,6 +9,7 @@ end of the data), never anything else; the codecs turn the latter into the forme
 from __future__ import annotations
 
 import threading
+from typing import Final
 
 MAX_DEPTH = 100
 """How deep messages and groups may nest (the bound of google.protobuf and Java)."""
@@ -57,20 +58,19 @@ class Budget(threading.local):
 budget = Budget()
 
 
+SMALL_COUNT: Final = 16_384
+SMALL: Final = tuple(
+    bytes((number,)) if number < 0x80 else bytes((number & 0x7F | 0x80, number >> 7)) for number in range(SMALL_COUNT)
+)
+"""The numbers of at most two bytes, encoded: lengths and tags are nearly all among them."""
+
+
 def write_varint(number: int) -> bytes:
     """A number of 0 to 2**64 - 1."""
-    if number < len(_small):
-        return _small[number]
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-_small: tuple[bytes, ...] = ()
-_small = tuple(write_varint(n) for n in range(16_384))  # lengths and tags: nearly all of them are below
+    if number < SMALL_COUNT:
+        return SMALL[number]
+    low = number & 0x7F | (number & 0x3F80) << 1 | 0x8080  # 14 bits in two bytes that say that more follow
+    return low.to_bytes(2, "little") + write_varint(number >> 14)
 
 
 def write_tag(number: int, wire_type: int) -> bytes:

@@ -34,12 +34,12 @@ class QueuePolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
 
 class QueueKey(Answer, frozen=True):
-    """A flow key of a queue: how many of its attempts are under way, where that is limited, and how many jobs wait, to
-    1,000."""
+    """A flow key of a queue: how many jobs wait, to 1,000, and how many of its attempts are under way, where that is
+    limited, or was."""
 
     flow_key: str
-    running: int
     waiting: int
+    running: int | None = None
 
 
 class Queue(Answer, frozen=True):

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from msgspec import field
 
-from penstock.wire.codec import BOOL, INT32, JSON, OPTIONAL_INT32, TEXT, Proto
+from penstock.wire.codec import BOOL, INT32, JSON, OPTIONAL_BOOL, OPTIONAL_INT32, TEXT, Proto
 from penstock.wire.noun import Answer, Flag, JsonText, Request, Text, Texts, Variables
 
 
@@ -35,7 +35,7 @@ class ScheduleSpec(Request, frozen=True):
     catch_up: Annotated[str | None, Proto(13, TEXT, "penstock.v1")] = None
     catch_up_window: Annotated[str | None, Proto(14, TEXT, "penstock.v1")] = None
     pause_on_failure: Annotated[Flag, Proto(15, BOOL, "penstock.v1")] = False
-    paused: bool | None = None
+    paused: Annotated[bool | None, Proto(16, OPTIONAL_BOOL, "penstock.v1")] = None
     note: Annotated[str | None, Proto(17, TEXT, "penstock.v1")] = None
     priority: Annotated[int | None, Proto(18, OPTIONAL_INT32, "penstock.v1")] = None
     flow_key: Annotated[str | None, Proto(19, TEXT, "penstock.v1")] = None
@@ -80,6 +80,7 @@ class Schedule(Answer, frozen=True):
     backfill_until: Annotated[str | None, Proto(25, TEXT, "penstock.v1")] = None
     priority: Annotated[int | None, Proto(26, OPTIONAL_INT32, "penstock.v1")] = None
     flow_key: Annotated[str | None, Proto(27, TEXT, "penstock.v1")] = None
+    hint: Annotated[str | None, Proto(28, TEXT, "penstock.v1")] = None
 
 
 class ScheduleTime(Answer, frozen=True):

@@ -22,18 +22,28 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
-from penstock.wire.protobuf import MAX_VALUES, DecodeError, budget, read_tag, read_varint, skip_field, write_varint
+from penstock.wire.protobuf import (
+    MAX_VALUES,
+    SMALL,
+    SMALL_COUNT,
+    DecodeError,
+    budget,
+    read_tag,
+    read_varint,
+    skip_field,
+    write_varint,
+)
 
 MAX_LEVELS = 32
 """How deep objects and lists may nest. A level is three messages, so google.protobuf's own 100 stops there too."""
 _WHOLE_MAX = 1e21
-_KEY_CACHE = 4_096
-_KEY_CACHE_MAX_CHARS = 64
+_HEADS_KEPT: Final = 4_096
+_KEY_KEPT_MAX_CHARS: Final = 64
+_SIZES_KEPT: Final = 512
 
 _double = struct.Struct("<d")
 _pack, _unpack = _double.pack, _double.unpack_from
@@ -42,11 +52,11 @@ _pack, _unpack = _double.pack, _double.unpack_from
 _FIELDS, _KEY, _VALUE = 0x0A, 0x0A, 0x12
 _NULL, _NUMBER, _STRING, _BOOL, _STRUCT, _LIST = 0x08, 0x11, 0x1A, 0x20, 0x2A, 0x32
 _LIST_VALUES = 0x0A
+_SHORT_ENTRY_BYTES = 0x7F
 _TRUNCATED = "a Struct ends too early"
 _INT_MAX: Final = 1 << 64
 _NUMBER_HEAD: Final = b"\x09\x11"
-_TEXT_HEADS: Final = tuple(bytes((size + 2, _STRING, size)) for size in range(126))
-"""What stands before a number, and before a short text, that is a Value with its length."""
+_NUMBER_ITEM: Final = b"\x0a\x09\x11"
 
 T = TypeVar("T")
 
@@ -63,23 +73,45 @@ def encode_struct(fields: Mapping[str, object]) -> bytes:
     Raises TypeError for what is no JSON value, UnicodeEncodeError for lone surrogates. A whole number too large for
     a double is written as a string of its digits: rounding it to "infinite" would lose it.
     """
+    return _fields(fields)
+
+
+def _fields(fields: Mapping[str, Any]) -> bytes:
+    """Most values without a call, whatever their type: a call costs as much as writing one."""
     out: list[bytes] = []
     for key, value in fields.items():
-        head = _key(key) if len(key) <= _KEY_CACHE_MAX_CHARS else _write_key(key)
-        kind = type(value)
-        if kind is str:  # with short texts and numbers, which most values are, no call is needed
-            text = cast(str, value).encode()
+        kind = value.__class__
+        if kind is str:
+            text = value.encode()
+            out += (_texts[key, len(text)], text)
+        elif kind is float or (kind is int and -_INT_MAX < value < _INT_MAX):
+            out += (_numbers[key], _pack(value))
+        elif kind is dict:
+            text = _fields(value)
+            out += (_structs[key, len(text)], text)
+        elif kind is list:
+            text = _items(value)
+            out += (_lists[key, len(text)], text)
+        else:
+            text = encode_value(value)
+            out += (_others[key, len(text)], text)
+    return b"".join(out)
+
+
+def _items(items: Sequence[Any]) -> bytes:
+    out: list[bytes] = []
+    for item in items:
+        kind = item.__class__
+        if kind is float or (kind is int and -_INT_MAX < item < _INT_MAX):
+            out += (_NUMBER_ITEM, _pack(item))
+        elif kind is dict:
+            text = _fields(item)
             size = len(text)
-            if size < len(_TEXT_HEADS):
-                out += (b"\x0a", write_varint(len(head) + 3 + size), head, _TEXT_HEADS[size], text)
-                continue
-        elif kind is float or (kind is int and -_INT_MAX < cast(int, value) < _INT_MAX):
-            out += (b"\x0a", write_varint(len(head) + 10), head, _NUMBER_HEAD, _pack(value))
-            continue
-        encoded = encode_value(value)
-        size = len(encoded)
-        length = write_varint(size)
-        out += (b"\x0a", write_varint(len(head) + len(length) + size), head, length, encoded)
+            out += (_STRUCT_ITEMS[size] if size < _SIZES_KEPT else _item_head(size), text)
+        else:
+            text = encode_value(item)
+            size = len(text)
+            out += (b"\x0a", SMALL[size] if size < SMALL_COUNT else write_varint(size), text)
     return b"".join(out)
 
 
@@ -101,26 +133,63 @@ def encode_value(value: object) -> bytes:
     if value is None:
         return b"\x08\x00"
     if kind is dict or isinstance(value, Mapping):
-        inner = encode_struct(cast(Mapping[str, object], value))
+        inner = _fields(cast(Mapping[str, object], value))
         return b"\x2a" + write_varint(len(inner)) + inner
     if kind is list or isinstance(value, (list, tuple)):
-        parts: list[bytes] = []
-        for item in cast(Sequence[object], value):
-            encoded = encode_value(item)
-            parts += (b"\x0a", write_varint(len(encoded)), encoded)
-        inner = b"".join(parts)
+        inner = _items(cast(Sequence[object], value))
         return b"\x32" + write_varint(len(inner)) + inner
     raise TypeError(f"{kind.__name__} is no JSON value")
 
 
-def _write_key(key: str) -> bytes:
-    """With the tag of the value behind it."""
+def _item_head(size: int) -> bytes:
+    lead = b"\x2a" + write_varint(size)
+    return b"\x0a" + write_varint(len(lead) + size) + lead
+
+
+_STRUCT_ITEMS: Final = tuple(_item_head(size) for size in range(_SIZES_KEPT))
+"""What stands before a Struct in a list."""
+
+
+class _Heads(dict[tuple[str, int], bytes]):
+    """What stands before a value of so many bytes under a key; the last of it is ``tag``. The same few come with every
+    job; a client that sends many others has them forgotten, at most 2 MB at a time."""
+
+    def __init__(self, tag: bytes) -> None:
+        super().__init__()
+        self._tag = tag
+
+    def __missing__(self, place: tuple[str, int]) -> bytes:
+        key, size = place
+        lead = self._tag + write_varint(size) if self._tag else b""
+        head = _key_head(key) + write_varint(len(lead) + size) + lead
+        found = b"\x0a" + write_varint(len(head) + size) + head
+        if len(key) <= _KEY_KEPT_MAX_CHARS and size < _SIZES_KEPT:
+            if len(self) >= _HEADS_KEPT:
+                self.clear()
+            self[place] = found
+        return found
+
+
+class _Numbers(dict[str, bytes]):
+    """As `_Heads`, of numbers."""
+
+    def __missing__(self, key: str) -> bytes:
+        head = _key_head(key)
+        found = b"\x0a" + write_varint(len(head) + 10) + head + _NUMBER_HEAD
+        if len(key) <= _KEY_KEPT_MAX_CHARS:
+            if len(self) >= _HEADS_KEPT:
+                self.clear()
+            self[key] = found
+        return found
+
+
+def _key_head(key: str) -> bytes:
     text = key.encode()
     return b"\x0a" + write_varint(len(text)) + text + b"\x12"
 
 
-# The same few names come with every job; a client can fill it, up to 4,096 short names.
-_key = lru_cache(_KEY_CACHE)(_write_key)
+_texts, _structs, _lists, _others = _Heads(b"\x1a"), _Heads(b"\x2a"), _Heads(b"\x32"), _Heads(b"")
+_numbers: Final = _Numbers()
 
 
 # ---------------------------------------------------------------------------------------------------- reading
@@ -200,13 +269,35 @@ class _Reader:
             tag = data[pos]
             if tag == _FIELDS:
                 start, pos = _span(data, pos + 1, end)
-                self._entry(start, pos, found, levels)
+                if not (pos - start <= _SHORT_ENTRY_BYTES and self._short_entry(start, pos, found)):
+                    self._entry(start, pos, found, levels)
             else:
                 tag, pos = read_tag(data, pos)
                 pos = skip_field(data, pos, tag, 3 * levels)
         if pos != end:
             raise DecodeError(_TRUNCATED)
         return found
+
+    def _short_entry(self, pos: int, end: int, found: dict[str, object]) -> bool:
+        """Read a key, then a text or a number, as they mostly come, in one step. False: it is something else."""
+        data = self.data
+        if end - pos < 6 or data[pos] != _KEY:
+            return False
+        at = pos + 2 + data[pos + 1]  # of the value's tag; all lengths are below 128, as the entry is
+        if at + 3 >= end or data[at] != _VALUE or at + 2 + data[at + 1] != end:
+            return False
+        kind = data[at + 2]
+        if kind == _NUMBER and end - at == 11:
+            value: object = _number(_unpack(data, at + 3)[0])
+        elif kind == _STRING and at + 4 + data[at + 3] == end:
+            value = data[at + 4 : end].decode()
+        else:
+            return False
+        self.left -= 1
+        if self.left < 0:
+            raise _too_many()
+        found[data[pos + 2 : at].decode()] = value
+        return True
 
     def _entry(self, pos: int, end: int, found: dict[str, object], levels: int) -> None:
         self._count()
@@ -291,7 +382,11 @@ class _Reader:
     def _count(self) -> None:
         self.left -= 1
         if self.left < 0:
-            raise DecodeError(f"a message has more than {MAX_VALUES} values in its Structs")
+            raise _too_many()
+
+
+def _too_many() -> DecodeError:
+    return DecodeError(f"a message has more than {MAX_VALUES} values in its Structs")
 
 
 def _span(data: bytes, pos: int, end: int) -> tuple[int, int]:
