@@ -8,18 +8,12 @@ owner keeps for that. In a task that does nothing. A leaf: knows neither request
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar
 from types import coroutine
 from typing import Any, Final
 
-import trio
-
-STEPS_PER_TURN: Final = 64
-"""Calls that go on in one turn of the loop: 2 ms."""
-LAST_STEPS_PER_TURN: Final = 20
-"""Of clients that have left, beside those: 3 ms. Of 10,000 it comes at once."""
+from penstock.waking import EagerQueue
 
 _PAUSE: Final = object()
 _NEED_TASK: Final = object()
@@ -45,43 +39,6 @@ async def pause() -> None:
 @coroutine
 def _trap(kind: object) -> Generator[object, None, None]:
     yield kind
-
-
-class EagerQueue:
-    """Calls that can go on, and the task that lets them: one wake-up for all that one batch has answered."""
-
-    def __init__(self, before: Callable[[], None], after: Callable[[], None] | None = None) -> None:
-        """``before`` is called before calls go on, once for all of them, and ``after`` behind them."""
-        self._before = before
-        self._after = after
-        self._ready: deque[Callable[[], None]] = deque()
-        self._last: deque[Callable[[], None]] = deque()
-        self._lot = trio.lowlevel.ParkingLot()
-
-    def add(self, step: Callable[[], None]) -> None:
-        """Have it called soon."""
-        self._ready.append(step)
-        if self._lot:
-            self._lot.unpark()
-
-    def add_last(self, step: Callable[[], None]) -> None:
-        """Have it called when there is time: nobody waits for it."""
-        self._last.append(step)
-        if self._lot:
-            self._lot.unpark()
-
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            while not (self._ready or self._last):
-                await self._lot.park()
-            self._before()
-            for steps, most in ((self._ready, STEPS_PER_TURN), (self._last, LAST_STEPS_PER_TURN)):
-                for _ in range(min(most, len(steps))):
-                    steps.popleft()()
-            if self._after is not None:
-                self._after()
-            await trio.lowlevel.checkpoint()
 
 
 class EagerCall:

@@ -7,6 +7,10 @@ lease, a database that is away) are raised as these; programmer errors assert.
 
 from __future__ import annotations
 
+from typing import TypeVar, cast
+
+E = TypeVar("E", bound=BaseException)
+
 
 class PenstockError(Exception):
     """Base of all operating errors. ``reason`` is shown to clients: no SQL, no stack traces."""
@@ -116,3 +120,25 @@ class Overloaded(Unavailable):
 
 class BrokerUnavailable(Unavailable):
     """No Kafka broker can be reached or used; the reason names them. The engine does not start without one."""
+
+
+def leaf_of(error: Exception) -> Exception:
+    """The one exception in groups of one, as nurseries raise them; else the error itself."""
+    inside: Exception = error
+    while isinstance(inside, ExceptionGroup):
+        members = list(cast("ExceptionGroup[Exception]", inside).exceptions)
+        if len(members) != 1:
+            return error
+        inside = members[0]
+    return inside
+
+
+def leaves(group: BaseExceptionGroup[E]) -> list[E]:
+    """The exceptions in a group and in those within it, as they stand there."""
+    found: list[E] = []
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            found.extend(leaves(cast("BaseExceptionGroup[E]", error)))
+        else:
+            found.append(error)
+    return found

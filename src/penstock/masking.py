@@ -19,15 +19,21 @@ _WORDS: Final = (
     r"|encryption[_-]?keys?|api[_-]?keys?|access[_-]?keys?|client[_-]?key"
     r"|(?:api|access|auth|refresh|bearer|session|csrf|secret|(?<![a-z])id)[_-]?tokens?"
 )
-_NAME: Final = re.compile(rf"{_WORDS}|(?:^|[_-])(?:dsn|jwt|bearer|session[_-]?id)$|^(?:pw|auth)$", re.IGNORECASE)
+_FIRST: Final = "abceiprs"
+"""What the words begin with: a search that looks at one letter first takes a fifth of the time."""
+_NAME: Final = re.compile(
+    rf"(?=[{_FIRST}dj_-])(?:{_WORDS}|(?:^|[_-])(?:dsn|jwt|bearer|session[_-]?id)$|^(?:pw|auth)$)", re.IGNORECASE
+)
 # In texts: a URL's password, a scheme with its credentials, tokens of our own, and name = value in its usual forms.
-_USER_INFO: Final = re.compile(r"(://[^:/@\s]*:)[^/\s]*(@)")
+# What is quoted goes to its quote, or to the end where the text was cut off before that.
+# What repeats gives nothing back (`+` behind it), as what follows can't be of it: time is in line with the length.
+_USER_INFO: Final = re.compile(r"(://[^:/@\s]*+:)[^/\s]*(@)")
 _SCHEME: Final = re.compile(r"\b(Bearer|Basic)(\s+)[A-Za-z0-9._~+/=-]{6,}", re.IGNORECASE)
 _OWN_TOKEN: Final = re.compile(r"\b(pst_[0-9a-f]{12}_|pss_(?=[A-Za-z0-9_-]{40}))[A-Za-z0-9_-]+")
 _PAIR: Final = re.compile(
-    rf"([\"']?\b[\w.-]{{0,40}}(?:{_WORDS})[\w.-]{{0,40}}[\"']?\s{{0,8}}[=:]\s{{0,8}})"
-    r"(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s&,;\"'})\]]+)",
-    re.IGNORECASE,
+    rf"((?=[{_FIRST}])(?:{_WORDS})[\w.-]{{0,40}}+[\"']?\s{{0,8}}+[=:]\s{{0,8}}+)"
+    r"(\"(?:[^\"\\]++|\\.)*+\"?|'(?:[^'\\]++|\\.)*+'?|[^\s&,;\"'})\]]+)",
+    re.IGNORECASE | re.DOTALL,
 )
 _QUERY_TOKEN: Final = re.compile(r"([?&](?:token|key|sig|signature|code|auth)=)[^&\s\"'#]+", re.IGNORECASE)
 

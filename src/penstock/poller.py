@@ -20,8 +20,18 @@ EVENTS_PER_LOOK: Final = 64
 """Sockets that are read in one turn of the loop."""
 RECEIVE_BYTES: Final = 64 * 1024
 
+# Linux tells of a closed sending side; elsewhere only of a broken connection.
+_HANG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+
 Listener = Callable[[bool], None]
 """Something came, or (True) the client has closed its side at least."""
+
+
+def is_hung_up(fd: int) -> bool:
+    """Whether the other side of a socket is closed, as far as the kernel knows: one look, 1 µs. Takes no byte."""
+    look = select.poll()
+    look.register(fd, _HANG_UP)
+    return bool(look.poll(0))
 
 
 class Poller:
@@ -33,6 +43,8 @@ class Poller:
         self._looks_per_turn = looks_per_turn
         self._epoll = select.epoll()
         self._listeners: dict[int, Listener] = {}
+        self.now = 0.0
+        """Trio time of the last look."""
 
     @property
     def closed(self) -> bool:
@@ -64,6 +76,7 @@ class Poller:
         """Tell what is known now. Does not wait."""
         if self._epoll.closed:
             return
+        self.now = trio.current_time()
         left = EVENTS_PER_LOOK
         for _ in range(self._looks_per_turn):
             found = self._epoll.poll(0, EVENTS_PER_LOOK)
@@ -90,6 +103,10 @@ class PolledStream(trio.abc.HalfCloseableStream):
         self._unread = True  # there may be something that will not be told again
         self._hung_up = False
         self._closed = False
+        self._taker: Callable[[bytes], bool] | None = None  # of what comes while the task waits
+        self._most = RECEIVE_BYTES
+        self._going: bool | None = None  # how handing out has ended
+        self._failure: Exception | None = None
         poller.add(self._fd, self._heard)
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
@@ -117,6 +134,51 @@ class PolledStream(trio.abc.HalfCloseableStream):
                 raise trio.BrokenResourceError(str(error)) from error
             self._unread = self._hung_up or len(data) == most
             return data
+
+    async def hand_out(self, take: Callable[[bytes], bool], max_bytes: int) -> bool:
+        """Hand what comes to ``take``, in the turn of the loop in which it is told, until that wants no more (True) or
+        the client has closed its side (False). Raises what ``take`` raises, and as `receive_some`."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._task is not None:
+            raise trio.BusyResourceError("another task is receiving")
+        self._begin_handing(max_bytes)
+        while self._going is None:
+            if self._unread:
+                await trio.lowlevel.checkpoint()
+            if self._closed:
+                raise trio.ClosedResourceError
+            if self._unread:
+                self._hand(take)
+            else:
+                self._taker, self._task = take, trio.lowlevel.current_task()
+                try:
+                    await trio.lowlevel.wait_task_rescheduled(self._abort)
+                finally:
+                    self._taker = None
+            if self._failure is not None:
+                raise self._failure
+        return self._going
+
+    def _begin_handing(self, max_bytes: int) -> None:
+        self._going, self._failure, self._most = None, None, max_bytes
+
+    def _hand(self, take: Callable[[bytes], bool]) -> None:
+        """One piece, if it is there. Raises nothing: others are told in the same turn."""
+        self._unread = False
+        try:
+            data = self._sock.recv(self._most)
+            self._unread = self._hung_up or len(data) == self._most
+            if not data:
+                self._going = False
+            elif not take(data):
+                self._going = True
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._failure = trio.BrokenResourceError(str(error))
+            self._failure.__cause__ = error
+        except Exception as error:
+            self._failure = error
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """As `trio.SocketStream`."""
@@ -155,6 +217,10 @@ class PolledStream(trio.abc.HalfCloseableStream):
     def _heard(self, hung_up: bool) -> None:
         self._hung_up |= hung_up
         self._unread = True
+        if self._taker is not None and self._task is not None and not hung_up:
+            self._hand(self._taker)
+            if not self._unread and self._going is None and self._failure is None:
+                return
         self._wake()
 
     def _wake(self) -> None:

@@ -39,6 +39,11 @@ REVOKED: Final = "the token was revoked"
 EXPIRED: Final = "the token has expired"
 
 
+def reason_of(ending: Ending) -> str:
+    """What a caller is told of it."""
+    return EXPIRED if ending is Ending.EXPIRED else REVOKED
+
+
 class Gate:
     """See the module."""
 
@@ -78,12 +83,25 @@ class Gate:
             raise Unauthenticated("a token is needed: Authorization: Bearer ...")
         return identity
 
+    def find(self, authorization: Sequence[bytes], address: str | None, certificate: Sequence[str]) -> Identity | None:
+        """As `identify`, of who is known without waiting, a browser's session apart; None for all others."""
+        if not authorization:
+            return self._of_certificate(certificate) or self._networks.find(address)
+        scheme, _, rest = authorization[0].partition(b" ")
+        token = rest.strip(b" ")
+        if len(authorization) > 1 or scheme.lower() != b"bearer" or self._is_issuers(token):
+            return None
+        return self.tokens.find(token) if len(token) <= TOKEN_MAX_BYTES else None
+
+    def _is_issuers(self, token: bytes) -> bool:
+        return self.issuer is not None and token.count(b".") == 2 and not token.startswith(PREFIX.encode())
+
     async def _of_token(self, header: bytes) -> Identity:
         scheme, _, rest = header.partition(b" ")
         token = rest.strip(b" ")
         if scheme.lower() != b"bearer" or not token:
             raise Unauthenticated("Authorization has to be: Bearer, a blank, a token")
-        if self.issuer is not None and token.count(b".") == 2 and not token.startswith(PREFIX.encode()):
+        if self.issuer is not None and self._is_issuers(token):
             return await self.issuer.verify(token)
         identity = self.tokens.find(token) if len(token) <= TOKEN_MAX_BYTES else None
         if identity is None:
@@ -125,16 +143,18 @@ class Gate:
         """End the calls whose proof counts no longer."""
         now = time.time()
         for mark, (identity, on_end) in list(self._watched.items()):
-            if (identity.key.startswith("token:") and not self.tokens.has(identity.key)) or (
-                identity.session and not self.sessions.has(identity.session)
-            ):
-                ending = Ending.REVOKED
-            elif identity.expires_at <= now:
-                ending = Ending.EXPIRED
-            else:
-                continue
-            del self._watched[mark]
-            on_end(ending)
+            ending = self.ending(identity, now)
+            if ending is not None:
+                del self._watched[mark]
+                on_end(ending)
+
+    def ending(self, identity: Identity, now: float) -> Ending | None:
+        """Why the proof of a caller counts no longer; None while it does. ``now``: seconds since the epoch."""
+        if (identity.key.startswith("token:") and not self.tokens.has(identity.key)) or (
+            identity.session and not self.sessions.has(identity.session)
+        ):
+            return Ending.REVOKED
+        return Ending.EXPIRED if identity.expires_at <= now else None
 
 
 def _read_certificates(lines: Sequence[str]) -> dict[str, Grant]:

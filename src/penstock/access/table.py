@@ -68,6 +68,8 @@ RPC: Final[Mapping[str, Permission]] = {
     _FLOW + "GetQueue": VIEW,
     _FLOW + "ListQueues": VIEW,
     _FLOW + "DeleteQueue": OPERATE,
+    _FLOW + "PauseQueue": OPERATE,
+    _FLOW + "ResumeQueue": OPERATE,
     _REPAIR + "EditVariables": OPERATE,
     _REPAIR + "RetryInstance": OPERATE,
     _REPAIR + "SkipStep": OPERATE,

@@ -9,8 +9,9 @@ shared by all instances of a version.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 
 import msgspec
 
@@ -331,9 +332,11 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class InvalidDefinition(BadRequest):
-    """The upload breaks rules. ``problems`` holds every one that was found, ``reason`` tells all of them."""
+    """The upload breaks rules. ``problems`` holds every one that was found, ``reason`` tells all of them, ``places``
+    of expressions that can't be read the character at which, counted from 0."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[Problem], places: Mapping[Problem, int] = MappingProxyType({})) -> None:
         assert problems
         self.problems = list(problems)
+        self.places = places
         super().__init__("invalid definition: " + "; ".join(map(str, problems)))

@@ -14,7 +14,7 @@ class Compiler:
         self._limits = limits
         self._problems = problems
         # Steps tend to ask the same questions, "true" first of all.
-        self._compiled: dict[str, Expression | str] = {}
+        self._compiled: dict[str, Expression | ExpressionError] = {}
         self._compiled_chars = 0
         self.nodes = 0
         self.pattern_steps = 0
@@ -41,8 +41,8 @@ class Compiler:
                 self.nodes += len(source) // 2  # it was parsed to where it is wrong
             if self._is_costly():
                 return None
-        if isinstance(compiled, str):
-            self._problems.add(path, compiled)
+        if isinstance(compiled, ExpressionError):
+            self._problems.add(path, str(compiled), compiled.position)
             return None
         return compiled
 
@@ -61,12 +61,12 @@ class Compiler:
         return False
 
 
-def _parse(source: str) -> Expression | str:
+def _parse(source: str) -> Expression | ExpressionError:
     """The compiled expression, or why there is none."""
     try:
         return parse(source)
     except ExpressionError as error:
-        return str(error)
+        return error.with_traceback(None)
 
 
 def is_expression(text: str) -> bool:

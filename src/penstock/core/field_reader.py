@@ -17,16 +17,16 @@ class Problems:
 
     def __init__(self, max_count: int) -> None:
         self._max_count = max_count
-        self._found: dict[Problem, None] = {}
+        self._found: dict[Problem, int | None] = {}
         self._left_out = 0
 
-    def add(self, path: str, reason: str) -> None:
-        """Note a problem. The same one twice is one."""
+    def add(self, path: str, reason: str, at: int | None = None) -> None:
+        """Note a problem. The same one twice is one. ``at``: the character of the text there, counted from 0."""
         problem = Problem(_encodable(path), _encodable(reason))
         if problem in self._found:
             return
         if len(self._found) < self._max_count:
-            self._found[problem] = None
+            self._found[problem] = at
         else:
             self._left_out += 1
 
@@ -36,7 +36,8 @@ class Problems:
         if self._left_out:
             found.append(Problem("", f"and {self._left_out} more problems"))
         if found:
-            raise InvalidDefinition(found)
+            places = {problem: at for problem, at in self._found.items() if at is not None}
+            raise InvalidDefinition(found, places)
 
 
 class FieldReader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -9,8 +10,11 @@ import msgspec
 
 from penstock.core.definition import Definition, Step, StepType
 from penstock.core.draft import FIELDS_BY_TYPE
+from penstock.core.form_hints import form_hints
+from penstock.core.strict_json import join_path
 
 UNUSED_MAX: Final = 1_000
+_NEVER: Final = re.compile(r"\s*false(\s*\|\|\s*false)*\s*")
 _COMMON: Final = frozenset({"id", "name", "type", "description"})
 
 
@@ -29,14 +33,22 @@ class _Fields(msgspec.Struct):
 
 
 def hints(definition: Definition) -> list[Hint]:
-    """By step, then the fields that do nothing, at most `UNUSED_MAX`."""
-    return [*(hint for step in definition.steps for hint in _of_conditions(step)), *_unused(definition.content)]
+    """By step, then of forms for people, then the fields that do nothing, at most `UNUSED_MAX`."""
+    return [
+        *(hint for step in definition.steps for hint in _of_conditions(step)),
+        *(Hint(path, text) for path, text in form_hints(definition)),
+        *_unused(definition.content),
+    ]
 
 
 def _of_conditions(step: Step) -> Iterable[Hint]:
+    path = f"steps[{step.index}].conditionalNextSteps"
+    for condition, _ in step.conditions:
+        if _NEVER.fullmatch(condition.source):
+            yield Hint(join_path(path, condition.source), "never true: nothing goes this way until it has a condition")
     if step.conditions and step.conditions[-1][0].names:
         yield Hint(
-            f"steps[{step.index}].conditionalNextSteps",
+            path,
             "where no condition is true the instance fails; a last one that is `true` takes the rest",
         )
 

@@ -166,7 +166,7 @@ def check_ahead(times: Times, now: datetime) -> None:
     begin = now if times.start_at is None else max(now, times.start_at)
     for index, expression in enumerate(times.cron):
         first = next(_times_of(expression, times.zone, begin), None)
-        if first is None or first > begin + AHEAD_MAX:
+        if first is None or first - begin > AHEAD_MAX:
             raise ScheduleError(f"cron[{index}]", f"{expression!a} has no time within 5 years")
 
 

@@ -97,6 +97,7 @@ class WindowKind(IntEnum):
     DEDUPE = 1
     THROTTLE = 2
     DEBOUNCE = 3
+    BEGUN = 4  # when starts that a throttle has put off begin
 
 
 class OnExcess(StrEnum):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -68,7 +68,7 @@ OWN_TIMERS = (
     RUN_CHILD_TIMER,
 )
 
-PRIORITY_DEFAULT = 5
+PRIORITY_DEFAULT: Final = 5
 """Of a job. Lower ones come first."""
 
 

@@ -11,10 +11,10 @@ from penstock.core.definition import DefinitionLimits, Turn
 from penstock.core.draft_expressions import Compiler, is_expression
 from penstock.core.expression import Expression
 from penstock.core.field_reader import FieldReader
+from penstock.core.state import PRIORITY_DEFAULT
 
 FLOW_KEY_MAX_CHARS: Final = 256
 PRIORITY_MAX: Final = 9
-PRIORITY_DEFAULT: Final = 5
 
 
 def shown_priority(priority: int | None) -> int | None:

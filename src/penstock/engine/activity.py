@@ -47,13 +47,16 @@ class Depth(NamedTuple):
     oldest_s: float
 
 
-class Seen(NamedTuple):
-    """A worker that is not in the middle of a poll."""
+class Seen:
+    """A worker that is not in the middle of a poll. ``gap_s``: how long it stays away between two polls: its work, or
+    its pause."""
 
-    at: float
-    types: Sequence[str]
-    gap_s: float
-    """How long it stays away between two polls: its work, or its pause."""
+    __slots__ = ("at", "gap_s", "types")
+
+    def __init__(self, at: float, types: Sequence[str], gap_s: float) -> None:
+        self.at = at
+        self.types = types
+        self.gap_s = gap_s
 
     def until(self) -> float:
         """When it is taken for gone."""
@@ -131,11 +134,14 @@ class Activity:
         self.depths: deque[Mapping[str, Depth]] = deque(maxlen=DEPTHS_KEPT)
         """By job type; the latest last."""
 
-    def note_poll(self, worker: str, types: Sequence[str]) -> None:
-        """A worker asks for jobs."""
-        now, before = self._clock(), self._seen.get(worker)
+    def note_poll(self, worker: str, types: Sequence[str], now: float | None = None) -> None:
+        """A worker asks for jobs. ``now``: of the clock, if it is known."""
+        before = self._seen.get(worker)
+        if now is None:
+            now = self._clock()
         if before is not None:
-            self._seen[worker] = Seen(now, types, max(now - before.at, before.gap_s / 2))
+            before.gap_s = max(now - before.at, before.gap_s / 2)
+            before.at, before.types = now, types
         elif len(self._seen) < WORKERS_MAX:
             self._seen[worker] = Seen(now, types, 0.0)
 
@@ -143,7 +149,7 @@ class Activity:
         """Its poll has ended."""
         seen = self._seen.get(worker)
         if seen is not None:
-            self._seen[worker] = seen._replace(at=self._clock())
+            seen.at = self._clock()
 
     def note_report(self, worker: str, job_type: str, *, failed: bool) -> None:
         """A worker has done a job, or reported that it could not."""

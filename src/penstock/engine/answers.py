@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from typing import Final, NamedTuple
 
 import trio
+from msgspec import Struct
 
 from penstock.errors import Overloaded
 
@@ -30,14 +31,51 @@ WAIT_SECONDS: Final = 2.0
 _NO_ROOM: Final = "too many large answers at once; try again later"
 
 
-class Hold:
+class AnswerMemory:
+    """The bytes of all answers of one engine, and the bound on them."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.used_bytes = 0
+        self._large_max_bytes = max_bytes * 4 // 5
+        self.waiting: deque[Waiting] = deque()
+
+    def open(self) -> Hold:
+        """A hold of the request that the current task serves."""
+        hold = Hold(self)
+        _current.set(hold)
+        return hold
+
+    @property
+    def room_bytes(self) -> int:
+        """What a large answer may still take."""
+        return self._large_max_bytes - self.used_bytes
+
+    def fits(self, size_bytes: int) -> bool:
+        """Whether so many more may be held. What is larger than half of the bound is let in at half of it: nothing may
+        be too large for ever."""
+        most = self.max_bytes if size_bytes <= SMALL_BYTES else self._large_max_bytes
+        return self.used_bytes + min(size_bytes, self.max_bytes // 2) <= most
+
+    def give_back(self, size_bytes: int) -> None:
+        """So many are held no more."""
+        self.used_bytes -= size_bytes
+        if self.waiting:
+            self.let_in()
+
+    def let_in(self) -> None:
+        """Let in as many of those who wait as there is room for."""
+        while self.waiting and self.fits(self.waiting[0].size_bytes):
+            first = self.waiting.popleft()
+            first.hold.add(first.size_bytes)
+            first.let_in.set()
+
+
+class Hold(Struct, eq=False):
     """What one request holds. Closed by whoever opened it; closing gives all of it back."""
 
-    __slots__ = ("bytes", "memory")
-
-    def __init__(self, memory: AnswerMemory) -> None:
-        self.memory = memory
-        self.bytes = 0
+    memory: AnswerMemory
+    bytes: int = 0
 
     def reserve(self, size_bytes: int) -> None:
         """Hold so many more. Raises Overloaded when there is no room."""
@@ -94,46 +132,6 @@ class Waiting(NamedTuple):
     hold: Hold
     size_bytes: int
     let_in: trio.Event
-
-
-class AnswerMemory:
-    """The bytes of all answers of one engine, and the bound on them."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self.used_bytes = 0
-        self._large_max_bytes = max_bytes * 4 // 5
-        self.waiting: deque[Waiting] = deque()
-
-    def open(self) -> Hold:
-        """A hold of the request that the current task serves."""
-        hold = Hold(self)
-        _current.set(hold)
-        return hold
-
-    @property
-    def room_bytes(self) -> int:
-        """What a large answer may still take."""
-        return self._large_max_bytes - self.used_bytes
-
-    def fits(self, size_bytes: int) -> bool:
-        """Whether so many more may be held. What is larger than half of the bound is let in at half of it: nothing may
-        be too large for ever."""
-        most = self.max_bytes if size_bytes <= SMALL_BYTES else self._large_max_bytes
-        return self.used_bytes + min(size_bytes, self.max_bytes // 2) <= most
-
-    def give_back(self, size_bytes: int) -> None:
-        """So many are held no more."""
-        self.used_bytes -= size_bytes
-        if self.waiting:
-            self.let_in()
-
-    def let_in(self) -> None:
-        """Let in as many of those who wait as there is room for."""
-        while self.waiting and self.fits(self.waiting[0].size_bytes):
-            first = self.waiting.popleft()
-            first.hold.add(first.size_bytes)
-            first.let_in.set()
 
 
 _unbounded: Final = Hold(AnswerMemory(1 << 62))

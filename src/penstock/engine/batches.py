@@ -114,7 +114,9 @@ class Batches:
                     raise Unavailable("the batch with the Idempotency-Key went meanwhile; try again")
                 id = used[0]
                 if bytes(used[1]) != digest:
-                    raise IdempotencyConflict("the Idempotency-Key was used for another batch")
+                    raise IdempotencyConflict(
+                        "the Idempotency-Key was used for another batch: of other items, onComplete or note"
+                    )
             else:
                 await self._note(connection, "BATCH_STARTED", f"{id}: {len(wanted.items)} items")
         self._made.set()

@@ -78,7 +78,7 @@ class Children:
 
     async def start(self, held: Held, path: str, target: CodeWorkflow | str, arguments: bytes, id: str) -> str:
         """Start what the operation at ``path`` waits for, once: a run of code, or an instance of the latest version of
-        a definition. Gives its id.
+        a definition, with priority and flow key of the run. Gives its id.
 
         Raises LeaseLost, BadRequest (no such definition; too many that call each other), Conflict (the id is of an
         instance that was not called here), IdempotencyConflict, PayloadTooLarge, Unavailable (also while older engines

@@ -43,7 +43,7 @@ LOOKED_AT_MAX: Final = 10_000
 _NAME: Final = re.compile(r"[^\s:@/\x00-\x1f]{1,100}")
 _APP: Final = re.compile(r"[^\s:@/\x00-\x1f]{0,100}")
 
-_UNWRITTEN: Final = store.TakenRun(0, 0, None, None, more=False)
+_UNWRITTEN: Final = store.TakenRun(0, 0, None, None, None, more=False)
 
 
 class CodeWorkflow(NamedTuple):
@@ -272,7 +272,7 @@ def _taken(job: Job, runs: dict[int, store.TakenRun]) -> Taken:
         instance_id=job.instance_id,
         job_type=job.job_type,
         arguments=json_text(job.variables),
-        started_at=job.created_at.timestamp(),
+        started_at=job.created_at.timestamp() if run.began_at is None else run.began_at,
         taken_at=job.locked_at.timestamp(),
         lease_left_s=(job.lock_expires_at - job.locked_at).total_seconds(),
         mail=run.mail,

@@ -290,6 +290,17 @@ class Definitions:
         if missing:
             self._know(await store.job_type_ids(connection, missing))
 
+    async def forget(self, connection: TrioConnection) -> None:
+        """Read again what the database knows of all that is in memory: a version or a job type that was lost may stand
+        for another one there."""
+        ids = await store.job_type_ids(connection, list(self.job_type_ids))
+        self.job_type_ids.clear()
+        self._job_type_names.clear()
+        self._know(ids)
+        self._by_key.clear()
+        self._by_version.clear()
+        self._cached_bytes = 0
+
     def job_type_name(self, id: int) -> str | None:
         """The name of a job type that this engine has met."""
         return self._job_type_names.get(id)

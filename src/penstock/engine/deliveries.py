@@ -6,12 +6,12 @@ in the rows already.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any
 
 import trio
-from msgspec import structs
+from msgspec import Raw, structs
 
 from penstock.core.compensation import compensating
 from penstock.engine import ids
@@ -34,26 +34,48 @@ from penstock.store.variables import INLINE_VARIABLES_MAX_BYTES
 from penstock.wire.model import Job
 from penstock.wire.noun import raw
 
+_raw: Callable[[bytes], Any] = Raw
 COPIED_AT_ONCE_BYTES = 262_144
 """Variables that are made into bytes without a turn of the loop between."""
 
 
-class Delivery(NamedTuple):
-    """A job that was committed under a waiter's lease and is to be delivered."""
+class Delivery:
+    """A job that was committed under a waiter's lease and is to be delivered. No Struct: they are read 50 times."""
 
-    waiter: Waiter
-    loaded: LoadedDefinition
-    instance: int
-    token: int
-    seq: int
-    entry: int
-    step: int
-    attempt: int
-    failures: int
-    entered_at: datetime
-    claimed_at: datetime
-    lease_until: datetime
-    business_key: str | None
+    __slots__ = (
+        "attempt", "business_key", "claimed_at", "entered_at", "entry", "failures", "instance", "lease_until", "loaded",
+        "seq", "step", "token", "waiter",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        waiter: Waiter,
+        loaded: LoadedDefinition,
+        instance: int,
+        token: int,
+        seq: int,
+        entry: int,
+        step: int,
+        attempt: int,
+        failures: int,
+        entered_at: datetime,
+        claimed_at: datetime,
+        lease_until: datetime,
+        business_key: str | None,
+    ) -> None:
+        self.waiter = waiter
+        self.loaded = loaded
+        self.instance = instance
+        self.token = token
+        self.seq = seq
+        self.entry = entry
+        self.step = step
+        self.attempt = attempt
+        self.failures = failures
+        self.entered_at = entered_at
+        self.claimed_at = claimed_at
+        self.lease_until = lease_until
+        self.business_key = business_key
 
     @property
     def sees_more(self) -> bool:
@@ -72,16 +94,18 @@ class Delivery(NamedTuple):
 
     def job(self, variables: bytes, checkpoint: str | None) -> Job:
         """As workers see it."""
-        step = self.loaded.definition.steps[self.step]
-        id = ids.show_job(self.instance, self.token, self.seq)
+        loaded = self.loaded
+        step = loaded.definition.steps[self.step]
+        id = ids.show_given_job(self.instance, self.token, self.seq)
+        failures = self.failures
         return Job(
             id=id,
             job_type=step.job_type or "",
             instance_id=ids.show_instance(self.instance),
             step_id=step.id,
             step_execution_id=id,
-            retries_remaining=max(0, step.retry_count - self.failures),
-            variables=raw(variables),
+            retries_remaining=max(0, step.retry_count - failures) if failures else step.retry_count,
+            variables=_raw(variables),
             lock_expires_at=self.lease_until,
             status="LOCKED",
             worker_id=self.waiter.worker,
@@ -90,8 +114,8 @@ class Delivery(NamedTuple):
             attempt=self.attempt,
             idempotency_key=id if self.entry == self.seq else ids.show_job(self.instance, self.token, self.entry),
             checkpoint=None if checkpoint is None else raw(checkpoint),
-            definition_id=self.loaded.definition.id,
-            definition_version=self.loaded.version,
+            definition_id=loaded.definition.id,
+            definition_version=loaded.version,
             business_key=self.business_key,
         )
 
@@ -113,7 +137,8 @@ class Deliveries:
     ) -> None:
         self._traces = traces
         self._recorder = AttemptRecorder(settings)
-        self._metrics = metrics
+        self._pickups = metrics.job_pickup_seconds.distribution
+        self._first_locks = metrics.first_lock_seconds.distribution
         self._cache = cache
         self._memory = memory
         self._waiters = waiters
@@ -122,18 +147,16 @@ class Deliveries:
         self._releases = releases
 
     def deliver(
-        self, delivery: Delivery, variables: bytes, checkpoint: str | None = None, trace: str | None = None
+        self, delivery: Delivery, variables: bytes, checkpoint: str | None, trace: str | None, now: float
     ) -> None:
-        """Give a committed job to the waiter it was leased to, or back to the queue if the caller went away."""
-        waited_s = (delivery.claimed_at - delivery.entered_at).total_seconds()
-        self._metrics.job_pickup_seconds.observe(waited_s)
-        if delivery.attempt == 1:
-            self._metrics.first_lock_seconds.observe(waited_s)
+        """Give a committed job to the waiter it was leased to, or back to the queue if the caller went away. ``now`` is
+        trio time."""
         job = delivery.job(variables, checkpoint)
         if trace is not None:
             job = self._traced(job, delivery, trace)
-        self._sizes.note(job.job_type, len(variables))
-        if delivery.loaded.definition.single_token:
+        size_bytes, loaded = len(variables), delivery.loaded
+        self._sizes.note(job.job_type, size_bytes)
+        if loaded.definition.single_token:
             self._cache.put(delivery.token, delivery.seq, variables)
         left_s = (delivery.lease_until - delivery.claimed_at).total_seconds()
         self._leases.grant(
@@ -143,14 +166,21 @@ class Deliveries:
                 delivery.seq,
                 delivery.attempt,
                 delivery.step,
-                delivery.loaded,
+                loaded,
                 delivery.waiter.worker,
-                trio.current_time() + left_s,
-                business_key=delivery.business_key,
+                now + left_s,
+                delivery.business_key,
             )
         )
-        if not self._waiters.deliver(delivery.waiter, job):
+        if not self._waiters.deliver(delivery.waiter, job, size_bytes):
             self._releases.release_jobs([job])
+
+    def _note_waits(self, given: Sequence[Delivery]) -> None:
+        waits_s = [(each.claimed_at - each.entered_at).total_seconds() for each in given]
+        self._pickups.observe_all(waits_s)
+        if any(each.attempt != 1 for each in given):
+            waits_s = [wait_s for wait_s, each in zip(waits_s, given, strict=True) if each.attempt == 1]
+        self._first_locks.observe_all(waits_s)
 
     def _traced(self, job: Job, delivery: Delivery, trace: str) -> Job:
         """Going on with the trace of its instance."""
@@ -180,8 +210,9 @@ class Deliveries:
             for delivery in deliveries:
                 self._return(delivery)
             raise
-        copied_bytes = 0
+        copied_bytes, now = 0, trio.current_time()
         notes: list[Given | None] = []
+        given: list[Delivery] = []
         for delivery in deliveries:
             if copied_bytes > COPIED_AT_ONCE_BYTES:
                 copied_bytes = 0
@@ -206,10 +237,13 @@ class Deliveries:
                 self._return(delivery)
             else:
                 checkpoint = checkpoints.get((delivery.token, delivery.seq))
-                self.deliver(delivery, variables, checkpoint, traces.get(delivery.instance))
+                self.deliver(delivery, variables, checkpoint, traces.get(delivery.instance), now)
+                given.append(delivery)
                 if self._recorder.asks_types or delivery.loaded.definition.record_attempts:
                     notes.append(self._note(delivery, variables))
-        await self._recorder.keep(connection, notes)
+        self._note_waits(given)
+        if notes:
+            await self._recorder.keep(connection, notes)
 
     async def _traces_of(self, connection: TrioConnection, deliveries: Sequence[Delivery]) -> dict[int, str]:
         if self._traces is None:

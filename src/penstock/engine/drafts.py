@@ -7,7 +7,7 @@ at a time, within the bounds that definitions and their expressions have anyway.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
@@ -35,11 +35,13 @@ _WORD: Final = re.compile(r"\w+|.", re.DOTALL)
 
 
 class DraftProblem(Answer, frozen=True):
-    """One thing wrong with a definition, and the id of the step that it is in."""
+    """One thing wrong with a definition, and the id of the step that it is in. ``character``: of an expression that
+    can't be read the place in its text, counted from 0."""
 
     path: str
     reason: str
     step_id: str | None = None
+    character: int | None = None
 
 
 class DraftHint(Answer, frozen=True):
@@ -149,7 +151,7 @@ class Drafts:
             definition = await self._definitions.parse(lambda: body, len(body))
             self._definitions.check_upload(definition)
         except InvalidDefinition as error:
-            named = await run_long(_named, body, error.problems, line="uploads")
+            named = await run_long(_named, body, error.problems, error.places, line="uploads")
             return DraftCheck(valid=False, problems=named, hints=[], identifiers=[])
         async with self._database.connection() as connection:
             same = await store.same(connection, definition.id, definition.content)
@@ -188,7 +190,7 @@ class Drafts:
         return await run_long(_verdict, asked.expression, asked.kind, variables, datetime.now(UTC), line="expressions")
 
 
-def _named(body: bytes, problems: Iterable[Problem]) -> list[DraftProblem]:
+def _named(body: bytes, problems: Iterable[Problem], places: Mapping[Problem, int]) -> list[DraftProblem]:
     """With the ids of the steps, as far as these can be read."""
     try:
         steps = _field(read_json(body), "steps")
@@ -196,8 +198,8 @@ def _named(body: bytes, problems: Iterable[Problem]) -> list[DraftProblem]:
         steps = None
     items = cast("list[object]", steps) if isinstance(steps, list) else []
     return [
-        DraftProblem(path=problem.path, reason=problem.reason, step_id=_step_id(items, problem.path))
-        for problem in problems
+        DraftProblem(path=one.path, reason=one.reason, step_id=_step_id(items, one.path), character=places.get(one))
+        for one in problems
     ]
 
 

@@ -30,6 +30,7 @@ from penstock.engine.ends import Ends
 from penstock.engine.events import Events
 from penstock.engine.failures import Failures
 from penstock.engine.hiding import Hiding
+from penstock.engine.hot_jobs import HotJobs
 from penstock.engine.ids import IdSource
 from penstock.engine.impact import Impact
 from penstock.engine.inbox import Inbox
@@ -68,6 +69,7 @@ from penstock.errors import TooManyRequests, Unavailable
 from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.spans import Spans
+from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, DatabaseError
 from penstock.store.replica import Replica
 
@@ -89,9 +91,9 @@ class Engine:
         self.traces = traces = None if spans is None else Traces(spans)
         self.events = Events() if events is None else events
         self.settings, self.metrics = settings, metrics
-        self.database, self.limits = database, PayloadLimits.of(settings)
+        self.database, self.limits, database.on_other_server = database, PayloadLimits.of(settings), self._forget
         self.ids, self.answer_memory = IdSource(engine_number), AnswerMemory(settings.answer_max_memory_bytes)
-        cache = VariablesCache(settings.variables_cache_max_bytes)
+        self._cache = cache = VariablesCache(settings.variables_cache_max_bytes)
         self.definitions = Definitions(
             database,
             metrics,
@@ -117,15 +119,15 @@ class Engine:
         heard = self.polls.came_back, self.timers.note_due_in
         self.leases = Leases(database, settings, metrics, self.definitions, self.full_path, self.aside, *heard)
         self.jobs = Jobs(database, settings, metrics, self.definitions, self.polls, self.fast_path, self.full_path)
+        self.hot_jobs = HotJobs(settings, metrics, self.jobs, self.polls, self.fast_path)
         self.journal = Journal(database, settings, metrics, self.polls, self.jobs, self.timers, self.events.mailed)
         self.runs = Runs(database, settings, self.definitions, self.journal)
-        self.attempts = Attempts(database, settings)
         self.messages = Messages(database, settings, metrics, self.definitions, self.full_path, self.timers, self.ids)
         self.looks = looks = Looks(database, replica)
         audit, polled, lanes = settings.audit_log_enabled, not settings.through_kafka, (self.starts, self.full_path)
         self.instances = Instances(database, looks, settings, self.definitions, *lanes, self.runs, ends)
         self.tasks = Tasks(database, self.definitions, self.instances, self.full_path, self.runs, audit=audit)
-        self.hiding = Hiding(settings.console_hide_variables)
+        self.attempts, self.hiding = Attempts(database, settings), Hiding(settings.console_hide_variables)
         self.inbox = Inbox(database, self.definitions, self.hiding, audit=audit)
         self.repair = Repair(database, settings, self.limits, self.instances, self.full_path)
         self.migrations = Migrations(database, settings, self.definitions, self.full_path, self.polls, self.timers)
@@ -150,6 +152,14 @@ class Engine:
     def _bulk(self, engine_number: int) -> Bulk:
         acts = Acts(self.instances, self.tasks, self.repair, self.migrations)
         return Bulk(self.database, acts, self.limits, engine_number)
+
+    async def _forget(self, connection: TrioConnection) -> None:
+        """What is remembered may be of commits that the server never had: tokens count on from where it stands, and
+        keys and ids are given again."""
+        await self.definitions.forget(connection)
+        self._cache.clear()
+        self.polls.leases.doubt()
+        self.polls.claims.floors.drop()
 
     def batchers(self) -> list[Batcher[Any]]:
         """The flushers to run, each in a task of its own."""

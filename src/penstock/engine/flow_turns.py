@@ -17,7 +17,12 @@ from penstock.store.flow import BEFORE_ALL
 FRUITLESS_S: Final = 0.2
 """A look that found nothing is repeated after so long, if nothing happened that may have made room."""
 FRUITLESS_SHARE: Final = 8
-"""Or after as many times as long as it took."""
+"""Or after as many times as long as it took,"""
+FRUITLESS_MAX_S: Final = 1.0
+"""but after this at most."""
+WALK_PAUSE_MAX_S: Final = 0.05
+"""Where there are keys that it did not look at the walk goes on after so long at most: what nobody told of is found
+after this for each look of a round, and what the looks take."""
 ROUND_TRUSTED_S: Final = 10.0
 """So long ago a look came to the end of a type's keys at most: others may look at them since, and not come round."""
 ADOPT_INTERVAL_S: Final = 1.0
@@ -103,7 +108,8 @@ class FlowTurns:
         if found:
             self._closed.pop(job_type, None)
             return
-        pause_s = FRUITLESS_SHARE * took_s if more else max(FRUITLESS_S, FRUITLESS_SHARE * took_s)
+        least_s, most_s = (0.0, WALK_PAUSE_MAX_S) if more else (FRUITLESS_S, FRUITLESS_MAX_S)
+        pause_s = min(max(FRUITLESS_SHARE * took_s, least_s), most_s)
         if retry_s is not None:
             pause_s = min(pause_s, max(retry_s, 0.0))
         if len(self._closed) > TYPES_MAX_ITEMS:

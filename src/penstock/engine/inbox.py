@@ -17,6 +17,7 @@ from penstock.access.identity import actor, current_identity
 from penstock.access.roles import Permission
 from penstock.core.definition import Step, StepType
 from penstock.core.expression import ExpressionError, OutOfSteps, parse
+from penstock.core.form_hints import SUMMARY_MAX_CHARS
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import Definitions, LoadedDefinition
@@ -39,8 +40,6 @@ LOOK_S: Final = 1.0
 """So long a page is looked for among tasks that don't match; then it ends early, with a cursor to go on."""
 SUMMARIES_MAX_BYTES: Final = 1_048_576
 """Of variables that are read for the summaries of one page: those with the lowest ids first."""
-SUMMARY_MAX_CHARS: Final = 500
-"""Of the expression, and of what it gives."""
 SUMMARY_STEPS: Final = 2_000
 """Of the evaluation of one: below a millisecond."""
 FILL_S: Final = 2.0

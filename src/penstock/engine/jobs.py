@@ -7,7 +7,7 @@ from typing import TypeVar, assert_never
 
 import trio
 
-from penstock.access.identity import check_job_types, job_type_limit
+from penstock.access.identity import check_job_types, current_identity, job_type_limit
 from penstock.core.event import JobCompleted, JobFailed, JobParked
 from penstock.core.fencing import CallKind, FenceRequest, Verdict, judge, known_attempt
 from penstock.core.retry import wished_s
@@ -105,7 +105,7 @@ class Jobs:
         if (request.worker_id, types) not in self._good_polls:
             types = await self._check_poll(request.worker_id, types)
         check_job_types(types)
-        self._polls.losses.note_poller(request.worker_id)
+        self._polls.losses.note_poller(request.worker_id, current_identity())
         maximum = request.max_jobs if request.max_jobs > 0 else MAX_JOBS_DEFAULT
         waiter = Waiter(
             request.worker_id, types, min(maximum, settings.poll_max_jobs), self.lease_s(request.lease_seconds)
@@ -116,6 +116,10 @@ class Jobs:
         if not jobs:
             self._metrics.empty_polls.inc()
         return jobs
+
+    def knows_poll(self, worker: str, types: tuple[str, ...]) -> bool:
+        """Whether such a poll was found good."""
+        return (worker, types) in self._good_polls
 
     async def _check_poll(self, worker: str, wanted: tuple[str, ...]) -> tuple[str, ...]:
         """The job types, each once. What is good is known from then on: a worker asks the same all day. Raises
@@ -169,22 +173,22 @@ class Jobs:
 
     async def complete(self, request: Completion) -> None:
         """Finish a job. Raises NotFound, LeaseLost, JobCancelled, Unavailable (nothing was changed then)."""
-        self._raise(CallKind.COMPLETE, request.job_id, await self._complete(request, explicit=False))
+        self.raise_verdict(CallKind.COMPLETE, request.job_id, await self._complete(request, explicit=False))
 
     async def fail(self, request: Failure) -> None:
         """Report a failure; retried while retries are left, else the instance fails. Raises as `complete`."""
-        self._raise(CallKind.FAIL, request.job_id, await self._fail(request, explicit=False))
+        self.raise_verdict(CallKind.FAIL, request.job_id, await self._fail(request, explicit=False))
 
     async def park(self, request: Park) -> None:
         """Give a job back until a time or a signal; it comes back as the next attempt. Raises as `complete`, and
         BadRequest, and Conflict while engines are there that don't know parked jobs."""
-        self._raise(CallKind.PARK, request.job_id, await self._park(request, explicit=False))
+        self.raise_verdict(CallKind.PARK, request.job_id, await self._park(request, explicit=False))
 
     async def heartbeat(self, request: Heartbeat) -> Lease:
         """Extend the lease, and keep a checkpoint or progress. Raises as `complete`."""
         answer = await self._heartbeat(request)
         if isinstance(answer, Verdict):
-            self._raise(CallKind.HEARTBEAT, request.job_id, answer)
+            self.raise_verdict(CallKind.HEARTBEAT, request.job_id, answer)
             raise LeaseLost(f"job '{request.job_id}': the lease is lost")
         return answer
 
@@ -394,7 +398,8 @@ class Jobs:
         call = FenceRequest(kind, request.worker_id, known_attempt(request.attempt), explicit)
         return ids.read_job(request.job_id), call
 
-    def _raise(self, kind: CallKind, job_id: str, verdict: Verdict) -> None:
+    def raise_verdict(self, kind: CallKind, job_id: str, verdict: Verdict) -> None:
+        """Raises what a refusing verdict means."""
         match verdict:
             case Verdict.NOT_FOUND:
                 raise NotFound(f"job '{job_id}' is unknown")

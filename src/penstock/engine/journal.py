@@ -55,6 +55,7 @@ from penstock.errors import (
 )
 from penstock.metrics import Metrics
 from penstock.settings import Settings
+from penstock.store import backends
 from penstock.store import jobs as job_store
 from penstock.store import journal as store
 from penstock.store import journal_cuts as cuts
@@ -125,8 +126,8 @@ class Journal:
             metrics,
             polls.leases,
             timers,
-            queued=polls.queued,
-            let_go=polls.let_go,
+            queued=polls.came_to_queue,
+            freed=polls.came_back,
             mailed=self._mailed,
         )
 
@@ -213,13 +214,13 @@ class Journal:
 
     async def schema(self) -> str:
         """In which the tables are. As `read`."""
-        return await self._ask(store.schema)
+        return await self._ask(backends.schema)
 
     async def end_session(self, pid: int, started: str) -> None:
         """End a session of the server's in which something may have been committed, and wait until it is gone and what
         it did is as durable as all else. As `read`."""
-        backend = store.Backend(pid, started)
-        while await self._ask(lambda connection: store.end_backend(connection, backend)):  # noqa: ASYNC110 - the server's
+        backend = backends.Backend(pid, started)
+        while await self._ask(lambda connection: backends.end_backend(connection, backend)):  # noqa: ASYNC110 - the server's
             await trio.sleep(RETRY_FIRST_S)
         await self._ask(wait_replicated)
 

@@ -19,17 +19,19 @@ from penstock.engine.ids import age_s
 from penstock.engine.journal_items import AppendAnswer, Held, Mail, NewRecord, RecordKind
 from penstock.engine.lanes.item import Item
 from penstock.engine.lanes.lane import BUSY_REASON, Lane
-from penstock.engine.lease_book import GrantedLease, LeaseBook
+from penstock.engine.lease_book import LeaseBook
 from penstock.engine.timers import Timers
 from penstock.errors import Conflict, IdempotencyConflict, LeaseLost, NotFound, TooManyRequests, Unavailable
 from penstock.metrics import Metrics
 from penstock.settings import Settings
+from penstock.store import backends
 from penstock.store import jobs as job_store
 from penstock.store import journal as store
 from penstock.store import journal_cuts as cuts
+from penstock.store.backends import Backend
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, TryAgain, wait_replicated
-from penstock.store.journal import Backend, RunState
+from penstock.store.journal import LetGo, RunState
 from penstock.store.outcome import InDoubt
 from penstock.store.timers import Timer
 
@@ -153,18 +155,18 @@ class JournalLanes:
         leases: LeaseBook,
         timers: Timers,
         *,
-        queued: Callable[[str], None],
-        let_go: Callable[[str], None],
+        queued: Callable[[str, str | None], None],
+        freed: Callable[[str, str | None], None],
         mailed: Callable[[Mail], None],
     ) -> None:
-        """``queued`` hears of the job type of every run that came to the queue, ``let_go`` of that of every run
-        that has no holder any more, ``mailed`` of mail for held runs."""
+        """``queued`` hears of job type and flow key of every run that came to the queue, ``freed`` of those of every
+        run that gave something back to a queue, ``mailed`` of mail for held runs."""
         self._settings = settings
         self._metrics = metrics
         self._leases = leases
         self._timers = timers
         self._queued = queued
-        self._tell_let_go = let_go
+        self._freed = freed
         self._mailed = mailed
         self._doubts: OrderedDict[int, set[Backend]] = OrderedDict()
 
@@ -191,7 +193,7 @@ class JournalLanes:
                 await self._append_part(connection, pending)
 
     async def _append_part(self, connection: TrioConnection, items: list[AppendItem]) -> None:
-        backend = await store.backend_of(connection)
+        backend = await backends.backend_of(connection)
         try:
             with self._metrics.db_transaction_seconds["append"].time():
                 done = await store.append(
@@ -221,7 +223,7 @@ class JournalLanes:
         if not items:
             return
         for backend in {backend for item in items for backend in self._doubts[item.instance]}:
-            if await store.end_backend(connection, backend):
+            if await backends.end_backend(connection, backend):
                 raise TryAgain("the session of an append in doubt has not ended yet")
         await wait_replicated(connection)
         states = await store.run_states(connection, [item.held for item in items])
@@ -242,14 +244,23 @@ class JournalLanes:
         for item, state in zip(items, states, strict=True):
             item.tries += 1
             if not is_held(state, item.held):
-                self._let_go(item.held)
+                self._let_go(item.held, state)
                 item.refuse(LeaseLost(LOST))
             elif item.tries >= TRIES_MAX:
                 item.refuse(Unavailable(BUSY_REASON))
 
-    def _let_go(self, held: Held) -> None:
-        self._note_let_go(self._leases.find(held.instance, held.seq))
+    def _let_go(self, held: Held, how: LetGo | RunState) -> None:
+        self._note_freed(held, how)
         self._leases.end(held.instance, held.seq, held.attempt)
+
+    def _note_freed(self, held: Held, how: LetGo | RunState) -> None:
+        """What others may have: as its statement says, or, when that was an earlier one, as this engine knows."""
+        job_type = how.freed if isinstance(how, LetGo) else None
+        lease = self._leases.find(held.instance, held.seq)
+        if isinstance(how, RunState) and lease is not None and lease.loaded is not None:
+            job_type = lease.loaded.definition.steps[lease.step].job_type
+        if job_type is not None:
+            self._freed(job_type, how.flow_key)
 
     # -- tell
 
@@ -288,7 +299,7 @@ class JournalLanes:
         if row.state == TokenState.LOCKED and row.holder is not None:
             self._mailed(Mail(row.holder, instance, row.mail))
         elif row.state in (TokenState.PARKED, TokenState.READY) and row.job_type is not None:
-            self._queued(row.job_type)
+            self._queued(row.job_type, row.flow_key)
 
     # -- park, block, wake
 
@@ -310,10 +321,10 @@ class JournalLanes:
             if item.instance not in done:
                 refused.append(item)
                 continue
-            self._let_go(item.held)
-            due_s = done[item.instance]
-            if due_s is not None:
-                self._timers.note_due_in(due_s)
+            let_go = done[item.instance]
+            self._let_go(item.held, let_go)
+            if let_go.told is not None:
+                self._timers.note_due_in(let_go.told)
             item.answer(True)
         if not refused:
             return
@@ -323,7 +334,7 @@ class JournalLanes:
             if is_held(state, item.held) and state.mail != item.park.mail:
                 item.answer(False)
             elif again and state.state is not None and state.attempt == item.held.attempt and state.holder is None:
-                self._let_go(item.held)  # an earlier try did it; due when the next look finds it
+                self._let_go(item.held, state)  # an earlier try did it; due when the next look finds it
                 item.answer(True)
             else:
                 left.append((item, state))
@@ -335,21 +346,21 @@ class JournalLanes:
         done = await store.block(connection, [(item.held, item.reason) for item in items])
         refused: list[BlockItem] = []
         for item in items:
-            pause_s = done.get(item.instance)
-            if pause_s is None:
+            let_go = done.get(item.instance)
+            if let_go is None:
                 refused.append(item)
                 continue
-            self._let_go(item.held)
-            self._timers.note_due_in(pause_s)
+            self._let_go(item.held, let_go)
+            self._timers.note_due_in(let_go.told)
             self._metrics.runs_blocked.inc()
-            item.answer(pause_s)
+            item.answer(let_go.told)
         if not refused:
             return
         left: list[tuple[BlockItem, RunState]] = []
         states = await store.run_states(connection, [item.held for item in refused])
         for item, state in zip(refused, states, strict=True):
             if again and state.attempt == item.held.attempt and state.state == TokenState.BACKOFF:
-                self._let_go(item.held)
+                self._let_go(item.held, state)
                 item.answer(0.0)
             else:
                 left.append((item, state))
@@ -364,7 +375,7 @@ class JournalLanes:
         for item in items:
             row = found.get((item.instance, item.seq))
             if row is not None and row.job_type is not None:
-                self._queued(row.job_type)
+                self._queued(row.job_type, row.flow_key)
             item.answer(row is not None)
 
     # -- finish
@@ -396,10 +407,10 @@ class JournalLanes:
         refused: list[FinishItem] = []
         for item in items:
             if item.instance in done:
-                self._ended(item)
+                self._ended(item, done[item.instance])
             else:
                 refused.append(item)
-        if any(done.values()):  # callers, or what it called, are told by timers
+        if any(let_go.told for let_go in done.values()):  # callers, or what it called, are told by timers
             self._timers.note_due_in(0)
         if not refused:
             return
@@ -410,24 +421,20 @@ class JournalLanes:
             if is_held(state, item.held) and state.mail != item.finish.mail:
                 item.answer(False)
             elif (state.closed_attempt, state.closed_by) == (item.held.attempt, item.held.holder):
-                self._ended(item)
+                self._ended(item, state)
             else:
                 left.append((item, state))
         self._refuse([item for item, _ in left], [state for _, state in left])
 
-    def _ended(self, item: FinishItem) -> None:
+    def _ended(self, item: FinishItem, how: LetGo | RunState) -> None:
         held, status = item.held, InstanceStatus(item.finish.status)
         lease = self._leases.find(held.instance, held.seq)
-        self._note_let_go(lease)
+        self._note_freed(held, how)
         self._leases.forget(held.instance, held.seq)
         self._metrics.steps_executed["SERVICE_TASK"].inc()
         if lease is not None and lease.loaded is not None:
             self._metrics.note_end(lease.loaded.definition.id, status.name, age_s(held.instance))
         item.answer(True)
-
-    def _note_let_go(self, lease: GrantedLease | None) -> None:
-        if lease is not None and lease.loaded is not None:
-            self._tell_let_go(lease.loaded.definition.steps[lease.step].job_type or "")
 
 
 def is_held(state: RunState, held: Held) -> bool:

@@ -22,7 +22,6 @@ STALE_ENDS_MAX = 10_000
 of an hour would be remembered for an hour."""
 ENDED_MAX_ITEMS = 5_000
 """Ends are remembered until so many others were told after them, or twice as many."""
-_NEVER: Final = (-1, 0)
 _CLOSED: Final = 1 << 31
 """In place of an attempt: behind all of them."""
 
@@ -64,8 +63,11 @@ class LeaseBook:
         known = self._leases.get(token)
         if known is not None and (known.seq, known.attempt) > told:
             return
-        if not scanned and (self._ended.get(token, _NEVER) >= told or self._ended_before.get(token, _NEVER) >= told):
-            return
+        if not scanned:
+            for ends in (self._ended, self._ended_before):
+                ended = ends.get(token)
+                if ended is not None and ended >= told:
+                    return
         self._watch(lease)
         if len(self._leases) > self._max_items:
             del self._leases[next(iter(self._leases))]
@@ -111,6 +113,12 @@ class LeaseBook:
                 del self._leases[token]
                 due.append(lease)
         return due
+
+    def doubt(self) -> None:
+        """What was told may never have been: the timetable stays, what the jobs are does not."""
+        for lease in self._leases.values():
+            lease.loaded = None
+        self._ended, self._ended_before = {}, {}
 
     def put_back(self, lease: GrantedLease) -> None:
         """Watch again what `take_due` took, unless it was granted or extended meanwhile."""

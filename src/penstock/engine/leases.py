@@ -104,9 +104,8 @@ class Leases:
     def _note_runs(self, rows: Sequence[EndedLease]) -> None:
         for row in rows:
             self._metrics.run_takeovers.inc()
-            if row.state == TokenState.READY:
-                self._came_back(row.job_type, None)
-            else:
+            self._came_back(row.job_type, row.flow_key)
+            if row.state != TokenState.READY:
                 self._armed(STANDS_BACK_MIN_S)
             if row.expiries >= self.expiry_limit:
                 log.error(

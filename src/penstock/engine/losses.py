@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import trio
 
-from penstock.access.identity import actor, current_identity, job_type_limit
+from penstock.access.identity import Identity, actor, job_type_limit
 from penstock.errors import Forbidden
 
 KEPT_S: Final = 30.0
@@ -66,10 +66,10 @@ class Losses:
         for event in self._parked.get(loss.worker, ()):
             event.set()
 
-    def note_poller(self, worker: str) -> None:
+    def note_poller(self, worker: str, caller: Identity | None) -> None:
         """A caller polls by this worker's id: with authentication it may be limited to job types."""
-        if current_identity() is not None:
-            self._pollers[worker] = job_type_limit()
+        if caller is not None:
+            self._pollers[worker] = caller.job_types
             self._pollers.move_to_end(worker)
             if len(self._pollers) > POLLERS_MAX_COUNT:
                 self._pollers.popitem(last=False)

@@ -48,7 +48,7 @@ _BOUND: Final = 10**NUMBER_MAX_DIGITS
 _MARKS: Final = bytes.maketrans(b"123456789+-E[", b"00000000000e{")
 # The escape, unless its backslash is itself escaped.
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-_UNFIT: Final = re.compile("[\0\ud800-\udfff]")
+_UNFIT: Final = re.compile(r"[\x00\ud800-\udfff]")
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 _MANTISSA_DIGIT: Final = re.compile(r"[1-9]")
 
@@ -91,6 +91,16 @@ def check_variables(raw: bytes | None, limits: PayloadLimits, field: str = "vari
     if checked == b"null":
         return b"{}"
     raise BadRequest(f"{field}: must be a JSON object")
+
+
+def is_plain_object(raw: bytes, limits: PayloadLimits) -> bool:
+    """Whether a JSON value without white space around it, well-formed and of UTF-8, is an object that `check_variables`
+    takes at the first look."""
+    # `find`, as `in` first tries whether what it looks for is a number: 250 ns for 70
+    if raw[:1] != b"{" or len(raw) > limits.variables_max_bytes or raw.find(b"\\") >= 0:
+        return False
+    marks = raw.translate(_MARKS)
+    return marks.find(b"0e0") < 0 and marks.find(_LONG_RUN) < 0 and marks.count(b"{") <= limits.max_depth
 
 
 def check_json_value(raw: bytes, limits: PayloadLimits, field: str) -> bytes:

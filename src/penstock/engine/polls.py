@@ -53,6 +53,7 @@ class Polls:
         traces: Traces | None = None,
     ) -> None:
         self._database = database
+        self.cache = cache
         self.queues = queues
         queues.on_change = self.hint
         self._settings = settings
@@ -92,7 +93,7 @@ class Polls:
         """Jobs for ``waiter``, waiting up to ``wait_s`` seconds. Cancelled or refused, what it was given goes back."""
         deadline = trio.current_time() + wait_s
         self.activity.note_poll(waiter.worker, waiter.types)
-        if not self._memory.fits(self._sizes.largest(waiter.types)):
+        if not self.may_look(waiter.types):
             raise Overloaded("too many large answers at once; poll again later")
         try:
             if wait_s <= 0 or not self.queue.known_empty(waiter.types):
@@ -100,14 +101,13 @@ class Polls:
             if waiter.jobs or wait_s <= 0 or self.draining or self._is_full_for(waiter):
                 waiter.closed = True
                 return waiter.jobs
-            self.park(waiter)
-            self._wake_if_stale(waiter.types)
+            self._park(waiter)
             try:
                 await need_task()
                 with trio.CancelScope(deadline=deadline):
                     while (waiter.reserved or not waiter.jobs) and not self.draining:
                         await waiter.wait()
-                waiter.max_jobs = waiter.reserved + len(waiter.jobs)  # no further reservations
+                waiter.ending = True
                 while waiter.reserved:  # a statement that fills a slot is under way: its answer is near
                     await waiter.wait()
             finally:
@@ -119,6 +119,21 @@ class Polls:
             raise
         return waiter.jobs
 
+    def may_look(self, types: Sequence[str]) -> bool:
+        """Whether there is room for a job of these types."""
+        return self._memory.fits(self._sizes.largest(types))
+
+    def park_if_room(self, waiter: Waiter) -> bool:
+        """Park a poll that has a caller without a task; False where there is no room."""
+        if self._is_full_for(waiter):
+            return False
+        self._park(waiter)
+        return True
+
+    def _park(self, waiter: Waiter) -> None:
+        self.park(waiter)
+        self._wake_if_stale(waiter.types)
+
     def _is_full_for(self, waiter: Waiter) -> bool:
         """Whether there is no room to park it."""
         return len(self.waiters) >= self._settings.poll_max_parked or not self.waiters.fits(waiter)
@@ -126,9 +141,9 @@ class Polls:
     async def _look(self, waiter: Waiter) -> None:
         """Claim from the queue; once more when this engine queued a job of the type meanwhile."""
         while True:
-            versions = [self.queue.version(name) for name in waiter.types]
+            versions = self.queue.versions(waiter.types)
             await self.claims.submit(ClaimItem(waiter))
-            if waiter.jobs or versions == [self.queue.version(name) for name in waiter.types]:
+            if waiter.jobs or versions == self.queue.versions(waiter.types):
                 return
 
     def park(self, waiter: Waiter) -> None:
@@ -160,7 +175,7 @@ class Polls:
             self.queued(name)
 
     def came_back(self, job_type: str, flow_key: str | None) -> None:
-        """A job whose attempt ended waits again."""
+        """An attempt has ended: the job may wait again, and others may begin."""
         self.hint_key(job_type, flow_key)
         self.freed(job_type)
 
@@ -176,10 +191,10 @@ class Polls:
         """As `hint_key`, from wherever."""
         self.claims.turns.hint(self.queues.mates(job_type) or (job_type,), flow_key)
 
-    def let_go(self, job_type: str) -> None:
-        """A run of code of that type has no holder any more."""
-        if job_type in self.queues.limited:
-            self.freed(job_type)
+    def came_to_queue(self, job_type: str, flow_key: str | None) -> None:
+        """A run of code waits to be taken."""
+        self.hint_key(job_type, flow_key)
+        self.queued(job_type)
 
     def hint(self, job_types: Collection[str]) -> None:
         """Another engine says that it queued jobs of these types, or ended some, or their queues have changed."""

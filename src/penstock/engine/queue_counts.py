@@ -8,17 +8,19 @@ entries (PostgreSQL's CPU per job -8 %, the engine's -5 %).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 NAMES_MAX = 20_000
 """Job types that pollers made up must not pile up: the garbage collector walks over what is noted of each."""
 
 
-class _Seen(NamedTuple):
-    counted: int
-    claimed: int
-    version: int
-    at: float
+class _Seen:
+    __slots__ = ("at", "claimed", "counted", "version")
+
+    def __init__(self, counted: int, version: int, at: float) -> None:
+        self.counted = counted
+        self.claimed = 0
+        self.version = version
+        self.at = at
 
 
 class QueueCounts:
@@ -39,27 +41,33 @@ class QueueCounts:
         """How many jobs of the type this engine has queued: tells later whether there were any since."""
         return self._versions.get(name, 0)
 
+    def versions(self, names: Sequence[str]) -> list[int]:
+        """`version` of each."""
+        versions = self._versions
+        return [versions.get(name, 0) for name in names]
+
     def note_probed(self, versions: Mapping[str, int], counts: Mapping[str, int]) -> None:
         """A probe that began at ``versions`` saw so many (at least); types without a count are empty."""
         if len(self._seen) > NAMES_MAX:
             self._seen.clear()
         now = self._clock()
         for name, version in versions.items():
-            self._seen[name] = _Seen(counts.get(name, 0), 0, version, now)
+            self._seen[name] = _Seen(counts.get(name, 0), version, now)
 
     def note_claimed(self, name: str, number: int) -> None:
         """So many of the type were given to polls of this engine."""
         seen = self._seen.get(name)
         if seen is not None:
-            self._seen[name] = seen._replace(claimed=seen.claimed + number)
+            seen.claimed += number
 
     def forget(self, name: str) -> None:
         """What was seen is wrong by now."""
         self._seen.pop(name, None)
 
-    def known_empty(self, names: Sequence[str]) -> bool:
-        """Whether a probe saw no job of these types lately, and none was queued here since."""
-        oldest = self._clock() - self._valid_s
+    def known_empty(self, names: Sequence[str], now: float | None = None) -> bool:
+        """Whether a probe saw no job of these types lately, and none was queued here since. ``now``: of the clock, if
+        it is known."""
+        oldest = (self._clock() if now is None else now) - self._valid_s
         for name in names:
             seen = self._seen.get(name)
             if seen is None or seen.counted or seen.version != self.version(name) or seen.at < oldest:

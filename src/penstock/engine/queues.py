@@ -178,7 +178,7 @@ class Queues:
             running=state.running,
             waiting=state.waiting,
             oldest_s=state.oldest_s,
-            keys=[QueueKey(flow_key=key, running=running, waiting=waiting) for key, running, waiting in keys],
+            keys=[_key(row.policy, *key) for key in keys],
             open_runs=state.open_runs,
         )
 
@@ -245,18 +245,24 @@ def _kept_back(now: store.Limits) -> KeptBack | None:
     queue = f"its queue '{now.queue}'"
     if policy.paused:
         return KeptBack("queue-paused", f"{queue} is paused")
-    for limit, count, what in (
-        (policy.concurrency, now.running, "jobs run"),
-        (policy.concurrency_per_key if of_key else None, now.running_of_key, f"jobs{of_key} run"),
-        (policy.runs if now.open_runs is not None else None, now.open_runs or 0, "runs are open"),
+    for limit, count, one, more in (
+        (policy.concurrency, now.running, "job runs", "jobs run"),
+        (policy.concurrency_per_key if of_key else None, now.running_of_key, f"job{of_key} runs", f"jobs{of_key} run"),
+        (policy.runs if now.open_runs is not None else None, now.open_runs or 0, "run is open", "runs are open"),
     ):
         if limit is not None and count >= limit:
+            what = one if count == 1 else more
             return KeptBack("queue-full", f"in {queue} {count} {what}, of {limit} at most")
     waits = [(now.rate_wait_s, "")] + [(now.key_rate_wait_s, of_key)] * bool(of_key)
     wait_s, whose = max(((wait_s or 0.0, whose) for wait_s, whose in waits), key=lambda each: each[0])
     if wait_s > 0:
         return KeptBack("queue-rate", f"{queue} lets the next{whose} begin in {wait_s:.1f} s", wait_s)
     return None
+
+
+def _key(policy: QueuePolicy, flow_key: str, running: int, waiting: int) -> QueueKey:
+    is_counted = policy.concurrency_per_key is not None or running > 0  # or was, when these began
+    return QueueKey(flow_key, waiting, running if is_counted else None)
 
 
 def _unknown(name: str) -> NotFound:

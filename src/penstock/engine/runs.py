@@ -173,6 +173,14 @@ class Runs:
             if not after:
                 return
 
+    async def began_at(self, instance_id: str) -> float:
+        """When the time of a run began, in seconds since 1970: what a replay of it begins with."""
+        number = ids.read_instance(instance_id)
+        async with self._database.connection() as connection:
+            row, _ = await self._run(connection, number, instance_id)
+            began_at = await take_store.began_at(connection, number)
+        return row.started_at.timestamp() if began_at is None else began_at
+
     async def waits_for(self, instance_id: str) -> str | None:
         """What an open run waits for, in words; None for one that is at work or has ended."""
         number = ids.read_instance(instance_id)

@@ -97,6 +97,21 @@ def _rules(name: str, spec: ScheduleSpec) -> Rules:
     return Rules(name, times, overlap, catch_up, window_s)
 
 
+def hint_of(spec: ScheduleSpec, *, is_known: bool) -> str | None:
+    """What a schedule that is right will do, where that may be meant otherwise. ``is_known``: its definition."""
+    if not is_known:
+        return f"there is no definition '{spec.definition_id}' yet: until there is, its times are recorded as FAILED"
+    overlap, first = read_overlap(spec.overlap), "catchUp ALL: of times that are caught up together"
+    if spec.catch_up != CatchUp.ALL or overlap in (Overlap.ALLOW, Overlap.BUFFER_ALL):
+        return None
+    what = {
+        Overlap.SKIP: "the first is started, and those that come while its run is open are skipped",
+        Overlap.BUFFER_ONE: "the first is started, one waits for its end, and others are skipped meanwhile",
+        Overlap.CANCEL_OTHER: "the last is started, and the others are skipped",
+    }[overlap]
+    return f"{first} {what}; overlap BUFFER_ALL starts all of them one after the other, ALLOW side by side"
+
+
 def read_overlap(word: str | None, default: Overlap = Overlap.SKIP) -> Overlap:
     """Raises ScheduleError."""
     return _word(Overlap, word, default, "overlap")

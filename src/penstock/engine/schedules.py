@@ -25,12 +25,21 @@ from penstock.engine.instances import Instances
 from penstock.engine.lanes.firings import FiringItem, Firings, Trigger
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import EMPTY_OBJECT, PayloadLimits, check_text, check_variables
-from penstock.engine.schedule_spec import NOTE_MAX_CHARS, TIMELESS, check_spec, read_overlap, read_rules, read_spec
+from penstock.engine.schedule_spec import (
+    NOTE_MAX_CHARS,
+    TIMELESS,
+    check_spec,
+    hint_of,
+    read_overlap,
+    read_rules,
+    read_spec,
+)
 from penstock.engine.timers import LOOK_INTERVAL_MAX_S
 from penstock.errors import BadRequest, Conflict, NotFound, PenstockError, TooManyRequests, Unavailable
 from penstock.offload import run_long
 from penstock.store import activity
 from penstock.store import audit as audit_store
+from penstock.store import definitions as definition_store
 from penstock.store import engines as engine_store
 from penstock.store import schedules as store
 from penstock.store import timers as timer_store
@@ -104,7 +113,9 @@ class Schedules:
                 timeless=TIMELESS,
             )  # fmt: skip
         self.look_soon()
-        return await self.get(id)
+        async with self._database.connection() as connection:
+            known = await definition_store.latest_keys(connection, [spec.definition_id])
+        return msgspec.structs.replace(await self.get(id), hint=hint_of(spec, is_known=bool(known)))
 
     async def get(self, id: str) -> Schedule:
         """With its next times and its last runs. Raises NotFound."""
@@ -190,7 +201,9 @@ class Schedules:
                     raise Conflict(f"a backfill of schedule '{row.name}' is under way")
                 await self._note(connection, "SCHEDULE_BACKFILLED", f"{row.name}: {_shown(begin)} to {_shown(end)}")
         self.look_soon()
-        return await self.get(id)
+        many, how = len(found), "all at once" if wanted is Overlap.ALLOW else "one after the other"
+        hint = f"{many} {'time' if many == 1 else 'times'}, {_shown(found[0])} to {_shown(found[-1])}, started {how}"
+        return msgspec.structs.replace(await self.get(id), hint=f"{hint}; those of its latest runs are left out")
 
     async def preview(self, id: str, spec: ScheduleSpec, count: int) -> SchedulePreview:
         """The next times of what would be put under ``id``; nothing is done. Raises BadRequest."""

@@ -34,6 +34,7 @@ from penstock.store.standing import Passage, StandingTimer, StandingToken, Writt
 from penstock.wire.error_code import OWN_PREFIX
 from penstock.wire.model import Instance, StepExecution
 from penstock.wire.page import Page
+from penstock.wire.why import Why
 
 SLICE_MAX: Final = 500
 PATH_MAX: Final = 500
@@ -51,16 +52,6 @@ _WAITS: Final[Mapping[StepType, tuple[str, str]]] = {
     StepType.SERVICE_TASK: ("waits-for-signal", "was parked by its worker until a signal comes"),
     StepType.CALL_ACTIVITY: ("waits-for-instance", "waits for the instance that it called"),
 }
-
-
-class Why(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Why an instance stands where it stands. ``next``: when something happens by itself."""
-
-    code: str
-    text: str
-    step_id: str | None = None
-    since: datetime | None = None
-    next: datetime | None = None
 
 
 class OpenStep(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

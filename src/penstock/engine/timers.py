@@ -17,10 +17,12 @@ import trio
 from penstock.engine.aside import Aside
 from penstock.errors import PenstockError, TooManyRequests, Unavailable
 from penstock.log import RateLimitedLog, get_logger
+from penstock.store import starts
 from penstock.store import timers as store
 from penstock.store.connection import TrioConnection
-from penstock.store.database import AWAY, Database, DatabaseError, first_line
-from penstock.store.timers import Timer
+from penstock.store.database import AWAY, LOCKED, Database, DatabaseError, first_line
+from penstock.store.starts import Line
+from penstock.store.timers import NextTimer, Timer
 
 DUE_MAX = 500
 """Timers taken at a look."""
@@ -28,6 +30,10 @@ LOOK_INTERVAL_MAX_S = 5.0
 """So long at most between two looks: covers a lost wake-up from another engine."""
 RETRY_FIRST_S, RETRY_MAX_S = 5.0, 300.0
 """Pauses before a timer that was refused is tried again; the first one also where its instance is held by somebody."""
+LINES_LOCKED_S = 0.5
+"""So long after somebody held the key of a throttled start the next look tries again."""
+LINES_LOOKS_MAX = 20
+"""So often a look asks for what is due, each time for `DUE_MAX`, while throttled starts come late."""
 SERVICE = "timers"
 REFUSED_MAX = 10_000
 """So many are remembered; more of them are tried at every look, and may hide others."""
@@ -105,10 +111,10 @@ class Timers:
         limit = DUE_MAX + len(self._refused)
         async with self._database.connection(ahead=True) as connection:
             await self._count_failures(connection)
-            found = await store.due(connection, limit)
+            found, whole = await self._find(connection, limit)
         looked_at = trio.current_time()
         due = {timer.key: timer for timer in found if timer.left_s <= 0}
-        if len(due) < limit:  # that is all of them: others have gone
+        if whole and len(due) < limit:  # that is all of them: others have gone
             self._refused = {timer: about for timer, about in self._refused.items() if timer in due}
         settled = 0
         fired = 0
@@ -143,6 +149,32 @@ class Timers:
         elif len(due) < len(found):
             self._next_at = min(self._next_at, looked_at + found[len(due)].left_s)
         return fired
+
+    async def _find(self, connection: TrioConnection, limit: int) -> tuple[list[NextTimer], bool]:
+        """What is due, and the next; False: some were left out. Throttled starts that come late are put off for it, one
+        behind the other. Those of a key that somebody holds, as a start whose engine hangs does, are left out. Where
+        too many come late for one look, the next one goes on at once, and the other timers are found meanwhile."""
+        held_up, put_off_any = set[Line](), False
+        for _ in range(LINES_LOOKS_MAX):
+            found = await store.due(connection, limit, without=held_up)
+            waiting = [(timer.key[:2], timer.line) for timer in found if timer.line is not None and timer.left_s <= 0]
+            if not waiting:
+                return found, not held_up
+            try:
+                put_off, passed = await starts.space_out(connection, *zip(*waiting, strict=True))
+            except LOCKED:
+                await connection.rollback()
+                put_off, passed = 0, await starts.lines_being_made(connection, (line for _, line in waiting))
+                if not passed:
+                    break
+            if not (put_off or passed):
+                return found, not held_up
+            if passed:
+                held_up |= passed
+                self.hint(LINES_LOCKED_S)
+            put_off_any |= put_off > 0
+        self.hint(0 if put_off_any else LINES_LOCKED_S)
+        return await store.due(connection, limit, throttled=False), False
 
     def note_refused(self, instance: int, timer: Timer, error: PenstockError) -> bool:
         """A timer could not be acted on; also one that was left because it takes long. False: it is not remembered."""

@@ -15,6 +15,9 @@ FOLD_MIN_DELTAS = 64
 """An instance with a token that wrote so many deltas since the last fold is folded: long runs stay linear. A large one
 counts for several (`Recorder.count_delta`)."""
 
+STREAK_MIN, STREAK_MAX = 2, 256
+"""Claims in a row of which everything was known, before one relies on it."""
+
 ENTRY_BYTES = 350
 """What an entry of the cache takes besides the variables: key, table and object headers. Without it, `{}` of every job
 that another engine completed would be kept for ever."""
@@ -47,11 +50,20 @@ class VariablesCache:
 
     def put(self, token: int, seq: int, variables: bytes) -> None:
         """Keep the variables of an open step execution."""
-        if len(variables) > self._max_bytes // 8:
+        size_bytes = len(variables)
+        if size_bytes > self._max_bytes // 8:
             return
-        self._forget((token, seq))
-        self._kept[token, seq] = variables
-        self._bytes += len(variables) + ENTRY_BYTES
+        key, kept = (token, seq), self._kept
+        old = kept.get(key)
+        if old is None:
+            kept[key] = variables
+            self._bytes += size_bytes + ENTRY_BYTES
+        else:
+            kept.move_to_end(key)
+            if old is variables:
+                return
+            kept[key] = variables
+            self._bytes += size_bytes - len(old)
         while self._bytes > self._max_bytes:
             _, oldest = self._kept.popitem(last=False)
             self._bytes -= len(oldest) + ENTRY_BYTES
@@ -64,6 +76,11 @@ class VariablesCache:
         """The variables of an open execution, if they are known."""
         return self._kept.get((token, seq))
 
+    def clear(self) -> None:
+        """Drop all."""
+        self._kept.clear()
+        self._bytes = 0
+
     def statistics(self) -> tuple[int, int]:
         """Entries and bytes."""
         return len(self._kept), self._bytes
@@ -73,3 +90,32 @@ class VariablesCache:
         if old is not None:
             self._bytes -= len(old) + ENTRY_BYTES
         return old
+
+
+class Recollection:
+    """Whether the cache is likely to have the variables of all jobs that the next claim finds.
+
+    A claim that is told so reads none, and one that was told wrong reads what it lacks by a statement more. So it takes
+    a streak of claims of which everything was known, each time that it was wrong one twice as long.
+    """
+
+    def __init__(self) -> None:
+        self._streak = 0
+        self._needed = STREAK_MIN
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the next claim is to rely on it."""
+        return self._streak >= self._needed
+
+    def note(self, *, complete: bool) -> None:
+        """A claim found jobs; whether the cache had the variables of all of them."""
+        if complete:
+            self._streak += 1
+            if self._streak >= 2 * self._needed > 2 * STREAK_MIN:
+                self._needed //= 2
+                self._streak = self._needed
+        else:
+            if self.is_good:
+                self._needed = min(2 * self._needed, STREAK_MAX)
+            self._streak = 0

@@ -13,9 +13,8 @@ from typing import Final
 
 import trio
 
-from penstock.engine.answers import COPIES, AnswerMemory, current_hold
+from penstock.engine.answers import COPIES, AnswerMemory, Hold, current_hold
 from penstock.wire.model import Job
-from penstock.wire.noun import text_bytes
 
 POLL_BYTES: Final = 1_000
 """Of a parked poll, without its types."""
@@ -30,24 +29,40 @@ TYPE_BYTES: Final = 800
 class Waiter:
     """One poll. ``types`` are names; a name without an id yet is looked up by the probe."""
 
-    __slots__ = ("_task", "asking", "closed", "hold", "jobs", "lease_s", "max_jobs", "reserved", "types", "worker")
+    __slots__ = (
+        "_task",
+        "asking",
+        "closed",
+        "ending",
+        "hold",
+        "jobs",
+        "lease_s",
+        "max_jobs",
+        "reserved",
+        "types",
+        "worker",
+    )
 
-    def __init__(self, worker: str, types: tuple[str, ...], max_jobs: int, lease_s: float) -> None:
+    def __init__(
+        self, worker: str, types: tuple[str, ...], max_jobs: int, lease_s: float, hold: Hold | None = None
+    ) -> None:
+        """``hold``: of its answer, if not that of the current task's request."""
         self.worker = worker
         self.types = types
         self.max_jobs = max_jobs
         self.lease_s = lease_s
-        self.hold = current_hold()
+        self.hold = hold or current_hold()
         self.jobs: list[Job] = []
         self.reserved = 0
         self.closed = False  # takes no new reservation
+        self.ending = False  # nor does it now: it gets what is on its way, and no more
         self.asking = False  # its own claim is queued or under way, and followed by another if jobs came meanwhile
         self._task: trio.lowlevel.Task | None = None
 
     @property
     def room(self) -> int:
         """Slots that nothing fills or is about to fill."""
-        return 0 if self.closed else self.max_jobs - self.reserved - len(self.jobs)
+        return 0 if self.closed or self.ending else self.max_jobs - self.reserved - len(self.jobs)
 
     def wake(self) -> None:
         """Let `wait` look again."""
@@ -142,13 +157,14 @@ class Waiters:
         waiter.reserved -= 1
         waiter.note_settled()
 
-    def deliver(self, waiter: Waiter, job: Job) -> bool:
-        """Fill a reserved slot; False when the caller went away meanwhile: then the job is to be given back."""
+    def deliver(self, waiter: Waiter, job: Job, size_bytes: int) -> bool:
+        """Fill a reserved slot with a job that has so many bytes of variables; False when the caller went away
+        meanwhile: then the job is to be given back."""
         waiter.reserved -= 1
         if waiter.closed:
             return False
         waiter.jobs.append(job)
-        waiter.hold.add(COPIES * text_bytes(job.variables))
+        waiter.hold.add(COPIES * size_bytes)
         waiter.note_settled()
         return True
 

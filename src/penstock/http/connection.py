@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import enum
 import math
-import select
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
@@ -20,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from penstock.eager import current_call, need_task
-from penstock.http.asgi import App
+from penstock.http.asgi import App, Pairs
 from penstock.http.cycle import Cycle
-from penstock.http.direct import Over
+from penstock.http.direct import Direct, Handler, Hot, Over
 from penstock.http.parser import Progress, RequestParser
 from penstock.http.refusal import Refusal, error_object
 from penstock.http.request import Request
 from penstock.http.response import CONTINUE, encode_head
 from penstock.log import get_logger
-from penstock.poller import RECEIVE_BYTES
+from penstock.poller import RECEIVE_BYTES, is_hung_up
 from penstock.tls import TlsStream
 
 if TYPE_CHECKING:
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 _GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
-# Linux tells of a closed sending side; elsewhere only of a broken connection.
-_HANG_UP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
 class Phase(enum.Enum):
@@ -49,7 +46,8 @@ class Phase(enum.Enum):
     RECEIVING = enum.auto()
     """A part of a request is there."""
     ANSWERING = enum.auto()
-    """The application runs. No deadline: that is the application's business."""
+    """The application runs. No deadline: that is the application's business, unless it is to be told of one
+    (`Direct.waits_until`)."""
     WRITING = enum.auto()
     """An answer is on its way into the socket."""
     CLOSING = enum.auto()
@@ -90,7 +88,11 @@ class Connection:
         self.heads = server.heads
         self._app = app
         self._find_direct = getattr(app, "direct", None)
+        self._serve_by = getattr(app, "serve_by", None)
+        self._hot_call = getattr(app, "hot_call", None)
         self._limits = server.limits
+        self._keep_alive_s = server.limits.keep_alive_timeout_seconds
+        self.budget = server.body_budget
         self.parser = RequestParser(server.limits, server.body_budget)
         self._scope = trio.CancelScope()
         self._body_started_at: float | None = None
@@ -134,6 +136,8 @@ class Connection:
             await trio.aclose_forcefully(self.stream)
         elif self.phase in _INTERRUPTIBLE:
             self._scope.cancel()
+        elif self._direct is not None and self._direct.expires_at < math.inf:
+            self._server.expire_soon(self._direct)
 
     def close_if_idle(self) -> None:
         if self.phase is Phase.IDLE:
@@ -148,7 +152,7 @@ class Connection:
 
     @property
     def must_close(self) -> bool:
-        return self._server.draining or self.peer_gone
+        return self.input_ended or self.broken or self._server.draining
 
     @property
     def peer_gone(self) -> bool:
@@ -214,9 +218,48 @@ class Connection:
         self._server.requests_total += 1
         return Cycle(self, request)
 
-    def answer_directly(self, cycle: Cycle) -> Coroutine[Any, Any, None] | None:
-        """What answers a request without a task; None when the application has no such way for it."""
-        running = self._run(cycle)
+    def make_hot(self, direct: Direct) -> Hot | None:
+        """What takes requests as bytes; None when the application does not."""
+        hot: Hot | None = None if self._hot_call is None else self._hot_call(direct)
+        return hot
+
+    def note_hot(self, size_bytes: int) -> None:
+        """A request with so large a body was taken as bytes."""
+        self.phase, self.expires_at = Phase.ANSWERING, math.inf
+        self._server.requests_total += 1
+        self.budget.used_bytes += size_bytes
+
+    @property
+    def tick_s(self) -> float:
+        """How often it is looked whether the deadline has passed."""
+        return self._limits.deadline_tick_seconds
+
+    def leave_hot(self, size_bytes: int) -> None:
+        """It begins once more, as others do."""
+        self._server.requests_total -= 1
+        self.budget.used_bytes -= size_bytes
+
+    def whole_answer(self, status: int, headers: Pairs, body: bytes | None, now: float) -> tuple[bytes, bool]:
+        """The bytes of an answer to such a request, and whether it is the last one."""
+        if not self.must_close:
+            return self.heads.whole(status, headers, body, now)
+        head, close = self.heads.encode(status, headers, body, "1.1", keep_alive=False)
+        return head if body is None else head + body, close
+
+    def end_hot(self, size_bytes: int, now: float) -> None:
+        """Such a request was answered, and nothing more has come."""
+        self.budget.used_bytes -= size_bytes
+        self.phase = Phase.IDLE
+        self.expires_at = now + self._keep_alive_s
+
+    def over(self) -> Over:
+        """No request may follow such a one."""
+        return Over(self._limits.drain_quiet_seconds)
+
+    def answer_directly(self, cycle: Cycle, handler: Handler | None = None) -> Coroutine[Any, Any, None] | None:
+        """What answers a request without a task; None when the application has no such way for it. ``handler``: by
+        which, if not by its own."""
+        running = self._run(cycle) if handler is None or self._serve_by is None else self._serve_by(cycle, handler)
         return None if running is None else self._answer(cycle, running)
 
     def _run(self, cycle: Cycle) -> Coroutine[Any, Any, None] | None:
@@ -297,9 +340,7 @@ class Connection:
             return False  # that was looked at before the call went on, for all at once
         if not isinstance(self.stream, trio.SocketStream | TlsStream):
             return False
-        look = select.poll()
-        look.register(self.stream.socket.fileno(), _HANG_UP)
-        return bool(look.poll(0))
+        return is_hung_up(self.stream.socket.fileno())
 
     def tell_gone(self, listener: Callable[[], None] | None) -> bool:
         """Have it called when the client closes its side (None: no more). False: nobody tells; `read_ahead` does."""

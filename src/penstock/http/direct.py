@@ -9,20 +9,27 @@ the end, answers that the socket does not take whole. Phases and deadlines are t
 
 from __future__ import annotations
 
+import math
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
-from penstock.eager import EagerCall, EagerQueue
+from penstock.eager import EagerCall
+from penstock.http.asgi import Headers, Pairs
 from penstock.http.cycle import Cycle
+from penstock.http.parser import Shape
 from penstock.http.response import CONTINUE
-from penstock.poller import RECEIVE_BYTES, Poller
+from penstock.poller import RECEIVE_BYTES, Poller, is_hung_up
+from penstock.waking import EagerQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from penstock.http.connection import Connection
+
+
+Handler = Callable[[Any], Awaitable[Any]]
+"""The application's, of one kind of request."""
 
 
 class Over(Exception):
@@ -34,6 +41,53 @@ class Over(Exception):
 
 class _Expectation(Exception):
     """The client waits for ``100 Continue``."""
+
+
+class _Unsent:
+    """What the socket did not take of a hot call's answer."""
+
+    def __init__(self, data: bytes, closes: bool) -> None:
+        self.data = data
+        self.closes = closes
+
+
+class Clock(Protocol):
+    """Of a loop whose turns are many."""
+
+    @property
+    def now(self) -> float:
+        """Trio time of this turn."""
+        ...
+
+
+class Hot(Protocol):
+    """Calls of one connection that its application takes as bytes, one after the other. Each ends with `answer` or
+    `leave` of what it was made for, never before `begin` returns."""
+
+    def takes(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Whether requests with these headers may be."""
+        ...
+
+    def begin(self, line: bytes, headers: Headers, body: bytes) -> bool:
+        """Begin a call; False: it is to be served as others are. ``headers`` is the same object while they are the
+        same."""
+        ...
+
+    def go_on(self) -> None:
+        """What `Direct.go_on_soon` has asked for."""
+        ...
+
+    def expire(self) -> None:
+        """What `Direct.waits_until` was told."""
+        ...
+
+    def sent(self) -> None:
+        """The answer has left after all, or can't."""
+        ...
+
+    def abandon(self) -> None:
+        """The connection ends. Idempotent."""
+        ...
 
 
 class Direct:
@@ -49,12 +103,16 @@ class Direct:
         self._context = trio.lowlevel.current_task().context
         self._task: trio.lowlevel.Task | None = None  # while it sleeps
         self._open = False  # it is in `wait`, and nothing was found for it
-        self._found: Cycle | Exception | None = None
-        self._call: EagerCall | None = None
+        self._found: Cycle | Exception | _Unsent | None = None
+        self._call: EagerCall | Hot | None = None
         self._cycle: Cycle | None = None  # of the call
         # There may be something in the socket that will not be told again. At first there mostly is, and the word of it
         # stands behind those of others.
         self._unread = True
+        self._hot: Hot | None = None
+        self._hot_data = b""  # the request of the hot call
+        self._hot_bytes = 0  # of its body
+        self._expires_at = math.inf  # of a hot call that waits for long
         self.hung_up = False
         """The client has closed its side, or all of it, as far as was told."""
         self.on_hang_up: Callable[[], None] | None = None
@@ -69,6 +127,8 @@ class Direct:
             found = await self._wait_found()
             if isinstance(found, _Expectation):
                 await self._connection.send(CONTINUE)
+            elif isinstance(found, _Unsent):
+                await self._send_rest(found)
             elif isinstance(found, Exception):
                 try:
                     raise found
@@ -77,11 +137,12 @@ class Direct:
             elif self._call is None:
                 return found
             else:
+                assert isinstance(self._call, EagerCall)
                 await self._call.finish()
                 self._call = self._cycle = None
                 self._connection.end(found)
 
-    async def _wait_found(self) -> Cycle | Exception:
+    async def _wait_found(self) -> Cycle | Exception | _Unsent:
         self._open = True
         self._settle()
         try:
@@ -107,10 +168,14 @@ class Direct:
 
     def close(self) -> None:
         """Before the socket is closed. A call that is under way is abandoned. Idempotent."""
-        self._open = False
+        self._open, self._expires_at = False, math.inf
         self._poller.remove(self._fd, self._heard)
         if self._call is not None:
             self._call.abandon()
+        if self._hot_bytes:
+            self._connection.end_hot(self._hot_bytes, math.inf)
+            self._hot_bytes = 0
+        self._hot = None  # each knows the other
 
     # -- for others
 
@@ -134,6 +199,8 @@ class Direct:
             self._unread = True
             if hung_up and self.on_hang_up is not None:
                 self.on_hang_up()
+            elif hung_up and self._expires_at < math.inf and self._hot is not None:
+                self._queue.add_last(self._hot.go_on)
             return
         if hung_up:
             self._unread = True
@@ -172,12 +239,16 @@ class Direct:
             raise Over(0)
         # There may be more behind a full read, and the end behind the last bytes: neither is told again.
         self._unread = self.hung_up or len(data) == RECEIVE_BYTES
-        self._connection.parser.receive(data)
-        if not self._serve_next():
-            self._settle()
+        if not self._begin_hot(data):
+            self._connection.parser.receive(data)
+            if not self._serve_next():
+                self._settle()
 
     def _serve_next(self) -> bool:
         """Begin the next request; False when it is not whole. Raises Refusal."""
+        return self._serve_next_by(None)
+
+    def _serve_next_by(self, handler: Handler | None) -> bool:
         connection = self._connection
         request = connection.parser.next_request()
         if request is None:
@@ -186,7 +257,7 @@ class Direct:
             self._give(_Expectation())
             return True
         cycle = connection.begin(request)
-        coroutine = connection.answer_directly(cycle)
+        coroutine = connection.answer_directly(cycle, handler)
         if coroutine is None:
             self._give(cycle)
             return True
@@ -209,11 +280,138 @@ class Direct:
             if self._open:
                 self._settle()
 
+    # -- requests that the application takes as bytes
+
+    def _begin_hot(self, data: bytes) -> bool:
+        """Begin the request that these bytes are, if they are one whole request which is taken so."""
+        connection = self._connection
+        shape = connection.parser.shape_of_next()
+        if shape is None:
+            return False
+        line_end = data.find(b"\r\n")
+        body_at = shape.body_at(data, line_end)
+        if not body_at or not (shape.takes or self._may_take(shape)):
+            return False
+        hot, size_bytes = self._hot, len(data) - body_at
+        if hot is None or not connection.budget.fits(size_bytes):
+            return False
+        if not hot.begin(data[:line_end], shape.headers, data[body_at:]):
+            self._expires_at = math.inf
+            return False
+        self._call, self._hot_data, self._hot_bytes = hot, data, size_bytes
+        connection.note_hot(size_bytes)
+        if self._expires_at < math.inf:  # it waits already
+            connection.expires_at = self._expires_at - connection.tick_s
+        return True
+
+    def _may_take(self, shape: Shape) -> bool:
+        if self._hot is None:  # asked again each time: an application that still starts has none yet
+            self._hot = self._connection.make_hot(self)
+            if self._hot is None:
+                return False
+        if shape.takes is None:
+            shape.takes = self._hot.takes(dict(shape.headers))
+        return shape.takes
+
+    @property
+    def clock(self) -> Clock:
+        """For a hot call."""
+        return self._poller
+
+    @property
+    def address(self) -> str | None:
+        """For a hot call: the client's."""
+        client = self._connection.client
+        return None if client is None else client[0]
+
+    @property
+    def peer_gone(self) -> bool:
+        """For a hot call: whether the client has closed its side, as far as was told."""
+        return self.hung_up or self._connection.peer_gone
+
+    def is_gone(self) -> bool:
+        """For a hot call that has waited: the same as the kernel knows it now."""
+        return self.peer_gone or is_hung_up(self._fd)
+
+    def waits_until(self, deadline: float) -> bool:
+        """For a hot call: have its `expire` called at that trio time. False where that is too soon."""
+        tick_s = self._connection.tick_s
+        if deadline - trio.current_time() < 2 * tick_s:
+            return False
+        self._expires_at, self._connection.expires_at = deadline, deadline - tick_s
+        return True
+
+    @property
+    def expires_at(self) -> float:
+        """When a hot call has waited for long enough, in trio time; infinite while there is none that waits."""
+        return self._expires_at
+
+    def expire(self, deadline: float) -> None:
+        """A call that was to wait until then has done so, if it is there still."""
+        if self._expires_at == deadline and self._hot is not None:
+            self._hot.expire()
+
+    def go_on_soon(self) -> None:
+        """For a hot call: have its `go_on` called in the next turn."""
+        if self._hot is not None:
+            self._queue.add(self._hot.go_on)
+
+    def answer(self, status: int, headers: Pairs, body: bytes | None) -> bool:
+        """For a hot call: its whole answer; whether it has left, or never will, or `sent` tells of that."""
+        connection, now = self._connection, self._poller.now
+        if self._expires_at < math.inf:  # whoever goes on with it may come long after the last word from a client
+            self._expires_at, now = math.inf, trio.current_time()
+        try:
+            data, closes = connection.whole_answer(status, headers, body, now)
+            try:
+                sent = self._sock.send(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                connection.broken = True
+                sent = len(data)
+        except Exception as error:
+            self._give(error)
+            return True
+        if sent < len(data):
+            self._give(_Unsent(data[sent:], closes))
+            return False
+        connection.end_hot(self._hot_bytes, now)
+        self._call, self._hot_data, self._hot_bytes = None, b"", 0
+        if closes or connection.peer_gone:
+            self._give(connection.over())
+        elif self._unread:
+            self._queue.add(self._go_on)
+        return True
+
+    async def _send_rest(self, unsent: _Unsent) -> None:
+        """In the task. Raises Over when no other may follow."""
+        connection = self._connection
+        await connection.send(unsent.data)
+        connection.end_hot(self._hot_bytes, trio.current_time())
+        self._call, self._hot_data, self._hot_bytes = None, b"", 0
+        if self._hot is not None:
+            self._hot.sent()
+        if unsent.closes or connection.peer_gone:
+            raise connection.over()
+
+    def leave(self, handler: Handler | None) -> None:
+        """For a hot call: have its request served as others are, or by this handler."""
+        connection, data = self._connection, self._hot_data
+        self._expires_at = math.inf
+        connection.leave_hot(self._hot_bytes)
+        self._call, self._hot_data, self._hot_bytes = None, b"", 0
+        connection.parser.receive(data)
+        try:
+            self._serve_next_by(handler)
+        except Exception as error:
+            self._give(error)
+
     def _needs_task(self) -> None:
         assert self._cycle is not None
         self._give(self._cycle)
 
-    def _give(self, found: Cycle | Exception) -> None:
+    def _give(self, found: Cycle | Exception | _Unsent) -> None:
         """Something for the task."""
         self._open, self._found = False, found
         task, self._task = self._task, None

@@ -56,6 +56,10 @@ class BodyBudget:
             oldest.give_up()
         return True
 
+    def fits(self, count: int) -> bool:
+        """Whether there is room for so many bytes, without anybody giving way."""
+        return self.used_bytes + count <= self.max_bytes
+
     def has_come(self, body: Arriving) -> None:
         """It is whole, or over."""
         self._arriving.pop(body, None)

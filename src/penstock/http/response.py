@@ -56,12 +56,33 @@ class DateHeader:
 class Heads:
     """Heads of whole answers to anything but HEAD. Most answers of a second have one of a few: made once for each."""
 
-    __slots__ = ("_date", "_found", "_line")
+    __slots__ = ("_date", "_found", "_line", "_until", "_whole")
 
     def __init__(self, date: DateHeader) -> None:
         self._date = date
         self._line = b""
         self._found: dict[tuple[int, Pairs, str, bool], tuple[bytes, bytes | None, bool]] = {}
+        self._whole: dict[tuple[int, Pairs], tuple[bytes, bytes | None, bool]] = {}
+        self._until = 0.0
+
+    def whole(self, status: int, headers: Pairs, body: bytes | None, now: float) -> tuple[bytes, bool]:
+        """As `encode`, of an answer over HTTP/1.1 after which the connection stays, with its body; ``now`` is any clock
+        that runs as fast as ours, in seconds."""
+        if now >= self._until:
+            self._whole.clear()
+            self._until = now + 1 - time.time() % 1
+        found = self._whole.get((status, headers))
+        if found is None:
+            self.encode(status, headers, body, "1.1", keep_alive=True)
+            found = self._found.get((status, headers, "1.1", True))
+            if found is None or len(self._whole) >= HEADS_MAX_ITEMS:
+                head, close = self.encode(status, headers, body, "1.1", keep_alive=True)
+                return head if body is None else head + body, close
+            self._whole[status, headers] = found
+        before, after, close = found
+        if body is None or after is None:
+            return self.encode(status, headers, body, "1.1", keep_alive=True)[0] if after else before, close
+        return b"%bcontent-length: %d\r\n%b%b" % (before, len(body), after, body), close
 
     def encode(
         self, status: int, headers: Pairs, body: bytes | None, http_version: str, *, keep_alive: bool

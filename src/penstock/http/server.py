@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
+from operator import itemgetter
 
 import trio
 
 from penstock.accept import PerAddress, accept_connections
-from penstock.eager import EagerQueue
 from penstock.http.asgi import App
 from penstock.http.connection import Connection, Phase
 from penstock.http.direct import Direct
@@ -23,6 +23,7 @@ from penstock.http.response import DateHeader, Heads
 from penstock.log import get_logger
 from penstock.poller import HAVE_EPOLL, PlainStream, Poller, open_stream
 from penstock.tls import Tls, TlsStream, accept_tls, names_of
+from penstock.waking import EagerQueue
 
 EXPIRED_PER_TURN = 20
 """Connections whose time is over that are ended in one turn of the loop: 4 ms. Of 10,000 it comes at once."""
@@ -64,6 +65,8 @@ class HttpServer:
         self._poller: Poller | None = None  # while it serves
         self._calls = EagerQueue(self._look)
         self._drain = trio.Event()
+        self.draining = False
+        self._waited: list[tuple[float, Direct]] = []  # calls whose time is over before the next look at deadlines
         self._closing = trio.CapacityLimiter(CLOSED_PER_TURN)
         self._room = trio.Event()  # set when a connection ends; replaced by who waits for it
 
@@ -79,7 +82,7 @@ class HttpServer:
         """Serve until drained: returns when the last connection has ended. Takes the listening sockets over and closes
         them. Cancelling it ends all connections at once, answered or not."""
         async with trio.open_nursery() as background:
-            background.start_soon(self._enforce_deadlines)
+            background.start_soon(self._enforce_deadlines, background)
             background.start_soon(self._calls.run)
             if HAVE_EPOLL:
                 self._poller = Poller(LOOKS_PER_TURN if self._tls is None else 1)
@@ -106,6 +109,7 @@ class HttpServer:
 
     def drain(self) -> None:
         """Stop accepting, close idle connections, answer what runs with ``connection: close``. Idempotent."""
+        self.draining = True
         self._drain.set()
 
     def statistics(self) -> Statistics:
@@ -123,10 +127,6 @@ class HttpServer:
         )
 
     # -- connections
-
-    @property
-    def draining(self) -> bool:
-        return self._drain.is_set()
 
     def make_direct(self, connection: Connection, sock: socket.socket) -> Direct | None:
         """What serves a connection without its task, where that can be: not when the server has just ended."""
@@ -203,19 +203,39 @@ class HttpServer:
             with trio.move_on_after(min(self.limits.evict_after_idle_seconds, ROOM_LOOK_SECONDS)):
                 await self._room.wait()
 
-    async def _enforce_deadlines(self) -> None:
+    def expire_soon(self, direct: Direct) -> None:
+        """The time of a call is over soon, that waits without a task."""
+        self._waited.append((direct.expires_at, direct))
+
+    async def _enforce_deadlines(self, nursery: trio.Nursery) -> None:
         while True:
             await trio.sleep(self.limits.deadline_tick_seconds)
             await self._expire_late()
+            if self._waited:
+                nursery.start_soon(_expire_calls, sorted(self._waited, key=itemgetter(0)))
+                self._waited = []
 
     async def _expire_late(self) -> None:
         now = trio.current_time()
         late = [c for c in self._connections if c.expires_at <= now]
-        for count, connection in enumerate(late, 1):
-            if connection.expires_at <= now:
-                await connection.expire()
-            if count % EXPIRED_PER_TURN == 0:  # each has a refusal to write then: others have their turn between
+        ended = 0
+        for connection in late:
+            if connection.expires_at > now:
+                continue
+            waits = connection.phase is Phase.ANSWERING  # its call is only noted
+            await connection.expire()
+            ended += not waits
+            if ended == EXPIRED_PER_TURN:  # each has a refusal to write then: others have their turn between
+                ended = 0
                 await trio.lowlevel.checkpoint()
+
+
+async def _expire_calls(calls: Sequence[tuple[float, Direct]]) -> None:
+    for count, (deadline, direct) in enumerate(calls, 1):
+        # one that is late costs no turn of the loop of its own: of a crowd the last would wait for all of them
+        if deadline > trio.current_time() or count % EXPIRED_PER_TURN == 0:
+            await trio.sleep_until(deadline)
+        direct.expire(deadline)
 
 
 def _address(name: tuple[str, int]) -> tuple[str, int]:

@@ -6,36 +6,23 @@ thread of the event loop may count; the library reads the numbers when somebody 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import Any
 
 import prometheus_client
 
-
-class _Number:
-    """What the library's children keep their numbers in."""
-
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value = 0.0
-
-    def get(self) -> float:
-        """For the library's samples."""
-        return self.value
-
-    def get_exemplar(self) -> None:
-        """There are none."""
+from penstock.metrics.numbers import Distribution, Number
 
 
 class Counter(prometheus_client.Counter):
     """As the library's, for one thread."""
 
+    number: Number
+    """Of one without labels, or a child: to be held by who counts on every job."""
     _value: Any
 
     def _metric_init(self) -> None:
         super()._metric_init()
-        self._value = _Number()
+        self._value = self.number = Number()
 
     def inc(self, amount: float = 1, exemplar: dict[str, str] | None = None) -> None:
         """Count so many more; 0 or more, which nobody checks."""
@@ -45,19 +32,20 @@ class Counter(prometheus_client.Counter):
 class Histogram(prometheus_client.Histogram):
     """As the library's for one thread, but for `observe`, which looks for its bucket by halving, without exemplars."""
 
+    distribution: Distribution
+    """Of one without labels, or a child: to be held by who observes on every job."""
     _sum: Any
     _buckets: list[Any]
     _upper_bounds: list[float]
 
     def _metric_init(self) -> None:
         super()._metric_init()
-        self._sum = _Number()
-        self._buckets = [_Number() for _ in self._upper_bounds]
+        self.distribution = found = Distribution(self._upper_bounds)
+        self._sum, self._buckets = found.sum, [*found.buckets]
 
     def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:
         """Count one of that size."""
-        self._sum.value += amount
-        self._buckets[bisect_left(self._upper_bounds, amount)].value += 1
+        self.distribution.observe(amount)
 
     def counts(self) -> list[int]:
         """How many were observed in each bucket, that of the greatest last. Of one without labels, or a child."""

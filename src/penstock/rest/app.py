@@ -13,7 +13,7 @@ from typing import Any, Final
 import trio
 
 from penstock.access import table
-from penstock.access.gate import EXPIRED, REVOKED, Ending, Gate
+from penstock.access.gate import REVOKED, Ending, Gate, reason_of
 from penstock.access.identity import Identity, set_identity
 from penstock.access.limits import CallLimits
 from penstock.eager import need_task
@@ -49,6 +49,7 @@ from penstock.rest.exchange import (
     send_reply,
 )
 from penstock.rest.health import ALIVE, LIVE_PATH, HealthRoutes
+from penstock.rest.hot import HotCall, HotRoutes, Wire
 from penstock.rest.inbox import InboxRoutes
 from penstock.rest.instances import InstanceRoutes
 from penstock.rest.jobs import JobRoutes
@@ -127,7 +128,8 @@ class RestApp:
         limits: CallLimits | None = None,
     ) -> None:
         self._unknown_parameters = UnknownParameters(engine.metrics)
-        routes = _routes(engine, degraded, gate)
+        self._jobs = JobRoutes(engine)
+        routes = _routes(engine, degraded, gate, self._jobs)
         hot = {operation.path: (operation, handler) for operation, handler in routes if operation.hot}
         self._hot = {path: found for path, found in hot.items() if not path.startswith(_JOB)}
         self._job_actions = {path.removeprefix(_JOB): found for path, found in hot.items() if path.startswith(_JOB)}
@@ -144,6 +146,8 @@ class RestApp:
         self._seconds = engine.metrics.http_request_seconds
         self._answer_memory = engine.answer_memory
         self._no_hold = Hold(engine.answer_memory)
+        self._engine = engine
+        self._hot_routes: HotRoutes | None = None  # made with the first connection that asks
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         kind = scope["type"]
@@ -159,6 +163,23 @@ class RestApp:
         that the framework serves."""
         hot = self._find_hot(exchange)
         return None if hot is None else self._serve(exchange, hot, {})
+
+    def hot_call(self, wire: Wire) -> HotCall | None:
+        """What serves a connection's polls and completions; None where calls are counted."""
+        if self._limits is not None:
+            return None
+        if self._hot_routes is None:
+            engine = self._engine
+            self._hot_routes = HotRoutes(
+                engine.hot_jobs, self._jobs, engine.answer_memory, engine.limits, engine.metrics, self._always,
+                self._pages.pass_at_once, self._gate,
+            )  # fmt: skip
+        return HotCall(self._hot_routes, wire)
+
+    def serve_by(self, exchange: Exchange, handler: Handler) -> Coroutine[Any, Any, None]:
+        """As `direct` for a poll, by another handler."""
+        operation, _ = self._hot["/v1/jobs/poll"]
+        return self._serve(exchange, (operation, handler, ""), {})
 
     async def _serve(self, exchange: Exchange, hot: tuple[Operation, Handler, str] | None, scope: Scope) -> None:
         """``scope``: of what is not hot."""
@@ -295,7 +316,7 @@ class RestApp:
 
         def end(ending: Ending) -> None:
             nonlocal reason
-            reason = EXPIRED if ending is Ending.EXPIRED else REVOKED
+            reason = reason_of(ending)
             scope.cancel()
 
         with trio.CancelScope() as scope, self._gate.watching(caller, end):
@@ -337,10 +358,10 @@ class RestApp:
         return status
 
 
-def _routes(engine: Engine, degraded: Callable[[], Sequence[str]], gate: Gate | None) -> list[Route]:
+def _routes(engine: Engine, degraded: Callable[[], Sequence[str]], gate: Gate | None, jobs: JobRoutes) -> list[Route]:
     """All that are switched on."""
     rooms: list[object] = [
-        DefinitionRoutes(engine), InstanceRoutes(engine), JobRoutes(engine), StartRoutes(engine), TaskRoutes(engine),
+        DefinitionRoutes(engine), InstanceRoutes(engine), jobs, StartRoutes(engine), TaskRoutes(engine),
         RunRoutes(engine), OverviewRoutes(engine), BulkRoutes(engine), InboxRoutes(engine), DraftRoutes(engine),
         QueueRoutes(engine), OpenWorkRoutes(engine), DefinitionUseRoutes(engine), ScheduleRoutes(engine),
         BatchRoutes(engine),

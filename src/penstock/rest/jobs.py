@@ -105,7 +105,7 @@ class JobRoutes:
         for job in jobs:
             size_bytes += text_bytes(job.variables)
         if size_bytes > ENCODED_AT_ONCE_BYTES:
-            return await _large_answer(jobs)
+            return await large_answer(jobs)
         return Reply(200, b'{"jobs":%b}' % _encode(jobs))
 
     def _read_poll(self, body: bytes) -> tuple[PollRequest, float]:
@@ -127,6 +127,10 @@ class JobRoutes:
                 self._known_polls.clear()
             self._known_polls[body] = request, wait_s
         return request, wait_s
+
+    def known_poll(self, body: bytes) -> tuple[PollRequest, float] | None:
+        """A poll that was read before: what it asks for, and how long it would wait."""
+        return self._known_polls.get(body)
 
     async def _release(self, jobs: Sequence[Job]) -> None:
         """Return jobs whose worker went away before it had them."""
@@ -304,7 +308,7 @@ async def _while_receiving(receive: Receive, wait: Callable[[], Awaitable[list[W
     return found, gone
 
 
-async def _large_answer(jobs: Sequence[Job]) -> Reply:
+async def large_answer(jobs: Sequence[Job]) -> Reply:
     """The jobs one by one, with a turn of the loop for others after each. Not to be cancelled: they are leased."""
     await need_task()
     pieces: list[bytes] = []

@@ -38,7 +38,9 @@ OF_BATCHES: Final[Sequence[Operation]] = (
         "POST", "/v1/batches", BatchRoutes.create, Permission.OPERATE,
         "startBatch", "batches", "Start up to 10,000 instances in the background (addition)",
         "In their order, each once, whatever becomes of the engines. An item that can't be read refuses all.",
-        parameters=(Parameter("Idempotency-Key", "header", "The same key is the same batch, as long as it is kept."),),
+        parameters=(
+            Parameter("Idempotency-Key", "header", "The same key and request: the same batch, as long as it is kept."),
+        ),
         body=BODY, status=202, answer=struct(Batch), errors=(400, 409, 413, 429),
     ),
     Operation(

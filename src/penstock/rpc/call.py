@@ -10,26 +10,27 @@ Relies on ``transport.Connection`` for h2 and the socket. Must not raise for any
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-import msgspec
 import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from grpclib.metadata import decode_metadata, encode_grpc_message
+from msgspec import Struct
 
 from penstock.eager import need_task
 from penstock.engine.answers import COPIES
-from penstock.offload import INLINE_MAX_BYTES, run_long, run_sized
-from penstock.rpc.inbox import Inbox
+from penstock.offload import INLINE_MAX_BYTES, run_long
+from penstock.rpc.inbox import PREFIX_BYTES, Inbox
 from penstock.wire.codec import decode_message, encode_message
 from penstock.wire.http2_frames import ProtocolError
+from penstock.wire.http2_server import HeadersFrame
 from penstock.wire.protobuf import DecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from penstock.access.identity import Identity
     from penstock.engine.answers import Hold
     from penstock.rpc.methods import Method
     from penstock.rpc.transport import Connection
@@ -41,86 +42,116 @@ AnswerT = TypeVar("AnswerT")
 _SEND_CHUNK_BYTES = 64 * 1024
 _CONTENT = ((b":status", b"200"), (b"content-type", b"application/grpc"))
 _OK = ((b"grpc-status", b"0"),)
+_CONTENT_FRAME = HeadersFrame(_CONTENT, end_stream=False)
+_OK_FRAME = HeadersFrame(_OK, end_stream=True)
 NO_REQUEST = GRPCError(Status.DEADLINE_EXCEEDED, "the request message did not arrive")
 _NOBODY = GRPCError(Status.CANCELLED, "the client has gone")
 
 
-class ServerCall(Generic[RequestT, AnswerT]):
+class ServerCall(Struct, Generic[RequestT, AnswerT], eq=False):
     """One RPC. One task may read and one may write at a time; both are cancelled when the client cancels.
 
-    ``scope`` carries the client's deadline. It is cancelled when the client resets the stream, when the connection
-    is lost and at the end of a drain.
+    ``scope`` carries the client's deadline, where the call has a task. It is cancelled when the client resets the
+    stream, when the connection is lost and at the end of a drain.
     """
 
-    __slots__ = (
-        "_answers", "_connection", "_ended_as", "_opened", "_sending", "_torn", "begun", "closed", "expired",
-        "finished", "handled", "headers", "hold", "inbox", "method", "on_cancel", "outcome", "scope", "started_at",
-        "stream_id",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        connection: Connection,
-        stream_id: int,
-        headers: dict[bytes, bytes],
-        method: Method,
-        timeout_s: float | None,
-    ) -> None:
-        self._connection = connection
-        self.stream_id = stream_id
-        self.headers = headers
-        self.method = method
-        self.inbox = Inbox(connection, stream_id, single=not method.client_streaming)
-        self.started_at = trio.current_time()
-        self.scope = trio.CancelScope(deadline=math.inf if timeout_s is None else self.started_at + timeout_s)
-        self.hold: Hold
-        """Of the memory for answers; while the handler runs."""
-        self.closed = False
-        """Nothing can be sent any more: reset, or the connection is gone."""
-        self.finished = False
-        """Trailers were written."""
-        self.expired = trio.Event()
-        """What proved the caller's identity counts no longer: nothing new for it."""
-        self.begun = False
-        """The handler was called."""
-        self.handled = False
-        """The handler came to an end, which ``outcome`` tells: an error, or None."""
-        self.outcome: GRPCError | None = None
-        self.on_cancel: Callable[[], None] | None = None
-        """Of a call without a task: ends it as cancelled."""
-        self._ended_as: GRPCError | None = None
-        self._opened = False
-        self._answers = 0
-        self._sending = False
-        self._torn = False
+    connection: Connection
+    """What it came on."""
+    stream_id: int
+    headers: dict[bytes, bytes]
+    method: Method
+    hold: Hold
+    """Of the memory for answers."""
+    started_at: float
+    until: float
+    """When the client gives up, as it said in the request: see `deadline`."""
+    whole: bytes | None = None
+    """The one message that the client has sent, and ended with, until it is read."""
+    received: Inbox | None = None
+    """What came of a request that did not come whole: see `inbox`."""
+    caller: Identity | None = None
+    """Who calls, with authentication, where that was known at once: it was let pass."""
+    cancelled: bool = False
+    """Its client has cancelled it, or its time is over."""
+    closed: bool = False
+    """Nothing can be sent any more: reset, or the connection is gone."""
+    finished: bool = False
+    """Trailers were written."""
+    begun: bool = False
+    """The handler was called."""
+    handled: bool = False
+    """The handler came to an end, which ``outcome`` tells: an error, or None."""
+    outcome: GRPCError | None = None
+    on_cancel: Callable[[], None] | None = None
+    """Of a call without a task: ends it as cancelled."""
+    _scope: trio.CancelScope | None = None
+    _expired: trio.Event | None = None
+    _ended_as: GRPCError | None = None
+    _opened: bool = False
+    _answers: int = 0
+    _sending: bool = False
+    _torn: bool = False
 
     # ---------------------------------------------------------------------------------- what handlers see
 
     @property
-    def connection(self) -> Connection:
-        """What it came on."""
-        return self._connection
-
-    @property
     def deadline(self) -> float:
         """When the client gives up, on ``trio.current_time()``'s clock; infinite when it did not say."""
-        return self.scope.deadline
+        return self.until if self._scope is None else self._scope.deadline
+
+    @property
+    def scope(self) -> trio.CancelScope:
+        """Of its task, where it has one."""
+        if self._scope is None:
+            self._scope = trio.CancelScope(deadline=self.until)
+            if self.cancelled:
+                self._scope.cancel()
+        return self._scope
+
+    @property
+    def inbox(self) -> Inbox:
+        """What the client has sent, where it did not come whole."""
+        if self.received is None:
+            raise AssertionError("the request came whole")
+        return self.received
+
+    @property
+    def came_whole(self) -> bool:
+        """Its request did: there is no inbox, and nothing more belongs to it."""
+        return self.received is None
+
+    @property
+    def has_news(self) -> bool:
+        """There is something of the request to be taken."""
+        return self.received is None or self.received.has_news()
+
+    @property
+    def expired(self) -> trio.Event:
+        """What proved the caller's identity counts no longer: nothing new for it."""
+        if self._expired is None:
+            self._expired = trio.Event()
+        return self._expired
+
+    @property
+    def is_cancelled(self) -> bool:
+        """It was cancelled, or its time is over."""
+        return self.cancelled or (self._scope is not None and self._scope.cancel_called)
 
     @property
     def peer(self) -> object:
         """The client's socket address."""
-        return self._connection.peer
+        return self.connection.peer
 
     @property
     def address(self) -> str | None:
         """The client's IP address."""
-        peer = self._connection.peer
+        peer = self.connection.peer
         return str(cast("tuple[object, ...]", peer)[0]) if isinstance(peer, tuple) else None
 
     @property
     def certificate(self) -> tuple[str, ...]:
         """Whom the client's TLS certificate names."""
-        return self._connection.certificate
+        return self.connection.certificate
 
     @property
     def authorization(self) -> list[bytes]:
@@ -148,11 +179,11 @@ class ServerCall(Generic[RequestT, AnswerT]):
     @property
     def is_gone(self) -> bool:
         """Nobody is there to read an answer, as far as that is known."""
-        return self.closed or self._connection.hung_up
+        return self.closed or self.connection.hung_up
 
     async def wait_draining(self) -> None:
         """Wait until the server drains: a handler of a long stream then ends it in its own way."""
-        await self._connection.server.wait_draining()
+        await self.connection.server.wait_draining()
 
     def __aiter__(self) -> ServerCall[RequestT, AnswerT]:
         return self
@@ -170,33 +201,39 @@ class ServerCall(Generic[RequestT, AnswerT]):
         can't be decoded, is too large or is cut off, UNIMPLEMENTED for compressed messages, RESOURCE_EXHAUSTED when
         the server holds too many bytes. A checkpoint for streams; for a single request only when it has to wait.
         """
+        data = await self._receive() if self.whole is None else self.whole
+        if data is None:
+            return None
+        self.whole = None
+        kind, package = self.method.request_type, self.method.package
+        try:
+            if len(data) <= INLINE_MAX_BYTES:
+                message: RequestT = decode_message(data, kind, package)
+            else:
+                await need_task()
+                message = await run_long(lambda: decode_message(data, kind, package), line="requests")
+        except DecodeError as error:
+            raise GRPCError(Status.INVALID_ARGUMENT, str(error)) from None
+        return message
+
+    async def _receive(self) -> bytes | None:
         inbox = self.inbox
         if self.method.client_streaming:
             await trio.lowlevel.checkpoint()
             await inbox.wait_news()
         elif not inbox.has_news():
             await need_task()
-            with trio.move_on_after(self._connection.limits.request_s):
+            with trio.move_on_after(self.connection.limits.request_s):
                 await inbox.wait_news()
             if not inbox.has_news():
                 raise GRPCError(NO_REQUEST.status, NO_REQUEST.message)  # one that is raised again keeps its frames
-        data = inbox.take()
-        if data is None:
-            return None
-        if len(data) > INLINE_MAX_BYTES:
-            await need_task()
-        try:
-            kind, package = self.method.request_type, self.method.package
-            message: RequestT = await run_sized(len(data), lambda: decode_message(data, kind, package))
-        except DecodeError as error:
-            raise GRPCError(Status.INVALID_ARGUMENT, str(error)) from None
-        return message
+        return inbox.take()
 
     async def send_initial_metadata(self) -> None:
         """Send the answer's headers now, before the first answer."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self._open()
-        self._connection.flush()
+        self.connection.flush()
 
     async def send_message(self, message: AnswerT) -> None:
         """Send one answer; waits while the client does not read (at most ``stalled_send_s``: RESOURCE_EXHAUSTED).
@@ -215,25 +252,51 @@ class ServerCall(Generic[RequestT, AnswerT]):
         self._sending = True
         body = b""
         try:
-            answer, package = cast(msgspec.Struct, message), self.method.package
+            answer, package = cast(Struct, message), self.method.package
             if self.hold.bytes <= COPIES * INLINE_MAX_BYTES:
                 body = encode_message(answer, package)
             else:
                 await need_task()
-                body = await run_long(
-                    encode_message, cast(msgspec.Struct, message), self.method.package, line="answers"
-                )
+                body = await run_long(encode_message, cast(Struct, message), self.method.package, line="answers")
             self.hold.add(len(body))
-            self._open()
-            await self._send(b"\0" + len(body).to_bytes(4, "big") + body)
-            self._answers += 1
-            self._connection.answered()
+            if not self.answer(body):
+                self._open()
+                await self._send(len(body).to_bytes(PREFIX_BYTES, "big") + body)
+                self._answers += 1
+                self.connection.unpaid_answers += 1
             if streaming:
-                self._connection.flush_now()
+                self.connection.flush_now()
                 await trio.lowlevel.checkpoint()
         finally:
             self._sending = False
             self.hold.keep(self.hold.bytes - len(body))
+
+    def answer(self, body: bytes) -> bool:
+        """Write the one answer, if it can be written at once and whole: it leaves with the trailers."""
+        framed = len(body).to_bytes(PREFIX_BYTES, "big") + body
+        connection = self.connection
+        if self._opened or len(framed) > INLINE_MAX_BYTES or connection.is_congested:
+            return False
+        if not connection.h2.begin_answer(self.stream_id, _CONTENT_FRAME, framed):
+            return False
+        self._opened = True
+        self._answers += 1
+        connection.unpaid_answers += 1
+        return True
+
+    def answer_and_end(self, body: bytes) -> bool:
+        """Write the one answer of a request that came whole, and the trailers; if all of it can be written at once."""
+        framed = len(body).to_bytes(PREFIX_BYTES, "big") + body
+        connection = self.connection
+        if self._opened or len(framed) > INLINE_MAX_BYTES or connection.is_congested:
+            return False
+        if not connection.h2.answer(self.stream_id, _CONTENT_FRAME, framed, _OK_FRAME):
+            return False
+        self._opened = self.finished = True
+        self._answers += 1
+        connection.unpaid_answers += 1
+        connection.flush_soon()
+        return True
 
     # ---------------------------------------------------------------------------------- from the connection
 
@@ -244,7 +307,9 @@ class ServerCall(Generic[RequestT, AnswerT]):
 
     def cancel(self) -> None:
         """Cancel the handler, and answer with `cancelled_as`."""
-        self.scope.cancel()
+        self.cancelled = True
+        if self._scope is not None:
+            self._scope.cancel()
         if self.on_cancel is not None:
             self.on_cancel()
 
@@ -271,13 +336,18 @@ class ServerCall(Generic[RequestT, AnswerT]):
         if self.finished:
             return
         self.finished = True
-        self.inbox.close()
+        inbox, connection = self.received, self.connection
+        if inbox is not None:
+            inbox.close()
         if self.closed:
+            return
+        if error is None and self._opened and connection.h2.end_answer(self.stream_id, _OK_FRAME):
+            connection.flush_soon()
             return
         if error is None:
             trailers: Iterable[tuple[bytes, bytes]] = _OK
         else:
-            text = (error.message or "")[: self._connection.limits.status_message_bytes]
+            text = (error.message or "")[: self.connection.limits.status_message_bytes]
             trailers = [
                 (b"grpc-status", str(error.status.value).encode()),
                 (b"grpc-message", encode_grpc_message(text.encode("utf-8", "replace").decode()).encode()),
@@ -287,18 +357,14 @@ class ServerCall(Generic[RequestT, AnswerT]):
                 trailers = [*trailers, (b"penstock-error", code.encode())]
         if not self._opened:
             trailers = [*_CONTENT, *trailers]
-        h2 = self._connection.h2
+        h2 = self.connection.h2
         try:
             h2.send_headers(self.stream_id, trailers, end_stream=True)
-            if not self.inbox.client_done:
+            if inbox is not None and not inbox.client_done:
                 h2.reset_stream(self.stream_id)  # NO_ERROR: it need not send the rest
         except ProtocolError:  # reset in the bytes that are being processed
             self.closed = True
-        self._connection.flush()
-
-    def forget(self) -> None:
-        """The handler has ended: the connection need not know the call any more."""
-        self._connection.forget(self)
+        self.connection.flush()
 
     # ---------------------------------------------------------------------------------- inside
 
@@ -312,12 +378,12 @@ class ServerCall(Generic[RequestT, AnswerT]):
             return
         self._opened = True
         try:
-            self._connection.h2.send_headers(self.stream_id, _CONTENT)
+            self.connection.h2.send_headers(self.stream_id, _CONTENT)
         except ProtocolError:
             self.closed = True
 
     async def _send(self, data: bytes) -> None:
-        connection, h2 = self._connection, self._connection.h2
+        connection, h2 = self.connection, self.connection.h2
         sent, total = 0, len(data)
         while sent < total:
             if self.closed:

@@ -16,7 +16,7 @@ _PREFIX: Final = "/penstock.v1.Flow/"
 
 
 class Flow:
-    """Set, look, forget."""
+    """Set, look, pause, forget."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -27,6 +27,8 @@ class Flow:
             "GetQueue": unary(self.get, w.GetQueueRequest, w.GetQueueResponse),
             "ListQueues": unary(self.list, w.ListQueuesRequest, w.ListQueuesResponse),
             "DeleteQueue": unary(self.delete, w.DeleteQueueRequest, w.DeleteQueueResponse),
+            "PauseQueue": unary(self.pause, w.PauseQueueRequest, w.PauseQueueResponse),
+            "ResumeQueue": unary(self.resume, w.ResumeQueueRequest, w.ResumeQueueResponse),
         }
         return {_PREFIX + name: handler for name, handler in methods.items()}
 
@@ -58,3 +60,13 @@ class Flow:
         """Forget one."""
         await self._engine.queues.delete(required(request.name, "name"))
         return w.DeleteQueueResponse()
+
+    async def pause(self, request: w.PauseQueueRequest, _call: object) -> w.PauseQueueResponse:
+        """Let none of its jobs begin."""
+        found = await self._engine.queues.pause(required(request.name, "name"), paused=True)
+        return w.PauseQueueResponse(settings_of(found.policy))
+
+    async def resume(self, request: w.ResumeQueueRequest, _call: object) -> w.ResumeQueueResponse:
+        """Let its jobs begin again."""
+        found = await self._engine.queues.pause(required(request.name, "name"), paused=False)
+        return w.ResumeQueueResponse(settings_of(found.policy))

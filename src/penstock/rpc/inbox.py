@@ -17,7 +17,8 @@ from grpclib.exceptions import GRPCError
 if TYPE_CHECKING:
     from penstock.rpc.transport import Connection
 
-PREFIX_BYTES = 5  # one byte "compressed", four bytes length
+PREFIX_BYTES = 5
+"""One byte "compressed", four bytes length: of what is not compressed, the length in five."""
 
 
 def is_whole_message(data: bytes) -> bool:

@@ -14,7 +14,8 @@ from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
 from penstock.errors import DispatchModeConflict
 from penstock.offload import INLINE_MAX_BYTES, run_sized
 from penstock.rpc.call import ServerCall
-from penstock.rpc.methods import taskless, unary
+from penstock.rpc.hot import HotCalls
+from penstock.rpc.methods import hot, taskless, unary
 from penstock.rpc.reading import read_variables, required
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message
@@ -39,11 +40,16 @@ class JobCalls:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._limits = engine.limits
+        self._hot = HotCalls(engine.hot_jobs, engine.limits, self.answer)
 
     def __mapping__(self) -> dict[str, Handler]:
         return {
-            f"{_PREFIX}PollJobs": Handler(self.poll, Cardinality.UNARY_UNARY, PollRequest, m.PollJobsResponse),
-            f"{_PREFIX}CompleteJob": unary(self.complete, Completion, m.CompleteJobResponse),
+            f"{_PREFIX}PollJobs": hot(
+                Handler(self.poll, Cardinality.UNARY_UNARY, PollRequest, m.PollJobsResponse), self._hot.begin_poll
+            ),
+            f"{_PREFIX}CompleteJob": hot(
+                unary(self.complete, Completion, m.CompleteJobResponse), self._hot.begin_completion
+            ),
             f"{_PREFIX}FailJob": unary(self.fail, Failure, m.FailJobResponse),
         }
 
@@ -62,8 +68,12 @@ class JobCalls:
                 lease_seconds=max(request.lease_seconds, 0),
             )
         )
+        await self.answer(call, jobs)
+
+    async def answer(self, call: ServerCall[PollRequest, m.PollJobsResponse], jobs: list[Job]) -> None:
+        """Send the jobs of a poll. What is not sent goes back to the queue."""
         try:
-            if call.scope.cancel_called:  # cancelled, or out of time, in the step in which the jobs came
+            if call.is_cancelled:  # cancelled, or out of time, in the step in which the jobs came
                 await need_task()
                 await trio.lowlevel.checkpoint_if_cancelled()
             if call.is_gone:

@@ -17,6 +17,7 @@ RequestT = TypeVar("RequestT")
 AnswerT = TypeVar("AnswerT")
 RunT = TypeVar("RunT", bound=Callable[..., Any])
 _TASKLESS: Final = "__penstock_taskless__"
+_HOT: Final = "__penstock_hot__"
 
 
 class Method(Struct, frozen=True):
@@ -31,6 +32,8 @@ class Method(Struct, frozen=True):
     package: str
     taskless: bool = False
     """It waits for items of lanes only, or says `need_task` before it waits for anything else."""
+    begin: Callable[[Any], bool] | None = None
+    """Begins most of its calls without a coroutine; ``run`` has the others (False)."""
 
     @classmethod
     def of(cls, path: str, handler: Handler) -> Method:
@@ -39,13 +42,25 @@ class Method(Struct, frozen=True):
         client_streaming, server_streaming = cast("tuple[bool, bool]", cardinality.value)
         taskless = getattr(run, _TASKLESS, False) and not (client_streaming or server_streaming)
         package = package_at(path)
-        return cls(path, run, client_streaming, server_streaming, request_type, answer_type, package, taskless)
+        begin = getattr(run, _HOT, None) if taskless else None
+        return cls(path, run, client_streaming, server_streaming, request_type, answer_type, package, taskless, begin)
 
 
 def taskless(run: RunT) -> RunT:
     """Mark what serves a unary call: see `Method.taskless`."""
     setattr(run, _TASKLESS, True)
     return run
+
+
+def hot(handler: Handler, begin: Callable[[Any], bool]) -> Handler:
+    """Of a method without a task: see `Method.begin`."""
+    inner = cast("tuple[Any, ...]", handler)[0]
+
+    async def run(call: ServerCall[Any, Any]) -> None:
+        await inner(call)
+
+    setattr(run, _HOT, begin)
+    return handler._replace(func=taskless(run))
 
 
 def unary(

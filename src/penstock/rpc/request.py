@@ -5,6 +5,7 @@ Pure. Must depend on nothing but the headers and the methods that are served: co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -32,9 +33,11 @@ class Request(Struct, frozen=True, kw_only=True):
     http_status: bytes | None = None
     """What it is answered with when it is no gRPC."""
     method: Method | None = None
-    timeout_s: float | None = None
+    timeout_s: float = math.inf
     error: GRPCError | None = None
     """Why it gets no call. One of the two, this or ``method`` alone, unless it is no gRPC."""
+    short: Method | None = None
+    """The method, if it may be begun with a request that came whole, without a task."""
 
 
 def read_request(methods: Mapping[bytes, Method], given: Headers) -> Request:
@@ -49,7 +52,7 @@ def read_request(methods: Mapping[bytes, Method], given: Headers) -> Request:
     if headers[b":method"] != b"POST" or not is_grpc:
         return Request(headers=headers, http_status=b"405" if is_grpc else b"415")
     method = methods.get(headers[b":path"])
-    timeout_s: float | None = None
+    timeout_s: float | None = math.inf
     error: GRPCError | None = None
     if method is None:
         error = GRPCError(Status.UNIMPLEMENTED, "no such method")
@@ -59,7 +62,8 @@ def read_request(methods: Mapping[bytes, Method], given: Headers) -> Request:
         timeout_s = _parse_timeout(headers[b"grpc-timeout"])
         if timeout_s is None:
             error = GRPCError(Status.INVALID_ARGUMENT, "grpc-timeout can't be read")
-    return Request(headers=headers, method=method, timeout_s=timeout_s, error=error)
+    short = method if method is not None and method.taskless and error is None else None
+    return Request(headers=headers, method=method, timeout_s=timeout_s or 0.0, error=error, short=short)
 
 
 def _join_proofs(headers: dict[bytes, bytes], given: Headers) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
 from grpclib.const import Handler
 
 from penstock.engine.engine import Engine
@@ -84,23 +85,6 @@ def _spec(spec: ScheduleSpec | None) -> ScheduleSpec:
     """What is empty is not given."""
     if spec is None:
         raise BadRequest("spec: is required")
-    return ScheduleSpec(
-        definition_id=spec.definition_id or "",
-        definition_version=spec.definition_version,
-        variables=spec.variables or None,
-        business_key=spec.business_key or None,
-        cron=spec.cron,
-        time_zone=spec.time_zone or None,
-        every=spec.every or None,
-        anchor=spec.anchor or None,
-        jitter=spec.jitter or None,
-        start_at=spec.start_at or None,
-        end_at=spec.end_at or None,
-        overlap=spec.overlap or None,
-        catch_up=spec.catch_up or None,
-        catch_up_window=spec.catch_up_window or None,
-        pause_on_failure=spec.pause_on_failure,
-        note=spec.note or None,
-        priority=spec.priority,
-        flow_key=spec.flow_key or None,
-    )
+    fields = {name: getattr(spec, name) for name in spec.__struct_fields__ if name != "definition_id"}
+    empty = [name for name, value in fields.items() if isinstance(value, str | bytes | msgspec.Raw) and not value]
+    return msgspec.structs.replace(spec, **dict.fromkeys(empty))

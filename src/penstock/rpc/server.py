@@ -11,12 +11,11 @@ import logging
 import ssl
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
-from msgspec import Struct
 
 from penstock.accept import PerAddress, accept_connections
 from penstock.access import table
@@ -24,11 +23,13 @@ from penstock.access.gate import EXPIRED, REVOKED, Ending, Gate
 from penstock.access.identity import Identity, set_identity
 from penstock.access.limits import CallLimits
 from penstock.access.roles import Permission
-from penstock.engine.answers import AnswerMemory
-from penstock.errors import PenstockError, TooManyRequests
+from penstock.engine.answers import AnswerMemory, Hold
+from penstock.errors import PenstockError, TooManyRequests, leaf_of
 from penstock.log import set_trace
 from penstock.poller import HAVE_EPOLL, Poller, open_stream
 from penstock.rpc.call import ServerCall
+from penstock.rpc.counts import Counts, Statistics
+from penstock.rpc.inbox import Inbox
 from penstock.rpc.limits import Limits
 from penstock.rpc.methods import Method
 from penstock.rpc.request import Request, read_request
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOST = GRPCError(Status.CANCELLED, "the connection was lost")
+_NO_ANSWER = "a unary handler sent no answer"
 _UNKNOWN_METHOD = "unknown"  # a client can name any path; a metric must not grow with it
 ROOM_LOOK_S = 1.0
 """How often a full server looks for an idle connection to end."""
@@ -58,37 +60,6 @@ class Service(Protocol):
     """What serves some methods: a subclass of a generated base, or anything with its ``__mapping__``."""
 
     def __mapping__(self) -> Mapping[str, Handler]: ...
-
-
-class Counts(Struct):
-    """What happened since the start."""
-
-    accepted: int = 0
-    calls: int = 0
-    refused: int = 0
-    """Calls told to go elsewhere: too many at once on a connection, or draining."""
-    evicted: int = 0
-    """Idle connections that made room for others."""
-    broken: int = 0
-    """Connections ended because the client broke the protocol."""
-    malformed: int = 0
-    """Requests that were reset because their headers break the protocol."""
-    floods: int = 0
-    """... of these, by too many control frames or resets."""
-    silent: int = 0
-    """Connections ended because a ping was not answered."""
-    pings: int = 0
-    handshake_failures: int = 0
-
-
-class Statistics(Struct, frozen=True):
-    """A look inside, at this moment."""
-
-    connections: int
-    calls_running: int
-    held_request_bytes: int
-    draining: bool
-    counts: Counts
 
 
 class Server:
@@ -126,6 +97,7 @@ class Server:
         self._gate = gate
         self._call_limits = call_limits
         self._spans = spans
+        self._is_plain = gate is None and call_limits is None and spans is None
         self._answer_memory = answer_memory or AnswerMemory(sys.maxsize)
         self._connections: set[Connection] = set()
         self._handshakes: set[trio.CancelScope] = set()
@@ -133,11 +105,12 @@ class Server:
         self._sockets = 0
         self._running = 0
         self._held = 0
+        self.now: Callable[[], float] = trio.current_time  # while it serves, without looking for the clock each time
         self._draining = trio.Event()
         self._drained = trio.Event()
         self._last_left = trio.Event()
         self._room = trio.Event()  # set when a connection ends; replaced by who waits for it
-        self.taskless = Taskless(self._look)
+        self.taskless = Taskless(self._look, self.end, self._run_call)
         self._accepting = trio.CancelScope()
         self._scope = trio.CancelScope()
 
@@ -148,6 +121,7 @@ class Server:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve on listening sockets (they are closed in the end). Returns after ``drain``; cancelling it cuts all."""
+        self.now = trio.lowlevel.current_clock().current_time
         with self._scope:
             async with trio.open_nursery() as background:
                 background.start_soon(self._keep_alive)
@@ -331,8 +305,7 @@ class Server:
         """A call for a request that has no flaw, or None when it was answered at once."""
         method, error = request.method, request.error
         if method is not None and error is None:
-            self._running += 1
-            return ServerCall(connection, stream_id, request.headers, method, request.timeout_s)
+            return self.open_call(connection, stream_id, request, method)
         if error is None:
             connection.answer_at_once(stream_id, [(b":status", request.http_status or b"400")])
             return None
@@ -342,6 +315,16 @@ class Server:
         ])  # fmt: skip
         self._count(_UNKNOWN_METHOD if method is None else method.path, error.status, 0.0)
         return None
+
+    def open_call(
+        self, connection: Connection, stream_id: int, request: Request, method: Method, whole: bytes | None = None
+    ) -> ServerCall[Any, Any]:
+        """A call for a request without flaw or error; ``whole`` is its message, where it came whole."""
+        self._running += 1
+        now, hold = connection.last_received, Hold(self._answer_memory)
+        inbox = None if whole is not None else Inbox(connection, stream_id, single=not method.client_streaming)
+        until = now + request.timeout_s
+        return ServerCall(connection, stream_id, request.headers, method, hold, now, until, whole, inbox)
 
     def abandon(self, call: ServerCall[Any, Any]) -> None:
         """A call was reset before its handler began."""
@@ -354,11 +337,26 @@ class Server:
         allows it. Such a one begins when its request is there: then this is called again."""
         if not call.method.taskless:
             call.connection.start_task(self._run_call, call, partial(self._handle, call))
-        elif call.inbox.has_news():
-            self.taskless.begin(call, self._handle(call), partial(self._end, call), partial(self._run_call, call))
+        elif call.has_news:
+            begin = call.method.begin
+            if begin is not None and (self._is_plain or self._lets_pass(call)) and begin(call):
+                self.taskless.watch(call)
+            else:
+                self.go_on(call)
         else:
-            call.hold = self._answer_memory.open()
-            self.taskless.expect(call, partial(self._end, call), self.limits.request_s)
+            self.taskless.expect(call, self.limits.request_s)
+
+    def _lets_pass(self, call: ServerCall[Any, Any]) -> bool:
+        """Whether it is known at once that the caller may make the call, and nothing is counted of it or traced."""
+        if self._gate is None or self._call_limits is not None or self._spans is not None:
+            return False
+        caller = call.caller = self._gate.find(call.authorization, call.address, call.certificate)
+        return caller is not None and table.RPC.get(call.method.path) in caller.permissions
+
+    def go_on(self, call: ServerCall[Any, Any], run: Callable[[Any], Awaitable[None]] | None = None) -> None:
+        """Run its method as a coroutine, or what answers in place of it, until it would need a task."""
+        plain = run is not None or self._is_plain
+        self.taskless.begin(call, self._handle_plain(call, run or call.method.run) if plain else self._handle(call))
 
     async def _run_call(self, call: ServerCall[Any, Any], handle: Callable[[], Awaitable[None]]) -> None:
         """In a task. Raises nothing but Trio's Cancelled."""
@@ -368,17 +366,32 @@ class Server:
         finally:
             if not (call.handled or call.scope.cancelled_caught):
                 call.closed = True  # the connection was lost
-            self._end(call)
+            self.end(call)
 
-    def _end(self, call: ServerCall[Any, Any]) -> None:
+    def end(self, call: ServerCall[Any, Any]) -> None:
         """Answer with what came of a call."""
         error = call.outcome if call.handled else call.cancelled_as
         call.finish(error)
         call.hold.close()
         self._running -= 1
-        call.forget()
-        status = Status.OK if error is None else error.status
-        self._count(call.method.path, status, trio.current_time() - call.started_at)
+        call.connection.forget(call)
+        self.counts.calls += 1
+        if self._on_call is not None:
+            name = "OK" if error is None else error.status.name
+            self._on_call(call.method.path, name, self.now() - call.started_at)
+
+    async def _handle_plain(self, call: ServerCall[Any, Any], run: Callable[[Any], Awaitable[None]]) -> None:
+        """As `_handle` where there are no spans, nor anybody who may not call: most of it in one step."""
+        call.begun = True
+        call.hold = self._answer_memory.open()
+        set_trace(call.headers.get(b"traceparent"))
+        try:
+            await run(call)
+            if not call.answers:
+                raise AssertionError(_NO_ANSWER)
+        except Exception as error:
+            call.outcome = self.problem(call, error)
+        call.handled = True
 
     async def _handle(self, call: ServerCall[Any, Any]) -> None:
         call.begun = True
@@ -403,9 +416,9 @@ class Server:
             else:
                 await self._run_admitted(call)
             if not call.answers and not call.method.server_streaming:
-                raise AssertionError("a unary handler sent no answer")
+                raise AssertionError(_NO_ANSWER)
         except Exception as error:
-            return self._problem(call, error)
+            return self.problem(call, error)
         return None
 
     async def _run_admitted(self, call: ServerCall[Any, Any]) -> None:
@@ -449,8 +462,9 @@ class Server:
         with self._gate.watching(identity, end):
             await call.method.run(call)
 
-    def _problem(self, call: ServerCall[Any, Any], error: Exception) -> GRPCError:
-        cause = _leaf(error)
+    def problem(self, call: ServerCall[Any, Any], error: Exception) -> GRPCError:
+        """What the client of a call is told of an error."""
+        cause = leaf_of(error)
         if isinstance(cause, GRPCError):
             return cause
         known = self._status_of(cause) if self._status_of is not None else None
@@ -463,14 +477,3 @@ class Server:
         self.counts.calls += 1
         if self._on_call is not None:
             self._on_call(path, status.name, seconds)
-
-
-def _leaf(error: Exception) -> Exception:
-    """The one exception in groups of one, as nurseries raise them; else the error itself."""
-    inside: Exception = error
-    while isinstance(inside, ExceptionGroup):
-        members = list(cast("ExceptionGroup[Exception]", inside).exceptions)
-        if len(members) != 1:
-            return error
-        inside = members[0]
-    return inside

@@ -11,18 +11,19 @@ import heapq
 import itertools
 import logging
 import math
-from collections.abc import Callable, Coroutine
-from contextvars import copy_context
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from penstock.eager import EagerCall, EagerQueue
+from penstock.eager import EagerCall
 from penstock.rpc.call import NO_REQUEST
+from penstock.waking import EagerQueue
 
 if TYPE_CHECKING:
     from penstock.rpc.call import ServerCall
-    from penstock.rpc.transport import Connection
+    from penstock.rpc.sending import Sending
 
     Call = ServerCall[Any, Any]
 
@@ -32,14 +33,55 @@ _FINISHED_KEPT: Final = 1_000
 """Calls with a deadline that have ended and are still looked through, beside as many as run."""
 
 
+class _Driver(EagerCall):
+    """Of one call."""
+
+    __slots__ = ("_call", "_calls")
+
+    def __init__(self, calls: Taskless, call: Call, serve: Coroutine[Any, Any, None], context: Context) -> None:
+        super().__init__(serve, context, calls.queue, self._ended, self._needs_task)
+        self._calls = calls
+        self._call = call
+
+    def _ended(self, error: Exception | None) -> None:
+        call = self._call
+        call.on_cancel = None
+        if error is not None:
+            log.error("a call of %s failed", call.method.path, exc_info=error)
+        self._calls.end(call)
+
+    def _needs_task(self) -> None:
+        call = self._call
+        call.on_cancel = None
+        self._context.run(call.connection.start_task, self._calls.run_call, call, self.finish)
+
+    def cancel(self) -> None:
+        """Its client has, or its time is over."""
+        error: Exception | None = None
+        try:
+            self._context.run(self.abandon)
+        except Exception as raised:
+            error = raised
+        self._ended(error)
+
+
 class Taskless:
     """Those of one server. ``look``: called before calls go on, once for all of them."""
 
-    def __init__(self, look: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        look: Callable[[], None],
+        end: Callable[[Call], None],
+        run_call: Callable[[Call, Callable[[], Awaitable[None]]], Awaitable[None]],
+    ) -> None:
+        """``end`` hears of the end of each call, however it comes, unless it needs a task: that is
+        ``run_call(call, finish)``, which awaits ``finish()``."""
         self._look = look
-        self._queue = EagerQueue(self._begin_turn, self._end_turn)
+        self.end = end
+        self.run_call = run_call
+        self.queue = EagerQueue(self._begin_turn, self._end_turn)
         self._in_turn = False
-        self._unsent: dict[Connection, None] = {}
+        self._unsent: dict[Sending, None] = {}
         self._deadlines: list[tuple[float, int, Call]] = []
         self._count = itertools.count()
         self._waiting = 0  # of these had not ended when it was looked through
@@ -48,53 +90,34 @@ class Taskless:
     async def run(self) -> None:
         """Until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._queue.run)
+            nursery.start_soon(self.queue.run)
             nursery.start_soon(self._watch_deadlines)
 
-    def begin(
-        self, call: Call, serve: Coroutine[Any, Any, None], on_end: Callable[[], None], run: Callable[[Any], Any]
-    ) -> None:
-        """Run ``serve`` as far as it goes. ``on_end`` hears of its end however it comes, unless it needs a task: then
-        ``run(driver)`` is one, which awaits ``driver`` to its end."""
-        context = copy_context()
-
-        def end(error: Exception | None = None) -> None:
-            call.on_cancel = None
-            if error is not None:
-                log.error("a call of %s failed", call.method.path, exc_info=error)
-            on_end()
-
-        def need_task() -> None:
-            call.on_cancel = None
-            context.run(call.connection.start_task, run, driver.finish)
-
-        def cancel() -> None:
-            try:
-                context.run(driver.abandon)
-            except Exception as error:
-                end(error)
-            else:
-                end()
-
-        driver = EagerCall(serve, context, self._queue, end, need_task)
-        call.on_cancel = cancel
+    def begin(self, call: Call, serve: Coroutine[Any, Any, None]) -> None:
+        """Run ``serve`` as far as it goes."""
+        driver = _Driver(self, call, serve, copy_context())
+        call.on_cancel = driver.cancel
         driver.step()
+        self.watch(call)
+
+    def watch(self, call: Call) -> None:
+        """End it when its client gives up."""
         if not call.finished and call.deadline < math.inf:
             self._watch(call, call.deadline)
 
-    def expect(self, call: Call, on_end: Callable[[], None], patience_s: float) -> None:
-        """Wait for the rest of a request, before `begin`. ``on_end`` hears when it will not be waited for."""
+    def expect(self, call: Call, patience_s: float) -> None:
+        """Wait for the rest of a request, before `begin`, or its end."""
 
         def cancel() -> None:
             call.on_cancel = None
-            on_end()
+            self.end(call)
 
         call.on_cancel = cancel
         self._watch(call, min(call.deadline, trio.current_time() + patience_s))
 
     # -- sends
 
-    def sends_later(self, connection: Connection) -> bool:
+    def sends_later(self, connection: Sending) -> bool:
         """Whether what a connection has written leaves at the end of this turn."""
         if self._in_turn:
             self._unsent[connection] = None
@@ -133,5 +156,5 @@ class Taskless:
                     continue  # it has ended, or has a task
                 if call.deadline <= now:
                     call.cancel()
-                elif not call.inbox.has_news():
+                elif not call.has_news:
                     call.end_as(NO_REQUEST)

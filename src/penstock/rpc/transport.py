@@ -20,10 +20,10 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from penstock.allowance import Allowance
-from penstock.poller import PolledStream
-from penstock.rpc.inbox import is_whole_message
-from penstock.wire.http2 import Http2, Http2Limits, Role
+from penstock.rpc.inbox import PREFIX_BYTES, is_whole_message
+from penstock.rpc.sending import BROKEN, Sending, open_http2
 from penstock.wire.http2_frames import (
+    CallReceived,
     ConnectionTerminated,
     DataReceived,
     ErrorCodes,
@@ -45,10 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from penstock.rpc.call import ServerCall
-    from penstock.rpc.limits import Limits
     from penstock.rpc.request import Request
     from penstock.rpc.server import Server
-    from penstock.wire.http2_frames import Headers
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +56,9 @@ PING_IDLE, PING_DRAIN = b"penstock", b"drained?"
 WINDOW_UPDATES_PER_ANSWER = 20
 WINDOW_UPDATES_PER_PART = 4
 """Of a part of an answer, which is a frame: one for the stream and one for the connection, and as many to spare."""
-_BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
-class Connection:
+class Connection(Sending):
     """A client's connection, from its first byte to its last."""
 
     def __init__(
@@ -69,16 +66,11 @@ class Connection:
     ) -> None:
         self.certificate = certificate
         """Whom the client's TLS certificate names."""
+        http2 = open_http2(server.limits, server.read_request)
+        super().__init__(http2, stream, server.limits, server.taskless.sends_later)
         self.server = server
-        self.limits = server.limits
         self.peer = peer
         self.calls: dict[int, ServerCall[Any, Any]] = {}
-        self.h2 = open_http2(self.limits, server.read_request)
-        self._stream = stream
-        self._out = bytearray()
-        self._receiving = False  # what is written then leaves at the end of it
-        self._wake_writer = trio.lowlevel.ParkingLot()
-        self._uncongested = trio.lowlevel.ParkingLot()
         self._windows: dict[int, trio.Event] = {}  # streams that wait for their window, or the connection's
         self._new_calls: list[ServerCall[Any, Any]] = []
         self._unopened = 0  # consumed bytes by which the connection's window was not opened again yet
@@ -86,10 +78,10 @@ class Connection:
         self._greeted = False
         self._pinged_at: float | None = None  # while that ping is not answered
         self._drain_pinged = trio.Event()
-        self._last_received = trio.current_time()
+        self.last_received = trio.current_time()
+        """When bytes came last."""
         self.idle_since = trio.current_time()
         """Since when no call runs; infinite while one does, and once it is told to go."""
-        self._closing = False
         self._refusing = False
         self._draining = False
         self._client_leaves = False
@@ -97,13 +89,16 @@ class Connection:
         self._window_updates = Allowance(self.limits.window_updates, self.limits.window_updates_per_s)
         self._small_frames = Allowance(self.limits.small_frames, self.limits.small_frames_per_s)
         self._resets = Allowance(self.limits.resets, self.limits.resets_per_s)
+        self.unpaid_answers = 0
+        """Answers that were not yet added to what the client may do for them, nor calls that have ended."""
+        self._unpaid_calls = 0
         self._nursery: trio.Nursery
 
     async def run(self) -> None:
         """Serve until the client leaves, breaks the protocol or is silent, or until a drain is done."""
         try:
             async with trio.open_nursery() as self._nursery:
-                self._nursery.start_soon(self._write_loop)
+                self._nursery.start_soon(self._write)
                 if self.server.is_draining:
                     self.begin_drain()
                 try:
@@ -120,19 +115,9 @@ class Connection:
     # ---------------------------------------------------------------------------------- for calls
 
     @property
-    def is_congested(self) -> bool:
-        """More is written than the socket takes."""
-        return len(self._out) >= self.limits.send_buffer_bytes
-
-    @property
     def hung_up(self) -> bool:
         """The client has closed its side, as far as that is known before it is read."""
-        return isinstance(self._stream, PolledStream) and self._stream.hung_up
-
-    async def wait_uncongested(self) -> None:
-        """Wait until most of what was written is sent."""
-        if self.is_congested:
-            await self._uncongested.park()
+        return self._polled is not None and self._polled.hung_up
 
     async def wait_window(self, stream_id: int) -> None:
         """Wait until the client may have opened the window of a stream."""
@@ -142,38 +127,19 @@ class Connection:
         finally:
             self._windows.pop(stream_id, None)
 
-    def answered(self) -> None:
-        """An answer was sent: what the client pings to measure the bandwidth of is no flood."""
-        self._control.refill()
-        self._window_updates.give(WINDOW_UPDATES_PER_ANSWER)
+    def _pay_answers(self) -> None:
+        """Answers were sent: what the client pings to measure the bandwidth of is no flood."""
+        if self.unpaid_answers:
+            self._control.refill()
+            self._window_updates.give(WINDOW_UPDATES_PER_ANSWER * self.unpaid_answers)
+            self.unpaid_answers = 0
+        if self._unpaid_calls:
+            self._resets.give(self._unpaid_calls)
+            self._unpaid_calls = 0
 
     def sent_part(self) -> None:
         """A part of a long answer was sent: the client may open its windows for it."""
         self._window_updates.give(WINDOW_UPDATES_PER_PART)
-
-    def flush(self) -> None:
-        """Hand what there is to say to the writer."""
-        data = self.h2.data_to_send()
-        if data:
-            self._out += data
-            if self._wake_writer and not self._receiving and not self.server.taskless.sends_later(self):
-                self._wake_writer.unpark_all()
-
-    def flush_now(self) -> None:
-        """As `flush`, in this turn of the loop: of a stream, with whose messages no other's answers come along."""
-        self._out += self.h2.data_to_send()
-        self.send_now()
-
-    def send_now(self) -> None:
-        """Send what is written as far as the socket takes it at once; the writer sends the rest."""
-        if not (self._out and self._wake_writer):
-            return  # nothing is there, or the writer is at it
-        if isinstance(self._stream, PolledStream) and not self._closing:
-            with contextlib.suppress(trio.BrokenResourceError):  # the writer finds out
-                del self._out[: self._stream.send_nowait(self._out)]
-            self._uncongested.unpark_all()
-        if self._out:
-            self._wake_writer.unpark_all()
 
     def start_task(self, run: Callable[..., Awaitable[None]], *args: Any) -> None:
         """Run something as a part of the connection, in the context of the caller."""
@@ -198,10 +164,12 @@ class Connection:
     def forget(self, call: ServerCall[Any, Any]) -> None:
         """The call's handler has ended."""
         if self.calls.pop(call.stream_id, None) is not None and not call.closed:
-            self._resets.give()
-        if not self.calls and not self._draining:
-            self.idle_since = trio.current_time()
-        self._close_if_done()
+            self._unpaid_calls += 1
+        if not self.calls:
+            if not self._draining:
+                self.idle_since = self.server.now()
+            if self._refusing or self._client_leaves:
+                self._close()
 
     # ---------------------------------------------------------------------------------- ends
 
@@ -265,11 +233,11 @@ class Connection:
         limits, pinged_at = self.limits, self._pinged_at
         if not self._greeted:
             self._lose()
-        elif pinged_at is not None and self._last_received < pinged_at:
+        elif pinged_at is not None and self.last_received < pinged_at:
             self.server.counts.silent += 1
             self._lose()
-        elif now - self._last_received < limits.keepalive_idle_s:
-            self._pinged_at, self._expires_at = None, self._last_received + limits.keepalive_idle_s
+        elif now - self.last_received < limits.keepalive_idle_s:
+            self._pinged_at, self._expires_at = None, self.last_received + limits.keepalive_idle_s
             return False
         else:
             self._pinged_at, self._expires_at = now, now + limits.keepalive_timeout_s
@@ -283,33 +251,28 @@ class Connection:
 
     async def _read_loop(self) -> None:
         try:
-            while True:
+            going = True
+            while going:
                 await self.wait_uncongested()
-                data = await self._stream.receive_some(_READ_BYTES)
-                if not data:
-                    return
-                if self._closing:
-                    continue  # until the client has read our last words and closes
-                self._last_received = trio.current_time()
-                self._receive(data)
-        except _BROKEN:
+                if self._polled is not None:
+                    going = await self._polled.hand_out(self._take, _READ_BYTES)
+                else:
+                    data = await self._stream.receive_some(_READ_BYTES)
+                    going = data != b""
+                    self._take(data)
+        except BROKEN:
             return
 
-    async def _write_loop(self) -> None:
-        self.flush()
-        try:
-            while not self._closing or self._out:
-                if not self._out:
-                    await self._wake_writer.park()
-                    continue
-                data, self._out = self._out, bytearray()
-                self._uncongested.unpark_all()
-                await self._stream.send_all(data)
-            if isinstance(self._stream, trio.abc.HalfCloseableStream):
-                await self._stream.send_eof()
-            await trio.sleep(self.limits.linger_s)
-        except _BROKEN:
-            pass
+    def _take(self, data: bytes | bytearray) -> bool:
+        """Deal with what has come; whether more may come at once. Nothing counts any more once it is closing: it ends
+        when the client has read our last words and closes."""
+        if data and not self._closing:
+            self.last_received = self.server.now()
+            self._receive(data)
+        return not self.is_congested
+
+    async def _write(self) -> None:
+        await self.write_loop()
         self._lose()
 
     # ---------------------------------------------------------------------------------- events
@@ -330,7 +293,6 @@ class Connection:
             self._handle_events(events)
         finally:
             self._receiving = False
-        self.flush()
         self.send_now()
 
     def _handle_events(self, events: list[Event]) -> None:
@@ -341,7 +303,7 @@ class Connection:
             if self._closing:
                 break
         for call in self._new_calls:
-            if call.closed:  # reset in the same bytes: no task was made for it
+            if call.closed:  # reset in the same bytes: it was not begun
                 self.server.abandon(call)
                 self.forget(call)
             else:
@@ -366,6 +328,30 @@ class Connection:
             self.idle_since = math.inf
             self._new_calls.append(call)
 
+    def _on_call(self, event: CallReceived) -> None:
+        """A whole request. One that is not just a message for a method without a task goes the way of all others."""
+        id, request, data = event.stream_id, event.request, event.data
+        method, size, limits = request.short, len(data), self.limits
+        if (
+            method is None
+            or self._refusing
+            or len(self.calls) >= limits.streams_per_connection
+            or not PREFIX_BYTES <= size <= limits.message_bytes + PREFIX_BYTES
+            or int.from_bytes(data[:PREFIX_BYTES], "big") != size - PREFIX_BYTES
+            or self.server.holds_too_much()
+        ):
+            self._on_request(RequestReceived(id, event.headers, request))
+            self._on_data(DataReceived(id, data, size, True))
+            self._on_stream_ended(StreamEnded(id))
+            return
+        call = self.server.open_call(self, id, request, method, data[PREFIX_BYTES:])
+        self.calls[id] = call
+        self.idle_since = math.inf
+        self._new_calls.append(call)
+        self._unopened += size
+        if self._unopened * 4 >= limits.connection_window_bytes:
+            self.consumed(0)
+
     def answer_at_once(self, stream_id: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Answer a request that gets no call with these headers only."""
         try:
@@ -382,7 +368,7 @@ class Connection:
         if len(event.data) < self.limits.small_frame_bytes and not event.stream_ended:
             self._count_small_frame(event.data)
         call = self.calls.get(event.stream_id)
-        if call is None:
+        if call is None or call.came_whole:  # ended, or reset by these very bytes
             self.consumed(event.flow_controlled_length)
         else:
             call.inbox.feed(event.data, event.flow_controlled_length)
@@ -390,7 +376,7 @@ class Connection:
 
     def _look_for_request(self, call: ServerCall[Any, Any]) -> None:
         """A call without a task begins with its whole request, or with what is wrong with it."""
-        if call.on_cancel is not None and not call.begun and call.inbox.has_news():
+        if call.on_cancel is not None and not call.begun and call.has_news:
             call.on_cancel = None
             self._new_calls.append(call)
 
@@ -443,6 +429,7 @@ class Connection:
         self._close_if_done()
 
     def _spend(self, allowance: Allowance, what: str) -> None:
+        self._pay_answers()
         if allowance.take() or self._closing:
             return
         self.server.counts.floods += 1
@@ -453,6 +440,7 @@ class Connection:
         self._give_up_on(f"too many {what}")
 
     _handlers: ClassVar[dict[type[Event], Callable[[Connection, Any], None]]] = {
+        CallReceived: _on_call,
         RequestReceived: _on_request,
         DataReceived: _on_data,
         StreamEnded: _on_stream_ended,
@@ -466,20 +454,6 @@ class Connection:
         PingAckReceived: _on_ping_ack,
         ConnectionTerminated: _on_goaway,
     }
-
-
-def open_http2(limits: Limits, read_request: Callable[[Headers], Request]) -> Http2:
-    """The server's side of a connection within the limits; its preface is ready to be sent."""
-    return Http2(
-        Role.SERVER,
-        Http2Limits(
-            stream_window_bytes=limits.stream_window_bytes,
-            connection_window_bytes=limits.connection_window_bytes,
-            header_list_bytes=limits.header_list_bytes,
-            streams=limits.streams_per_connection,
-        ),
-        read_request,
-    )
 
 
 UNAVAILABLE_DRAINED = GRPCError(Status.UNAVAILABLE, "the server is shutting down")

@@ -1,12 +1,15 @@
 """A queue of items and the task that applies them: natural batching.
 
-Whatever waits is taken together, whenever the flusher is idle. No timer, no added delay. Under load the batches grow by
-themselves, at rest an item goes alone and at once. Items whose rows other transactions hold stand aside, beside the
-queue, and a second task tries them again and again. Must not know what the items are, nor the database.
+Whatever waits is taken together, whenever the flusher is idle. Under load the batches grow by themselves, at rest an
+item goes alone and at once. A queue that gathers waits a moment for as many as went together before (`GATHER_SHARE`):
+whom a batch has answered comes back one by one, and the first would go alone. Items whose rows other transactions hold
+stand aside, beside the queue, and a second task tries them again and again. Must not know what the items are, nor the
+database.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -15,9 +18,19 @@ import trio
 
 from penstock.engine.lanes.item import Item
 from penstock.errors import TooManyRequests
+from penstock.waking import Sleeper
 
 ASIDE_PAUSE_S: Final = 0.05
 """Between two tries of what stands aside."""
+
+GATHER_MIN_ITEMS: Final = 3
+"""After a smaller batch, or a pause of `GATHER_WITHIN_S`, nothing is waited for: a lone call never waits."""
+GATHER_SHARE: Final = 0.9
+"""A batch waits until it has so much of the last one's size, for as long as that took and `GATHER_MAX_S` at most."""
+GATHER_ENOUGH_ITEMS: Final = 16
+"""No batch that has so many waits for more: what a batch costs by itself is shared by enough then."""
+GATHER_MAX_S: Final = 0.002
+GATHER_WITHIN_S: Final = 0.1
 
 R = TypeVar("R")
 I = TypeVar("I", bound=Item[Any])  # noqa: E741 - an item with any answer
@@ -42,7 +55,8 @@ class Batcher(Generic[I]):
 
     ``apply(items)`` settles every item, sets it aside, gives it to another queue, or raises; what it raises ends the
     process (all operating errors are answers). ``key`` gives what may occur only ``per_key`` times in a batch (the
-    token, the instance); a further one waits for the next batch, and stands aside when the first one does.
+    token, the instance); a further one waits for the next batch, and stands aside when the first one does. ``gathers``:
+    see `GATHER_SHARE`.
     """
 
     def __init__(
@@ -56,6 +70,7 @@ class Batcher(Generic[I]):
         per_key: int = 1,
         on_batch: Callable[[int], None] | None = None,
         within_s: float = 0.0,
+        gathers: bool = False,
     ) -> None:
         self.name = name
         self._apply = apply
@@ -65,29 +80,37 @@ class Batcher(Generic[I]):
         self._per_key = per_key
         self._within_s = within_s
         self._on_batch = on_batch
+        self._gathers = gathers
+        self._last_items = 0  # of the last batch from the queue
+        self._last_s = 0.0  # how long that took
+        self._last_ended_at = 0.0
+        self._wanted = 0  # so many items end the wait for more
         self._queue: deque[I] = deque()
         self._aside: deque[I] = deque()
-        self._lot = trio.lowlevel.ParkingLot()
+        self._flusher = Sleeper()
         self._aside_lot = trio.lowlevel.ParkingLot()
         self._idle = trio.lowlevel.ParkingLot()
-        self._begun_lot = trio.lowlevel.ParkingLot()  # of who looks at batches that take long
+        self._begun = Sleeper()  # who looks at batches that take long
         self._begun_at: float | None = None  # of the batch from the queue that is being applied
         self._applying: list[I] = []  # that batch
         self._retried_at: float | None = None  # of the batch of those aside that is being applied
         self._retrying: list[I] = []  # that batch
 
-    def submit_nowait(self, item: I, *, within_s: float | None = None) -> None:
-        """Queue an item. ``within_s``: for so long an outage or a row is waited for, if not as long as in general.
+    def submit_nowait(self, item: I, *, within_s: float | None = None, now: float | None = None) -> None:
+        """Queue an item. ``within_s``: for so long an outage or a row is waited for, if not as long as in general;
+        ``now``: trio time, if it is known.
 
         Raises TooManyRequests when the queue is full; the item is refused then.
         """
         queue = self._queue
         if len(queue) + len(self._aside) >= self._max_queue_items:
             raise TooManyRequests(f"{self._max_queue_items} {self.name} calls are waiting already")
-        item.deadline = trio.current_time() + (self._within_s if within_s is None else within_s)
-        if not queue:  # else the flusher does not sleep
-            self._lot.unpark()
+        item.deadline = (trio.current_time() if now is None else now) + (
+            self._within_s if within_s is None else within_s
+        )
         queue.append(item)
+        if len(queue) in (1, self._wanted):  # else the flusher does not sleep, or waits for more
+            self._flusher.wake()
 
     async def submit(self, item: Item[R]) -> R:
         """Queue an item and wait for its answer."""
@@ -112,48 +135,72 @@ class Batcher(Generic[I]):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run_aside)
             task_status.started()
-            while True:
-                while not self._queue:
-                    self._idle.unpark_all()
-                    await self._lot.park()
-                if batch := self._take():
-                    await self._flush(batch)
-                if self._queue:  # whom the batch has answered may come along with the next one
-                    await trio.lowlevel.cancel_shielded_checkpoint()
+            with trio.CancelScope() as scope:
+                while True:
+                    while not self._queue:
+                        self._tell_idle()
+                        await self._flusher.sleep()
+                    scope.shield = True  # a scope of its own for each batch would cost as much as two jobs in it
+                    if self._gathers:
+                        await self._gather()
+                    if batch := self._take():
+                        await self._flush(batch)
+                    scope.shield = False
+                    if self._queue:  # whom the batch has answered may come along with the next one
+                        await trio.lowlevel.cancel_shielded_checkpoint()
+
+    async def _gather(self) -> None:
+        """Wait for those who are likely to come in a moment."""
+        if self._last_items < GATHER_MIN_ITEMS:
+            return
+        wanted = min(math.ceil(GATHER_SHARE * self._last_items), GATHER_ENOUGH_ITEMS)
+        now = trio.current_time()
+        if len(self._queue) >= wanted or now - self._last_ended_at > GATHER_WITHIN_S:
+            return
+        self._wanted = wanted
+        with trio.CancelScope(deadline=now + min(self._last_s, GATHER_MAX_S)):
+            await self._flusher.sleep()
+        self._wanted = 0
 
     async def _flush(self, batch: list[I]) -> None:
-        self._begun_at, self._applying = trio.current_time(), batch
-        self._begun_lot.unpark()
+        self._begun_at = began_at = trio.current_time()
+        self._applying = batch
+        self._begun.wake()
         if self._on_batch is not None:
             self._on_batch(len(batch))
         try:
-            await self._apply_shielded(batch)
+            await self._apply_together(batch)
         finally:
             self._begun_at, self._applying = None, []
+            self._last_items, self._last_ended_at = len(batch), trio.current_time()
+            self._last_s = self._last_ended_at - began_at
 
-    async def _apply_shielded(self, batch: list[I]) -> None:
+    async def _apply_together(self, batch: list[I]) -> None:
         for item in batch:
             item.batch = batch
-        with trio.CancelScope(shield=True):
-            await self._apply(batch)
+        await self._apply(batch)
+        for item in batch:
+            if item.batch is batch:
+                item.batch = None  # each knows the other: garbage that only the collector would find
 
     async def _run_aside(self) -> None:
         while True:
             while not self._aside:
-                self._idle.unpark_all()
+                self._tell_idle()
                 await self._aside_lot.park()
             await trio.sleep(ASIDE_PAUSE_S)
             self._retried_at, self._retrying = trio.current_time(), self._take_aside()
-            self._begun_lot.unpark()
+            self._begun.wake()
             try:
-                await self._apply_shielded(self._retrying)
+                with trio.CancelScope(shield=True):
+                    await self._apply_together(self._retrying)
             finally:
                 self._retried_at, self._retrying = None, []
 
     async def _wait_begun(self) -> None:
         """Wait until there is something to do."""
         if self.statistics().idle:
-            await self._begun_lot.park()
+            await self._begun.sleep()
 
     def _take_late(self, since: float) -> list[I]:
         """Who waits in a batch that began before ``since``, or behind it; without those that were refused."""
@@ -164,6 +211,10 @@ class Batcher(Generic[I]):
         if self._retried_at is not None and self._retried_at <= since:
             late += (*self._retrying, *self._aside)
         return late
+
+    def _tell_idle(self) -> None:
+        if self._idle:
+            self._idle.unpark_all()
 
     async def wait_flushed(self) -> None:
         """Wait until nothing waits and nothing is being applied."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
+from time import perf_counter
 from typing import Final, NamedTuple
 
 import trio
@@ -20,7 +21,7 @@ from penstock.engine.lanes.releases import Releases
 from penstock.engine.queue_counts import QueueCounts
 from penstock.engine.queue_floors import QueueFloors
 from penstock.engine.queues import Queues
-from penstock.engine.variables import VariablesCache
+from penstock.engine.variables import Recollection, VariablesCache
 from penstock.engine.waiters import Waiter, Waiters
 from penstock.metrics import Metrics
 from penstock.settings import Settings
@@ -41,10 +42,11 @@ CLAIM_TYPES_MAX_COUNT: Final = 2_000
 class ClaimItem(Item[None]):
     """A poll that looks into the queue; its jobs are delivered to the waiter."""
 
-    __slots__ = ("waiter",)
+    __slots__ = ("versions", "waiter")
 
     def __init__(self, waiter: Waiter) -> None:
         super().__init__()
+        self.versions: list[int] = []  # of its types' queues, for whoever asks what was queued meanwhile
         self.waiter = waiter
 
 
@@ -90,10 +92,14 @@ class Claims(Lane[ClaimItem]):
         releases: Releases,
         queues: Queues,
     ) -> None:
-        super().__init__("poll", database, settings, metrics, self._claim, divide=groups_by_types, label="claim")
+        super().__init__(
+            "poll", database, settings, metrics, self._claim, divide=groups_by_types, label="claim", gathers=True
+        )
+        self._seconds = metrics.db_transaction_seconds["claim"].distribution
         self._settings = settings
         self._definitions = definitions
         self._cache = cache
+        self._recollection = Recollection()
         self._memory = memory
         self._sizes = sizes
         self._waiters = waiters
@@ -114,7 +120,7 @@ class Claims(Lane[ClaimItem]):
 
     async def _claim(self, connection: TrioConnection, items: list[ClaimItem], again: bool) -> None:
         waiters = [item.waiter for item in items]
-        types = list(dict.fromkeys(name for waiter in waiters for name in waiter.types))
+        types = list(dict.fromkeys(chain.from_iterable([waiter.types for waiter in waiters])))
         keyed = self._queues.keyed
         plain = types if keyed.isdisjoint(types) else [name for name in types if name not in keyed]
         if plain and not await self._claim_for(connection, waiters, plain, self._counts.waiting(plain)):
@@ -143,26 +149,33 @@ class Claims(Lane[ClaimItem]):
                     self._reserve(waiter, counts, plan)
             if plan.slots:
                 floors, dropped = self.floors.current()
+                clear, known = not self._fell_short.isdisjoint(plan.reserved), self._recollection.is_good
+                began = perf_counter()
                 try:
-                    with self._metrics.db_transaction_seconds["claim"].time():
-                        clear = not self._fell_short.isdisjoint(plan.reserved)
-                        claimed = await store.claim(connection, plan.slots, floors, clear=clear)
+                    claimed = await store.claim(connection, plan.slots, floors, clear=clear, known=known)
                 except InDoubt as doubt:
                     self._return_doubtful(doubt, plan)
                     raise
+                finally:
+                    self._seconds.observe(perf_counter() - began)
                 self.floors.note_taken(dropped, claimed)
                 self._note_claimed(plan, claimed)
-                await self._deliver_claimed(connection, plan, claimed)
+                remembered = self._remembered(claimed)
+                if claimed:
+                    self._recollection.note(complete=len(remembered) == len(claimed))
+                await self._deliver_claimed(connection, plan, claimed, remembered)
         finally:
             for waiter in plan.holders.values():
                 self._waiters.give_up(waiter)
         return probed or all(waiter.jobs for waiter in waiters)
 
     def _note_claimed(self, plan: ClaimPlan, claimed: Sequence[store.Claimed]) -> None:
-        found = Counter(row.job_type for row in claimed)
+        found: dict[int, int] = {}
+        for row in claimed:
+            found[row.job_type] = found.get(row.job_type, 0) + 1
         for name, number in plan.reserved.items():
             self._counts.note_claimed(name, number)
-            if found[self._definitions.job_type_ids[name]] < number:
+            if found.get(self._definitions.job_type_ids.get(name, -1), 0) < number:
                 self._fell_short.add(name)
             else:
                 self._fell_short.discard(name)
@@ -242,7 +255,7 @@ class Claims(Lane[ClaimItem]):
             except InDoubt as doubt:
                 self._return_claimed(flow_store.doubtful(doubt), plan)
                 raise
-            await self._deliver_claimed(connection, plan, claimed)
+            await self._deliver_claimed(connection, plan, claimed, self._remembered(claimed))
             return Turn(look, len(claimed), wanted)
         finally:
             for waiter in plan.holders.values():
@@ -261,13 +274,21 @@ class Claims(Lane[ClaimItem]):
 
     def _reserve(self, waiter: Waiter, counts: dict[str, int], plan: ClaimPlan) -> None:
         # from another type each time: with one that never runs dry the others would starve
-        first = self._turn % len(waiter.types)
+        types = waiter.types
+        first = self._turn % len(types)
         self._turn += 1
-        for name in (*waiter.types[first:], *waiter.types[:first]):
-            id = self._definitions.job_type_ids.get(name)
-            wanted = min(waiter.room, counts.get(name, 0))
-            if id is None or wanted <= 0:
+        room = waiter.room
+        for name in (*types[first:], *types[:first]) if first else types:
+            wanted = counts.get(name, 0)
+            if wanted <= 0:
                 continue
+            if room <= 0:
+                return
+            id = self._definitions.job_type_ids.get(name)
+            if id is None:
+                continue
+            if wanted > room:
+                wanted = room
             job_bytes = self._sizes.job_bytes(name)
             if wanted * job_bytes > plan.room_bytes:
                 alone = not plan.slots and self._memory.fits(job_bytes)
@@ -278,13 +299,18 @@ class Claims(Lane[ClaimItem]):
             counts[name] -= wanted
             before = plan.reserved.get(name, 0)
             for ordinal in range(before + 1, before + wanted + 1):
-                plan.slots.append(store.Slot(id, ordinal, waiter.worker, waiter.lease_s))
+                plan.slots.append(store.slot((id, ordinal, waiter.worker, waiter.lease_s)))
                 plan.holders[id, ordinal] = waiter
             plan.reserved[name] = before + wanted
             waiter.reserved += wanted
+            room -= wanted
 
     async def _deliver_claimed(
-        self, connection: TrioConnection, plan: ClaimPlan, claimed: Sequence[store.Claimed]
+        self,
+        connection: TrioConnection,
+        plan: ClaimPlan,
+        claimed: Sequence[store.Claimed],
+        remembered: Mapping[int, bytes],
     ) -> None:
         deliveries: list[Delivery] = []
         known: dict[int, bytes] = {}
@@ -314,14 +340,17 @@ class Claims(Lane[ClaimItem]):
                     row.business_key,
                 )
             )
-            found = None if row.variables is None else row.variables.encode()
-            if found is None and row.place == row.seq:  # one that came back may be of another version by now
-                found = self._cache.find(row.token, row.seq)
+            found = remembered.get(row.token) if row.variables is None else row.variables.encode()
             if found is not None:
                 known[row.token] = found
         for row in claimed:  # from here on `deliver_all` answers for them
             del plan.holders[row.job_type, row.ordinal]
         await self._deliveries.deliver_all(connection, deliveries, known)
+
+    def _remembered(self, claimed: Sequence[store.Claimed]) -> dict[int, bytes]:
+        """By token the variables that are known. Of a job that came back they may be of another version by now."""
+        found = {row.token: self._cache.find(row.token, row.seq) for row in claimed if row.place == row.seq}
+        return {token: variables for token, variables in found.items() if variables is not None}
 
     async def probe(self, connection: TrioConnection, types: Sequence[str]) -> dict[str, int]:
         """How many jobs of each type wait, as far as a batch takes them."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from time import perf_counter
 
 from penstock.core.fast_path import FastPlan
 from penstock.core.fencing import FenceRequest, Verdict, judge
@@ -87,7 +88,10 @@ class FastPath(Lane[FastCompletion]):
             key=lambda item: item.job.token,
             label="narrow",
             finish=self._batch_over,
+            gathers=True,
         )
+        self._seconds = metrics.db_transaction_seconds["complete"].distribution
+        self._tasks, self._ended = metrics.steps_executed["SERVICE_TASK"].number, metrics.steps_executed["END"].number
         self._to_outbox = settings.through_kafka
         self._polls = polls
         self._cache = cache
@@ -140,24 +144,29 @@ class FastPath(Lane[FastCompletion]):
                 item.waiter = self._polls.waiters.reserve(plan.next_job_type)
             waiter = item.waiter
             rows.append(
-                FastItem(
-                    item.job.token,
-                    item.job.seq,
-                    item.call.attempt,
-                    item.call.worker,
-                    plan.ends,
-                    plan.next_step,
-                    item.loaded.job_types[plan.next_step],
-                    None if waiter is None else waiter.worker,
-                    None if waiter is None else waiter.lease_s,
-                    item.output,
+                store.fast_item(
+                    (
+                        item.job.token,
+                        item.job.seq,
+                        item.call.attempt,
+                        item.call.worker,
+                        plan.ends,
+                        plan.next_step,
+                        item.loaded.job_types[plan.next_step],
+                        None if waiter is None else waiter.worker,
+                        None if waiter is None else waiter.lease_s,
+                        item.output,
+                    )
                 )
             )
-        with self._metrics.db_transaction_seconds["complete"].time():
+        began = perf_counter()
+        try:
             if not flow:
                 return await store.complete_fast(connection, rows, to_outbox=self._to_outbox)
             waits = [self._polls.queues.waits(item.plan.next_job_type) for item in items]
             moved = await flow_store.complete(connection, rows, waits, to_outbox=self._to_outbox)
+        finally:
+            self._seconds.observe(perf_counter() - began)
         keys = {row.moved.token: (row.flow_key, row.next_key) for row in moved}
         held = {row.moved.token for row in moved if row.held is not None}
         for item in items:
@@ -174,9 +183,9 @@ class FastPath(Lane[FastCompletion]):
         self._polls.leases.forget(job.token, job.seq)
         self._polls.activity.note_report(item.call.worker, item.plan.job_type, failed=False)
         cached = self._cache.take(job.token, job.seq)
-        self._metrics.steps_executed["SERVICE_TASK"].inc()
+        self._tasks.value += 1.0
         if row.new_seq is None:
-            self._metrics.steps_executed["END"].inc()
+            self._ended.value += 1.0
             self._metrics.note_end(definition.id, "COMPLETED", age_s(job.instance))
             if self._ends.calls:
                 self._ends.tell(job.instance)

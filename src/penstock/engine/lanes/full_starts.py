@@ -152,12 +152,14 @@ class FullStarts:
         loaded, request, rules = item.loaded, item.request, item.rules
         assert loaded is not None
         id, at, called_by = self._ids.next(), None, None
+        priority, flow_key = request.priority, request.flow_key
         if item.call is not None:
-            called_by = await calls.hold_caller(connection, item.call)
-            if called_by is None or called_by.depth > DEPTH_MAX:
+            run = await calls.hold_caller(connection, item.call)
+            if run is None or run.by.depth > DEPTH_MAX:
                 deep = f"path: the run would be call {DEPTH_MAX + 1} in a row"
-                item.refuse(LeaseLost(LOST) if called_by is None else BadRequest(deep))
+                item.refuse(LeaseLost(LOST) if run is None else BadRequest(deep))
                 return None
+            called_by, priority, flow_key = run
         try:
             if await self._used_before(connection, item, loaded, id, found):
                 return None
@@ -165,12 +167,14 @@ class FullStarts:
                 if rules.debounce is not None and await self._put_off(connection, transaction, item, id, extra):
                     return None
                 at = await self._begins_at(connection, loaded, rules, transaction.now)
+                if at is not None and rules.throttle is not None:
+                    extra.append(self._windows.stand_in_line(loaded, rules.throttle, id))
         except PenstockError as error:  # what it wrote until then must not be committed with the others
             item.refuse(error)
             raise RefusedWithin from error
         variables = request.variables if loaded.needs_variables else None
         depth, root = (0, id) if called_by is None else (called_by.depth, called_by.root)
-        instance = Instance(id, priority=request.priority, flow_key=request.flow_key, depth=depth)
+        instance = Instance(id, priority=priority, flow_key=flow_key, depth=depth)
         case = Case(loaded, instance, [], variables, Started(at, checked=True), transaction.now, {}, root)
         new = NewInstance(
             id,
@@ -241,8 +245,7 @@ class FullStarts:
         view = await self._view_open(connection, item, holder)
         if view is None:
             return True
-        if dedupe is not None:
-            view = msgspec.structs.replace(view, deduplicated=True)
+        view = msgspec.structs.replace(view, deduplicated=True)
         writes: list[Statement] = []
         if key is not None:  # the first answer of this key, too
             writes.append(idempotency.keep_answer(connection, START_SCOPE, key, msgspec.json.encode(view)))

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar, cast
+from typing import Final, Generic, Protocol, TypeVar, cast
 
 import trio
 
-from penstock.eager import EagerCall, current_call, pause
+from penstock.eager import current_call, pause
 from penstock.errors import PenstockError
 
 R = TypeVar("R")
+_Task: Final = trio.lowlevel.Task
+
+
+class Waiting(Protocol):
+    """Whoever waits for an item without a task."""
+
+    def resume_soon(self) -> None:
+        """The item has an answer, or was moved."""
+        ...
 
 
 class Item(Generic[R]):
@@ -29,7 +38,7 @@ class Item(Generic[R]):
     )
 
     def __init__(self) -> None:
-        self._waiting: trio.lowlevel.Task | EagerCall | None = None
+        self._waiting: trio.lowlevel.Task | Waiting | None = None
         self.settled = False  # `answer` or `refuse` was called
         self._answer: R | None = None
         self._error: BaseException | None = None
@@ -44,7 +53,8 @@ class Item(Generic[R]):
         """Give the result, once; later calls are ignored (a batch that is applied again after an outage)."""
         if not self.settled:
             self.settled, self._answer = True, answer
-            self._wake()
+            if self._waiting is not None:
+                self._wake()
 
     def refuse(self, error: PenstockError) -> None:
         """Give an error instead."""
@@ -56,10 +66,20 @@ class Item(Generic[R]):
         waiting, self._waiting = self._waiting, None
         if waiting is None:
             return
-        if isinstance(waiting, EagerCall):
-            waiting.resume_soon()
-        else:
+        if isinstance(waiting, _Task):
             trio.lowlevel.reschedule(waiting)
+        else:
+            waiting.resume_soon()
+
+    def resumes(self, waiting: Waiting | None) -> None:
+        """Have whoever waits without a task resumed once: by the answer, or when it is moved or stands aside."""
+        self._waiting = waiting
+
+    def given_answer(self) -> R:
+        """What `wait_answer` gives, or raises, of a settled item."""
+        if self._error is not None:
+            raise self._error
+        return cast(R, self._answer)
 
     async def wait_answer(self) -> R:
         """Wait for the result; raises what `refuse` was given. One waiter at most. Cancel-safe."""

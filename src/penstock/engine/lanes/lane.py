@@ -45,7 +45,7 @@ from penstock.store.database import (
     wait_replicated,
 )
 from penstock.store.outcome import InDoubt
-from penstock.store.pool import PoolClosed
+from penstock.store.pool_errors import PoolClosed
 from penstock.store.statements import SQL, Statement
 
 REPEATS_MAX = 20
@@ -109,7 +109,7 @@ class Lane(Batcher[I]):
     what it sees is on the standby, too. ``undo(items)`` gives up what a try reserved that was surely rolled back.
     ``find_held(connection, items)`` gives those whose rows other transactions hold now. ``divide`` makes several
     batches of one; ``finish`` hears of each batch that is over, however it went. ``label`` is that of the metric of
-    batches.
+    batches, ``gathers`` is `Batcher`'s.
     """
 
     def __init__(
@@ -128,6 +128,7 @@ class Lane(Batcher[I]):
         label: str | None = None,
         divide: Callable[[list[I]], list[list[I]]] | None = None,
         finish: Callable[[list[I]], None] | None = None,
+        gathers: bool = False,
     ) -> None:
         super().__init__(
             name,
@@ -138,6 +139,7 @@ class Lane(Batcher[I]):
             per_key=per_key,
             on_batch=None if label is None else metrics.batch_items[label].observe,
             within_s=settings.outage_wait_seconds,
+            gathers=gathers,
         )
         self._database = database
         self._metrics = metrics
@@ -330,7 +332,8 @@ class Lane(Batcher[I]):
 
 def _pending(items: Iterable[I], batch: object) -> list[I]:
     """Those that are still the batch's: what stood aside, or moved, may be under way elsewhere already."""
-    return [item for item in items if item.batch is batch and not (item.settled or item.aside or item.moved)]
+    items = [item for item in items if not item.settled]  # mostly none
+    return [item for item in items if item.batch is batch and not (item.aside or item.moved)]
 
 
 def _refuse_overdue(items: Iterable[Item[Any]], reason: str) -> None:

@@ -79,6 +79,14 @@ class StartItem(LongItem[model.Instance]):
         return request.idempotency_key is not None or request.instance_key is not None or windowed
 
     @property
+    def has_own_key(self) -> bool:
+        """Whether it has an idempotency key, and nothing else that other starts are asked about."""
+        request = self.request
+        return (
+            request.idempotency_key is not None and request.instance_key is None and self.call is None and self.is_plain
+        )
+
+    @property
     def has_flow(self) -> bool:
         """Whether it says in what order its jobs come."""
         return self.request.flow_key is not None or self.request.priority is not None

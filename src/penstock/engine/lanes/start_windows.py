@@ -51,6 +51,11 @@ class StartWindows:
             raise Throttled(f"throttle: too many starts with the key; one may begin in {wait_s:.3g} s", wait_s)
         return now + timedelta(seconds=wait_s) if wait_s > 0 else None
 
+    def stand_in_line(self, loaded: LoadedDefinition, rule: Throttle, id: int) -> Statement:
+        """A start that the throttle has put off is one of those that begin one after the other."""
+        window = Window(loaded.definition.id, WindowKind.THROTTLE, rule.key)
+        return store.keep_throttle(id, window, rule.pace_s, rule.burst)
+
     async def debounce(
         self, connection: TrioConnection, loaded: LoadedDefinition, rule: Debounce, item: StartItem, id: int
     ) -> tuple[int, datetime | None, list[Statement]]:

@@ -51,7 +51,7 @@ LATEST_MAX_COUNT: Final = 10_000
 """Ids of definitions whose latest version is remembered."""
 NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 TOGETHER_MAX: Final = 50
-"""Calls of one run in one transaction, which holds the lock of its token: a millisecond each."""
+"""Starts in one transaction, which holds the lock of their caller's token, or of their keys: a millisecond each."""
 
 
 class Starts:
@@ -213,16 +213,16 @@ class Starts:
                 item.id = self._ids.next()
             raise
         except Outdated:
-            # Of an item whose earlier try may be committed yet it stays the version that was tried: there its id is
-            # what keeps it from being started twice.
-            self._forget_latest([item for item in items if not again or item in untried])
+            tried = [item for item in items if again and item not in untried]
+            self._forget_latest([item for item in items if item not in tried])
+            await self._renew(connection, [item for item in tried if item.assumed])
             for item in items:
                 item.assumed = False
             raise
         found = {row.id: row for row in begun}
         deliveries: list[Delivery] = []
         for item in items:
-            self._begun(item, found[item.id], deliveries)
+            self._begun(item, found[item.id], deliveries, fresh=True)
         await self._deliver(connection, items, deliveries)
 
     async def _begin_fast(
@@ -254,13 +254,28 @@ class Starts:
             if item.assumed:
                 item.loaded = None
 
+    async def _renew(self, connection: TrioConnection, items: list[StartItem]) -> None:
+        """The latest version for items whose earlier try may be committed yet: their ids keep them from being started
+        twice, so it stays the version that was tried where the latest one goes another way, under other ids."""
+        asked = sorted({item.request.definition_id for item in items})
+        keys = await latest_keys(connection, asked) if asked else {}
+        for item in items:
+            key = keys.get(item.request.definition_id)
+            loaded = None if key is None else await self._definitions.by_key(connection, key)
+            if loaded is None or not self._is_fast(loaded):
+                continue
+            if loaded.definition.start is None and not loaded.definition.has_flow_keys:
+                self._give_up([item])  # it waits for a job of the first step
+                item.loaded = loaded
+
     async def _deliver(self, connection: TrioConnection, items: list[StartItem], deliveries: list[Delivery]) -> None:
         if deliveries:
             await self._polls.deliveries.deliver_all(
                 connection, deliveries, {item.id: item.request.variables for item in items}
             )
 
-    def _begun(self, item: StartItem, row: store.Begun, deliveries: list[Delivery]) -> None:
+    def _begun(self, item: StartItem, row: store.Begun, deliveries: list[Delivery], *, fresh: bool) -> None:
+        """``fresh``: its first execution is there as it was made; one that was found may be at a later one."""
         loaded, request = item.loaded, item.request
         assert loaded is not None
         first = loaded.definition.steps[0]
@@ -286,6 +301,8 @@ class Starts:
                 )
             )
         else:
+            if fresh and loaded.definition.single_token:
+                self._polls.cache.put(row.id, row.seq, bytes(request.variables))
             self._polls.hint_key(first.job_type or "", request.flow_key)
             self._polls.queued(first.job_type or "")
         item.answer(
@@ -310,12 +327,15 @@ class Starts:
             return
         found = await store.started(connection, list(tried))
         deliveries: list[Delivery] = []
-        for id, (row, holder) in found.items():
+        for id, (row, holder, definition) in found.items():
             item = tried[id]
-            if item.waiter is not None and (row.lease_until is None or holder != item.waiter.worker):
-                self._polls.waiters.give_up(item.waiter)
-                item.waiter = None
-            self._begun(item, row, deliveries)
+            item.loaded = await self._definitions.by_key(connection, definition)  # of the try that was committed
+            waiter = item.waiter
+            if waiter is not None and (
+                row.lease_until is None or holder != waiter.worker or _first_type(item) not in waiter.types
+            ):
+                self._give_up([item])
+            self._begun(item, row, deliveries, fresh=False)
         await self._deliver(connection, items, deliveries)
 
     def _give_up(self, items: list[StartItem]) -> None:
@@ -330,9 +350,9 @@ class Starts:
 
     async def _batch_keyed(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
         await self._load(connection, [item for item in items if item.loaded is None])
-        for children in _of_one_caller(items):
-            await self._start_together(connection, children)
-        # one transaction each: the answer of one may depend on another one's commit, also within the batch
+        for several in (*_of_one_caller(items), *_of_own_keys(items)):
+            await self._start_together(connection, several)
+        # the others in one transaction each: the answer of one may depend on another one's commit, also of the batch
         held: set[object] = set()  # those may be under way beside the lane already
         for at, item in enumerate(items):
             if not (item.settled or item.moved) and item.key not in held:
@@ -347,7 +367,8 @@ class Starts:
                     await connection.rollback()
 
     async def _start_together(self, connection: TrioConnection, items: list[StartItem]) -> None:
-        """What one run of code calls: under one lock of its token, in one transaction, or not at all."""
+        """In one transaction, or not at all: what one run of code calls, under one lock of its token, or what is like
+        no other start."""
         for item in items:
             item.together = True
         try:
@@ -366,8 +387,18 @@ def _of_one_caller(items: list[StartItem]) -> list[list[StartItem]]:
     for item in items:
         if item.call is not None and not item.settled and item.rules is None and keys[item.key] == 1:
             found[item.call.held].append(item)
-    parts = [each[at : at + TOGETHER_MAX] for each in found.values() for at in range(0, len(each), TOGETHER_MAX)]
-    return [children for children in parts if len(children) > 1]
+    return [part for each in found.values() for part in _parts(each)]
+
+
+def _of_own_keys(items: list[StartItem]) -> list[list[StartItem]]:
+    """Starts whose only key is an idempotency key that no other one of the batch has, as clients make them."""
+    keys = Counter(item.key for item in items)
+    return _parts([item for item in items if not item.settled and item.has_own_key and keys[item.key] == 1])
+
+
+def _parts(items: list[StartItem]) -> list[list[StartItem]]:
+    parts = [items[at : at + TOGETHER_MAX] for at in range(0, len(items), TOGETHER_MAX)]
+    return [part for part in parts if len(part) > 1]
 
 
 def _rules(start: StartOfDefinition, item: StartItem, work_steps: int) -> StartRules:

@@ -1,0 +1,360 @@
+"""Polls and completions straight from the bytes of a connection to the lanes, and from there to its socket.
+
+A worker's calls are the same thousands of times a second: no request, no coroutine, no task is made for them. Whatever
+is not as usual (a new body of a poll, a job that another engine leased, an answer of a megabyte, a poll that waits
+for a moment only, a header that means something) is left to the handlers of `jobs`, with the bytes as they came.
+Answers are the same to the byte. For connections whose headers say nothing of their own, and with authentication for
+callers who are known without waiting, whose polls wait elsewhere; never with limits on calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from time import perf_counter, time
+from typing import Final, Protocol, cast
+
+import msgspec
+
+from penstock.access.gate import Gate, reason_of
+from penstock.access.identity import Identity
+from penstock.access.roles import Permission
+from penstock.engine.answers import COPIES, AnswerMemory, Hold, current_hold
+from penstock.engine.hot_jobs import HotJobs, KnownPoll, ParkedPoll
+from penstock.engine.lanes.claims import ClaimItem
+from penstock.engine.lanes.fast_path import FastCompletion
+from penstock.engine.payload import PayloadLimits, is_plain_object
+from penstock.errors import PenstockError, Unauthenticated
+from penstock.metrics import Metrics
+from penstock.metrics.numbers import Distribution
+from penstock.rest.exchange import JSON, Headers, Reply, RestRequest
+from penstock.rest.jobs import ENCODED_AT_ONCE_BYTES, KNOWN_POLLS_MAX_COUNT, JobRoutes, large_answer
+from penstock.rest.problems import bug, problem_of
+from penstock.wire.model import Completion, Job
+
+Sent = list[tuple[bytes, bytes]]
+NEEDS: Final = Permission.WORK
+"""Of both calls."""
+POLL: Final = b"POST /v1/jobs/poll HTTP/1.1"
+_BEFORE: Final = b"POST /v1/jobs/"
+_BEHIND: Final = b"/complete HTTP/1.1"
+_POLL_PATH: Final = "/v1/jobs/poll"
+_COMPLETE_PATH: Final = "/v1/jobs/{id}/complete"
+_JSON: Final = (b"content-type", JSON)
+_MEANING: Final = (b"origin", b"sec-fetch-site", b"traceparent")
+"""Headers that a call is looked at for."""
+
+_decode_completion = msgspec.json.Decoder(Completion).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class Clock(Protocol):
+    """Of a loop whose turns are many."""
+
+    @property
+    def now(self) -> float:
+        """Trio time of this turn."""
+        ...
+
+
+class Wire(Protocol):
+    """A connection, as a call on it sees it. A call is over when it has called one of these."""
+
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def address(self) -> str | None:
+        """The client's, which has no certificate: whoever comes over TLS is served otherwise."""
+        ...
+
+    @property
+    def peer_gone(self) -> bool:
+        """The client has closed its side, as far as was told."""
+        ...
+
+    def go_on_soon(self) -> None:
+        """Have `HotCall.go_on` called in the next turn of the loop."""
+        ...
+
+    def waits_until(self, deadline: float) -> bool:
+        """Have `HotCall.expire` called at that trio time, and `HotCall.go_on` when the client closes its side, if the
+        call is not over then. False where that is too soon to be told."""
+        ...
+
+    def is_gone(self) -> bool:
+        """Whether the client has closed its side by now."""
+        ...
+
+    def answer(self, status: int, headers: Headers, body: bytes | None) -> bool:
+        """A whole answer. False: it has not left yet, `HotCall.sent` is called when it has."""
+        ...
+
+    def leave(self, handler: Callable[[RestRequest], Awaitable[Reply]] | None) -> None:
+        """Have the request served as all others are, by another handler or its own."""
+        ...
+
+
+class HotRoutes:
+    """What the calls of all connections have in common."""
+
+    def __init__(
+        self,
+        jobs: HotJobs,
+        handlers: JobRoutes,
+        memory: AnswerMemory,
+        limits: PayloadLimits,
+        metrics: Metrics,
+        always: Headers,
+        passes: Callable[[Mapping[bytes, bytes]], bool],
+        gate: Gate | None = None,
+    ) -> None:
+        """``always``: headers of every answer; ``passes``: whether headers were found good before. Without a ``gate``
+        everybody may do everything."""
+        self.jobs = jobs
+        self.memory = memory
+        self.limits = limits
+        self.always = always
+        self.with_json: Headers = (*always, _JSON)
+        self._seconds = metrics.http_request_seconds
+        self._seconds_of: dict[tuple[str, int], Distribution] = {}
+        self.polls: dict[bytes, KnownPoll] = {}
+        self._handlers = handlers
+        self._passes = passes
+        self.gate = gate
+
+    def takes(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Whether calls with these headers can be served here."""
+        if self.gate is not None and b"cookie" in headers:  # a browser's session, maybe
+            return False
+        return self._passes(headers) and not any(name in headers for name in _MEANING)
+
+    def observe(self, path: str, status: int, seconds: float) -> None:
+        """Note that a call took so long."""
+        found = self._seconds_of.get((path, status))
+        if found is None:
+            found = self._seconds_of[path, status] = self._seconds["POST", path, str(status)].distribution
+        found.observe(seconds)
+
+    def known_poll(self, body: bytes) -> KnownPoll | None:
+        """A poll that the handler has served before."""
+        read = self._handlers.known_poll(body)
+        poll = None if read is None else self.jobs.known(*read)
+        if poll is not None:
+            if len(self.polls) == KNOWN_POLLS_MAX_COUNT:
+                self.polls.clear()
+            self.polls[body] = poll
+        return poll
+
+
+class HotCall:
+    """One connection's call, one after the other."""
+
+    __slots__ = (
+        "_caller", "_clock", "_fault", "_gate", "_headers", "_hold", "_item", "_job_id", "_parked", "_poll", "_proofs",
+        "_routes", "_started", "_wire",
+    )  # fmt: skip
+
+    def __init__(self, routes: HotRoutes, wire: Wire) -> None:
+        self._routes = routes
+        self._wire = wire
+        self._clock = wire.clock
+        self._hold = Hold(routes.memory)
+        self._item: ClaimItem | FastCompletion | None = None
+        self._parked: ParkedPoll | None = None
+        self._fault: tuple[str, Reply] | None = None  # (path, answer) of a call that could not be begun
+        self._poll: KnownPoll | None = None  # None: a completion
+        self._job_id = ""
+        self._started = 0.0
+        self._gate = routes.gate
+        self._headers: Sent = []  # of the last call
+        self._proofs: list[bytes] = []  # in them
+        self._caller: Identity | None = None  # with a gate
+
+    def takes(self, headers: Mapping[bytes, bytes]) -> bool:
+        """As `HotRoutes`."""
+        return self._routes.takes(headers)
+
+    def begin(self, line: bytes, headers: Sent, body: bytes) -> bool:
+        """Begin the call of a request line; False when it is not for here, or not now."""
+        self._started = perf_counter()
+        try:
+            if self._gate is not None and not self._lets_pass(self._gate, headers):
+                return False
+            if line == POLL:
+                return self._begin_poll(body)
+            item = self._begin_completion(line, body)
+        except PenstockError:  # the handler says so, too
+            return False
+        except Exception as error:  # not left to the handler: it may have a part of its effect already
+            reply = bug(error, "POST", line[5:-9].decode("latin-1"))
+            self._fault = (_POLL_PATH if line == POLL else _COMPLETE_PATH, reply)
+            self._wire.go_on_soon()
+            return True
+        self._item = item
+        return item is not None
+
+    def _lets_pass(self, gate: Gate, headers: Sent) -> bool:
+        """Whether it is known at once who calls, and that they may work on jobs."""
+        if headers is not self._headers:
+            self._headers, self._proofs = headers, [value for name, value in headers if name == b"authorization"]
+        caller = self._caller = gate.find(self._proofs, self._wire.address, ())
+        return caller is not None and NEEDS in caller.permissions
+
+    def _begin_poll(self, body: bytes) -> bool:
+        routes = self._routes
+        poll = routes.polls.get(body) or routes.known_poll(body)
+        if poll is None or (self._caller is not None and not routes.jobs.lets_poll(poll, self._caller)):
+            return False
+        self._poll = poll
+        self._item = routes.jobs.claim(poll, self._hold, self, self._clock.now)
+        return self._item is not None or self._park(poll)
+
+    def _park(self, poll: KnownPoll) -> bool:
+        """Let a poll wait; False where it would not be for long."""
+        now, wire = self._clock.now, self._wire
+        if self._gate is not None or not (poll.waits and wire.waits_until(now + poll.wait_s)):
+            return False  # with a gate it is watched whether its proof still counts
+        self._parked = self._routes.jobs.park(poll, self._hold, self, now)
+        if self._parked is not None and wire.peer_gone:  # nobody tells of it again
+            wire.go_on_soon()
+        return self._parked is not None
+
+    def _begin_completion(self, line: bytes, body: bytes) -> FastCompletion | None:
+        if not (line.startswith(_BEFORE) and line.endswith(_BEHIND)):
+            return None
+        try:
+            if not body.isascii():
+                body.decode()
+            read = _decode_completion(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return None
+        output = None if read.variables is None else bytes(read.variables) or None
+        if output == b"null":
+            output = None
+        if output is not None and not is_plain_object(output, self._routes.limits):
+            return None
+        self._poll, self._job_id = None, line[14:-18].decode("latin-1")
+        types = None if self._caller is None else self._caller.job_types
+        return self._routes.jobs.complete(
+            self._job_id, read.worker_id or "", read.attempt, output, self, self._clock.now, types
+        )
+
+    def resume_soon(self) -> None:
+        """The item has an answer, or has to wait elsewhere."""
+        self._wire.go_on_soon()
+
+    def go_on(self) -> None:
+        """Answer, if there is an answer."""
+        item, routes = self._item, self._routes
+        if item is None:
+            if self._parked is not None:
+                self._go_on_parked(self._parked, ends=False)
+            else:
+                self._answer_fault()
+            return
+        if not item.settled:
+            item.resumes(self)
+            return
+        self._item, poll = None, self._poll
+        status, headers, body = 204, routes.always, None
+        try:
+            if poll is None:
+                if not routes.jobs.completed(self._job_id, cast(FastCompletion, item)):
+                    self._wire.leave(None)
+                    return
+            else:
+                body = self._end_poll(poll, cast(ClaimItem, item))
+                if body is None:
+                    return
+                status, headers = 200, routes.with_json
+        except Exception as error:
+            path = _COMPLETE_PATH if poll is None else _POLL_PATH
+            reply = problem_of(error) if isinstance(error, PenstockError) else bug(error, "POST", path)
+            status, headers, body = reply.status, (*reply.headers, *routes.with_json), reply.body
+        if self._wire.answer(status, headers, body):
+            self._hold.close()
+        routes.observe(_COMPLETE_PATH if poll is None else _POLL_PATH, status, perf_counter() - self._started)
+
+    def _answer_fault(self) -> None:
+        fault, self._fault = self._fault, None
+        if fault is None:
+            return  # it was abandoned
+        routes, (path, reply) = self._routes, fault
+        if self._wire.answer(reply.status, (*reply.headers, *routes.with_json), reply.body):
+            self._hold.close()
+        routes.observe(path, reply.status, perf_counter() - self._started)
+
+    def _end_poll(self, poll: KnownPoll, item: ClaimItem) -> bytes | None:
+        """The body of the answer; None: the call goes on, here or elsewhere."""
+        jobs = self._routes.jobs
+        found = jobs.claimed(poll, item, self, self._clock.now)
+        if isinstance(found, ClaimItem):
+            self._item = found
+            return None
+        if self._caller is not None and self._gate is not None:
+            ending = self._gate.ending(self._caller, time())
+            if ending is not None:
+                jobs.give_back(item)
+                raise Unauthenticated(reason_of(ending))
+        if found is None:
+            if not self._park(poll):
+                self._wire.leave(None)
+            return None
+        if poll.waits and found and self._wire.peer_gone:
+            jobs.give_back(item)
+            found = []  # a client that only closed its sending side still reads
+        if self._hold.bytes > COPIES * ENCODED_AT_ONCE_BYTES:
+            self._wire.leave(self._large(found))
+            return None
+        return b'{"jobs":%b}' % _encode(found)
+
+    def expire(self) -> None:
+        """A poll has waited for as long as it may."""
+        if self._parked is not None:
+            self._go_on_parked(self._parked, ends=True)
+
+    def _go_on_parked(self, parked: ParkedPoll, *, ends: bool) -> None:
+        """Answer a poll that waits, if it is over. Raises nothing: other calls go on in the same turn."""
+        routes, wire = self._routes, self._wire
+        status, body = 200, b""
+        try:
+            found = routes.jobs.take(parked, ends=ends, gone=wire.is_gone())
+            if found is None:
+                return
+            self._parked = None
+            if self._hold.bytes > COPIES * ENCODED_AT_ONCE_BYTES:
+                wire.leave(self._large(found))
+                return
+            body = b'{"jobs":%b}' % _encode(found)
+        except Exception as error:
+            self._parked = None
+            routes.jobs.unpark(parked)
+            reply = bug(error, "POST", _POLL_PATH)
+            status, body = reply.status, reply.body or b""
+        if wire.answer(status, routes.with_json, body):
+            self._hold.close()
+        routes.observe(_POLL_PATH, status, perf_counter() - self._started)
+
+    def _large(self, jobs: list[Job]) -> Callable[[RestRequest], Awaitable[Reply]]:
+        async def answer(call: RestRequest) -> Reply:
+            current_hold().add(self._hold.bytes)
+            self._hold.close()
+            return await large_answer(jobs)
+
+        return answer
+
+    def sent(self) -> None:
+        """The answer has left after all, or can't."""
+        self._hold.close()
+
+    def abandon(self) -> None:
+        """The connection ends. Idempotent."""
+        item, self._item = self._item, None
+        parked, self._parked = self._parked, None
+        self._fault = None
+        if parked is not None:
+            self._routes.jobs.unpark(parked)
+        if isinstance(item, ClaimItem):
+            self._routes.jobs.give_back(item)
+        elif item is not None:
+            item.resumes(None)
+        self._hold.close()
