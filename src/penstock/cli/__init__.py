@@ -7,17 +7,58 @@ counts what `penstock version` imports). The command is there with the client an
 
 from __future__ import annotations
 
+import io
+import os
 import sys
+from typing import TYPE_CHECKING, NoReturn, cast
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 __all__ = ["main"]
 
 ENGINE = "pip install 'penstock[engine]'"
 EXTRAS = {"aiokafka": "pip install 'penstock[engine,kafka]'", "hypothesis": "pip install 'penstock[testing]'"}
 """What to install for a module that is missing, where it is not the engine."""
+READER_GONE = 128 + 13
+"""As a shell tells SIGPIPE."""
+
+
+RUN_ON = {"serve", "engine-process"}
+"""They go on when nobody reads what they say."""
 
 
 def main() -> None:
-    """Runs the command line and exits with its code: 0 done, 1 failed, 2 wrong use, wrong settings or not installed."""
+    """Runs the command line and exits with its code: 0 done, 1 failed (also when what it prints can't be written, as on
+    a full disk), 2 wrong use, wrong settings or not installed; 141 when who read what it prints has gone, as `head`
+    does."""
+    if not RUN_ON.intersection(sys.argv[1:2]):
+        _watch_the_reader()
+    try:
+        try:
+            _run()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except Unprintable as error:
+        _end(error)
+    except BaseExceptionGroup as several:
+        from penstock.errors import leaves
+
+        unprintable = [each for each in leaves(several) if isinstance(each, Unprintable)]
+        if not unprintable:
+            raise
+        _end(unprintable[0])
+
+
+def _end(error: Unprintable) -> NoReturn:
+    if isinstance(error.reason, BrokenPipeError):
+        sys.exit(READER_GONE)
+    print(f"penstock: what it prints can't be written: {error.reason.strerror}", file=sys.stderr)
+    sys.exit(1)
+
+
+def _run() -> None:
     if sys.argv[1:] in (["version"], ["--version"]):
         from penstock.build import shown_version
 
@@ -33,6 +74,47 @@ def main() -> None:
             raise
         print(f"penstock: {told}", file=sys.stderr)
         sys.exit(2)
+
+
+class Unprintable(Exception):
+    """What the command prints can't be written: nobody reads it any more, or the disk is full. No OSError: typer would
+    make it a failure."""
+
+    def __init__(self, reason: OSError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+class _Pipe(io.FileIO):
+    """Standard output that raises `Unprintable` once, and then leads nowhere: so the command ends in order. SIGPIPE
+    would end an engine in the middle, and by any socket."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        if not memoryview(data).nbytes:  # click looks so whether bytes can be written, and would swallow what is raised
+            return 0
+        try:
+            return cast("int", super().write(data))  # None: it can't be written now, to who buffers
+        except OSError as error:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            raise Unprintable(error) from None
+
+
+def _watch_the_reader() -> None:
+    out = sys.stdout
+    if not isinstance(out, io.TextIOWrapper) or out.isatty():
+        return
+    try:
+        raw = _Pipe(out.fileno(), "wb", closefd=False)
+    except OSError:  # it is none of a process
+        return
+    unbuffered = isinstance(cast("object", sys.stdout.buffer), io.RawIOBase)  # `python -u`
+    buffer = raw if unbuffered else io.BufferedWriter(raw)
+    sys.stdout = io.TextIOWrapper(
+        cast("io.BufferedWriter", buffer),
+        out.encoding, out.errors, line_buffering=out.line_buffering, write_through=out.write_through,
+    )  # fmt: skip
 
 
 def _what_to_install(error: ImportError) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -11,13 +11,16 @@ from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connect
 from penstock.cli.options import JsonAnyway, JsonOption, LimitOption, print_json, print_page, shown_time
 
 if TYPE_CHECKING:
-    from penstock.client import Batch, StartRequest
+    from penstock.client import Batch, BatchResult, StartRequest
+    from penstock.client.blocking import SyncClient
 
 app = typer.Typer(
     name="batch", help="Up to 10,000 instances that are started and followed as one.", no_args_is_help=True
 )
 
 NOT_ALL_COMPLETED = 1
+REASONS_MAX: Final = 3
+"""Items of each state that are told with their reason when a batch was waited for."""
 
 BatchArgument = Annotated[str, typer.Argument(help="The batch's id.", metavar="ID")]
 WaitOption = Annotated[bool, typer.Option("--wait", help="Until it has ended; exit code 1 when not all COMPLETED.")]
@@ -34,7 +37,9 @@ def start(
         str | None, typer.Option(help="A definition that is started when all have ended.", metavar="ID")
     ] = None,
     note: Annotated[str | None, typer.Option(help="Shown with it.")] = None,
-    key: Annotated[str | None, typer.Option(help="The same key is the same batch.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--idempotency-key", "--key", help="The same key and request: the same batch.")
+    ] = None,
     wait: WaitOption = False,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
@@ -46,13 +51,13 @@ def start(
         made = client.start_batch(items, on_complete=on_complete, note=note, idempotency_key=key)
         if wait:
             typer.echo(made.id, err=True)
-            made = client.wait_for_batch(made.id)
-    if wait or as_json:
-        _print(made, as_json=as_json)
-    else:
-        typer.echo(made.id)
+            made = _wait(client, made.id, as_json=as_json)
     if wait:
         _exit(made)
+    elif as_json:
+        _print(made, as_json=True)
+    else:
+        typer.echo(made.id)
 
 
 @app.command(name="list")
@@ -85,8 +90,10 @@ def show(
 ) -> None:
     """Print a batch as it stands."""
     with connected(url, token_file) as client:
-        found = client.wait_for_batch(id) if wait else client.get_batch(id)
-    _print(found, as_json=as_json)
+        if wait:
+            found = _wait(client, id, as_json=as_json)
+        else:
+            _print(found := client.get_batch(id), as_json=as_json)
     if wait:
         _exit(found)
 
@@ -161,6 +168,27 @@ def _print(batch: Batch, *, as_json: bool) -> None:
     for text in (batch.note, batch.reason):
         if text:
             typer.echo(text)
+
+
+def _wait(client: SyncClient, id: str, *, as_json: bool) -> Batch:
+    """Print it as it ended; the first that did not complete, with their reasons, on standard error."""
+    batch = client.wait_for_batch(id)
+    _print(batch, as_json=as_json)
+    for state, count in (("FAILED", batch.failed), ("REFUSED", batch.refused)):
+        if not count:
+            continue
+        for result in client.list_batch_results(id, state=state, limit=REASONS_MAX).items:
+            typer.echo(_told(result), err=True)
+        if count > REASONS_MAX:
+            typer.echo(f"… {count - REASONS_MAX} more: penstock batch results {id} --state {state}", err=True)
+    return batch
+
+
+def _told(result: BatchResult) -> str:
+    instance = result.instance
+    if instance is None:
+        return f"item {result.index} {result.state}: {result.error}: {result.reason}"
+    return f"item {result.index} {result.state}: {instance.id}: {instance.failure_reason or 'no reason was given'}"
 
 
 def _exit(batch: Batch) -> None:

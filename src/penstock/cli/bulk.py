@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_type_hi
 import typer
 
 from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected, json_object
-from penstock.cli.instances import FileOption, NoteOption, RemoveOption, StepArgument, StepsOption, renamed_steps
-from penstock.cli.options import JsonOption, LimitOption, print_json, print_page, read_pairs, shown_time
+from penstock.cli.instances import NoteOption, RemoveOption, StepArgument, StepsOption, renamed_steps
+from penstock.cli.options import (
+    FileOption,
+    JsonOption,
+    LimitOption,
+    VariablesArgument,
+    print_json,
+    print_page,
+    read_pairs,
+    shown_time,
+)
 
 if TYPE_CHECKING:
     from penstock.client import BulkFilter, BulkPreview, BulkView, SyncClient
@@ -57,7 +66,6 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what it 
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 DetachOption = Annotated[bool, typer.Option("--detach", help="Don't wait for its end.")]
 BulkArgument = Annotated[str, typer.Argument(help="The operation's id.", metavar="ID")]
-VariablesArgument = Annotated[str | None, typer.Argument(help="Variables, a JSON object.", metavar="JSON")]
 
 
 class _Options(NamedTuple):

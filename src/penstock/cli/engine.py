@@ -68,5 +68,5 @@ def json_object(text: str | None, file: Path | None) -> dict[str, Any] | None:
         else:
             return None
         return msgspec.json.decode(body, type=dict[str, Any])
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, UnicodeEncodeError, msgspec.DecodeError) as error:
         raise typer.BadParameter(f"no JSON object: {getattr(error, 'strerror', None) or error}") from error

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected, json_object
 from penstock.cli.options import (
+    NOT_COMPLETED,
+    FileOption,
     JsonOption,
     LimitOption,
+    VariablesArgument,
+    instance_line,
     print_done,
     print_json,
     print_page,
@@ -19,29 +22,23 @@ from penstock.cli.options import (
     read_pairs,
     shown_time,
 )
+from penstock.cli.starts import start
 
 if TYPE_CHECKING:
-    from penstock.client import Branch, Instance, StepExecution
+    from penstock.client import Branch, Instance, StepExecution, SyncClient
+    from penstock.wire.why import Why
 
 app = typer.Typer(
     name="instance", help="Instances of a running engine: start, list, show, watch, act on them.", no_args_is_help=True
 )
 
-R = TypeVar("R")
-
-NOT_COMPLETED = 1
 INDENT = "  "
 IdArgument = Annotated[str, typer.Argument(help="The instance's id.", metavar="ID")]
 StepArgument = Annotated[str, typer.Argument(help="The step's id.", metavar="STEP")]
-VariablesArgument = Annotated[str | None, typer.Argument(help="Variables, a JSON object.", metavar="JSON")]
 NoteOption = Annotated[str | None, typer.Option(help="For the audit trail.")]
 ExecutionOption = Annotated[
     str | None, typer.Option(help="Of several open executions of the step this one. [default: the oldest]")
 ]
-FileOption = Annotated[
-    Path | None, typer.Option(help="Read the variables from a file; - is standard input.", metavar="FILE")
-]
-
 RemoveOption = Annotated[
     list[str] | None,
     typer.Option("--remove", help="A variable to take away; several times: several.", metavar="NAME"),
@@ -51,72 +48,7 @@ StepsOption = Annotated[
 ]
 
 
-@app.command()
-def start(
-    definition: Annotated[str, typer.Argument(help="The definition's id.")],
-    variables: VariablesArgument = None,
-    file: FileOption = None,
-    version: Annotated[int | None, typer.Option(help="[default: the latest]", min=1)] = None,
-    business_key: Annotated[str | None, typer.Option(help="What people find it by.")] = None,
-    instance_key: Annotated[
-        str | None, typer.Option(help="Unique among the definition's open instances: a second start gives the first's.")
-    ] = None,
-    start_at: Annotated[
-        str | None, typer.Option("--at", help="It is there at once and begins then.", metavar="RFC3339")
-    ] = None,
-    delay: Annotated[str | None, typer.Option(help="It begins so much later.", metavar="ISO8601")] = None,
-    dedupe: Annotated[
-        str | None, typer.Option(help='Once in a window: `{"key": "k", "window": "PT1H"}`.', metavar="JSON")
-    ] = None,
-    throttle: Annotated[
-        str | None,
-        typer.Option(help='So many: `{"key": "k", "limit": 9, "period": "PT1M"}`.', metavar="JSON"),
-    ] = None,
-    debounce: Annotated[
-        str | None, typer.Option(help='The last of some: `{"key": "k", "wait": "PT30S"}`.', metavar="JSON")
-    ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Until it has ended, as `watch` does.")] = False,
-    url: UrlOption = DEFAULT_URL,
-    token_file: TokenFileOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Start an instance and print its id."""
-    from penstock.wire.start import Debounce, Dedupe, Throttle
-
-    given = json_object(variables, file)
-    with connected(url, token_file) as client:
-        made = client.start_instance(
-            definition,
-            given,
-            version=version,
-            business_key=business_key,
-            instance_key=instance_key,
-            start_at=start_at,
-            delay=delay,
-            dedupe=_rule(Dedupe, dedupe, "--dedupe"),
-            throttle=_rule(Throttle, throttle, "--throttle"),
-            debounce=_rule(Debounce, debounce, "--debounce"),
-        )
-        if wait:
-            typer.echo(made.id, err=True)
-            made = client.wait_until_ended(made.id)
-    if as_json:
-        print_json(made)
-    else:
-        typer.echo(_line(made) if wait else made.id)
-    if wait and made.status != "COMPLETED":
-        raise typer.Exit(NOT_COMPLETED)
-
-
-def _rule(kind: type[R], text: str | None, option: str) -> R | None:
-    import msgspec
-
-    if text is None:
-        return None
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except msgspec.DecodeError as error:
-        raise typer.BadParameter(f"{option}: {error}") from None
+app.command()(start)
 
 
 @app.command(name="list")
@@ -178,26 +110,46 @@ def show(
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print an instance and its timeline: each entry into a step, how long it took, its retries and why it failed."""
+    """Print an instance and its timeline: each entry into a step, how long it took, its retries and why it failed.
+
+    Of an open one also, in a sentence, why it stands where it stands.
+    """
     with connected(url, token_file) as client:
         instance = client.get_instance(id)
         history = client.get_history(id)
+        why = None if instance.ended or as_json else _why(client, id)
     if as_json:
         print_json({"instance": instance, "history": history})
         return
-    typer.echo(_line(instance))
+    typer.echo(instance_line(instance))
+    if why is not None:
+        typer.echo(why.text + (f" (next: {shown_time(why.next)} UTC)" if why.next else ""))
     if instance.business_key:
         typer.echo(f"business key {instance.business_key}")
     if instance.flow_key:
         typer.echo(f"flow key {instance.flow_key}")
     if instance.priority is not None:
         typer.echo(f"priority {instance.priority}")
+    if instance.start_at is not None:
+        typer.echo(
+            f"begins {shown_time(instance.start_at)} UTC: its start waits (a time, a delay, throttle or debounce)"
+        )
     print_table(("step", "status", "entered", "took", "attempts", "reason"), [_row(each) for each in history])
     if instance.result is not None:
         typer.echo("result")
         print_json(instance.result)
     if variables:
         print_json(instance.variables)
+
+
+def _why(client: SyncClient, id: str) -> Why | None:
+    """None where it can't be had now: the rest is shown."""
+    from penstock.client import ClientError
+
+    try:
+        return client.get_why(id)
+    except ClientError:
+        return None
 
 
 @app.command()
@@ -412,7 +364,7 @@ def complete(
 
 
 def _tell(instance: Instance, *, as_json: bool) -> None:
-    print_done(instance, _line(instance), as_json=as_json)
+    print_done(instance, instance_line(instance), as_json=as_json)
 
 
 def renamed_steps(pairs: list[str]) -> dict[str, str]:
@@ -421,12 +373,6 @@ def renamed_steps(pairs: list[str]) -> dict[str, str]:
     if len(found) < len(pairs):
         raise typer.BadParameter("must be OLD=NEW, each OLD once", param_hint="--step")
     return found
-
-
-def _line(instance: Instance) -> str:
-    where = instance.failure_reason or (f"at {', '.join(instance.current_step_ids)}" if not instance.ended else "")
-    about = f"{instance.id}  {instance.status}  {instance.definition_id}:{instance.definition_version}"
-    return f"{about}  {where}".rstrip()
 
 
 def _row(execution: StepExecution) -> tuple[str, ...]:

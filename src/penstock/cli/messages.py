@@ -7,8 +7,15 @@ from typing import Annotated
 import typer
 
 from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected, json_object
-from penstock.cli.instances import FileOption, VariablesArgument
-from penstock.cli.options import JsonOption, LimitOption, print_json, print_page, shown_time
+from penstock.cli.options import (
+    FileOption,
+    JsonOption,
+    LimitOption,
+    VariablesArgument,
+    print_json,
+    print_page,
+    shown_time,
+)
 
 app = typer.Typer(name="message", help="Messages of a running engine: publish, list.", no_args_is_help=True)
 

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 if TYPE_CHECKING:
+    from penstock.client import Instance
     from penstock.wire.page import Page
 
 T = TypeVar("T")
+NOT_COMPLETED = 1
 
 ConfigOption = Annotated[
     Path | None,
@@ -29,6 +31,14 @@ DataDirOption = Annotated[
 ]
 LogLevelOption = Annotated[str | None, typer.Option(help="debug, info, warning or error. [default: info]")]
 LimitOption = Annotated[int, typer.Option(help="How many at most.", min=1, max=200)]
+VariablesArgument = Annotated[str | None, typer.Argument(help="Variables, a JSON object.", metavar="JSON")]
+FileOption = Annotated[
+    Path | None, typer.Option(help="Read the variables from a file; - is standard input.", metavar="FILE")
+]
+PriorityOption = Annotated[int | None, typer.Option(help="Of its jobs, lower first. [default: 5]", min=0, max=9)]
+FlowKeyOption = Annotated[
+    str | None, typer.Option(help="Of its jobs: whose turn and limits, such as a tenant.", metavar="KEY")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON for programs.")]
 JsonAnyway = Annotated[bool, typer.Option("--json", help="It is JSON anyway.")]
 """For commands that print nothing else: programs may give it to all of them."""
@@ -61,12 +71,15 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def print_page(
     page: Page[T], head: Sequence[str], row: Callable[[T], Sequence[str]], *, as_json: bool, limit: int, narrower: str
 ) -> None:
-    """A list as JSON or as a table; that there is more goes to standard error, with what narrows it."""
+    """A list as JSON or as a table; that there is more, or may be behind what there was time to look at, goes to
+    standard error, with what narrows it."""
     if as_json:
         print_json(page.items)
-        return
-    print_table(head, [row(each) for each in page.items])
-    if page.next is not None:
+    else:
+        print_table(head, [row(each) for each in page.items])
+    if page.next is not None and len(page.items) < limit:
+        typer.echo(f"the list was cut off after {len(page.items)}: there may be more", err=True)
+    elif page.next is not None and not as_json:
         typer.echo(f"there are more than {limit}: --limit, {narrower}", err=True)
 
 
@@ -89,3 +102,12 @@ def read_bytes(file: Path, max_bytes: int) -> bytes:
 def shown_time(at: datetime | None) -> str:
     """UTC to the second."""
     return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def instance_line(instance: Instance) -> str:
+    """How an instance stands, for people."""
+    where = instance.failure_reason or (f"at {', '.join(instance.current_step_ids)}" if not instance.ended else "")
+    if instance.start_at is not None:
+        where = f"begins {shown_time(instance.start_at)}"
+    about = f"{instance.id}  {instance.status}  {instance.definition_id}:{instance.definition_version}"
+    return f"{about}  {where}".rstrip()

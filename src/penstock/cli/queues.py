@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected, json_object
-from penstock.cli.instances import FileOption
 from penstock.cli.options import JsonOption, LimitOption, print_done, print_json, print_page, print_table
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="queue", help="Queues of a running engine: limits, turns and pauses for job types.", no_args_is_help=True
 )
+KEY_COUNTED_MAX: Final = 1_000
+"""Jobs of a flow key that an engine counts."""
 NameArgument = Annotated[str, typer.Argument(help="The queue's name.", metavar="NAME")]
 
 
@@ -25,7 +27,9 @@ def set_queue(
     policy: Annotated[
         str | None, typer.Argument(help='Such as {"jobTypes": ["mail"], "concurrency": 5}.', metavar="[JSON]")
     ] = None,
-    file: FileOption = None,
+    file: Annotated[
+        Path | None, typer.Option(help="Read the policy from a file; - is standard input.", metavar="FILE")
+    ] = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
@@ -59,11 +63,13 @@ def show(
         return
     typer.echo(f"{queue.name}: {_limits(queue)}")
     typer.echo(f"job types: {', '.join(queue.policy.job_types)}")
-    running = "not counted" if queue.running is None else str(queue.running)
+    running = _counted(queue.running)
+    if queue.open_runs is not None:
+        running += f"; open runs: {queue.open_runs}"
     oldest = "" if queue.oldest_s is None else f", the first for {queue.oldest_s:.0f} s"
     typer.echo(f"running: {running}; waiting: {queue.waiting}{oldest}")
     if queue.keys:
-        rows = [(key.flow_key, str(key.running), str(key.waiting)) for key in queue.keys]
+        rows = [(key.flow_key, _counted(key.running), shown_waiting(key.waiting)) for key in queue.keys]
         print_table(("flow key", "running", "waiting"), rows)
 
 
@@ -115,6 +121,15 @@ def delete(
     print_done({"name": name, "deleted": True}, None, as_json=as_json)
 
 
+def _counted(running: int | None) -> str:
+    return "not counted" if running is None else str(running)
+
+
+def shown_waiting(count: int) -> str:
+    """How many jobs of a flow key wait, as far as an engine counts them."""
+    return f"{count} or more" if count >= KEY_COUNTED_MAX else str(count)
+
+
 def _limits(queue: Queue) -> str:
     policy: QueuePolicy = queue.policy
     said = [
@@ -123,10 +138,13 @@ def _limits(queue: Queue) -> str:
         "" if policy.concurrency_per_key is None else f"{policy.concurrency_per_key} per key",
         "" if policy.rate is None else _pace(policy.rate),
         "" if policy.rate_per_key is None else f"{_pace(policy.rate_per_key)} per key",
+        "" if policy.runs is None else f"{policy.runs} runs open",
         "" if policy.fair else "first in, first out",
+        f"weights {' '.join(f'{key}={weight}' for key, weight in policy.weights.items())}" if policy.weights else "",
     ]
     return ", ".join(filter(None, said)) or "no limits"
 
 
 def _pace(rate: Rate) -> str:
-    return f"{rate.limit} in {rate.period}"
+    burst = "" if rate.burst in (None, rate.limit) else f" (burst {rate.burst})"
+    return f"{rate.limit} in {rate.period}{burst}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -28,6 +28,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
+NONE_FOUND: Final = "no such run among the latest 10,000 instances; `penstock runs list WORKFLOW` looks further"
 AtOption = Annotated[str | None, typer.Option(help="The database, as of an App.", metavar="DSN")]
 IdArgument = Annotated[str, typer.Argument(help="The id that the run was started with, or its instance's.")]
 
@@ -40,7 +41,8 @@ def list_runs(
     at: AtOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the latest runs, newest first, with what those that are open wait for."""
+    """List the latest runs, newest first, with what those that are open wait for. Without a workflow those among the
+    latest 10,000 instances of the database."""
 
     owner, _, name = (workflow or "").rpartition(":")
 
@@ -61,6 +63,8 @@ def list_runs(
     if as_json:
         print_json(found)
         return
+    if not found:
+        typer.echo(NONE_FOUND if workflow is None else f"no such run of {workflow}", err=True)
     print_table(
         ("id", "workflow", "started", "status", "waits for, or why it failed"),
         [

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected, json_object
-from penstock.cli.options import JsonOption, LimitOption, print_done, print_json, print_page, print_table, shown_time
+from penstock.cli.options import (
+    FileOption,
+    FlowKeyOption,
+    JsonOption,
+    LimitOption,
+    PriorityOption,
+    print_done,
+    print_json,
+    print_page,
+    print_table,
+    shown_time,
+)
+from penstock.cli.schedule_preview import (
+    AnchorOption,
+    CronOption,
+    EndAtOption,
+    EveryOption,
+    JitterOption,
+    StartAtOption,
+    ZoneOption,
+    preview,
+)
 
 if TYPE_CHECKING:
     from penstock.client import Schedule
@@ -17,16 +37,12 @@ if TYPE_CHECKING:
 app = typer.Typer(name="schedule", help="What a running engine starts by the clock.", no_args_is_help=True)
 
 IdArgument = Annotated[str, typer.Argument(help="The schedule's id.", metavar="ID")]
-CronOption = Annotated[
-    list[str] | None, typer.Option(help="A cron expression, such as '0 2 * * *'; may be given again.", metavar="CRON")
-]
-ZoneOption = Annotated[str | None, typer.Option(help="Of the cron expressions. [default: UTC]", metavar="ZONE")]
-EveryOption = Annotated[str | None, typer.Option(help="In place of --cron: an interval, such as PT15M.")]
-JitterOption = Annotated[str | None, typer.Option(help="Start later by up to so much, such as PT2M.")]
 OverlapOption = Annotated[
     str | None,
     typer.Option(help="While the last run is open: SKIP, BUFFER_ONE, BUFFER_ALL, ALLOW or CANCEL_OTHER."),
 ]
+CatchUpOption = Annotated[str | None, typer.Option(help="Of times that passed while no engine ran: LAST, ALL or NONE.")]
+WindowOption = Annotated[str | None, typer.Option(help="None that is older is caught up. [default: P365D]")]
 
 
 @app.command(name="set")
@@ -36,22 +52,27 @@ def set_schedule(
     cron: CronOption = None,
     time_zone: ZoneOption = None,
     every: EveryOption = None,
+    anchor: AnchorOption = None,
     jitter: JitterOption = None,
+    start_at: StartAtOption = None,
+    end_at: EndAtOption = None,
     overlap: OverlapOption = None,
-    catch_up: Annotated[str | None, typer.Option(help="Of times that passed: LAST, ALL or NONE.")] = None,
+    catch_up: CatchUpOption = None,
+    catch_up_window: WindowOption = None,
     pause_on_failure: Annotated[bool, typer.Option("--pause-on-failure", help="When a run fails.")] = False,
+    paused: Annotated[bool | None, typer.Option("--paused", help="Nothing is started until it is resumed.")] = None,
     variables: Annotated[str | None, typer.Option(help="Of each instance, a JSON object.", metavar="JSON")] = None,
-    file: Annotated[Path | None, typer.Option(help="Read the variables from a file; - is standard input.")] = None,
+    file: FileOption = None,
     version: Annotated[int | None, typer.Option(help="[default: the latest when it fires]", min=1)] = None,
     business_key: Annotated[str | None, typer.Option(help="Of each instance.")] = None,
-    priority: Annotated[int | None, typer.Option(help="Of their jobs, lower first. [default: 5]", min=0, max=9)] = None,
-    flow_key: Annotated[str | None, typer.Option(help="Of their jobs, such as a tenant.")] = None,
+    priority: PriorityOption = None,
+    flow_key: FlowKeyOption = None,
     note: Annotated[str | None, typer.Option(help="For people.")] = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a schedule, or change it from now on."""
+    """Make a schedule, or change it from now on. `preview` tells beforehand when it would fire."""
     from penstock.client import ScheduleSpec
 
     spec = ScheduleSpec(
@@ -64,14 +85,22 @@ def set_schedule(
         cron=cron or [],
         time_zone=time_zone,
         every=every,
+        anchor=anchor,
         jitter=jitter,
+        start_at=start_at,
+        end_at=end_at,
         overlap=overlap,
         catch_up=catch_up,
+        catch_up_window=catch_up_window,
         pause_on_failure=pause_on_failure,
+        paused=paused,
         note=note,
     )
     with connected(url, token_file) as client:
         _print(client.put_schedule(id, spec), as_json)
+
+
+app.command()(preview)
 
 
 @app.command(name="list")
@@ -171,9 +200,12 @@ def backfill(
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Start the times of a span of the past. Times without a zone are this machine's."""
+    """Start the times of a span of the past, in the background; prints how many. Times without a zone are this
+    machine's."""
     with connected(url, token_file) as client:
-        print_done(client.backfill_schedule(id, since, until, overlap=overlap), None, as_json=as_json)
+        asked = client.backfill_schedule(id, since, until, overlap=overlap)
+    told = f"{id}: {asked.hint or 'is under way'}; `penstock schedule show {id}` tells how far it is"
+    print_done(asked, told, as_json=as_json)
 
 
 @app.command()
@@ -191,9 +223,10 @@ def _print(schedule: Schedule, as_json: bool) -> None:
         print_json(schedule)
         return
     typer.echo(f"{schedule.id}: starts {schedule.definition_id}, {_when(schedule)}; {_state(schedule)}")
-    for text in (schedule.note, schedule.pause_note):
+    for text in (schedule.note, schedule.pause_note, f"hint: {schedule.hint}" if schedule.hint else None):
         if text:
             typer.echo(text)
+    typer.echo(f"overlap {schedule.overlap}, catch-up {schedule.catch_up}")
     typer.echo("next: " + (", ".join(schedule.next_times[:3]) or "never"))
     if schedule.runs:
         rows = [(shown_time(run.at), run.outcome, run.instance_id or "", run.reason or "") for run in schedule.runs]

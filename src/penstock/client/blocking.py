@@ -201,6 +201,7 @@ class SyncClient:
     get_instance = _blocking(Client.get_instance)
     list_instances = _blocking(Client.list_instances)
     get_history = _blocking(Client.get_history)
+    get_why = _blocking(Client.get_why)
     get_attempts = _blocking(Client.get_attempts)
     forget_checkpoint = _blocking(Client.forget_checkpoint)
     get_audit = _blocking(Client.get_audit)

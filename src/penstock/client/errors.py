@@ -190,6 +190,8 @@ _BY_CODE: dict[str, type[ClientError]] = {
         Unavailable,
         TooManyRequests,
         Throttled,
+        ConnectionFailed,  # of an item of a batch
+        TimedOut,
     )
 }
 

@@ -32,6 +32,7 @@ from penstock.client.operation import (
     StartInstances,
     Window,
 )
+from penstock.client.work_operation import GetStanding
 from penstock.wire.model import (
     AuditRecord,
     Instance,
@@ -44,6 +45,7 @@ from penstock.wire.model import (
 )
 from penstock.wire.page import Page
 from penstock.wire.start import Debounce, Dedupe, Throttle
+from penstock.wire.why import Why
 
 START_CHUNK_ITEMS = 200
 LIST_PART_ITEMS = 200
@@ -161,6 +163,15 @@ class InstanceCalls(MendingCalls):
             TooManyRequests: the engine has as many calls that wait as it takes.
         """
         return await self.call(GetInstance(id=instance_id, wait_s=wait_s))
+
+    async def get_why(self, instance_id: str) -> Why:
+        """Why an instance stands where it stands: ``code``, ``text`` and, where something happens by itself, ``next``.
+
+        Raises:
+            NotFound: no such instance.
+            Unavailable: the database is too busy for people's looks.
+        """
+        return (await self.call(GetStanding(id=instance_id))).why
 
     async def find_instance(self, definition_id: str, instance_key: str) -> Instance:
         """The instance that has an instance key: the open one, or the one that keeps it.

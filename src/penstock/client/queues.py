@@ -32,11 +32,11 @@ class QueueCalls(Caller):
         return await self.call(ListQueues(window=Window(cursor=cursor, limit=limit)))
 
     async def pause_queue(self, name: str) -> Queue:
-        """Let none of its jobs begin; what runs goes on. Over gRPC put it with ``paused``."""
+        """Let none of its jobs begin; what runs goes on."""
         return await self.call(PauseQueue(name=name, paused=True))
 
     async def resume_queue(self, name: str) -> Queue:
-        """Let its jobs begin again. Over gRPC put it with ``paused=False``."""
+        """Let its jobs begin again."""
         return await self.call(PauseQueue(name=name, paused=False))
 
     async def delete_queue(self, name: str) -> None:

@@ -24,6 +24,7 @@ from penstock.cli.demo.orders import order_worker
 from penstock.cli.demo.view import RunView, failures, history_table, make_console
 from penstock.cli.examples import example
 from penstock.client import Client, ClientError, Instance, StartRequest
+from penstock.errors import leaves
 
 __all__ = ["run_demo"]
 
@@ -66,21 +67,13 @@ def run_demo(*, instances: int, data_dir: str | None = None, keep_open: bool = F
             show = partial(_demo, console, instances, data, directory / "engine.log", hold)
             code = 0 if trio.run(_until_interrupted, show) or shown.is_set() else 130
     except* (DemoFailed, EngineFailed, ClientError, OSError) as failed:  # groups: the worker runs in a task group
-        for error in _leaves(failed):
+        for error in leaves(failed):
             console.print(f"The demo failed: {error}", markup=False)
     if code == 0:
         console.print(f"Stopped. Next: {NEXT}", markup=False)
     if code == 130:
         console.print("Interrupted; the engine was stopped.")
     return code
-
-
-def _leaves(group: BaseExceptionGroup[Exception]) -> list[Exception]:
-    return [
-        leaf
-        for error in group.exceptions
-        for leaf in (_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
-    ]
 
 
 @contextmanager

@@ -57,7 +57,6 @@ from penstock.client.operation import (
     WaitLostJobs,
     Window,
 )
-from penstock.client.queue_operation import PauseQueue
 from penstock.client.work_operation import WORK_EXCHANGES
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
@@ -277,5 +276,5 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
 # Not in the contract's gRPC: kept as names so that a test can hold that every operation is in one list or the other.
 WITHOUT_FORM: tuple[type[Operation[Any]], ...] = (
     ForgetCheckpoint, GetAttempts, GetAudit, GetJournal, ListFailedJobs, ListMessages, ListSignals, SendMessage,
-    WaitLostJobs, PauseQueue, *WORK_EXCHANGES,
+    WaitLostJobs, *WORK_EXCHANGES,
 )  # fmt: skip

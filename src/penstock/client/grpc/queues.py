@@ -9,7 +9,7 @@ from penstock.client.errors import BadRequest
 from penstock.client.grpc.unary import Exchange
 from penstock.client.grpc.values import int32
 from penstock.client.operation import Operation
-from penstock.client.queue_operation import DeleteQueue, GetQueue, ListQueues, PutQueue
+from penstock.client.queue_operation import DeleteQueue, GetQueue, ListQueues, PauseQueue, PutQueue
 from penstock.wire import penstock_v1 as w
 from penstock.wire.page import Page
 from penstock.wire.queue import Queue, QueueKey, QueuePolicy
@@ -48,7 +48,7 @@ def _get(operation: GetQueue) -> Exchange:
             running=answer.running if counted else None,
             waiting=answer.waiting,
             oldest_s=answer.oldest_ms / 1_000 if answer.waiting else None,
-            keys=[QueueKey(flow_key=key.flow_key, running=key.running, waiting=key.waiting) for key in answer.keys],
+            keys=[QueueKey(key.flow_key, key.waiting, key.running) for key in answer.keys],
             open_runs=None if policy.runs is None else answer.open_runs,
         )
 
@@ -65,6 +65,15 @@ def _list(operation: ListQueues) -> Exchange:
     return Exchange(f"{_SERVICE}ListQueues", request, w.ListQueuesResponse, read)
 
 
+def _pause(operation: PauseQueue) -> Exchange:
+    def read(answer: w.PauseQueueResponse | w.ResumeQueueResponse) -> Queue:
+        return Queue(name=operation.name, policy=policy_of(answer.settings or w.QueueSettings()))
+
+    if operation.paused:
+        return Exchange(f"{_SERVICE}PauseQueue", w.PauseQueueRequest(operation.name), w.PauseQueueResponse, read)
+    return Exchange(f"{_SERVICE}ResumeQueue", w.ResumeQueueRequest(operation.name), w.ResumeQueueResponse, read)
+
+
 def _delete(operation: DeleteQueue) -> Exchange:
     request = w.DeleteQueueRequest(operation.name)
     return Exchange(f"{_SERVICE}DeleteQueue", request, w.DeleteQueueResponse, _nothing)
@@ -78,5 +87,6 @@ QUEUE_EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     PutQueue: _put,
     GetQueue: _get,
     ListQueues: _list,
+    PauseQueue: _pause,
     DeleteQueue: _delete,
 }

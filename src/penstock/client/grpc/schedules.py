@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.client.errors import NotOverGrpc
 from penstock.client.grpc.unary import Exchange
 from penstock.client.grpc.values import int32
 from penstock.client.operation import Operation
@@ -37,8 +36,6 @@ def _nothing(_answer: object) -> None:
 
 def _spec(spec: ScheduleSpec) -> ScheduleSpec:
     """Its variables are JSON text by now."""
-    if spec.paused is not None:
-        raise NotOverGrpc("PutSchedule has no `paused` in gRPC: pause or resume it, or use a client over REST")
     int32(spec.definition_version, "definition_version")
     return spec
 

@@ -1,0 +1,131 @@
+"""`penstock instance start`: one start, with all that a start may ask for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected, json_object
+from penstock.cli.options import (
+    NOT_COMPLETED,
+    FileOption,
+    FlowKeyOption,
+    JsonOption,
+    PriorityOption,
+    VariablesArgument,
+    instance_line,
+    print_json,
+)
+
+if TYPE_CHECKING:
+    from msgspec import Struct
+
+    from penstock.client import Instance
+
+R = TypeVar("R", bound="Struct")
+
+InstanceKeyOption = Annotated[
+    str | None, typer.Option(help="Unique among the definition's open instances: a second start gives the first's.")
+]
+KeepOption = Annotated[bool, typer.Option("--keep-instance-key", help="The key stays taken after the end.")]
+RepeatOption = Annotated[
+    str | None, typer.Option(help="A repetition of the call with this key is answered as the first time.")
+]
+StartAtOption = Annotated[
+    str | None, typer.Option("--start-at", "--at", help="It is there at once and begins then.", metavar="RFC3339")
+]
+DelayOption = Annotated[str | None, typer.Option(help="It begins so much later.", metavar="ISO8601")]
+DedupeOption = Annotated[
+    str | None, typer.Option(help='Once in a window: `{"key": "k", "window": "PT1H"}`.', metavar="JSON")
+]
+ThrottleOption = Annotated[
+    str | None, typer.Option(help='So many: `{"key": "k", "limit": 9, "period": "PT1M"}`.', metavar="JSON")
+]
+DebounceOption = Annotated[
+    str | None, typer.Option(help='The last of some: `{"key": "k", "wait": "PT30S"}`.', metavar="JSON")
+]
+WaitSecondsOption = Annotated[
+    float | None, typer.Option(help="Until it has ended, so long at most.", min=0, max=60, metavar="SECONDS")
+]
+
+
+def start(
+    definition: Annotated[str, typer.Argument(help="The definition's id.")],
+    variables: VariablesArgument = None,
+    file: FileOption = None,
+    version: Annotated[int | None, typer.Option(help="[default: the latest]", min=1)] = None,
+    business_key: Annotated[str | None, typer.Option(help="What people find it by.")] = None,
+    instance_key: InstanceKeyOption = None,
+    keep_instance_key: KeepOption = False,
+    idempotency_key: RepeatOption = None,
+    priority: PriorityOption = None,
+    flow_key: FlowKeyOption = None,
+    start_at: StartAtOption = None,
+    delay: DelayOption = None,
+    dedupe: DedupeOption = None,
+    throttle: ThrottleOption = None,
+    debounce: DebounceOption = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Until it has ended, however long, as `watch` does.")] = False,
+    wait_seconds: WaitSecondsOption = None,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Start an instance and print its id; with `--wait` or `--wait-seconds` how it stands then.
+
+    Exit code 0; of one that is waited for 0 when it completed, else 1.
+    """
+    from penstock.wire.start import Debounce, Dedupe, Throttle
+
+    given = json_object(variables, file)
+    with connected(url, token_file) as client:
+        made = client.start_instance(
+            definition,
+            given,
+            version=version,
+            business_key=business_key,
+            instance_key=instance_key,
+            keep_instance_key=keep_instance_key,
+            idempotency_key=idempotency_key,
+            priority=priority,
+            flow_key=flow_key,
+            start_at=start_at,
+            delay=delay,
+            dedupe=_rule(Dedupe, dedupe, "--dedupe"),
+            throttle=_rule(Throttle, throttle, "--throttle"),
+            debounce=_rule(Debounce, debounce, "--debounce"),
+            wait_s=wait_seconds or 0.0,
+        )
+        _tell_where_it_was(made)
+        if wait:
+            typer.echo(made.id, err=True)
+            made = client.wait_until_ended(made.id)
+    waited = wait or bool(wait_seconds)
+    if as_json:
+        print_json(made)
+    else:
+        typer.echo(instance_line(made) if waited else made.id)
+    if waited and made.status != "COMPLETED":
+        raise typer.Exit(NOT_COMPLETED)
+
+
+def _tell_where_it_was(made: Instance) -> None:
+    """On standard error: what is printed for programs is the same, and so is the exit code."""
+    if made.deduplicated:
+        typer.echo(f"{made.id} was there before, {made.status}: nothing else was started", err=True)
+
+
+def _rule(kind: type[R], text: str | None, option: str) -> R | None:
+    import msgspec
+
+    if text is None:
+        return None
+    try:
+        rule = msgspec.json.decode(text, type=kind)
+        unknown = msgspec.json.decode(text, type=dict[str, object]).keys() - set(kind.__struct_encode_fields__)
+    except msgspec.DecodeError as error:
+        raise typer.BadParameter(f"{option}: {error}") from None
+    if unknown:  # over REST it would be ignored
+        raise typer.BadParameter(f"{option}: there is no {', '.join(sorted(unknown))}")
+    return rule
