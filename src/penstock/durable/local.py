@@ -52,6 +52,7 @@ from penstock.errors import BadRequest, JournalTooLong, PayloadTooLarge, Penstoc
 from penstock.errors import LeaseLost as LeaseIsLost
 from penstock.kernel.operation import Outcome
 from penstock.kernel.record import OUTCOMES, Kind, Record
+from penstock.runtime.database_start import wait_out
 from penstock.store.database import AWAY, first_line
 from penstock.store.journal import OpenRun as StoredRun
 from penstock.wire.fields import json_text
@@ -79,7 +80,7 @@ async def open_local(
             yield Opened(runs, None, url)
             return
         backend = LocalBackend(engine, app, workflows, runs, dsn=found)
-        await backend.register()
+        await told(wait_out(backend.register, engine.database, engine.settings.outage_wait_seconds))
         try:
             yield Opened(runs, backend, url)
         finally:
@@ -111,12 +112,12 @@ class LocalBackend:
         engine.journal.open_mailbox(self._holder)
 
     async def register(self) -> None:
-        """Make the workflows known, so that their runs can be asked for."""
+        """Make the workflows known, so that their runs can be asked for. Raises the engine's errors."""
         for each in self._code:
-            await told(self._engine.code.register(each))
+            await self._engine.code.register(each)
             queue = self._queues.get((each.name, each.version))
             if queue is not None:
-                await told(self._engine.queues.join(queue, each.job_type))
+                await self._engine.queues.join(queue, each.job_type)
 
     async def take(self, max_runs: int, max_wait_s: float) -> list[Held]:
         """Runs under lease."""
@@ -325,8 +326,8 @@ class LocalRuns:
         arguments: dict[str, Any] = msgspec.json.decode(json_text(instance.variables))
         if instance.completed_at is not None:
             arguments.pop("result", None)
-        assert instance.started_at is not None
         code = await self.tree(instance_id)
+        began_at = await told(self._engine.runs.began_at(instance_id))
         records: list[Record] = []
         while True:
             page = await told(self._engine.journal.read(read_instance(instance_id), records[-1].pos if records else 0))
@@ -338,7 +339,7 @@ class LocalRuns:
             version=code["version"],
             run_id=instance_id,
             arguments=msgspec.json.encode(arguments).decode(),
-            started_at=instance.started_at.timestamp(),
+            started_at=began_at,
             records=records,
         )
 

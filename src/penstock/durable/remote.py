@@ -50,7 +50,7 @@ from penstock.durable.backend import (
 )
 from penstock.durable.child import ChildCall
 from penstock.durable.errors import NonRetryable, SendRefused, StartRefused
-from penstock.durable.remote_runs import AWAY, RemoteRuns
+from penstock.durable.remote_runs import AWAY, BACK, RemoteRuns
 from penstock.durable.remote_stream import MESSAGE_MAX_BYTES, Link
 from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.workflow import Workflow
@@ -119,6 +119,7 @@ class RemoteBackend:
         self._by_type = {_job_type(runs.app, each): each for each in workflows}
         self._worker_id = f"{runs.app or 'app'}-{os.getpid()}"
         self._link: Link | None = None
+        self._away_since: float | None = None
         self._arrived: dict[str, tuple[Link, w.Run, float]] = {}
         self._asked = 0
         self._came = trio.Event()
@@ -152,6 +153,8 @@ class RemoteBackend:
                         raise
                     pause_s = backoff.next_pause_s(error if isinstance(error, Unavailable) else None)
                     log.warning(AWAY, error.reason, pause_s)
+                    if self._away_since is None:
+                        self._away_since = trio.current_time()
                     await trio.sleep(pause_s)
 
     async def return_surplus(self) -> None:
@@ -181,6 +184,12 @@ class RemoteBackend:
     def closed(self) -> bool:
         """Nobody waits: not even a few may come."""
         return not self._asked
+
+    def opened(self) -> None:
+        """From the stream."""
+        if self._away_since is not None:
+            log.warning(BACK, trio.current_time() - self._away_since)
+            self._away_since = None
 
     def accept(self, link: Link, run: w.Run) -> None:
         """From the stream."""

@@ -27,6 +27,8 @@ RETRY_FIRST_S, RETRY_MAX_S = 0.05, 2.0
 JOURNAL_RECORDS: Final = 500
 AWAY: Final = "the engine is away: %s. The next try is in %.1f s"
 """For the log."""
+BACK: Final = "the engine is back after %.1f s"
+"""Likewise, at the same level: whoever hears the one waits for the other."""
 _PATH: Final = "/penstock.v1.Runs/"
 
 log = logging.getLogger("penstock.durable")
@@ -134,7 +136,8 @@ class RemoteRuns:
         wait_s: float = OUTAGE_WAIT_S,
     ) -> AnswerT:
         """Errors name the run as the caller does."""
-        ends, pause_s = trio.current_time() + wait_s, RETRY_FIRST_S
+        begun = trio.current_time()
+        ends, pause_s, told = begun + wait_s, RETRY_FIRST_S, False
         while True:
             try:
                 answer = await self._channel.unary(_PATH + method, request, answer_type, timeout_s=CALL_TIMEOUT_S)
@@ -143,12 +146,15 @@ class RemoteRuns:
                     raise
                 if not self._answered:  # a wrong address, perhaps; later outages are told by the stream
                     log.warning(AWAY, error.reason, pause_s)
+                    told = True
             except ClientError as error:
                 if id is None or isinstance(error, NotFound):
                     raise
                 raise error_for(error.code, f"run {id}: {error.reason}") from None
             else:
                 self._answered = True
+                if told:
+                    log.warning(BACK, trio.current_time() - begun)
                 return answer
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_MAX_S)

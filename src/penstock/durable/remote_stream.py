@@ -41,6 +41,10 @@ _LISTS: Final = {
 class Intake(Wanting, Protocol):
     """Who opened the stream."""
 
+    def opened(self) -> None:
+        """The engine has taken the stream."""
+        ...
+
     def accept(self, link: Link, run: w.Run) -> None:
         """A run that was leased to this executor."""
         ...
@@ -113,6 +117,7 @@ class Link:
                 try:
                     await self._call.wait_taken()
                     self.answered = True
+                    self._intake.opened()
                     await self._read()
                 except ClientError as raised:
                     error = raised

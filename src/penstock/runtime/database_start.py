@@ -1,4 +1,5 @@
 """The first use of the database: wait until there is one that takes writes, look at what is between, bring the schema.
+What else a start asks of it waits in the same way (`wait_out`): the database may go away again in the middle.
 
 A server that says that it starts, recovers or is a standby is waited for as long as it takes: with much to recover that
 is many minutes, and an engine that ended meanwhile would only be started again. One that does not answer, or does not
@@ -22,6 +23,7 @@ from penstock.store.database import AWAY, READ_ONLY, Database, first_line, is_st
 from penstock.store.placement import placed
 from penstock.store.pooler import refuse_transaction_pooling
 from penstock.store.schema import SCHEMA_VERSION, check_schema, ensure_schema
+from penstock.store.vault import KeyMissing
 
 PAUSE_S: Final = 0.1
 LOG_INTERVAL_S: Final = 5.0
@@ -51,27 +53,12 @@ class DatabaseStart:
 
     async def run(self, join: Callable[[], Awaitable[T]]) -> T:
         """Prepare the database, then ``join`` it; both again while it is away. Raises Unavailable."""
-        outage_wait_s = self._settings.outage_wait_seconds
-        started = last_sign = trio.current_time()
-        told = False
-        while True:
-            try:
-                await self._prepare()
-                return await join()
-            except (*AWAY, trio.TooSlowError) as error:
-                why = first_line(error) or "no answer"
-                now = trio.current_time()
-                if isinstance(error, READ_ONLY) or await is_starting(self._database.dsn):
-                    last_sign = now
-                    _waiting.warning(
-                        "start", "waiting for the database to take writes", error=why, since_s=now - started
-                    )
-                elif now - last_sign >= outage_wait_s:
-                    raise Unavailable(f"the database can't be reached: {why}") from error
-            if not told and trio.current_time() - started >= outage_wait_s:
-                told = True
-                await self._on_long_wait()
-            await trio.sleep(PAUSE_S)
+
+        async def begin() -> T:
+            await self._prepare()
+            return await join()
+
+        return await wait_out(begin, self._database, self._settings.outage_wait_seconds, self._on_long_wait)
 
     async def _prepare(self) -> None:
         connect_timeout_s = self._settings.db_connect_timeout_seconds
@@ -91,3 +78,30 @@ class DatabaseStart:
                 await recorded.note_encryption(connection)
         finally:
             connection.close_nowait()
+
+
+async def wait_out(
+    attempt: Callable[[], Awaitable[T]],
+    database: Database,
+    outage_wait_s: float,
+    on_long_wait: Callable[[], Awaitable[None]] | None = None,
+) -> T:
+    """What an attempt gives that may be made again; made again while the database is away. Raises Unavailable."""
+    started = last_sign = trio.current_time()
+    while True:
+        try:
+            return await attempt()
+        except KeyMissing:
+            raise
+        except (*AWAY, Unavailable, trio.TooSlowError) as error:
+            why = first_line(error) or "no answer"
+            now = trio.current_time()
+            if isinstance(error, READ_ONLY) or await is_starting(database.dsn):
+                last_sign = now
+                _waiting.warning("start", "waiting for the database to take writes", error=why, since_s=now - started)
+            elif now - last_sign >= outage_wait_s:
+                raise Unavailable(f"the database can't be reached: {why}") from error
+        if on_long_wait is not None and trio.current_time() - started >= outage_wait_s:
+            await on_long_wait()
+            on_long_wait = None
+        await trio.sleep(PAUSE_S)

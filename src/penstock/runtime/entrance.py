@@ -10,7 +10,8 @@ from typing import Any
 
 from penstock.http.asgi import Receive, Scope, Send
 from penstock.rest.app import RestApp
-from penstock.rest.exchange import Exchange, Reply, send_reply
+from penstock.rest.exchange import Exchange, Handler, Reply, send_reply
+from penstock.rest.hot import HotCall, Wire
 from penstock.rest.problems import RETRY_LATER, problem
 
 
@@ -26,6 +27,15 @@ class Entrance:
     def direct(self, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
         """Of the application, once it is there."""
         return None if self.app is None else self.app.direct(exchange)
+
+    def hot_call(self, wire: Wire) -> HotCall | None:
+        """Of the application, once it is there."""
+        return None if self.app is None else self.app.hot_call(wire)
+
+    def serve_by(self, exchange: Exchange, handler: Handler) -> Coroutine[Any, Any, None]:
+        """Of the application, which has made the hot call."""
+        assert self.app is not None
+        return self.app.serve_by(exchange, handler)
 
     async def _wait(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

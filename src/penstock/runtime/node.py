@@ -14,7 +14,7 @@ import resource
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
@@ -26,7 +26,7 @@ from penstock.http import ListenError, listen
 from penstock.log import get_logger
 from penstock.metrics import Metrics
 from penstock.runtime.access import AccessService, ListenerTls
-from penstock.runtime.database_start import DatabaseStart
+from penstock.runtime.database_start import DatabaseStart, wait_out
 from penstock.runtime.descriptors import share_files
 from penstock.runtime.dispatch import PRODUCER, Dispatch
 from penstock.runtime.dispatch_migration import DispatchMigration
@@ -55,6 +55,8 @@ POOL_GRACE_S = 2.0
 METRICS_GRACE_S = 1.0
 REPLICA_CONNECTIONS = 4
 """Lists and looks hold so many at most, of each engine."""
+
+T = TypeVar("T")
 
 log = get_logger(__name__)
 
@@ -187,8 +189,8 @@ class Node:
             self._replica,
         )
         membership.attach(engine)
-        await engine.queues.run_once()
-        await self._apply_files(engine)
+        await self._wait_out(engine.queues.run_once, database)
+        await self._wait_out(partial(self._apply_files, engine), database)
         for batcher in engine.batchers():
             await supervisor.start(f"batch {batcher.name}", batcher.run)
         dispatch = await self._start_dispatch(supervisor, engine)
@@ -222,6 +224,9 @@ class Node:
         await database.close(POOL_GRACE_S)
         await self._stop_telling(supervisor)
         log.info("stopped")
+
+    async def _wait_out(self, attempt: Callable[[], Awaitable[T]], database: Database) -> T:
+        return await wait_out(attempt, database, self._settings.outage_wait_seconds)
 
     async def _apply_files(self, engine: Engine) -> None:
         settings = self._settings
@@ -307,7 +312,8 @@ class Node:
             return []
         access = AccessService(self._gate, partial(database.connection, ahead=True))
         membership.events.tokens_changed.listen(access.hint)
-        if not await access.load() and not self._settings.trusted_networks and self._gate.issuer is None:
+        tokens = await self._wait_out(access.load, database)
+        if not tokens and not self._settings.trusted_networks and self._gate.issuer is None:
             log.warning("nobody can call yet: make a token with `penstock token new`")
         return await self._supervise(supervisor, access.steps())
 

@@ -12,14 +12,13 @@ import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import cast
 
 import trio
 
 from penstock.access.gate import Gate
 from penstock.build import shown_version
 from penstock.engine.keeping import Keeping
-from penstock.errors import BadRequest, PenstockError
+from penstock.errors import BadRequest, PenstockError, leaves
 from penstock.http import ListenError
 from penstock.log import configure_logging, get_logger
 from penstock.metrics import Metrics
@@ -100,7 +99,7 @@ def _run(main: Callable[[], Awaitable[int]]) -> int:
         expected, rest = group.split(EXPECTED)
         if rest is not None:
             log.exception("the engine crashed", exc_info=rest)
-        for error in _leaves(expected) if expected is not None else ():
+        for error in leaves(expected) if expected is not None else ():
             log.error("the engine could not go on", error=first_line(error))  # noqa: TRY400 - for operators, no trace
     except EXPECTED as error:
         log.error("the engine could not start", error=first_line(error))  # noqa: TRY400 - for operators, no trace
@@ -115,16 +114,6 @@ def raise_file_limit() -> None:
     if soft != hard:
         with suppress(ValueError, OSError):  # some systems refuse what they themselves give as the limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    leaves: list[BaseException] = []
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            leaves.extend(_leaves(cast("BaseExceptionGroup[BaseException]", error)))
-        else:
-            leaves.append(error)
-    return leaves
 
 
 async def _main(settings: Settings, read_again: log_level.Read) -> int:

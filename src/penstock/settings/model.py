@@ -281,7 +281,7 @@ class Settings(KeepingSettings, frozen=True, kw_only=True):
         ),
     ] = 67_108_864
     variables_cache_max_bytes: Annotated[
-        int, _engine("Variables of jobs under lease kept in memory, to spare reads.", 0, 17_179_869_184)
+        int, _engine("Variables of jobs kept in memory, waiting or under lease, to spare reads.", 0, 17_179_869_184)
     ] = 67_108_864
     answer_max_memory_bytes: Annotated[
         int,

@@ -46,18 +46,27 @@ _OWN_FILES = ("anon_inode:", "/dev/", "/proc/")
 class CancelAtStep(trio.abc.Instrument):
     """Cancels ``scope`` at the n-th point (from 1) after the instrument was added. ``fired`` tells whether it came.
 
-    With ``task`` only that task's steps have points.
+    A point is behind each step of a task, and before the first one that follows a look at sockets and clocks: before
+    the others nothing has happened since the point behind the one before. With ``task`` only that task's steps have
+    points, before and behind.
     """
 
     def __init__(self, scope: trio.CancelScope, step: int, *, task: trio.lowlevel.Task | None = None) -> None:
         self._scope = scope
         self._left = step
         self._task = task
+        self._batch_begins = False
         self.fired = False
+
+    def after_io_wait(self, timeout: float) -> None:
+        """Called by Trio."""
+        self._batch_begins = True
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         """Called by Trio."""
-        self._count(task)
+        if self._task is not None or self._batch_begins:
+            self._count(task)
+        self._batch_begins = False
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         """Called by Trio."""

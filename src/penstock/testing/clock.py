@@ -17,13 +17,15 @@ import psycopg
 _INSTALL = """
 CREATE TABLE IF NOT EXISTS test_clock (shift interval NOT NULL, stopped_at timestamptz);
 INSERT INTO test_clock SELECT interval '0' WHERE NOT EXISTS (SELECT FROM test_clock);
+GRANT SELECT ON test_clock TO PUBLIC;
 CREATE OR REPLACE FUNCTION penstock_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE
   AS $$ SELECT (SELECT coalesce(stopped_at, clock_timestamp()) + shift FROM test_clock) $$;
 """
 
 
 class DatabaseClock:
-    """The clock of the database at ``dsn``; it goes on at its normal pace. Blocks for a millisecond or two."""
+    """The clock of the database at ``dsn``; it goes on at its normal pace. Every role may read it: engines need not run
+    as the one of ``dsn``. Blocks for a millisecond or two."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn

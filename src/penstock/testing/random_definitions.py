@@ -58,6 +58,20 @@ _TURNS: Final[tuple[Json, ...]] = (
     {"flowKey": "${'own-' + word}", "priority": "${1 + 1}"},
 )
 _TURNS_OF_ALL: Final[tuple[Json, ...]] = ({}, {}, {"flowKey": "all"}, {"flowKey": "${'of-' + word}", "priority": 7})
+_START_TIMES: Final[tuple[Json, ...]] = (
+    {},
+    {"delay": "PT30S"},
+    {"delay": "${'PT' + string(n + 5) + 'S'}"},
+    {"startAt": "2031-05-05T08:00:00+02:00"},
+)
+_START_RULES: Final[tuple[Json, ...]] = (
+    {"dedupe": {"key": "${word}", "window": "PT1H"}},
+    {"dedupe": {"key": "all", "window": "P7D"}, "delay": "PT0.5H"},
+    {"throttle": {"key": "${word}", "limit": 2, "period": "PT1M", "burst": 1, "onExcess": "DELAY"}},
+    {"throttle": {"key": "${'of-' + word}", "limit": 1}},
+    {"debounce": {"key": "${word}", "wait": "PT30S", "maxWait": "PT5M", "keep": "MERGE"}},
+    {"debounce": {"key": "k", "wait": "PT1S"}},
+)
 CHILD: Final = "child"
 """The definition that calls of random definitions name."""
 _INPUTS: Final[tuple[Json, ...]] = ({}, {"n": "${n}", "word": "c"}, {"n": "${n - 1}", "flag": True})
@@ -135,6 +149,12 @@ def with_turns(body: Json, source: random.Random) -> Json:
         for one in cast("list[Json]", body["steps"])
     ]
     return {**body, "steps": steps, **source.choice(_TURNS_OF_ALL)}
+
+
+def with_start(body: Json, source: random.Random) -> Json:
+    """The same with what all of its starts ask for, in most cases."""
+    times, rules = source.choice(_START_TIMES), source.choice(_START_RULES)
+    return {**body, "start": times if source.random() < 0.3 else rules}
 
 
 def random_output(source: random.Random) -> Json:
