@@ -20,6 +20,15 @@ export default defineConfig({
         entryFileNames: "assets/[name]-[hash].js",
         chunkFileNames: "assets/[name]-[hash].js",
         assetFileNames: "assets/[name]-[hash][extname]",
+        // What all editors need is one file; what JSON's, its search, and the comparison of texts need more, others.
+        codeSplitting: {
+          groups: [
+            { name: "editor", priority: 4, test: /node_modules\/(@codemirror\/(state|view|language|commands|autocomplete|lint)|@lezer\/(common|highlight))\/|src\/editor\/(parts|texts)/ },
+            { name: "editor-json", priority: 3, test: /src\/editor\/json/ },
+            { name: "editor-search", priority: 2, test: /node_modules\/@codemirror\/search\// },
+            { name: "editor-merge", priority: 1, test: /node_modules\/@codemirror\/merge\// },
+          ],
+        },
       },
     },
   },

@@ -1,6 +1,6 @@
 // The shell: rail, top bar, search, and which page stands at which address.
 import { useQuery } from "@tanstack/react-query";
-import { lazy, Suspense, useEffect, useMemo, useRef, useState } from "react";
+import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { Link, Redirect, Route, Switch, useLocation } from "wouter";
 import { type Count, EngineError, engine } from "./api/client";
 import { useShortcuts } from "./keyboard";
@@ -8,26 +8,14 @@ import { BulkOperationPage, BulkPage } from "./pages/bulk";
 import { DefinitionsPage } from "./pages/definitions";
 import { InstancesPage } from "./pages/instances";
 import { OverviewPage } from "./pages/overview";
+import { DefinitionPage, EnginesPage, FailuresPage, InstancePage, JobsPage, loadAll, loadWhatIsPointedAt, ModellerPage, QueuesPage, SchedulesPage, SettingsPage, TasksPage, TimersPage } from "./pages/places";
 import { SearchPage } from "./pages/search";
 import { Boundary } from "./parts/boundary";
 import { Icon, type IconName } from "./parts/icons";
-import { Empty, Skeleton } from "./parts/states";
-import { Account, NoRole, SignIn, useMe, useSignedOut } from "./session";
+import { Empty } from "./parts/states";
+import { Account, NoRole, SignIn, useMe, useSamePerson, useSignedOut } from "./session";
 import { chooseTheme, currentTheme } from "./theme";
 import { useReadiness } from "./watch/watch";
-
-// Pages with a picture load it when they are opened.
-const InstancePage = lazy(() => import("./pages/instance/page").then((page) => ({ default: page.InstancePage })));
-const FailuresPage = lazy(() => import("./pages/failures").then((page) => ({ default: page.FailuresPage })));
-const QueuesPage = lazy(() => import("./pages/queues").then((page) => ({ default: page.QueuesPage })));
-const SchedulesPage = lazy(() => import("./pages/schedules").then((page) => ({ default: page.SchedulesPage })));
-const EnginesPage = lazy(() => import("./pages/engines").then((page) => ({ default: page.EnginesPage })));
-const JobsPage = lazy(() => import("./pages/jobs").then((page) => ({ default: page.JobsPage })));
-const TimersPage = lazy(() => import("./pages/timers").then((page) => ({ default: page.TimersPage })));
-const SettingsPage = lazy(() => import("./pages/settings").then((page) => ({ default: page.SettingsPage })));
-const TasksPage = lazy(() => import("./pages/tasks").then((page) => ({ default: page.TasksPage })));
-const DefinitionPage = lazy(() => import("./pages/definition").then((page) => ({ default: page.DefinitionPage })));
-const ModellerPage = lazy(() => import("./modeller/modeller").then((page) => ({ default: page.ModellerPage })));
 
 const ROOMS: { path: string; name: string; icon: IconName; key: string }[] = [
   { path: "/", name: "Overview", icon: "overview", key: "g o" },
@@ -45,19 +33,39 @@ export function Console() {
   const [page, go] = useLocation();
   const search = useRef<HTMLInputElement>(null);
   const [helping, setHelping] = useState(false);
+  const visit = useCallback(
+    (path: string) => {
+      go(path);
+      document.getElementById("main")?.focus({ preventScroll: true }); // the keys are for the page now
+    },
+    [go],
+  );
   useShortcuts(
     useMemo(
       () => ({
-        "/": () => search.current?.focus(),
+        "/": () => search.current?.select(),
         "?": () => setHelping(true),
         ".": () => document.querySelector<HTMLElement>(".selbar .act button, .head .act button, .head .act a")?.focus(),
-        ...Object.fromEntries(ROOMS.map((room) => [room.key, () => go(room.path)])),
+        ...Object.fromEntries(ROOMS.map((room) => [room.key, () => visit(room.path)])),
       }),
-      [go],
+      [visit],
     ),
   );
+  // The keys go with the page: what had them may be gone with the one before.
+  const before = useRef(page);
+  useEffect(() => {
+    if (before.current === page) return;
+    before.current = page;
+    const frame = requestAnimationFrame(() => {
+      const at = document.activeElement; // what is replaced is hidden first, until the page has loaded
+      if (!at || at === document.body || !at.checkVisibility()) document.getElementById("main")?.focus({ preventScroll: true });
+    });
+    return () => cancelAnimationFrame(frame);
+  }, [page]);
   const me = useMe();
   useSignedOut();
+  useSamePerson(me.data?.name);
+  useEffect(loadWhatIsPointedAt, []);
   if (me.error instanceof EngineError && me.error.status === 401) return <SignIn />;
   if (me.data?.name !== undefined && !me.data.can.includes("view")) return <NoRole name={me.data.name} />;
   return (
@@ -79,47 +87,57 @@ export function Console() {
         </button>
       </header>
       <Rail />
-      <main id="main" tabIndex={-1}>
+      <main id="main" tabIndex={-1} onKeyDown={alongTabs}>
         <Boundary page={page}>
-          <Suspense fallback={<Skeleton />}>
-            <Switch>
-              <Route path="/" component={OverviewPage} />
-              <Route path="/instances" component={InstancesPage} />
-              <Route path="/instances/:id">{({ id }) => <InstancePage key={id} id={decodeURIComponent(id)} />}</Route>
-              <Route path="/definitions" component={DefinitionsPage} />
-              <Route path="/definitions/:id">{({ id }) => <DefinitionPage key={id} id={decodeURIComponent(id)} />}</Route>
-              <Route path="/modeller">
-                <ModellerPage />
-              </Route>
-              <Route path="/modeller/:id">{({ id }) => <ModellerPage key={id} id={decodeURIComponent(id)} />}</Route>
-              <Route path="/tasks" component={TasksPage} />
-              <Route path="/jobs" component={JobsPage} />
-              <Route path="/timers" component={TimersPage} />
-              <Route path="/settings" component={SettingsPage} />
-              <Route path="/engines" component={EnginesPage} />
-              <Route path="/queues" component={QueuesPage} />
-              <Route path="/schedules" component={SchedulesPage} />
-              <Route path="/failures" component={FailuresPage} />
-              <Route path="/bulk" component={BulkPage} />
-              <Route path="/bulk/:id">{({ id }) => <BulkOperationPage key={id} id={decodeURIComponent(id)} />}</Route>
-              <Route path="/search" component={SearchPage} />
-              <Route path="/index.html">
-                <Redirect to="/" />
-              </Route>
-              <Route>
-                <Empty title="There is no such page">
-                  <p>
-                    Back to the <Link href="/">overview</Link>.
-                  </p>
-                </Empty>
-              </Route>
-            </Switch>
-          </Suspense>
+          <Switch>
+            <Route path="/" component={OverviewPage} />
+            <Route path="/instances" component={InstancesPage} />
+            <Route path="/instances/:id">{({ id }) => <InstancePage key={id} id={decodeURIComponent(id)} />}</Route>
+            <Route path="/definitions" component={DefinitionsPage} />
+            <Route path="/definitions/:id">{({ id }) => <DefinitionPage key={id} id={decodeURIComponent(id)} />}</Route>
+            <Route path="/modeller">
+              <ModellerPage />
+            </Route>
+            <Route path="/modeller/:id">{({ id }) => <ModellerPage key={id} id={decodeURIComponent(id)} />}</Route>
+            <Route path="/tasks" component={TasksPage} />
+            <Route path="/jobs" component={JobsPage} />
+            <Route path="/timers" component={TimersPage} />
+            <Route path="/settings" component={SettingsPage} />
+            <Route path="/engines" component={EnginesPage} />
+            <Route path="/queues" component={QueuesPage} />
+            <Route path="/schedules" component={SchedulesPage} />
+            <Route path="/failures" component={FailuresPage} />
+            <Route path="/bulk" component={BulkPage} />
+            <Route path="/bulk/:id">{({ id }) => <BulkOperationPage key={id} id={decodeURIComponent(id)} />}</Route>
+            <Route path="/search" component={SearchPage} />
+            <Route path="/index.html">
+              <Redirect to="/" />
+            </Route>
+            <Route>
+              <Empty title="There is no such page">
+                <p>
+                  Back to the <Link href="/">overview</Link>.
+                </p>
+              </Empty>
+            </Route>
+          </Switch>
         </Boundary>
       </main>
       {helping && <Shortcuts close={() => setHelping(false)} />}
     </div>
   );
+}
+
+/** The arrows go from tab to tab, as screen readers say that they do. */
+function alongTabs(event: React.KeyboardEvent): void {
+  const tab = event.target as HTMLElement;
+  const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  if (by === undefined || tab.role !== "tab") return;
+  const all = [...tab.parentElement!.querySelectorAll<HTMLElement>("[role=tab]")];
+  const next = all[(all.indexOf(tab) + by + all.length) % all.length]!;
+  next.focus();
+  next.click();
+  event.preventDefault();
 }
 
 function Mark() {
@@ -166,8 +184,9 @@ function Search({ input }: { input: React.RefObject<HTMLInputElement | null> }) 
       onSubmit={(event) => {
         event.preventDefault();
         const text = input.current?.value.trim();
-        if (text) go(`/search?q=${encodeURIComponent(text)}`);
-        input.current?.blur();
+        if (!text) return;
+        go(`/search?q=${encodeURIComponent(text)}`);
+        document.getElementById("main")?.focus({ preventScroll: true });
       }}
     >
       <Icon name="search" />
@@ -258,6 +277,7 @@ function Rail() {
       document.removeEventListener("visibilitychange", seen);
     };
   }, []);
+  useEffect(() => (later ? loadAll() : undefined), [later]);
   const engines = useRailQuery(["engines", "rail"], later, (signal) => engine.engines(signal));
   const alive = engines?.items.filter((one) => one.alive).length;
   const rail = useRef<HTMLElement>(null);
@@ -317,6 +337,10 @@ const KEYS_OF_MODELLER: [string, string][] = [
   ["Ctrl Z", "Undo; with Shift redo"],
   ["Ctrl C", "Copy steps; X cuts, V pastes"],
   ["Ctrl Space", "In an expression: complete"],
+  ["Esc Tab", "Leave the JSON text, where Tab indents"],
+  ["Ctrl F", "In the JSON text: search"],
+  ["F8", "In the JSON text: to the next problem"],
+  ["Ctrl Shift [", "In the JSON text: fold; with ] unfold"],
 ];
 
 function Shortcuts({ close }: { close: () => void }) {

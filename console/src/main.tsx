@@ -5,8 +5,9 @@ import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import { Router } from "wouter";
-import { Console } from "./console";
 import { isTemporary } from "./api/client";
+import { begin } from "./begin";
+import { Console } from "./console";
 import { applyTheme } from "./theme";
 
 applyTheme();
@@ -15,6 +16,7 @@ const queries = new QueryClient({
     queries: { retry: (times, error) => times < 2 && isTemporary(error), staleTime: 1_000 },
   },
 });
+begin(queries);
 createRoot(document.getElementById("root")!).render(
   <StrictMode>
     <QueryClientProvider client={queries}>

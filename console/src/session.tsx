@@ -1,14 +1,24 @@
 // Who is signed in, what they may do, and the page where they sign in.
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, useEffect, useState } from "react";
+import { ME } from "./api/asks";
 import { EngineError, engine, onSignedOut, type Permission } from "./api/client";
 import { forgetDrafts } from "./drafts";
 import { forgetLayouts } from "./graph/kept";
 
-const ME = ["me"];
-
 export function useMe() {
-  return useQuery({ queryKey: ME, queryFn: ({ signal }) => engine.me(signal), staleTime: Number.POSITIVE_INFINITY });
+  return useQuery(ME);
+}
+
+/** Tabs tell each other who is there, and begin anew where that is somebody else by now: all tabs have the newest session. */
+export function useSamePerson(name: string | undefined) {
+  useEffect(() => {
+    if (name === undefined) return;
+    const tabs = new BroadcastChannel("penstock who");
+    tabs.onmessage = ({ data }) => data !== name && location.reload();
+    tabs.postMessage(name);
+    return () => tabs.close();
+  }, [name]);
 }
 
 /** Whether a button is shown at all. What is not shown is refused by the engine, too. */
@@ -19,7 +29,7 @@ export function useCan(permission: Permission): boolean {
 /** Ask again who is there as soon as any call is told that it has to sign in. */
 export function useSignedOut() {
   const queries = useQueryClient();
-  useEffect(() => onSignedOut(() => void queries.resetQueries({ queryKey: ME })), [queries]);
+  useEffect(() => onSignedOut(() => void queries.resetQueries(ME)), [queries]);
 }
 
 export function Account() {
@@ -28,7 +38,7 @@ export function Account() {
   if (me?.name === undefined) return null;
   const leave = async () => {
     await engine.signOut();
-    forgetDrafts();
+    forgetDrafts(me.name);
     await forgetLayouts();
     queries.clear(); // what one person has read is not shown to the next
     location.assign("/console/");
@@ -53,6 +63,8 @@ const REFUSED: Record<string, string> = {
 
 export function SignIn() {
   const queries = useQueryClient();
+  // What was read before a session ended is not shown to whoever signs in next.
+  useEffect(() => queries.removeQueries({ type: "inactive" }), [queries]);
   const ways = useQuery({ queryKey: ["ways"], queryFn: ({ signal }) => engine.signInWays(signal), staleTime: Number.POSITIVE_INFINITY });
   const [refused, setRefused] = useState(() => REFUSED[new URLSearchParams(location.search).get("signIn") ?? ""]);
   const [busy, setBusy] = useState(false);
@@ -70,7 +82,7 @@ export function SignIn() {
     event.preventDefault();
     const token = String(new FormData(event.currentTarget).get("token"));
     void attempt(async () => {
-      queries.setQueryData(ME, await engine.signIn(token));
+      queries.setQueryData(ME.queryKey, await engine.signIn(token));
     });
   };
   const atIssuer = () =>

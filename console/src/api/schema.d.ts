@@ -1363,7 +1363,7 @@ export interface paths {
         get: operations["getQueue"];
         /**
          * Limit the jobs of some types (addition)
-         * @description From the next claim on, in all engines. 409: a job type is in another queue, or an older engine lives.
+         * @description From the next claim on, in all engines. `paused` left out: as it is. 409: a job type is in another queue, or an older engine lives.
          */
         put: operations["putQueue"];
         post?: never;
@@ -2401,12 +2401,14 @@ export interface components {
         };
         /**
          * DraftProblem
-         * @description One thing wrong with a definition, and the id of the step that it is in.
+         * @description One thing wrong with a definition, and the id of the step that it is in. `character`: of an expression that
+         *         can't be read the place in its text, counted from 0.
          */
         DraftProblem: {
             path: string;
             reason: string;
             stepId?: string;
+            character?: number;
         };
         /**
          * Durations
@@ -3247,13 +3249,13 @@ export interface components {
         };
         /**
          * QueueKey
-         * @description A flow key of a queue: how many of its attempts are under way, where that is limited, and how many jobs wait, to
-         *         1,000.
+         * @description A flow key of a queue: how many jobs wait, to 1,000, and how many of its attempts are under way, where that is
+         *         limited, or was.
          */
         QueueKey: {
             flowKey: string;
-            running: number;
             waiting: number;
+            running?: number;
         };
         /**
          * QueuePage
@@ -3275,8 +3277,9 @@ export interface components {
         /**
          * QueuePolicy
          * @description What holds for the jobs of `job_types`, all together and for those of each flow key. What is not given is not
-         *         limited. Keys take turns, those of `weights` several jobs at a time, unless `fair` is false. `runs`: so many
-         *         runs of workflows written as code may be open, from when they first become active to their end.
+         *         limited. `paused`: nothing begins; put without it, it is as it was. Keys take turns, those of `weights` several
+         *         jobs at a time, unless `fair` is false. `runs`: so many runs of workflows written as code may be open, from when
+         *         they first become active to their end.
          */
         QueuePolicy: {
             jobTypes: string[];
@@ -3434,6 +3437,7 @@ export interface components {
             backfillUntil?: string;
             priority?: number;
             flowKey?: string;
+            hint?: string;
         };
         /**
          * SchedulePage
@@ -11051,7 +11055,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key is the same batch, as long as it is kept. */
+                /** @description The same key and request: the same batch, as long as it is kept. */
                 "Idempotency-Key"?: string;
             };
             path?: never;

@@ -28,6 +28,11 @@ test("the order of conditions is their meaning", () => {
 });
 
 test("what went stays where it stood", () => {
-  const union = unionOf(of(step("a"), step("b"), step("c")), of(step("a"), step("x"), step("c")));
+  const union = unionOf(of(step("a"), step("b"), step("c")), of(step("a"), step("x", { retryCount: 3 }), step("c")));
   expect(union.steps.map((one) => one.id)).toEqual(["a", "b", "x", "c"]);
+});
+
+test("what has another id stands in the picture once", () => {
+  const union = unionOf(of(step("a"), step("pay", { jobType: "p" }), step("c")), of(step("a"), step("charge", { jobType: "p" }), step("c")));
+  expect(union.steps.map((one) => one.id)).toEqual(["a", "charge", "c"]);
 });

@@ -46,15 +46,17 @@ function differing(a: Step, b: Step): string[] {
   return [...names].filter((name) => !NEVER_COMPARED.has(name) && JSON.stringify(one[name]) !== JSON.stringify(two[name]));
 }
 
-/** The later one, with the steps that went at the places after which they stood. */
+/** The later one, with the steps that went at the places after which they stood. What has another id now stands there once. */
 export function unionOf(before: Definition, after: Definition): Definition {
   const now = new Set(after.steps.map((step) => step.id));
+  const renamed = new Map(changesOf(before, after).flatMap((one) => (one.before === undefined ? [] : [[one.before, one.id]])));
   const steps = [...after.steps];
   let at = 0;
   for (const step of before.steps) {
-    const place = steps.findIndex((one) => one.id === step.id);
+    const id = renamed.get(step.id) ?? step.id;
+    const place = steps.findIndex((one) => one.id === id);
     if (place >= 0) at = place + 1;
-    else if (!now.has(step.id)) steps.splice(at++, 0, step);
+    else if (!now.has(id)) steps.splice(at++, 0, step);
   }
   return { ...after, steps };
 }

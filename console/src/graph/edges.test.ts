@@ -40,6 +40,22 @@ describe("edges", () => {
   it("are not taken out of a step that is open or failed", () => {
     expect([...takenOf(definition, [entry("fork", "1", "1"), entry("a", "1"), entry("b", "1", "2", "FAILED")])].sort()).toEqual(["fork>a", "fork>b"]);
   });
+
+  it("are taken where an error or a timer ended a step and led elsewhere, the step's own way to the same one not", () => {
+    const boundaryEvents = [
+      { type: "ERROR", targetStepId: "mend" },
+      { type: "TIMER", duration: "PT1H", targetStepId: "end" },
+    ];
+    const steps = [
+      { id: "call", name: "", type: "CALL_ACTIVITY", nextStep: "end", boundaryEvents },
+      { id: "mend", name: "", type: "USER_TASK", nextStep: "end" },
+      { id: "end", name: "", type: "END" },
+    ];
+    const calling = { ...definition, steps } as unknown as Definition;
+    expect([...takenOf(calling, [entry("call", "1", "2", "FAILED"), entry("mend", "2")])]).toEqual(["call!mend"]);
+    expect([...takenOf(calling, [entry("call", "1", "2", "FAILED"), entry("end", "2", "2")])]).toEqual(["call!end"]);
+    expect([...takenOf(calling, [entry("call", "1", "2"), entry("end", "2", "2")])]).toEqual(["call>end"]);
+  });
 });
 
 describe("states", () => {

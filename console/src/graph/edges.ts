@@ -58,14 +58,20 @@ export function statesOf(definition: Definition, history: Execution[]): Map<stri
   return states;
 }
 
-/** `from>to` of the edges taken. One transaction ends a step and enters the next: both bear its time. */
+/** Of an edge, among those taken: a boundary event may lead where its step leads, too. */
+export function wayOf(edge: Pick<Edge, "from" | "to" | "kind">): string {
+  return `${edge.from}${isBoundary(edge) ? "!" : ">"}${edge.to}`;
+}
+
+/** The ways (`wayOf`) taken. One transaction ends a step and enters the next: both bear its time. */
 export function takenOf(definition: Definition, history: Execution[]): Set<string> {
   const entered = new Map<string, Set<string>>();
   const ended = new Map<string, Set<string>>();
+  const failed = new Map<string, Set<string>>();
   const note = (notes: Map<string, Set<string>>, step: string, at: string) => notes.set(step, (notes.get(step) ?? new Set()).add(at));
   for (const entry of history) {
     note(entered, entry.stepId, entry.startedAt);
-    if (entry.endedAt !== undefined && entry.status !== "FAILED") note(ended, entry.stepId, entry.endedAt);
+    if (entry.endedAt !== undefined) note(entry.status === "FAILED" ? failed : ended, entry.stepId, entry.endedAt);
   }
   const edges = edgesOf(definition);
   const meet = (edge: Edge) => {
@@ -73,12 +79,14 @@ export function takenOf(definition: Definition, history: Execution[]): Set<strin
     if (!starts) return false;
     // A timer that does not interrupt leaves its step open: the entry of its target is all there is to see.
     if (edge.kind === "timer") return entered.has(edge.from);
-    return [...(ended.get(edge.from) ?? [])].some((at) => starts.has(at));
+    // What an error or an interrupting timer ended is shown as failed, and goes on nowhere else.
+    const left = (isBoundary(edge) ? failed : ended).get(edge.from);
+    return [...(left ?? [])].some((at) => starts.has(at));
   };
   const met = edges.filter(meet);
   // A join is entered once, by the first that comes. Of the others it is known that they ended and went nowhere else.
   const joins = new Set(definition.steps.filter((step) => step.type === "JOIN_GATEWAY").map((step) => step.id));
   const elsewhere = new Set(met.filter((edge) => !isBoundary(edge)).map((edge) => edge.from));
   const joined = edges.filter((edge) => joins.has(edge.to) && !isBoundary(edge) && entered.has(edge.to) && ended.has(edge.from) && !elsewhere.has(edge.from));
-  return new Set([...met, ...joined].map((edge) => `${edge.from}>${edge.to}`));
+  return new Set([...met, ...joined].map(wayOf));
 }

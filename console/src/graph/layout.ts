@@ -23,6 +23,11 @@ export interface Point {
 const SIMPLEX_MAX_STEPS = 60;
 const LABEL_MAX_CHARS = 26;
 const KEPT_MAX = 50;
+const PADDING = { top: 36, left: 20, bottom: 20, right: 20 };
+/** Between two layers; a label stands in one of its own. */
+const GAP = 34;
+const LABEL_HEIGHT = 18;
+const LABELLED_GAP = 50;
 
 let elk: { worker: Worker; api: InstanceType<typeof ELK>; lost: Promise<never> } | undefined;
 const kept = new Map<string, Promise<Layout>>();
@@ -42,7 +47,7 @@ export function layoutOf(definition: Definition, far: boolean, edges: Edge[] = e
 
 async function compute(definition: Definition, far: boolean, edges: Edge[]): Promise<Layout> {
   const graph = graphOf(definition, edges, far);
-  const found = await keptOrMade(`${__ELK_WORKER__}\n${JSON.stringify(graph)}`, () => placed(graph));
+  const found = alone(graph) ?? await keptOrMade(`${__ELK_WORKER__}\n${JSON.stringify(graph)}`, () => placed(graph));
   const steps = new Map(definition.steps.map((step) => [step.id, step]));
   const byId = new Map(edges.map((edge) => [edge.id, edge]));
   return {
@@ -50,6 +55,34 @@ async function compute(definition: Definition, far: boolean, edges: Edge[]): Pro
     nodes: found.nodes.map(({ id, ...box }) => ({ step: steps.get(id)!, ...box })),
     edges: found.edges.map(({ id, ...way }) => ({ edge: byId.get(id)!, ...way })),
   };
+}
+
+/** One step, as ELK would put it: nothing has to be loaded for a new definition. */
+function alone({ children = [], edges = [] }: ElkNode) {
+  const [only, ...others] = children;
+  if (!only || others.length || edges.length) return undefined;
+  const { id, width = 0, height = 0 } = only;
+  return { width: width + PADDING.left + PADDING.right, height: height + PADDING.top + PADDING.bottom, nodes: [{ id, x: PADDING.left, y: PADDING.top, width, height }], edges: [] };
+}
+
+/** No less than the height of the near layout: the steps of its longest way, one below the other. */
+export function heightOf(definition: Definition, edges: Edge[] = edgesOf(definition)): number {
+  const steps = new Map(definition.steps.map((step) => [step.id, step]));
+  const ways = new Map(definition.steps.map(({ id }): [string, Edge[]] => [id, []]));
+  for (const edge of edges) ways.get(edge.from)?.push(edge);
+  /** Of what is below each, itself included; 0 while it is looked at: a way back adds nothing. */
+  const heights = new Map<string, number>();
+  const from = (id: string): number => {
+    const before = heights.get(id);
+    const step = steps.get(id);
+    if (before !== undefined || !step) return before ?? 0;
+    heights.set(id, 0);
+    const below = (ways.get(id) ?? []).map(({ to, label }) => (from(to) ? from(to) + (label ? LABELLED_GAP : GAP) : 0));
+    const height = sizeOf(step, false).height + Math.max(0, ...below);
+    heights.set(id, height);
+    return height;
+  };
+  return PADDING.top + PADDING.bottom + Math.max(0, ...definition.steps.map(({ id }) => from(id)));
 }
 
 async function placed(graph: ElkNode) {
@@ -101,7 +134,7 @@ function graphOf(definition: Definition, edges: Edge[], far: boolean): ElkNode {
       "elk.direction": "DOWN",
       "elk.edgeRouting": "ORTHOGONAL",
       "elk.spacing.nodeNode": far ? "22" : "28",
-      "elk.layered.spacing.nodeNodeBetweenLayers": far ? "26" : "34",
+      "elk.layered.spacing.nodeNodeBetweenLayers": far ? "26" : `${GAP}`,
       "elk.spacing.edgeNode": far ? "12" : "18",
       "elk.spacing.edgeEdge": "12",
       "elk.layered.spacing.edgeNodeBetweenLayers": "16",
@@ -111,14 +144,14 @@ function graphOf(definition: Definition, edges: Edge[], far: boolean): ElkNode {
       "elk.layered.nodePlacement.favorStraightEdges": "true",
       "elk.layered.mergeEdges": "false",
       "elk.edgeLabels.placement": "CENTER",
-      "elk.padding": "[top=36,left=20,bottom=20,right=20]",
+      "elk.padding": `[top=${PADDING.top},left=${PADDING.left},bottom=${PADDING.bottom},right=${PADDING.right}]`,
     },
     children: definition.steps.map((step) => ({ id: step.id, ...sizeOf(step, far), layoutOptions: { "elk.portConstraints": "FREE" } })),
     edges: edges.map((edge) => ({
       id: edge.id,
       sources: [edge.from],
       targets: [edge.to],
-      labels: edge.label && !far ? [{ text: edge.label, width: shortLabel(edge.label).length * 6.3 + 14, height: 18 }] : [],
+      labels: edge.label && !far ? [{ text: edge.label, width: shortLabel(edge.label).length * 6.3 + 14, height: LABEL_HEIGHT }] : [],
       layoutOptions: edge.kind === "next" ? { "elk.layered.priority.straightness": "10", "elk.layered.priority.direction": "5" } : {},
     })),
   };

@@ -1,19 +1,20 @@
 // The picture of a definition, with what an instance has done in it. Screen readers get the same as a list.
 import { useQuery } from "@tanstack/react-query";
-import { memo, useCallback, useMemo, useState } from "react";
+import { memo, useCallback, useLayoutEffect, useMemo, useRef, useState } from "react";
 import type { Definition, Step } from "../api/client";
 import { Problem, Skeleton } from "../parts/states";
-import { isBoundary, type StepState } from "./edges";
-import { type Layout, layoutOf, type Point, shortLabel } from "./layout";
+import { type Edge, isBoundary, type StepState, wayOf } from "./edges";
+import { heightOf, type Layout, layoutOf, type Point, shortLabel } from "./layout";
 import { DRAWN_MAX_STEPS, nearTo } from "./near";
 import { Outline, WORD } from "./outline";
 import { EVENTS, MARKS, shapeOf } from "./shapes";
-import { Viewport } from "./viewport";
+import { scaleOf, sizeNow, Viewport } from "./viewport";
 
 interface Props {
   definition: Definition;
   /** None: the picture of a definition that nothing runs in. */
   states?: Map<string, StepState>;
+  /** `wayOf` of each. */
   taken?: Set<string>;
   /** Beside the picture's own words: a number at the step, a look, what a screen reader says. */
   notes?: Map<string, Note> | undefined;
@@ -36,6 +37,8 @@ const GLYPH: Record<StepState["look"], string> = {
 };
 /** Below this a whole picture can't be read: it is drawn for the distance. */
 export const FAR_BELOW = 0.7;
+/** By its longest way alone: beside branches it becomes a tenth longer. */
+const FAR_BELOW_BY_WAY = 0.77;
 
 export function Picture(props: Props) {
   const { definition, states, selected } = props;
@@ -61,16 +64,27 @@ export function Picture(props: Props) {
 
 function Drawn(props: Props) {
   const { definition } = props;
-  const [far, setFar] = useState(false);
+  const [far, setFar] = useState<boolean>();
+  const room = useRef<HTMLDivElement>(null);
+  useLayoutEffect(() => {
+    // What will be too small is not laid out twice.
+    setFar((before) => before ?? (room.current !== null && scaleOf(sizeNow(room.current), { width: 0, height: heightOf(definition) }) < FAR_BELOW_BY_WAY));
+  }, [definition]);
   const layout = useQuery({
-    queryKey: ["layout", definition.id, definition.version, far],
-    queryFn: () => layoutOf(definition, far),
+    queryKey: ["layout", definition.id, definition.version, far ?? false],
+    queryFn: () => layoutOf(definition, far ?? false),
+    enabled: far !== undefined,
     staleTime: Number.POSITIVE_INFINITY,
     retry: false,
   });
   if (layout.error) return <Problem error={layout.error} retry={() => layout.refetch()} />;
-  if (!layout.data) return <Skeleton rows={3} />;
-  return <Canvas {...props} layout={layout.data} far={far} goFar={() => setFar(true)} />;
+  if (!layout.data)
+    return (
+      <div className="canvas" ref={room}>
+        <Skeleton rows={3} />
+      </div>
+    );
+  return <Canvas {...props} layout={layout.data} far={far ?? false} goFar={() => setFar(true)} />;
 }
 
 function Canvas({ layout, goFar, ...props }: Props & { layout: Layout; far: boolean; goFar: () => void }) {
@@ -116,11 +130,11 @@ export function Arrows() {
 }
 
 const Drawing = memo(function Drawing({ layout, far, states, taken, notes, selected, onSelect }: Props & { layout: Layout; far: boolean }) {
-  const lookOf = (from: string, to: string) => (taken?.has(`${from}>${to}`) ? "taken" : states ? "untaken" : "");
+  const lookOf = (edge: Edge) => (taken?.has(wayOf(edge)) ? "taken" : states ? "untaken" : "");
   const first = layout.nodes[0];
   const follow = useCallback((key: string, stepId: string) => focus(stepAt(layout, key, stepId)), [layout]);
   // Edges taken are drawn last, so that no other crosses them.
-  const edges = [...layout.edges].sort((a, b) => Number(lookOf(a.edge.from, a.edge.to) === "taken") - Number(lookOf(b.edge.from, b.edge.to) === "taken"));
+  const edges = [...layout.edges].sort((a, b) => Number(lookOf(a.edge) === "taken") - Number(lookOf(b.edge) === "taken"));
   return (
     <>
       {first && (
@@ -130,7 +144,7 @@ const Drawing = memo(function Drawing({ layout, far, states, taken, notes, selec
         </g>
       )}
       {edges.map(({ edge, points }) => {
-        const look = lookOf(edge.from, edge.to);
+        const look = lookOf(edge);
         const arrow = look === "taken" ? "arrow-taken" : isBoundary(edge) ? "arrow-timer" : "arrow";
         return <path key={edge.id} className={`edge ${edge.kind} ${look}`} d={rounded(points)} markerEnd={`url(#${arrow})`} />;
       })}
@@ -138,7 +152,7 @@ const Drawing = memo(function Drawing({ layout, far, states, taken, notes, selec
         <Node key={node.step.id} {...node} far={far} state={states?.get(node.step.id)} note={notes?.get(node.step.id)} running={states !== undefined} selected={selected === node.step.id} onSelect={onSelect} follow={follow} />
       ))}
       {edges.map((one) => (
-        <EdgeMarks key={one.edge.id} {...one} far={far} look={lookOf(one.edge.from, one.edge.to)} />
+        <EdgeMarks key={one.edge.id} {...one} far={far} look={lookOf(one.edge)} />
       ))}
     </>
   );

@@ -1,5 +1,5 @@
 // A window on a picture: drag to move, wheel with Ctrl or the buttons to zoom.
-import { type PointerEvent, type ReactNode, useCallback, useEffect, useLayoutEffect, useReducer, useRef, useState } from "react";
+import { type PointerEvent, type ReactNode, type RefObject, useCallback, useEffect, useLayoutEffect, useReducer, useRef, useState } from "react";
 import type { Point } from "./layout";
 
 export interface View {
@@ -19,7 +19,8 @@ interface Props {
   extent: Extent;
   /** All of it is shown again when this is another one. */
   fitOn: unknown;
-  /** What is in the picture. When it stands elsewhere, or the window gets another size, some of it stays in sight. */
+  /** What is in the picture. When it stands elsewhere, or the window gets another size, some of it stays in sight; all of it
+   * as long as nobody has pressed anything. */
   parts?: readonly Extent[];
   /** Of the parts, the one that has to stay in sight then. */
   keep?: Extent | undefined;
@@ -35,20 +36,30 @@ const ZOOM_STEP = 1.2;
 const ZOOM_RANGE = [0.1, 3] as const;
 const MARGIN = 16;
 
+/** At which all of it is in the window; not enlarged. */
+export function scaleOf(window: Size, { width, height }: Size): number {
+  return Math.min(1, (window.width - 2 * MARGIN) / width, (window.height - 2 * MARGIN) / height);
+}
+
 export function Viewport({ label, extent, fitOn, parts, keep, small, children, beside }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const [view, setView] = useState<View>();
   const size = useSize(box);
+  const known = useRef(size);
+  known.current = size;
   const fit = useCallback(() => {
-    const { clientWidth, clientHeight } = box.current!;
-    const scale = Math.min(1, (clientWidth - 2 * MARGIN) / extent.width, (clientHeight - 2 * MARGIN) / extent.height);
+    // Asking the element lays the page out at once; another size comes as an event before anything is painted.
+    const { width, height } = known.current.width ? known.current : sizeNow(box.current!);
+    const scale = scaleOf({ width, height }, extent);
     small?.(scale);
-    setView({ scale, x: (clientWidth - extent.width * scale) / 2 - extent.x * scale, y: Math.max(MARGIN, (clientHeight - extent.height * scale) / 4) - extent.y * scale });
+    const fitted = { scale, x: (width - extent.width * scale) / 2 - extent.x * scale, y: Math.max(MARGIN, (height - extent.height * scale) / 4) - extent.y * scale };
+    setView((before) => (before && before.scale === fitted.scale && before.x === fitted.x && before.y === fitted.y ? before : fitted));
   }, [extent, small]);
   const latest = useRef({ view, fit, parts: parts ?? [extent], keep });
   latest.current = { view, fit, parts: parts ?? [extent], keep };
   const fitted = useRef<unknown>(undefined);
   const pointing = useRef(false);
+  const isTouched = useTouched();
   const [put, putOff] = useReducer((times: number) => times + 1, 0);
   // Before it is painted: what is seen laid out stays where it is.
   useLayoutEffect(() => {
@@ -59,6 +70,10 @@ export function Viewport({ label, extent, fitOn, parts, keep, small, children, b
       return;
     }
     if (!size.width || !size.height) return;
+    if (!isTouched.current) {
+      fit(); // what else the page has to show came after it
+      return;
+    }
     if (pointing.current) {
       // Nothing moves under the pointer.
       addEventListener("pointerup", putOff, { once: true });
@@ -67,7 +82,7 @@ export function Viewport({ label, extent, fitOn, parts, keep, small, children, b
     const after = keep ? withIn(view, size, keep) : view;
     if (!parts.some((part) => isSeen(after, size, part))) fit();
     else if (after !== view) setView(after);
-  }, [fitOn, extent, size, put]);
+  }, [fitOn, extent, size, put, isTouched]);
   const zoom = useCallback((by: number, at?: Point) => {
     const { clientWidth, clientHeight } = box.current!;
     const centre = at ?? { x: clientWidth / 2, y: clientHeight / 2 };
@@ -141,6 +156,22 @@ export function Viewport({ label, extent, fitOn, parts, keep, small, children, b
   );
 }
 
+/** Whether somebody has pressed, typed or turned the wheel since it came. */
+function useTouched(): RefObject<boolean> {
+  const isTouched = useRef(false);
+  useEffect(() => {
+    const touch = () => {
+      isTouched.current = true;
+    };
+    const events = ["pointerdown", "keydown", "wheel"];
+    for (const event of events) addEventListener(event, touch, { capture: true, once: true, passive: true });
+    return () => {
+      for (const event of events) removeEventListener(event, touch, { capture: true });
+    };
+  }, []);
+  return isTouched;
+}
+
 interface Size {
   width: number;
   height: number;
@@ -155,6 +186,10 @@ function useSize(element: React.RefObject<HTMLElement | null>): Size {
     return () => observer.disconnect();
   }, [element]);
   return size;
+}
+
+export function sizeNow({ clientWidth, clientHeight }: Element): Size {
+  return { width: clientWidth, height: clientHeight };
 }
 
 function moved(view: View, dx: number, dy: number): View {

@@ -6,13 +6,14 @@ import type { BoundaryType } from "./palette";
 
 interface RemoveProps {
   ids: readonly string[];
-  /** Steps to one of which what led there could lead. */
+  /** Steps to one of which what led there could lead: those to which it leads on come first; with none of these it may lead nowhere. */
   next: readonly string[];
+  others: readonly string[];
   act: (instead: string | undefined) => void;
   close: () => void;
 }
 
-export function RemoveDialog({ ids, next, act, close }: RemoveProps) {
+export function RemoveDialog({ ids, next, others, act, close }: RemoveProps) {
   return (
     <Dialog title={`Delete ${ids.join(", ")}?`} verb="Delete" danger close={close} act={async (form) => act(String(form.get("instead")) || undefined)}>
       <div className="field">
@@ -22,6 +23,9 @@ export function RemoveDialog({ ids, next, act, close }: RemoveProps) {
             <option key={id}>{id}</option>
           ))}
           <option value="">nowhere</option>
+          {others.map((id) => (
+            <option key={id}>{id}</option>
+          ))}
         </select>
       </div>
     </Dialog>

@@ -8,7 +8,9 @@ import { Outline } from "../graph/outline";
 import { Arrows, EdgeMarks, FAR_BELOW, Node, type Note, rounded, stepAt } from "../graph/picture";
 import { type Extent, Viewport } from "../graph/viewport";
 import { Problem, Skeleton } from "../parts/states";
+import { AddMenu } from "./addmenu";
 import type { Draft, DraftEdge } from "./draft";
+import { usedBy } from "./language";
 import { routed } from "./route";
 import { changedStep, useSlices } from "./sight";
 
@@ -39,7 +41,6 @@ interface Props {
   lead: (edge: DraftEdge, end: End, to: string) => void;
   /** Dropped from the palette on a step, on a way, or on nothing. */
   drop: (type: string, onto: string | undefined, at: Point, way: DraftEdge | undefined) => void;
-  addAfter: () => void;
   /** Where the steps stand. */
   places: RefObject<ReadonlyMap<string, Extent>>;
 }
@@ -127,11 +128,15 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
   else if (!busy && (before.selected !== selected || before.fitOn !== props.fitOn)) sight.current = { ...before, fitOn: props.fitOn, selected, keep: selected.at(-1) };
   const placed = useMemo(() => draft.definition.steps.filter((step) => boxes.has(step.id)), [draft, boxes]);
   const drawn = useSlices(placed, idOf, SLICE_MAX_STEPS);
-  const told = useMemo(() => [...props.notes], [props.notes]);
-  const notes = new Map(useSlices(told, wordsOf, SLICE_MAX_STEPS));
   const drawnIds = useMemo(() => new Set(drawn.map(idOf)), [drawn]);
+  const told = useMemo(() => [...props.notes].filter(([id]) => drawnIds.has(id)), [props.notes, drawnIds]);
+  const notes = new Map(useSlices(told, wordsOf, SLICE_MAX_STEPS));
   const ways = drawn === placed ? edges : edges.filter(({ edge }) => drawnIds.has(edge.from) && drawnIds.has(edge.to));
   const scale = useRef(1);
+  const frame = useRef<HTMLDivElement>(null);
+  /** The step whose "+" is open. */
+  const [adding, setAdding] = useState<string>();
+  const adds = adding === undefined ? undefined : draft.definition.steps.find((step) => step.id === adding);
   const surface = useRef<SVGGElement>(null);
   // The keys stay in the picture when the step that had them goes.
   const focused = useRef<string>(undefined);
@@ -177,29 +182,30 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
     event.currentTarget.setPointerCapture(event.pointerId);
     setDrag({ what: "edge", pointer: event.pointerId, from, to: from, step, end, ...(edge ? { edge } : {}) });
   };
+  const dragged = (drag: Drag, event: PointerEvent): Drag =>
+    drag.what === "steps" ? { ...drag, by: { x: (event.clientX - drag.from.x) / scale.current, y: (event.clientY - drag.from.y) / scale.current } } : { ...drag, to: pointIn(event) };
   const moving = (event: PointerEvent) => {
-    if (drag?.pointer !== event.pointerId) return;
-    if (drag.what === "steps") setDrag({ ...drag, by: { x: (event.clientX - drag.from.x) / scale.current, y: (event.clientY - drag.from.y) / scale.current } });
-    else setDrag({ ...drag, to: pointIn(event) });
+    if (drag?.pointer === event.pointerId) setDrag(dragged(drag, event));
   };
   const release = (event: PointerEvent) => {
     if (drag?.pointer !== event.pointerId) return;
+    const ended = dragged(drag, event); // the last move is not drawn yet on a page that is busy
     setDrag(undefined);
-    if (drag.what === "steps") {
-      if (Math.hypot(drag.by.x, drag.by.y) * scale.current >= CLICK_PX) props.moved(positions(shift(boxes, drag), drag.ids), false);
+    if (ended.what === "steps") {
+      if (Math.hypot(ended.by.x, ended.by.y) * scale.current >= CLICK_PX) props.moved(positions(shift(boxes, ended), ended.ids), false);
       return;
     }
-    if (drag.what === "band") {
+    if (ended.what === "band") {
       banded.current = true; // a click comes after it
-      const met = meeting(boxes, bandOf(drag));
+      const met = meeting(boxes, bandOf(ended));
       props.select([...new Set([...selected, ...met])]);
       if (met[0] !== undefined) stepElement(met[0])?.focus(); // the keys are for them
       return;
     }
     const onto = stepUnder(event);
     if (onto === undefined) return;
-    if (drag.edge) props.lead(drag.edge, drag.end, onto);
-    else props.connect(drag.step, onto);
+    if (ended.edge) props.lead(ended.edge, ended.end, onto);
+    else props.connect(ended.step, onto);
   };
   const keys = (event: React.KeyboardEvent) => {
     const step = (event.target as Element).closest<SVGElement>("[data-step]")?.dataset.step;
@@ -213,6 +219,9 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
       if (next === undefined) return;
       props.select([...new Set([...(selected.includes(step) ? selected : [step]), next])]);
       stepElement(next)?.focus();
+    } else if (event.key === "+") {
+      props.select([step]);
+      setAdding(step);
     } else if (event.key === "Enter" && !event.shiftKey) {
       props.select([step]);
       props.open(step);
@@ -222,12 +231,13 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
     event.preventDefault();
     event.stopPropagation();
   };
-  const outlined = useMemo(() => (drawn === placed ? draft.definition : { ...draft.definition, steps: [...drawn] }), [draft, placed, drawn]);
   const single = selected.length === 1 ? shifted.get(selected[0]!) : undefined;
+  const singleStep = single && draft.definition.steps.find((step) => step.id === selected[0]);
   const chosenEdge = edges.find(({ edge }) => edge.id === props.edge);
   return (
     <div
       className="surface"
+      ref={frame}
       aria-busy={busy || drawn !== placed}
       onDragOver={(event) => event.dataTransfer.types.includes(DRAGGED) && event.preventDefault()}
       onDrop={(event) => {
@@ -277,7 +287,23 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
                     r="6"
                     onPointerDown={(event) => pull(event, { x: single.x + single.width / 2, y: single.y + single.height }, selected[0]!, "to")}
                   />
-                  <g className="plus grip" data-grip="add" transform={`translate(${single.x + single.width + 20} ${single.y + single.height / 2})`} onClick={props.addAfter}>
+                  <g
+                    className="plus grip"
+                    data-grip="add"
+                    role="button"
+                    tabIndex={0}
+                    aria-haspopup="menu"
+                    aria-label={addLabel(singleStep)}
+                    transform={`translate(${single.x + single.width + 20} ${single.y + single.height / 2})`}
+                    onClick={() => setAdding(selected[0])}
+                    onKeyDown={(event) => {
+                      if (event.key !== "Enter" && event.key !== " ") return;
+                      event.preventDefault();
+                      setAdding(selected[0]);
+                    }}
+                  >
+                    <title>{addLabel(singleStep)} (+)</title>
+                    <circle className="reach" r="15" />
                     <circle r="10" />
                     <path d="M-4.500 0h9M0-4.500v9" />
                   </g>
@@ -307,9 +333,30 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
           );
         }}
       </Viewport>
-      <Outline definition={outlined} states={undefined} edges={draft.edges} />
+      <Outline definition={draft.definition} states={undefined} edges={draft.edges} drawn={drawn} />
+      {adds && (
+        <AddMenu
+          within={frame}
+          beside={() => stepElement(adds.id)}
+          label={addLabel(adds)}
+          hangs={usedBy(adds.type).includes("boundaryEvents")}
+          choose={(type) => {
+            setAdding(undefined);
+            props.drop(type, adds.id, { x: 0, y: 0 }, undefined);
+          }}
+          close={(back) => {
+            setAdding(undefined);
+            if (back) stepElement(adds.id)?.focus();
+          }}
+        />
+      )}
     </div>
   );
+}
+
+/** Nothing comes after an END. */
+function addLabel(step: { id: string; name: string; type: string } | undefined): string {
+  return `Add ${step?.type === "END" ? "before" : "after"} ${step?.name || step?.id}`;
 }
 
 type DrawnEdge = Layout["edges"][number] & { edge: DraftEdge };
@@ -372,11 +419,13 @@ function positions(boxes: ReadonlyMap<string, Extent>, ids: readonly string[]): 
 /** The layout's own ways, but for steps that stand elsewhere than it put them, and for sides that somebody chose. */
 function edgesOf(draft: Draft, layout: Layout, boxes: ReadonlyMap<string, Extent>): DrawnEdge[] {
   const keyOf = (edge: DraftEdge) => JSON.stringify([edge.path, edge.to]);
-  const laid = new Map(layout.edges.map((one) => [keyOf(one.edge as DraftEdge), one]));
+  const same = new Map(layout.edges.map((one) => [one.edge, one]));
+  let alike: Map<string, Layout["edges"][number]> | undefined; // of another draft that was laid out
+  const laid = (edge: DraftEdge) => same.get(edge) ?? (alike ??= new Map(layout.edges.map((one) => [keyOf(one.edge as DraftEdge), one]))).get(keyOf(edge));
   return draft.edges
     .filter((edge) => boxes.has(edge.from) && boxes.has(edge.to))
     .map((edge) => {
-      const own = laid.get(keyOf(edge));
+      const own = laid(edge);
       return own && !edge.sides && !draft.pins.has(edge.from) && !draft.pins.has(edge.to) ? { ...own, edge } : routed(edge, boxes, draft.edges);
     });
 }
@@ -384,10 +433,18 @@ function edgesOf(draft: Draft, layout: Layout, boxes: ReadonlyMap<string, Extent
 /** Of all steps, and of the ways of the layout where nobody has moved a step. */
 function extentOf(boxes: ReadonlyMap<string, Extent>, layout: Layout): Extent {
   const unmoved = layout.nodes.every(({ step, x, y }) => step === undefined || (boxes.get(step.id)?.x === x && boxes.get(step.id)?.y === y));
-  const corners = unmoved ? layout.edges.flatMap(({ points, label }) => [...points.map((point) => ({ ...point, width: 0, height: 0 })), ...(label ? [{ ...label, height: 0 }] : [])]) : [];
-  const all = [...boxes.values(), ...corners];
-  if (all.length === 0) return { x: 0, y: 0, width: 400, height: 300 };
-  const [x, y] = [Math.min(...all.map((box) => box.x)), Math.min(...all.map((box) => box.y))];
-  const [right, bottom] = [Math.max(...all.map((box) => box.x + box.width)), Math.max(...all.map((box) => box.y + box.height))];
-  return { x: x - PADDING, y: y - PADDING, width: right - x + 2 * PADDING, height: bottom - y + 2 * PADDING };
+  let [left, top, right, bottom] = [Infinity, Infinity, -Infinity, -Infinity];
+  const take = (x: number, y: number, width = 0, height = 0) => {
+    left = Math.min(left, x);
+    top = Math.min(top, y);
+    right = Math.max(right, x + width);
+    bottom = Math.max(bottom, y + height);
+  };
+  for (const { x, y, width, height } of boxes.values()) take(x, y, width, height);
+  for (const { points, label } of unmoved ? layout.edges : []) {
+    for (const { x, y } of points) take(x, y);
+    if (label) take(label.x, label.y, label.width);
+  }
+  if (left === Infinity) return { x: 0, y: 0, width: 400, height: 300 };
+  return { x: left - PADDING, y: top - PADDING, width: right - left + 2 * PADDING, height: bottom - top + 2 * PADDING };
 }

@@ -3,20 +3,27 @@ import { useQuery } from "@tanstack/react-query";
 import { useMemo, useRef } from "react";
 import { type DraftCheck, engine } from "../api/client";
 import type { Note } from "../graph/picture";
-import { type Draft, placeOf } from "./draft";
+import { NOTHING_TOLD, type Told } from "./context";
+import { type Draft, pathIn } from "./draft";
 import { child, stringOf } from "./json";
 import { useLater } from "./later";
+import { fieldAt, formOwner, nameOfPlace } from "./places";
 
 const CHECKED_AFTER_MS = 250;
+/** Where the engine did not answer. */
+const ASKED_AGAIN_MS = 2_000;
 const NONE: Finding[] = [];
 
 export interface Finding {
   hint: boolean;
   path: string;
+  /** Of an expression that can't be read, the character. */
+  character?: number | undefined;
   text: string;
   /** The step that it is in, as far as it has an id. */
   step?: string | undefined;
-  field?: string | undefined;
+  /** The field that it stands at (`nameOfPlace`). */
+  place: string;
 }
 export interface Verdict {
   /** Undefined: not checked yet, or the engine did not answer. */
@@ -39,6 +46,7 @@ export function useVerdict(text: string, draft: Draft): Verdict {
     placeholderData: (before) => before,
     gcTime: 0,
     retry: false,
+    refetchInterval: ({ state }) => (state.error ? ASKED_AGAIN_MS : false),
   });
   const told = found.error ? undefined : found.data;
   return { check: told?.check, error: found.error, stale: asked.text !== text || found.isPlaceholderData || found.isPending, findings: told?.findings ?? NONE };
@@ -46,11 +54,25 @@ export function useVerdict(text: string, draft: Draft): Verdict {
 
 function findingsOf(check: DraftCheck, draft: Draft): Finding[] {
   const items = child(draft.root, "steps")?.items ?? [];
-  const all = [...check.problems.map((one) => ({ ...one, text: one.reason, hint: false })), ...check.hints.map((one) => ({ ...one, hint: true }))];
-  return all.map(({ path, text, hint }) => {
-    const { step, field } = placeOf(path);
-    return { hint, path, text, field, step: step === undefined ? undefined : stringOf(child(items[step], "id")) || undefined };
+  const all = [...check.problems.map((one) => ({ ...one, text: one.reason, hint: false })), ...check.hints.map((one) => ({ ...one, character: undefined, hint: true }))];
+  return all.map(({ path: written, character, text, hint }) => {
+    const path = pathIn(draft, written);
+    const [first, at] = path;
+    const step = first === "steps" ? (typeof at === "number" ? stringOf(child(items[at], "id")) || undefined : undefined) : formOwner(draft, path);
+    // What can't be chosen in the picture is told of the definition.
+    const shown = first === "steps" && step === undefined ? [] : fieldAt(draft, path);
+    return { hint, path: written, character, text: shown.length === path.length ? text : `${text} (${written})`, step, place: nameOfPlace(draft.root, shown) };
   });
+}
+
+/** By the field that each stands at. */
+export function toldOf(findings: readonly Finding[]): ReadonlyMap<string, Told> {
+  const told = new Map<string, Told>();
+  for (const { place, text, hint } of findings) {
+    const { problems, hints } = told.get(place) ?? NOTHING_TOLD;
+    told.set(place, hint ? { problems, hints: [...hints, text] } : { problems: [...problems, text], hints });
+  }
+  return told;
 }
 
 /** What each step of the picture bears. A note that says the same stays the same object. */

@@ -1,12 +1,13 @@
 // Steps are copied, cut and pasted by the browser's own clipboard.
 import { useEffect } from "react";
+import { takesKeys } from "../keyboard";
 import { copySteps } from "./edits";
 import { JsonProblem } from "./json";
 
 /** Steps are copied and pasted as JSON text, also to another tab. */
 export function useClipboard(text: string, selected: readonly string[], takeOut: () => void, paste: (copied: string) => void): void {
   useEffect(() => {
-    const elsewhere = (event: ClipboardEvent) => event.target instanceof HTMLElement && (/^(INPUT|TEXTAREA)$/.test(event.target.tagName) || document.querySelector("dialog[open]") !== null);
+    const elsewhere = (event: ClipboardEvent) => (takesKeys(event.target) && !(event.target instanceof HTMLSelectElement)) || document.querySelector("dialog[open]") !== null;
     const copied = (event: ClipboardEvent) => {
       const marked = String(getSelection()) !== "" && document.activeElement?.closest(".surface") == null;
       if (elsewhere(event) || selected.length === 0 || marked) return;

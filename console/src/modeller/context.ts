@@ -1,6 +1,8 @@
 // What every field of a panel needs of the draft that it is in.
 import { createContext, useContext } from "react";
 import type { Draft } from "./draft";
+import type { Path } from "./json";
+import { nameOfPlace } from "./places";
 
 export interface Editing {
   draft: Draft;
@@ -12,6 +14,13 @@ export interface Editing {
   variables: string;
   /** Paths, as JSON, at which the engine finds something amiss. */
   flawed: ReadonlySet<string>;
+  /** By the field that it stands at (`nameOfPlace`). */
+  told: ReadonlyMap<string, Told>;
+}
+/** What the engine says of a field. Hints are not amiss. */
+export interface Told {
+  problems: readonly string[];
+  hints: readonly string[];
 }
 export interface Word {
   name: string;
@@ -22,10 +31,21 @@ export interface Word {
   help?: string;
   /** Stands after a dot only: a method of dates or durations. */
   method?: boolean;
+  /** A word of the language: `and`, `true`. */
+  operator?: boolean;
 }
 
 export const EditingContext = createContext<Editing | undefined>(undefined);
 
 export function useEditing(): Editing {
   return useContext(EditingContext)!;
+}
+
+export const NOTHING_TOLD: Told = { problems: [], hints: [] };
+
+/** What the engine says of the field at a path, and the name of its place. */
+export function useTold(path: Path): Told & { place: string } {
+  const { draft, told } = useEditing();
+  const place = nameOfPlace(draft.root, path);
+  return { place, ...(told.get(place) ?? NOTHING_TOLD) };
 }

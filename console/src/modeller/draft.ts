@@ -122,22 +122,36 @@ export function pathIn({ root }: Pick<Draft, "root">, written: string): Path {
   });
 }
 
-/** Where in a text something stands that the engine's path leads to; what is missing, where it should be. */
-export function rangeOf(draft: Pick<Draft, "root">, written: string): { start: number; end: number } {
-  let node = draft.root;
-  for (const key of pathIn(draft, written)) {
+interface Range {
+  start: number;
+  end: number;
+}
+
+/**
+ * Where in a text something stands that the engine's path leads to; what is missing, where it should be. `at`: of an
+ * expression there the character, counted from 0.
+ */
+export function rangeOf({ root, text }: Pick<Draft, "root" | "text">, written: string, at?: number): Range {
+  const path = pathIn({ root }, written);
+  let node = root;
+  for (const key of path) {
     const inner = child(node, key);
     if (!inner) break;
     node = inner;
   }
-  return node;
+  if (at === undefined) return node;
+  const condition = path.at(-2) === "conditionalNextSteps" ? nodeAt(root, path.slice(0, -1))?.members?.find((one) => one.key === path.at(-1)) : undefined;
+  return condition || node.kind === "string" ? characterIn(text, condition ?? node, at) : node;
 }
 
-/** Whose field a problem of the engine's is about: `steps[3].jobType` is of the fourth step. */
-export function placeOf(written: string): { step?: number; field?: string } {
-  const [first, place, field] = pathOf(written);
-  if (first === "steps" && typeof place === "number") return { step: place, ...(field === undefined ? {} : { field: String(field) }) };
-  return first === undefined ? {} : { field: String(first) };
+const WRITTEN = /\\u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|\\u[\da-fA-F]{4}|\\.|[^]/gu;
+
+/** Of a string as it is written what stands for a character of it, with the word that it is of. */
+function characterIn(text: string, { start, end }: Range, at: number): Range {
+  const [one] = [...text.slice(start + 1, end - 1).matchAll(WRITTEN)].slice(at, at + 1);
+  if (!one) return { start: end - 1, end: end - 1 };
+  const from = start + 1 + one.index;
+  return { start: from, end: from + (/^\w+/.exec(text.slice(from, end - 1)) ?? one)[0].length };
 }
 
 /** The whole definition for what compares definitions: of references only those that lead somewhere. */

@@ -224,6 +224,11 @@ export function successorsOf(text: string, ids: readonly string[]): string[] {
   return [...found];
 }
 
+/** Whether another step leads to one of these. */
+export function isLedTo(text: string, ids: readonly string[]): boolean {
+  return readDraft(text).edges.some((edge) => ids.includes(edge.to) && !ids.includes(edge.from));
+}
+
 /** Takes steps out. What led to them leads to `instead`, or no more anywhere. */
 export function removeSteps(text: string, ids: readonly string[], instead: string | undefined): string {
   const { places } = readDraft(text);

@@ -1,12 +1,15 @@
 // Editors for the fields of the language, one for each form that its schema has. They read the draft's text where it
 // stands and change it there.
-import { useId, useState } from "react";
-import { useEditing } from "./context";
+import { type ReactNode, useId, useState } from "react";
+import { type Told, useEditing, useTold } from "./context";
 import { child, insert, insertMember, JsonProblem, move, type Node, parse, type Path, Raw, remove, rename, set, stringOf } from "./json";
-import { ExpressionField, expressionIn } from "./expression";
+import { expressionIn } from "./completion";
+import { ExpressionField } from "./expression";
 import { countsFor, type Schema } from "./language";
+import { partsOf } from "./places";
 import { CommittedText } from "./text";
 import { inWords } from "./spoken";
+import { useTurn } from "./turn";
 
 export interface FieldProps {
   schema: Schema;
@@ -15,7 +18,6 @@ export interface FieldProps {
   path: Path;
   node: Node | undefined;
   needed?: boolean;
-  problems?: readonly string[];
 }
 
 /** `boundaryEvents` is Boundary events. */
@@ -30,16 +32,41 @@ function seen(label: string): string {
   return last.charAt(0).toUpperCase() + last.slice(1);
 }
 
+const NONE: readonly string[] = [];
+const EMPTY: readonly string[] = ["is needed, and empty"];
 const keyOf = (path: Path) => JSON.stringify(path);
+
+/** What the engine says of a field. */
+export function Said({ problems, hints }: Told) {
+  return (
+    <>
+      {problems.map((problem) => (
+        <p key={problem} className="wrong">
+          {problem}
+        </p>
+      ))}
+      {hints.map((hint) => (
+        <p key={hint} className="hinted">
+          <b>Hint:</b> {hint}
+        </p>
+      ))}
+    </>
+  );
+}
 
 /** A field of an object, with its name above and what the engine says of it below. */
 export function Field(props: FieldProps) {
-  const { schema, label, needed, problems = [] } = props;
+  const { schema, label, needed, path } = props;
   const says = useId();
+  const { place, problems: known, hints } = useTold(path);
+  // Told at once, before the engine says what it needs there.
+  const empty = needed && (props.node === undefined || stringOf(props.node) === "");
+  const problems = known.length === 0 && empty ? EMPTY : known;
+  const told = problems.length + hints.length > 0;
   const grouped = schema.type === "object" || schema.type === "array";
   const Box = grouped ? "fieldset" : "div";
   return (
-    <Box className={grouped ? "group" : "field"} aria-describedby={grouped && problems.length ? says : undefined}>
+    <Box className={grouped ? "group" : "field"} data-place={place} aria-describedby={grouped && told ? says : undefined}>
       {grouped ? (
         <legend>
           {seen(label)}
@@ -51,14 +78,10 @@ export function Field(props: FieldProps) {
           {needed && <span className="star"> needed</span>}
         </span>
       )}
-      <Editor {...props} describedBy={problems.length || schema.description ? says : undefined} />
-      {(problems.length > 0 || schema.description) && (
+      <Editor {...props} problems={problems} describedBy={told || schema.description ? says : undefined} />
+      {(told || schema.description) && (
         <div id={says}>
-          {problems.map((problem) => (
-            <p key={problem} className="wrong">
-              {problem}
-            </p>
-          ))}
+          <Said problems={problems} hints={hints} />
           {problems.length === 0 && schema.description && <p className="mute">{schema.description.replace(" (addition)", "").replaceAll("`", "")}</p>}
         </div>
       )}
@@ -66,17 +89,35 @@ export function Field(props: FieldProps) {
   );
 }
 
-type EditorProps = FieldProps & { describedBy?: string | undefined };
+/** One of several, with what the engine says of it below. */
+function Row({ path, children }: { path: Path; children: (problems: readonly string[], describedBy: string | undefined) => ReactNode }) {
+  const says = useId();
+  const { place, problems, hints } = useTold(path);
+  const told = problems.length + hints.length > 0;
+  return (
+    <div className="row" data-place={place}>
+      {children(problems, told ? says : undefined)}
+      {told && (
+        <div id={says}>
+          <Said problems={problems} hints={hints} />
+        </div>
+      )}
+    </div>
+  );
+}
+
+type EditorProps = FieldProps & { problems?: readonly string[] | undefined; describedBy?: string | undefined };
 
 function Editor(props: EditorProps) {
   const { schema, node } = props;
   if (schema.type === "boolean") return <Tick {...props} />;
   if (schema.enum) return <Choice {...props} options={schema.enum.map((one) => [one, one])} />;
   if (schema.format === "step-id") return <StepChoice {...props} />;
-  if (schema.type === "array" && schema.items) return <Items {...props} items={schema.items} />;
-  if (schema.type === "object" && schema.properties) return <Members {...props} properties={schema.properties} />;
-  if (schema.type === "object" && typeof schema.additionalProperties === "object") return <Rows {...props} values={schema.additionalProperties} />;
-  if (schema.format === "expression") return <Condition {...props} />;
+  const parts = partsOf(schema);
+  if (parts === "items") return <Items {...props} items={schema.items!} />;
+  if (parts === "members") return <Members {...props} properties={schema.properties!} />;
+  if (parts === "rows") return <Rows {...props} values={schema.additionalProperties as Schema} />;
+  if (schema.format === "expression") return <Expression {...props} />;
   if (schema.format === "template" && schema.type === undefined) return <Value {...props} />;
   if (schema.format === "template" && (node === undefined || (node.kind === "string" && !/\n/.test(stringOf(node)!)))) return <Template {...props} />;
   if (schema.type === "string" && (node === undefined || node.kind === "string")) return <Text {...props} />;
@@ -149,12 +190,12 @@ function Value(props: EditorProps) {
   );
 }
 
-function Condition(props: EditorProps) {
+function Expression(props: EditorProps) {
   const { value, put } = useText(props);
-  return <ExpressionField path={props.path} label={props.label} value={value} kind="condition" change={put} describedBy={props.describedBy} />;
+  return <ExpressionField path={props.path} label={props.label} value={value} kind="value" change={put} describedBy={props.describedBy} invalid={Boolean(props.problems?.length)} />;
 }
 
-function Tick({ label, path, node, describedBy }: EditorProps) {
+function Tick({ label, path, node, describedBy, problems }: EditorProps) {
   const { edit } = useEditing();
   const on = node?.value === true;
   // A timer interrupts unless it says otherwise: what is not there is not the same as false.
@@ -169,6 +210,7 @@ function Tick({ label, path, node, describedBy }: EditorProps) {
       className="in"
       aria-label={label}
       aria-describedby={describedBy}
+      aria-invalid={Boolean(problems?.length)}
       value={value}
       onChange={({ target }) => edit((now) => (target.value === "" ? remove(now, path) : set(now, path, target.value === "true")))}
     >
@@ -181,7 +223,7 @@ function Tick({ label, path, node, describedBy }: EditorProps) {
   );
 }
 
-function Choice({ label, path, node, needed, options, describedBy, problems }: EditorProps & { options: [value: string, text: string][] }) {
+function Choice({ label, path, node, needed, options, describedBy, problems, asked }: EditorProps & { options: [value: string, text: string][]; asked?: () => void }) {
   const { edit } = useEditing();
   const value = stringOf(node) ?? "";
   const strange = value !== "" && !options.some(([one]) => one === value);
@@ -192,6 +234,8 @@ function Choice({ label, path, node, needed, options, describedBy, problems }: E
       aria-describedby={describedBy}
       aria-invalid={Boolean(problems?.length)}
       value={value}
+      onPointerDown={asked}
+      onFocus={asked}
       onChange={({ target }) => edit((now) => (target.value === "" ? remove(now, path) : set(now, path, target.value)))}
     >
       {(!needed || value === "") && <option value="">–</option>}
@@ -205,9 +249,16 @@ function Choice({ label, path, node, needed, options, describedBy, problems }: E
   );
 }
 
+/** More are in the list in their turn, or when somebody comes to it; what is chosen is there at once. */
+const LISTED_MAX_STEPS = 50;
+
 function StepChoice(props: EditorProps) {
-  const { draft } = useEditing();
-  return <Choice {...props} options={draft.definition.steps.map((step) => [step.id, step.name && step.name !== step.id ? `${step.name} (${step.id})` : step.id])} />;
+  const { steps } = useEditing().draft.definition;
+  const large = steps.length > LISTED_MAX_STEPS;
+  const isDue = useTurn(large);
+  const [isAsked, setAsked] = useState(false);
+  const listed = !large || isDue || isAsked ? steps : steps.filter(({ id }) => id === stringOf(props.node));
+  return <Choice {...props} asked={() => setAsked(true)} options={listed.map(({ id, name }) => [id, name && name !== id ? `${name} (${id})` : id])} />;
 }
 
 /** Buttons that move one of several, and take it out. */
@@ -242,10 +293,14 @@ function Items({ label, path, node, items }: EditorProps & { items: Schema }) {
     <>
       {all.map((one, at) => (
         // biome-ignore lint: an item has no name but its place
-        <div key={at} className="row">
-          <Editor schema={items} label={`${label} ${at + 1}`} path={[...path, at]} node={one} needed />
-          <RowActs path={[...path, at]} at={at} count={all.length} label={`${label} ${at + 1}`} />
-        </div>
+        <Row key={at} path={[...path, at]}>
+          {(problems, describedBy) => (
+            <>
+              <Editor schema={items} label={`${label} ${at + 1}`} path={[...path, at]} node={one} needed problems={problems} describedBy={describedBy} />
+              <RowActs path={[...path, at]} at={at} count={all.length} label={`${label} ${at + 1}`} />
+            </>
+          )}
+        </Row>
       ))}
       <button type="button" className="btn sm" aria-label={`Add to ${label.toLowerCase()}`} onClick={() => edit((now) => insert(now, path, all.length, blank(items)))}>
         Add to {seen(label).toLowerCase()}
@@ -254,7 +309,7 @@ function Items({ label, path, node, items }: EditorProps & { items: Schema }) {
   );
 }
 
-function Members({ label, path, node, properties, schema }: EditorProps & { properties: Record<string, Schema> }) {
+function Members({ label, path, node, properties, schema, problems, describedBy }: EditorProps & { properties: Record<string, Schema> }) {
   const { edit } = useEditing();
   if (node === undefined)
     return (
@@ -262,7 +317,7 @@ function Members({ label, path, node, properties, schema }: EditorProps & { prop
         Add {seen(label).toLowerCase()}
       </button>
     );
-  if (node.kind !== "object") return <AnyJson schema={schema} label={label} path={path} node={node} />;
+  if (node.kind !== "object") return <AnyJson schema={schema} label={label} path={path} node={node} problems={problems} describedBy={describedBy} />;
   const strange = node.members!.filter((one) => !(one.key in properties));
   const type = stringOf(child(node, "type"));
   const shown = Object.entries(properties).filter(([name, own]) => child(node, name) !== undefined || countsFor(own, type));
@@ -285,15 +340,19 @@ function Members({ label, path, node, properties, schema }: EditorProps & { prop
 
 export function Unknown({ path, name }: { path: Path; name: string }) {
   const { edit } = useEditing();
+  const { place, ...told } = useTold(path);
   return (
-    <p className="row unknown">
-      <span>
-        <b className="mono">{name}</b> <span className="wrong">is not known to this engine</span>
-      </span>
-      <button type="button" className="btn sm ghost" aria-label={`Remove ${name}`} onClick={() => edit((now) => remove(now, path))}>
-        Remove
-      </button>
-    </p>
+    <div data-place={place}>
+      <p className="row unknown">
+        <span>
+          <b className="mono">{name}</b> <span className="wrong">is not known to this engine</span>
+        </span>
+        <button type="button" className="btn sm ghost" aria-label={`Remove ${name}`} onClick={() => edit((now) => remove(now, path))}>
+          Remove
+        </button>
+      </p>
+      <Said {...told} />
+    </div>
   );
 }
 
@@ -317,20 +376,28 @@ function Rows({ label, path, node, schema, values }: EditorProps & { values: Sch
         const own = [...path, one.key];
         return (
           // biome-ignore lint: a name that is typed must not make it another row
-          <div key={at} className="row">
-            {conditions && one.key === "true" ? (
-              <div className="line">
-                <i>otherwise</i>
-                <button type="button" className="link" onClick={() => edit((now) => rename(now, own, "false"))}>
-                  give it a condition
-                </button>
-              </div>
-            ) : (
-              <ExpressionOrName path={own} label={`${name}: ${conditions ? "condition" : "name"}`} value={one.key} expression={conditions} commit={rename_(one.key)} />
-            )}
-            <Editor schema={values} label={`${name}: ${conditions ? "goes to" : "value"}`} path={own} node={one.value} needed />
-            <RowActs path={own} at={at} count={all.length} label={name} />
-          </div>
+          <Row key={at} path={own}>
+            {(problems, describedBy) => {
+              // Of a condition and where it leads the engine tells one path.
+              const lost = values.format === "step-id" && !draft.places.has(stringOf(one.value) ?? "");
+              return (
+                <>
+                  {conditions && one.key === "true" ? (
+                    <div className="line">
+                      <i>otherwise</i>
+                      <button type="button" className="link" onClick={() => edit((now) => rename(now, own, "false"))}>
+                        give it a condition
+                      </button>
+                    </div>
+                  ) : (
+                    <ExpressionOrName path={own} label={`${name}: ${conditions ? "condition" : "name"}`} value={one.key} expression={conditions} invalid={conditions && !lost && problems.length > 0} describedBy={describedBy} commit={rename_(one.key)} />
+                  )}
+                  <Editor schema={values} label={`${name}: ${conditions ? "goes to" : "value"}`} path={own} node={one.value} needed problems={conditions && !lost ? NONE : problems} describedBy={describedBy} />
+                  <RowActs path={own} at={at} count={all.length} label={name} />
+                </>
+              );
+            }}
+          </Row>
         );
       })}
       <button type="button" className="btn sm" aria-label={`Add to ${label.toLowerCase()}`} onClick={add}>
@@ -340,8 +407,18 @@ function Rows({ label, path, node, schema, values }: EditorProps & { values: Sch
   );
 }
 
-function ExpressionOrName({ path, label, value, expression, commit }: { path: Path; label: string; value: string; expression: boolean; commit: (to: string) => void }) {
-  if (expression) return <ExpressionField path={path} label={label} value={value} kind="condition" change={commit} commit />;
+interface ExpressionOrNameProps {
+  path: Path;
+  label: string;
+  value: string;
+  expression: boolean;
+  invalid: boolean;
+  describedBy: string | undefined;
+  commit: (to: string) => void;
+}
+
+function ExpressionOrName({ path, label, value, expression, invalid, describedBy, commit }: ExpressionOrNameProps) {
+  if (expression) return <ExpressionField path={path} label={label} value={value} kind="condition" change={commit} invalid={invalid} describedBy={describedBy} commit />;
   return (
     <CommittedText
       label={label}
@@ -355,7 +432,7 @@ function ExpressionOrName({ path, label, value, expression, commit }: { path: Pa
 }
 
 /** Any JSON, as it is written in the text; taken over once it can be read. */
-export function AnyJson({ label, path, node, describedBy }: EditorProps) {
+export function AnyJson({ label, path, node, describedBy, problems }: EditorProps) {
   const { edit, draft } = useEditing();
   const [typed, setTyped] = useState<string>();
   const [wrong, setWrong] = useState<string>();
@@ -377,7 +454,7 @@ export function AnyJson({ label, path, node, describedBy }: EditorProps) {
         className="in mono"
         aria-label={label}
         aria-describedby={describedBy}
-        aria-invalid={wrong !== undefined}
+        aria-invalid={wrong !== undefined || Boolean(problems?.length)}
         spellCheck={false}
         rows={Math.min(16, shown.split("\n").length + 1)}
         value={shown}

@@ -1,49 +1,35 @@
 // A definition comes from a file and goes into one, byte for byte.
-import { useRef, useState } from "react";
-import { JsonProblem, parse } from "./json";
+import { useState } from "react";
+import { Dialog } from "../parts/dialog";
+import { FileButton, type TextFile } from "../parts/file";
 
-const FILE_MAX_BYTES = 4 * 1024 * 1024;
+interface Props {
+  /** What a file would take the place of, in words; none where nothing would be lost. */
+  over: string | undefined;
+  /** The draft of now. */
+  text: string;
+  take: (text: string) => void;
+  say: (text: string) => void;
+}
 
-export function ImportButton({ take, say }: { take: (text: string) => void; say: (text: string) => void }) {
-  const input = useRef<HTMLInputElement>(null);
-  const [wrong, setWrong] = useState<string>();
-  const read = async (file: File) => {
-    const reason = await refused(file, take);
-    setWrong(reason);
-    say(reason ?? `Opened ${file.name}`);
+export function ImportButton({ over, text, take, say }: Props) {
+  const [asked, ask] = useState<TextFile>();
+  const open = (read: TextFile) => {
+    take(read.text);
+    say(`Opened ${read.name}`);
   };
   return (
     <>
-      {wrong && <span className="wrong">{wrong}</span>}
-      <input
-        ref={input}
-        type="file"
-        accept=".json,application/json"
-        hidden
-        onChange={(event) => {
-          const file = event.target.files?.[0];
-          event.target.value = "";
-          if (file) void read(file);
-        }}
-      />
-      <button type="button" className="btn" onClick={() => input.current?.click()}>
+      <FileButton take={(read) => (over !== undefined && read.text !== text ? ask(read) : open(read))} refused={say}>
         Import
-      </button>
+      </FileButton>
+      {asked && (
+        <Dialog title={`Open ${asked.name} in place of this draft?`} verb="Open it" act={async () => open(asked)} close={() => ask(undefined)}>
+          <p>{over} Undo brings it back as long as this page is open; Export keeps it in a file.</p>
+        </Dialog>
+      )}
     </>
   );
-}
-
-async function refused(file: File, take: (text: string) => void): Promise<string | undefined> {
-  if (file.size > FILE_MAX_BYTES) return `${file.name} has more than ${FILE_MAX_BYTES / 1024 / 1024} MiB`;
-  try {
-    // Byte for byte: what is no UTF-8 is refused, a byte order mark stays.
-    const text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(await file.arrayBuffer());
-    parse(text);
-    take(text);
-    return undefined;
-  } catch (error) {
-    return `${file.name} is no JSON${error instanceof JsonProblem ? `: ${error.message}` : ""}`;
-  }
 }
 
 export function download(text: string, name: string): void {

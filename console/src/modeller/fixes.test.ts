@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { pathOf, placeOf, readDraft } from "./draft";
+import { pathOf, readDraft } from "./draft";
 import { fixesOf } from "./fixes";
 
 const SERVICE = { type: "SERVICE_TASK", jobType: "work" };
@@ -15,7 +15,7 @@ test("paths are read as the engine writes them", () => {
   expect(pathOf('steps[1].conditionalNextSteps["a > \\"1\\""]')).toEqual(["steps", 1, "conditionalNextSteps", 'a > "1"']);
   expect(pathOf("steps[0].boundaryEvents[2].targetStepId")).toEqual(["steps", 0, "boundaryEvents", 2, "targetStepId"]);
   expect(pathOf("steps")).toEqual(["steps"]);
-  expect([placeOf('["a.b"]'), placeOf('steps[1]["a b"].c'), placeOf("steps[0]"), placeOf("")]).toEqual([{ field: "a.b" }, { step: 1, field: "a b" }, { step: 0 }, {}]);
+  expect([pathOf('["a.b"]'), pathOf('steps[1]["a b"].c'), pathOf("")]).toEqual([["a.b"], ["steps", 1, "a b", "c"], []]);
 });
 
 test("a way to a step that is not there is led to the one that was meant, or removed", () => {

@@ -1,6 +1,6 @@
 // The texts that a draft has been, to go back to and forth, and where a draft is kept while nobody has uploaded it.
-import { useCallback, useEffect, useReducer } from "react";
-import { DRAFT_KEY } from "../drafts";
+import { useCallback, useEffect, useReducer, useRef, useState } from "react";
+import { noteDraft } from "../drafts";
 import { JsonProblem } from "./json";
 
 export const STEPS_MAX = 500;
@@ -55,20 +55,71 @@ function bounded(texts: string[]): string[] {
   return texts.slice(from);
 }
 
-/** `place`: under which name this browser keeps it; `base`: what it was before anybody changed it. */
+/** Another tab has changed what is kept of a draft: into this text, or none (it was uploaded, or is as it was). */
+export interface Clash {
+  text: string | undefined;
+  since: number;
+}
+
+/** `place`: under which key this browser keeps it; `base`: what it was before anybody changed it. */
 export function useHistory(place: string, base: string) {
   const [history, change] = useReducer(changed, undefined, () => {
     const text = kept(place);
     return text === undefined || text === base ? opened(base) : { past: [base], now: text, future: [] };
   });
-  useEffect(() => keep(place, history.now === base ? undefined : history.now), [place, base, history.now]);
   const edit = useCallback((to: (now: string) => string, of?: string) => change({ do: "edit", to, of }), []);
-  return { history, change, edit };
+  const keeping = useKeeping(place, base, history.now);
+  return { history, change, edit, ...keeping };
+}
+
+/** Keeps a draft with each change, but never over what another tab has kept meanwhile: that is told, and one of the two is chosen. */
+function useKeeping(place: string, base: string, now: string) {
+  const own = now === base ? undefined : now;
+  const [clash, setClash] = useState<Clash>();
+  const [refused, setRefused] = useState(false);
+  /** What was kept when this tab looked last, or put it there. */
+  const [seen] = useState(() => ({ text: kept(place) }));
+  const latest = useRef(own);
+  latest.current = own;
+  const isOurs = useCallback(() => {
+    const there = kept(place);
+    if (there === seen.text || there === latest.current) {
+      seen.text = there;
+      setClash(undefined);
+      return true;
+    }
+    setClash((before) => (before && before.text === there ? before : { text: there, since: Date.now() }));
+    return false;
+  }, [place, seen]);
+  const put = useCallback(() => {
+    keep(place, latest.current);
+    seen.text = kept(place);
+    setRefused(seen.text !== latest.current);
+  }, [place, seen]);
+  useEffect(() => {
+    if (isOurs()) put();
+  }, [own, isOurs, put]);
+  useEffect(() => {
+    const elsewhere = ({ key }: StorageEvent) => (key === null || key === place) && isOurs();
+    addEventListener("storage", elsewhere);
+    return () => removeEventListener("storage", elsewhere);
+  }, [place, isOurs]);
+  /** This tab's text goes on, or the other's, which this one has then taken. */
+  const settle = useCallback(
+    (ours: boolean) => {
+      seen.text = kept(place);
+      setClash(undefined);
+      if (ours) put();
+    },
+    [place, seen, put],
+  );
+  /** `isKept`: not where it is too long, or the browser has no room. */
+  return { clash, settle, isKept: clash === undefined && !refused };
 }
 
 function kept(place: string): string | undefined {
   try {
-    return localStorage.getItem(DRAFT_KEY + place) ?? undefined;
+    return localStorage.getItem(place) ?? undefined;
   } catch {
     return undefined; // a browser that keeps nothing
   }
@@ -76,8 +127,11 @@ function kept(place: string): string | undefined {
 
 export function keep(place: string, text: string | undefined): void {
   try {
-    if (text === undefined || text.length > KEPT_MAX_CHARS) localStorage.removeItem(DRAFT_KEY + place);
-    else localStorage.setItem(DRAFT_KEY + place, text);
+    if (text === undefined || text.length > KEPT_MAX_CHARS) localStorage.removeItem(place);
+    else {
+      localStorage.setItem(place, text);
+      noteDraft(place);
+    }
   } catch {
     // It is full, or keeps nothing: the draft lives as long as the page.
   }

@@ -3,57 +3,60 @@ import { useQuery } from "@tanstack/react-query";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { Link, useLocation } from "wouter";
 import { useAddress } from "../address";
-import { engine } from "../api/client";
+import { textOf } from "../api/asks";
+import { draftKey } from "../drafts";
+import { endsShortcut, takesKeys } from "../keyboard";
 import type { Point } from "../graph/layout";
 import { Outline } from "../graph/outline";
+import { later } from "../parts/later";
 import { Problem, Skeleton } from "../parts/states";
-import { useCan } from "../session";
+import { useCan, useMe } from "../session";
 import type { Extent } from "../graph/viewport";
 import { type Alignment, aligned } from "./align";
 import { type Hanging, HangDialog, RemoveDialog } from "./asks";
 import { Canvas, stepElement } from "./canvas";
-import { type Finding, useNotes, useVerdict } from "./check";
+import { type Finding, toldOf, useNotes, useVerdict } from "./check";
 import { useClipboard } from "./clipboard";
 import { EditingContext } from "./context";
 import { Differences } from "./differences";
 import { type Draft, type DraftEdge, pathIn, rangeOf, readDraft } from "./draft";
-import { addBoundary, addStep, beginElsewhere, connect, disconnect, EMPTY, insertOnWay, leadElsewhere, mayHang, pasteSteps, pin, removeSteps, successorsOf, tidy } from "./edits";
+import { addBoundary, addStep, beginElsewhere, connect, disconnect, EMPTY, insertOnWay, isLedTo, leadElsewhere, mayHang, pasteSteps, pin, removeSteps, successorsOf, tidy } from "./edits";
 import { download, ImportButton } from "./files";
+import { focusField, focusLater } from "./focus";
 import { keep, useHistory } from "./history";
-import { JsonProblem, parse, pretty } from "./json";
+import { JsonProblem, parse } from "./json";
 import { Findings } from "./findings";
 import { Given } from "./given";
 import { boundaryOfKey, type BoundaryType, isBoundaryType, Palette, typeOfKey } from "./palette";
 import { DefinitionPanel, StepPanel } from "./panel";
 import { SeveralPanel } from "./several";
-import { begun, type Trial, TryIt } from "./try";
-import { sameText, UploadDialog } from "./upload";
+import { type Mark, Source } from "./source";
+import { OtherTabs } from "./tabs";
+import { begun, type Trial } from "./trial";
+import { sameText, UploadButton } from "./upload";
 import { useWords } from "./words";
 import "./modeller.css";
 
 const VIEWS = { picture: "Picture", json: "JSON", try: "Try it", differences: "Differences" } as const;
 type View = keyof typeof VIEWS;
-const LEADER_MS = 1_000;
 /** Laid out within about two seconds (spec of the console, section 4). */
 const DRAWN_MAX_STEPS = 500;
+
+const TryIt = later(() => import("./try").then((tab) => tab.TryIt));
 
 /** Without an id: a definition that is new. */
 export function ModellerPage({ id }: { id?: string }) {
   const [params] = useAddress();
   const version = Number(params.get("version")) || undefined;
-  const found = useQuery({
-    queryKey: ["definition text", id, version],
-    queryFn: async ({ signal }) => {
-      const text = await engine.definitionText(id!, version, signal);
-      return { text: pretty(text, ["version"]), version: (JSON.parse(text) as { version: number }).version };
-    },
-    enabled: id !== undefined,
-    staleTime: Number.POSITIVE_INFINITY,
-  });
-  if (id === undefined) return <Modeller place="" base={EMPTY} version={undefined} />;
-  if (found.error) return <Problem error={found.error} retry={() => found.refetch()} />;
-  if (!found.data) return <Skeleton />;
-  return <Modeller key={`${id} ${found.data.version}`} place={`${id} ${found.data.version}`} base={found.data.text} version={found.data.version} />;
+  const found = useQuery({ ...textOf(id, version), enabled: id !== undefined });
+  const me = useMe();
+  const missing = me.data === undefined ? me : id !== undefined && found.data === undefined ? found : undefined;
+  if (missing?.error) return <Problem error={missing.error} retry={() => missing.refetch()} />;
+  // Whose draft it is has to be known before one is shown.
+  if (me.data === undefined) return <Skeleton />;
+  if (id !== undefined && found.data === undefined) return <Skeleton />;
+  const place = draftKey(me.data.name, found.data === undefined ? "" : `${id} ${found.data.version}`);
+  return <Modeller key={place} place={place} base={found.data?.text ?? EMPTY} version={found.data?.version} />;
 }
 
 /** The draft of a text; while somebody types what is no JSON, the one before. */
@@ -73,7 +76,7 @@ function useDraft(text: string): { draft: Draft; broken: JsonProblem | undefined
 function Modeller({ place, base, version }: { place: string; base: string; version: number | undefined }) {
   const [params, changeAddress] = useAddress();
   const [, go] = useLocation();
-  const { history, change: changeText, edit } = useHistory(place, base);
+  const { history, change: changeText, edit, clash, settle, isKept } = useHistory(place, base);
   const text = history.now;
   const { draft, broken } = useDraft(text);
   const began = useMemo(() => readDraft(base), [base]);
@@ -82,7 +85,6 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
   const [chosenWay, chooseWay] = useState<DraftEdge>();
   const [removing, setRemoving] = useState<readonly string[]>();
   const [hanging, setHanging] = useState<Hanging>();
-  const [uploading, setUploading] = useState(false);
   const [said, say] = useState("");
   const [refused, refuse] = useState("");
   const [fitOn, fitAgain] = useState(0);
@@ -101,7 +103,8 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
   const trying = trial ?? fresh;
   const words = useWords(draft, verdict.check, version, given);
   const flawed = useMemo(() => new Set(verdict.findings.flatMap((one) => (one.hint ? [] : [JSON.stringify(pathIn(draft, one.path))]))), [verdict.findings, draft]);
-  const editing = useMemo(() => ({ draft, edit, words, variables: given, flawed }), [draft, edit, words, given, flawed]);
+  const told = useMemo(() => toldOf(verdict.findings), [verdict.findings]);
+  const editing = useMemo(() => ({ draft, edit, words, variables: given, flawed, told }), [draft, edit, words, given, flawed, told]);
   const change = (to: { do: "undo" | "redo" }) => {
     chooseWay(undefined); // another way may stand in its place
     changeText(to);
@@ -150,7 +153,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
     (ids: readonly string[]) => {
       if (ids.length === 0 || broken) return;
       const next = successorsOf(text, ids);
-      if (next.length > 1) setRemoving(ids);
+      if (next.length > 1 || (next.length === 0 && isLedTo(text, ids))) setRemoving(ids);
       else {
         edit((now) => removeSteps(now, ids, next[0]));
         select(next);
@@ -171,12 +174,11 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
     select(made.ids);
     say(`Pasted ${made.ids.length}`);
   });
-  const leader = useRef(0);
   const oneNow = useRef(one);
   oneNow.current = one;
   const keys = (event: KeyboardEvent | React.KeyboardEvent) => {
     const at = event.target as HTMLElement;
-    if (/^(INPUT|TEXTAREA|SELECT)$/.test(at.tagName)) {
+    if (takesKeys(at)) {
       if (event.key === "Escape" && one !== undefined) {
         stepElement(one)?.focus();
         // With another id it is another element.
@@ -194,21 +196,20 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
       if (edge !== undefined) takeOutEdge();
       else takeOut(selected.length ? selected : focusedStep());
     } else if (event.key === "Escape") select([]);
-    else if (event.key === "g") leader.current = Date.now();
-    else if (at.closest(".surface, .palette") && Date.now() - leader.current > LEADER_MS) {
+    else if (view === "picture" && !at.closest(".panel") && !endsShortcut(event.key)) {
       const [type, event_] = [typeOfKey(event.key), boundaryOfKey(event.key)];
       const onto = selected.at(-1) ?? focusedStep()[0];
       if (event_ !== undefined) hang(event_, onto);
       else if (type !== undefined) add(type, onto);
       else return;
     } else return;
-    if (event.key !== "g") event.preventDefault();
+    event.preventDefault();
   };
   const keysNow = useRef(keys);
   keysNow.current = keys;
   useEffect(() => {
-    // After a press beside all that takes keys.
-    const elsewhere = (event: KeyboardEvent) => event.target === document.body && keysNow.current(event);
+    // After a press beside all that takes keys, and when the page was just opened by a key or from the rail.
+    const elsewhere = (event: KeyboardEvent) => (event.target as Element).matches("body, #main, .nav *") && keysNow.current(event);
     document.addEventListener("keydown", elsewhere);
     return () => document.removeEventListener("keydown", elsewhere);
   }, []);
@@ -216,12 +217,12 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
     select([id]);
     requestAnimationFrame(() => document.querySelector<HTMLInputElement>(".modeller .panel input")?.select());
   }, [select]);
-  const source = useRef<HTMLTextAreaElement>(null);
-  const show = ({ step, path }: Finding) => {
-    if (view === "json" && source.current && !broken) return markIn(source.current, text, rangeOf(draft, path));
+  const mark = useRef<Mark>(null);
+  const show = ({ step, path, character, place: field }: Finding) => {
+    if (view === "json" && mark.current && !broken) return mark.current(rangeOf(draft, path, character));
     changeAddress({ view: undefined }, true);
-    if (step === undefined) select([]);
-    else open(step);
+    select(step === undefined ? [] : [step]);
+    focusField(field);
   };
   return (
     <EditingContext value={editing}>
@@ -229,7 +230,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
         <header className="mhead">
           <h1>{draft.definition.name || draft.definition.id || "Without a name"}</h1>
           {version !== undefined && <span className="tag">from v{version}</span>}
-          <span className="mute">{text === base ? "as it was" : `${history.past.length === 1 ? "1 change" : `${history.past.length} changes`}, kept in this browser`}</span>
+          <span className="mute">{text === base ? "as it was" : `${history.past.length === 1 ? "1 change" : `${history.past.length} changes`}, ${isKept ? "kept in this browser" : clash ? "not kept" : "not kept: too much for this browser, Export keeps it in a file"}`}</span>
           <span className="sr" role="status">
             {said}
           </span>
@@ -260,6 +261,8 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
           </div>
           <div className="act">
             <ImportButton
+              text={text}
+              over={text === base ? undefined : `What was changed in ${draft.definition.name || draft.definition.id || "it"} is not uploaded.`}
               take={(read) => {
                 edit(() => read);
                 select([]);
@@ -271,11 +274,33 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
               Export
             </button>
             {models && (
-              <button type="button" className="btn pri" disabled={broken !== undefined} onClick={() => setUploading(true)}>
-                Upload…
-              </button>
+              <UploadButton
+                text={text}
+                base={base}
+                draft={draft}
+                version={version}
+                began={began.definition.id}
+                verdict={verdict}
+                disabled={broken !== undefined}
+                compared={view === "differences"}
+                done={(made) => {
+                  // The newest version would stand in place of the draft.
+                  if (made.version !== made.latest) return changeAddress({ same: String(made.version), latest: String(made.latest), uploaded: undefined }, true);
+                  keep(place, undefined);
+                  // What comes next is of this version, also where there was none before.
+                  go(`/modeller/${encodeURIComponent(made.id)}?${made.same ? "same" : "uploaded"}=${made.version}`, { replace: true });
+                }}
+              />
             )}
           </div>
+          <OtherTabs
+            place={place}
+            clash={clash}
+            choose={(ours) => {
+              settle(ours);
+              if (!ours) edit(() => clash!.text ?? base);
+            }}
+          />
         </header>
         {view === "picture" && (
           <div className="desk">
@@ -306,7 +331,6 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
                 }}
                 drop={drop}
                 places={stand}
-                addAfter={() => document.querySelector<HTMLElement>(".palette button")?.focus()}
               />
             )}
             <section className="panel props" aria-label="Properties" tabIndex={0}>
@@ -314,7 +338,6 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
                 <StepPanel
                   key={draft.places.get(one)}
                   id={one}
-                  problems={(field) => verdict.findings.filter((each) => each.step === one && (each.field ?? "") === field).map((each) => `${each.text}${each.path.endsWith(field) ? "" : ` (${each.path})`}`)}
                   renamed={(to) => select([to])}
                   remove={() => takeOut([one])}
                   acts={
@@ -331,35 +354,27 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
               ) : selected.length > 1 ? (
                 <SeveralPanel count={selected.length} align={align} remove={() => takeOut(selected)} />
               ) : (
-                <DefinitionPanel problems={(field) => verdict.findings.filter((each) => each.step === undefined && (each.path.startsWith("steps") ? "" : (each.field ?? "")) === field).map((each) => each.text)} />
+                <DefinitionPanel />
               )}
               <Given variables={variables} readable={readable(variables)} change={setVariables} />
             </section>
           </div>
         )}
-        {view === "json" && (
-          <div className="source">
-            <textarea ref={source} className="mono" aria-label="The definition as JSON" spellCheck={false} value={inLines(text)} onChange={(event) => edit((now) => endedAs(now, event.target.value), "json")} />
-            {broken && (
-              <p className="wrong" role="status">
-                Line {text.slice(0, broken.at).split("\n").length}: {broken.message}. The picture shows what could be read last.
-              </p>
-            )}
-          </div>
-        )}
+        {view === "json" && <Source text={text} draft={draft} broken={broken} verdict={verdict} change={(typed, of) => edit(() => typed, of)} step={(way) => change({ do: way })} mark={mark} />}
         {view === "try" &&
           (broken || verdict.check?.valid === false ? (
             <p className="wrong note">{broken ? "It can be tried once the text is JSON." : "It can be tried once its problems are mended: they are listed below."}</p>
           ) : (
             <TryIt draft={draft} checked={!verdict.stale} trial={trying} change={setTrial} save={download} say={say} />
           ))}
-        {view === "differences" && <Differences draft={draft} base={began} version={version} valid={verdict.check?.valid === true} selected={one} select={(id) => select(id === undefined ? [] : [id])} />}
+        {view === "differences" && <Differences draft={draft} base={began} version={version} latest={verdict.check?.latest} valid={verdict.check?.valid === true} selected={one} select={(id) => select(id === undefined ? [] : [id])} />}
         <Findings verdict={verdict} draft={draft} show={show} edit={edit} />
       </div>
       {removing && (
         <RemoveDialog
           ids={removing}
           next={successorsOf(text, removing)}
+          others={[...draft.places.keys()].filter((id) => !removing.includes(id) && !successorsOf(text, removing).includes(id))}
           close={() => {
             setRemoving(undefined);
             focusLater(removing[0]!);
@@ -388,24 +403,6 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
           }}
         />
       )}
-      {uploading && (
-        <UploadDialog
-          text={text}
-          base={base}
-          draft={draft}
-          version={version}
-          began={began.definition.id}
-          verdict={verdict}
-          close={() => setUploading(false)}
-          done={(made) => {
-            // The newest version would stand in place of the draft.
-            if (made.version !== made.latest) return changeAddress({ same: String(made.version), latest: String(made.latest), uploaded: undefined }, true);
-            keep(place, undefined);
-            // What comes next is of this version, also where there was none before.
-            go(`/modeller/${encodeURIComponent(made.id)}?${made.same ? "same" : "uploaded"}=${made.version}`, { replace: true });
-          }}
-        />
-      )}
       {(params.get("uploaded") || params.get("same")) && (
         <p className="uploaded" role="status">
           {params.get("same") ? sameText(Number(params.get("same")), Number(params.get("latest") ?? params.get("same"))) : `Uploaded as version ${params.get("uploaded")}.`} <Link href={`/definitions/${encodeURIComponent(draft.definition.id)}`}>Show it</Link>
@@ -420,42 +417,9 @@ function focusedStep(): string[] {
   return id === undefined ? [] : [id];
 }
 
-const FOCUS_WITHIN_FRAMES = 1_200;
-
-/** The layout comes some frames later, and a dialog that is taken out leaves the focus to nobody. Whoever has gone
- * elsewhere meanwhile stays there. */
-function focusLater(id: string, from = document.activeElement, frames = FOCUS_WITHIN_FRAMES): void {
-  requestAnimationFrame(() => {
-    const now = document.activeElement;
-    if (frames === 0 || (now !== from && now !== document.body)) return;
-    const element = stepElement(id);
-    element?.focus(); // nothing outside of a dialog takes it while that is open
-    if (!element || document.activeElement !== element) focusLater(id, from, frames - 1);
-  });
-}
-
 /** Their ids change with what is drawn before them. */
 function isSame(one: DraftEdge, other: DraftEdge): boolean {
   return one.from === other.from && one.to === other.to && JSON.stringify(one.path) === JSON.stringify(other.path);
-}
-
-/** As a text area has it. */
-function inLines(text: string): string {
-  return text.replaceAll("\r\n", "\n");
-}
-
-/** What was typed in a text area, with the line ends of the text before. */
-function endedAs(before: string, typed: string): string {
-  return /\r\n/.test(before) && !/(^|[^\r])\n/.test(before) ? typed.replaceAll("\n", "\r\n") : typed;
-}
-
-/** Selects a part of the text, and scrolls to it. */
-function markIn(area: HTMLTextAreaElement, text: string, { start, end }: { start: number; end: number }): void {
-  const shown = (at: number) => inLines(text.slice(0, at));
-  const line = shown(start).split("\n").length - 1;
-  area.scrollTop = (area.scrollHeight * line) / area.value.split("\n").length - area.clientHeight / 3;
-  area.focus({ preventScroll: true });
-  area.setSelectionRange(shown(start).length, shown(end).length);
 }
 
 function readable(variables: string): boolean {

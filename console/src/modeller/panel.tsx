@@ -1,27 +1,25 @@
 // What is edited of what is selected: a step, several, or the definition. Its fields are those of the language's table.
 import { useEffect, useRef } from "react";
-import { useEditing } from "./context";
+import { useEditing, useTold } from "./context";
 import { child, nodeAt, type Path, stringOf } from "./json";
 import { renameStep } from "./edits";
-import { Field, Unknown, words } from "./fields";
+import { Field, Said, Unknown, words } from "./fields";
 import { COMMON, DEFINITION, neededBy, STEP, usedBy } from "./language";
+import { SAYS } from "./palette";
 import { PeoplePanel } from "./people";
 import { CommittedText } from "./text";
 
-/** Of a field; of "" what is about the whole. */
-interface Problems {
-  (field: string): readonly string[];
+/** Of a step or the definition as a whole: the keys may be led here. */
+function SaidHere({ path }: { path: Path }) {
+  const { place, ...told } = useTold(path);
+  return (
+    <div data-place={place} tabIndex={-1}>
+      <Said {...told} />
+    </div>
+  );
 }
 
-function Said({ problems }: { problems: readonly string[] }) {
-  return problems.map((problem) => (
-    <p key={problem} className="wrong">
-      {problem}
-    </p>
-  ));
-}
-
-export function StepPanel({ id, problems, renamed, remove, acts }: { id: string; problems: Problems; renamed: (to: string) => void; remove: () => void; acts: React.ReactNode }) {
+export function StepPanel({ id, renamed, remove, acts }: { id: string; renamed: (to: string) => void; remove: () => void; acts: React.ReactNode }) {
   const { draft, edit } = useEditing();
   const place = draft.places.get(id)!;
   const path: Path = ["steps", place];
@@ -30,6 +28,7 @@ export function StepPanel({ id, problems, renamed, remove, acts }: { id: string;
   const used = usedBy(type);
   const shown = [...COMMON.slice(1), ...used];
   const others = node.members!.map((one) => one.key).filter((name) => name !== "id" && !shown.includes(name));
+  const named = useTold([...path, "id"]);
   const first = useRef<HTMLDivElement>(null);
   useEffect(() => {
     first.current?.closest(".panel")?.scrollTo(0, 0);
@@ -39,22 +38,25 @@ export function StepPanel({ id, problems, renamed, remove, acts }: { id: string;
       <header className="phead">
         <div>
           <h2>{stringOf(child(node, "name")) || id}</h2>
-          <p className="mute">{words(type.toLowerCase().replaceAll("_", " "))}</p>
+          <p className="mute">
+            {words(type.toLowerCase().replaceAll("_", " "))}
+            {SAYS[type] && `: ${SAYS[type].charAt(0).toLowerCase()}${SAYS[type].slice(1)}`}
+          </p>
         </div>
         <button type="button" className="btn sm" onClick={remove}>
           Delete
         </button>
       </header>
       {acts}
-      <Said problems={problems("")} />
-      <div className="field">
+      <SaidHere path={path} />
+      <div className="field" data-place={named.place}>
         <span className="lbl" aria-hidden="true">
           Id <span className="star"> needed</span>
         </span>
         <CommittedText
           label="Id"
           value={id}
-          invalid={problems("id").length > 0}
+          invalid={named.problems.length > 0}
           commit={(to) => {
             if (to === "" || draft.places.has(to)) return `“${to}” ${to === "" ? "is no id" : "is another step's"}`;
             edit((now) => renameStep(now, id, to));
@@ -62,7 +64,7 @@ export function StepPanel({ id, problems, renamed, remove, acts }: { id: string;
             return undefined;
           }}
         />
-        <Said problems={problems("id")} />
+        <Said {...named} />
       </div>
       {shown.map((name) => (
         <Field
@@ -72,7 +74,6 @@ export function StepPanel({ id, problems, renamed, remove, acts }: { id: string;
           path={[...path, name]}
           node={child(node, name)}
           needed={["name", "type", ...neededBy(type)].includes(name)}
-          problems={problems(name)}
         />
       ))}
       {type === "USER_TASK" && <PeoplePanel id={id} />}
@@ -80,20 +81,17 @@ export function StepPanel({ id, problems, renamed, remove, acts }: { id: string;
         name in STEP.properties ? (
           <div key={name} className="unused">
             <p className="mute">A {words(type.toLowerCase().replaceAll("_", " ")).toLowerCase()} does not use this:</p>
-            <Field schema={STEP.properties[name]!} label={words(name)} path={[...path, name]} node={child(node, name)} problems={problems(name)} />
+            <Field schema={STEP.properties[name]!} label={words(name)} path={[...path, name]} node={child(node, name)} />
           </div>
         ) : (
-          <div key={name}>
-            <Unknown path={[...path, name]} name={name} />
-            <Said problems={problems(name)} />
-          </div>
+          <Unknown key={name} path={[...path, name]} name={name} />
         ),
       )}
     </div>
   );
 }
 
-export function DefinitionPanel({ problems }: { problems: Problems }) {
+export function DefinitionPanel() {
   const { draft } = useEditing();
   const fields = Object.keys(DEFINITION.properties).filter((name) => !["steps", "version"].includes(name));
   const strange = draft.root.members?.filter((one) => !(one.key in DEFINITION.properties)) ?? [];
@@ -102,7 +100,7 @@ export function DefinitionPanel({ problems }: { problems: Problems }) {
       <header className="phead">
         <h2>The definition</h2>
       </header>
-      <Said problems={problems("")} />
+      <SaidHere path={[]} />
       {fields.map((name) => (
         <Field
           key={name}
@@ -111,14 +109,10 @@ export function DefinitionPanel({ problems }: { problems: Problems }) {
           path={[name]}
           node={child(draft.root, name)}
           needed={DEFINITION.required?.includes(name) ?? false}
-          problems={problems(name)}
         />
       ))}
       {strange.map((one) => (
-        <div key={one.key}>
-          <Unknown path={[one.key]} name={one.key} />
-          <Said problems={problems(one.key)} />
-        </div>
+        <Unknown key={one.key} path={[one.key]} name={one.key} />
       ))}
     </>
   );

@@ -3,24 +3,14 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useMemo, useRef, useState } from "react";
 import { engine, type SimulationView, type TriedMove } from "../api/client";
-import type { StepState } from "../graph/edges";
+import { type StepState, wayOf } from "../graph/edges";
 import { Picture } from "../graph/picture";
 import { Problem, Skeleton } from "../parts/states";
 import { type Draft, definitionOf } from "./draft";
 import { child, type Node, parse } from "./json";
 import { formOf } from "./people";
+import type { Trial } from "./trial";
 import { after, Open, Others, span, Timer, told, useVariables, VariablesText } from "./trycards";
-
-export interface Trial {
-  /** JSON text of what it is started with. */
-  variables: string;
-  startedAt: string;
-  moves: readonly TriedMove[];
-}
-
-export function begun(variables: string): Trial {
-  return { variables, startedAt: new Date(Math.floor(Date.now() / 1000) * 1000).toISOString(), moves: [] };
-}
 
 interface Props {
   draft: Draft;
@@ -247,5 +237,6 @@ function picture(view: SimulationView): { states: Map<string, StepState>; taken:
     const times = (view.steps.find((one) => one.stepId === token.stepId)?.times ?? 0) + (entered.get(token.stepId) ?? 0);
     states.set(token.stepId, { look: WAITS.has(token.state) ? "wait" : "run", times: Math.max(1, times) });
   }
-  return { states, taken: new Set(view.path.map(({ from, to }) => `${from}>${to}`)) };
+  // The engine tells from where to where, not by which way.
+  return { states, taken: new Set(view.path.flatMap((way) => [wayOf({ ...way, kind: "next" }), wayOf({ ...way, kind: "error" })])) };
 }

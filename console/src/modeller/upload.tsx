@@ -1,5 +1,6 @@
 import { useQueryClient } from "@tanstack/react-query";
-import { engine } from "../api/client";
+import { useState } from "react";
+import { type DraftCheck, engine } from "../api/client";
 import { Dialog } from "../parts/dialog";
 import type { Verdict } from "./check";
 import type { Draft } from "./draft";
@@ -27,13 +28,31 @@ interface Props {
   version: number | undefined;
   began: string;
   verdict: Verdict;
-  done: (uploaded: Uploaded) => void;
-  close: () => void;
 }
 
-export function UploadDialog({ text, base, draft, version, began, verdict, done, close }: Props) {
+/** Whether nothing has to be told of an upload but which version comes of it. */
+function isPlain({ text, base, draft, version, began, verdict: { check, stale } }: Props): boolean {
+  return !stale && check?.valid === true && check.same === undefined && !isBehind(check, version, draft, began) && (text === base || tidy(text) !== tidy(base));
+}
+
+function isBehind({ latest, same }: DraftCheck, version: number | undefined, draft: Draft, began: string): boolean {
+  return version !== undefined && latest !== undefined && latest !== version && same === undefined && draft.definition.id === began;
+}
+
+interface ButtonProps extends Props {
+  disabled: boolean;
+  /** Somebody looks at what differs: what is plain needs no dialog then. */
+  compared: boolean;
+  done: (uploaded: Uploaded) => void;
+}
+
+export function UploadButton({ disabled, compared, done, ...about }: ButtonProps) {
+  const { text, verdict } = about;
   const queries = useQueryClient();
-  const { check } = verdict;
+  /** Whether it is asked, and why the engine refused it before. */
+  const [asked, ask] = useState<{ refused?: string }>();
+  const [busy, setBusy] = useState(false);
+  const plain = compared && isPlain(about);
   const act = async () => {
     const before = await engine.validate(text);
     const { id, version } = await engine.upload(text);
@@ -41,8 +60,32 @@ export function UploadDialog({ text, base, draft, version, began, verdict, done,
     const same = before.same === version;
     done({ id, version, same, latest: same ? (before.latest ?? version) : version });
   };
+  const actNow = async () => {
+    setBusy(true);
+    await act().catch((error: Error) => ask({ refused: error.message }));
+    setBusy(false);
+  };
+  return (
+    <>
+      <button type="button" className="btn pri" disabled={disabled || busy} onClick={() => (plain ? void actNow() : ask({}))}>
+        {plain ? `Upload as version ${(verdict.check?.latest ?? 0) + 1}` : "Upload…"}
+      </button>
+      {asked && <UploadDialog {...about} {...asked} act={act} close={() => ask(undefined)} />}
+    </>
+  );
+}
+
+interface DialogProps extends Props {
+  refused?: string;
+  act: () => Promise<void>;
+  close: () => void;
+}
+
+function UploadDialog({ text, base, draft, version, began, verdict, refused, act, close }: DialogProps) {
+  const { check } = verdict;
   return (
     <Dialog title="Upload this definition?" verb="Upload" act={act} close={close}>
+      {refused !== undefined && <p className="refused">{refused}</p>}
       {check?.valid === false && <p>The engine finds {check.problems.length === 1 ? "a problem" : `${check.problems.length} problems`} and will refuse it.</p>}
       {check?.same !== undefined && (
         <p>
@@ -55,7 +98,7 @@ export function UploadDialog({ text, base, draft, version, began, verdict, done,
           <b className="mono">{draft.definition.id}</b> {check.latest === undefined ? "is new: this becomes its version 1." : `gets version ${check.latest + 1}.`}
         </p>
       )}
-      {version !== undefined && check?.latest !== undefined && check.latest !== version && check.same === undefined && draft.definition.id === began && (
+      {check && isBehind(check, version, draft, began) && (
         <p>
           This draft began from version {version}; version {check.latest} has been uploaded since, and what it changed is not in here.
         </p>

@@ -38,8 +38,8 @@ export function useWords(draft: Draft, check: DraftCheck | undefined, version: n
     for (const name of check?.identifiers ?? []) add({ name, call: false, note: "variable" });
     const { functions = [], operators = [], words = [], methods = [] } = language.data ?? {};
     for (const [call, told] of [[true, functions], [false, operators]] as const)
-      for (const { name, signature, text, example } of told) add({ name, call, note: signature, help: `${text}, such as ${example}` });
-    for (const name of words) add({ name, call: false, note: "word" });
+      for (const { name, signature, text, example } of told) add({ name, call, note: signature, help: `${text}, such as ${example}`, operator: !call });
+    for (const name of words) add({ name, call: false, note: "word", operator: true });
     return [...found.values(), ...methods.map((name) => ({ name, call: true, note: "of a date or a duration", method: true }))];
   }, [used.data, language.data, draft, check, given]);
 }

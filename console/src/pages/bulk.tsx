@@ -19,8 +19,10 @@ const MENDING: [BulkAction, string][] = [
   ["edit", "Change variables"],
 ];
 const REFRESH_MS = 1_000;
-/** More than these need the number typed. */
+/** Of more the number is typed, but for a retry, which takes nothing away. */
 const TYPED_ABOVE = 100;
+/** Of so many the engine tells causes and steps. */
+const SUMMED_MAX = 1_000;
 const REFUSALS_SHOWN = 20;
 
 function count(value: number): string {
@@ -61,6 +63,7 @@ export function BulkPane({ action, ask, chosen, close }: PaneProps) {
   // What a migration is refused for as a whole is told beside its fields, which mend that.
   const refusedWhole = action === "migrate" && preview.error !== null;
   const found = preview.data ? { byCause: [], byStep: [], ...preview.data } : refusedWhole ? { count: 0, exact: true, byCause: [], byStep: [] } : undefined;
+  const typed = found !== undefined && action !== "retry" && found.count > TYPED_ABOVE;
   const number = found && !refusedWhole ? `${found.exact ? "" : "> "}${count(found.count)}` : "…";
   const submit = async (event: FormEvent<HTMLFormElement>) => {
     event.preventDefault();
@@ -69,7 +72,7 @@ export function BulkPane({ action, ask, chosen, close }: PaneProps) {
     setBusy(true);
     setRefused(undefined);
     try {
-      if (found && found.count > TYPED_ABOVE && text("typed") !== String(found.count)) throw new Error(`Type ${found.count} to go on`);
+      if (found && typed && text("typed") !== String(found.count)) throw new Error(`Type ${found.count} to go on`);
       await engine.startBulk({
         action,
         ...wanted,
@@ -115,6 +118,7 @@ export function BulkPane({ action, ask, chosen, close }: PaneProps) {
           )}
           <p className="big">{number}</p>
           <p className="mute">{found.exact ? "instances match now, counted exactly" : "instances match now; more than were counted"}. Those that start meanwhile are left out.</p>
+          {found.byCause.length + found.byStep.length > 0 && found.count > SUMMED_MAX && <p className="mute">Of the first {count(SUMMED_MAX)} of them:</p>}
           {found.byCause.length + found.byStep.length > 0 && (
             <dl className="sum">
               {found.byCause.map((one) => (
@@ -154,10 +158,10 @@ export function BulkPane({ action, ask, chosen, close }: PaneProps) {
               <input id="bulk-note" name="note" className="in" maxLength={4096} />
             </div>
           )}
-          {found.count > TYPED_ABOVE && (
+          {typed && (
             <div className="field">
               <label htmlFor="bulk-typed">Type {found.count} to confirm</label>
-              <input id="bulk-typed" name="typed" className="in" inputMode="numeric" autoComplete="off" required />
+              <input id="bulk-typed" name="typed" className="in" inputMode="numeric" autoComplete="off" autoFocus required />
             </div>
           )}
           {refused !== undefined && (

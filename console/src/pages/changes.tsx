@@ -1,9 +1,10 @@
 // The differences of two texts of a definition: step by step, and line by line.
-import { Fragment, useMemo } from "react";
+import { Fragment, useState } from "react";
 import type { Definition } from "../api/client";
 import type { StepChange } from "../graph/diff";
-import { type DiffLine, linesOf } from "../graph/lines";
 import type { Note } from "../graph/picture";
+import { loaded } from "../parts/loaded";
+import { Skeleton } from "../parts/states";
 
 export function notesOfChanges(changes: StepChange[]): Map<string, Note> {
   return new Map(changes.map((one) => [one.id, { look: one.how === "renamed" ? "changed" : one.how, word: wordOf(one) }]));
@@ -25,6 +26,7 @@ interface Props {
 }
 
 export function ChangeList({ changes, before, after, texts, selected, select }: Props) {
+  const [read, setRead] = useState(false);
   return (
     <>
       {changes.length === 0 && <p className="mute note">No step differs. What differs is the name, the description, metadata or the order of steps.</p>}
@@ -39,9 +41,9 @@ export function ChangeList({ changes, before, after, texts, selected, select }: 
           </li>
         ))}
       </ul>
-      <details className="textdiff">
+      <details className="textdiff" onToggle={(event) => setRead(event.currentTarget.open)}>
         <summary>The text, line by line</summary>
-        <TextDiff {...texts} />
+        {read && <TextDiff {...texts} />}
       </details>
     </>
   );
@@ -70,25 +72,19 @@ function Fields({ change, before, after }: { change: StepChange; before: Definit
   );
 }
 
-const SIGN = { same: "  ", gone: "- ", came: "+ ", left: "" } as const;
+const useEditor = loaded(() => import("../editor/compare"));
 
 function TextDiff({ before, after }: { before: string; after: string }) {
-  const lines = useMemo(() => linesOf(before, after), [before, after]);
-  if (lines === undefined) return <p className="mute note">The two texts differ in too many lines to be shown beside each other.</p>;
-  if (lines.every((line) => line.how === "same" || line.how === "left")) return <p className="mute note">No line differs.</p>;
+  const Compare = useEditor()?.default;
+  const [whole, setWhole] = useState(false);
+  if (before === after) return <p className="mute note">No line differs.</p>;
+  if (!Compare) return <Skeleton rows={3} />;
   return (
-    <pre className="fielddiff" role="region" tabIndex={0} aria-label="The text, line by line">
-      {lines.map((line, at) => (
-        // biome-ignore lint: a line has no name but its place
-        <Line key={at} {...line} />
-      ))}
-    </pre>
+    <section aria-label="The text, line by line">
+      <label className="line whole">
+        <input type="checkbox" checked={whole} onChange={(event) => setWhole(event.target.checked)} /> Lines that are the same, too
+      </label>
+      <Compare before={before} after={after} whole={whole} />
+    </section>
   );
-}
-
-function Line({ how, text }: DiffLine) {
-  const shown = `${SIGN[how]}${text}\n`;
-  if (how === "gone") return <del>{shown}</del>;
-  if (how === "came") return <ins>{shown}</ins>;
-  return how === "left" ? <i>{shown}</i> : shown;
 }

@@ -3,6 +3,7 @@ import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
 import { Link } from "wouter";
 import { useAddress } from "../address";
+import { shownOf, versionOf } from "../api/asks";
 import { type Definition, engine } from "../api/client";
 import { changesOf, type StepChange, unionOf } from "../graph/diff";
 import { type Note, Picture } from "../graph/picture";
@@ -26,7 +27,7 @@ export function DefinitionPage({ id }: { id: string }) {
   const [starting, setStarting] = useState(false);
   const operates = useCan("operate");
   const asked = Number(params.get("version")) || undefined;
-  const shown = useQuery({ queryKey: ["definition", id, asked ?? "latest"], queryFn: ({ signal }) => engine.definition(id, asked, signal) });
+  const shown = useQuery(shownOf(id, asked));
   const version = shown.data?.version ?? 0;
   const tokens = useQuery({
     queryKey: ["tokens", id, version],
@@ -37,12 +38,7 @@ export function DefinitionPage({ id }: { id: string }) {
   const asTab = params.get("tab") ?? "open";
   const tab: Tab = asTab in TABS ? (asTab as Tab) : "open";
   const against = Number(params.get("against")) || version - 1;
-  const other = useQuery({
-    queryKey: ["definition", id, against],
-    queryFn: ({ signal }) => engine.definition(id, against, signal),
-    enabled: tab === "differences" && against > 0,
-    staleTime: Number.POSITIVE_INFINITY,
-  });
+  const other = useQuery({ ...versionOf(id, against), enabled: tab === "differences" && against > 0 });
   const compared = tab === "differences" ? other.data : undefined;
   const changes = useMemo(() => (compared && shown.data ? changesOf(compared, shown.data) : []), [compared, shown.data]);
   // A layout is kept by id and version: a picture of two versions has an id of its own.
@@ -206,9 +202,9 @@ interface DifferencesProps {
   select: (id: string | undefined) => void;
 }
 
-/** Which open instances stand where this version (`version`: what it is called) is another one. They stay on their own version. */
+/** Which open instances stand where this version (`version`: what it is called; a draft has no number) is another one. They stay on their own version. */
 export function Touches({ definition, version = `v${definition.version}` }: { definition: Definition; version?: string }) {
-  const found = useQuery({ queryKey: ["impact", definition.id, definition.version], queryFn: ({ signal }) => engine.impact(definition, signal), staleTime: TOKENS_REFRESH_MS });
+  const found = useQuery({ queryKey: ["impact", definition.id, definition.version ?? definition], queryFn: ({ signal }) => engine.impact(definition, signal), staleTime: TOKENS_REFRESH_MS });
   if (found.error) return <Problem error={found.error} retry={() => found.refetch()} />;
   if (!found.data) return <Skeleton rows={2} />;
   const rows = found.data.versions.filter((one) => one.version !== definition.version && one.open > 0);

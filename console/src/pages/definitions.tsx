@@ -4,12 +4,13 @@ import { Link } from "wouter";
 import { useAddress } from "../address";
 import { type DefinitionActivity, engine } from "../api/client";
 import { useElkSoon } from "../graph/elk";
+import { FileButton, type TextFile } from "../parts/file";
 import { WordFilter } from "../parts/list";
 import { Empty } from "../parts/states";
 import { Listing } from "../parts/table";
 import { Ago, bothZones } from "../parts/time";
 import { useCan } from "../session";
-import { StartDialog } from "./start";
+import { StartDialog, UploadFileDialog } from "./start";
 
 const ACTIVITY_MS = 60_000;
 /** Counted no further (engine/definition_use.py). */
@@ -39,7 +40,9 @@ export function DefinitionsPage() {
   const [params, change] = useAddress();
   const keyword = params.get("keyword") ?? "";
   const operates = useCan("operate");
+  const models = useCan("model");
   const [starting, setStarting] = useState<string>();
+  const [file, setFile] = useState<TextFile>();
   const pages = useInfiniteQuery({
     queryKey: ["definitions", keyword],
     queryFn: ({ pageParam, signal }) => engine.definitions(keyword, pageParam, signal),
@@ -69,6 +72,11 @@ export function DefinitionsPage() {
             Open instances were counted <Ago at={counted} />
           </p>
         )}
+        {models && (
+          <div className="act">
+            <FileButton take={setFile}>Upload a file…</FileButton>
+          </div>
+        )}
       </div>
       <WordFilter label="Word in id or name" value={keyword} apply={(word) => change({ keyword: word })} />
       <section className="card" aria-label="Definitions" aria-busy={pages.isPlaceholderData}>
@@ -78,7 +86,7 @@ export function DefinitionsPage() {
           empty={
             <Empty title={keyword ? "No definition has that word" : "No definition yet"}>
               <p>
-                Upload one by <code>POST /v1/definitions</code>; the repository's <code>examples/</code> has some.
+                Upload a file, or draw one in the <Link href="/modeller">modeller</Link>, or use <code>POST /v1/definitions</code>; the repository's <code>examples/</code> has some.
               </p>
             </Empty>
           }
@@ -91,7 +99,7 @@ export function DefinitionsPage() {
                 </Link>
               ),
             },
-            { head: "Name", look: "el", title: (row) => row.description, cell: (row) => row.name },
+            { head: "Name", look: "el", title: (row) => row.description, cell: (row) => <Link href={`/definitions/${encodeURIComponent(row.id)}`} tabIndex={-1}>{row.name}</Link> },
             { head: "Open", look: "r", label: "open", title: (row) => countedAtOf(going.get(row.id)), cell: (row) => told(going.get(row.id), (one) => `${one.sampled ? "about " : ""}${one.open.toLocaleString("en")}`) },
             { head: "Started within an hour", look: "r", label: "started within an hour", cell: (row) => told(going.get(row.id), (one) => upTo(one.startedWithinHour)) },
             { head: "Failed of these", look: "r", label: "failed of these", cell: (row) => told(going.get(row.id), failedPart) },
@@ -110,6 +118,7 @@ export function DefinitionsPage() {
         />
       </section>
       {starting !== undefined && <StartDialog definitionId={starting} close={() => setStarting(undefined)} />}
+      {file !== undefined && <UploadFileDialog file={file} close={() => setFile(undefined)} />}
     </>
   );
 }

@@ -21,16 +21,26 @@ export function HiddenNote({ variables }: { variables: Record<string, unknown> }
   return <p className="mute">Not shown here, and not touched unless you write them: {hidden.join(", ")}.</p>;
 }
 
-export function EditDialog({ instance, close, done }: { instance: Instance; close: () => void; done: (changed: boolean) => Promise<void> }) {
+interface Props {
+  instance: Instance;
+  close: () => void;
+  done: (changed: boolean) => Promise<void>;
+  /** Of a failed one: it may go on at once. */
+  retry?: ((note: string) => Promise<unknown>) | undefined;
+}
+
+export function EditDialog({ instance, close, done, retry }: Props) {
   const shown = shownOf(instance.variables);
-  const save = async (form: FormData) => {
+  const save = async (form: FormData, goesOn: boolean) => {
     const { set, remove } = changesOf(shown, variablesOf(String(form.get("variables"))));
-    if (Object.keys(set).length === 0 && remove.length === 0) return done(false);
-    await engine.editVariables(instance.id, set, remove, String(form.get("note")).trim());
-    await done(true);
+    const note = String(form.get("note")).trim();
+    const changed = Object.keys(set).length > 0 || remove.length > 0;
+    if (changed) await engine.editVariables(instance.id, set, remove, note);
+    if (goesOn) await retry?.(note);
+    await done(changed);
   };
   return (
-    <Dialog title="Edit variables" verb="Save" close={close} act={save}>
+    <Dialog title="Edit variables" verb="Save" more={retry && "Save and retry"} close={close} act={save}>
       <p>Only what you change is written. Workers that have a job of this instance go on with what they were given.</p>
       <HiddenNote variables={instance.variables} />
       <VariablesField initial={textOf(shown, true)} />

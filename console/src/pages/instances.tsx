@@ -59,6 +59,7 @@ export function InstancesPage() {
   const [all, setAll] = useState(false);
   const [asked, setAsked] = useState<BulkAction>();
   const chosen = useMemo((): Chosen => (all ? { filter: bulkFilterOf(filter) } : { ids: [...ticked] }), [all, filter, ticked]);
+  const selectsAll = filtered && !NOT_IN_BULK.some((name) => name in filter);
   const clear = () => {
     setTicked(new Set());
     setAll(false);
@@ -106,10 +107,25 @@ export function InstancesPage() {
       <Filters params={params} change={change} />
       <div className={asked ? "beside" : ""}>
       <section className="card" aria-label="Instances" aria-busy={pages.isFetching}>
+        {operates && selectsAll && ticked.size === 0 && !all && rows.length > 0 && (
+          <div className="selbar none">
+            <Matching filter={filter} />
+            <button type="button" className="link" onClick={() => setAll(true)}>
+              Select all that match
+            </button>
+            <Acts
+              of=" all"
+              ask={(action) => {
+                setAll(true);
+                setAsked(action);
+              }}
+            />
+          </div>
+        )}
         {(ticked.size > 0 || all) && (
           <div className="selbar">
             <span>{all ? "All that match are selected, also those on other pages" : `${ticked.size} selected`}</span>
-            {!all && filtered && !NOT_IN_BULK.some((name) => name in filter) && (
+            {!all && selectsAll && (
               <button type="button" className="link" onClick={() => setAll(true)}>
                 Select all that match
               </button>
@@ -117,21 +133,7 @@ export function InstancesPage() {
             <button type="button" className="link" onClick={clear}>
               Clear
             </button>
-            <span className="act">
-              <button type="button" className="btn sm bad" onClick={() => setAsked("cancel")}>
-                Cancel…
-              </button>
-              <button type="button" className="btn sm" onClick={() => setAsked("signal")}>
-                Signal…
-              </button>
-              <button type="button" className="btn sm" onClick={() => setAsked("skip")}>
-                Mend…
-              </button>
-              <button type="button" className="btn sm" onClick={() => setAsked("retry")}>
-                <Icon name="retry" />
-                Retry…
-              </button>
-            </span>
+            <Acts of="" ask={setAsked} />
           </div>
         )}
         {rows.length > 0 && <Newer filter={filter} newest={rows[0]!.id} show={() => pages.refetch()} />}
@@ -173,6 +175,27 @@ export function InstancesPage() {
       <Running />
       {starting && <StartDialog definitionId={filter.definitionId ?? ""} close={() => setStarting(false)} />}
     </>
+  );
+}
+
+/** Each says first how many it would meet. */
+function Acts({ of, ask }: { of: string; ask: (action: BulkAction) => void }) {
+  return (
+    <span className="act">
+      <button type="button" className="btn sm bad" onClick={() => ask("cancel")}>
+        Cancel{of}…
+      </button>
+      <button type="button" className="btn sm" onClick={() => ask("signal")}>
+        Signal{of}…
+      </button>
+      <button type="button" className="btn sm" onClick={() => ask("skip")}>
+        Mend{of}…
+      </button>
+      <button type="button" className="btn sm" onClick={() => ask("retry")}>
+        <Icon name="retry" />
+        Retry{of}…
+      </button>
+    </span>
   );
 }
 
@@ -221,8 +244,17 @@ function Filters({ params, change }: { params: URLSearchParams; change: ReturnTy
 }
 
 /** How many match: counted by an index, to 10,000. */
+function useCount(filter: InstanceFilter) {
+  return useQuery({ queryKey: ["instances", "count", filter], queryFn: ({ signal }) => engine.countInstances(filter, signal), staleTime: 10_000, retry: false });
+}
+
+function Matching({ filter }: { filter: InstanceFilter }) {
+  const { data } = useCount(filter);
+  return <span>{data ? `${data.exact ? "" : "> "}${data.count.toLocaleString("en")} ${data.exact && data.count === 1 ? "matches" : "match"}` : "\u00a0"}</span>;
+}
+
 function Count({ filter }: { filter: InstanceFilter }) {
-  const counted = useQuery({ queryKey: ["instances", "count", filter], queryFn: ({ signal }) => engine.countInstances(filter, signal), staleTime: 10_000, retry: false });
+  const counted = useCount(filter);
   if (!counted.data) return null;
   const { count, exact } = counted.data;
   return (

@@ -40,6 +40,7 @@ export function QueuesPage() {
     { head: "Of a key", look: "r", label: "of a key", cell: (row) => row.policy.concurrencyPerKey ?? "any" },
     { head: "Rate", look: "r", label: "rate", cell: (row) => rate(row.policy.rate) },
     { head: "Rate of a key", look: "r", label: "rate of a key", cell: (row) => rate(row.policy.ratePerKey) },
+    { head: "Open runs", look: "r", label: "open runs", title: () => "of workflows as code, from their first turn to their end", cell: (row) => row.policy.runs ?? "any" },
     operates && {
       head: <span className="sr">Act</span>,
       look: "r",
@@ -91,10 +92,11 @@ function Standing({ name }: { name: string }) {
     <section className="card queues" aria-label={`Queue ${name}`}>
       <h2>{name}</h2>
       <Read of={found}>
-        {({ running, waiting, oldestSeconds, keys }) => (
+        {({ running, waiting, oldestSeconds, keys, openRuns }) => (
           <>
             <p className="mute note">
               {running === undefined ? "" : `${running.toLocaleString("en")} under way, `}
+              {openRuns === undefined ? "" : `${openRuns.toLocaleString("en")} ${openRuns === 1 ? "run" : "runs"} open, `}
               {(waiting ?? 0).toLocaleString("en")} waiting{oldestSeconds !== undefined && `, the first for ${duration(oldestSeconds * 1_000)}`}
             </p>
             {keys !== undefined && keys.length > 0 && (
@@ -103,7 +105,7 @@ function Standing({ name }: { name: string }) {
                 keyOf={(row) => row.flowKey}
                 columns={[
                   { head: "Flow key", cell: (row) => <code>{row.flowKey || "none"}</code> },
-                  { head: "Under way", look: "r", label: "under way", cell: (row) => row.running },
+                  { head: "Under way", look: "r", label: "under way", cell: (row) => row.running ?? "not counted" },
                   { head: "Waiting", look: "r", label: "waiting", cell: (row) => row.waiting.toLocaleString("en") },
                 ]}
               />
@@ -116,5 +118,7 @@ function Standing({ name }: { name: string }) {
 }
 
 function rate(of: Queue["policy"]["rate"]): string {
-  return of === undefined || of === null ? "any" : `${of.limit} in ${of.period ?? "PT1S"}`;
+  if (of === undefined || of === null) return "any";
+  const burst = (of.burst ?? of.limit) === of.limit ? "" : ` (burst ${of.burst})`;
+  return `${of.limit} in ${of.period ?? "PT1S"}${burst}`;
 }

@@ -30,10 +30,12 @@ async function look(text: string, signal: AbortSignal) {
   const found = [...exact, ...(byPrefix?.items ?? [])];
   const instances = found.filter((one, at) => found.findIndex((other) => other.id === one.id) === at);
   const jobTypes = queues.items.filter((row) => row.jobType.includes(text)).slice(0, SHOWN);
-  const others = definitions.items.some((one) => one.id === text) || jobTypes.some((row) => row.jobType === text);
+  const named = definitions.items.find((one) => one.id === text);
+  const type = jobTypes.some((row) => row.jobType === text);
   // One that is called exactly that, or the only one that begins so, is what was looked for.
-  const only = others ? undefined : exact.length === 1 ? exact[0]! : exact.length === 0 && instances.length === 1 && definitions.items.length === 0 ? instances[0]! : undefined;
-  return { instances, definitions: definitions.items, jobTypes, only: only?.id, more: (byPrefix?.next ?? byKey.next) !== undefined };
+  const single = exact.length === 1 ? exact[0] : exact.length === 0 && instances.length === 1 && definitions.items.length === 0 ? instances[0] : undefined;
+  const only = type ? undefined : named ? (instances.length === 0 ? `/definitions/${encodeURIComponent(named.id)}` : undefined) : single && `/instances/${encodeURIComponent(single.id)}`;
+  return { instances, definitions: definitions.items, jobTypes, only, more: (byPrefix?.next ?? byKey.next) !== undefined };
 }
 
 export function SearchPage() {
@@ -43,7 +45,7 @@ export function SearchPage() {
   const found = useQuery({ queryKey: ["search", text], queryFn: ({ signal }) => look(text, signal), enabled: text !== "" });
   const only = found.data?.only;
   useEffect(() => {
-    if (only) go(`/instances/${encodeURIComponent(only)}`, { replace: true });
+    if (only) go(only, { replace: true });
   }, [only, go]);
   return (
     <>

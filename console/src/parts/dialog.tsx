@@ -7,15 +7,20 @@ interface Props {
   title: string;
   /** What the button does, as a verb. */
   verb: string;
+  /** Of a second button, which does more. */
+  more?: string | undefined;
   danger?: boolean;
   /** Whether it can be done as it stands. */
   ready?: boolean;
   children?: React.ReactNode;
-  act: (form: FormData) => Promise<void>;
+  /** `more`: by the second button. */
+  act: (form: FormData, more: boolean) => Promise<void>;
   close: () => void;
 }
 
-export function Dialog({ title, verb, danger, ready = true, children, act, close }: Props) {
+const MORE = "more";
+
+export function Dialog({ title, verb, more, danger, ready = true, children, act, close }: Props) {
   const box = useRef<HTMLDialogElement>(null);
   const heading = useId();
   const [busy, setBusy] = useState(false);
@@ -28,7 +33,8 @@ export function Dialog({ title, verb, danger, ready = true, children, act, close
     setBusy(true);
     setReason(undefined);
     try {
-      await act(new FormData(event.currentTarget));
+      const { submitter } = event.nativeEvent as SubmitEvent;
+      await act(new FormData(event.currentTarget), submitter instanceof HTMLButtonElement && submitter.value === MORE);
       close();
     } catch (error) {
       setReason(error instanceof EngineError || error instanceof SyntaxError ? error.message : String(error));
@@ -50,9 +56,14 @@ export function Dialog({ title, verb, danger, ready = true, children, act, close
           <button type="button" className="btn" onClick={close}>
             Back
           </button>
-          <button type="submit" className={`btn ${danger ? "bad" : "pri"}`} disabled={busy || !ready}>
+          <button type="submit" className={`btn ${danger ? "bad" : more === undefined ? "pri" : ""}`} disabled={busy || !ready}>
             {verb}
           </button>
+          {more !== undefined && (
+            <button type="submit" value={MORE} className="btn pri" disabled={busy || !ready}>
+              {more}
+            </button>
+          )}
         </div>
       </form>
     </dialog>

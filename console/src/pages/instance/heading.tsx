@@ -129,7 +129,7 @@ export function Heading({ state, definition }: { state: InstanceState; definitio
       )}
       {asked === "edit" && (
         <WithVariables id={instance.id} mark={undefined}>
-          {(whole) => <EditDialog instance={whole} close={close} done={saved} />}
+          {(whole) => <EditDialog instance={whole} close={close} done={saved} retry={failed ? (note) => engine.retry(instance.id, { note }).finally(done) : undefined} />}
         </WithVariables>
       )}
       {asked === "signal" && <SignalDialog id={instance.id} steps={waits} open={instance.currentStepIds} close={close} done={done} />}

@@ -2,7 +2,8 @@
 import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { useAddress } from "../../address";
-import { type Definition, engine, isCode, isFinal, type Execution, type HistoryPage, type InstanceState } from "../../api/client";
+import { historyOf, markOf, stateOf, versionOf } from "../../api/asks";
+import { type Definition, isCode, isFinal, type Execution, type HistoryPage } from "../../api/client";
 import { statesOf, takenOf } from "../../graph/edges";
 import { Picture } from "../../graph/picture";
 import { textOf } from "../../modeller/json";
@@ -23,16 +24,10 @@ const TABS = ["timeline", "journal", "calls", "variables", "audit", "timers", "j
 type Tab = (typeof TABS)[number];
 const TAB_WORDS: Record<Tab, string> = { timeline: "Timeline", journal: "Journal", calls: "Calls", variables: "Variables", audit: "Audit", timers: "Timers", json: "JSON" };
 
-/** What moved: with it, what was read of the instance is read again. */
-function markOf(state: InstanceState): string {
-  return [state.instance.status, ...state.tokens.map((token) => `${token.id} ${token.state} ${token.attempt}`), state.timers.length, state.signals].join("|");
-}
-
 export function InstancePage({ id }: { id: string }) {
   const [params, change] = useAddress();
   const state = useQuery({
-    queryKey: ["state", id],
-    queryFn: ({ signal }) => engine.state(id, signal),
+    ...stateOf(id),
     refetchInterval: (query) => (query.state.data && isFinal(query.state.data.instance) ? false : REFRESH_MS),
   });
   const queries = useQueryClient();
@@ -40,20 +35,12 @@ export function InstancePage({ id }: { id: string }) {
   useWatch(state.data && !isFinal(state.data.instance) ? [id] : [], undefined, () => void queries.invalidateQueries({ queryKey: ["state", id] }));
   const mark = state.data && markOf(state.data);
   const history = useInfiniteQuery({
-    queryKey: ["history", id, mark],
-    queryFn: ({ pageParam, signal }) => engine.history(id, pageParam, signal),
-    initialPageParam: "",
-    getNextPageParam: (last) => last.next,
+    ...historyOf(id, mark),
     enabled: mark !== undefined,
     placeholderData: keepPreviousData,
   });
   const shown = state.data?.instance;
-  const definition = useQuery({
-    queryKey: ["definition", shown?.definitionId, shown?.definitionVersion],
-    queryFn: ({ signal }) => engine.definition(shown!.definitionId, shown!.definitionVersion, signal),
-    enabled: shown !== undefined,
-    staleTime: Number.POSITIVE_INFINITY,
-  });
+  const definition = useQuery({ ...versionOf(shown?.definitionId, shown?.definitionVersion), enabled: shown !== undefined });
   const entries = useMemo(() => entriesOf(history.data?.pages ?? []), [history.data]);
   if (state.error && !state.data) return <Problem error={state.error} retry={() => state.refetch()} />;
   if (!state.data) return <Skeleton />;

@@ -5,13 +5,16 @@ import { engine, type InstanceSummary, type Why } from "../../api/client";
 import { CopyButton } from "../../parts/copy";
 import { At } from "../../parts/time";
 
-const LOOKS: Record<string, string> = { failed: "fail", "no-worker": "fail", "queue-paused": "wait", retries: "wait", "waits-for-person": "wait", "waits-for-signal": "wait", "waits-for-message": "wait", "waits-for-time": "wait" };
+const LOOKS: Record<string, string> = { failed: "fail", "no-worker": "fail", retries: "wait", "queue-full": "wait", "queue-paused": "wait", "queue-rate": "wait", "waits-for-person": "wait", "waits-for-signal": "wait", "waits-for-message": "wait", "waits-for-time": "wait" };
+
+/** How the line looks by the engine's code: it failed, it waits, it goes on. */
+export const lookOf = (code: string): string => LOOKS[code] ?? "run";
 
 /** In one sentence why it stands where it stands: the engine's. */
 export function WhyLine({ why, instance, signals }: { why: Why; instance: InstanceSummary; signals: number }) {
   if (why.code === "completed") return null;
   return (
-    <div className={`why ${LOOKS[why.code] ?? "run"}`} role="status">
+    <div className={`why ${lookOf(why.code)}`} role="status">
       <div>
         <b>{why.text}</b>
         {why.next !== undefined && (

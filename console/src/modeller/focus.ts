@@ -1,0 +1,30 @@
+// The keys go where something will be in some frames. Whoever has gone elsewhere meanwhile stays there.
+import { stepElement } from "./canvas";
+
+const WITHIN_FRAMES = 1_200;
+const CONTROLS = "input:not([hidden]), select, textarea, button, [role=textbox]";
+
+/** The layout comes some frames later, and a dialog that is taken out leaves the focus to nobody. */
+export function focusLater(id: string, from = document.activeElement): void {
+  whenThere(() => stepElement(id), from);
+}
+
+/** The field of a panel at which something stands (`nameOfPlace`): in it what is wrong, or what comes first. */
+export function focusField(place: string): void {
+  whenThere(() => {
+    const field = document.querySelector<HTMLElement>(`.props [data-place="${CSS.escape(place)}"]`);
+    if (!field) return null;
+    const add = field.tagName === "FIELDSET" ? field.querySelector<HTMLElement>(":scope > button:not(.ghost)") : null;
+    return field.querySelector<HTMLElement>("[aria-invalid=true]") ?? add ?? field.querySelector<HTMLElement>(CONTROLS) ?? field;
+  }, document.activeElement);
+}
+
+function whenThere(find: () => HTMLElement | SVGElement | null, from: Element | null, frames = WITHIN_FRAMES): void {
+  requestAnimationFrame(() => {
+    const now = document.activeElement;
+    if (frames === 0 || (now !== from && now !== document.body)) return;
+    const element = find();
+    element?.focus(); // nothing outside of a dialog takes it while that is open
+    if (!element || document.activeElement !== element) whenThere(find, from, frames - 1);
+  });
+}

@@ -1,0 +1,53 @@
+// The line in which an expression is typed, as a plain field: until its editor is loaded, and where that can't be.
+import { loaded } from "../parts/loaded";
+import type { Word } from "./context";
+import { useTurn } from "./turn";
+
+export interface LineProps {
+  label: string;
+  text: string;
+  describedBy?: string | undefined;
+  invalid?: boolean | undefined;
+  template?: boolean | undefined;
+  words: readonly Word[];
+  /** JSON text of those that expressions are tried with. */
+  variables: string;
+  /** What the engine can't read. */
+  wrong?: { from: number; to: number; reason: string } | undefined;
+  /** Somebody is in it, and where. */
+  focused: boolean;
+  at: number;
+  put: (text: string) => void;
+  caret: (at: number) => void;
+  enter: () => void;
+  leave: () => void;
+  done: () => void;
+}
+
+const useEditor = loaded(() => import("../editor/line"));
+
+export function Line(props: LineProps) {
+  // A new definition has such fields, and nothing in them.
+  const Editor = useEditor(props.text !== "" || props.focused)?.default;
+  const isDue = useTurn(Editor !== undefined);
+  return Editor && (isDue || props.focused) ? <Editor {...props} /> : <PlainLine {...props} />;
+}
+
+function PlainLine({ label, text, describedBy, invalid, put, caret, enter, leave, done }: LineProps) {
+  return (
+    <input
+      className="in mono"
+      aria-label={label}
+      aria-describedby={describedBy}
+      aria-invalid={invalid}
+      spellCheck={false}
+      autoComplete="off"
+      value={text}
+      onChange={(event) => put(event.target.value)}
+      onSelect={(event) => caret(event.currentTarget.selectionStart ?? 0)}
+      onFocus={enter}
+      onBlur={leave}
+      onKeyDown={(event) => event.key === "Enter" && done()}
+    />
+  );
+}

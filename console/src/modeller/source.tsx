@@ -1,0 +1,70 @@
+// The draft as its JSON text, which is what all else here is made of.
+import { type Ref, useId, useMemo, useRef } from "react";
+import { loaded } from "../parts/loaded";
+import type { Verdict } from "./check";
+import { type Draft, rangeOf } from "./draft";
+import type { JsonProblem } from "./json";
+
+export type Mark = (range: { start: number; end: number }) => void;
+
+export interface SourceProps {
+  label: string;
+  describedBy: string;
+  text: string;
+  /** Undefined: not known yet, what was told last may stand. */
+  flaws: readonly { start: number; end: number; hint: boolean; text: string }[] | undefined;
+  /** `of`: what is typed on belongs to one step back. */
+  change: (text: string, of: string) => void;
+  step: (way: "undo" | "redo") => void;
+  mark: Ref<Mark>;
+  /** What somebody has selected in the plain text when it comes: where that began, and where the caret is. */
+  at: { anchor: number; head: number } | undefined;
+}
+
+const LABEL = "The definition as JSON";
+const useEditor = loaded(() => import("../editor/source"));
+
+interface Props extends Pick<SourceProps, "text" | "change" | "step" | "mark"> {
+  draft: Draft;
+  broken: JsonProblem | undefined;
+  verdict: Verdict;
+}
+
+export function Source({ text, draft, broken, verdict, change, step, mark }: Props) {
+  const Editor = useEditor()?.default;
+  const help = useId();
+  const plain = useRef<HTMLTextAreaElement>(null);
+  const { findings, stale, error } = verdict;
+  const flaws = useMemo(() => {
+    if (broken) return [{ start: broken.at, end: broken.at + 1, hint: false, text: broken.message }];
+    if (stale || error) return undefined;
+    return findings.map((one) => ({ ...rangeOf(draft, one.path, one.character), hint: one.hint, text: one.text }));
+  }, [broken, stale, error, findings, draft]);
+  const at = plain.current !== null && plain.current === document.activeElement ? selectedIn(plain.current) : undefined;
+  return (
+    <div className="source">
+      {Editor ? (
+        <Editor label={LABEL} describedBy={help} text={text} flaws={flaws} change={change} step={step} mark={mark} at={at} />
+      ) : (
+        <textarea ref={plain} className="mono" aria-label={LABEL} spellCheck={false} value={text.replaceAll("\r\n", "\n")} onChange={(event) => change(endedAs(text, event.target.value), "json")} />
+      )}
+      {broken && (
+        <p className="wrong" role="status">
+          Line {text.slice(0, broken.at).split("\n").length}: {broken.message}. The picture shows what could be read last.
+        </p>
+      )}
+      <p className="mute" id={help} hidden={!Editor}>
+        <kbd>Esc</kbd> then <kbd>Tab</kbd> leaves the editor. <kbd>Ctrl F</kbd> searches, <kbd>F8</kbd> goes to the next problem, <kbd>Ctrl Shift [</kbd> folds.
+      </p>
+    </div>
+  );
+}
+
+function selectedIn({ selectionStart: from, selectionEnd: to, selectionDirection }: HTMLTextAreaElement): SourceProps["at"] {
+  return selectionDirection === "backward" ? { anchor: to, head: from } : { anchor: from, head: to };
+}
+
+/** What was typed in a text area, with the line ends of the text before. */
+function endedAs(before: string, typed: string): string {
+  return /\r\n/.test(before) && !/(^|[^\r])\n/.test(before) ? typed.replaceAll("\n", "\r\n") : typed;
+}
