@@ -214,6 +214,7 @@ def pair_command(
     items: Annotated[int, typer.Option(min=300, help="Jobs (or instances) in each window.")] = 3_000,
     within: Annotated[float, typer.Option(min=0.1, max=50, help="Half of the interval to reach, in percent.")] = 3.0,
     minutes: Annotated[float, typer.Option(min=0.5, max=600, help="Stop then; the same command goes on.")] = 4.5,
+    compiled: Annotated[bool, typer.Option(help="The new one with its hot path as C; minutes at first.")] = False,
     blocks_max: Annotated[int, typer.Option(min=8, max=1_000, help="With so many it is too noisy to tell.")] = 80,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of both engines.")
@@ -230,7 +231,7 @@ def pair_command(
         _refuse(told, f"there is no scenario {scenario}; `list` names them")
     try:
         options = Options(settings=dict(_setting(text) for text in set_ or []), work_dir=work_dir, items=items)
-        sides = pair.side(old), pair.side(new)
+        sides = pair.side(old), pair.side(new, compiled_in=DEFAULT_OUTPUT if compiled else None)
         file = state or DEFAULT_OUTPUT / f"pair-{scenario}-{sides[0].commit}-{sides[1].commit}.json"
         pairs = pair.open_pairs(file, SCENARIOS[scenario], items, *sides)
     except (pair.PairFailed, result.UnreadableResult, ValueError) as error:

@@ -14,7 +14,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -212,7 +213,9 @@ async def fill(connection: TrioConnection, engine: Engine, count: int) -> None:
     """So many instances of the first version of one definition."""
     late = timer("end", "P9D", interrupting=True)
     approve = step("approve", "USER_TASK", jobType="people", nextStep="end", boundaryEvents=[late])
+    form = {"type": "object", "properties": {"approved": {"title": "Approved", "type": "boolean"}}}
     shape = definition(service("pay", "approve", job_type="pay"), approve, end(), definition_id="orders")
+    shape["metadata"] = {"forms": {"approve": {"schema": form}}}
     await engine.definitions.upload(parse_definition(msgspec.json.encode(shape)))
     order = CodeWorkflow("order")
     await engine.code.register(order)
@@ -262,8 +265,9 @@ def _forget(engine: Engine) -> None:
     engine.open_work.forget()
 
 
-async def measure(dsn: str, count: int) -> dict[str, Cost]:
-    """Of each page, on a new database."""
+@asynccontextmanager
+async def filled(dsn: str, count: int) -> AsyncGenerator[tuple[Database, Engine]]:
+    """A new database with so many instances, and an engine on its one connection."""
     database = Database(dsn, max_connections=1)
     try:
         async with database.connection() as connection:
@@ -274,12 +278,17 @@ async def measure(dsn: str, count: int) -> dict[str, Cost]:
                 nursery.start_soon(batcher.run)
             async with await TrioConnection.connect(dsn) as own:
                 await fill(own, engine, count)
-            found = {name: await cost(database, engine, page) for name, page in PAGES.items()}
+            yield database, engine
             nursery.cancel_scope.cancel()
-        return found
     finally:
         with trio.CancelScope(shield=True):
             await database.close(5.0)
+
+
+async def measure(dsn: str, count: int) -> dict[str, Cost]:
+    """Of each page, on a new database."""
+    async with filled(dsn, count) as (database, engine):
+        return {name: await cost(database, engine, page) for name, page in PAGES.items()}
 
 
 async def main(count: int) -> int:

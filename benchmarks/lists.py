@@ -26,14 +26,18 @@ from penstock.store.schema import ensure_schema
 
 ROUNDS = 5
 PAGE = 20
+PIECE = 50_000
+"""Rows that are filled in at once: a statement has ten seconds."""
 COUNT_MAX = 10_001
-FILL_INSTANCES = (  # every tenth is of definition 2
-    "INSERT INTO instance (id, started_at, definition, vars, business_key)"
-    " SELECT n, now(), CASE n % 10 WHEN 0 THEN 2 ELSE 1 END, '{}', 'order-' || n FROM generate_series(1, $1::int) n"
+FILL_INSTANCES = (  # every tenth is of definition 2, every second of one of 5,000 flow keys, few of a rare one
+    "INSERT INTO instance (id, started_at, definition, vars, business_key, flow_key)"
+    " SELECT n, now(), CASE n % 10 WHEN 0 THEN 2 ELSE 1 END, '{}', 'order-' || n,"
+    " CASE WHEN n % 50000 = 7 THEN 'rare' WHEN n % 2 = 0 THEN 'k' || n % 10000 END"
+    " FROM generate_series($1::int, $2::int) n"
 )
 FILL_TOKENS = (
     "INSERT INTO token (id, instance_id, step, job_type, seq, entered_at, state)"
-    " SELECT n, n, 0, 1, n, now(), 0 FROM generate_series(1, $1::int) n"
+    " SELECT n, n, 0, 1, n, now(), 0 FROM generate_series($1::int, $2::int) n"
 )
 PARK = (
     "UPDATE token SET state = 2 WHERE state = 0 AND id % $1::int <> 0",
@@ -47,6 +51,9 @@ LISTS = {
     "WAITING of a definition": Listed([2], "WAITING"),
     "WAITING by business key": Listed(None, "WAITING", "order-17"),
     "COMPLETED": Listed(status="COMPLETED"),
+    "of a rare flow key": Listed(flow_key="rare"),
+    "ACTIVE of a rare flow key": Listed(status="ACTIVE", flow_key="rare"),
+    "of one of 5,000 flow keys": Listed(flow_key="k4242"),
 }
 
 
@@ -73,8 +80,10 @@ async def run(dsn: str, count: int) -> None:
     async with database.connection() as connection:
         await ensure_schema(connection)
         await connection.fetch("SET statement_timeout = 0")
-        for statement in (FILL_INSTANCES, FILL_TOKENS):
-            await connection.fetch(statement, (count,))
+        await connection.fetch("SET lock_timeout = 0")  # VACUUM waits for an autovacuum
+        for first in range(1, count + 1, PIECE):
+            for statement in (FILL_INSTANCES, FILL_TOKENS):
+                await connection.fetch(statement, (first, min(first + PIECE - 1, count)))
         await connection.fetch("VACUUM (ANALYZE)")
         await show(connection, f"{count:,} open instances, none of them waits")
         for statement, params in zip(PARK, ((10_000,), ()), strict=True):

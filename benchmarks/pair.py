@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.bench import Bench, Options
+from benchmarks.compiled import compiled
 from benchmarks.database import Database
 from benchmarks.deployment import engine, work_directory
 from benchmarks.figures import show
@@ -96,14 +97,20 @@ class Estimate(NamedTuple):
         return (self.high - self.low) / 2
 
 
-def side(path: Path) -> Side:
-    """A checkout as it is now. Raises PairFailed."""
+def side(path: Path, *, compiled_in: Path | None = None) -> Side:
+    """A checkout as it is now; ``compiled_in``: with its hot path compiled, which is kept there. Raises PairFailed."""
     if not (path / "src" / "penstock").is_dir():
         raise PairFailed(f"{path} is no checkout: there is no src/penstock in it")
     commit = _git(path, "rev-parse", "--short=10", "HEAD") or "no commit"
-    changes = _git(path, "diff", "HEAD", "--", "src")
+    changes = _git(path, "diff", "HEAD", "--", "src", "tools/compiled.py")
     if changes:
         commit += "+" + hashlib.sha256(changes.encode()).hexdigest()[:8]
+    if compiled_in is not None:
+        commit += "-compiled"
+        try:
+            path = compiled(path, compiled_in / commit)
+        except subprocess.CalledProcessError as error:
+            raise PairFailed(f"{path} was not compiled: {error}") from error
     return Side(path=str(path.resolve()), commit=commit)
 
 

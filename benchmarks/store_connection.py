@@ -28,6 +28,10 @@ READ = [
     ("SELECT id FROM token WHERE id = ANY($1::bigint[]) ORDER BY id FOR UPDATE", ("{1,2,3,4,5,6}",)),
     ("SELECT id, n FROM token WHERE id = ANY($1::bigint[])", ("{1,2,3,4,5,6}",)),
 ]
+EIGHT = (
+    "SELECT $1::bigint, $2::text, now(), $3::int, $4::text, $5::text, $6::text, $7::text",
+    ("12", '{"a"}', 5, None, "{1}", "{2}", "{3}"),
+)
 WRITE = [("UPDATE token SET n = n + 1 WHERE id = ANY($1::bigint[])", ("{1,2,3}",)), ("COMMIT", ())]
 
 
@@ -67,6 +71,11 @@ async def run(dsn: str) -> None:
                 for sql, parameters in (*READ[1:], *WRITE[:1]):
                     await connection.fetch(sql, parameters)
 
+        async def by_a_cursor() -> None:
+            await (await connection.execute(EIGHT[0], EIGHT[1])).fetchall()
+
+        await measure("8 parameters and columns, a cursor", by_a_cursor)
+        await measure("8 parameters and columns, fetch()", lambda: connection.fetch(*EIGHT))
         await measure("SELECT 1, fetch()", lambda: connection.fetch("SELECT 1"))
         await measure("SELECT 1, roundtrip()", lambda: connection.roundtrip([("SELECT 1", ())]))
         await measure("wide lane, 6 statements: 2 roundtrip()", in_round_trips)

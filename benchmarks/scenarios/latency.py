@@ -1,7 +1,9 @@
 """Start → completed of one instance of three steps on an idle engine, workers parked in long polls or Work streams.
 
 Such an instance waits for four durable commits. What four of them in a row take on the same PostgreSQL, without an
-engine, is measured right before and right after, because the latency of a shared disk wanders.
+engine, is measured right before and right after, because the latency of a shared disk wanders. So is what its four
+statements take without an engine, which tells how much of the rest is the server's and the driver's. No bound is
+compared with that.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from benchmarks.load.probe import ProbePlan
 from benchmarks.meter import latencies
 from benchmarks.result import Bound, Run
 from benchmarks.scenarios.scenario import Scenario
+from benchmarks.statements_alone import statements_in_a_row_ms
 from benchmarks.workflows import START_VARIABLES_BYTES, linear, variables_of
 
 WORKERS = 8
@@ -39,7 +42,15 @@ def run(bench: Bench, *, stream: bool) -> Run:
     }
     plan = StreamProbePlan(**given, address=bench.need_grpc()) if stream else ProbePlan(**given)
     dsn = bench.deployment.dsn
+    alone = partial(
+        statements_in_a_row_ms,
+        rounds=bench.size(100, 30),
+        variables=variables_of(START_VARIABLES_BYTES),
+        outputs=list(workflow.outputs.values()),
+        pause_s=plan.pause_s,
+    )
     commits = [] if dsn is None else [_commits(bench, dsn)]
+    statements = [] if dsn is None else [alone(dsn)]
     with bench.load(plan, processes=1) as load:
         load.begin()
         bench.wait_count(load, Count.ENDED, WARM_UP_ROUNDS)
@@ -50,6 +61,7 @@ def run(bench: Bench, *, stream: bool) -> Run:
         samples = load.stop()
     if dsn is not None:
         commits.append(_commits(bench, dsn))
+        statements.append(alone(dsn))
     figures: dict[str, float] = {}
     for kind in ("round", "start", "complete", "pickup"):
         figures |= latencies(samples, kind, since, until)
@@ -57,6 +69,9 @@ def run(bench: Bench, *, stream: bool) -> Run:
         four_ms = sum(taken) / len(taken)
         figures[f"four_commits_{name}_ms"] = four_ms
         figures[f"round_{name}_over_four_commits_ms"] = figures[f"round_{name}_ms"] - four_ms
+    if statements and None not in statements:
+        for name, *taken in zip(("p50", "p99"), *filter(None, statements), strict=True):
+            figures[f"four_statements_{name}_ms"] = sum(taken) / len(taken)
     figures["errors"] = float(errors)
     return bench.run_of(figures, began)
 
