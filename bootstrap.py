@@ -43,6 +43,9 @@ def main(words):
         become([os.path.join(VENV, "bin", "penstock"), "demo"] + words[1:])
     if words[0] == "test":
         os.chdir(TOP)
+        # Many tests start an engine or a command. Where PYTHONDONTWRITEBYTECODE is set, as in .ci/run, each would
+        # compile all of its modules: a third of its CPU.
+        quiet([PYTHON, "-m", "compileall", "-q", "-j", "0", "src", "chaos", "benchmarks", "examples"])
         # Each worker process has a database of its own; more than four wait for each other's disk. One more than there
         # are processors, as many tests wait for time to pass. worksteal: tests take from a millisecond to half a
         # minute, and one worker would stay with all of the long ones.

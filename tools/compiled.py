@@ -5,18 +5,20 @@
     python -m pytest -o pythonpath='DIRECTORY .' tests/http
 
 Needs a C compiler. Where a compiled module is there Python takes it, else the source beside it: the same code, slower.
-An editable installation is never compiled: nothing stale can be taken for a source that was changed. Left out are
-modules whose classes others inherit from (lanes, messages of msgspec), what subclasses a class of C's, and methods
-that are found by their names (handlers of routes).
+An editable installation is never compiled: nothing stale can be taken for a source that was changed. Left out is
+what subclasses a class of C's or of a module that stays Python (psycopg's cursors, metrics: they end the process with a
+segmentation fault) and methods that are found by their names (handlers of routes).
 
 What mypyc does otherwise than Python, and so must not stand in them: a slice of bytes whose end may lie before its
-start is a SystemError, not empty; a value of another type than its annotation says is a TypeError.
+start is a SystemError, not empty; a value of another type than its annotation says is a TypeError; a field of a Struct
+whose annotation names a class that stands further down ends the process with a segmentation fault at the import.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -33,17 +35,56 @@ WANTED: Final = "PENSTOCK_COMPILED"
 REQUIRES: Final = ("mypy>=2.4,<3", "setuptools>=77")
 """At build time, beside what the engine runs on: types that are not known are compiled to slower code."""
 MODULES: Final = (
-    "penstock/poller.py",
+    "penstock/core/fast_path.py",
     "penstock/core/fencing.py",
+    "penstock/engine/activity.py",
+    "penstock/engine/answers.py",
+    "penstock/engine/definitions.py",
+    "penstock/engine/deliveries.py",
+    "penstock/engine/hot_jobs.py",
     "penstock/engine/ids.py",
+    "penstock/engine/job_sizes.py",
+    "penstock/engine/lanes/batcher.py",
+    "penstock/engine/lanes/claims.py",
+    "penstock/engine/lanes/fast_path.py",
+    "penstock/engine/lanes/held.py",
+    "penstock/engine/lanes/item.py",
+    "penstock/engine/lanes/lane.py",
+    "penstock/engine/lanes/releases.py",
+    "penstock/engine/lease_book.py",
+    "penstock/engine/payload.py",
+    "penstock/engine/polls.py",
+    "penstock/engine/queue_counts.py",
+    "penstock/engine/queue_floors.py",
+    "penstock/engine/queues.py",
+    "penstock/engine/variables.py",
+    "penstock/engine/waiters.py",
     "penstock/http/connection.py",
     "penstock/http/cycle.py",
     "penstock/http/direct.py",
+    "penstock/http/limits.py",
     "penstock/http/parser.py",
     "penstock/http/request.py",
     "penstock/http/response.py",
+    "penstock/http/server.py",
+    "penstock/metrics/numbers.py",
+    "penstock/poller.py",
+    "penstock/rest/hot.py",
     "penstock/store/arrays.py",
+    "penstock/store/jobs.py",
+    "penstock/store/patience.py",
+    "penstock/store/pool.py",
+    "penstock/store/wait.py",
+    "penstock/waking.py",
 )
+INHERITED: Final = {
+    "penstock/engine/lanes/item.py": ("Item",),
+    "penstock/engine/lanes/batcher.py": ("Batcher",),
+    "penstock/engine/lanes/lane.py": ("Lane",),
+    "penstock/engine/lanes/claims.py": ("ClaimItem",),
+    "penstock/engine/waiters.py": ("Waiter",),
+}
+"""Classes of those that modules which stay Python inherit from: mypyc has to be told."""
 _SETUP: Final = """
 import sys
 from mypyc.build import mypycify
@@ -54,6 +95,12 @@ extensions = mypycify(
     ["--config-file=mypy.ini", *modules], opt_level=level, debug_level="0", multi_file=True, group_name="penstock"
 )
 setup(name="penstock", ext_modules=extensions, script_args=["-q", "build_ext", "--inplace", "--parallel", processes])
+"""
+_FUTURE: Final = "from __future__ import annotations\n"
+_MARK: Final = """
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:  # nothing is imported when it runs
+    from mypy_extensions import mypyc_attr
 """
 _MYPY: Final = """
 [mypy]
@@ -71,6 +118,9 @@ def compile_into(directory: Path, modules: Sequence[str] = MODULES, *, optimize:
         source = Path(work) / "src"
         shutil.copytree(TOP / "src", source, ignore=shutil.ignore_patterns("__pycache__", "static", "*.so"))
         (source / "mypy.ini").write_text(_MYPY)
+        for module in INHERITED.keys() & set(modules):
+            path = source / module
+            path.write_text(_may_be_inherited(path.read_text(), INHERITED[module]))
         command = [sys.executable, "-c", _SETUP, str(optimize), str(os.cpu_count() or 1), *modules]
         subprocess.run(command, cwd=source, check=True)
         shutil.rmtree(source / "build")
@@ -79,6 +129,17 @@ def compile_into(directory: Path, modules: Sequence[str] = MODULES, *, optimize:
             (directory / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source / path, directory / path)
     return found
+
+
+def _may_be_inherited(text: str, classes: Sequence[str]) -> str:
+    """A module with mypyc's mark at its classes."""
+    for name in classes:
+        found = re.search(rf"^class {name}\b", text, re.MULTILINE)
+        assert found is not None, name
+        text = f"{text[: found.start()]}@mypyc_attr(allow_interpreted_subclasses=True)\n{text[found.start() :]}"
+    before, future, behind = text.partition(_FUTURE)
+    assert future
+    return before + future + _MARK + behind
 
 
 class CompiledHook(BuildHookInterface[Any]):

@@ -196,7 +196,8 @@ COMMANDS_INTRO = """\
 `penstock COMMAND --help` says the same. Commands that touch the engines' database take `--config FILE` and read the
 [settings](configuration.md) as `penstock serve` does. `--json` is taken by all but those that run on: one JSON
 document, or a line for each where several things are done or news is followed; what goes wrong stays text on standard
-error. Exit codes: 0 done, 1 failed or found something wrong, 2 wrong use or wrong settings.
+error. Exit codes: 0 done, 1 failed or found something wrong, 2 wrong use or wrong settings, 141 when who reads what it
+prints has gone (`penstock instance list | head -1`), as of other tools.
 """
 
 

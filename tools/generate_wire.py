@@ -333,7 +333,8 @@ def _noun_modules() -> dict[str, Collection[str]]:
 def _model(files: dict[str, FileDescriptorProto], nouns: Collection[str]) -> Iterator[str]:
     yield _NOUNS_HEAD.format(file=NOUNS_FILE)
     yield "from datetime import datetime\nfrom typing import Annotated, Any\n\nfrom msgspec import field\n\n"
-    yield "from penstock.wire.codec import BOOL, INT32, JSON, MILLIS, OPTIONAL_INT32, STRUCT, TEXT, WORDS, Proto\n"
+    yield "from penstock.wire.codec import BOOL, INT32, JSON, MILLIS, OPTIONAL_BOOL, OPTIONAL_INT32, STRUCT, TEXT"
+    yield "\nfrom penstock.wire.codec import WORDS, Proto\n"
     yield "from penstock.wire.noun import Answer, Flag, InstanceMethods, JsonText, Request, Seconds, Text, Variables"
     yield "\nfrom penstock.wire.noun import Texts, Whole\n"
     if "StartRequest" in nouns:
@@ -436,6 +437,8 @@ def _noun_proto(package: str, field: FieldDescriptorProto, enums: dict[str, tupl
     kind = kinds.get(field.type, "STRUCT" if field.type_name.endswith(".Struct") else "")
     if kind == "INT32" and field.proto3_optional:
         kind = "OPTIONAL_INT32"
+    elif kind == "BOOL" and field.proto3_optional:
+        kind = "OPTIONAL_BOOL"
     if field.type_name in enums:
         return f'Proto({field.number}, WORDS, "{package}", {enums[field.type_name]!r})'
     if field.label == _LABEL_REPEATED:

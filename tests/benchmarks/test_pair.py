@@ -99,6 +99,22 @@ def test_a_checkout_with_changes_is_another_one(tmp_path: Path) -> None:
     assert len({clean, changed}) == 2
 
 
+def test_a_compiled_side_is_made_once(tmp_path: Path) -> None:
+    """By the checkout's own script; here one that makes an empty package."""
+    checkout, kept = tmp_path / "checkout", tmp_path / "kept"
+    for folder in ("src/penstock", "tools"):
+        (checkout / folder).mkdir(parents=True)
+    script = checkout / "tools" / "compiled.py"
+    script.write_text("import os, sys\nos.makedirs(sys.argv[1] + '/penstock')")
+    made = pair.side(checkout, compiled_in=kept)
+    script.write_text("raise SystemExit('once more')")
+    assert made == pair.side(checkout, compiled_in=kept)
+    assert made.commit == "no commit-compiled"
+    assert (Path(made.path) / "src" / "penstock").is_dir()
+    with pytest.raises(PairFailed, match="not compiled"):
+        pair.side(checkout, compiled_in=tmp_path / "other")
+
+
 def test_cpu_is_told_in_units_of_fixed_work() -> None:
     units = measure_units()
     assert units.keys() == {"loop_cpu_ms", "echo_cpu_us"}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from benchmarks.peers.__main__ import Figures, middle, table, turn
+from benchmarks.peers.__main__ import Figures, compare, keep, kept, middle, table, turn
 from benchmarks.peers.systems import PROGRAMS, SYSTEMS, NotHad, Running, System, call
 from penstock.testing.postgres import Server
 
@@ -67,6 +68,25 @@ def test_a_turn_counts_what_a_program_did(postgres_server: Server, tmp_path: Pat
             turn(system(goes_on + 'print(\'{"steps": 0, "seconds": 1.0}\')'), tmp_path, dsn, "best", 1.0)
         with pytest.raises(NotHad, match="the third was refused"):
             turn(system(FEEDER_FAILS), tmp_path, dsn, "best", 1.0)
+
+
+def test_a_run_keeps_each_turn_and_goes_on(
+    postgres_server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = Namespace(folder=tmp_path, seconds=1.0, calibration_seconds=0.01, rounds=1, minutes=0.0)
+    options.json = tmp_path / "turns.json"
+    (tmp_path / "theirs").mkdir()
+    theirs, before = system(WRITES_FIFTY), Figures(1.0, 2.0, None, None, None)
+    with postgres_server.database() as dsn:
+        assert compare(options, [theirs], dsn) == {}
+        assert "to be gone on with" in capsys.readouterr().out
+        keep(options.json, {("theirs", "default"): [before]})
+        options.minutes = 10.0
+        found = compare(options, [theirs], dsn)
+        assert found["theirs", "default"] == [before]
+        assert [each.steps_per_s for each in found["theirs", "best"]] == [25.0]
+        assert kept(options.json) == found
+        assert compare(options, [theirs], dsn) == found
 
 
 def test_what_can_not_be_installed_says_why(tmp_path: Path) -> None:

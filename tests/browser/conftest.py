@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests import postgres
+from tests.browser.modeller import Modeller
 from tests.browser.test_console import Visitor
 from tests.runtime.engine_process import EngineProcess
 
@@ -67,3 +69,16 @@ def visitor(page: Any, engine: EngineProcess) -> Generator[Visitor]:
     found = Visitor(page, engine)
     yield found
     assert found.complaints == []
+
+
+@pytest.fixture(scope="module")
+def engine(postgres_server: postgres.Server) -> Generator[EngineProcess]:
+    """With nothing in it. Modules that need more have one of their own."""
+    with postgres_server.database(postgres.apply_schema) as dsn, EngineProcess(dsn) as process:
+        process.wait_ready()
+        yield process
+
+
+@pytest.fixture
+def modeller(visitor: Visitor) -> Modeller:
+    return Modeller(visitor)

@@ -1,7 +1,8 @@
 """What people do in the modeller, measured and filmed; the loan process of the examples, drawn from nothing by keys.
 
 python -m tests.browser.drawing film FOLDER     a picture (PNG) after each step that is drawn
-python -m tests.browser.drawing frames          how evenly the page draws: 200 steps opened and dragged, three times
+python -m tests.browser.drawing frames          how evenly the page draws: 200 steps opened and dragged, three times,
+                                                beside an empty page while a worker computes
 python -m tests.browser.drawing minutes         the first five minutes of docs/console.md: clicks, keys and seconds
 """
 
@@ -12,7 +13,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,34 +40,55 @@ LETTERS = {
     "END": "e",
 }
 _WATCH = """() => {
-    const seen = window.seen = {at: [], long: []};
-    const next = at => { seen.at.push(at); if (window.seen === seen) requestAnimationFrame(next); };
+    const seen = window.seen = {at: [], long: [], still: 0}, steps = document.getElementsByClassName("node");
+    const before = steps.length;
+    const next = at => {
+        seen.at.push(at);
+        if (steps.length <= before && seen.still === seen.at.length - 1) seen.still++;
+        if (window.seen === seen) requestAnimationFrame(next);
+    };
     requestAnimationFrame(next);
     new PerformanceObserver(list => seen.long.push(...list.getEntries().map(one => one.duration)))
         .observe({entryTypes: ["longtask"]});
 }"""
+_EMPTY = """<style>
+    @keyframes turn { to { transform: rotate(1turn) } }
+    div { width: 90px; height: 90px; background: teal; animation: turn 1s linear infinite }
+</style><div></div>"""
+_COMPUTE = """() => new Promise(done => {
+    const program = "const end = Date.now() + 2000; while (Date.now() < end) Math.sqrt(Math.random()); postMessage(0)";
+    new Worker(URL.createObjectURL(new Blob([program]))).onmessage = done;
+})"""
 _TRACED = ["devtools.timeline", "disabled-by-default-devtools.timeline"]
 _SEEN = "() => { const seen = window.seen; window.seen = undefined; return seen; }"
 
 
 class Frames(NamedTuple):
     """Of a stretch of time: how long each frame stood, tasks that held the page for more than 50 ms, and what CPU each
-    task of the page's thread took, which other programs on the machine change little."""
+    task of the page's thread took, which other programs on the machine change little. The first ``still`` frames had no
+    new step: so long the worker laid out."""
 
     frame_ms: Sequence[float]
     long_task_ms: Sequence[float]
     task_cpu_ms: Sequence[float]
+    still: int
 
     def __str__(self) -> str:
         ordered = sorted(self.frame_ms)
         p95 = ordered[int(len(ordered) * 0.95)]
-        slow = ", ".join(f"{one:.0f}" for one in ordered if one > SLOW_MS) or "none"
+        came = self.frame_ms[self.still :]
         long = ", ".join(f"{one:.0f}" for one in self.long_task_ms) or "none"
         return (
             f"{len(ordered)} frames in {sum(ordered) / 1000:.1f} s, median {ordered[len(ordered) // 2]:.1f} ms, "
-            f"p95 {p95:.1f}; frames above {SLOW_MS} ms: {slow}; tasks above 50 ms: {long}; "
+            f"p95 {p95:.1f}; frames above {SLOW_MS} ms: {_slow(self.frame_ms[: self.still])}"
+            f"{f', and while steps came {_slow(came)}' if came else ''}; tasks above 50 ms: {long}; "
             f"most CPU of a task: {', '.join(f'{one:.1f}' for one in sorted(self.task_cpu_ms)[:-4:-1])} ms"
         )
+
+
+def _slow(frame_ms: Sequence[float]) -> str:
+    slow = sorted(one for one in frame_ms if one > SLOW_MS)
+    return f"{len(slow)} of {len(frame_ms)}" + (f" ({', '.join(f'{one:.0f}' for one in slow)})" if slow else "")
 
 
 def large(steps: int) -> Json:
@@ -99,6 +121,15 @@ def frames_of_layout(page: Any, home: str, body: dict[str, Any]) -> Frames:
     return _frames(page)
 
 
+def frames_of_nothing(page: Any) -> Frames:
+    """Of a page with a square that turns, while a worker computes for 2 s: what the machine leaves to any page."""
+    page.goto("about:blank")
+    page.set_content(_EMPTY)
+    _watch(page)
+    page.evaluate(_COMPUTE)
+    return _frames(page)
+
+
 def frames_of_drag(page: Any, step_id: str, moves: int) -> Frames:
     box = page.locator(f'.node[data-step="{step_id}"] .body').bounding_box()
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
@@ -110,6 +141,14 @@ def frames_of_drag(page: Any, step_id: str, moves: int) -> Frames:
     seen = _frames(page)
     page.mouse.up()
     return seen
+
+
+def frames_while(page: Any, act: Callable[[], None]) -> Frames:
+    """And a moment after, in which the engine is asked."""
+    _watch(page)
+    act()
+    page.wait_for_timeout(600)
+    return _frames(page)
 
 
 def _watch(page: Any) -> None:
@@ -131,7 +170,7 @@ def _frames(page: Any) -> Frames:
         if one["name"].endswith("RunTask") and one["ph"] == "X" and (one["pid"], one["tid"]) in threads
     ]
     stood = [after - before for before, after in zip(seen["at"], seen["at"][1:], strict=False)]
-    return Frames(stood, seen["long"], tasks)
+    return Frames(stood, seen["long"], tasks, max(0, seen["still"] - 1))
 
 
 class Artist:
@@ -172,6 +211,10 @@ class Artist:
             self.page.locator(f'.node[data-step="{extra}"]').focus()
             self.page.keyboard.press("Escape")
             self.page.keyboard.press("Delete")
+            if extra == "join":  # which leads nowhere: it is asked where the gateway's way to it leads
+                asked = self.page.get_by_role("dialog", name="Delete join?")
+                asked.get_by_role("button", name="Delete").focus(timeout=TIMEOUT_MS)
+                self.page.keyboard.press("Enter")
             self.page.locator(f'.node[data-step="{extra}"]').wait_for(state="detached", timeout=TIMEOUT_MS)
 
     def _open(self, step_id: str) -> None:
@@ -321,6 +364,7 @@ def main(arguments: Sequence[str]) -> int:
         elif what == "frames":
             for _ in range(3):  # each with a browser's storage of its own
                 page = browser.new_page(viewport={"width": 1440, "height": 900})
+                print(f"empty page: {frames_of_nothing(page)}")
                 print(f"opened: {frames_of_layout(page, visitor.home, large(LARGE_STEPS))}")
                 print(f"drag: {frames_of_drag(page, 'd20', 200)}")
                 page.close()

@@ -19,6 +19,12 @@ HAS_FOCUS = """() => {
     const at = document.activeElement;
     return at.dataset.step ?? at.ariaLabel ?? at.labels?.[0]?.textContent ?? at.textContent;
 }"""
+TO_THE_END = """() => {
+    const list = document.querySelector(".findings ul");
+    if (list) list.scrollTop = list.scrollHeight;
+    return list !== null && String(list.children.length) === list.firstChild.ariaSetSize;
+}"""
+"""Of what the engine says, as far as it is here; whether that is all."""
 TABS_MAX = 200
 
 
@@ -43,15 +49,26 @@ class Modeller:
                 return
         raise AssertionError(f"no Tab leads to {name}")
 
+    def expect_whole_list(self) -> None:
+        """Of what the engine says, scrolled to its end, which more of it comes to."""
+        self.page.wait_for_function(TO_THE_END, timeout=TIMEOUT_MS)
+
     def expect_step(self, name: str) -> None:
         self.page.locator(f'.surface .node[data-step="{name}"]').wait_for(timeout=TIMEOUT_MS)
 
     def open(self, name: str, text: str) -> None:
-        """A file by Import; each has a name of its own."""
+        """A file by Import, whatever it takes the place of; each has a name of its own."""
         self.page.locator("input[type=file]").set_input_files(
             {"name": name, "mimeType": "application/json", "buffer": text.encode()}
         )
-        self.page.get_by_text(f"Opened {name}", exact=True).wait_for(state="attached", timeout=TIMEOUT_MS)
+        opened, asked = (
+            self.page.get_by_text(f"Opened {name}", exact=True),
+            self.page.get_by_role("button", name="Open it"),
+        )
+        opened.or_(asked).wait_for(state="attached", timeout=TIMEOUT_MS)
+        if asked.is_visible():
+            asked.click(timeout=TIMEOUT_MS)
+        opened.wait_for(state="attached", timeout=TIMEOUT_MS)
 
     def expect_laid_out(self) -> None:
         self.page.locator('.surface[aria-busy="false"]').wait_for(timeout=TIMEOUT_MS)
@@ -73,11 +90,22 @@ class Modeller:
     def field(self, label: str) -> Any:
         return self.properties.get_by_label(label, exact=True)
 
+    def said(self, label: str) -> str:
+        """What stands in an expression's field."""
+        return str(self.field(label).evaluate("one => one.value ?? one.innerText"))
+
     def text(self) -> str:
         """The definition, as Export gives it."""
         with self.page.expect_download(timeout=TIMEOUT_MS) as started:
             self.page.get_by_role("button", name="Export").click(timeout=TIMEOUT_MS)
         return Path(started.value.path()).read_bytes().decode()
+
+    def write_json(self, text: str) -> None:
+        """In place of all of it, by keys: an editor that was just given the focus loses what a script selected."""
+        editor = self.page.locator(".cm-content").and_(self.page.get_by_label("The definition as JSON"))
+        editor.focus(timeout=TIMEOUT_MS)  # not the plain field, in whose place it comes
+        self.press("Control+a")
+        self.page.keyboard.insert_text(text)
 
     def definition(self) -> dict[str, Any]:
         return dict(json.loads(self.text()))

@@ -1,7 +1,9 @@
 """How soon the console's pages are useful: `python -m tests.browser.paint`.
 
 Each of `PLACES` is opened by a browser that has nothing of it yet, and come to from the overview. A page is useful when
-it has its heading and, in the place of what it is for, no placeholder any more.
+it has its heading and, in the place of what it is for, no placeholder any more. An instance's is useful twice: when it
+tells why the instance stands where it stands, with its timeline, and when its picture stands, which takes 1.6 MB of
+program.
 """
 
 from __future__ import annotations
@@ -16,8 +18,11 @@ PLACES = ("instances", "tasks", "jobs", "timers", "schedules", "definitions", "m
 _WATCH = """(() => {
     window.watch = before => {
         window.useful = undefined;
+        window.told = undefined;
         const look = () => {
             const heading = document.querySelector("main h1");
+            if (window.told === undefined && heading && heading !== before && document.querySelector("main .gantt"))
+                requestAnimationFrame(() => { window.told ??= performance.now(); });
             const waits = document.querySelector("main .skeleton, main .canvas:not(:has(svg))");
             if (heading && heading !== before && !waits)
                 requestAnimationFrame(() => { window.useful = performance.now(); });
@@ -40,7 +45,7 @@ _SEEN = """() => {
         .filter(one => one.startTime >= began && one.startTime < window.useful)
         .map(one => ({path: new URL(one.name).pathname, at: one.startTime, until: one.responseEnd,
                       bytes: one.encodedBodySize}));
-    return {began, useful: window.useful, asked};
+    return {began, useful: window.useful, told: window.told, asked};
 }"""
 
 
@@ -56,12 +61,15 @@ class Paint(NamedTuple):
     files: list[str]
     file_bytes: int
     calls: list[str]
+    told_ms: float | None
+    """Of an instance: until what its page says stood there."""
 
     def __str__(self) -> str:
+        told = "" if self.told_ms is None else f"{self.told_ms:4.0f} ms, with its picture after "
         return (
-            f"{self.place or 'overview':<12} useful after {self.useful_ms:4.0f} ms, own part {self.own_ms:4.0f} ms, "
-            f"CPU {self.cpu_ms:4.0f} ms; {len(self.files)} files of {self.file_bytes / 1000:.0f} kB, "
-            f"{len(self.calls)} calls"
+            f"{self.place or 'overview':<12} useful after {told}{self.useful_ms:4.0f} ms, "
+            f"own part {self.own_ms:4.0f} ms, CPU {self.cpu_ms:4.0f} ms; "
+            f"{len(self.files)} files of {self.file_bytes / 1000:.0f} kB, {len(self.calls)} calls"
         )
 
 
@@ -109,6 +117,7 @@ def _seen(page: Any, session: Any, place: str, cpu_before_ms: float) -> Paint:
         [one["path"] for one in files],
         sum(one["bytes"] for one in files),
         [one["path"] for one in calls],
+        seen["told"] - seen["began"] if seen.get("told") else None,
     )
 
 

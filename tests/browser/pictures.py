@@ -27,6 +27,10 @@ QUALITY = 55
 OLD_ENOUGH = 'li:has-text("Nobody polls for")'
 """What the overview says when a queue has waited without workers."""
 
+RAIL_IS_WHOLE = """() => document.querySelectorAll(".nav .n").length === 3
+    && document.querySelector(".nav .foot").textContent.includes("PostgreSQL")"""
+"""Failed instances, open tasks and engines are counted once the page has what it needs."""
+
 
 class Page(NamedTuple):
     """Where it is, and what says that it has come."""
@@ -82,6 +86,8 @@ def show(page: Any, home: str, name: str, made: Furnished) -> None:
     page.wait_for_function(
         "() => document.querySelector('.skeleton, .canvas:not(:has(svg))') === null", timeout=TIMEOUT_MS
     )
+    if name == "modeller":
+        page.locator('.surface[aria-busy="false"]').wait_for(timeout=TIMEOUT_MS)
     page.evaluate("() => document.fonts.ready")
 
 
@@ -105,6 +111,7 @@ def take_all(browser: Any, home: str, made: Furnished) -> None:
             page.locator(OLD_ENOUGH).first.wait_for(timeout=60_000)
             for name in PAGES:
                 show(page, home, name, made)
+                page.wait_for_function(RAIL_IS_WHOLE, timeout=TIMEOUT_MS)
                 (FOLDER / name_of(name, width, theme)).write_bytes(take(page))
             context.close()
 

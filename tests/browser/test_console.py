@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Generator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from penstock.testing.definitions import definition, end, linear, step
+from penstock.testing.definitions import definition, end, linear, service, step
 from tests import postgres
 from tests.browser import paint
 from tests.runtime.engine_process import EngineProcess
@@ -41,6 +42,21 @@ LOST_WORKER = """() => {
     };
 }"""
 """The first one can't be loaded."""
+
+FIRST_ASKED = """() => ({
+    painted: performance.getEntriesByName("first-contentful-paint")[0].startTime,
+    ...Object.fromEntries(performance.getEntriesByType("resource").slice().reverse()
+        .filter(one => /\\/v1\\/(me|instances\\/\\w+\\/state)$/.test(one.name))
+        .map(one => [new URL(one.name).pathname, one.startTime])),
+})"""
+COUNT_LAYOUTS = """() => {
+    window.layouts = 0;
+    const post = Worker.prototype.postMessage;
+    Worker.prototype.postMessage = function (message) {
+        window.layouts += Number(message.cmd === "layout");
+        post.call(this, message);
+    };
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -352,6 +368,42 @@ def test_a_page_takes_little_before_it_is_useful(chromium: Any, engine: EnginePr
             assert 0 < found.cpu_ms < COME_TO_MAX_CPU_MS
         assert visitor.complaints == []
         context.close()
+
+
+def test_pages_are_there_when_somebody_comes_to_them(visitor: Visitor) -> None:
+    page = visitor.page
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.clock.install(time=datetime.now(UTC))
+    visitor.go("").see("Needs attention")
+    # What a pointer comes to is loaded, and stands without any delay: here no timer of the page runs.
+    page.clock.pause_at(page.evaluate("() => Date.now() / 1000") + 0.5)
+    with page.expect_request(re.compile("/assets/timers-"), timeout=TIMEOUT_MS):
+        page.get_by_role("link", name="Timers", exact=True).hover(timeout=TIMEOUT_MS)
+    page.get_by_role("link", name="Jobs", exact=True).evaluate("link => link.click()")
+    page.locator("h1", has_text="Jobs").wait_for(timeout=TIMEOUT_MS)
+    # The others come by themselves, that of an instance as the last.
+    with page.expect_request_finished(lambda one: "/assets/page-" in one.url, timeout=TIMEOUT_MS):
+        page.clock.resume()
+    before = len(asked)
+    for place in ("tasks", "schedules", "engines", "settings"):
+        page.get_by_role("link", name=place.capitalize()).first.evaluate("link => link.click()")
+        page.locator("h1", has_text=place.capitalize()).wait_for(timeout=TIMEOUT_MS)
+    assert [url for url in asked[before:] if re.search("/assets/(tasks|schedules|engines|settings)-", url)] == []
+
+
+def test_an_address_that_is_opened_asks_before_it_draws(visitor: Visitor, engine: EngineProcess) -> None:
+    steps = [service(f"s{n}", f"s{n + 1}" if n < 19 else "end") for n in range(20)]
+    upload(engine, definition(*steps, end(), definition_id="deep"))
+    made = start(engine, "deep", "D-1")
+    page = visitor.page
+    page.add_init_script(f"({COUNT_LAYOUTS})()")
+    visitor.go(f"instances/{made}").see_role("button", re.compile("s19"))
+    first = page.evaluate(FIRST_ASKED)
+    assert [path for path, at in first.items() if at > first["painted"]] == []
+    assert {"/v1/me", f"/v1/instances/{made}/state"} < first.keys()
+    assert page.evaluate("() => window.layouts") == 1, "it was laid out for the near, where nobody could read it"
+    page.locator(".nm.far").first.wait_for(timeout=TIMEOUT_MS)
 
 
 def test_layouts_start_behind_a_list_and_survive_a_lost_worker(visitor: Visitor) -> None:

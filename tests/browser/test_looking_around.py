@@ -117,7 +117,7 @@ def test_an_instance_shows_its_timers_and_its_children(visitor: Visitor, engine:
 def test_keys_lead_to_the_actions_and_out_again(visitor: Visitor, engine: EngineProcess) -> None:
     upload(engine, linear(1, definition_id="keys", job_type="keys"))
     instance = start(engine, "keys", "K-1")
-    visitor.go(f"instances/{instance}").see_role("button", "Cancel…")
+    visitor.go(f"instances/{instance}").see_role("button", "Mend…")  # needs the definition: "Cancel…" comes before it
     visitor.page.keyboard.press(".")
     assert visitor.page.evaluate("() => document.activeElement.textContent") == "Mend…"
     visitor.page.get_by_role("button", name="Cancel…").focus()
@@ -153,15 +153,16 @@ def test_the_rail_tells_failures_tasks_engines_and_versions(visitor: Visitor, en
 
 
 def test_a_queue_with_limits_is_paused_and_resumed(visitor: Visitor, engine: EngineProcess) -> None:
-    policy = {"jobTypes": ["crm.read"], "concurrency": 3, "rate": {"limit": 10, "period": "PT1M"}}
+    rate = {"limit": 10, "period": "PT1M", "burst": 2}
+    policy = {"jobTypes": ["crm.read"], "concurrency": 3, "rate": rate, "runs": 7}
     assert engine.call("PUT", "/v1/queues/crm", policy)[0] == 200
 
     def paused() -> bool:
         return bool(engine.call("GET", "/v1/queues/crm")[1]["policy"].get("paused"))
 
-    visitor.go("queues").see_role("row", re.compile("crm Open crm.read 3 any 10 in PT1M"))
+    visitor.go("queues").see_role("row", re.compile(r"crm Open crm.read 3 any 10 in PT1M \(burst 2\) any 7"))
     visitor.click("button", "crm", exact=True)
-    visitor.see("0 waiting")
+    visitor.see("0 under way, 0 runs open, 0 waiting")
     assert violations(visitor.page) == []
     visitor.click("button", "Pause crm")
     visitor.click("button", "Pause", exact=True)

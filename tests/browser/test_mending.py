@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
 from typing import Any
 
 import pytest
 
 from penstock.testing.definitions import definition, end, linear, service, step
-from tests import postgres
 from tests.browser.test_console import TIMEOUT_MS, Visitor, fail, start, take, upload, violations
 from tests.runtime.engine_process import EngineProcess
 from tests.runtime.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def engine(postgres_server: postgres.Server) -> Generator[EngineProcess]:
-    with postgres_server.database(postgres.apply_schema) as dsn, EngineProcess(dsn) as process:
-        process.wait_ready()
-        yield process
 
 
 def shop(second: str) -> dict[str, Any]:

@@ -141,3 +141,67 @@ def test_a_page_without_its_session_asks_again(visitor: Visitor, locked: EngineP
     visitor.see("token:viewer")
     visitor.page.context.clear_cookies()
     visitor.page.get_by_text("Sign in to Penstock").first.wait_for(timeout=TIMEOUT_MS)
+
+
+def test_whoever_signs_in_next_sees_nothing_read_before(visitor: Visitor) -> None:
+    page, read = visitor.page, visitor.page.locator("main table.settings").first
+    visitor.go().see("Sign in to Penstock")
+    sign_in(visitor, TOKENS["operator"].text)
+    visitor.click("link", "Settings")
+    read.wait_for(timeout=TIMEOUT_MS)
+    page.route("**/v1/settings", lambda _: None)  # no answer any more
+    page.context.clear_cookies()
+    visitor.see("Sign in to Penstock")
+    sign_in(visitor, TOKENS["viewer"].text)
+    visitor.see("token:viewer")
+    read.or_(page.locator("main .skeleton")).first.wait_for(timeout=TIMEOUT_MS)
+    assert read.count() == 0
+
+
+def test_a_draft_outlives_its_session_for_its_owner_alone(visitor: Visitor) -> None:
+    """Not for whoever signs in next at the same browser, also when that one signs out."""
+    page = visitor.page
+    heading = page.get_by_role("heading", level=1)
+
+    def come(name: str, shown: str) -> None:
+        visitor.see("Sign in to Penstock")
+        sign_in(visitor, TOKENS[name].text)
+        visitor.see(f"token:{name}")
+        heading.filter(has_text=shown).wait_for(timeout=TIMEOUT_MS)
+
+    visitor.go("modeller")
+    come("admin", "New workflow")
+    name = page.get_by_role("region", name="Properties").get_by_label("Name", exact=True)
+    name.fill("Of the admin")
+    page.get_by_text("1 change, kept in this browser").wait_for(timeout=TIMEOUT_MS)
+    page.context.clear_cookies()
+    come("operator", "New workflow")
+    page.get_by_text("as it was", exact=True).wait_for(timeout=TIMEOUT_MS)
+    name.fill("Of another")
+    heading.filter(has_text="Of another").wait_for(timeout=TIMEOUT_MS)
+    visitor.click("button", "Sign out")
+    visitor.see("Sign in to Penstock")
+    visitor.go("modeller")
+    come("admin", "Of the admin")
+    visitor.click("button", "Sign out")
+    visitor.see("Sign in to Penstock")
+    assert kept_by_scripts(visitor) == [0, 0, ""]
+
+
+def test_a_tab_begins_anew_for_whoever_signed_in_elsewhere(visitor: Visitor) -> None:
+    first, second = visitor.page, visitor.page.context.new_page()
+    visitor.go("modeller").see("Sign in to Penstock")
+    sign_in(visitor, TOKENS["admin"].text)
+    visitor.see("token:admin")
+    name = first.get_by_role("region", name="Properties").get_by_label("Name", exact=True)
+    # The next call would tell it that the session is over.
+    with first.expect_response(lambda one: "Of the admin" in (one.request.post_data or "")):
+        name.fill("Of the admin")
+    first.get_by_text("1 change, kept in this browser").wait_for(timeout=TIMEOUT_MS)
+    first.context.clear_cookies()
+    second.goto(f"{visitor.home}definitions")
+    second.get_by_label("API token").fill(TOKENS["operator"].text)
+    second.get_by_role("button", name="Sign in", exact=True).click(timeout=TIMEOUT_MS)
+    visitor.see("token:operator")
+    first.get_by_text("as it was", exact=True).wait_for(timeout=TIMEOUT_MS)
+    assert name.input_value() == "New workflow"

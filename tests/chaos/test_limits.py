@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from chaos.limits import Attack
+from chaos.fleet import Fleet
+from chaos.limits import SETTINGS, Attack
 from tests.postgres import Server
 
 
 @pytest.mark.slow
 async def test_limits_hold_while_engines_are_killed(postgres_server: Server, tmp_path: Path) -> None:
     with postgres_server.database() as dsn:
-        verdict = await Attack(dsn, tmp_path, engines=2, seconds=3, seed="suite").run()
+        fleet = Fleet(dsn, tmp_path, SETTINGS, engines=2, seconds=3, seed="suite")
+        verdict = await Attack(fleet).run()
     assert verdict.complaints == []
-    assert verdict.kills > 0
+    assert fleet.kills > 0
     assert verdict.started > 0
     assert verdict.most[1] > 0

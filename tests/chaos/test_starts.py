@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from chaos.starts import Attack
+from chaos.fleet import Fleet
+from chaos.starts import SETTINGS, Attack
 from tests.postgres import Server
 
 
 @pytest.mark.slow
 async def test_each_start_is_once_while_engines_are_killed(postgres_server: Server, tmp_path: Path) -> None:
     with postgres_server.database() as dsn:
-        verdict = await Attack(dsn, tmp_path, engines=2, seconds=2, seed="suite").run()
+        fleet = Fleet(dsn, tmp_path, SETTINGS, engines=2, seconds=2, seed="suite")
+        verdict = await Attack(fleet).run()
     assert verdict.complaints == []
-    assert verdict.kills > 0
+    assert fleet.kills > 0
     assert min(verdict.fired, verdict.delayed, verdict.deduplicated, verdict.batches) > 0

@@ -3,61 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from penstock.cli.app import app
 from penstock.client import SyncClient
-from penstock.testing.postgres import Server
+from tests.cli.shell import CLAIM, Shell
 from tests.runtime.waiting import wait_until
-from tests.sdk.running_engine import RunningEngine, running_engine
+from tests.sdk.running_engine import RunningEngine
 
 pytestmark = pytest.mark.slow
-
-CLAIM = {
-    "id": "claim",
-    "name": "Claim",
-    "steps": [
-        {"id": "check", "name": "Check", "type": "SERVICE_TASK", "jobType": "claim.check", "nextStep": "approve"},
-        {"id": "approve", "name": "Approve", "type": "USER_TASK", "nextStep": "paid"},
-        {"id": "paid", "name": "Paid", "type": "WAIT", "nextStep": "end"},
-        {"id": "end", "name": "End", "type": "END"},
-    ],
-}
-
-
-@pytest.fixture(scope="module")
-def engine(postgres_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
-    with running_engine(postgres_server, tmp_path_factory.mktemp("engine")) as running:
-        with SyncClient(running.url) as client:
-            client.upload_definition(CLAIM)
-        yield running
-
-
-class Shell:
-    """Runs commands against the engine."""
-
-    def __init__(self, engine: RunningEngine) -> None:
-        self._environment = {"PENSTOCK_URL": engine.url}
-
-    def run(self, *arguments: object, given: str | None = None) -> Result:
-        return CliRunner().invoke(app, [str(each) for each in arguments], input=given, env=self._environment)
-
-    def out(self, *arguments: object, given: str | None = None) -> str:
-        result = self.run(*arguments, given=given)
-        assert result.exit_code == 0, result.output
-        return result.stdout
-
-    def start(self, *more: object) -> str:
-        return self.out("instance", "start", "claim", *more).strip()
-
-
-@pytest.fixture
-def shell(engine: RunningEngine) -> Shell:
-    return Shell(engine)
 
 
 def test_versions_are_compared_with_each_other_and_with_files(shell: Shell, tmp_path: Path) -> None:
@@ -104,20 +61,6 @@ def test_instances_are_listed_by_search_attributes(shell: Shell, tmp_path: Path)
     listed = json.loads(shell.out("instance", "list", "--attribute", "customer=4711", "--json"))
     assert [each["id"] for each in listed] == [id]
     assert shell.run("instance", "list", "--attribute", "customer").exit_code == 2
-
-
-def test_starts_say_when_they_begin_and_share_keys(shell: Shell) -> None:
-    first, later = shell.start("--dedupe", '{"key": "k", "window": "PT1H"}'), shell.start("--delay", "P1D")
-    assert shell.start("--dedupe", '{"key": "k", "window": "PT1H"}') == first
-    rule = ("--debounce", '{"key": "k", "wait": "P1D"}', "--json")
-    assert [json.loads(shell.start("{}", *rule)).get("deduplicated") for _ in range(2)] == [None, True]
-    throttled = ("instance", "start", "claim", "--throttle", '{"key": "k", "limit": 1, "period": "P1D"}')
-    assert [shell.run(*throttled).exit_code for _ in range(2)] == [0, 1]
-    [shown] = [line for line in shell.out("instance", "list").splitlines() if later in line]
-    assert "begins " in shown
-    shell.out("instance", "cancel", later)
-    for wrong in (["--dedupe", "{"], ["--throttle", '{"limit": "1"}']):
-        assert shell.run("instance", "start", "claim", *wrong).exit_code == 2
 
 
 def test_shells_complete_commands(shell: Shell) -> None:
@@ -287,77 +230,6 @@ def test_messages_are_published_and_listed(engine: RunningEngine, shell: Shell) 
     (line,) = shell.out("message", "list", "--name", "m").splitlines()[1:]
     assert line.split()[:2] == ["m", "k"]
     assert shell.run("message", "publish", "m", "").exit_code == 1
-
-
-def test_queues_are_set_shown_paused_and_deleted(engine: RunningEngine, shell: Shell, tmp_path: Path) -> None:
-    policy = {"jobTypes": ["cli.a", "cli.b"], "concurrency": 5, "ratePerKey": {"limit": 10, "period": "PT1M"}}
-    shell.out("queue", "set", "cli", json.dumps(policy))
-    assert "cli: 5 at once, 10 in PT1M per key" in shell.out("queue", "show", "cli")
-    shell.out("queue", "pause", "cli")
-    assert json.loads(shell.out("queue", "show", "cli", "--json"))["policy"]["paused"] is True
-    shell.out("queue", "set", "cli", json.dumps(policy))
-    assert "cli: paused, 5 at once" in shell.out("queue", "show", "cli")
-    shell.out("queue", "set", "cli", json.dumps(policy | {"paused": False}))
-    assert "cli: 5 at once" in shell.out("queue", "show", "cli")
-    shell.out("queue", "pause", "cli")
-    shell.out("queue", "resume", "cli")
-    (tmp_path / "policy.json").write_text(json.dumps({"jobTypes": ["cli.a"]}))
-    shell.out("queue", "set", "cli", "--file", tmp_path / "policy.json")
-    assert "no limits" in shell.out("queue", "list")
-    assert "unknown field" in shell.run("queue", "set", "cli", '{"jobTypes": ["cli.a"], "limit": 1}').output
-    shell.out("queue", "delete", "cli")
-    assert shell.run("queue", "show", "cli").exit_code == 1
-
-
-def test_a_schedule_is_made_shown_paused_run_and_deleted(shell: Shell) -> None:
-    when = ("--cron", "0 2 * * *", "--time-zone", "Europe/Berlin")
-    assert shell.out("schedule", "set", "nightly", "claim", *when).startswith(
-        "nightly: starts claim, 0 2 * * * (Europe/Berlin); active\nnext: "
-    )
-    assert len(shell.out("schedule", "next", "nightly").split()) == 10
-    outcome, instance = shell.out("schedule", "trigger", "nightly").split()
-    assert outcome == "STARTED"
-    assert json.loads(shell.out("instance", "show", instance, "--json"))["instance"]["scheduleId"] == "nightly"
-    shell.out("schedule", "pause", "nightly", "--note", "holidays")
-    shown = shell.out("schedule", "show", "nightly")
-    assert "paused\nholidays\n" in shown
-    assert instance in shown
-    shell.out("schedule", "resume", "nightly")
-    [listed] = [line for line in shell.out("schedule", "list").splitlines() if line.startswith("nightly")]
-    assert listed.split()[-1] == "active"
-    shell.out(
-        "schedule", "backfill", "nightly", "2026-01-01T00:00:00", "2026-01-02T23:00:00", "--overlap", "BUFFER_ALL"
-    )
-    assert json.loads(shell.out("schedule", "set", "nightly", "claim", *when, "--json"))["backfillUntil"]
-    shell.out("schedule", "delete", "nightly")
-    gone = shell.run("schedule", "show", "nightly")
-    assert (gone.exit_code, "schedule 'nightly' is unknown" in gone.stderr) == (1, True)
-    wrong = shell.run("schedule", "set", "nightly", "claim", "--cron", "0 2 * *")
-    assert (wrong.exit_code, "cron[0]: '0 2 * *' is no cron expression" in wrong.stderr) == (1, True)
-
-
-def test_a_batch_is_started_from_a_file_followed_and_cancelled(shell: Shell, tmp_path: Path) -> None:
-    file = tmp_path / "items.jsonl"
-    file.write_text('{"n": 1}\n\n{"n": 2}\n')
-    id = shell.out("batch", "start", file, "-d", "claim", "--note", "spring", "--on-complete", "claim").strip()
-    assert shell.out("batch", "start", file, "-d", "claim", "--key", id, "--json") != id
-    assert shell.out("batch", "show", id).endswith(", of 2\nthen claim\nspring\n")
-    [listed] = [line for line in shell.out("batch", "list").splitlines() if line.split()[0] == id]
-    assert listed.split()[-1] == "spring"
-    assert "CANCELLING" in shell.out("batch", "cancel", id, "--reason", "wrong list")
-    over = shell.run("batch", "show", id, "--wait")
-    assert (over.exit_code, over.output.split()[0]) == (1, "CANCELLED:")
-    results = [json.loads(line) for line in shell.out("batch", "results", id).splitlines()]
-    assert [result["index"] for result in results] == [0, 1]
-    assert {result["state"] for result in results} <= {"CANCELLED", "PENDING"}
-    file.write_text('{"definitionId": "nobody"}\n')
-    refused = shell.run("batch", "start", file, "--wait")
-    assert (refused.exit_code, "DONE: 1 refused, of 1" in refused.output) == (1, True)
-    [told] = shell.out("batch", "results", shell.out("batch", "list", "--limit", "1").split()[5]).splitlines()
-    assert json.loads(told)["error"] == "not-found"
-    file.write_text('{"n": 1}\n[]\n')
-    assert "line 2: " in shell.run("batch", "start", file, "-d", "claim").output
-    assert "No such file" in shell.run("batch", "start", tmp_path / "none").output
 
 
 def test_many_instances_are_counted_confirmed_and_changed(shell: Shell, engine: RunningEngine, tmp_path: Path) -> None:

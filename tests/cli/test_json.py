@@ -217,6 +217,7 @@ def _flow(told: Told, directory: Path) -> None:
     assert told.one("queue", "resume", "mail")["policy"].get("paused") in (False, None)
     assert told.one("queue", "show", "mail")["policy"]["concurrency"] == 5
     assert told.one("queue", "delete", "mail") == {"name": "mail", "deleted": True}
+    assert len(told.one("schedule", "preview", "--cron", "0 2 * * *", "--count", 3)["times"]) == 3
     assert told.one("schedule", "set", "nightly", "claim", "--cron", "0 2 * * *")["id"] == "nightly"
     assert [each["id"] for each in told.one("schedule", "list")] == ["nightly"]
     assert len(told.one("schedule", "next", "nightly")) == 10

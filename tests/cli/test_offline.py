@@ -14,12 +14,14 @@ from typer.testing import CliRunner
 
 from penstock.cli import layout
 from penstock.cli.app import app
+from penstock.cli.options import print_page
 from penstock.cli.shapes import EVENTS, MARKS, shape_of
 from penstock.cli.svg import svg
 from penstock.core.definition import StepType
 from penstock.core.parsing import parse_definition
 from penstock.testing.definitions import definition, end, service, step, timer
 from penstock.testing.random_definitions import definitions
+from penstock.wire.page import Page
 
 SVG = "{http://www.w3.org/2000/svg}"
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -212,3 +214,10 @@ def test_variables_must_be_an_object(variables, told):
     result = penstock("expr", "a", variables)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith(told)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_list_that_was_cut_off_says_so(capsys: pytest.CaptureFixture[str], as_json: bool) -> None:
+    """As one by a rare flow key among very many instances."""
+    print_page(Page([2, 1], next="x"), ("n",), lambda each: (str(each),), as_json=as_json, limit=20, narrower="--n")
+    assert capsys.readouterr().err == "the list was cut off after 2: there may be more\n"

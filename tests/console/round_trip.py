@@ -27,7 +27,7 @@ from playwright._impl._driver import compute_driver_executable
 from penstock.cli.drawing import edges
 from penstock.core import parsing
 from penstock.core.definition import Definition, InvalidDefinition
-from penstock.testing.random_definitions import random_definition
+from penstock.testing.random_definitions import random_definition, with_start, with_turns
 
 TOP: Final = Path(__file__).resolve().parents[2]
 SCRIPT: Final = Path(__file__).with_name("round_trip.mjs")
@@ -70,7 +70,10 @@ def _valid(text: str) -> Iterator[str]:
 def randomly(number: int) -> Iterator[str]:
     """Random valid definitions, by their numbers, each written in one of several ways."""
     for seed in range(number):
-        body = random_definition(random.Random(seed), max_steps=5 + seed % 40)
+        source = random.Random(seed)
+        body = random_definition(source, max_steps=5 + seed % 40)
+        if seed % 3 == 0:
+            body = with_start(with_turns(body, source), source)
         yield _WRITTEN[seed % len(_WRITTEN)](body)
 
 

@@ -27,6 +27,7 @@ from penstock.core.recorder import MAX_WORK_STEPS
 from penstock.core.simulation import Simulation
 from penstock.core.state import (
     CLOSING_KINDS,
+    START_TIMER,
     WAIT_TIMER,
     HistoryKind,
     InstanceStatus,
@@ -53,13 +54,14 @@ class Machine(Simulation):
         variables: Json | None = None,
         *,
         max_work: int = MAX_WORK_STEPS,
+        begins: datetime | None = None,
         **inputs: Any,
     ) -> None:
         parsed = definition if isinstance(definition, Definition) else parse_definition(definition)
         super().__init__(parsed, variables or {}, START, instance=INSTANCE, max_work=max_work, **inputs)
         self.seen_tokens: list[Token] = []
         self.open_twice = False
-        self.last = self.apply(Started())
+        self.last = self.apply(Started(begins))
 
     # -- events
 
@@ -254,7 +256,9 @@ class Machine(Simulation):
         assert active or not (self.tokens or self.timers or self.ready)
         self._check_maps()
         open_now = {(t.id, t.seq): t for t in tokens if t.is_open or t.id in self.maps}
-        assert {key[:2] for key in self.timers} <= open_now.keys()
+        delayed = {(t.id, t.seq, START_TIMER) for t in tokens if t.state is TokenState.DELAYED}
+        assert delayed <= self.timers.keys()
+        assert {key[:2] for key in self.timers.keys() - delayed} <= open_now.keys()
         for (id, seq), token in open_now.items():
             step = self.definition.steps[token.step]
             armed = {index for timer_id, timer_seq, index in self.timers if (timer_id, timer_seq) == (id, seq)}

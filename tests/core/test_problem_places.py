@@ -129,9 +129,9 @@ def test_every_rule_has_an_example_and_leads_to_its_place(monkeypatch: pytest.Mo
         frame = sys._getframe(2)
         said.add((Path(frame.f_code.co_filename).name, frame.f_lineno))
 
-    def noting_add(self: Problems, path: str, reason: str) -> None:
+    def noting_add(self: Problems, path: str, reason: str, at: int | None = None) -> None:
         note()
-        add(self, path, reason)
+        add(self, path, reason, at)
 
     def noting_refuse(self: FieldReader, name: str, reason: str) -> None:
         note()

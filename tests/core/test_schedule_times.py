@@ -173,5 +173,6 @@ def test_what_is_wrong_is_named_with_its_field(fields: dict[str, object], says: 
 def test_an_expression_without_a_time_for_years_is_refused() -> None:
     now = at("2026-05-04T00:00Z")
     check_ahead(times("0 0 29 2 *"), now)
+    check_ahead(times("0 0 * * *", start_at="9998-06-01T00:00:00Z"), now)
     with pytest.raises(ScheduleError, match=r"cron\[1\]: .* has no time within 5 years"):
         check_ahead(times("0 0 * * *", "0 0 29 2 */7"), now)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -9,9 +11,12 @@ import pytest
 
 from penstock.core.definition import InvalidDefinition
 from penstock.core.parsing import parse_definition
+from penstock.core.start_of_definition import knowing
 from penstock.core.start_rules import Debounce, Dedupe, StartRules, Throttle, together
+from penstock.core.work import Work
 from penstock.errors import BadRequest
 from penstock.testing.definitions import linear
+from penstock.testing.random_definitions import START_VARIABLES, random_definition, with_start
 
 WHOLE: dict[str, Any] = {
     "delay": "${wait}",
@@ -75,6 +80,25 @@ def test_expressions_give_keys_and_times() -> None:
     given = {"${wait}": "later", "${order}": "x"}
     with pytest.raises(BadRequest, match="delay: 'later' is not"):
         start.rules(evaluate)
+
+
+def test_random_rules_are_kept_and_give_what_they_say() -> None:
+    now = datetime(2026, 5, 4, tzinfo=UTC)
+    seen: set[str] = set()
+    for seed in range(200):
+        source = random.Random(seed)
+        body = with_start(random_definition(source, max_steps=5), source)
+        parsed = parse_definition(body)
+        assert parse_definition(parsed.content.encode()) == parsed
+        assert msgspec.json.decode(parsed.content).get("start", {}) == body["start"]
+        if parsed.start is None:
+            continue
+        rules = parsed.start.rules(knowing(START_VARIABLES, now, Work(1_000)))
+        asked = {name for name in ("dedupe", "throttle", "debounce") if getattr(rules, name) is not None}
+        assert asked == body["start"].keys() - {"startAt", "delay"}
+        assert (rules.begins_at(now) is None) == body["start"].keys().isdisjoint({"startAt", "delay"})
+        seen |= body["start"].keys()
+    assert seen == {"startAt", "delay", "dedupe", "throttle", "debounce"}
 
 
 def test_a_start_adds_what_its_definition_does_not_say() -> None:

@@ -56,7 +56,11 @@ def begin_anew() -> None:
     begun.clear()
 
 
-async def test_steps_of_a_lost_run_are_cancelled_and_begin_again(database_dsn: str):
+AWAY_AND_BACK = ("the engine is away", "the engine is back")
+
+
+async def test_steps_of_a_lost_run_are_cancelled_and_begin_again(database_dsn: str, caplog: pytest.LogCaptureFixture):
+    """And who was told that the engine is away hears that it is back."""
     with trio.fail_after(BOUND_S), reserved_ports(1) as [port]:
         at = f"grpc://127.0.0.1:{port}"
         async with trio.open_nursery() as nursery:
@@ -78,6 +82,9 @@ async def test_steps_of_a_lost_run_are_cancelled_and_begin_again(database_dsn: s
                 await nursery.start(serve, again)
                 assert await run.result(BOUND_S) == 16
                 assert begun == [1, 7, 7], "what was recorded is not done again"
+                told = [each for each in caplog.messages if each.startswith("the engine is ")]
+                assert (told[0].split(":")[0], told[-1].split(" after ")[0]) == AWAY_AND_BACK
+                assert sum(each.startswith("the engine is back") for each in told) == 1
                 await other.send("go", 1)
                 assert await other.result(BOUND_S) == 7
             again.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -196,6 +197,7 @@ async def test_the_first_connect_tells_that_nobody_answers(autojump_clock: Any, 
     runs = RemoteRuns(cast(Any, nowhere), "")
     await runs.register([order])
     assert "the engine is away: nobody listens. The next try is in 2.0 s" in caplog.messages
+    assert re.fullmatch(r"the engine is back after 3\d\.\d s", caplog.messages[-1])
     caplog.clear()
     nowhere.until = trio.current_time() + 30
     await runs.register([order])

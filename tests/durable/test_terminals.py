@@ -79,7 +79,8 @@ def test_runs_are_listed_and_shown_by_command(serving: Program):
     [head, row] = told(serving, "list").splitlines()
     assert head.split()[:4] == ["id", "workflow", "started", "status"]
     assert re.fullmatch(r"o-1 +order +\d{4}-\d\d-\d\d [\d:]{8} +WAITING +message 'approved'", row)
-    assert len(told(serving, "list", "order", "--status", "completed").splitlines()) == 1
+    none = penstock(serving, "list", "order", "--status", "completed")
+    assert (none.returncode, len(none.stdout.splitlines()), none.stderr) == (0, 1, "no such run of order\n")
     [listed] = json.loads(told(serving, "list", "order", "--json"))
     assert (listed["id"], listed["status"], listed["waitsFor"]) == ("o-1", "WAITING", "message 'approved'")
     assert told(serving, "show", "o-1").splitlines() == [

@@ -44,6 +44,13 @@ class Driver:
         if self._eyes is not None:
             self._eyes.close()
 
+    def beside(self, engine: Engine) -> Driver:
+        """Of another engine on this database; it sees with the same eyes, and is not to be closed."""
+        self.rows("SELECT 1")
+        other = Driver(engine, self.dsn)
+        other._eyes = self._eyes
+        return other
+
     @property
     def clock(self) -> DatabaseClock:
         """The database's clock, settable from the first use on. It goes on by itself until it is stopped."""

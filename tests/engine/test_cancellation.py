@@ -767,10 +767,10 @@ async def test_cancelled_at_every_point(driver: Driver, name: str) -> None:
     assert cancelled >= ROUNDS, "no point was cancelled: the test shows nothing"
 
 
-async def crash_at_step(dsn: str, point: int, name: str, key: str) -> tuple[dict[int, list[Any]], Attempt[Any]]:
+async def crash_at_step(other: Driver, point: int, name: str, key: str) -> tuple[dict[int, list[Any]], Attempt[Any]]:
     """Run a scenario in an engine of its own and cancel all of it, flushers too; the state before the operation."""
-    database = Database(dsn, max_connections=4)
-    driver = Driver(Engine(database, Settings(), Metrics("test"), 500), dsn)
+    database = Database(other.dsn, max_connections=4)
+    driver = other.beside(Engine(database, Settings(), Metrics("test"), 500))
     attempt: Attempt[Any] = Attempt()
     async with trio.open_nursery() as nursery:
         for batcher in driver.engine.batchers():
@@ -788,7 +788,6 @@ async def crash_at_step(dsn: str, point: int, name: str, key: str) -> tuple[dict
     with trio.CancelScope(shield=True):
         assert database.pool.statistics().busy == 0
         await database.close(0)
-    driver.close()
     return before, attempt
 
 
@@ -802,7 +801,7 @@ async def test_a_cancelled_engine_leaves_the_state_before_or_after(driver: Drive
     await finish(driver, "undisturbed")
     for point in range(1, STEPS_MAX):
         key = f"point-{point}"
-        before, attempt = await crash_at_step(driver.dsn, point, name, key)
+        before, attempt = await crash_at_step(driver, point, name, key)
         if name == "a message to who waits":  # that engine can't bring it any more
             await driver.due(OWN_DELIVERY_S + 1)
         check_before_or_after(before, state(driver, key), after, attempt)

@@ -20,10 +20,11 @@ from penstock.errors import BadRequest, Conflict, IdempotencyConflict, LeaseLost
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.testing.definitions import definition, end, linear, service
+from penstock.wire.model import StartRequest
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, variables_of
+from tests.engine.runs import ORDER, begin, continue_as_new, done, finish, read, take
 from tests.engine.runs import append as append_to
-from tests.engine.runs import begin, continue_as_new, done, finish, read, take
 from tests.shapes import assign, call
 from tests.waiting import wait_until
 
@@ -56,6 +57,25 @@ async def kinds(driver: Driver, run: Taken) -> list[int]:
 
 async def fail(driver: Driver, run: Taken, *, status: InstanceStatus = InstanceStatus.FAILED, mail: int = 0) -> None:
     assert await driver.engine.journal.finish(run.held, RunEnd(status, failure="no money"), mail=mail)
+
+
+async def test_a_child_has_priority_and_flow_key_of_its_caller(make_driver: MakeDriver) -> None:
+    driver = make_driver(services=True)
+    await driver.upload(linear(1))
+    await driver.engine.code.register(ORDER)
+    asked = StartRequest(ORDER.definition_id, variables=b"{}", priority=2, flow_key="gold")
+    caller = (await driver.engine.instances.start(asked)).id
+    [run] = await take(driver)
+    assert run.instance_id == caller
+    ids = [await start(driver, run, "/0", id="c-1"), await start(driver, run, "/1", "linear", id="c-2")]
+    assert [(view.priority, view.flow_key) for view in [await driver.view(id) for id in ids]] == [(2, "gold")] * 2
+    await driver.engine.repair.set_priority(caller, 7)
+    later = await start(driver, run, "/2", id="c-3")
+    turns = driver.rows("SELECT priority, flow_key FROM token ORDER BY id")
+    assert turns == [(7, "gold"), (2, "gold"), (2, "gold"), (7, "gold")]
+    children = [(await take_child(driver)).instance_id for _ in range(2)]
+    assert children == [ids[0], later], "and it is found in its turn"
+    assert [job.instance_id for job in await driver.poll("work", wait=5)] == [ids[1]]
 
 
 async def test_the_end_of_a_child_is_told_to_its_caller(make_driver: MakeDriver) -> None:

@@ -70,6 +70,56 @@ async def test_a_field_that_does_nothing_is_hinted_at_and_kept(driver: Driver) -
     assert (await validate(driver, body)).same == 1
 
 
+async def test_a_way_that_is_never_taken_is_hinted_at(driver: Driver) -> None:
+    body = definition(choose("choose", {"false": "end", "false || false": "end", "true": "end"}), end())
+    found = await validate(driver, body)
+    paths = [f"steps[0].conditionalNextSteps{key}" for key in (".false", '["false || false"]')]
+    assert [(hint.path, hint.text[:10]) for hint in found.hints] == [(path, "never true") for path in paths]
+
+
+async def test_forms_for_people_are_read_before_anybody_sees_them(driver: Driver) -> None:
+    amount = {"title": "Amount", "type": "integer"}
+    whole = {"summary": "'Pay ' + string(amount)", "schema": {"properties": {"amount": amount}, "required": ["amount"]}}
+    deep = {"type": "object", "properties": {"a": {"type": "text"}}, "required": ["b", 1]}
+    broken: dict[str, object] = {
+        "ask": {"summary": "amuont + 1 +", "schema": {"properties": {"in": deep}, "items": 7, "required": "in"}},
+        "again": {"summary": "string(amuont) + other", "schema": {"properties": {"amount": amount}}},
+        "pay": {"summary": 5},
+        "a b": "none",
+        "long": {"summary": "'" + "x" * 500 + "'", "schema": []},
+    }
+    asks = [step(name, "USER_TASK", nextStep=to) for name, to in (("ask", "again"), ("again", "long"), ("long", "end"))]
+    body = definition(*asks, end(), definition_id="asked", metadata={"forms": {"ask": whole}})
+    assert (await validate(driver, body)).hints == []
+    body["metadata"] = {"forms": broken, "exampleVariables": {"amount": 3}}
+    found = await validate(driver, body)
+    assert found.valid
+    assert [(hint.path.removeprefix("metadata.forms"), hint.text) for hint in found.hints] == [
+        (
+            ".ask.summary",
+            "tasks go without it: unexpected the end of the expression (line 1, column 13 of `amuont + 1 +`)",
+        ),
+        (".ask.schema.required", "must be a list of names of fields, not a string"),
+        (".ask.schema.properties.in.required[0]", 'no field of the form is called "b"'),
+        (".ask.schema.properties.in.required[1]", "no field of the form is called a number"),
+        (".ask.schema.properties.in.properties.a.type", IS_NO_TYPE),
+        (".ask.schema.items", "must be an object, not a number"),
+        (".again.summary", 'nothing else here is called "amuont": is "amount" meant?'),
+        (".pay", "no user task has this id: nobody sees the form"),
+        (".pay.summary", "must be an expression, as text, not a number"),
+        ('["a b"]', "no user task has this id: nobody sees the form"),
+        ('["a b"]', "must be an object with `schema` and `summary`, not a string"),
+        (".long.summary", "is longer than 500 characters: tasks go without it"),
+        (".long.schema", "must be an object, not an array"),
+    ]
+    body["metadata"] = {"forms": []}
+    (hint,) = (await validate(driver, body)).hints
+    assert hint.path == "metadata.forms"
+
+
+IS_NO_TYPE = 'must be one of string, number, integer, boolean, array, object, not "text": it is asked for as JSON'
+
+
 async def test_each_problem_names_its_step(driver: Driver) -> None:
     bad = definition(service("a", "nowhere", job_type="x"), choose("b", {"1 +": "end"}), end(), definition_id="bad")
     found = await validate(driver, bad)
@@ -86,6 +136,21 @@ async def test_each_problem_names_its_step(driver: Driver) -> None:
     assert [(problem.path, problem.step_id) for problem in code.problems] == [("steps[0].jobType", "task-1")]
     with pytest.raises(PayloadTooLarge):
         await validate(driver, linear(1) | {"description": "x" * DefinitionLimits().body_max_bytes})
+
+
+async def test_what_a_definition_can_not_read_has_its_character(driver: Driver) -> None:
+    bad = definition(
+        choose("a", {"'😀' + (": "end", "1 > 0": "gone"}),
+        step("b", "TRANSFORMATION", transformations={"x": "${ y $ }"}, nextStep="end"),
+        end(),
+        definition_id="bad",
+    )
+    found = await validate(driver, bad)
+    assert [(one.path, one.character) for one in found.problems if one.character is not None] == [
+        ("steps[0].conditionalNextSteps[\"'😀' + (\"]", 7),
+        ("steps[1].transformations.x", 5),
+    ]
+    assert len(found.problems) > 2
 
 
 async def test_an_expression_is_tried_with_variables(driver: Driver) -> None:

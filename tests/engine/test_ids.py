@@ -18,6 +18,18 @@ def test_a_job_id_is_read_as_it_was_shown(instance: int, token: int, seq: int) -
     assert ids.read_instance(ids.show_instance(instance)) == instance
 
 
+def test_ids_given_to_workers_are_read_again_and_again() -> None:
+    for number in range(2 * ids.GIVEN_MAX_COUNT + 5):  # more than are remembered
+        shown = ids.show_given_job(number, number + number % 2, 7)
+        assert shown == ids.show_job(number, number + number % 2, 7)
+        if number % 7 == 0:
+            for _ in range(3):
+                key = ids.read_job(shown)
+                assert (key.instance, key.token, key.seq) == (number, number + number % 2, 7)
+    assert len(ids._given) <= ids.GIVEN_MAX_COUNT
+    assert ids.read_job(ids.show_job(3, 3, 7)).lock_order == (False, 3, 3)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -274,7 +274,7 @@ async def test_variables_of_many_jobs_are_read_in_pieces(
     make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.engine.job_sizes.READ_MAX_BYTES", 100_000)
-    driver = make_driver()
+    driver = make_driver(variables_cache_max_bytes=0)
     await driver.upload(linear(1))
     sizes = [60_000, 30_000, 250_000, 30_000, 40_000]  # the third is larger than a piece
     for size in sizes:

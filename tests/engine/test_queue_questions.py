@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import pytest
 
 from penstock.testing.definitions import linear
 from penstock.wire.model import Job
@@ -56,6 +57,50 @@ async def test_ten_requests_a_second(driver: Driver) -> None:
     policy = await asked(driver, "Ten requests a second to an API", *["a", "b"] * 20)
     began = [len(await begin(driver, policy, 0.1)) for _ in range(20)]
     assert began == [10, *[1] * 19]
+
+
+MINUTE_S: Final = 60.0
+
+
+def most_in_a_minute(times: list[float]) -> int:
+    """In any, its last moment left out: the fullest one begins with an attempt."""
+    return max(sum(begin <= at < begin + MINUTE_S for at in times) for begin in times)
+
+
+async def begun_in_three_minutes(driver: Driver, job_type: str) -> list[float]:
+    """When attempts begin, looked at every second after an hour in which nobody asked."""
+    began: list[float] = []
+    driver.clock.advance(3_600)
+    for second in range(180):
+        driver.engine.polls.claims.turns.open([job_type])
+        began += [float(second)] * len(await driver.poll(job_type, n=100, lease=3600))
+        driver.clock.advance(1)
+    return began
+
+
+@pytest.mark.parametrize(
+    ("given", "most", "begun"),
+    [
+        ({}, 5, [0, 12, 24, 36, 48, 60]),  # as the page has it
+        ({"limit": 3, "burst": 3}, 5, [0, 0, 0, 20, 40, 60]),
+        ({"burst": None}, 9, [0, 0, 0, 0, 0, 12]),  # what the page warns of
+    ],
+)
+async def test_never_more_than_five_in_any_minute(
+    driver: Driver, given: dict[str, int | None], most: int, begun: list[float]
+) -> None:
+    policy = await asked(driver, "Never more than five in any minute", *[None] * 30)
+    assert policy.rate is not None
+    rate = msgspec.structs.replace(policy.rate, **given)
+    await driver.engine.queues.put("q", msgspec.structs.replace(policy, rate=rate))
+    times = await begun_in_three_minutes(driver, policy.job_types[0])
+    assert (most_in_a_minute(times), times[:6]) == (most, begun)
+    assert most == (rate.burst or rate.limit) + rate.limit - 1
+    pace_s = MINUTE_S / rate.limit
+    for first, begin in enumerate(times):
+        for count, end in enumerate(times[first:], 1):
+            assert count <= (rate.burst or rate.limit) + (end - begin) // pace_s
+    assert len([at for at in times if at >= 120]) == rate.limit, "and no fewer, while enough wait"
 
 
 async def test_one_at_a_time_for_each_customer_in_order(driver: Driver) -> None:

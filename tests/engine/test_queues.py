@@ -388,7 +388,26 @@ async def test_a_look_at_a_queue_counts_so_many_at_most(driver: Driver, monkeypa
     queue = await driver.engine.queues.get("crm")
     assert (queue.running, queue.waiting) == (3, 3)
     assert queue.keys is not None
-    assert sum(key.running for key in queue.keys) >= 3
+    assert sum(key.running or 0 for key in queue.keys) >= 3
+
+
+async def test_a_key_tells_running_only_where_counted(driver: Driver) -> None:
+    """Those of the time when it was limited are counted to their end."""
+    await driver.upload(linear(1))
+    await limit(driver, concurrency_per_key=1)
+    await start(driver, "a", "a", "b", "b")
+    (job, _) = await driver.poll("work")
+    assert await keys_of(driver) == {"a": 1, "b": 1}
+    await limit(driver, concurrency=9)
+    assert await keys_of(driver) == {"a": 1, "b": 1}
+    await driver.complete(job)
+    key = await driver.engine.instances.get(job.instance_id)
+    assert await keys_of(driver) == {"a": 1, "b": 1} | {str(key.flow_key): None}
+
+
+async def keys_of(driver: Driver) -> dict[str, int | None]:
+    queue = await driver.engine.queues.get("crm")
+    return {key.flow_key: key.running for key in queue.keys or ()}
 
 
 async def test_what_an_instance_calls_has_its_key_and_priority(driver: Driver) -> None:

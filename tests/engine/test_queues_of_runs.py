@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
-from penstock.durable.local import LocalBackend
+from penstock.core.state import InstanceStatus
+from penstock.durable.local import LocalBackend, LocalRuns
 from penstock.durable.workflow import workflow
-from penstock.engine.journal_items import Held
+from penstock.engine.code import CodeWorkflow
+from penstock.engine.journal_items import Held, RunEnd
 from penstock.errors import Conflict
 from penstock.testing.definitions import linear
 from penstock.testing.invariants import assert_invariants
 from penstock.wire.model import StartRequest
-from penstock.wire.queue import QueuePolicy
+from penstock.wire.queue import QueuePolicy, Rate
 from tests.engine import runs
 from tests.engine.driver import Driver
 from tests.waiting import wait_until
@@ -217,6 +219,46 @@ async def begun_and_given_back(driver: Driver, priority: int) -> Held:
     return taken[instance]
 
 
+async def test_time_begins_with_the_first_turn_in_a_queue(driver: Driver) -> None:
+    """Whoever holds the run then, or after its end, begins with the same time. What a free one waits counts."""
+    driver.clock.stop()
+    await limited(driver)
+    free = CodeWorkflow("free")
+    await driver.engine.code.start(free)
+    holder = (await runs.begin(driver)).held
+    waiting = await start(driver)
+    driver.clock.advance(7_200)
+    assert await runs.finish(driver, holder)
+    begun_at = driver.clock.now().timestamp()
+    (first,) = await runs.take(driver, wait_s=0)
+    assert (first.instance_id, first.started_at) == (waiting, begun_at)
+    for how in ("give back", "park"):
+        driver.clock.advance(60)
+        await let_go(driver, first.held, how)
+        if how == "park":
+            await driver.engine.runs.send(waiting, "go", b"1")
+        (first,) = await runs.take(driver, wait_s=0)
+        assert first.started_at == begun_at
+    local = LocalRuns(driver.engine, "")
+    assert (await local.saved(waiting)).started_at == begun_at
+    assert await driver.engine.journal.finish(first.held, RunEnd(InstanceStatus.FAILED, failure="no"), mail=1)
+    assert (await local.saved(waiting)).started_at == begun_at
+    await driver.engine.instances.retry_run(waiting, "end")
+    (first,) = await runs.take(driver, wait_s=0)
+    assert (first.held.attempt, first.started_at) == (4, begun_at)
+    (late,) = await driver.engine.code.take(runs.HOLDER, [free], 1, wait_s=0)
+    assert late.started_at == begun_at - 7_200
+
+
+async def test_a_first_turn_tells_how_long_it_waited(driver: Driver) -> None:
+    driver.clock.stop()
+    await limited(driver)
+    await start(driver)
+    driver.clock.advance(30)
+    await runs.take(driver, wait_s=0)
+    assert driver.engine.metrics.registry.get_sample_value("workflow_engine_job_poll_latency_seconds_sum") == 30
+
+
 async def test_jobs_of_graphs_are_no_runs(driver: Driver) -> None:
     await driver.upload(linear(1))
     await driver.engine.queues.put("crm", QueuePolicy(["work"], runs=1))
@@ -249,3 +291,46 @@ async def test_a_decorated_workflow_joins_its_queue(driver: Driver) -> None:
     assert driver.rows("SELECT name FROM job_type WHERE keyed") == [("code:shop:crawl@1",)]
     with pytest.raises(ValueError, match="queue"):
         workflow(queue="")(crawl.function)
+
+
+async def waits_for(driver: Driver, instance: str) -> str | None:
+    return await driver.engine.runs.waits_for(instance)
+
+
+async def test_a_run_tells_which_limit_keeps_it_back(driver: Driver) -> None:
+    driver.clock.stop()
+    await limited(driver, concurrency=3, concurrency_per_key=1)
+    first, mate, other = [await start(driver, flow_key=key) for key in ("a", "a", "b")]
+    assert await waits_for(driver, mate) == "an App with order@1: none is connected"
+    assert await taken(driver) == [first, other]
+    assert await waits_for(driver, first) is None
+    assert await waits_for(driver, mate) == "its turn: in its queue 'orders' 1 job of 'a' runs, of 1 at most"
+    await driver.engine.queues.put("orders", QueuePolicy([], concurrency=2))
+    assert await waits_for(driver, mate) == "its turn: in its queue 'orders' 2 jobs run, of 2 at most"
+    await driver.engine.queues.put("orders", QueuePolicy([], runs=1))
+    assert await taken(driver) == [mate], "those that were active before are not counted"
+    later = await start(driver)
+    assert await waits_for(driver, later) == "its turn: in its queue 'orders' 1 run is open, of 1 at most"
+    await driver.engine.queues.put("orders", QueuePolicy([], paused=True))
+    assert await waits_for(driver, later) == "its turn: its queue 'orders' is paused"
+
+
+async def test_a_run_tells_which_rate_keeps_it_back(driver: Driver) -> None:
+    driver.clock.stop()
+    await limited(driver, concurrency=None, rate=Rate(1, "PT10S"))
+    assert len([await start(driver, flow_key="a"), *await taken(driver)]) == 2
+    mate = await start(driver, flow_key="a")
+    assert await waits_for(driver, mate) == "its turn: its queue 'orders' lets the next begin in 10.0 s"
+    await driver.engine.queues.put("orders", QueuePolicy([], rate_per_key=Rate(1, "PT30S")))
+    assert await taken(driver) == [mate]
+    last = await start(driver, flow_key="a")
+    assert await waits_for(driver, last) == "its turn: its queue 'orders' lets the next of 'a' begin in 30.0 s"
+
+
+async def test_a_policy_that_was_there_keeps_its_limits(driver: Driver) -> None:
+    """When a workflow joins: limits may be set before the program has ever run."""
+    await driver.engine.queues.put("orders", QueuePolicy([], concurrency=1, runs=7))
+    await driver.engine.code.register(runs.ORDER)
+    await driver.engine.queues.join("orders", runs.ORDER.job_type)
+    policy = (await driver.engine.queues.get("orders")).policy
+    assert (policy.concurrency, policy.runs, policy.job_types) == (1, 7, [runs.ORDER.job_type])

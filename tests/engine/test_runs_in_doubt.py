@@ -13,7 +13,7 @@ from penstock.core.state import InstanceStatus
 from penstock.engine.code import CodeWorkflow
 from penstock.engine.journal_items import RunEnd, Taken
 from penstock.errors import LeaseLost, Unavailable
-from penstock.store import journal as store
+from penstock.store import backends
 from penstock.store.database import AWAY
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
@@ -160,16 +160,16 @@ async def test_a_doubt_lasts_while_its_session_does(
     driver = make_driver(dsn=proxy.dsn, outage_wait_seconds=0.2)
     driver.dsn = database_dsn
     run = await begin(driver)
-    ends = store.end_backend
+    ends = backends.end_backend
 
     async def never(*_: object) -> bool:
         return True
 
-    monkeypatch.setattr(store, "end_backend", never)
+    monkeypatch.setattr(backends, "end_backend", never)
     proxy.cut_at(MARK.encode(), committed=True)
     with pytest.raises(Unavailable):
         await an_append_only(driver, run)
-    monkeypatch.setattr(store, "end_backend", ends)
+    monkeypatch.setattr(backends, "end_backend", ends)
     await an_append_only(driver, run)
     assert [record.path for record in (await read(driver, run.held)).records] == [f"/{MARK}"]
     end = RunEnd(InstanceStatus.FAILED, failure="tried enough")

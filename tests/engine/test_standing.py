@@ -98,7 +98,7 @@ async def test_a_limit_is_why_jobs_wait_in_their_queue(driver: Driver) -> None:
     first, mate, other = [(await driver.start("linear", flow_key=key)).id for key in ("a", "a", "b")]
     assert await why(driver, first) == ("waits-for-worker", "task-1 waits for a worker", "task-1")
     jobs = await driver.poll("sync", n=1)
-    text = "task-1 waits: in its queue 'crm' 1 jobs of 'a' run, of 1 at most"
+    text = "task-1 waits: in its queue 'crm' 1 job of 'a' runs, of 1 at most"
     assert await why(driver, mate) == ("queue-full", text, "task-1")
     assert (await why(driver, other))[0] == "waits-for-worker"
     jobs += await driver.poll("sync", n=1)

@@ -294,6 +294,41 @@ async def test_a_burst_is_spread_evenly_in_its_order(make_driver: MakeDriver) ->
     assert_invariants(one.dsn)
 
 
+async def test_late_starts_leave_with_the_throttles_spacing(make_driver: MakeDriver) -> None:
+    """Nobody looks for four and a half minutes: what came due meanwhile begins a minute apart, what is due later behind
+    it."""
+    one, two = make_driver(), make_driver()
+    await ready(one)
+    made = [await ask(one, "Spread a burst") for _ in range(7)]
+    first = await one.poll("work")
+    assert [job.instance_id for job in first] == [made[0].id]
+    one.clock.advance(270)
+    begun: list[str] = []
+    for engine in (one, two, one, one, two, one):
+        await engine.due()
+        await engine.due()
+        (job,) = await one.poll("work")
+        begun.append(job.instance_id)
+        one.clock.advance(60)
+    assert begun == [view.id for view in made[1:]]
+    assert one.rows("SELECT count(*) FROM timer") == [(0,)]
+    assert_invariants(one.dsn)
+
+
+async def test_a_late_line_is_told_to_new_starts(driver: Driver) -> None:
+    await ready(driver)
+    made = [await ask(driver, "Spread a burst") for _ in range(4)]
+    driver.clock.advance(600)
+    assert await driver.due() == 1
+    new = await ask(driver, "Spread a burst")
+    assert new.start_at == driver.clock.now() + timedelta(minutes=3)
+    shown = await driver.view(made[3].id)
+    assert shown.start_at == driver.clock.now() + timedelta(minutes=2)
+    driver.clock.advance(600)  # and nobody looks again: none begins beside another
+    begun = [await driver.due(0 if n == 0 else 60) for n in range(4)]
+    assert begun == [1, 1, 1, 0]
+
+
 async def test_of_many_changes_only_the_last_begins(make_driver: MakeDriver) -> None:
     one, two = make_driver(), make_driver()
     await ready(one)

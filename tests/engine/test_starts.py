@@ -28,6 +28,10 @@ from tests.engine.driver import Driver, number
 from tests.waiting import wait_until
 
 
+async def are_parked(driver: Driver, polls: int) -> bool:
+    return len(driver.engine.polls.waiters) == polls
+
+
 async def gather(*functions: Any) -> list[Any]:
     results: dict[int, Any] = {}
 
@@ -134,6 +138,67 @@ async def test_a_start_in_doubt_stays_the_version_that_was_tried(
     assert one.rows("SELECT count(*) FROM instance") == [(3,)]
 
 
+@pytest.mark.parametrize("committed", [False, True])
+async def test_a_start_in_doubt_takes_a_newer_plain_version(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch, *, committed: bool
+) -> None:
+    """Its first try assumed an older one. Where that was committed after all, before the third, it is the answer."""
+    one, two = make_driver(1), make_driver(2)
+    tries: list[Sequence[store.FastStart]] = []
+    start_fast = store.start_fast
+
+    async def doubtful(connection: TrioConnection, items: Sequence[store.FastStart], **named: Any) -> list[store.Begun]:
+        tries.append(items)
+        if len(tries) == 1:
+            raise InDoubt("it goes on without us")
+        if committed and len(tries) == 3:
+            async with two.engine.database.connection() as other:
+                await start_fast(other, tries[0], to_outbox=False)
+        return await start_fast(connection, items, **named)
+
+    await one.upload(linear(1))
+    await one.start("linear")
+    await two.upload(linear(2) | {"id": "linear"})
+    monkeypatch.setattr(store, "start_fast", doubtful)
+    begun = await one.start("linear")
+    assert begun.definition_version == (1 if committed else 2)
+    assert one.rows("SELECT count(*), max(definition) FROM instance") == [(2, begun.definition_version)]
+
+
+async def test_a_start_in_doubt_gives_no_poll_another_type(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker polls for two types, each apart. The first try, for a poll of one, is committed after all while the
+    latest version is tried for that of the other."""
+    one, two = make_driver(1), make_driver(2)
+    tries: list[Sequence[store.FastStart]] = []
+    start_fast = store.start_fast
+
+    async def doubtful(connection: TrioConnection, items: Sequence[store.FastStart], **named: Any) -> list[store.Begun]:
+        tries.append(items)
+        if len(tries) == 1:
+            raise InDoubt("it goes on without us")
+        if len(tries) == 3:
+            async with two.engine.database.connection() as other:
+                await start_fast(other, tries[0], to_outbox=False)
+        return await start_fast(connection, items, **named)
+
+    await one.upload(linear(1, job_type="old"))
+    await one.start("linear")
+    assert len(await one.poll("old")) == 1
+    await two.upload(linear(2, job_type="new") | {"id": "linear"})
+    monkeypatch.setattr(store, "start_fast", doubtful)
+    async with trio.open_nursery() as nursery:
+        for job_type in ("old", "new"):
+            nursery.start_soon(partial(one.poll, job_type, wait=50))
+        await wait_until(lambda: are_parked(one, 2))
+        assert (await one.start("linear")).definition_version == 1
+        assert [tried[0].direct_to for tried in tries] == ["w1"] * 3
+        (idle,) = one.engine.polls.waiters.idle_for("new")
+        assert (idle.room, idle.jobs) == (10, [])
+        nursery.cancel_scope.cancel()
+
+
 async def test_unknown_definitions_and_versions_are_not_found(driver: Driver) -> None:
     await driver.upload(linear(1))
     for fields in ({"definition": "nowhere"}, {"definition": "linear", "definition_version": 9}):
@@ -164,8 +229,10 @@ async def test_an_instance_key_is_unique_among_open_instances(make_driver: MakeD
     await one.upload(linear(1))
     views = await gather(*(lambda d=driver: d.start("linear", instance_key="order-7") for driver in (one, two) * 5))
     assert len({view.id for view in views}) == 1
+    assert sum(view.deduplicated is None for view in views) == 1, "the others were told whose it is"
     await one.complete(await one.one("work"))
-    assert (await one.start("linear", instance_key="order-7")).id != views[0].id
+    later = await one.start("linear", instance_key="order-7")
+    assert (later.id != views[0].id, later.deduplicated) == (True, None)
 
 
 async def test_a_batch_start_answers_each_item(driver: Driver) -> None:

@@ -179,3 +179,17 @@ async def test_older_engines_are_found_at_the_next_try(
     await wait_until(over)
     assert isinstance(ends[0], Conflict)
     assert driver.rows("SELECT count(*) FROM instance") == [(0,)]
+
+
+async def test_starts_with_keys_of_their_own_share_transactions(driver: Driver) -> None:
+    await ready(driver)
+    first = await driver.engine.instances.start_batch(many("abcdefgh"))
+    ids = [started(result).id for result in first]
+    assert ids == sorted(ids), "in their order"
+    [(count, transactions)] = driver.rows("SELECT count(*), count(DISTINCT xmin::text) FROM idempotency")
+    assert (count, transactions < 4) == (8, True)
+    used = msgspec.structs.replace(many("x")[0], idempotency_key="b")
+    mixed = await driver.engine.instances.start_batch([*many("ah"), used, *many("wxyz")])
+    assert [result.error for result in mixed] == [None, "idempotency-conflict", "idempotency-conflict", *[None] * 4]
+    assert started(mixed[0]).id == ids[0]
+    assert driver.rows("SELECT count(*) FROM instance") == [(12,)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 import trio
 import trio.testing
@@ -9,7 +10,11 @@ import trio.testing
 from penstock.core import advance
 from penstock.engine import timers
 from penstock.errors import PenstockError
-from penstock.testing.definitions import Json, definition, end, service, step, timer
+from penstock.store import arrays
+from penstock.store.starts import Line, line_columns
+from penstock.store.statements import SQL
+from penstock.testing.definitions import Json, definition, end, linear, service, step, timer
+from penstock.wire.start import Throttle
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
 from tests.waiting import wait_until
@@ -232,3 +237,122 @@ async def test_how_often_a_timer_failed_outlives_the_engine_that_tried(
     assert await driver.due() == 1
     found = await driver.view(view.id)
     assert (found.status, found.failure_reason) == ("FAILED", "a timer of the step failed 5 times")
+
+
+async def test_a_held_throttle_key_keeps_no_timer_waiting(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a start whose engine hangs; nor do the key's starts that are due, however many, hide others."""
+    monkeypatch.setattr(timers, "DUE_MAX", 2)
+    driver.clock.stop()
+    await driver.upload(linear(1))
+    held = Throttle(key="held", limit=1, period="PT1M", on_excess="DELAY")
+    for _ in range(4):
+        await driver.start("linear", throttle=held)
+    later = await driver.start("linear", delay="PT3M")
+    driver.clock.advance(600)
+    with psycopg.connect(driver.dsn) as other:
+        other.execute("SELECT FROM start_window WHERE key = 'held' FOR UPDATE")
+        asked_at = trio.current_time()
+        assert await driver.due() == 1
+        assert (await driver.view(later.id)).current_step_ids == ["task-1"]
+        await driver.engine.timers.wait_due()
+        assert trio.current_time() < asked_at + timers.LOOK_INTERVAL_MAX_S
+    assert [await driver.due(0 if n == 0 else 60) for n in range(4)] == [1, 1, 1, 0]
+
+
+HOLDING = {
+    "held": "UPDATE start_window SET until = until WHERE key = 'held' AND kind = 2",
+    "made anew": "INSERT INTO start_window (definition_id, kind, key, until, instance_id)"
+    " VALUES ('linear', 2, 'held', '-infinity', 0)",
+}
+"""What a start whose engine hangs has done; the window of one may have been purged before."""
+
+
+@pytest.mark.parametrize("holding", HOLDING)
+async def test_a_held_throttle_key_keeps_no_other_key_waiting(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, holding: str
+) -> None:
+    """However many starts of it are due, and before the others."""
+    monkeypatch.setattr(timers, "DUE_MAX", 2)
+    driver.clock.stop()
+    await driver.upload(linear(1))
+    keys = ["held", "a", "b"]
+    made = {
+        key: [
+            await driver.start("linear", throttle=Throttle(key=key, limit=1, period="PT1M", on_excess="DELAY"))
+            for _ in range(4)
+        ]
+        for key in keys
+    }
+    driver.clock.advance(600)
+    with psycopg.connect(driver.dsn) as other:
+        if holding == "made anew":
+            other.execute("DELETE FROM start_window WHERE key = 'held'")
+            other.commit()
+        other.execute(HOLDING[holding].encode())
+        for due in (0, 60, 60):
+            assert await driver.due(due) == 2
+    begun = [[view.id for view in made[key] if (await driver.view(view.id)).current_step_ids] for key in keys]
+    assert begun == [[view.id for view in made[key][: 1 if key == "held" else 4]] for key in keys]
+    assert [await driver.due(0 if n == 0 else 60) for n in range(4)] == [1, 1, 1, 0]
+
+
+async def test_looks_at_held_keys_alone_pause(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many keys are held: nothing can be done about them but wait."""
+    monkeypatch.setattr(timers, "DUE_MAX", 2)
+    monkeypatch.setattr(timers, "LINES_LOOKS_MAX", 3)
+    driver.clock.stop()
+    await driver.upload(linear(1))
+    for n in range(12):
+        await driver.start("linear", throttle=Throttle(key=f"{n // 2}", limit=1, period="PT1M", on_excess="DELAY"))
+    driver.clock.advance(600)
+    with psycopg.connect(driver.dsn) as other:
+        other.execute("SELECT FROM start_window FOR UPDATE")
+        asked_at = trio.current_time()
+        assert await driver.due() == 0
+        await driver.engine.timers.wait_due()
+        assert trio.current_time() >= asked_at + timers.LINES_LOCKED_S
+
+
+async def test_a_look_puts_off_so_many_starts_at_most(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other timers are not kept waiting by those that are left, and the next look goes on at once."""
+    monkeypatch.setattr(timers, "DUE_MAX", 2)
+    monkeypatch.setattr(timers, "LINES_LOOKS_MAX", 3)
+    driver.clock.stop()
+    await driver.upload(linear(1))
+    for n in range(6):
+        rule = Throttle(key=str(n), limit=1, period="PT1H", on_excess="DELAY")
+        for _ in range(3):
+            await driver.start("linear", throttle=rule)
+        driver.clock.advance(3 * 3_600)
+    later = await driver.start("linear", delay="PT1H")
+    driver.clock.advance(4 * 3_600)
+    told = "SELECT count(*) FROM timer WHERE (throttle ->> 4)::boolean"
+    assert await driver.due() == 1
+    assert (await driver.view(later.id)).current_step_ids == ["task-1"]
+    assert driver.rows(told) == [(6,)], "two of each of three keys"
+    with trio.fail_after(1):
+        await driver.engine.timers.wait_due()
+    assert [await driver.due() for _ in range(5)] == [0, 2, 2, 2, 0]
+    assert await driver.due(3_600) == 2
+
+
+async def test_a_start_cancelled_as_its_line_moves_leaves_nothing(driver: Driver) -> None:
+    """The cancel waits for who puts the line's starts off, before it looks for their timers."""
+    driver.clock.stop()
+    await driver.upload(linear(1))
+    rule = Throttle(key="k", limit=1, period="PT1M", on_excess="DELAY")
+    made = [await driver.start("linear", throttle=rule) for _ in range(4)]
+    driver.clock.advance(600)
+    late = tuple(map(arrays.ints, zip(*driver.rows("SELECT token_id, seq FROM timer"), strict=True)))
+    async with driver.engine.database.connection() as connection, trio.open_nursery() as nursery:
+        line = line_columns([Line("linear", "k")])
+        await connection.roundtrip([(SQL["begin"], ()), (SQL["hold_lines"], line), (SQL["space_out"], late)])
+        nursery.start_soon(driver.cancel, made[3].id)
+
+        async def waits() -> bool:
+            return driver.waiting_for_locks() == 1
+
+        await wait_until(waits)
+        await connection.fetch(SQL["commit"])
+    assert await driver.status(made[3].id) == "CANCELLED"
+    assert driver.rows("SELECT token_id FROM timer ORDER BY 1") == [(number(view.id),) for view in made[1:3]]

@@ -9,7 +9,11 @@ import psycopg
 import pytest
 import trio
 
+from penstock.engine.variables import Recollection
 from penstock.errors import PayloadTooLarge
+from penstock.store import instances, jobs
+from penstock.store.connection import TrioConnection
+from penstock.store.outcome import InDoubt
 from penstock.testing.definitions import definition, end, linear, service, step
 from penstock.wire.model import Job, JobRef
 from tests.engine.conftest import MakeDriver
@@ -127,6 +131,83 @@ async def test_large_variables_are_whole_whether_cached_or_read(make_driver: Mak
     await one.engine.jobs.release_many([JobRef(job_id=known.id, worker_id=known.worker_id, attempt=known.attempt)])  # pyright: ignore[reportArgumentType] - a stand-in
     again = await two.one("work", worker="w2")
     assert (again.attempt, variables_of(again)) == (2, variables_of(known))
+
+
+async def test_a_claim_that_relies_on_memory_misses_nothing(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    claim = jobs.claim
+
+    async def noted(connection: TrioConnection, slots: Any, floors: Any, *, clear: bool, known: bool) -> Any:
+        found = await claim(connection, slots, floors, clear=clear, known=known)
+        asked.append(known)
+        assert not known or all(row.variables is None for row in found)
+        return found
+
+    monkeypatch.setattr(jobs, "claim", noted)
+    one, two = make_driver(1), make_driver(2)
+    await one.upload(linear(3))
+    for n in range(6):
+        await one.start("linear", {"n": n})
+    for n in range(3):
+        assert variables_of(await one.one("work")) == {"n": n}
+    assert asked == [False, False, True]
+    foreign = await two.one("work", worker="w2")
+    await two.complete(foreign, {"m": 3})
+    await two.complete(await two.one("work", worker="w2"), {"n": "other"})
+    third = await one.poll("work", n=3)  # one that it started, and two of the other engine's doing
+    assert list(map(variables_of, third)) == [{"n": 5}, {"n": 3, "m": 3}, {"n": "other"}]
+    assert asked[-1]
+    await one.start("linear", {"n": 6})
+    assert variables_of(await one.one("work")) == {"n": 6}
+    assert not asked[-1]
+
+
+async def test_a_start_in_doubt_leaves_no_stale_variables(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was committed, and another engine's worker has done the first step before this engine looks."""
+    one, two = make_driver(1), make_driver(2)
+    start_fast = instances.start_fast
+    doubts: list[InDoubt] = []
+
+    async def doubtful(connection: TrioConnection, items: Any, **named: Any) -> Any:
+        begun = await start_fast(connection, items, **named)
+        if not doubts:
+            doubts.append(InDoubt("its answer was lost"))
+            await two.complete(await two.one("work", worker="w2"), {"n": "done", "m": 1})
+            raise doubts[0]
+        return begun
+
+    await one.upload(linear(2))
+    for n in range(2):  # memory is relied upon from the third claim on
+        await one.start("linear", {"n": n})
+        assert variables_of(await one.one("work")) == {"n": n}
+    monkeypatch.setattr(instances, "start_fast", doubtful)
+    await one.start("linear", {"n": 2})
+    assert doubts
+    assert variables_of(await one.one("work")) == {"n": "done", "m": 1}
+
+
+def test_memory_that_failed_is_relied_upon_later_each_time() -> None:
+    recollection = Recollection()
+    relied: list[int] = []
+    for _ in range(3):
+        streak = 0
+        while not recollection.is_good:
+            recollection.note(complete=True)
+            streak += 1
+        relied.append(streak)
+        recollection.note(complete=False)
+    assert relied == [2, 4, 8]
+    for _ in range(100):
+        recollection.note(complete=True)
+    recollection.note(complete=False)
+    for _ in range(4):
+        assert not recollection.is_good
+        recollection.note(complete=True)
+    assert recollection.is_good
 
 
 MEGABYTE = 1_000_000

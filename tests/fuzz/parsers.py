@@ -17,7 +17,7 @@ from penstock.http.refusal import Refusal
 from penstock.http.request import BodyBudget
 from penstock.rpc import limits as rpc_limits
 from penstock.rpc.request import read_request
-from penstock.rpc.transport import open_http2
+from penstock.rpc.sending import open_http2
 from penstock.wire.codec import decode_message
 from penstock.wire.http2_frames import ProtocolError
 from penstock.wire.protobuf import DecodeError

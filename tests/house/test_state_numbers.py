@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 
 from penstock.core.schedule import RunOutcome
+from penstock.core.start_rules import WindowKind
 from penstock.core.state import HistoryKind, InstanceStatus, TokenState
 from penstock.kernel.record import Kind
 from tests.house.sources import TOP
 
 FILES = [*sorted((TOP / "src/penstock/store/queries").glob("*.sql")), TOP / "schema.sql"]
 MEANINGS: dict[str, tuple[type[IntEnum], ...]] = {
-    "state": (TokenState,), "status": (InstanceStatus,), "kind": (HistoryKind, Kind), "outcome": (RunOutcome,),
+    "state": (TokenState,), "status": (InstanceStatus,), "kind": (HistoryKind, Kind, WindowKind),
+    "outcome": (RunOutcome,),
 }  # fmt: skip
 NAMED = re.compile(r"(?<![-\d])(\d+) /\* (\w+) \*/")
 ASKED = re.compile(r"\b(?:old_)?(state|status|kind)\b (?:=|<>) (\d+)( /\* \w+ \*/)?")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import ssl
 import struct
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.http import HttpServer, listen
 from penstock.http.asgi import Receive, Scope, Send
+from penstock.http.connection import Phase
 from penstock.http.server import CLOSED_PER_TURN, EXPIRED_PER_TURN
 from tests.http.apps import Parked, answer, echo, read_body
 from tests.http.conftest import Serve, in_memory
@@ -239,6 +241,7 @@ async def test_thousands_of_slow_heads_end_in_slices(autojump_clock: trio.testin
             self.count += 1
 
     class Slow:
+        phase = Phase.RECEIVING
         expires_at = 5.0
         ended_in = 0
 
@@ -254,6 +257,47 @@ async def test_thousands_of_slow_heads_end_in_slices(autojump_clock: trio.testin
         server._connections.difference_update(connections)  # type: ignore[arg-type] - as above
     in_one_turn = Counter(connection.ended_in for connection in connections)
     assert max(in_one_turn.values()) <= EXPIRED_PER_TURN
+
+
+async def test_waiting_calls_of_thousands_expire_in_slices(autojump_clock: trio.testing.MockClock) -> None:
+    """One in each turn of the loop, the last was as many turns late as there were others."""
+
+    class Turns(trio.abc.Instrument):
+        count = 0
+
+        def before_io_wait(self, timeout: float) -> None:
+            self.count += 1
+
+    class Call:
+        expires_at = 5.2
+        ended_in = 0
+
+        def expire(self, deadline: float) -> None:
+            assert trio.current_time() >= deadline == self.expires_at
+            self.ended_in = turns.count
+
+    class Waiting:
+        phase = Phase.ANSWERING
+        expires_at = 4.7
+
+        def __init__(self) -> None:
+            self.call = Call()
+
+        async def expire(self) -> None:
+            self.expires_at = math.inf
+            server.expire_soon(self.call)  # type: ignore[arg-type] - all that the watchdog needs  # pyright: ignore[reportArgumentType] - as said
+
+    turns = Turns()
+    connections = [Waiting() for _ in range(1_000)]
+    async with in_memory(echo) as (server, _client, _ended):
+        server._connections.update(connections)  # type: ignore[arg-type] - all that the watchdog needs  # pyright: ignore[reportArgumentType] - as said
+        trio.lowlevel.add_instrument(turns)
+        await trio.sleep(10)
+        server._connections.difference_update(connections)  # type: ignore[arg-type] - as above
+    in_one_turn = Counter(connection.call.ended_in for connection in connections)
+    assert 0 not in in_one_turn
+    assert max(in_one_turn.values()) <= EXPIRED_PER_TURN
+    assert max(in_one_turn) - min(in_one_turn) < 100
 
 
 async def test_clients_that_leave_together_are_let_go_in_slices() -> None:

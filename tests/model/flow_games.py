@@ -59,7 +59,16 @@ class FlowGame:
 
     # -- the game
 
-    async def play(self) -> None:
+    async def play(self) -> Counter[str]:
+        """What was seen. What fails tells the seed and the moves."""
+        try:
+            await self._play()
+        except Exception as error:
+            error.add_note(f"seed {self.seed}: {self.moves}")
+            raise
+        return self.seen
+
+    async def _play(self) -> None:
         one, two = self.types
         for about in (
             definition(service("x", "end", job_type=one, retryCount=99), end(), definition_id=f"one-{self.seed}"),
@@ -500,6 +509,9 @@ class FlowGame:
             await self.make("drop")
         await self.wait(400)
         await self.settle()
+        while any(one.begins is not None and one.status == "ACTIVE" for one in self.model.instances.values()):
+            await self.wait(5)  # each in its turn
+            await self.settle()
         while jobs := self.model.jobs(running=True) or self.model.jobs(running=False):
             for job in jobs:
                 if job.running:

@@ -61,7 +61,8 @@ class ModelJob:
 
 @dataclass(eq=False)
 class ModelInstance:
-    """``steps``: the job types that are still to come. ``begins``: when; None: it has begun."""
+    """``steps``: the job types that are still to come. ``begins``: when; None: it has begun. ``line``: the key and the
+    rate that make it wait; ``told``: it was told its time when that came."""
 
     id: str
     steps: list[str]
@@ -72,6 +73,8 @@ class ModelInstance:
     status: str = "ACTIVE"
     job: ModelJob | None = None
     batch: str | None = None
+    line: tuple[str, Rate] | None = None
+    told: bool = False
 
 
 class Foreseen(NamedTuple):
@@ -96,6 +99,7 @@ class FlowModel:
         """When attempts began under a rate."""
         self._deduped: dict[str, tuple[int, ModelInstance]] = {}
         self._throttled: dict[str, int] = {}
+        self._lines: dict[str, int] = {}
         self._debounced: dict[str, tuple[ModelInstance, int]] = {}
         self.batches: dict[str, ModelBatch] = {}
         self.schedule: ModelSchedule | None = None
@@ -145,18 +149,38 @@ class FlowModel:
         if debounce is not None:
             self._debounced[debounce["key"]] = made, self.now + debounce["max_wait"]
         made.begins = foreseen.begins
+        if rule and made.begins is not None and debounce is None:
+            made.line = rule["key"], rule["rate"]
         if made.begins is None:
             self._enter(made, place)
 
     def pass_time(self, microseconds: int) -> None:
         """And what is to begin by then begins, in its order."""
         self.now += microseconds
+        self._space_out()
         due = [one for one in self.instances.values() if one.begins is not None and one.begins <= self.now]
         place = self.next_place()
         for instance in due:
             instance.begins = None
             if instance.status == "ACTIVE":
                 self._enter(instance, place)
+
+    def _space_out(self) -> None:
+        """Throttled starts whose time has come are told when they begin: late ones, and those behind them, later."""
+        due = [one for one in self.instances.values() if one.begins is not None and one.begins <= self.now]
+        for one in sorted(due, key=lambda one: one.begins or 0):
+            if one.line is None or one.begins is None or one.status != "ACTIVE":
+                continue
+            key, rate = one.line
+            pace = int(rate.pace)
+            late = one.begins < self.now - max(pace, SECOND)
+            if not late and one.told:
+                continue
+            at = self.now if late else one.begins
+            until = max(self._lines.get(key, 0), at) + pace
+            one.begins, one.told = max(until - rate.burst * pace, at), True
+            self._lines[key] = until
+            self._throttled[key] = max(self._throttled.get(key, 0), until)
 
     # -- jobs
 

@@ -21,13 +21,7 @@ async def play_games(make_driver: MakeDriver, seeds: range) -> Counter[str]:
     clock.stop()
     seen: Counter[str] = Counter()
     for seed in seeds:
-        game = FlowGame(Hands(engines, random.Random(seed)), clock, seed)
-        try:
-            await game.play()
-        except Exception as error:
-            error.add_note(f"seed {seed}: {game.moves}")
-            raise
-        seen += game.seen
+        seen += await FlowGame(Hands(engines, random.Random(seed)), clock, seed).play()
     return seen
 
 

@@ -129,11 +129,5 @@ async def test_limits_starts_batches_and_schedules_over_rest(engines: list[tuple
     ):
         for seed in (20, 21):
             source = random.Random(seed)
-            game = FlowGame(RestHands(drivers, source, [one, two]), clock, seed)
-            try:
-                await game.play()
-            except Exception as error:
-                error.add_note(f"seed {seed}: {game.moves}")
-                raise
-            seen += game.seen
+            seen += await FlowGame(RestHands(drivers, source, [one, two]), clock, seed).play()
     assert {*seen} >= WANTED, seen

@@ -18,9 +18,10 @@ import pytest
 import trio
 import trio.testing
 
+from penstock.rpc.counts import Statistics
 from penstock.rpc.limits import Limits
 from penstock.rpc.problems import status_of
-from penstock.rpc.server import Server, Statistics
+from penstock.rpc.server import Server
 from tests.rpc.go_client import build
 from tests.rpc.raw import RawClient, client_on
 from tests.rpc.services import Engine

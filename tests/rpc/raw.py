@@ -155,7 +155,8 @@ class RawClient:
         answer.news.set()
         answer.news = trio.Event()
 
-    async def open(self, path: str, *, end: bool = False, **headers: str) -> int:
+    async def open(self, path: str, *, end: bool = False, body: bytes = b"", **headers: str) -> int:
+        """With a ``body`` all of it in one send, as most clients do."""
         stream_id = self.h2.get_next_available_stream_id()
         self.answers[stream_id] = Answer()
         all_headers = {
@@ -164,6 +165,8 @@ class RawClient:
         }  # fmt: skip
         all_headers.update({name.replace("__", ":").replace("_", "-"): value for name, value in headers.items()})
         self.h2.send_headers(stream_id, list(all_headers.items()), end_stream=end)
+        if body:
+            self.h2.send_data(stream_id, body, end_stream=True)
         await self.flush()
         return stream_id
 

@@ -12,6 +12,7 @@ import msgspec
 import trio
 from grpclib.const import Status
 
+from penstock.access.gate import Gate
 from penstock.engine.engine import Engine
 from penstock.rpc.batch_service import Batches
 from penstock.rpc.flow_service import Flow
@@ -142,7 +143,9 @@ class Work:
 
 
 @contextlib.asynccontextmanager
-async def served(engine: Engine, limits: Limits | None = None) -> AsyncGenerator[Served, None]:
+async def served(
+    engine: Engine, limits: Limits | None = None, gate: Gate | None = None
+) -> AsyncGenerator[Served, None]:
     """Serve for the block; nothing may be left of the calls afterwards."""
     services = (
         WorkflowEngine(engine),
@@ -153,7 +156,7 @@ async def served(engine: Engine, limits: Limits | None = None) -> AsyncGenerator
         Repair(engine),
         Runs(engine),
     )
-    server = Server(services, status_of=status_of, limits=limits or Limits())
+    server = Server(services, status_of=status_of, limits=limits or Limits(), gate=gate)
     sock = socket.create_server(("127.0.0.1", 0))
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, [sock])

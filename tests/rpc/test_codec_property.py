@@ -395,6 +395,22 @@ def test_a_struct_is_the_same_at_each_length() -> None:
         assert from_struct(Struct.FromString(encode_struct(given))) == whole(given)
 
 
+def test_more_keys_and_lengths_than_are_remembered() -> None:
+    """What stands before a value is kept for short ones, up to a number of them; long ones are made each time."""
+    from google.protobuf.struct_pb2 import Struct
+
+    from penstock.wire.struct_codec import _HEADS_KEPT, _SIZES_KEPT
+
+    many = {f"k{n}": n if n % 2 else "x" * (n % 7) for n in range(2 * _HEADS_KEPT + 10)}
+    near = {
+        f"l{size}": [{"a": "x" * (size - 13)}, {"b": ["y" * (size - 9), {"c": "z" * size}]}, "w" * size]
+        for size in range(_SIZES_KEPT - 20, _SIZES_KEPT + 20)
+    }
+    for _ in range(2):
+        for fields in (many, near):
+            assert from_struct(Struct.FromString(encode_struct(fields))) == whole(fields)
+
+
 def test_whole_numbers_come_back_whole() -> None:
     cases = {
         "3": "3",

@@ -211,6 +211,8 @@ def see_queues(client: Client) -> None:
     assert len(client.poll("limited", max_jobs=10)) == 2
     client.call("GetQueue", p.GetQueueRequest(name="limited"))
     client.call("ListQueues", p.ListQueuesRequest(limit=1))
+    client.call("PauseQueue", p.PauseQueueRequest(name="limited"))
+    client.call("ResumeQueue", p.ResumeQueueRequest(name="limited"))
     client.call("DeleteQueue", p.DeleteQueueRequest(name="unfair"))
 
 

@@ -40,7 +40,7 @@ async def test_queues_are_put_read_listed_and_deleted(driver: Driver, grpc: Serv
     assert driver.rows("SELECT priority, flow_key FROM instance") == [(0, "gold")] * 2
     assert len(await grpc.poll("work", n=5)) == 1
     found = await grpc.call(flow + "GetQueue", w.GetQueueRequest("q"), w.GetQueueResponse)
-    assert (found.running, found.waiting, found.keys) == (1, 1, [w.QueueKeyState("gold", 0, 1)])
+    assert (found.running, found.waiting, found.keys) == (1, 1, [w.QueueKeyState("gold", None, 1)])
     listed = await grpc.call(flow + "ListQueues", w.ListQueuesRequest(), w.ListQueuesResponse)
     assert [(queue.name, queue.settings) for queue in listed.queues] == [("q", put.settings)]
     await grpc.call(flow + "DeleteQueue", w.DeleteQueueRequest("q"), w.DeleteQueueResponse)

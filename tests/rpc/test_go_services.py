@@ -75,7 +75,7 @@ EXPECTED: dict[str, Any] = {
         "retries left": {"failed": 4, "released": 5}, "once": True,
     },
     "credit": {
-        "job": ["go-credit", "a", 1, '{"n": 9007199254740993}', True, True], "never more": [7, "go-credit", 0],
+        "job": ["go-credit", "a", 1, '{"n":9007199254740993}', True, True], "never more": [7, "go-credit", 0],
         "pushed": 13, "half-closed": "OK", "given back": {"2": 13},
     },
     "results": {
@@ -104,6 +104,8 @@ def test_a_go_client_finds_both_services_as_the_contract_says(start_engine: Star
     engine = start_engine(lease_min_seconds=1).wait_ready()
     seen = output_of(str(go_client), "services", f"127.0.0.1:{engine.grpc_port}")
     assert seen.keys() == EXPECTED.keys()
+    job = seen["credit"]["job"]
+    job[3] = job[3].replace(" ", "")  # the starter's own text where the engine remembers it, else the database's
     for subject, expected in EXPECTED.items():
         assert seen[subject] == expected, subject
     assert engine.stop() == 0

@@ -78,3 +78,49 @@ async def test_a_cancelled_read_loses_nothing(poller: Poller) -> None:
     assert await second.receive_some() == b"all of it"
     await first.aclose()
     await second.aclose()
+
+
+async def test_bytes_are_handed_out_where_they_are_heard_of(poller: Poller) -> None:
+    first, second = pair(poller)
+    taken: list[bytes] = []
+    tasks: set[trio.lowlevel.Task] = set()
+    ended: list[object] = []
+
+    def take(data: bytes) -> bool:
+        taken.append(data)
+        tasks.add(trio.lowlevel.current_task())
+        if data == b"fault":
+            raise RuntimeError("a fault")
+        return data != b"stop"
+
+    async def hand_out() -> None:
+        tasks.clear()
+        try:
+            ended.append(await second.hand_out(take, 1_000))
+        except RuntimeError as error:
+            ended.append(str(error))
+
+    async with trio.open_nursery() as nursery:
+        for text in (b"stop", b"fault"):
+            nursery.start_soon(hand_out)
+            await trio.testing.wait_all_tasks_blocked()
+            for sent in (b"some", text):
+                await first.send_all(sent)
+                while not taken or taken[-1] != sent:
+                    await trio.lowlevel.checkpoint()
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(tasks) == 1  # the poller's, for all of them
+            assert not tasks & set(nursery.child_tasks)
+        assert ended == [True, "a fault"]
+        taken.clear()
+        with trio.move_on_after(0):
+            await second.hand_out(take, 1_000)
+        await first.send_all(bytes(5_000))
+        await first.send_eof()
+        await hand_out()
+    assert ended[2:] == [False]
+    assert b"".join(taken) == bytes(5_000)
+    with pytest.raises(trio.ClosedResourceError):
+        await second.aclose()
+        await second.hand_out(take, 1_000)
+    await first.aclose()

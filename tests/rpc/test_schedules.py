@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 from grpclib.const import Status
 
+from penstock.rpc.schedule_service import _spec
 from penstock.testing.definitions import linear
 from penstock.wire import schedules_v1 as w
 from penstock.wire.schedule import Schedule, ScheduleRun, ScheduleSpec
@@ -63,3 +67,15 @@ async def test_what_makes_no_sense_is_refused(
         with pytest.raises(CallFailed) as refused:
             await run.call(SERVICE + "PutSchedule", request_, Schedule)
     assert (refused.value.status, refused.value.reason) == (Status.INVALID_ARGUMENT, says)
+
+
+NO_TEXT = {"definition_id", "definition_version", "cron", "pause_on_failure", "paused", "priority"}
+
+
+def test_a_spec_loses_no_field_but_empty_ones() -> None:
+    texts = set(ScheduleSpec.__struct_fields__) - NO_TEXT
+    whole: dict[str, Any] = {"definition_version": 2, "cron": ["@daily"], "pause_on_failure": True, "paused": False}
+    whole |= {"priority": 0, **dict.fromkeys(texts, "text")}
+    assert _spec(ScheduleSpec("x", **whole)) == ScheduleSpec("x", **whole)
+    empty: dict[str, Any] = {**dict.fromkeys(texts, ""), "variables": msgspec.Raw(b"")}
+    assert _spec(ScheduleSpec("x", **empty)) == ScheduleSpec("x")

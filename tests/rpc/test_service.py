@@ -29,6 +29,7 @@ from penstock.rpc.schedule_service import Schedules
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import Worker
 from penstock.settings import DispatchMode
+from penstock.store import database
 from penstock.testing.definitions import definition, end, fork, linear, service, step, timer
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message
@@ -377,6 +378,13 @@ async def test_a_fail_by_a_non_holder_is_answered_ok(driver: Driver, grpc: Serve
     assert len((view.failure_reason or "").encode()) <= 4_200
 
 
+@pytest.fixture
+def patient_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A statement waits for locks as long as it has to: by default it is refused after `LOCK_WAIT_MS`."""
+    monkeypatch.setattr(database, "SESSION_SETTINGS", database.SESSION_SETTINGS + b"; SET lock_timeout = 0")
+
+
+@pytest.mark.usefixtures("patient_sessions")
 async def test_a_poll_cancelled_during_its_claim_releases_the_jobs(driver: Driver, grpc: Served) -> None:
     await driver.upload(linear(1))
     for _ in range(3):

@@ -6,6 +6,7 @@ import contextlib
 import socket
 from collections.abc import AsyncGenerator
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ import trio
 import trio.lowlevel
 import trio.testing
 from grpclib.const import Handler
+from h2.errors import ErrorCodes
+from hyperframe.frame import DataFrame
 
 from penstock.eager import need_task
 from penstock.engine.lanes.item import Item
@@ -130,6 +133,23 @@ async def test_calls_of_a_batch_need_no_task_and_leave_together(monkeypatch: pyt
     assert service.ended == ["answered"] * 20 + ["cancelled"]
 
 
+async def test_a_call_like_the_last_one_needs_no_inbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("it came whole")
+
+    with trio.fail_after(30):
+        async with batches() as (run, service), run.client() as client:
+            first = [await opened(client) for _ in range(2)]
+            monkeypatch.setattr("penstock.rpc.call.Inbox", refuse)
+            body = framed(encode_message(Completion("bug"), m.PACKAGE))
+            second = await client.open(PATH, body=body)
+            streams = [*first, *[await client.open(PATH, body=framed(b"")) for _ in range(8)]]
+            await waiting(run, service, 10)
+            service.answer()
+            assert [answer.status for answer in await finished(client, streams)] == [0] * 10
+            assert (await client.finished(second)).status == 13
+
+
 async def test_a_request_in_pieces_begins_when_it_is_whole() -> None:
     data = framed(encode_message(Completion("x" * 100), m.PACKAGE))
     with trio.fail_after(30):
@@ -168,6 +188,28 @@ async def test_a_reset_ends_its_call_and_no_other() -> None:
         await run.until_quiet()
     assert service.ended == ["cancelled", "answered", "answered"]
     assert [status for _, status, _ in run.calls] == ["CANCELLED", "OK", "OK"]
+
+
+async def test_data_behind_a_whole_request_resets_its_stream_only(caplog: pytest.LogCaptureFixture) -> None:
+    body = framed(encode_message(Completion("task"), m.PACKAGE))
+    with trio.fail_after(30):
+        async with batches() as (run, service), run.client() as client:
+            first = [await client.open(PATH, body=body) for _ in range(2)]  # from then on they come whole
+            await waiting(run, service, 2)
+            service.answer()
+            await client.stream.send_all(DataFrame(first[1], b"x").serialize())  # while its task runs
+            assert (await client.finished(first[1])).reset == ErrorCodes.STREAM_CLOSED
+            await client.lock.acquire()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partial(client.open, PATH, body=body))
+                await trio.testing.wait_all_tasks_blocked()
+                late = max(client.answers)
+                await client.stream.send_all(client.h2.data_to_send() + DataFrame(late, b"x").serialize())
+                client.lock.release()
+            assert (await client.finished(late)).reset == ErrorCodes.STREAM_CLOSED
+            await client.reset(first[0])
+        await run.until_quiet()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_a_lost_connection_ends_its_calls() -> None:

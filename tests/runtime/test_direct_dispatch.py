@@ -1,5 +1,5 @@
-"""A job that a batch makes and leases to whoever waits for it leaves at once: in the turn of the loop that follows the
-answer of the database, before anything else is waited for."""
+"""A job that a batch makes and leases to whoever waits for it leaves at once: to a poll that waits without a task in
+the turn of the loop in which the database answered, to others in the next one, before anything else is waited for."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import trio
 
-from penstock.client import Client, Job
 from penstock.engine.deliveries import Deliveries
 from penstock.http import HttpServer, listen
 from penstock.http.connection import Connection
+from penstock.http.direct import Direct
 from penstock.poller import PolledStream
 from penstock.rest.app import make_app
 from penstock.testing.definitions import linear
+from tests.http.raw import RawClient
 from tests.rpc.served import Work, served
 from tests.runtime.conftest import StartLocal
 from tests.runtime.local_engine import LocalEngine
@@ -27,15 +28,16 @@ class Turns(trio.abc.Instrument):
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.seen: list[str] = []
-        self._note(patch, Deliveries, "deliver", lambda _: "heard")
+        self._note(patch, Deliveries, "deliver", lambda *_: "heard")
         self._note(patch, Connection, "send", lambda data: "sent" if b'"jobs":[{' in data else "other")
         self._note(patch, PolledStream, "send_nowait", lambda _: "sent")
+        self._note(patch, Direct, "answer", lambda *given: "sent" if b'"jobs":[{' in (given[2] or b"") else "other")
 
-    def _note(self, patch: pytest.MonkeyPatch, kind: type, name: str, what: Callable[[Any], str]) -> None:
+    def _note(self, patch: pytest.MonkeyPatch, kind: type, name: str, what: Callable[..., str]) -> None:
         inner = getattr(kind, name)
 
         def noted(this: Any, first: Any, *rest: Any, **named: Any) -> Any:
-            self.seen.append(what(first))
+            self.seen.append(what(first, *rest))
             return inner(this, first, *rest, **named)
 
         patch.setattr(kind, name, noted)
@@ -56,29 +58,41 @@ async def engine(start_local: StartLocal) -> LocalEngine:
     return engine
 
 
-async def test_to_a_long_poll(engine: LocalEngine, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("known", "turns_between"), [(False, ["look"]), (True, [])])
+async def test_to_a_long_poll(
+    engine: LocalEngine, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, known: bool, turns_between: list[str]
+) -> None:
     monkeypatch.setattr("penstock.rest.jobs.UNWATCHED_SECONDS", 0.0)  # parked with a look-out for its client
     sockets = listen("127.0.0.1", 0)
     await nursery.start(HttpServer().serve, make_app(engine.engine), sockets)
-    got: list[Job] = []
+    port = sockets[0].getsockname()[1]
+    got: list[str] = []
+    body = b'{"workerId":"w2","jobTypes":["work"],"maxJobs":1,"waitSeconds":50}'
 
-    async def poll(client: Client) -> None:
-        got.extend(await client.poll_jobs("w2", ["work"], max_jobs=1, wait_s=50))
+    async def poll(client: RawClient) -> None:
+        head = b"POST /v1/jobs/poll HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Length: %d\r\n\r\n" % (port, len(body))
+        answer = await client.ask(head + body)
+        got.extend(job["stepId"] for job in answer.json()["jobs"])
 
     async def is_parked() -> bool:
         return len(engine.engine.polls.waiters) == 1
 
-    await engine.start("linear")
-    job = await engine.one("work")
-    async with Client(f"http://127.0.0.1:{sockets[0].getsockname()[1]}") as client, trio.open_nursery() as calls:
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream, trio.open_nursery() as calls:
+        client = RawClient(stream)
+        if known:  # such a poll was served before: it waits without a task
+            await engine.start("linear")
+            await poll(client)
+            got.clear()
+        await engine.start("linear")
+        job = await engine.one("work")
         calls.start_soon(poll, client)
         await wait_until(is_parked)
         turns = Turns(monkeypatch)
         trio.lowlevel.add_instrument(turns)
         await engine.complete(job)
     trio.lowlevel.remove_instrument(turns)
-    assert [each.step_id for each in got] == ["task-2"]
-    assert turns.until_sent() == ["look"]
+    assert got == ["task-2"]
+    assert turns.until_sent() == turns_between
     nursery.cancel_scope.cancel()
     sockets[0].close()
 

@@ -75,6 +75,17 @@ def test_what_a_server_lacks_is_told(changed: Server, found: list[tuple[Verdict,
 
 
 @pytest.mark.parametrize(
+    ("number", "version", "defect"),
+    [(170_010, "17.10", False), (180_000, "18.0", True), (180_005, "18.5", True), (180_006, "18.6", False)],
+)
+def test_the_defect_of_rechecks_is_told(number: int, version: str, defect: bool) -> None:
+    (found,) = doctor.check_server(server(version_number=number, version=version))
+    assert found.verdict is OK
+    assert found.found.startswith(f"PostgreSQL {version}")
+    assert ("recheck" in found.found) == defect
+
+
+@pytest.mark.parametrize(
     ("sessions", "settings", "verdict"),
     [
         (5, Settings(), OK),

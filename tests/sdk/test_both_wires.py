@@ -295,6 +295,8 @@ def test_a_start_is_done_once_per_key(run: Run, wire: Wire) -> None:
             await client.upload_definition(document)
             first = await client.start_instance(name, {"n": 1}, idempotency_key=f"{name}-1")
             assert (await client.start_instance(name, {"n": 1}, idempotency_key=f"{name}-1")).id == first.id
+            named = await client.start_instance(name, {"n": 1}, idempotency_key=f"{name}-Müller-☃")
+            assert (await client.start_instance(name, {"n": 1}, idempotency_key=f"{name}-Müller-☃")).id == named.id
             with pytest.raises(IdempotencyConflict):
                 await client.start_instance(name, {"n": 2}, idempotency_key=f"{name}-1")
             keyed = await client.start_instance(name, instance_key="k")
@@ -522,9 +524,9 @@ def test_schedules_are_kept_and_acted_on(run: Run, wire: Wire) -> None:
             await client.delete_schedule(name)
             with pytest.raises(NotFound):
                 await client.get_schedule(name)
-            if wire.url != wire.rest_url:
-                with pytest.raises(NotOverGrpc, match="paused"):
-                    await client.put_schedule(name, replace(spec, paused=True))
+            given = (None, True, None, False, None)
+            shown = [(await client.put_schedule(name, replace(spec, paused=paused))).paused for paused in given]
+            assert shown == [False, True, True, False, False]
 
     run(main)
 
@@ -558,12 +560,13 @@ def test_queues_are_put_and_looked_at(run: Run, wire: Wire) -> None:
                 with pytest.raises(BadRequest, match=f"{field}: must be 1 "):  # it is no word for "unlimited"
                     await client.put_queue(name, none)
             assert (await client.get_queue(name)).policy == per_key
+            assert (await client.pause_queue(name)).policy == replace(per_key, paused=True)
+            assert (await client.get_queue(name)).policy.paused
+            assert (await client.resume_queue(name)).policy == per_key
             await client.delete_queue(name)
-            with pytest.raises(NotFound):
-                await client.get_queue(name)
-            if wire.url != wire.rest_url:
-                with pytest.raises(NotOverGrpc, match="PauseQueue"):
-                    await client.pause_queue(name)
+            for gone in (client.get_queue, client.pause_queue, client.resume_queue):
+                with pytest.raises(NotFound):
+                    await gone(name)
 
     run(main)
 

@@ -428,6 +428,24 @@ def test_a_batch_start_repeats_the_unavailable_and_keeps_order(run: Run, scripte
     assert len({item["idempotencyKey"] for item in sent}) == len(sent)
 
 
+@pytest.mark.parametrize(("trouble", "kind"), [(Drop(), ConnectionFailed), (Hang(), TimedOut)])
+def test_an_item_of_a_lost_batch_start_is_unavailable(
+    run: Run, scripted: ScriptedEngine, trouble: Drop | Hang, kind: type[Unavailable]
+) -> None:
+    """As one start: who repeats what was `Unavailable` goes on."""
+    scripted.on("POST", "/v1/instances/batch", trouble)
+
+    async def main() -> None:
+        async with Client(scripted.url, timeout_s=0.3) as client:
+            (lost,) = await client.start_instances([StartRequest(definition_id="a")])
+        with pytest.raises(Unavailable) as caught:
+            lost.unwrap()
+        assert type(caught.value) is kind
+        assert caught.value.maybe_applied
+
+    run(main)
+
+
 def test_a_long_batch_of_starts_goes_out_in_parts(run: Run, scripted: ScriptedEngine) -> None:
     def start(request: Request) -> Answer:
         return Answer(200, {"results": [{"instance": INSTANCE} for _ in request.body["items"]]})

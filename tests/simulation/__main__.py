@@ -6,7 +6,7 @@ import argparse
 import time
 from collections import Counter
 
-from tests.simulation.simulate import simulate
+from tests.simulation.simulate import simulate, simulate_schedules
 
 
 def run_worlds(seed: int, seconds: float, worlds: int = 0) -> None:
@@ -16,6 +16,7 @@ def run_worlds(seed: int, seconds: float, worlds: int = 0) -> None:
     done = 0
     while done < worlds or (not worlds and time.monotonic() - began < seconds):
         seen += simulate(seed + done)
+        seen += simulate_schedules(seed + done)
         done += 1
     took_s = time.monotonic() - began
     print(f"{done} worlds from seed {seed}, {took_s:.1f} s,")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 from penstock.core.definition import StepType
@@ -18,6 +17,7 @@ from penstock.core.state import InstanceStatus, TokenState
 from penstock.testing.random_definitions import random_output
 from tests.core.machine import START
 from tests.simulation.history import History, Job
+from tests.simulation.queue import Queue
 from tests.simulation.world import World
 
 BATCH_MAX = 8
@@ -121,9 +121,10 @@ class Engine:
 class Crowd:
     """Everybody around one instance."""
 
-    def __init__(self, world: World, engines: list[Engine], history: History, seen: Counter[str]) -> None:
+    def __init__(self, world: World, engines: list[Engine], queue: Queue, history: History, seen: Counter[str]) -> None:
         self._world = world
         self._engines = engines
+        self._queue = queue
         self._history = history
         self._seen = seen
         self._watched: set[tuple[int, ...]] = set()
@@ -233,9 +234,11 @@ class Crowd:
             return
         history.at(world.now)
         worker = f"w{world.chance.randrange(4)}"
-        token = history.machine.claim_token(ready[0], worker)
         lease_s = world.between(1, 10)
-        token.lease_until = history.machine.now + timedelta(seconds=lease_s)
+        token = history.claim(worker, lease_s)
+        if token is None:
+            self._queue.wait(self._poll)
+            return
         job, attempt = (token.id, token.seq), token.attempt
         world.after(lease_s, lambda: self._sweep(job, attempt))
         if world.one_in(25):

@@ -11,15 +11,26 @@ from datetime import timedelta
 from typing import Any
 
 from penstock.core.definition import StepType
+from penstock.core.effect import Effects
 from penstock.core.event import JobCompleted, JobDeadLettered, JobFailed, TaskCompleted, TimerFired
 from penstock.core.fencing import CallKind, ExecutionState, FenceRequest, Verdict, judge
-from penstock.core.state import CLOSING_KINDS, HistoryKind, InstanceStatus, Token, TokenState, Trigger, move
+from penstock.core.state import (
+    CLOSING_KINDS,
+    START_TIMER,
+    HistoryKind,
+    InstanceStatus,
+    Token,
+    TokenState,
+    Trigger,
+    move,
+)
 from penstock.testing.definitions import Json
 from penstock.testing.random_definitions import START_VARIABLES
 from tests.core.machine import START, Machine
 from tests.model.moves import MAX_AUTOMATIC, MAX_WORK
 from tests.model.reference_model import ReferenceModel
 from tests.model.test_games_in_memory import compare, open_tokens
+from tests.simulation.queue import Queue
 
 EXPIRIES_MAX = 4
 OK = (Verdict.DONE, Verdict.ALREADY)
@@ -30,9 +41,17 @@ Job = tuple[int, int]
 class History:
     """One instance and what is known of it. ``events`` counts what was applied."""
 
-    def __init__(self, body: Json) -> None:
-        self.machine = Machine(body, START_VARIABLES, max_work=MAX_WORK, max_automatic_steps=MAX_AUTOMATIC)
-        self.game = ReferenceModel(body, START_VARIABLES, self.machine.now, MAX_AUTOMATIC, MAX_WORK)
+    def __init__(self, body: Json, queue: Queue, delay_s: float | None = None) -> None:
+        """``delay_s``: it begins so much later."""
+        begins = None if delay_s is None else START + timedelta(seconds=delay_s)
+        self.machine = Machine(
+            body, START_VARIABLES, max_work=MAX_WORK, max_automatic_steps=MAX_AUTOMATIC, begins=begins
+        )
+        self._body = body
+        self.delayed = begins is not None
+        self._queue = queue
+        queue.holding.append(lambda: sum(token.held is not None for token in self.machine.tokens.values()))
+        self._game: ReferenceModel | None = None
         self.events = 0
         self.retries = 0
         self.failed: dict[tuple[Job, str], int] = {}
@@ -42,7 +61,21 @@ class History:
         self.done: set[tuple[Job, str]] = set()
         """What workers did, whether they could tell it or not. Without the attempt: a late report that names none may
         complete a later attempt of the same worker."""
-        compare(self.machine, self.game)
+        if begins is None:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._game = ReferenceModel(self._body, START_VARIABLES, self.machine.now, MAX_AUTOMATIC, MAX_WORK)
+        self._agree()
+
+    @property
+    def begun(self) -> bool:
+        return self._game is not None
+
+    @property
+    def game(self) -> ReferenceModel:
+        assert self._game is not None, "it has not begun"
+        return self._game
 
     @property
     def status(self) -> InstanceStatus:
@@ -63,7 +96,16 @@ class History:
     def ready(self) -> list[Token]:
         """Jobs in the queue, oldest first."""
         waiting = [token for token in open_tokens(self.machine) if token.state is TokenState.READY]
-        return sorted(waiting, key=lambda token: token.place)
+        return sorted(waiting, key=lambda token: (token.priority, token.place))
+
+    def claim(self, worker: str, lease_s: float) -> Token | None:
+        """Lease the first job that its queue lets begin."""
+        token = next((each for each in self.ready() if self._queue.room(each.flow_key)), None)
+        if token is not None:
+            self.machine.claim_token(token, worker)
+            token.held = self._queue.take(token.flow_key)
+            token.lease_until = self.machine.now + timedelta(seconds=lease_s)
+        return token
 
     # -- calls of workers
 
@@ -99,6 +141,7 @@ class History:
                 if token.state is TokenState.READY:
                     move(token, Trigger.HEARTBEAT)
                     self.machine.unqueue(token)
+                    token.held = self._queue.take(token.flow_key, unasked=True)
                 token.lease_until = self.machine.now + timedelta(seconds=5)
             case CallKind.COMPLETE:
                 self._apply(JobCompleted(token.id, call.worker, self.machine.encode(output)))
@@ -128,6 +171,10 @@ class History:
         armed = self.machine.timers.get(timer)
         if armed is None or armed.fire_at > self.machine.now:
             return False
+        if timer[2] == START_TIMER:
+            self._apply(TimerFired(timer[0], timer[2]))
+            self._begin()
+            return True
         token = self.token(timer[:2])
         wholes = [(whole.id, whole.seq) for whole in self.machine.wholes]
         if token is None and timer[:2] not in wholes:
@@ -147,6 +194,9 @@ class History:
         if token.lease_until > self.machine.now:
             return False
         self.machine.expire_token(token)
+        if token.held is not None:
+            self._queue.give_back(token.held, token.flow_key or "")
+            token.held = None
         if token.expiries >= EXPIRIES_MAX:
             place = self.place(token)
             self._apply(JobDeadLettered(token.id, token.expiries))
@@ -158,18 +208,17 @@ class History:
     def cancel(self) -> bool:
         if self.status is not InstanceStatus.ACTIVE:
             return False
-        self.machine.cancel("cancelled")
-        self._note()
-        self.game.cancel()
-        self._agree()
+        self._note(self.machine.cancel("cancelled"))
+        if self.begun:
+            self.game.cancel()
+            self._agree()
         return True
 
     def retry(self) -> bool:
         if self.status is not InstanceStatus.FAILED or not self.game.can_retry:
             return False  # what was undone can't go on
         self.retries += 1
-        self.machine.retry()
-        self._note()
+        self._note(self.machine.retry())
         self.game.retry()
         self._agree()
         return True
@@ -177,6 +226,8 @@ class History:
     def keep_signal(self, step: str, output: Json) -> bool:
         """A signal before its wait is open."""
         about = self.machine.step(step)
+        if not self.begun:
+            return False
         if self.status is not InstanceStatus.ACTIVE or about.type is not StepType.WAIT or self.machine.all_at(step):
             return False
         self.machine.buffer(step, output)
@@ -187,15 +238,20 @@ class History:
     # -- agreement
 
     def _apply(self, event: Any) -> None:
-        self.machine.apply(event)
-        self._note()
+        self._note(self.machine.apply(event))
 
-    def _note(self) -> None:
+    def _note(self, out: Effects) -> None:
         self.events += 1
-        self.game.now = self.machine.now
+        for slots in out.released:
+            self._queue.give_back(slots.held, slots.flow_key)
+        if self.begun:
+            self.game.now = self.machine.now
 
     def _agree(self) -> None:
         compare(self.machine, self.game)
+        holding = [token for token in self.machine.tokens.values() if token.held is not None]
+        assert all(token.state is TokenState.LOCKED for token in holding), "a place is kept by what does not run"
+        self._queue.check()
 
     def check_end(self) -> None:
         """What must be true of the whole once nothing more happens."""

@@ -33,7 +33,8 @@ def connection(database_dsn: str):
 
 
 def test_texts_come_back_as_they_were(connection: psycopg.Connection) -> None:
-    assert connection.execute("SELECT %s::text[]", [arrays.texts(TEXTS)]).fetchone() == (TEXTS,)
+    for texts in (TEXTS, [text for text in TEXTS if text is not None], [""], []):
+        assert connection.execute("SELECT %s::text[]", [arrays.texts(texts)]).fetchone() == (texts,)
     documents = [b'{"a":"\\\\ \\" {,}"}', b"{}", None]
     (found,) = connection.execute("SELECT %s::jsonb[]", [arrays.documents(documents)]).fetchone() or ([],)
     assert found == [{"a": '\\ " {,}'}, {}, None]
@@ -43,4 +44,7 @@ def test_numbers_come_back_as_they_were(connection: psycopg.Connection) -> None:
     ints, floats = [1, None, -(2**63), 2**63 - 1], [0.1, None, 5e-324, -1e300]
     assert connection.execute("SELECT %s::bigint[]", [arrays.ints(ints)]).fetchone() == (ints,)
     assert connection.execute("SELECT %s::float8[]", [arrays.floats(floats)]).fetchone() == (floats,)
+    assert connection.execute("SELECT %s::bigint[]", [arrays.numbers(ints)]).fetchone() == (ints,)
+    assert connection.execute("SELECT %s::float8[]", [arrays.numbers(floats)]).fetchone() == (floats,)
+    assert connection.execute("SELECT %s::bigint[]", [arrays.numbers(())]).fetchone() == ([],)
     assert connection.execute("SELECT %s::boolean[]", [arrays.bools([True, False])]).fetchone() == ([True, False],)

@@ -122,6 +122,58 @@ async def test_a_statement_is_prepared_at_its_first_use(connection: TrioConnecti
     assert await connection.fetch("SELECT count(*) FROM pg_prepared_statements WHERE statement = 'SELECT 42'") == [(1,)]
 
 
+async def test_a_known_statement_gives_what_a_cursor_gives(connection: TrioConnection) -> None:
+    """It is executed without one."""
+    values = (7, 2.5, None, 'ä"', True, datetime(2026, 1, 1, tzinfo=UTC), b"\0\xff", '{"a": [1]}', "{1,NULL}")
+    sql = (
+        "SELECT $1::int, $2::float8, $3::text, $4::text, $5::bool, $6::timestamptz, $7::bytea, $8::jsonb, $9::bigint[]"
+        " FROM generate_series(1, 2)"
+    )
+    by_cursor = await (await connection.execute(sql, values)).fetchall()
+    assert await connection.fetch(sql, values) == by_cursor
+    assert by_cursor[1] == (*values[:7], {"a": [1]}, [1, None])
+    for _ in range(2):
+        assert await connection.fetch("SELECT WHERE $1", (False,)) == []
+        assert await connection.fetch("CREATE TEMPORARY TABLE IF NOT EXISTS t (n int)") == []
+
+
+async def test_an_error_of_a_known_statement_is_the_servers(connection: TrioConnection) -> None:
+    sql = "SELECT 1 / $1::int, $2::text"
+    assert await connection.fetch(sql, (1, "a")) == [(1, "a")]
+    for _ in range(2):
+        with pytest.raises(pg_errors.DivisionByZero):
+            await connection.fetch(sql, (0, "a"))
+        with pytest.raises(psycopg.DataError, match="NUL"):
+            await connection.fetch(sql, (1, "\0"))
+        with pytest.raises(pg_errors.ProtocolViolation):
+            await connection.fetch(sql, (1,))
+        assert await connection.fetch(sql, (1, "b")) == [(1, "b")]
+
+
+async def test_statements_that_psycopg_forgets_are_prepared_again(connection: TrioConnection) -> None:
+    """As it does after ROLLBACK, as the server may have none of them."""
+    assert await connection.fetch("SELECT 42") == [(42,)]
+    await connection.fetch("BEGIN")
+    await connection.fetch("ROLLBACK")
+    assert await connection.fetch("SELECT count(*) FROM pg_prepared_statements WHERE statement = 'SELECT 42'") == [(0,)]
+    for _ in range(2):
+        assert await connection.fetch("SELECT 42") == [(42,)]
+
+
+async def test_a_statement_out_of_date_fails_once(connection: TrioConnection) -> None:
+    """As when a newer engine changes a type while this one is connected."""
+    await connection.fetch("CREATE TEMPORARY TABLE t (n int)")
+    assert await connection.fetch("SELECT n FROM t") == await connection.fetch("SELECT n FROM t") == []
+    await connection.fetch("DO $$ BEGIN ALTER TABLE t ALTER n TYPE text; END $$")
+    with pytest.raises(pg_errors.FeatureNotSupported):
+        await connection.fetch("SELECT n FROM t")
+    assert await connection.fetch("SELECT n FROM t") == []
+    await connection.fetch("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")
+    with pytest.raises(pg_errors.InvalidSqlStatementName):
+        await connection.fetch("SELECT n FROM t")
+    assert await connection.fetch("SELECT n FROM t") == []
+
+
 async def test_without_a_threshold_nothing_is_prepared(empty_database_dsn: str) -> None:
     async with await TrioConnection.connect(empty_database_dsn, prepare_threshold=None) as connection:
         await connection.fetch("SELECT $1::int", (1,))

@@ -62,6 +62,9 @@ INSERT INTO token (id, instance_id, seq, entered_at, step, state)
   SELECT {DELAYED} + k, {DELAYED} + k, 200000 + k, now(), 0, 8 FROM generate_series(0, {CALLS} - 1) k;
 INSERT INTO timer (token_id, seq, fire_at, instance_id, index)
   SELECT {DELAYED} + k, 200000 + k, now() + interval '1 h', {DELAYED} + k, -6 FROM generate_series(0, {CALLS} - 1) k;
+UPDATE timer SET fire_at = now() - interval '1 h',
+    throttle = jsonb_build_array('d', 'line ' || token_id % 5, 1, 1, false)
+  WHERE token_id BETWEEN {DELAYED} + 100 AND {DELAYED} + 149;
 INSERT INTO start_window (definition_id, kind, key, until, instance_id)
   SELECT 'd', 1 + k % 3, 'key ' || k, now() + (k - 100) * interval '1 s', {DELAYED} + k
   FROM generate_series(0, {CALLS} - 1) k;
@@ -95,6 +98,14 @@ async def kept(connection: TrioConnection) -> list[Any]:
 async def put_off(connection: TrioConnection) -> list[Any]:
     """Before the table is filled there is nothing to put off."""
     return await run(connection, "put_off", str(DELAYED + 7), "200007", "60", "2100-01-01")
+
+
+async def spaced_out(connection: TrioConnection) -> list[Any]:
+    due = ints(DELAYED + k for k in range(100, 150)), ints(200_000 + k for k in range(100, 150))
+    lines = starts.line_columns([starts.Line("d", f"line {k}") for k in range(100, 150)])
+    await run(connection, "open_lines", *lines)
+    await run(connection, "hold_lines", *lines)
+    return await run(connection, "space_out", *due)
 
 
 async def claimed(connection: TrioConnection) -> list[Any]:
@@ -135,6 +146,8 @@ CASES = {
     "purge_windows": Case(lambda c: starts.purge_windows(c, 50), 50, 12),
     "hold_delayed": Case(lambda c: starts.hold_delayed(c, DELAYED + 7), 1, 30),
     "put_off": Case(put_off, 1, 40),
+    "keep_throttle": Case(asked("keep_throttle", DELAYED + 9, "d", "line 9", 1.0, 1), 1, 40),
+    "open_lines, hold_lines and space_out": Case(spaced_out, 50, 40, 1),
     "due_schedules": Case(lambda c: schedules.due(c, 50), 50, 6),
     "lock_schedules": Case(lambda c: schedules.lock(c, range(1, 51), []), 50, 30, 50),
     "schedule_runs": Case(lambda c: schedules.runs(c, [70], 20), 3, 20, 1),

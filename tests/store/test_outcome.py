@@ -23,6 +23,13 @@ async def single(connection: TrioConnection) -> object:
     return await connection.fetch(*INSERT)
 
 
+async def known(connection: TrioConnection) -> object:
+    """One that the session has prepared, which goes another way (`TrioConnection._fetch_gen`)."""
+    await connection.fetch(INSERT[0], ("before",))
+    await connection.fetch("DELETE FROM t WHERE x = 'before'")
+    return await connection.fetch(*INSERT)
+
+
 async def implicit(connection: TrioConnection) -> object:
     return await connection.roundtrip([INSERT, (b"SELECT 1", ())])
 
@@ -36,7 +43,7 @@ async def block(connection: TrioConnection) -> object:
         return await connection.fetch(*INSERT)
 
 
-OPERATIONS = [single, implicit, explicit, block]
+OPERATIONS = [single, known, implicit, explicit, block]
 
 
 @pytest.fixture
@@ -70,7 +77,7 @@ async def test_a_session_that_ends_within_the_answer_leaves_a_doubt(
             assert isinstance(doubt.__cause__, psycopg.Error)
             if operation is not block:  # of which psycopg says something of its own
                 assert ("administrator" in str(doubt)) is fatal
-            if operation is single and fatal:  # its rows are whole once its CommandComplete has come
+            if operation in (single, known) and fatal:  # its rows are whole once its CommandComplete has come
                 assert bool(doubt.rows) is any(part.startswith(b"C") for part in parts[:heard])
         assert await eyes.fetch("SELECT count(*) FROM t") == [(1,)]
 

@@ -263,6 +263,7 @@ CASES = {
     "walk of a version": Case(lambda c, _: retention.walk(c, 2, 0, (1, 1, 1)), 2, 1_200),
     "traces": Case(lambda c, _: traces.find(c, [BASE + 4 * k for k in range(0, 200, 2)]), 100, 100 * 4),
     "claim": Case(lambda c, _: jobs.claim(c, slots(64)), 64, 64 * 40),
+    "claim of jobs whose variables are known": Case(lambda c, _: jobs.claim(c, slots(64), known=True), 64, 64 * 32),
     "claim of a type without jobs": Case(lambda c, _: jobs.claim(c, [Slot(3, 1, "w", 30)]), 0, 15),
     "claim and clear": Case(lambda c, _: jobs.claim(c, slots(64), clear=True), 64, 64 * 40),
     "claim and clear of no jobs": Case(lambda c, _: jobs.claim(c, [Slot(3, 1, "w", 30)], clear=True), 0, 20),

@@ -11,7 +11,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from penstock.store.connection import TrioConnection
 from penstock.store.outcome import InDoubt
-from penstock.store.pool import Pool, PoolClosed, PoolTimeout
+from penstock.store.pool import Pool
+from penstock.store.pool_errors import PoolClosed, PoolTimeout
 from tests.store.proxy import Proxy
 from tests.waiting import wait_until
 

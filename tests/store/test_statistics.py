@@ -39,7 +39,7 @@ TABLES = {
 
 HOT = (
     "complete_fast", "complete_moves", "complete_ends", "claim_and_clear",
-    "probe_ready", "claim", "extend", "release", "expire", "checkpoints", "fresh_leases", "look_up",
+    "probe_ready", "claim", "claim_known", "extend", "release", "expire", "checkpoints", "fresh_leases", "look_up",
     "variables", "start_fast", "started", "find_ended", "view", "history", "lock_roots", "lock_branches", "free_tokens",
     "free_branches", "tokens_there", "read_instances", "read_tokens", "read_signals", "armed", "end_instances",
     "reopen_instances", "forget_keys", "forget_signals", "forget_notes", "update_tokens", "delete_tokens",
@@ -56,7 +56,8 @@ HOT = (
     "purge_messages", "purge_message_ids", "attempts", "attempt_notes", "forget_checkpoint", "drop_checkpoint",
     "migrate_tokens", "requeue_migrated", "outdate_dispatch", "boundary_timers", "delete_boundary_timers",
     "migrate_tasks", "signal_steps", "migrate_signals",
-    "hold_caller", "call_of_code", "called_at", "renew_call", "end_for_code", "called_root", "failed_child", "recall",
+    "hold_caller", "turn_of_caller", "call_of_code", "called_at", "renew_call", "end_for_code", "called_root",
+    "failed_child", "recall",
     "tell_reopen", "tell_callers", "tell_children", "forget_reopen", "tell_cancel", "hold_told", "children_of_calls",
     "take_telling", "read_recorded", "forget_recorded",
     "due_timers", "find_idempotency", "answer_idempotency", "take_outbox", "delete_published",

@@ -59,13 +59,13 @@ def test_what_is_remembered_is_bounded() -> None:
     reader = HeaderReader(10_000, lambda headers: None)
     for number in range(2_000):
         reader.read(block_of([(b"x", b"%d" % number * 50)]))
-        assert sum(map(len, reader._kept)) <= KEPT_MAX_BYTES
-    assert reader._kept
+        assert sum(map(len, reader.kept)) <= KEPT_MAX_BYTES
+    assert reader.kept
     for number in range(2_000):  # of a few bytes each, which are a fraction of what is kept with them
         reader.read(block_of([(b"te", b"%d" % number)]))
-        assert len(reader._kept) <= KEPT_MAX_BYTES // KEPT_BLOCK_BYTES
+        assert len(reader.kept) <= KEPT_MAX_BYTES // KEPT_BLOCK_BYTES
     reader.read(block_of([(b"x", b"y" * 9_000)]))  # larger than all that may be kept
-    assert sum(map(len, reader._kept)) <= KEPT_MAX_BYTES // 2
+    assert sum(map(len, reader.kept)) <= KEPT_MAX_BYTES // 2
 
 
 def test_arbitrary_blocks_are_read_or_refused_as_hpack_does() -> None:

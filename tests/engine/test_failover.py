@@ -1,0 +1,67 @@
+"""A failover to a server that has not got the last commits: what an engine remembers of them counts no more."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from penstock.store.embedded import embedded
+from penstock.testing.definitions import definition, end, service
+from penstock.testing.postgres import apply_schema
+from tests.engine.conftest import MakeDriver
+from tests.engine.driver import variables_of
+
+UNSAFE = {"fsync": "off"}
+
+
+def rows(dsn: str, query: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(dsn, options="-c search_path=penstock,public") as connection:
+        return connection.execute(query.encode()).fetchall()
+
+
+def in_a_row(id: str, *job_types: str) -> dict[str, Any]:
+    following = [*job_types[1:], "end"]
+    steps = [service(name, after, job_type=name) for name, after in zip(job_types, following, strict=True)]
+    return definition(*steps, end(), definition_id=id)
+
+
+async def test_what_a_failover_has_lost_is_remembered_by_no_engine(make_driver: MakeDriver) -> None:
+    standing = "SELECT id, seq FROM token"
+    keys = "SELECT max(key) FROM definition"
+    types = "SELECT max(id) FROM job_type"
+    with tempfile.TemporaryDirectory() as directory:  # not pytest's: the server's account may not enter that one
+        there = Path(directory)
+        there.chmod(0o755)
+        async with embedded(there / "data", settings=UNSAFE) as dsn:
+            apply_schema(dsn)
+            first = make_driver(dsn=dsn)
+            await first.upload(in_a_row("two", "one", "two"))
+            await first.start("two")
+        subprocess.run(["cp", "-a", there / "data", there / "standby"], check=True)
+        async with embedded(there / "data", settings=UNSAFE) as dsn:
+            first.engine.database.use(dsn)
+            await first.complete(await first.one("one"), {"n": 1})
+            await first.upload(in_a_row("lost", "lost"))
+            await first.start("lost")
+            assert await first.poll("lost") != []
+            lost = rows(dsn, f"{standing} ORDER BY 1 LIMIT 1"), rows(dsn, keys), rows(dsn, types)
+        async with embedded(there / "standby", settings=UNSAFE) as dsn:
+            first.engine.database.use(dsn)
+            second = make_driver(dsn=dsn)
+            await second.complete(await second.one("one"), {"n": 2})
+            await second.upload(in_a_row("found", "found"))
+            assert (rows(dsn, standing), rows(dsn, keys), rows(dsn, types)) == lost, "another timeline of the same ids"
+            job = await first.one("two")
+            assert variables_of(job) == {"n": 2}
+            await first.complete(job)
+            found = await first.start("found")
+            assert await first.poll("lost") == []
+            (job,) = await first.poll("found")
+            await first.complete(job)
+            assert await first.status(found.id) == "COMPLETED"
+            for driver in (first, second):
+                await driver.engine.database.close(1)

@@ -1,0 +1,35 @@
+"""Parked polls, as a book of slots."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from penstock.engine.answers import AnswerMemory, Hold
+from penstock.engine.hot_jobs import HotJobs, KnownPoll, ParkedPoll
+from penstock.engine.waiters import Waiters
+
+
+def test_a_poll_that_ends_takes_no_other_slot() -> None:
+    """Its time is over, or its client left, while two slots are being filled: one that is given up stays empty. Else
+    the poll goes on waiting, and a job is leased to who left."""
+    answered: list[ParkedPoll] = []
+    memory = AnswerMemory(1_000_000)
+    waiters = Waiters(memory, 1_000_000)
+    polls = SimpleNamespace(
+        draining=False, waiters=waiters, activity=SimpleNamespace(note_answered=lambda worker: answered.append(poll))
+    )
+    metrics = SimpleNamespace(empty_polls=SimpleNamespace(inc=int))
+    settings = SimpleNamespace(through_kafka=False, poll_max_jobs=10)
+    jobs = HotJobs(*cast(Any, (settings, metrics, None, polls, None)))
+    caller = SimpleNamespace(go_on=lambda: jobs.take(poll, ends=False, gone=False))
+    poll = ParkedPoll(KnownPoll("w", ("work",), 3, 30.0, 20.0), Hold(memory), cast(Any, caller))
+    waiters.park(poll)
+    assert waiters.reserve("work") is waiters.reserve("work") is poll
+    assert jobs.take(poll, ends=True, gone=False) is None
+    waiters.give_up(poll)
+    assert waiters.reserve("work") is None
+    assert answered == []
+    waiters.give_up(poll)
+    assert answered == [poll]
+    assert len(waiters) == 0
