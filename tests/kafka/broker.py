@@ -214,6 +214,11 @@ class KafkaBroker:
         self._ports.close()
 
 
+def is_warm() -> bool:
+    """Whether `ensure_warm` has nothing to fetch or make."""
+    return (jars_folder() / "warm").exists()
+
+
 def ensure_warm() -> Path:
     """The folder with the jars, and what makes a start fast; made once per folder (about 15 s)."""
     jars = ensure_jars()

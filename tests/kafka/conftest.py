@@ -16,11 +16,23 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from tests.kafka.broker import KafkaBroker
+from tests.kafka.broker import KafkaBroker, is_warm
+from tests.kafka.distribution import FETCH_TIMEOUT_S
 from tests.kafka.topics import Topics
 
 USERS = {"engine": "s3cret-of-the-engine"}
 MAX_MESSAGE_BYTES = 100_000
+COLD_TIMEOUT_S = 180 + FETCH_TIMEOUT_S
+"""Of a test for which the broker may have to be fetched."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # On a new machine Maven, the archive and the first start took the 180 s that a test has: that ended its worker.
+    if is_warm():
+        return
+    for item in items:
+        if {"broker", "own_broker"}.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.timeout(COLD_TIMEOUT_S))
 
 
 @contextmanager
