@@ -26,6 +26,7 @@ SLEEPS = {
     "tests/durable/test_over_rest.py": "polls a run over REST, as its user would",
     "tests/durable/test_results.py": "everything there runs on a virtual clock",
     "tests/durable/test_isolation.py": "a sleep in a body, which is refused",
+    "tests/engine/test_gathering.py": "everything there runs on a virtual clock",
     "tests/engine/test_terminated.py": "pauses between faults, for some seconds",
     "tests/http/conftest.py": "polls the server's counters, which announce nothing",
     "tests/runtime/waiting.py": "polls what processes and threads do, which nothing announces",
