@@ -103,6 +103,23 @@ async def test_jobs_have_the_schedules_priority_and_flow_key(driver: Driver) -> 
         await driver.engine.schedules.put("nightly", spec(priority=10))
 
 
+async def test_next_times_are_reckoned_anew_when_an_engine_starts(make_driver: MakeDriver) -> None:
+    """As what is known of a time zone may be another than when they were written, or newer."""
+    driver = make_driver()
+    await begun(driver, overlap="ALLOW")
+    hour = last_full_hour(driver) + timedelta(hours=1)
+    told = driver.rows("UPDATE schedule SET fire_at = fire_at + interval '1 h' RETURNING fire_at")
+    assert told == [(hour + timedelta(hours=1),)], "an hour late, by what was known before"
+    await settle(driver)
+    assert driver.rows("SELECT fire_at FROM schedule") == told, "who has looked does not look again"
+    after = make_driver()
+    await settle(after)
+    assert driver.rows("SELECT fire_at FROM schedule") == [(hour,)]
+    assert started(driver) == []
+    await later(after, HOUR_S)
+    assert started(driver) == [hour]
+
+
 async def test_variables_that_are_called_schedule_stay_as_they_are(driver: Driver) -> None:
     await begun(driver, variables=b'{"schedule":1}')
     await later(driver, HOUR_S)

@@ -13,6 +13,7 @@ from penstock.runtime import housekeeping
 from penstock.runtime.housekeeping import LAG_INTERVAL_S, Housekeeping
 from penstock.store import batches
 from penstock.testing.definitions import linear
+from penstock.wire.queue import QueuePolicy, Rate
 from tests.runtime.conftest import StartLocal
 
 
@@ -72,6 +73,28 @@ async def test_a_round_removes_all_batches_that_are_old_enough(
     await Housekeeping(engine.engine).run_once()
     assert engine.rows("SELECT count(*), max(penstock_now() - ended_at) < interval '1 day' FROM batch") == [(23, True)]
     assert engine.rows("SELECT count(*) FROM batch_item") == [(23 * 4,)]
+
+
+async def test_places_that_count_nothing_any_more_are_removed(start_local: StartLocal) -> None:
+    """Not a queue's own row, nor one that an attempt holds, nor a key's whose rate is not paid for yet."""
+    engine = await start_local(services=False)
+    await engine.upload(linear(1))
+    await engine.engine.queues.put("paced", QueuePolicy(["work"], rate_per_key=Rate(1, "PT1M")))
+    await engine.engine.queues.put("gone", QueuePolicy(["other"]))
+    await engine.engine.queues.delete("gone")
+    engine.rows("INSERT INTO slot (queue, flow_key, running) SELECT queue, 'held', 1 FROM slot RETURNING 1")
+    engine.rows("INSERT INTO slot (queue, flow_key) SELECT queue, 'idle' FROM slot WHERE flow_key = '' RETURNING 1")
+    await engine.start("linear", flow_key="paced")
+    await engine.complete(await engine.one("work"))
+    keys = "SELECT q.name, s.flow_key FROM slot s LEFT JOIN queue q ON q.id = s.queue ORDER BY s.queue, s.flow_key"
+    await Housekeeping(engine.engine).run_once()
+    assert engine.rows(keys) == [("paced", ""), ("paced", "held"), ("paced", "paced"), (None, "held")]
+    engine.clock.advance(61)
+    await Housekeeping(engine.engine).run_once()
+    assert engine.rows(keys) == [("paced", ""), ("paced", "held"), (None, "held")]
+    engine.rows("UPDATE slot SET running = 0 RETURNING 1")
+    await Housekeeping(engine.engine).run_once()
+    assert engine.rows(keys) == [("paced", "")]
 
 
 async def test_the_depth_of_the_queues_is_measured(start_local: StartLocal) -> None:
