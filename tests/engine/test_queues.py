@@ -446,3 +446,27 @@ async def test_a_worse_priority_waits_for_keys_with_more_jobs(driver: Driver) ->
         order += [key_of(driver, job) for job in jobs]
     assert order[-1] == "c"
     assert sorted(map(str, order)) == ["a", "a", "a", "a", "a", "b", "c"]
+
+
+async def test_jobs_that_wait_are_listed_by_key_in_pages(driver: Driver) -> None:
+    """Those without a key first, of each priority; also where some wait that no queue was told of yet."""
+    await driver.upload(linear(1))
+    await start(driver, None, None)
+    assert driver.rows("SELECT count(*) FROM ready") == [(2,)]
+    await start(driver, "b", "a-1", "a", "b")
+    await start(driver, "c", None, priority=2)
+    listed: list[tuple[int, str | None]] = []
+    ids: set[str] = set()
+    cursor = None
+    while True:
+        page = await driver.engine.open_work.jobs("WAITING", "work", cursor, 1)
+        listed += [(5 if job.priority is None else job.priority, job.flow_key) for job in page.items]
+        ids |= {job.id for job in page.items}
+        cursor = page.next
+        if cursor is None:
+            break
+    assert listed == [(2, None), (2, "c"), (5, None), (5, None), (5, "a"), (5, "a-1"), (5, "b"), (5, "b")]
+    assert len(ids) == len(listed)
+    for wrong in ("5", "5-x", "5-7-a\0", "a", "5--1"):
+        with pytest.raises(BadRequest, match="cursor"):
+            await driver.engine.open_work.jobs("WAITING", "work", wrong, 1)

@@ -142,5 +142,6 @@ QUEUE_CASES = {
     "queue_limits": Case(asked("queue_limits", ints(range(KEYED, KEYED + 50))), 50, 30, 50),
     "measure_queues": Case(asked("measure_queues", 100, 1_000), 1_000, 2, 1),
     "queue_keys": Case(asked("queue_keys", 1, "{1}", 20, COUNTED_MAX_ITEMS), KEYS, 1, 20),
+    "waiting_jobs": Case(asked("waiting_jobs", 1, 5, 300_500, 50, "00500"), 50, 15, 50),
     "purge_slots": Case(asked("purge_slots", 0, "", 100), 100, 12, 1),
 }  # fmt: skip

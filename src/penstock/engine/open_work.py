@@ -88,9 +88,9 @@ class OpenWork:
         self._walking = trio.Lock()
 
     async def jobs(self, status: str, job_type: str | None, cursor: str | None, limit: int) -> Page[OpenJobView]:
-        """WAITING (of one job type, those first that are taken first), LOCKED and DISPATCHED (those first that are
-        longest under way, the first `LEASED_MAX`) or BACKOFF (those first whose time comes first). Raises BadRequest,
-        Unavailable."""
+        """WAITING (of one job type by priority and flow key, of each those first that are taken first), LOCKED and
+        DISPATCHED (those first that are longest under way, the first `LEASED_MAX`) or BACKOFF (those first whose time
+        comes first). Raises BadRequest, Unavailable."""
         limit = slice_limit(limit)
         async with self._looks.connection() as connection:
             number = await self._job_type(connection, job_type)
@@ -117,14 +117,14 @@ class OpenWork:
     ) -> Page[OpenJobView]:
         if job_type is None:
             raise BadRequest("jobType: is needed for jobs that wait")
-        after = read_numbers(cursor, digits=19, count=2) if cursor else (0, -1)  # priorities from the least one on
+        priority, place, key = _read_place(cursor) if cursor else (0, -1, "")  # priorities from the least one on
         if number is None:
             return Page(items=[])
-        rows = await store.waiting(connection, number, (after[0] - OPEN_RUN_LEAD, after[1]), limit + 1)
+        rows = await store.waiting(connection, number, (priority - OPEN_RUN_LEAD, place), key, limit + 1)
         more = len(rows) > limit
         rows = rows[:limit]
         items = [await self._view(connection, row) for row in rows]
-        return Page(items=items, next=f"{rows[-1].priority + OPEN_RUN_LEAD}-{rows[-1].place}" if more else None)
+        return Page(items=items, next=_show_place(rows[-1]) if more else None)
 
     async def _under_way(
         self, connection: TrioConnection, job_type: str | None, number: int | None, state: TokenState
@@ -259,6 +259,16 @@ _INDEX_BASE: Final = 32_768
 
 def _show(key: TimerKey) -> str:
     return f"{(key.fire_at - _EPOCH) // _MICROSECOND}-{key.token}-{key.seq}-{key.place + _INDEX_BASE}"
+
+
+def _show_place(job: OpenJob) -> str:
+    return f"{job.priority + OPEN_RUN_LEAD}-{job.place}-{job.flow_key or ''}"
+
+
+def _read_place(cursor: str) -> tuple[int, int, str]:
+    numbers, key = cursor.split("-", 2)[:2], cursor.split("-", 2)[2:]  # a key may have dashes
+    priority, place = read_numbers("-".join(numbers), digits=19, count=2)
+    return priority, place, "".join(key)
 
 
 def _timer_key(cursor: str) -> TimerKey:

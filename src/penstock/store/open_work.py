@@ -64,9 +64,12 @@ class ComingTimer(NamedTuple):
     flow_key: str | None
 
 
-async def waiting(connection: TrioConnection, job_type: int, after: tuple[int, int], limit: int) -> list[OpenJob]:
-    """Jobs in the queue of a type, those first that will be taken first, after (priority, place)."""
-    rows = await _read(connection, (SQL["waiting_jobs"], (job_type, *after, limit)))
+async def waiting(
+    connection: TrioConnection, job_type: int, after: tuple[int, int], after_key: str, limit: int
+) -> list[OpenJob]:
+    """Jobs in the queue of a type by priority and flow key, of each those first that will be taken first, after
+    (priority, place) of a key."""
+    rows = await _read(connection, (SQL["waiting_jobs"], (job_type, *after, limit, after_key)))
     return [OpenJob(*row) for row in rows]
 
 

@@ -2,19 +2,22 @@
 -- Reads only.
 
 -- name: waiting_jobs
--- Of the job type $1, after ($2 priority, $3 place): in the order in which they will be taken, but for flow keys, which take turns.
+-- Of the job type $1, after ($2 priority, $5 flow key, $3 place): by priority, those without a key first, of each key in the order in
+-- which they will be taken. It is the order of `ready_flow`'s index: keys as they take turns would have to be sorted, all of them.
 SELECT q.priority, q.seq, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.entered_at, NULL::text, NULL::timestamptz,
   i.definition, NULL::text, nullif(t.flow_key, '')
 FROM (
-  (SELECT priority, seq, token_id FROM ready WHERE job_type = $1::int AND (priority, seq) > ($2::smallint, $3::bigint)
+  (SELECT priority, '' COLLATE "C" AS flow_key, seq, token_id FROM ready WHERE job_type = $1::int
+     AND (priority, seq) > ($2::smallint, CASE WHEN $5::text = '' THEN $3::bigint ELSE 9223372036854775807 END)
    ORDER BY priority, seq LIMIT $4::int)
   UNION ALL
-  (SELECT priority, seq, token_id FROM ready_flow WHERE job_type = $1::int AND (priority, seq) > ($2::smallint, $3::bigint)
-   ORDER BY priority, seq LIMIT $4::int)
-  ORDER BY priority, seq LIMIT $4::int) q
+  (SELECT priority, flow_key, seq, token_id FROM ready_flow
+   WHERE job_type = $1::int AND (priority, flow_key, seq) > ($2::smallint, $5::text COLLATE "C", $3::bigint)
+   ORDER BY priority, flow_key, seq LIMIT $4::int)
+  ORDER BY priority, flow_key, seq LIMIT $4::int) q
 CROSS JOIN LATERAL (SELECT * FROM token o WHERE o.id = q.token_id AND o.state = 0 /* READY */ OFFSET 0) t
 CROSS JOIN LATERAL (SELECT definition FROM instance j WHERE j.id = t.instance_id OFFSET 0) i
-WHERE coalesce(t.queued, t.seq) = q.seq ORDER BY q.priority, q.seq
+WHERE coalesce(t.queued, t.seq) = q.seq ORDER BY q.priority, q.flow_key, q.seq
 
 -- name: leased_jobs
 -- In the state $3 (under a lease, or handed to Kafka), of the job type $1 (null: any): those that are longest under way.
