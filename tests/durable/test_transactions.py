@@ -13,6 +13,7 @@ import psycopg
 import pytest
 import trio
 import trio.testing
+from psycopg import sql
 
 from penstock.durable import (
     App,
@@ -258,6 +259,39 @@ async def test_a_commit_whose_answer_is_lost_counts(bank: str, monkeypatch: pyte
     async with App(transfer, at=bank) as app:
         assert await (await app.start(transfer, 2)).result(BOUND_S) == [9_999_999, 9_999_998]
     assert len(lost) == 1
+    assert moved(bank) == 2
+
+
+async def test_a_commit_under_way_is_ended_whatever_the_time_zone(bank: str, monkeypatch: pytest.MonkeyPatch):
+    """Else the step would be done once more beside it."""
+    with psycopg.connect(bank, autocommit=True) as connection:
+        name = sql.Identifier(connection.info.dbname)
+        connection.execute(sql.SQL("ALTER DATABASE {} SET timezone = 'Asia/Kolkata'").format(name))
+        connection.execute("CREATE SEQUENCE commits")
+        connection.execute(
+            "CREATE FUNCTION lasts() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " IF nextval('commits') = 1 THEN PERFORM pg_sleep(2); END IF; RETURN NULL; END $$"
+        )
+        connection.execute(
+            "CREATE CONSTRAINT TRIGGER lasts AFTER INSERT ON moved DEFERRABLE INITIALLY DEFERRED"
+            " FOR EACH ROW EXECUTE FUNCTION lasts()"
+        )
+    left: list[psycopg.Connection] = []
+    leave = psycopg.Transaction.__exit__
+
+    def never_heard(self: psycopg.Transaction, *error: Any) -> bool:
+        if left or error[0] is not None:
+            return leave(self, *error)
+        left.append(self.connection)
+        self.connection.pgconn.send_query(b"COMMIT")
+        self.connection.pgconn.flush()
+        self.connection.close()
+        raise psycopg.OperationalError("the server closed the connection unexpectedly")
+
+    monkeypatch.setattr(psycopg.Transaction, "__exit__", never_heard)
+    async with App(transfer, at=bank) as app:
+        assert await (await app.start(transfer, 2)).result(BOUND_S) == [9_999_999, 9_999_998]
+    assert len(left) == 1
     assert moved(bank) == 2
 
 

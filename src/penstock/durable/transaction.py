@@ -47,7 +47,10 @@ STEP_TABLE: Final = """CREATE TABLE IF NOT EXISTS penstock_step (
 )"""
 """What a database that is not the journals' needs, once. Rows of runs that have ended may be deleted."""
 
-_SESSION: Final = "SELECT pg_backend_pid(), backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+_SESSION: Final = (
+    "SELECT pg_backend_pid(), extract(epoch FROM backend_start)::text"
+    " FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+)
 _LOOK: Final = "SELECT outcome FROM penstock_step WHERE run = %s AND path = %s"
 _KEEP: Final = "INSERT INTO penstock_step (run, path, outcome) VALUES (%s, %s, %s)"
 
