@@ -15,7 +15,7 @@ from penstock.store import instances, jobs
 from penstock.store.connection import TrioConnection
 from penstock.store.outcome import InDoubt
 from penstock.testing.definitions import definition, end, linear, service, step
-from penstock.wire.model import Job, JobRef
+from penstock.wire.model import Job, JobRef, Park
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, completion, variables_of
 
@@ -312,3 +312,28 @@ async def test_an_instance_at_its_bound_holds_nobody_up(make_driver: MakeDriver)
     assert [outcome.outcome for outcome in outcomes] == ["invalid", "ok"]
     assert await driver.variables(other) == {"n": 1}
     assert await driver.variables(full) == {"n": 0}
+
+
+async def test_a_job_that_waited_hands_on_what_was_written_meanwhile(make_driver: MakeDriver) -> None:
+    first = make_driver()
+    second = first.beside(make_driver().engine)
+    await first.upload(linear(3))
+    view = await first.start("linear", {"n": 1})
+    job = await first.one("work")
+    parked = Park(job_id=job.id, attempt=job.attempt, worker_id="w1", signal="go")
+    await second.engine.jobs.park(parked)
+    await second.signal(view.id, "task-1", {"n": 2})
+    again = await second.one("work")
+    assert variables_of(again) == {"n": 2}
+    next_one: list[Job] = []
+    async with trio.open_nursery() as nursery:
+
+        async def wait() -> None:
+            next_one.append(await first.one("work"))
+
+        nursery.start_soon(wait)
+        with trio.fail_after(10):
+            while not first.engine.polls.waiters.idle_for("work"):
+                await trio.lowlevel.checkpoint()
+        await first.complete(again)
+    assert variables_of(next_one[0]) == {"n": 2}

@@ -38,7 +38,8 @@ class FastItem(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """An applied completion. ``new_seq`` None: the instance ended."""
+    """An applied completion. ``new_seq`` None: the instance ended. ``came_back``: to the queue, before; so its
+    variables may be others than at its entry."""
 
     token: int
     seq: int
@@ -46,6 +47,7 @@ class Moved(NamedTuple):
     entered_at: datetime | None
     lease_until: datetime | None
     unfolded: int
+    came_back: bool | None
 
 
 class Slot(NamedTuple):

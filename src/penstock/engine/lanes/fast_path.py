@@ -190,7 +190,7 @@ class FastPath(Lane[FastCompletion]):
             if self._ends.calls:
                 self._ends.tell(job.instance)
         else:
-            variables = None if cached is None else merged(cached, item.output)
+            variables = None if cached is None or row.came_back else merged(cached, item.output)
             waiter, item.waiter = item.waiter, None
             if waiter is not None:
                 assert row.entered_at is not None
@@ -236,7 +236,7 @@ class FastPath(Lane[FastCompletion]):
             item = handed[token]
             waiter = item.waiter
             if waiter is not None and seq > item.job.seq and worker == waiter.worker:
-                row = Moved(token, item.job.seq, seq, entered_at, lease_until, 0)
+                row = Moved(token, item.job.seq, seq, entered_at, lease_until, 0, came_back=True)
                 self._moved(item, row, deliveries, known)
         if deliveries:
             await self._polls.deliveries.deliver_all(connection, deliveries, known)

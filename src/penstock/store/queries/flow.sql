@@ -468,9 +468,9 @@ dispatched AS (
 let_go AS (SELECT held, flow_key FROM moved UNION ALL SELECT held, flow_key FROM ended),
 -- steps of: give_back
 -- steps of: completed
-SELECT id, seq, new_seq, entered_at, lease_until, unfolded, held, flow_key, next_key FROM moved
+SELECT id, seq, new_seq, entered_at, lease_until, unfolded, place <> seq, held, flow_key, next_key FROM moved
 UNION ALL
-SELECT id, seq, NULL, NULL, NULL, 0, held, flow_key, NULL FROM ended
+SELECT id, seq, NULL, NULL, NULL, 0, NULL, held, flow_key, NULL FROM ended
 
 -- name: start_flow
 -- As `start_fast`; $10 priority (null: the usual) and $11 flow key of the instance's jobs, $12 as of `complete_flow`.

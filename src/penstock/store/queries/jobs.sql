@@ -80,7 +80,8 @@ ended AS (
 -- those that hold a slot or have a flow key: `complete_flow` takes them.
 -- $1 token $2 seq $3 attempt (null: any) $4 worker $5 op (0 advance, 1 end of a single-token instance) $6 next step
 -- $7 next job type $8 worker of a direct dispatch (null: to the queue) $9 lease seconds of it
--- $10 output (null: none) $11 whether jobs wait in the outbox instead of the queue (Kafka mode)
+-- $10 output (null: none) $11 whether jobs wait in the outbox instead of the queue (Kafka mode). The last column: whether the job
+-- had come back to the queue, so that its variables may be others than at its entry (a parked one's).
 -- A token that wrote a lot since the last fold (128 times 128 kB at most, `Recorder.count_delta` has the measure) writes no
 -- more here: folds are where the size of an instance's variables is looked at, and they have to keep up.
 WITH
@@ -103,9 +104,9 @@ dispatched AS (
   SELECT nextval('step_seq'), instance_id, id, new_seq, entered_at, next_type, 1
   FROM moved WHERE $11::boolean),
 -- steps of: completed
-SELECT id, seq, new_seq, entered_at, lease_until, unfolded FROM moved
+SELECT id, seq, new_seq, entered_at, lease_until, unfolded, place <> seq FROM moved
 UNION ALL
-SELECT id, seq, NULL, NULL, NULL, 0 FROM ended
+SELECT id, seq, NULL, NULL, NULL, 0, NULL FROM ended
 
 -- name: complete_moves
 -- As `complete_fast`, of completions that all go on, without an outbox: what it writes beside, and seldom or never needs, costs
@@ -126,7 +127,7 @@ closed AS (
   SELECT instance_id, nextval('step_seq'), id, seq, started_at, entered_at, claimed_at, attempt, step, 1 /* COMPLETED */,
     worker, output::jsonb
   FROM moved)
-SELECT id, seq, new_seq, entered_at, lease_until, unfolded FROM moved
+SELECT id, seq, new_seq, entered_at, lease_until, unfolded, place <> seq FROM moved
 
 -- name: complete_ends
 -- As `complete_fast`, of completions that all end their instance.
@@ -145,7 +146,7 @@ closed AS (
     step, 1 /* COMPLETED */, next_step, worker, output::jsonb
   FROM ended),
 -- steps of: finished
-SELECT id, seq, NULL::bigint, NULL::timestamptz, NULL::timestamptz, 0 FROM ended
+SELECT id, seq, NULL::bigint, NULL::timestamptz, NULL::timestamptz, 0, NULL::boolean FROM ended
 
 -- name: probe_ready
 -- How many jobs (at most $2) wait for each of the types $1, from priority $3 and place $4 on; whether any wait in
