@@ -104,11 +104,11 @@ def test_starts_say_when_they_begin_and_share_keys(shell: Shell) -> None:
 
 def test_queues_are_set_shown_paused_and_deleted(engine: RunningEngine, shell: Shell, tmp_path: Path) -> None:
     policy = {"jobTypes": ["cli.a", "cli.b"], "concurrency": 5, "ratePerKey": {"limit": 10, "period": "PT1M"}}
-    shell.out("queue", "set", "cli", json.dumps(policy))
+    assert shell.out("queue", "set", "cli", json.dumps(policy)) == "cli: 5 at once, 10 in PT1M per key\n"
     assert "cli: 5 at once, 10 in PT1M per key" in shell.out("queue", "show", "cli")
     shell.out("queue", "pause", "cli")
     assert json.loads(shell.out("queue", "show", "cli", "--json"))["policy"]["paused"] is True
-    shell.out("queue", "set", "cli", json.dumps(policy))
+    assert "cli: paused, 5 at once" in shell.out("queue", "set", "cli", json.dumps(policy)), "a pause stays"
     assert "cli: paused, 5 at once" in shell.out("queue", "show", "cli")
     shell.out("queue", "set", "cli", json.dumps(policy | {"paused": False}))
     assert "cli: 5 at once" in shell.out("queue", "show", "cli")

@@ -80,7 +80,8 @@ def test_runs_are_listed_and_shown_by_command(serving: Program):
     assert head.split()[:4] == ["id", "workflow", "started", "status"]
     assert re.fullmatch(r"o-1 +order +\d{4}-\d\d-\d\d [\d:]{8} +WAITING +message 'approved'", row)
     none = penstock(serving, "list", "order", "--status", "completed")
-    assert (none.returncode, len(none.stdout.splitlines()), none.stderr) == (0, 1, "no such run of order\n")
+    why = "no such run of order in this database (`--at` names another)\n"
+    assert (none.returncode, len(none.stdout.splitlines()), none.stderr) == (0, 1, why)
     [listed] = json.loads(told(serving, "list", "order", "--json"))
     assert (listed["id"], listed["status"], listed["waitsFor"]) == ("o-1", "WAITING", "message 'approved'")
     assert told(serving, "show", "o-1").splitlines() == [

@@ -420,7 +420,7 @@ async def test_schedules_are_listed_by_name_and_gone_when_deleted(driver: Driver
     ("fields", "says"),
     [
         ({"definition_id": ""}, "definitionId: is required"),
-        ({"every": None}, "cron: either cron or every has to be given"),
+        ({"every": None}, "cron: one of cron and every has to be given, not both"),
         ({"overlap": "LATER"}, "overlap: is one of SKIP, BUFFER_ONE, BUFFER_ALL, ALLOW, CANCEL_OTHER"),
         ({"catch_up": "SOME"}, "catchUp: is one of LAST, ALL, NONE"),
         ({"catch_up_window": "long"}, "catchUpWindow: 'long' is not an ISO 8601 duration such as PT30S"),

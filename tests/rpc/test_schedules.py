@@ -56,7 +56,7 @@ async def test_each_call_does_what_rest_does(make_driver: MakeDriver) -> None:
     [
         (w.PutScheduleRequest("", ScheduleSpec("linear", every="PT1H")), "id: is required"),
         (w.PutScheduleRequest("n"), "spec: is required"),
-        (w.PutScheduleRequest("n", ScheduleSpec("linear")), "cron: either cron or every has to be given"),
+        (w.PutScheduleRequest("n", ScheduleSpec("linear")), "cron: one of cron and every has to be given, not both"),
     ],
 )
 async def test_what_makes_no_sense_is_refused(

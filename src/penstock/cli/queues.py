@@ -45,7 +45,8 @@ def set_queue(
     except msgspec.ValidationError as error:
         raise typer.BadParameter(str(error)) from error
     with connected(url, token_file) as client:
-        print_done(client.put_queue(name, wanted), None, as_json=as_json)
+        queue = client.put_queue(name, wanted)
+    print_done(queue, f"{name}: {_limits(queue)}", as_json=as_json)
 
 
 @app.command()

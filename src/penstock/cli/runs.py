@@ -28,7 +28,11 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-NONE_FOUND: Final = "no such run among the latest 10,000 instances; `penstock runs list WORKFLOW` looks further"
+NONE_FOUND: Final = (
+    "no such run among the latest 10,000 instances of this database (`--at` names another); "
+    "`penstock runs list WORKFLOW` looks further"
+)
+NONE_OF: Final = "no such run of {} in this database (`--at` names another)"
 AtOption = Annotated[str | None, typer.Option(help="The database, as of an App.", metavar="DSN")]
 IdArgument = Annotated[str, typer.Argument(help="The id that the run was started with, or its instance's.")]
 
@@ -64,7 +68,7 @@ def list_runs(
         print_json(found)
         return
     if not found:
-        typer.echo(NONE_FOUND if workflow is None else f"no such run of {workflow}", err=True)
+        typer.echo(NONE_FOUND if workflow is None else NONE_OF.format(workflow), err=True)
     print_table(
         ("id", "workflow", "started", "status", "waits for, or why it failed"),
         [

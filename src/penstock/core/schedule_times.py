@@ -132,7 +132,7 @@ def read_times(
 ) -> Times:
     """The times that these fields say. Raises ScheduleError with the field and the reason."""
     if bool(cron) == (every is not None):
-        raise ScheduleError("cron", "either cron or every has to be given")
+        raise ScheduleError("cron", "one of cron and every has to be given, not both")
     if every is None and anchor is not None:
         raise ScheduleError("anchor", "goes together with every")
     if every is not None and time_zone is not None:
