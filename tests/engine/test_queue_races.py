@@ -12,7 +12,7 @@ import trio.lowlevel
 from penstock.errors import Conflict
 from penstock.testing.definitions import definition, end, linear, service
 from penstock.wire.model import JobRef
-from penstock.wire.queue import QueuePolicy
+from penstock.wire.queue import QueuePolicy, Rate
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.waiting import wait_until
@@ -102,3 +102,39 @@ async def test_a_completion_that_meets_a_policy_change_frees_its_slot(make_drive
                 for job in await one.poll("work", wait=0.02):
                     await one.complete(job)
     assert one.rows("SELECT coalesce(sum(running), 0) FROM slot") == [(0,)]
+
+
+WHOLE_RATE, KEY_RATE = Rate(7, "PT1H"), Rate(2, "PT1H")
+
+
+async def test_engines_together_keep_to_the_rates(make_driver: MakeDriver) -> None:
+    drivers = [make_driver() for _ in range(ENGINES)]
+    one = drivers[0]
+    one.clock.stop()
+    for driver in drivers:
+        await driver.upload(linear(1))
+    await one.engine.queues.put("q", QueuePolicy(["work"], rate=WHOLE_RATE, rate_per_key=KEY_RATE))
+    for driver in drivers[1:]:
+        await driver.engine.queues.run_once()
+    for number in range(JOBS):
+        await one.start("linear", flow_key=f"k{number % 5}")
+
+    async def poll(driver: Driver, name: str) -> None:
+        for _ in range(3):
+            driver.engine.polls.claims.turns.open(["work"])
+            await driver.poll("work", worker=name, n=2, wait=0.02)
+
+    async def begun() -> list[int]:
+        """Attempts of each key, after all engines asked at once."""
+        async with trio.open_nursery() as nursery:
+            for at, driver in enumerate(drivers):
+                for number in range(WORKERS):
+                    nursery.start_soon(poll, driver, f"w{at}-{number}")
+        return [n for (n,) in one.rows("SELECT sum(attempt)::int FROM token GROUP BY flow_key")]
+
+    with trio.fail_after(50):
+        first = await begun()
+        assert (sum(first), max(first)) == (WHOLE_RATE.limit, KEY_RATE.limit)
+        one.clock.advance(1_801)  # seven in an hour: three more; two of each key in one: one more of each
+        second = await begun()
+        assert (sum(second), max(second)) == (WHOLE_RATE.limit + 3, KEY_RATE.limit + 1)
