@@ -168,10 +168,10 @@ async def test_a_poll_that_is_given_up_keeps_no_job(driver: Driver, grpc: Served
                 blocker.execute("LOCK TABLE token IN ACCESS EXCLUSIVE MODE")
                 stream_id = await client.open(WORKFLOW + "PollJobs", body=framed(POLL), **headers)
 
-                async def blocked() -> bool:
-                    return driver.waiting_for_locks() >= 1
+                async def under_way() -> bool:  # a lock is waited for in short turns: others look there too late
+                    return driver.engine.polls.claims.statistics().batch_age_s is not None
 
-                await wait_until(blocked)
+                await wait_until(under_way)
                 assert taken == ["claim"]
                 if how == "reset":
                     await client.reset(stream_id, ErrorCodes.CANCEL)
@@ -213,3 +213,25 @@ async def test_large_answers_and_closed_windows_are_waited_for(driver: Driver, g
             (job,) = decode_message(answer.messages[0], m.PollJobsResponse).jobs
             assert b"xxx" in json_text(job.variables)
             await grpc.complete(job.id)
+
+
+@pytest.mark.parametrize("method", ["PollJobs", "CompleteJob"])
+async def test_a_fault_of_the_engine_ends_its_call_and_no_other(
+    driver: Driver, grpc: Served, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def fail(item: Any, **named: Any) -> None:
+        raise ZeroDivisionError
+
+    client, polls = grpc.client, method == "PollJobs"
+    await known(client)
+    await driver.start("linear")
+    polled = await ask(client, "PollJobs", POLL)
+    job = decode_message(polled.messages[0], m.PollJobsResponse).jobs[0].id
+    message = POLL if polls else encode_message(Completion(job, worker_id="w"), m.PACKAGE)
+    ways: tuple[dict[str, Any], ...] = {}, TRACED
+    with monkeypatch.context() as patch:
+        patch.setattr(driver.engine.polls.claims if polls else driver.engine.fast_path, "submit_nowait", fail)
+        said = [shown(await ask(client, method, message, **headers)) for headers in ways]
+    assert said[0] == said[1]
+    assert {**said[0][0], **said[0][1]}["grpc-status"] == "13"
+    assert (await ask(client, "PollJobs", POLL)).status == 0  # by the same connection

@@ -338,13 +338,21 @@ class Server:
         if not call.method.taskless:
             call.connection.start_task(self._run_call, call, partial(self._handle, call))
         elif call.has_news:
-            begin = call.method.begin
-            if begin is not None and (self._is_plain or self._lets_pass(call)) and begin(call):
+            if call.method.begin is not None and self._begins(call, call.method.begin):
                 self.taskless.watch(call)
             else:
                 self.go_on(call)
         else:
             self.taskless.expect(call, self.limits.request_s)
+
+    def _begins(self, call: ServerCall[Any, Any], begin: Callable[[Any], bool]) -> bool:
+        """Whether a call was begun without a coroutine; or it has failed, and was answered."""
+        try:
+            return (self._is_plain or self._lets_pass(call)) and begin(call)
+        except Exception as error:  # not left to the method: it may have a part of its effect already
+            call.outcome, call.handled = self.problem(call, error), True
+            self.end(call)
+            return True
 
     def _lets_pass(self, call: ServerCall[Any, Any]) -> bool:
         """Whether it is known at once that the caller may make the call, and nothing is counted of it or traced."""
