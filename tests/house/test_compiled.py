@@ -45,6 +45,7 @@ TESTS = (
     "tests/engine/test_linear.py",
     "tests/engine/test_lost_commit.py",
     "tests/rest/test_polls.py",
+    "tests/runtime/test_hot_paths.py",
 )
 PROVE = """
 import sys

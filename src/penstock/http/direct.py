@@ -51,15 +51,6 @@ class _Unsent:
         self.closes = closes
 
 
-class Clock(Protocol):
-    """Of a loop whose turns are many."""
-
-    @property
-    def now(self) -> float:
-        """Trio time of this turn."""
-        ...
-
-
 class Hot(Protocol):
     """Calls of one connection that its application takes as bytes, one after the other. Each ends with `answer` or
     `leave` of what it was made for, never before `begin` returns."""
@@ -314,9 +305,9 @@ class Direct:
         return shape.takes
 
     @property
-    def clock(self) -> Clock:
-        """For a hot call."""
-        return self._poller
+    def now(self) -> float:
+        """For a hot call: trio time of this turn of the loop."""
+        return self._poller.now
 
     @property
     def address(self) -> str | None:

@@ -37,6 +37,8 @@ NEEDS: Final = Permission.WORK
 POLL: Final = b"POST /v1/jobs/poll HTTP/1.1"
 _BEFORE: Final = b"POST /v1/jobs/"
 _BEHIND: Final = b"/complete HTTP/1.1"
+_AROUND_BYTES: Final = len(_BEFORE) + len(_BEHIND)
+"""Of a completion's line beside the id: a batch's is shorter, as one slash ends what is before and begins the rest."""
 _POLL_PATH: Final = "/v1/jobs/poll"
 _COMPLETE_PATH: Final = "/v1/jobs/{id}/complete"
 _JSON: Final = (b"content-type", JSON)
@@ -47,20 +49,14 @@ _decode_completion = msgspec.json.Decoder(Completion).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class Clock(Protocol):
-    """Of a loop whose turns are many."""
-
-    @property
-    def now(self) -> float:
-        """Trio time of this turn."""
-        ...
-
-
 class Wire(Protocol):
     """A connection, as a call on it sees it. A call is over when it has called one of these."""
 
     @property
-    def clock(self) -> Clock: ...
+    def now(self) -> float:
+        """Trio time of this turn of the loop."""
+        ...
+
     @property
     def address(self) -> str | None:
         """The client's, which has no certificate: whoever comes over TLS is served otherwise."""
@@ -149,14 +145,13 @@ class HotCall:
     """One connection's call, one after the other."""
 
     __slots__ = (
-        "_caller", "_clock", "_fault", "_gate", "_headers", "_hold", "_item", "_job_id", "_parked", "_poll", "_proofs",
+        "_caller", "_fault", "_gate", "_headers", "_hold", "_item", "_job_id", "_parked", "_poll", "_proofs",
         "_routes", "_started", "_wire",
     )  # fmt: skip
 
     def __init__(self, routes: HotRoutes, wire: Wire) -> None:
         self._routes = routes
         self._wire = wire
-        self._clock = wire.clock
         self._hold = Hold(routes.memory)
         self._item: ClaimItem | FastCompletion | None = None
         self._parked: ParkedPoll | None = None
@@ -175,18 +170,21 @@ class HotCall:
 
     def begin(self, line: bytes, headers: Sent, body: bytes) -> bool:
         """Begin the call of a request line; False when it is not for here, or not now."""
+        polls = line == POLL
+        if not (polls or (len(line) > _AROUND_BYTES and line.startswith(_BEFORE) and line.endswith(_BEHIND))):
+            return False
         self._started = perf_counter()
         try:
             if self._gate is not None and not self._lets_pass(self._gate, headers):
                 return False
-            if line == POLL:
+            if polls:
                 return self._begin_poll(body)
-            item = self._begin_completion(line, body)
+            item = self._begin_completion(line[14:-18].decode("latin-1"), body)
         except PenstockError:  # the handler says so, too
             return False
         except Exception as error:  # not left to the handler: it may have a part of its effect already
             reply = bug(error, "POST", line[5:-9].decode("latin-1"))
-            self._fault = (_POLL_PATH if line == POLL else _COMPLETE_PATH, reply)
+            self._fault = (_POLL_PATH if polls else _COMPLETE_PATH, reply)
             self._wire.go_on_soon()
             return True
         self._item = item
@@ -205,12 +203,13 @@ class HotCall:
         if poll is None or (self._caller is not None and not routes.jobs.lets_poll(poll, self._caller)):
             return False
         self._poll = poll
-        self._item = routes.jobs.claim(poll, self._hold, self, self._clock.now)
+        self._item = routes.jobs.claim(poll, self._hold, self, self._wire.now)
         return self._item is not None or self._park(poll)
 
     def _park(self, poll: KnownPoll) -> bool:
         """Let a poll wait; False where it would not be for long."""
-        now, wire = self._clock.now, self._wire
+        wire = self._wire
+        now = wire.now
         if self._gate is not None or not (poll.waits and wire.waits_until(now + poll.wait_s)):
             return False  # with a gate it is watched whether its proof still counts
         self._parked = self._routes.jobs.park(poll, self._hold, self, now)
@@ -218,9 +217,7 @@ class HotCall:
             wire.go_on_soon()
         return self._parked is not None
 
-    def _begin_completion(self, line: bytes, body: bytes) -> FastCompletion | None:
-        if not (line.startswith(_BEFORE) and line.endswith(_BEHIND)):
-            return None
+    def _begin_completion(self, job_id: str, body: bytes) -> FastCompletion | None:
         try:
             if not body.isascii():
                 body.decode()
@@ -232,10 +229,10 @@ class HotCall:
             output = None
         if output is not None and not is_plain_object(output, self._routes.limits):
             return None
-        self._poll, self._job_id = None, line[14:-18].decode("latin-1")
+        self._poll, self._job_id = None, job_id
         types = None if self._caller is None else self._caller.job_types
         return self._routes.jobs.complete(
-            self._job_id, read.worker_id or "", read.attempt, output, self, self._clock.now, types
+            job_id, read.worker_id or "", read.attempt, output, self, self._wire.now, types
         )
 
     def resume_soon(self) -> None:
@@ -270,23 +267,24 @@ class HotCall:
             path = _COMPLETE_PATH if poll is None else _POLL_PATH
             reply = problem_of(error) if isinstance(error, PenstockError) else bug(error, "POST", path)
             status, headers, body = reply.status, (*reply.headers, *routes.with_json), reply.body
+        self._answer(_COMPLETE_PATH if poll is None else _POLL_PATH, status, headers, body)
+
+    def _answer(self, path: str, status: int, headers: Headers, body: bytes | None) -> None:
         if self._wire.answer(status, headers, body):
             self._hold.close()
-        routes.observe(_COMPLETE_PATH if poll is None else _POLL_PATH, status, perf_counter() - self._started)
+        self._routes.observe(path, status, perf_counter() - self._started)
 
     def _answer_fault(self) -> None:
         fault, self._fault = self._fault, None
         if fault is None:
             return  # it was abandoned
-        routes, (path, reply) = self._routes, fault
-        if self._wire.answer(reply.status, (*reply.headers, *routes.with_json), reply.body):
-            self._hold.close()
-        routes.observe(path, reply.status, perf_counter() - self._started)
+        path, reply = fault
+        self._answer(path, reply.status, (*reply.headers, *self._routes.with_json), reply.body)
 
     def _end_poll(self, poll: KnownPoll, item: ClaimItem) -> bytes | None:
         """The body of the answer; None: the call goes on, here or elsewhere."""
         jobs = self._routes.jobs
-        found = jobs.claimed(poll, item, self, self._clock.now)
+        found = jobs.claimed(poll, item, self, self._wire.now)
         if isinstance(found, ClaimItem):
             self._item = found
             return None
@@ -330,9 +328,7 @@ class HotCall:
             routes.jobs.unpark(parked)
             reply = bug(error, "POST", _POLL_PATH)
             status, body = reply.status, reply.body or b""
-        if wire.answer(status, routes.with_json, body):
-            self._hold.close()
-        routes.observe(_POLL_PATH, status, perf_counter() - self._started)
+        self._answer(_POLL_PATH, status, routes.with_json, body)
 
     def _large(self, jobs: list[Job]) -> Callable[[RestRequest], Awaitable[Reply]]:
         async def answer(call: RestRequest) -> Reply:
