@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from hpack import Encoder
 
 from penstock.wire.http2 import Http2, Http2Limits, Role
 from penstock.wire.http2_frames import (
@@ -115,6 +116,37 @@ def test_the_short_way_says_what_the_long_one_does(seed: int) -> None:
         mine = heard(ours, pieces, found)
         assert mine == heard(other, pieces, []), data.hex()
     assert any(isinstance(event, CallReceived) for event in found)
+
+
+ASKED = [
+    [*REQUEST, *more]
+    for more in (
+        [],
+        [(b"x", b"1")],
+        [(b"content-length", b"20")],
+        *([(b"big", each * 1_400)] for each in (b"u", b"v", b"w")),
+    )
+]
+"""Those with much in them push others out of the table."""
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_blocks_mean_what_the_table_says_at_the_time(seed: int) -> None:
+    """A block that was read before names other headers once the table has changed."""
+    chance, hpack = random.Random(seed), Encoder()
+    wide = Http2Limits(stream_window_bytes=65_535, connection_window_bytes=1_000_000, streams=2_000)
+    (ours, other), raw, stream_id = both(wide), list[Event](), 1
+    for _ in range(80):
+        data, asked = b"", chance.choices(ASKED, k=chance.randint(1, 4))
+        for headers in asked:
+            if chance.random() < 0.05:
+                hpack.header_table_size = chance.choice((0, 100, 2_000, 4_096))
+            data += call(stream_id, bytes(20), hpack.encode(headers, huffman=chance.random() < 0.5))
+            stream_id += 2
+        mine = heard(ours, [data], raw)
+        assert mine == heard(other, [data], [])
+        assert [list(event.headers) for event in mine[0] if isinstance(event, RequestReceived)] == asked
+    assert any(isinstance(event, CallReceived) for event in raw)
 
 
 @pytest.mark.parametrize(("count", "size", "why"), [(120, 0, "streams"), (6, 16_000, "window")])
