@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import trio
 
+from benchmarks.calibration import tell
 from penstock.store import jobs
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
@@ -129,6 +130,7 @@ async def main() -> None:
     directory.chmod(0o755)
     try:
         async with embedded(directory) as dsn:
+            tell(dsn)
             await run(dsn)
     finally:
         shutil.rmtree(directory)

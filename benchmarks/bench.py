@@ -99,7 +99,8 @@ class Bench:
             connection.request(method, path, data, {"Content-Type": "application/json"})
             answer = connection.getresponse()
             text = answer.read()
-            return answer.status, json.loads(text) if text else None
+            is_json = "json" in answer.getheader("Content-Type", "")
+            return answer.status, json.loads(text) if text and is_json else text.decode(errors="replace") or None
         finally:
             connection.close()
 
@@ -108,6 +109,11 @@ class Bench:
         status, answer = self.call("POST", "/v1/definitions", workflow.definition)
         if status != 201:
             raise ScenarioFailed(f"the upload of {workflow.id} was answered {status}: {answer}")
+
+    def takes_batches(self) -> bool:
+        """Whether instances can be started in batches here, which is no part of the contract."""
+        status, _ = self.call("POST", "/v1/instances/batch", {"items": []})
+        return status not in (404, 405, 501)
 
     # -- load
 
@@ -156,9 +162,14 @@ class Bench:
         """
         if self.database is not None:
             self.database.checkpoint()
-        batch = max(1, min(100, 2_000_000 // len(variables)))
-        body = workflow.start_body(variables)
-        plan = StartPlan(connections=4, instances=instances, body=body, batch=batch, flow_keys=flow_keys)
+        batch = max(1, min(100, 2_000_000 // len(variables))) if self.takes_batches() else 0
+        plan = StartPlan(
+            connections=4 if batch else SINGLE_WORKERS,
+            instances=instances,
+            body=workflow.start_body(variables),
+            batch=batch,
+            flow_keys=flow_keys,
+        )
         return self.window(plan, count=Count.STARTED, items=instances, lane="start", text="starting instances")
 
     def window(
@@ -202,6 +213,8 @@ class Bench:
 
 
 SINGLE_WORKERS = 32
+CLIENT_JOBS = 10
+"""What client libraries of the contract poll for."""
 BATCH_WORKERS = 4
 BATCH_JOBS = 32
 """4 × 32: the specification's 128 jobs in flight."""

@@ -14,13 +14,17 @@ from contextlib import contextmanager
 import psycopg
 from psycopg import pq
 
+from benchmarks.figures import describe, show
 from benchmarks.load.counts import percentile
 from benchmarks.processes import own_cpu_s
 from benchmarks.result import Calibration, CommitRate
+from benchmarks.units import measure_units
 
 TABLE = b"penstock_benchmark_calibration"
 CONNECTIONS = (1, 8, 32)
 STATEMENT = b"insert"
+NOW_S = 0.3
+"""Of each commit rate, where they are taken again and again."""
 
 
 def calibrate(dsn: str, seconds: float) -> Calibration:
@@ -37,6 +41,21 @@ def calibrate(dsn: str, seconds: float) -> Calibration:
     assert p50 is not None
     assert p99 is not None
     return Calibration(commit_p50_ms=p50 * 1e3, commit_p99_ms=p99 * 1e3, rates=rates)
+
+
+def calibration_of_now(dsn: str | None, seconds: float = NOW_S) -> dict[str, float]:
+    """What goes with each figure: the CPU of fixed work (`units`) and, with a database, its bare commit rates."""
+    found = measure_units()
+    if dsn is not None:
+        rates = calibrate(dsn, seconds).rates
+        found |= {f"commits_per_s_{rate.connections}": rate.commits_per_s for rate in rates}
+    return found
+
+
+def tell(dsn: str | None = None) -> None:
+    """The same in a line, for programs that print their figures themselves."""
+    values = [f"{describe(name).label} {show(name, value)}" for name, value in calibration_of_now(dsn).items()]
+    print(f"calibration: {', '.join(values)}", flush=True)
 
 
 def commit_p50_ms(dsn: str, seconds: float) -> float:

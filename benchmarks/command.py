@@ -1,4 +1,4 @@
-"""The command line: `python -m benchmarks [run | list | compare | pair | show | size]`.
+"""The command line: `python -m benchmarks [run | list | compare | pair | against | show | size]`.
 
 Relies on typer, as `penstock` does, whose `bench` command passes its words on to `main`. Exit code 0 when everything
 was measured (whatever the figures say), 1 when a scenario failed, 2 for wrong options; `run --check` and `compare`
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shlex
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -19,7 +20,8 @@ from rich.table import Table
 
 from benchmarks import compare as comparison
 from benchmarks import pair, report, result, size
-from benchmarks.bench import Options, ScenarioFailed
+from benchmarks.against import side_of, theirs_and_ours
+from benchmarks.bench import Options, ScenarioFailed, Unsuitable
 from benchmarks.deployment import DeploymentFailed, existing, variable_of
 from benchmarks.figures import describe
 from benchmarks.load.generator import GeneratorFailed
@@ -48,9 +50,10 @@ def main(words: list[str], program: str = "python -m benchmarks") -> None:
 
     Ends the process.
     """
-    commands = {"run", "list", "compare", "pair", "show", "size"}
+    commands = {"run", "list", "compare", "pair", "against", "show", "size"}
     if not words or (words[0] not in commands and words[0] not in ("-h", "--help")):
-        words = ["run", *words]
+        in_turn = any(word.partition("=")[0] == "--against" for word in words)
+        words = ["against" if in_turn else "run", *words]
     app(words, prog_name=program, obj=[*program.split(), *words])
 
 
@@ -236,22 +239,70 @@ def pair_command(
         pairs = pair.open_pairs(file, SCENARIOS[scenario], items, *sides)
     except (pair.PairFailed, result.UnreadableResult, ValueError) as error:
         _refuse(told, str(error))
-    share = within / 100
+    opened = partial(pair.both, pairs, options)
+    _in_turn(pairs, file, opened, within=within / 100, minutes=minutes, blocks_max=blocks_max, as_json=as_json)
+
+
+@app.command("against")
+def against_command(
+    scenario: Annotated[str, typer.Argument(help="Of `list`: one whose figures are per job.")] = "single-3",
+    against: Annotated[str, typer.Option(help="The other engine: http://HOST:PORT.")] = "",
+    against_dsn: Annotated[str | None, typer.Option(help="Its database, for CPU of PostgreSQL and WAL.")] = None,
+    against_pid: Annotated[int | None, typer.Option(help="Its process, if it runs here, for its CPU.")] = None,
+    against_grpc: Annotated[str | None, typer.Option(help="HOST:PORT of its gRPC port.")] = None,
+    url: Annotated[str | None, typer.Option(help="Ours; without it one is started.")] = None,
+    dsn: Annotated[str | None, typer.Option(help="With --url: its database.")] = None,
+    engine_pid: Annotated[int | None, typer.Option(help="With --url: its process, if it runs here.")] = None,
+    grpc: Annotated[str | None, typer.Option(help="With --url: HOST:PORT of its gRPC port.")] = None,
+    items: Annotated[int, typer.Option(min=300, help="Jobs (or instances) in each window.")] = 3_000,
+    within: Annotated[float, typer.Option(min=0.1, max=50, help="Half of the interval to reach, in percent.")] = 3.0,
+    minutes: Annotated[float, typer.Option(min=0.5, max=600, help="Stop then; the same command goes on.")] = 4.5,
+    blocks_max: Annotated[int, typer.Option(min=1, max=1_000, help="With so many it is too noisy to tell.")] = 80,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of our engine.")
+    ] = None,
+    work_dir: Annotated[Path, typer.Option(help="Where our engine's data goes meanwhile; a real disk.")] = (
+        DEFAULT_WORK_DIR
+    ),
+    state: Annotated[Path | None, typer.Option(help="The file that keeps what was measured.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Another engine of the contract and ours in turn (ABBA), as `bench [SCENARIO] --against URL`: ours against it."""
+    told = Console(stderr=True)
+    if scenario not in SCENARIOS or not against:
+        _refuse(told, f"there is no scenario {scenario}; `list` names them" if against else "--against URL is missing")
+    try:
+        options = Options(settings=dict(_setting(text) for text in set_ or []), work_dir=work_dir, items=items)
+        theirs = existing(against, against_dsn, None, against_pid, against_grpc)
+        ours = None if url is None else existing(url, dsn, None, engine_pid, grpc)
+        sides = side_of(against), side_of(url)
+        file = state or DEFAULT_OUTPUT / f"against-{scenario}-{sides[0].commit}-{sides[1].commit}.json"
+        pairs = pair.open_pairs(file, SCENARIOS[scenario], items, *sides)
+    except (DeploymentFailed, pair.PairFailed, result.UnreadableResult, ValueError) as error:
+        _refuse(told, str(error))
+    opened = partial(theirs_and_ours, theirs, ours, options)
+    _in_turn(pairs, file, opened, within=within / 100, minutes=minutes, blocks_max=blocks_max, as_json=as_json)
+
+
+def _in_turn(
+    pairs: pair.Pairs, file: Path, opened: pair.Opened, *, within: float, minutes: float, blocks_max: int, as_json: bool
+) -> NoReturn:
+    told = Console(stderr=True)
     try:
         with Display(told) as display:
             pair.measure(
-                pairs, file, SCENARIOS[scenario], options, display,
-                within=share, seconds=minutes * 60, blocks_max=blocks_max,
+                pairs, file, SCENARIOS[pairs.scenario], opened, display,
+                within=within, seconds=minutes * 60, blocks_max=blocks_max,
             )  # fmt: skip
     except KeyboardInterrupt:
         told.print("interrupted: the blocks that were completed are kept")
-    except (DeploymentFailed, ScenarioFailed, GeneratorFailed, pair.PairFailed) as error:
+    except (DeploymentFailed, ScenarioFailed, GeneratorFailed, Unsuitable, pair.PairFailed) as error:
         told.print(f"the pair failed: {error}", style="red", highlight=False, markup=False)
         raise typer.Exit(1) from error
     if as_json:
         _print_json(pairs)
     shown = Console(quiet=as_json)
-    raise typer.Exit(0 if pair.print_pairs(shown, pairs, within=share, blocks_max=blocks_max) else 1)
+    raise typer.Exit(0 if pair.print_pairs(shown, pairs, within=within, blocks_max=blocks_max) else 1)
 
 
 @app.command("show")

@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 import trio
 
+from benchmarks.calibration import tell
 from penstock.core.parsing import parse_definition
 from penstock.engine import ids
 from penstock.engine.code import CodeWorkflow
@@ -297,6 +298,7 @@ async def main(count: int) -> int:
     directory.chmod(0o755)
     try:
         async with embedded(directory) as dsn:
+            tell(dsn)
             found = await measure(dsn, count)
     finally:
         shutil.rmtree(directory)

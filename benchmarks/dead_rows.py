@@ -19,6 +19,7 @@ import psycopg
 import trio
 
 from benchmarks.batch_cost import FILL_INSTANCES, FILL_TOKENS, JOB_TYPE
+from benchmarks.calibration import tell
 from penstock.engine.queue_floors import FLOOR_MARGIN_IDS
 from penstock.store import jobs
 from penstock.store.connection import TrioConnection
@@ -76,6 +77,7 @@ async def main() -> None:
     directory.chmod(0o755)
     try:
         async with embedded(directory) as dsn:
+            tell(dsn)
             for dead in DEAD:
                 await run(dsn, dead)
     finally:

@@ -20,6 +20,7 @@ import time
 import msgspec
 import trio
 
+from benchmarks.calibration import tell
 from penstock.http import HttpServer, Server, listen
 from penstock.http.asgi import Receive, Scope, Send
 from penstock.http.hypercorn_seam import HypercornServer
@@ -119,6 +120,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--servers", default="native,hypercorn")
     arguments = parser.parse_args()
+    tell()
     for kind in arguments.servers.split(","):
         print(json.dumps(measure(kind, arguments.connections, arguments.seconds)), flush=True)
 

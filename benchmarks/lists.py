@@ -17,6 +17,7 @@ from pathlib import Path
 
 import trio
 
+from benchmarks.calibration import tell
 from penstock.store import instances
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
@@ -98,6 +99,7 @@ async def main(count: int) -> None:
     directory.chmod(0o755)
     try:
         async with embedded(directory) as dsn:
+            tell(dsn)
             await run(dsn, count)
     finally:
         shutil.rmtree(directory)

@@ -17,8 +17,8 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -28,14 +28,14 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.bench import Bench, Options
+from benchmarks.calibration import calibration_of_now
 from benchmarks.compiled import compiled
 from benchmarks.database import Database
 from benchmarks.deployment import engine, work_directory
-from benchmarks.figures import show
+from benchmarks.figures import describe, show
 from benchmarks.progress import Display
 from benchmarks.result import UnreadableResult, median
 from benchmarks.scenarios import Scenario
-from benchmarks.units import measure_units
 
 BLOCKS_PER_START: Final = 4
 BLOCKS_MIN: Final = 8
@@ -47,9 +47,12 @@ SHOWN: Final = {
     "engine": ("engine_cpu_s_per_1000",),
     "PostgreSQL": ("postgres_cpu_s_per_1000",),
     "WAL": ("wal_bytes_per_item",),
+    "jobs a second": ("jobs_per_s",),
+    "starts a second": ("instances_per_s",),
 }
-"""What is compared: sums of figures."""
-JUDGED: Final = "engine and PostgreSQL"
+"""What is compared: sums of figures, where both sides have all of them."""
+JUDGED: Final = ("engine and PostgreSQL", "jobs a second", "starts a second")
+"""The first that both sides have; time is for those whose CPU can't be seen."""
 
 
 class PairFailed(Exception):
@@ -82,6 +85,10 @@ class Pairs(msgspec.Struct, kw_only=True):
     old: Side
     new: Side
     blocks: list[Block] = msgspec.field(default_factory=list[Block])
+
+
+Opened = Callable[[], AbstractContextManager[tuple[Bench, Bench]]]
+"""Both sides, ready."""
 
 
 class Estimate(NamedTuple):
@@ -143,6 +150,8 @@ def ratios(pairs: Pairs, figures: Sequence[str]) -> list[float]:
     """New against old, by block."""
     found: list[float] = []
     for block in pairs.blocks:
+        if any(name not in window for window in (*block.old, *block.new) for name in figures):
+            continue
         old = sum(_sum(window, figures) for window in block.old)
         new = sum(_sum(window, figures) for window in block.new)
         if old > 0 and new > 0:
@@ -163,21 +172,29 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     return Estimate(math.exp(middle), math.exp(walsh[outside]), math.exp(walsh[-1 - outside]))
 
 
+def judged(pairs: Pairs) -> tuple[str, list[float]]:
+    """By what, and its ratios."""
+    found = {title: ratios(pairs, SHOWN[title]) for title in JUDGED}
+    title = next((title for title, values in found.items() if values), JUDGED[0])
+    return title, found[title]
+
+
 def is_told(pairs: Pairs, within: float) -> bool:
     """Whether the interval is small enough."""
-    found = estimate(ratios(pairs, SHOWN[JUDGED]))
+    found = estimate(judged(pairs)[1])
     return found is not None and found.within <= within
 
 
 def measure(
-    pairs: Pairs, file: Path, scenario: Scenario, options: Options, display: Display, *, within: float, seconds: float,
+    pairs: Pairs, file: Path, scenario: Scenario, opened: Opened, display: Display, *, within: float, seconds: float,
     blocks_max: int,
 ) -> None:  # fmt: skip
     """Add blocks until the interval is small enough, the time is over, or there are so many blocks."""
     until = time.monotonic() + seconds
     longest_s = 0.0
     while len(pairs.blocks) < blocks_max and not is_told(pairs, within):
-        with _both(pairs, options, display) as (old, new):
+        display.update(0.0, "starting the engines")
+        with opened() as (old, new):
             for bench in (old, new):  # caches, plans, the first pages of the tables
                 scenario.run(bench)
             for _ in range(BLOCKS_PER_START):
@@ -187,14 +204,13 @@ def measure(
                 pairs.blocks.append(_block(scenario, old, new, ORDERS[len(pairs.blocks) % 2]))
                 _write(pairs, file)
                 longest_s = max(longest_s, time.monotonic() - began)
-                found = estimate(ratios(pairs, SHOWN[JUDGED]))
-                display.tell(f"block {len(pairs.blocks)}: {_line(found) if found else _last(pairs)}")
+                display.tell(f"block {len(pairs.blocks)}: {_last(judged(pairs)[1])}")
                 if len(pairs.blocks) >= blocks_max or is_told(pairs, within):
                     return
 
 
 def _block(scenario: Scenario, old: Bench, new: Bench, order: str) -> Block:
-    units = measure_units()
+    units = calibration_of_now(new.deployment.dsn)
     windows: dict[str, list[dict[str, float]]] = {"A": [], "B": []}
     for which in order:
         run = scenario.run(old if which == "A" else new)
@@ -206,8 +222,8 @@ def _block(scenario: Scenario, old: Bench, new: Bench, order: str) -> Block:
 
 
 @contextmanager
-def _both(pairs: Pairs, options: Options, display: Display) -> Generator[tuple[Bench, Bench]]:
-    display.update(0.0, "starting both engines")
+def both(pairs: Pairs, options: Options) -> Generator[tuple[Bench, Bench]]:
+    """Engines of the two checkouts, each on a PostgreSQL of its own."""
     with ExitStack() as stack:
         benches: list[Bench] = []
         for each in (pairs.old, pairs.new):
@@ -240,8 +256,24 @@ def _line(found: Estimate) -> str:
     return f"{found.ratio:.3f} ({found.low:.3f} to {found.high:.3f})"
 
 
-def _last(pairs: Pairs) -> str:
-    return f"{ratios(pairs, SHOWN[JUDGED])[-1]:.3f}"
+def _last(values: list[float]) -> str:
+    found = estimate(values)
+    return _line(found) if found else f"{values[-1]:.3f}" if values else "nothing that both sides have"
+
+
+def _print_calibration(console: Console, pairs: Pairs) -> None:
+    """What the machine did beside each block, and CPU in units of it."""
+    for title in JUDGED[:1] if ratios(pairs, SHOWN[JUDGED[0]]) else ():
+        old, new = (
+            median([_sum(window, SHOWN[title]) * 1e3 / block.units["echo_cpu_us"]
+                    for block in pairs.blocks for window in getattr(block, side)])
+            for side in ("old", "new")
+        )  # fmt: skip
+        console.print(f"{title}, in echoes a job: {old:.1f}, {new:.1f}", highlight=False)
+    for name in dict.fromkeys(name for block in pairs.blocks for name in block.units):
+        values = [block.units[name] for block in pairs.blocks if name in block.units]
+        span = f"({min(values):,.1f} to {max(values):,.1f})"
+        console.print(f"{describe(name).label}: {show(name, median(values))} {span}", highlight=False)
 
 
 def print_pairs(console: Console, pairs: Pairs, *, within: float, blocks_max: int) -> bool:
@@ -267,13 +299,11 @@ def print_pairs(console: Console, pairs: Pairs, *, within: float, blocks_max: in
             f"{found.low:.3f} – {found.high:.3f}" if found else "",
         )
     console.print(table)
-    for name in ("loop_cpu_ms", "echo_cpu_us"):
-        values = [block.units[name] for block in pairs.blocks]
-        if values:
-            console.print(f"{show(name, median(values))} ({min(values):.1f} to {max(values):.1f})", highlight=False)
-    found = estimate(ratios(pairs, SHOWN[JUDGED]))
+    _print_calibration(console, pairs)
+    title, values = judged(pairs)
+    found = estimate(values)
     if found is not None and found.within <= within:
-        console.print(f"{JUDGED}: {found.ratio:.3f} ± {found.within:.1%}", highlight=False)
+        console.print(f"{title}: {found.ratio:.3f} ± {found.within:.1%}", highlight=False)
         return True
     now = "fewer than 8 blocks" if found is None else f"± {found.within:.1%}"
     if len(pairs.blocks) >= blocks_max:

@@ -28,6 +28,7 @@ import trio
 from psycopg.conninfo import make_conninfo
 from psycopg.errors import LockNotAvailable
 
+from benchmarks.calibration import tell
 from penstock.store import flow, instances, jobs, queues
 from penstock.store.connection import TrioConnection
 from penstock.store.database import configure
@@ -294,6 +295,7 @@ async def main(names: list[str], options: argparse.Namespace) -> int:
     found: dict[str, Figures] = {}
     try:
         async with embedded(directory) as dsn:
+            tell(dsn)
             for name in names:
                 found[name] = await measure(dsn, name, options)
                 figures = ", ".join(f"{what} {value:,.3g}" for what, value in found[name].items())

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.figures import describe, show
+from benchmarks.pair import estimate
 from benchmarks.result import Bound, Calibration, Result, ScenarioResult
 
 HEADLINE = (
@@ -22,6 +23,10 @@ HEADLINE = (
     "mean_batch",
 )
 """Columns of the comparison of throughput scenarios; everything else is listed per scenario."""
+WITHIN = 0.03
+"""Half of a ratio's interval, which it should reach."""
+NOISY = 1.25
+"""Fixed work that took so much more in one run than in another tells of others on this machine."""
 
 
 def bound_text(bound: Bound) -> str:
@@ -41,6 +46,21 @@ def spread(scenario: ScenarioResult, figure: str) -> str:
         return ""
     digits = describe(figure).digits
     return f"{min(values):,.{digits}f} – {max(values):,.{digits}f}"
+
+
+def notes(scenario: ScenarioResult) -> list[str]:
+    """The interval of each ratio that was measured often enough, and whether the machine held still meanwhile."""
+    found: list[str] = []
+    for name in scenario.figures:
+        told = estimate([run.figures[name] for run in scenario.runs if run.figures.get(name)])
+        if describe(name).unit == "×" and told is not None:
+            noisy = "" if told.within <= WITHIN else f": not within ± {WITHIN:.0%}"
+            found.append(f"{describe(name).label}: {told.ratio:.3f} ({told.low:.3f} to {told.high:.3f}, 95 %){noisy}")
+    for name in ("loop_cpu_ms", "echo_cpu_us"):
+        values = [run.figures[name] for run in scenario.runs if name in run.figures]
+        if values and max(values) > min(values) * NOISY:
+            found.append(f"the machine is too noisy to tell: {describe(name).label} was {spread(scenario, name)}")
+    return found
 
 
 def calibration_text(calibration: Calibration) -> str:
@@ -95,6 +115,8 @@ def print_scenario(console: Console, scenario: ScenarioResult) -> None:
         style = "red" if name == "errors" and value else ""
         table.add_row(describe(name).label, show(name, value), spread(scenario, name), verdict, style=style)
     console.print(table)
+    for note in notes(scenario):
+        console.print(f"  {note}", highlight=False)
     for problem in scenario.problems:
         console.print(f"  [red]{problem}[/]", highlight=False)
     console.print()
@@ -120,6 +142,7 @@ def markdown(result: Result, plot: Path | None = None) -> str:
             wanted = "" if bound is None else bound_text(bound)
             cells = (describe(name).label, show(name, value), spread(scenario, name), wanted, verdict)
             lines.append(f"| {' | '.join(cells)} |")
+        lines += [f"\n{note}" for note in notes(scenario)]
         lines += [f"\n**Problem:** {problem}" for problem in scenario.problems]
     return "\n".join(lines) + "\n"
 

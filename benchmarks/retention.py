@@ -15,6 +15,7 @@ from typing import Any, Final
 import psycopg
 import trio
 
+from benchmarks.calibration import tell
 from penstock.store import retention as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import configure
@@ -112,6 +113,7 @@ def main() -> None:
     with shared_server(run_directory(durable=True), durable=True) as server:
         for name, work in ways.items():
             with server.database(apply_schema) as dsn:
+                tell(dsn)
                 prepare(dsn, instances)
                 trio.run(measured, name, dsn, work)
 

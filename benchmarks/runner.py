@@ -14,13 +14,13 @@ from datetime import UTC, datetime
 
 from benchmarks import surroundings
 from benchmarks.bench import Bench, Options, Unsuitable
-from benchmarks.calibration import calibrate
+from benchmarks.calibration import calibrate, calibration_of_now
 from benchmarks.database import Database
 from benchmarks.deployment import Deployment, engine, work_directory
 from benchmarks.progress import Display
 from benchmarks.result import Calibration, Result, Run, ScenarioResult, medians
 from benchmarks.scenarios import Scenario
-from benchmarks.units import in_units, measure_units
+from benchmarks.units import in_units
 
 OnScenario = Callable[[ScenarioResult], None]
 
@@ -83,9 +83,9 @@ def _run_scenario(
             _calibrate(plan, bench, display, gathered)
             for repetition in range(1 if scenario.long else plan.repeat):
                 display.repetition(repetition + 1, 1 if scenario.long else plan.repeat)
-                units = measure_units()
+                now = calibration_of_now(bench.deployment.dsn)
                 made = scenario.run(bench)
-                made.figures |= {**in_units(made.figures, units), **units}
+                made.figures |= {**in_units(made.figures, now), **now}
                 runs.append(made)
     except Unsuitable as reason:
         display.tell(f"{scenario.name} is left out: {reason}")

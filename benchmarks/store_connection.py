@@ -15,6 +15,7 @@ from pathlib import Path
 
 import trio
 
+from benchmarks.calibration import tell
 from penstock.store.connection import TrioConnection
 from penstock.store.embedded import embedded
 from penstock.store.pool import Pool
@@ -97,6 +98,7 @@ async def connect_and_close(dsn: str) -> None:
 
 
 async def main() -> None:
+    tell()
     directory = Path(tempfile.mkdtemp())
     directory.chmod(0o755)
     try:

@@ -28,6 +28,7 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.units import measure_units  # needs nothing, as that environment has nothing
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import decode_message, encode_message
@@ -81,6 +82,7 @@ def main() -> None:
 
 def measure() -> None:
     """The table. Ours first, the peer's second."""
+    print(f"calibration: {measure_units()}")
     print(
         f"Python {sys.version.split()[0]}, msgspec {version('msgspec')}, {', '.join(PEERS)}; µs, the best of {ROUNDS}"
     )

@@ -59,6 +59,17 @@ def read_job(data: bytes, pos: int) -> tuple[bytes, str]:
     return id, data[pos + 2 : pos + 2 + size].decode()
 
 
+def read_jobs(body: bytes) -> list[tuple[bytes, str]]:
+    """Id and type of the jobs of a `PollJobsResponse`, which has nothing else."""
+    jobs: list[tuple[bytes, str]] = []
+    pos, end = 0, len(body)
+    while pos < end:
+        size, begin = read_length(body, pos + 1)
+        jobs.append(read_job(body, begin))
+        pos = begin + size
+    return jobs
+
+
 def read_attempt(data: bytes, pos: int) -> int:
     """The attempt of the `penstock.v1` job that begins there: a number behind four texts."""
     for _ in range(4):
@@ -95,19 +106,20 @@ def credit(encoded: bytes, jobs: int) -> bytes:
 
 
 class UnaryWorker:
-    """Polls one job, completes it, and polls again, on a connection of its own."""
+    """Polls, completes each job that it got with a call of its own, and polls again, on a connection of its own."""
 
     def __init__(self, context: Context, plan: GrpcWorkPlan, name: str) -> None:
         self._context = context
         self._http2 = Http2(context.host, self._answered, self._ended)
         self._connection: Connection | None = None
-        self._poll = encode_message(PollRequest(name, list(plan.job_types), 1, 60))
+        self._poll = encode_message(PollRequest(name, list(plan.job_types), plan.max_jobs, 60))
         self._rest = {
             job_type: encode_message(Completion("", worker_id=name, variables=output), m.PACKAGE)
             for job_type, output in plan.outputs.items()
         }
         self._last_type = plan.job_types[-1]
         self._completing: str | None = None
+        self._jobs: list[tuple[bytes, str]] = []
         self._answer = b""
         self._sent_at = 0.0
         self._moments, self._durations = context.samples.of("complete")
@@ -136,19 +148,19 @@ class UnaryWorker:
             self._completed(status)
         else:
             counts[Count.POLLS] += 1
-            if status == 0 and body:
-                _, begin = read_length(body, 1)
-                id, job_type = read_job(body, begin)
-                counts[Count.JOBS] += 1
-                self._completing = job_type
-                self._sent_at = time.monotonic()
-                self._send("CompleteJob", field(0x0A, id) + self._rest[job_type])
-                return
             if status:
                 context.failed("poll", status, body)
-            context.loop.call_at(time.monotonic() + EMPTY_PAUSE_S, self._again)
+            self._jobs = read_jobs(body)
+            counts[Count.JOBS] += len(self._jobs)
+            if not self._jobs:
+                context.loop.call_at(time.monotonic() + EMPTY_PAUSE_S, self._again)
+                return
+        if not self._jobs:
+            self._again()
             return
-        self._again()
+        id, self._completing = self._jobs.pop()
+        self._sent_at = time.monotonic()
+        self._send("CompleteJob", field(0x0A, id) + self._rest[self._completing])
 
     def _completed(self, status: int) -> None:
         now = time.monotonic()
@@ -224,8 +236,8 @@ class StreamWorker:
 class GrpcWorkPlan:
     """Workers at ``address`` that answer all of ``job_types`` with the type's output (JSON object).
 
-    ``in_flight`` 0: one call per poll and per job; else a Work stream with credit for so many jobs. A job of the last
-    type ends its instance.
+    ``in_flight`` 0: polls of up to ``max_jobs`` and one call per job; else a Work stream with credit for so many jobs.
+    A job of the last type ends its instance.
     """
 
     address: tuple[str, int]
@@ -234,6 +246,7 @@ class GrpcWorkPlan:
     outputs: dict[str, bytes]
     in_flight: int = 0
     name: str = "bench"
+    max_jobs: int = 1
 
     def open(self, context: Context) -> None:
         kind = StreamWorker if self.in_flight else UnaryWorker

@@ -20,6 +20,7 @@ FRAME_MAX_BYTES = 16_384
 FIRST_WINDOW_BYTES = 65_535
 WINDOW_MAX_BYTES = 2**31 - 1
 REOPEN_BYTES = 2**29
+USER_AGENT = "grpc-go/1.76.0"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _OPEN = WINDOW_MAX_BYTES - FIRST_WINDOW_BYTES
 
@@ -52,7 +53,8 @@ def header_block(path: str, host: str) -> bytes:
     return b"".join(
         (
             method_and_scheme, literal(b"\x04", path), literal(b"\x01", host),
-            literal(b"\x0f\x10", "application/grpc"), literal(b"\x00\x02te", "trailers"),
+            literal(b"\x0f\x10", "application/grpc"), literal(b"\x0f\x2b", USER_AGENT),
+            literal(b"\x00\x02te", "trailers"),
         )
     )  # fmt: skip
 

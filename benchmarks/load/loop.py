@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from benchmarks.load.http1 import UnexpectedAnswer, read_head
+from benchmarks.load.http1 import CHUNKED, UnexpectedAnswer, read_chunks, read_head
 
 RECEIVE_BYTES = 65_536
 LOOK_INTERVAL_S = 0.05
@@ -161,13 +161,20 @@ class Loop:
             self._keep(connection, data, 0)
             return
         status, start, length = head
-        end = start + length
-        if len(data) < end:
-            self._keep(connection, data, end)
-            return
+        if length == CHUNKED:
+            chunked = read_chunks(data, start)
+            if chunked is None:
+                self._keep(connection, data, 0)
+                return
+            body, end = chunked
+        else:
+            end = start + length
+            if len(data) < end:
+                self._keep(connection, data, end)
+                return
+            body = bytes(data[start:end])
         if len(data) > end:
             raise UnexpectedAnswer(f"more than one answer: {bytes(data[end : end + 100])!r}")
-        body = bytes(data[start:]) if length else b""
         if connection.received:
             connection.received = bytearray()
             connection.needed = 0

@@ -20,6 +20,8 @@ from benchmarks.load.loop import Connection, Loop
 ERRORS_KEPT = 5
 RETRY_PAUSE_S = 0.05
 """Before a worker polls again after an answer that was an error."""
+EMPTY_PAUSE_S = 0.005
+"""Before it polls again where nothing was there."""
 
 
 class PolledJob(msgspec.Struct):
@@ -253,6 +255,9 @@ class Worker:
                 return None
             self._jobs = decode_poll(body).jobs
             counts[Count.JOBS] += len(self._jobs)
+            if not self._jobs:  # of engines that do not wait, or have waited for long
+                self._context.loop.call_at(time.monotonic() + EMPTY_PAUSE_S, self._again)
+                return None
         if not self._jobs:
             return self._poll
         self._sent_at = time.monotonic()

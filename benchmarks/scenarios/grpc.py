@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from benchmarks.bench import BATCH_JOBS, BATCH_WORKERS, SINGLE_WORKERS, Bench
+from benchmarks.bench import BATCH_JOBS, BATCH_WORKERS, CLIENT_JOBS, SINGLE_WORKERS, Bench
 from benchmarks.load.grpc_scripts import GrpcWorkPlan
 from benchmarks.result import Bound, Run
 from benchmarks.scenarios.linear import WAL_ROW, measure_work
@@ -16,7 +16,7 @@ STREAM_ROW = "the Work stream (gRPC), 128 jobs in flight"
 LENGTH = 3
 
 
-def run(bench: Bench, *, stream: bool) -> Run:
+def run(bench: Bench, *, stream: bool, polled: int = 1) -> Run:
     address = bench.need_grpc()
     workflow = linear(bench.new_tag(), LENGTH)
     plan = GrpcWorkPlan(
@@ -25,6 +25,7 @@ def run(bench: Bench, *, stream: bool) -> Run:
         job_types=workflow.job_types,
         outputs=workflow.outputs,
         in_flight=BATCH_JOBS if stream else 0,
+        max_jobs=polled,
     )
     jobs = bench.size(120_000 if stream else 30_000, 3_000)
     return measure_work(bench, workflow, variables_of(START_VARIABLES_BYTES), plan, jobs // LENGTH)
@@ -43,6 +44,13 @@ SCENARIOS = [
             WAL,
         ),
         {"workers": SINGLE_WORKERS, "jobs per poll": 1},
+    ),
+    Scenario(
+        "grpc-clients",
+        "The same as clients' libraries come: polls of ten",
+        partial(run, stream=False, polled=CLIENT_JOBS),
+        (WAL,),
+        {"workers": SINGLE_WORKERS, "jobs per poll": CLIENT_JOBS},
     ),
     Scenario(
         "stream",

@@ -5,7 +5,15 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from benchmarks.bench import BATCH_JOBS, BATCH_WORKERS, SINGLE_WORKERS, Bench, batch_workers, single_workers
+from benchmarks.bench import (
+    BATCH_JOBS,
+    BATCH_WORKERS,
+    CLIENT_JOBS,
+    SINGLE_WORKERS,
+    Bench,
+    batch_workers,
+    single_workers,
+)
 from benchmarks.load.counts import Count
 from benchmarks.load.scripts import Plan
 from benchmarks.result import Bound, Run
@@ -46,6 +54,12 @@ def run(bench: Bench, *, length: int, batched: bool) -> Run:
     return measure_work(bench, workflow, variables_of(START_VARIABLES_BYTES), plan, jobs // length)
 
 
+def run_clients(bench: Bench) -> Run:
+    workflow = linear(bench.new_tag(), 3)
+    plan = single_workers(workflow, max_jobs=CLIENT_JOBS)
+    return measure_work(bench, workflow, variables_of(START_VARIABLES_BYTES), plan, bench.size(40_000, 3_000) // 3)
+
+
 def _bounds(length: int, *, batched: bool) -> tuple[Bound, ...]:
     if length != 3:
         return ()
@@ -79,4 +93,12 @@ SCENARIOS = [
     )
     for length in (3, 1, 10)
     for batched in (False, True)
+] + [
+    Scenario(
+        "clients-3",
+        "3 service tasks, as clients' libraries come: polls of ten, one call per completed job",
+        run_clients,
+        (Bound(figure="wal_bytes_per_item", row=WAL_ROW, at_most=850),),
+        {"workers": SINGLE_WORKERS, "jobs per poll": CLIENT_JOBS},
+    )
 ]

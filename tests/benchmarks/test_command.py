@@ -12,7 +12,9 @@ import msgspec
 import pytest
 
 from benchmarks import deployment, result
+from benchmarks.pair import Pairs
 from benchmarks.scenarios import SCENARIOS
+from tests.benchmarks.contract_front import contract_front
 
 TOP = Path(__file__).parents[2]
 BOUND_S = 120
@@ -45,6 +47,8 @@ def test_the_scenarios_are_listed_with_what_they_have_to_reach():
         (["--dsn", "host=x", "latency"], "need --url"),
         (["--set", "x", "latency"], "needs NAME=VALUE"),
         (["--set", "no_such=1", "latency"], "no setting 'no_such'"),
+        (["no-such", "--against", "http://127.0.0.1:1"], "there is no scenario no-such"),
+        (["--against=https://127.0.0.1:1"], "needs http://HOST:PORT"),
         (["compare", "nowhere.json", "nowhere.json"], "nowhere.json"),
     ],
 )
@@ -79,6 +83,8 @@ def test_a_quick_run_measures_its_own_engine_and_keeps_results(tmp_path):
         "mean_batch",
     )
     assert all(single.figures[name] > 0 for name in cost)
+    calibration = ("loop_cpu_ms", "echo_cpu_us", "engine_cpu_echoes", "commits_per_s_1", "commits_per_s_32")
+    assert all(single.figures[name] > 0 for name in calibration)
     idle = measured.scenario("idle-fleet")
     assert idle is not None
     assert idle.figures["statements_per_s"] > 0
@@ -117,6 +123,30 @@ def test_an_engine_that_runs_already_is_measured_from_outside(tmp_path):
     (start,) = measured.scenarios
     assert start.figures["instances_per_s"] > 0
     assert start.figures.keys().isdisjoint({"engine_cpu_s_per_1000", "wal_bytes_per_item"})  # can't be seen from there
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seen", [True, False], ids=["whole", "its port alone"])
+def test_another_engine_is_measured_in_turn_with_ours(tmp_path, seen):
+    file = tmp_path / "pairs.json"
+    with (
+        deployment.work_directory(Path("/var/tmp")) as directory,
+        deployment.engine(directory, {}) as theirs,
+        contract_front(theirs) as url,
+    ):
+        words = ["clients-3", "--against", url, "--items", "600", "--blocks-max", "1", "--state", str(file)]
+        if seen:
+            assert theirs.dsn is not None
+            words += ["--against-dsn", theirs.dsn, "--against-pid", str(theirs.engine_pid)]
+        done = benchmarks(*words)
+    assert done.returncode == 1, done.stdout + done.stderr  # one block tells nothing
+    assert "too noisy to tell: fewer than 8 blocks after 1" in done.stdout
+    assert ("engine and PostgreSQL" in done.stdout) is seen
+    assert "jobs a second" in done.stdout
+    (block,) = msgspec.json.decode(file.read_bytes(), type=Pairs).blocks
+    assert [len(block.old), len(block.new)] == [2, 2]
+    assert all(1.05 < window["calls_per_item"] < 1.6 for window in (*block.old, *block.new))
+    assert ("wal_bytes_per_item" in block.old[0]) is seen
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.load.counts import Count, Samples, percentile
 from benchmarks.load.generator import GeneratorFailed, generators
-from benchmarks.load.http1 import UnexpectedAnswer, encode_request, read_head
+from benchmarks.load.http1 import CHUNKED, UnexpectedAnswer, encode_request, read_chunks, read_head
 from benchmarks.load.loop import Loop
 from benchmarks.load.scripts import Context, Quota, StartPlan, WorkPlan, part
 
@@ -261,7 +261,8 @@ def test_nobody_listening_is_told():
 
 def test_a_request_carries_its_length():
     assert encode_request("POST", "/x", "h:1", b"abc") == (
-        b"POST /x HTTP/1.1\r\nHost: h:1\r\nContent-Type: application/json\r\nContent-Length: 3\r\n\r\nabc"
+        b"POST /x HTTP/1.1\r\nHost: h:1\r\nUser-Agent: Go-http-client/1.1\r\nContent-Length: 3\r\n"
+        b"Content-Type: application/json\r\nAccept-Encoding: gzip\r\n\r\nabc"
     )
 
 
@@ -271,6 +272,7 @@ def test_a_request_carries_its_length():
         (b"HTTP/1.1 200 OK\r\nContent-Le", None),
         (b"HTTP/1.1 204 No Content\r\n\r\n", (204, 27, 0)),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX: y\r\n\r\nhello", (200, 44, 5)),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n", (200, 47, CHUNKED)),
         (b"HTTP/1.1 200 OK\r\nx: y\r\ncontent-length: 5\r\n\r\nhe", (200, 44, 5)),
     ],
 )
@@ -280,7 +282,7 @@ def test_heads_are_read(data, head):
 
 def test_an_answer_of_unknown_length_is_refused():
     with pytest.raises(UnexpectedAnswer, match="Content-Length"):
-        read_head(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        read_head(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n")
 
 
 # -- samples
@@ -302,3 +304,9 @@ def test_percentiles(share, value):
 
 def test_there_is_no_percentile_of_nothing():
     assert percentile([], 0.5) is None
+
+
+def test_chunks_are_read_when_the_last_one_is_there():
+    data = b"head\r\n\r\n5\r\nhello\r\nA;x=1\r\n, \r\nchunks\r\n0\r\n\r\n"
+    assert read_chunks(data, 8) == (b"hello, \r\nchunks", len(data))
+    assert [read_chunks(data[:end], 8) for end in range(8, len(data))] == [None] * (len(data) - 8)

@@ -27,8 +27,8 @@ JOBS = 3 * 100
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("in_flight", [0, 30], ids=["unary", "stream"])
-def test_every_job_is_completed_once_with_its_output(start_engine: StartEngine, in_flight: int) -> None:
+@pytest.mark.parametrize(("in_flight", "polled"), [(0, 1), (0, 10), (30, 1)], ids=["unary", "polls of ten", "stream"])
+def test_every_job_is_completed_once_with_its_output(start_engine: StartEngine, in_flight: int, polled: int) -> None:
     engine = start_engine().wait_ready()
     assert engine.call("POST", "/v1/definitions", testing.linear(3))[0] == 201
     items = [{"definitionId": "linear"}] * (JOBS // 3)
@@ -36,7 +36,7 @@ def test_every_job_is_completed_once_with_its_output(start_engine: StartEngine, 
     loop = Loop("127.0.0.1", engine.port)
     counts, samples, until = [0] * len(Count), Samples(), time.monotonic() + BOUND_S
     context = Context(loop, "127.0.0.1", counts, samples)
-    plan = GrpcWorkPlan(("127.0.0.1", engine.grpc_port), 3, ("work",), {"work": b'{"r":1}'}, in_flight)
+    plan = GrpcWorkPlan(("127.0.0.1", engine.grpc_port), 3, ("work",), {"work": b'{"r":1}'}, in_flight, max_jobs=polled)
     try:
         plan.share(0, 1).open(context)
         loop.run(lambda: counts[Count.COMPLETED] >= JOBS or time.monotonic() > until)
@@ -117,7 +117,7 @@ def test_requests_and_answers_are_those_of_another_implementation() -> None:
         (request,) = [event for event in events if isinstance(event, RequestReceived)]
         assert dict(request.headers) == {
             ":method": "POST", ":scheme": "http", ":path": "/some.Service/Method", ":authority": "host",
-            "content-type": "application/grpc", "te": "trailers",
+            "content-type": "application/grpc", "user-agent": "grpc-go/1.76.0", "te": "trailers",
         }  # fmt: skip
         data = [event.data for event in events if isinstance(event, DataReceived)]
         assert b"".join(data) == message(body)

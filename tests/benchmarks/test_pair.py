@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,8 @@ def pairs_of(ratios: list[float]) -> Pairs:
         Block(
             at="",
             order="ABBA",
-            old=[window(0.3)] * 2,
-            new=[window(0.4 * ratio - 0.1)] * 2,
+            old=[window(0.3), window(0.3)],
+            new=[window(0.4 * ratio - 0.1), window(0.4 * ratio - 0.1)],
             units={"loop_cpu_ms": 5.0, "echo_cpu_us": 20.0},
         )
         for ratio in ratios
@@ -68,6 +69,21 @@ def test_what_is_told(ratios: list[float], told: bool, text: str) -> None:
     assert print_pairs(Console(file=out, width=160), pairs_of(ratios), within=0.03, blocks_max=20) is told
     assert text in out.getvalue()
     assert "0.400 s/1000" in out.getvalue()
+    assert "in echoes a job: 20.0, 2" in out.getvalue()  # 0.4 ms in echoes of 20 µs
+    assert "CPU of the fixed loop: 5.00 ms (5.0 to 5.0)" in out.getvalue()
+
+
+def test_time_is_judged_where_cpu_is_unseen() -> None:
+    pairs = pairs_of([1.0] * 8)
+    for block in pairs.blocks:
+        for window in (*block.old, *block.new):
+            window["jobs_per_s"] = 500.0 if window in block.old else 1_800.0
+        for window in block.old:
+            del window["engine_cpu_s_per_1000"]
+    out = io.StringIO()
+    assert print_pairs(Console(file=out, width=160), pairs, within=0.03, blocks_max=20)
+    assert "jobs a second: 3.600 ± 0.0%" in out.getvalue()
+    assert "engine and PostgreSQL" not in out.getvalue()
 
 
 def test_a_file_about_something_else_is_refused(tmp_path: Path) -> None:
@@ -131,12 +147,13 @@ def test_a_pair_is_gone_on_with_from_its_file(tmp_path: Path) -> None:
         pairs = open_pairs(file, scenario, 600, side, side)
         assert len(pairs.blocks) == blocks - 1
         with Display(Console(file=io.StringIO())) as display:
-            pair.measure(
-                pairs, file, scenario, Options(items=600), display, within=0.03, seconds=60, blocks_max=blocks
-            )  # fmt: skip
+            opened = partial(pair.both, pairs, Options(items=600))
+            pair.measure(pairs, file, scenario, opened, display, within=0.03, seconds=60, blocks_max=blocks)
     found = open_pairs(file, scenario, 600, side, side)
     assert [block.order for block in found.blocks] == ["ABBA", "BAAB"]
+    assert all(block.units["commits_per_s_32"] > block.units["commits_per_s_1"] > 0 for block in found.blocks)
     blocks = {title: len(pair.ratios(found, names)) for title, names in pair.SHOWN.items()}
+    assert blocks.pop("starts a second") == 0  # these are jobs
     shortest = blocks.pop("PostgreSQL")  # of so few items its CPU may be none: then a block has no ratio
     assert set(blocks.values()) == {2}
     assert shortest in (1, 2)

@@ -200,3 +200,29 @@ def test_scales_end_at_round_numbers(value, ceiling):
 )
 def test_figures_show_their_unit(figure, value, text):
     assert show(figure, value) == text
+
+
+# -- noise
+
+
+def runs_of(name: str, values: list[float]) -> ScenarioResult:
+    runs = [Run(figures={name: value}, seconds=1) for value in values]
+    return msgspec.structs.replace(scenario_result(), runs=runs, figures=result.medians(runs))
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "told"),
+    [
+        ("two_to_one", [1.05, 1.06] * 5, "two against one: 1.055 (1.050 to 1.060, 95 %)"),
+        ("two_to_one", [0.8, 1.3] * 5, ": not within ± 3%"),
+        ("two_to_one", [1.05] * 7, None),
+        ("echo_cpu_us", [20.0, 21.0, 40.0], "too noisy to tell: CPU of one echo (JSON over a socket) was 20.0 – 40.0"),
+        ("echo_cpu_us", [20.0, 21.0], None),
+        ("jobs_per_s", [1_000.0] * 8, None),
+    ],
+)
+def test_the_certainty_of_figures_is_told(name, values, told):
+    found = report.notes(runs_of(name, values))
+    assert (told in " ".join(found)) if told else found == []
+    if told:
+        assert told in report.markdown(a_result(runs_of(name, values)))
