@@ -215,13 +215,14 @@ def demo(
 
 @app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
-    options_metavar="[run | list | compare | show | size] [OPTIONS]",
+    options_metavar="[run | list | compare | pair | show | size] [OPTIONS]",
 )
 def bench(context: typer.Context) -> None:
     """Measure an engine through its real transports: one of its own, or with --url the one that runs there.
 
     `penstock bench run --help` lists the options, `penstock bench list` the scenarios and what each has to reach.
     Writes JSON, a page and a plot; `penstock bench compare OLD NEW` sets two results side by side,
+    `penstock bench SCENARIO --against URL` drives another engine of the contract in turn with ours, and
     `penstock bench size RESULT --instances-per-second N` says what a load needs.
     """
     from penstock.cli.bench import HarnessMissing, run_bench
