@@ -49,10 +49,12 @@ SHOWN: Final = {
     "WAL": ("wal_bytes_per_item",),
     "jobs a second": ("jobs_per_s",),
     "starts a second": ("instances_per_s",),
+    "start → completed, p50": ("round_p50_ms",),
+    "start → completed, p99": ("round_p99_ms",),
 }
 """What is compared: sums of figures, where both sides have all of them."""
-JUDGED: Final = ("engine and PostgreSQL", "jobs a second", "starts a second")
-"""The first that both sides have; time is for those whose CPU can't be seen."""
+JUDGED: Final = ("engine and PostgreSQL", "jobs a second", "starts a second", "start → completed, p50")
+"""The first that both sides have; time is for those whose CPU can't be seen, and for `latency`."""
 
 
 class PairFailed(Exception):
