@@ -44,6 +44,7 @@ FILL_TOKENS = (
 FILL_QUEUE = "INSERT INTO ready (job_type, seq, token_id) SELECT job_type, seq, id FROM token ORDER BY seq"
 CHECKS = "SELECT conname FROM pg_constraint WHERE conrelid = 'token'::regclass AND contype = 'c'"
 
+KINDS = ("claim", "claim, remembered", "complete")
 Costs = dict[str, list[float]]
 T = TypeVar("T")
 
@@ -70,10 +71,12 @@ async def note(clocks: Clocks, name: str, call: Awaitable[list[T]], costs: Costs
     return answer
 
 
-async def round_of(connection: TrioConnection, clocks: Clocks, size: int, costs: Costs) -> None:
-    """Claim so many jobs and complete them; those of the last step end their instance."""
+async def round_of(connection: TrioConnection, clocks: Clocks, size: int, costs: Costs, *, known: bool) -> None:
+    """Claim so many jobs and complete them; those of the last step end their instance. ``known``: as an engine does
+    that remembers the jobs."""
     slots = [jobs.Slot(JOB_TYPE, ordinal, "worker", 60.0) for ordinal in range(1, size + 1)]
-    claimed = await note(clocks, "claim", jobs.claim(connection, slots), costs)
+    name = "claim, remembered" if known else "claim"
+    claimed = await note(clocks, name, jobs.claim(connection, slots, known=known), costs)
     assert len(claimed) == size, "the queue has run dry"
     items = sorted(
         jobs.FastItem(
@@ -91,16 +94,16 @@ async def measure(connection: TrioConnection, clocks: Clocks, title: str) -> Non
     for number in range(ROUNDS + WARM_UP):
         for size in SIZES:
             kept = costs.setdefault(size, _empty()) if number >= WARM_UP else _empty()
-            await round_of(connection, clocks, size, kept)
-    print(f"\n{title}\n{'jobs in the batch':22}" + "".join(f"{size:7}" for size in SIZES))
+            await round_of(connection, clocks, size, kept, known=number % 2 == 1)
+    print(f"\n{title}\n{'jobs in the batch':30}" + "".join(f"{size:7}" for size in SIZES))
     for name in _empty():
         medians = [statistics.median(costs[size][name]) for size in SIZES]
         per_job, fixed = statistics.linear_regression(SIZES, medians)
-        print(f"{name:22}" + "".join(f"{cost:7.0f}" for cost in medians) + f"   = {fixed:.0f} + {per_job:.1f} a job")
+        print(f"{name:30}" + "".join(f"{cost:7.0f}" for cost in medians) + f"   = {fixed:.0f} + {per_job:.1f} a job")
 
 
 def _empty() -> Costs:
-    return {f"{what}, {whose}": [] for what in ("claim", "complete") for whose in ("PostgreSQL", "client")}
+    return {f"{what}, {whose}": [] for what in KINDS for whose in ("PostgreSQL", "client")}
 
 
 async def run(dsn: str) -> None:
