@@ -150,6 +150,17 @@ async def test_an_error_of_a_known_statement_is_the_servers(connection: TrioConn
         assert await connection.fetch(sql, (1, "b")) == [(1, "b")]
 
 
+async def test_errors_of_a_known_statement_leave_it_prepared(connection: TrioConnection) -> None:
+    """Prepared anew after each, the server would keep them all."""
+    sql = "SELECT 1 / $1::int"
+    for _ in range(3):
+        assert await connection.fetch(sql, (1,)) == [(1,)]
+        with pytest.raises(pg_errors.DivisionByZero):
+            await connection.fetch(sql, (0,))
+    kept = "SELECT count(*) FROM pg_prepared_statements WHERE statement = $1"
+    assert await connection.fetch(kept, (sql,)) == [(1,)]
+
+
 async def test_statements_that_psycopg_forgets_are_prepared_again(connection: TrioConnection) -> None:
     """As it does after ROLLBACK, as the server may have none of them."""
     assert await connection.fetch("SELECT 42") == [(42,)]
@@ -168,6 +179,8 @@ async def test_a_statement_out_of_date_fails_once(connection: TrioConnection) ->
     with pytest.raises(pg_errors.FeatureNotSupported):
         await connection.fetch("SELECT n FROM t")
     assert await connection.fetch("SELECT n FROM t") == []
+    kept = "SELECT count(*) FROM pg_prepared_statements WHERE statement = 'SELECT n FROM t'"
+    assert await connection.fetch(kept) == [(1,)]
     await connection.fetch("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")
     with pytest.raises(pg_errors.InvalidSqlStatementName):
         await connection.fetch("SELECT n FROM t")

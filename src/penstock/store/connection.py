@@ -66,6 +66,8 @@ BUFFER_KEPT_MAX_BYTES = 4 * 1024 * 1024
 """A connection that read a larger row is not used again."""
 
 FINE = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
+OUTDATED, GONE = b"0A000", b"26000"
+"""SQLSTATEs of prepared statements that would fail for ever: their result has other types by now, or there is none."""
 
 RECANCEL_INTERVAL_S = 0.25
 """A cancel that comes between two statements of one operation (PREPARE, then the query) is lost: ask again."""
@@ -390,7 +392,11 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
         self.pgconn.send_query_prepared(name, values, param_formats=transformer.formats)
         results += yield from generators.execute(self.pgconn)
         if len(results) != 1 or results[0].status not in FINE:
-            names.pop(key, None)  # as psycopg does: it may be out of date, and would fail for ever
+            state = results[0].error_field(pq.DiagnosticField.SQLSTATE) if results else None
+            if state in (OUTDATED, GONE):  # any other error leaves it: prepared anew, each takes 0.2 MB of the server
+                names.pop(key, None)
+                if state == OUTDATED:
+                    self._prepared._to_flush.append(name)  # pyright: ignore[reportPrivateUsage] - as `_names`
             TrioCursor(self).raise_for(results)
         return True
 
