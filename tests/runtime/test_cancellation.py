@@ -32,6 +32,8 @@ FAR_S = 1e6
 """So far in the future that every lease of a test has ended by then, for this engine's own clock."""
 POOL = Holdings(tasks=0, threads=0, files=8)
 """The connections that an engine keeps, and the test's own eyes and clock. A leak at every point is more than that."""
+PATIENCE = Holdings(tasks=1, threads=0, files=0)
+"""The task of `store.patience`, which sleeps for as long as the first statement was to be waited for."""
 ROUNDS = 3
 """Sockets answer at other moments each time: what one round passes over, another one meets."""
 PAUSE = definition(step("pause", "WAIT", duration="PT1H", nextStep="end"), end(), definition_id="pause")
@@ -389,5 +391,5 @@ async def test_a_pool_opened_used_and_closed_cancelled_at_every_point(database_d
 
             await wait_until(alone)
 
-    points = await cancel_everywhere(prepare, after)
+    points = await cancel_everywhere(prepare, after, may_grow=PATIENCE)
     assert points.cancelled >= 20, points
