@@ -9,6 +9,8 @@ from typing import Any
 
 import psycopg
 
+from penstock.store.connection import TrioConnection
+from penstock.store.database import Database
 from penstock.store.embedded import embedded
 from penstock.testing.definitions import definition, end, service
 from penstock.testing.postgres import apply_schema
@@ -27,6 +29,29 @@ def in_a_row(id: str, *job_types: str) -> dict[str, Any]:
     following = [*job_types[1:], "end"]
     steps = [service(name, after, job_type=name) for name, after in zip(job_types, following, strict=True)]
     return definition(*steps, end(), definition_id=id)
+
+
+async def test_an_engine_hears_of_the_next_server_whoever_connected_before_it() -> None:
+    """An engine comes to be when its pool has connections already."""
+    told: list[object] = []
+
+    async def tell(connection: TrioConnection) -> None:
+        told.append(await connection.fetch("SELECT 1"))
+
+    with tempfile.TemporaryDirectory() as directory:
+        there = Path(directory)
+        there.chmod(0o755)
+        async with embedded(there / "data", settings=UNSAFE) as dsn:
+            database = Database(dsn, max_connections=1)
+            await database.fetch("this_schema")
+            database.on_other_server = tell
+            await database.fetch("this_schema")
+        assert told == []
+        async with embedded(there / "data", settings=UNSAFE) as dsn:
+            database.use(dsn)
+            await database.fetch("this_schema")
+            assert len(told) == 1
+            await database.close(1)
 
 
 async def test_what_a_failover_has_lost_is_remembered_by_no_engine(make_driver: MakeDriver) -> None:

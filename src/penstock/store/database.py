@@ -215,16 +215,16 @@ class Database:
     async def _configure(self, connection: TrioConnection) -> None:
         connection.vault = self.vault
         await configure(connection)
-        if self.on_other_server is not None:
-            await self._meet(connection, self.on_other_server)
+        await self._meet(connection)
 
-    async def _meet(self, connection: TrioConnection, tell: Callable[[TrioConnection], Awaitable[None]]) -> None:
-        """Nobody works on a server before ``tell`` was done with it."""
+    async def _meet(self, connection: TrioConnection) -> None:
+        """Nobody works on a server before `on_other_server` was done with it. Each is noted, also before anybody is to
+        be told: the connections that there are by then may be all until the server is another one."""
         ((started,),) = await connection.fetch(SQL["server_started"])
         async with self._meeting:
             if started != self._server_started:
-                if self._server_started is not None:
-                    await tell(connection)
+                if self._server_started is not None and self.on_other_server is not None:
+                    await self.on_other_server(connection)
                 self._server_started = started
 
     def connection(self, *, patient: bool = False, ahead: bool = False) -> PooledConnection:
