@@ -455,6 +455,9 @@ async def test_jobs_that_wait_are_listed_by_key_in_pages(driver: Driver) -> None
     assert driver.rows("SELECT count(*) FROM ready") == [(2,)]
     await start(driver, "b", "a-1", "a", "b")
     await start(driver, "c", None, priority=2)
+    gone = """INSERT INTO ready_flow (job_type, priority, flow_key, seq, token_id)
+      SELECT job_type, 2, 'c', n, 1 FROM generate_series(1, 3) n, (SELECT DISTINCT job_type FROM token) t RETURNING 1"""
+    assert len(driver.rows(gone)) == 3, "rows that are no token's place any more end no list"
     listed: list[tuple[int, str | None]] = []
     ids: set[str] = set()
     cursor = None

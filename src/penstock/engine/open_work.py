@@ -117,14 +117,12 @@ class OpenWork:
     ) -> Page[OpenJobView]:
         if job_type is None:
             raise BadRequest("jobType: is needed for jobs that wait")
-        priority, place, key = _read_place(cursor) if cursor else (0, -1, "")  # priorities from the least one on
+        after = _read_place(cursor) if cursor else store.Place(-OPEN_RUN_LEAD, -1, "")  # from the least priority on
         if number is None:
             return Page(items=[])
-        rows = await store.waiting(connection, number, (priority - OPEN_RUN_LEAD, place), key, limit + 1)
-        more = len(rows) > limit
-        rows = rows[:limit]
-        items = [await self._view(connection, row) for row in rows]
-        return Page(items=items, next=_show_place(rows[-1]) if more else None)
+        jobs, last = await store.waiting(connection, number, after, limit)
+        items = [await self._view(connection, job) for job in jobs]
+        return Page(items=items, next=None if last is None else _show_place(last))
 
     async def _under_way(
         self, connection: TrioConnection, job_type: str | None, number: int | None, state: TokenState
@@ -261,14 +259,14 @@ def _show(key: TimerKey) -> str:
     return f"{(key.fire_at - _EPOCH) // _MICROSECOND}-{key.token}-{key.seq}-{key.place + _INDEX_BASE}"
 
 
-def _show_place(job: OpenJob) -> str:
-    return f"{job.priority + OPEN_RUN_LEAD}-{job.place}-{job.flow_key or ''}"
+def _show_place(last: store.Place) -> str:
+    return f"{last.priority + OPEN_RUN_LEAD}-{last.place}-{last.flow_key}"
 
 
-def _read_place(cursor: str) -> tuple[int, int, str]:
+def _read_place(cursor: str) -> store.Place:
     numbers, key = cursor.split("-", 2)[:2], cursor.split("-", 2)[2:]  # a key may have dashes
     priority, place = read_numbers("-".join(numbers), digits=19, count=2)
-    return priority, place, "".join(key)
+    return store.Place(priority - OPEN_RUN_LEAD, place, "".join(key))
 
 
 def _timer_key(cursor: str) -> TimerKey:

@@ -64,13 +64,23 @@ class ComingTimer(NamedTuple):
     flow_key: str | None
 
 
+class Place(NamedTuple):
+    """Where a job waits among those of its type."""
+
+    priority: int
+    place: int
+    flow_key: str
+
+
 async def waiting(
-    connection: TrioConnection, job_type: int, after: tuple[int, int], after_key: str, limit: int
-) -> list[OpenJob]:
-    """Jobs in the queue of a type by priority and flow key, of each those first that will be taken first, after
-    (priority, place) of a key."""
-    rows = await _read(connection, (SQL["waiting_jobs"], (job_type, *after, limit, after_key)))
-    return [OpenJob(*row) for row in rows]
+    connection: TrioConnection, job_type: int, after: Place, limit: int
+) -> tuple[list[OpenJob], Place | None]:
+    """Jobs in the queue of a type by priority and flow key, of each those first that will be taken first; and where to
+    go on, None: nowhere."""
+    rows = await _read(connection, (SQL["waiting_jobs"], (job_type, *after[:2], limit + 1, after.flow_key)))
+    last = Place(rows[limit - 1][0], rows[limit - 1][1], rows[limit - 1][-1] or "") if len(rows) > limit else None
+    jobs = [OpenJob(*row) for row in rows[:limit] if row[2] is not None]
+    return jobs, last
 
 
 async def leased(connection: TrioConnection, job_type: int | None, limit: int, state: TokenState) -> list[OpenJob]:

@@ -4,8 +4,9 @@
 -- name: waiting_jobs
 -- Of the job type $1, after ($2 priority, $5 flow key, $3 place): by priority, those without a key first, of each key in the order in
 -- which they will be taken. It is the order of `ready_flow`'s index: keys as they take turns would have to be sorted, all of them.
+-- Rows that are no token's place any more (schema.sql, `ready`) have none here.
 SELECT q.priority, q.seq, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.entered_at, NULL::text, NULL::timestamptz,
-  i.definition, NULL::text, nullif(t.flow_key, '')
+  i.definition, NULL::text, nullif(q.flow_key, '')
 FROM (
   (SELECT priority, '' COLLATE "C" AS flow_key, seq, token_id FROM ready WHERE job_type = $1::int
      AND (priority, seq) > ($2::smallint, CASE WHEN $5::text = '' THEN $3::bigint ELSE 9223372036854775807 END)
@@ -15,9 +16,10 @@ FROM (
    WHERE job_type = $1::int AND (priority, flow_key, seq) > ($2::smallint, $5::text COLLATE "C", $3::bigint)
    ORDER BY priority, flow_key, seq LIMIT $4::int)
   ORDER BY priority, flow_key, seq LIMIT $4::int) q
-CROSS JOIN LATERAL (SELECT * FROM token o WHERE o.id = q.token_id AND o.state = 0 /* READY */ OFFSET 0) t
-CROSS JOIN LATERAL (SELECT definition FROM instance j WHERE j.id = t.instance_id OFFSET 0) i
-WHERE coalesce(t.queued, t.seq) = q.seq ORDER BY q.priority, q.flow_key, q.seq
+LEFT JOIN LATERAL (
+  SELECT * FROM token o WHERE o.id = q.token_id AND coalesce(o.queued, o.seq) = q.seq AND o.state = 0 /* READY */ OFFSET 0) t ON true
+LEFT JOIN LATERAL (SELECT definition FROM instance j WHERE j.id = t.instance_id OFFSET 0) i ON true
+ORDER BY q.priority, q.flow_key, q.seq
 
 -- name: leased_jobs
 -- In the state $3 (under a lease, or handed to Kafka), of the job type $1 (null: any): those that are longest under way.
