@@ -136,6 +136,10 @@ class Fleet:
         """Which invariants of the tables do not hold."""
         return [str(one) for one in await trio.to_thread.run_sync(find_broken, self.eyes)]
 
+    def untried(self, **seen: float) -> list[str]:
+        """A complaint for each of these that there was nothing of, or no kill: then nothing was attacked."""
+        return [f"an attack without {what}" for what, count in {"kills": self.kills, **seen}.items() if not count]
+
     def __str__(self) -> str:
         return f"{self.kills} kills of engines, {self.database_kills} of PostgreSQL"
 

@@ -44,13 +44,14 @@ def left(process: subprocess.Popen[str]) -> tuple[int, str]:
         (["expr", "1 + 1"], ()),
         (["expr", "1 + 1"], ("-u",)),
         (["config", "show"], ()),
+        (["serve", "--help"], ()),
     ],
 )
 def test_a_command_whose_reader_has_gone_ends_quietly(words: list[str], python: tuple[str, ...]) -> None:
     assert left(begun(*words, python=python)) == (141, "")
 
 
-@pytest.mark.parametrize("words", [["version"], ["--help"], ["config", "show"]])
+@pytest.mark.parametrize("words", [["version"], ["--help"], ["serve", "--help"], ["config", "show"]])
 def test_a_full_disk_is_told_in_a_line(words: list[str]) -> None:
     command = [sys.executable, "-m", "penstock", *words]
     with Path("/dev/full").open("w") as full:

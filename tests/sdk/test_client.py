@@ -680,6 +680,22 @@ def test_the_blocking_client_has_every_method_and_the_same_errors(scripted: Scri
     assert public <= set(dir(SyncClient))
 
 
+@pytest.mark.parametrize("key", [" k ", "k\t", "a\nb", "a\r\nX: y", "a\0"])
+def test_a_key_that_no_header_holds_is_refused_at_once(run: Run, scripted: ScriptedEngine, key: str) -> None:
+    """It was sent again and again, for half a minute, as if the connection had broken."""
+
+    async def main() -> None:
+        async with Client(scripted.url) as client:
+            with pytest.raises(BadRequest, match="no value of a header"):
+                await client.start_instance("order", idempotency_key=key)
+
+    run(main)
+    assert scripted.requests == []
+
+
 def test_a_wrong_url_is_told_at_once() -> None:
+    for url in ("http://localhost:abc", "http://\udcff"):
+        with pytest.raises(ValueError, match="Invalid"):
+            Client(url)
     with pytest.raises(ValueError, match="localhost:8080"):
         Client("localhost:8080")

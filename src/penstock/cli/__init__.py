@@ -26,13 +26,14 @@ READER_GONE = 128 + 13
 
 RUN_ON = {"serve", "engine-process"}
 """They go on when nobody reads what they say."""
+HELP = {"--help", "-h"}
 
 
 def main() -> None:
     """Runs the command line and exits with its code: 0 done, 1 failed (also when what it prints can't be written, as on
     a full disk), 2 wrong use, wrong settings or not installed; 141 when who read what it prints has gone, as `head`
     does."""
-    if not RUN_ON.intersection(sys.argv[1:2]):
+    if not RUN_ON.intersection(sys.argv[1:2]) or HELP.intersection(sys.argv):
         _watch_the_reader()
     try:
         try:

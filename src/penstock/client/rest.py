@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ import msgspec
 
 from penstock.client.encoding import to_json
 from penstock.client.errors import (
+    BadRequest,
     ClientError,
     ConnectionFailed,
     InternalError,
@@ -40,6 +42,8 @@ R = TypeVar("R")
 MAX_CONNECTIONS = 100
 CONNECT_TIMEOUT_S = 5.0
 MAX_SHOWN_REASON_CHARS = 500
+_HEADER_VALUE = re.compile(rb"[^\x00\s]+([ \t]+[^\x00\s]+)*")
+"""What HTTP/1.1 (h11) sends as one; it calls anything else a broken connection, which would be repeated."""
 
 
 class RestTransport:
@@ -70,7 +74,10 @@ class RestTransport:
             raise ValueError(f"not an http://, https://, grpc:// or grpcs:// URL: {base_url!r}")
         make = functools.partial(_http_client, base_url, dict(headers or {}), verify)
         self._make = make if http is None else None
-        self._http = http or make()
+        try:
+            self._http = http or make()
+        except httpx.InvalidURL as error:
+            raise ValueError(f"{error}: {base_url!r}") from None
         self._here = MadeHere()
 
     async def call(self, operation: Operation[R], *, timeout_s: float) -> R:
@@ -127,6 +134,8 @@ class RestTransport:
             content = exchange.body if isinstance(exchange.body, bytes) else to_json(exchange.body)
             headers["Content-Type"] = "application/json"
         if exchange.idempotency_key is not None:
+            if not _HEADER_VALUE.fullmatch(exchange.idempotency_key.encode()):
+                raise BadRequest(f"the Idempotency-Key {exchange.idempotency_key!r} can be no value of a header")
             headers["Idempotency-Key"] = exchange.idempotency_key
         traceparent = current_traceparent()
         if traceparent is not None:
