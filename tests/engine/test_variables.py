@@ -11,6 +11,7 @@ import trio
 
 from penstock.engine.variables import Recollection
 from penstock.errors import PayloadTooLarge
+from penstock.settings import DispatchMode
 from penstock.store import instances, jobs
 from penstock.store.connection import TrioConnection
 from penstock.store.outcome import InDoubt
@@ -162,6 +163,14 @@ async def test_a_claim_that_relies_on_memory_misses_nothing(
     await one.start("linear", {"n": 6})
     assert variables_of(await one.one("work")) == {"n": 6}
     assert not asked[-1]
+
+
+@pytest.mark.parametrize("mode", DispatchMode)
+async def test_starts_are_remembered_for_claims_alone(make_driver: MakeDriver, mode: DispatchMode) -> None:
+    driver = make_driver(dispatch_mode=mode, kafka_seed_brokers=("localhost:1",))
+    await driver.upload(linear(2))
+    await driver.start("linear", {"n": 1})
+    assert driver.engine.polls.cache.statistics()[0] == (mode is DispatchMode.POLLING)
 
 
 async def test_a_start_in_doubt_leaves_no_stale_variables(

@@ -301,7 +301,7 @@ class Starts:
                 )
             )
         else:
-            if fresh and loaded.definition.single_token:
+            if fresh and loaded.definition.single_token and not self._to_outbox:  # from there nobody claims
                 self._polls.cache.put(row.id, row.seq, bytes(request.variables))
             self._polls.hint_key(first.job_type or "", request.flow_key)
             self._polls.queued(first.job_type or "")
