@@ -14,6 +14,7 @@ from penstock.store.database import Database
 from penstock.store.embedded import embedded
 from penstock.testing.definitions import definition, end, service
 from penstock.testing.postgres import apply_schema
+from penstock.wire.queue import QueuePolicy
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import variables_of
 
@@ -74,14 +75,17 @@ async def test_what_a_failover_has_lost_is_remembered_by_no_engine(make_driver: 
             await first.start("lost")
             assert await first.poll("lost") != []
             lost = rows(dsn, f"{standing} ORDER BY 1 LIMIT 1"), rows(dsn, keys), rows(dsn, types)
+            await first.engine.queues.put("q", QueuePolicy(["one"]))
         async with embedded(there / "standby", settings=UNSAFE) as dsn:
             first.engine.database.use(dsn)
             second = make_driver(dsn=dsn)
             await second.complete(await second.one("one"), {"n": 2})
             await second.upload(in_a_row("found", "found"))
             assert (rows(dsn, standing), rows(dsn, keys), rows(dsn, types)) == lost, "another timeline of the same ids"
+            await second.engine.queues.put("q", QueuePolicy(["two"]))
             job = await first.one("two")
             assert variables_of(job) == {"n": 2}
+            assert first.engine.queues.keyed == {"two"}
             await first.complete(job)
             found = await first.start("found")
             assert await first.poll("lost") == []

@@ -155,8 +155,9 @@ class Engine:
 
     async def _forget(self, connection: TrioConnection) -> None:
         """What is remembered may be of commits that the server never had: tokens count on from where it stands, and
-        keys and ids are given again."""
+        keys, ids and versions are given again."""
         await self.definitions.forget(connection)
+        await self.queues.read_again(connection)
         self._cache.clear()
         self.polls.leases.doubt()
         self.polls.claims.floors.drop()

@@ -127,6 +127,11 @@ class Queues:
         self._version = version
         self.on_change([*{*before, *self._known}])
 
+    async def read_again(self, connection: TrioConnection) -> None:
+        """As `refresh`, whatever was read before."""
+        self._version = ""  # of none
+        await self.refresh(connection)
+
     async def note_keyed(self, connection: TrioConnection, types: Mapping[str, int]) -> None:
         """Jobs of these types (ids by name) come with flow keys: from now on they wait for turns."""
         new = [id for name, id in types.items() if name not in self._known]
