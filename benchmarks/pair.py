@@ -111,7 +111,10 @@ def side(path: Path, *, compiled_in: Path | None = None) -> Side:
     if not (path / "src" / "penstock").is_dir():
         raise PairFailed(f"{path} is no checkout: there is no src/penstock in it")
     commit = _git(path, "rev-parse", "--short=10", "HEAD") or "no commit"
-    changes = _git(path, "diff", "HEAD", "--", "src", "tools/compiled.py")
+    measured = ("--", "src", "tools/compiled.py")
+    changes = _git(path, "diff", "HEAD", *measured)
+    for name in _git(path, "ls-files", "--others", "--exclude-standard", *measured).splitlines():
+        changes += name + (path / name).read_text(errors="replace")
     if changes:
         commit += "+" + hashlib.sha256(changes.encode()).hexdigest()[:8]
     if compiled_in is not None:

@@ -9,12 +9,14 @@ defaults (fsync on) in FOLDER, a new database for each; figures are medians of t
 and of PostgreSQL's; WAL and commits (those that write) are the server's. Prints a table for docs/performance.md.
 
 Each turn is kept in ``--json`` as soon as it is over, and the same command goes on where that file ends: after
-``--minutes`` it stops between two turns, so that a machine which others wait for can be had in pieces.
+``--minutes`` it stops between two turns, so that a machine which others wait for can be had in pieces. A file of other
+``--seconds``, another Penstock or other programs is refused.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import subprocess
 import time
@@ -27,12 +29,14 @@ from typing import Any, NamedTuple
 import trio
 
 from benchmarks.database import Database
+from benchmarks.pair import side
 from benchmarks.peers.dbos.side_by_side import calibrated, new_database
-from benchmarks.peers.systems import SYSTEMS, NotHad, System
+from benchmarks.peers.systems import PROGRAMS, SYSTEMS, NotHad, System
 from benchmarks.processes import all_processes, read_process, tree_cpu_s
 from benchmarks.result import median
 from penstock.store.embedded import embedded
 
+TOP = Path(__file__).parents[2]
 SETTINGS = ("default", "best")
 STEPS_OF_A_RUN = 10
 
@@ -142,15 +146,32 @@ def table(found: dict[tuple[str, str], Figures], systems: Iterable[System]) -> s
 Turns = dict[tuple[str, str], list[Figures]]
 
 
-def kept(file: Path | None) -> Turns:
-    """The turns of earlier runs."""
+class OtherTurns(Exception):
+    """The file's turns measured something else."""
+
+
+def about(seconds: float) -> dict[str, Any]:
+    """What turns measure: those about something else have no common median with them."""
+    programs = hashlib.sha256()
+    for path in (
+        PROGRAMS.parent / "systems.py",
+        *sorted(each for each in PROGRAMS.rglob("*") if each.is_file() and each.suffix != ".pyc"),
+    ):
+        programs.update(path.read_bytes())
+    return {"seconds": seconds, "penstock": side(TOP).commit, "programs": programs.hexdigest()[:10]}
+
+
+def kept(file: Path | None, about: dict[str, Any]) -> Turns:
+    """The turns of earlier runs. Raises OtherTurns."""
     if file is None or not file.exists():
         return {}
     read = json.loads(file.read_text())
-    return {(each["system"], each["settings"]): [Figures(**turn) for turn in each["turns"]] for each in read}
+    if not isinstance(read, dict) or read["about"] != about:
+        raise OtherTurns(f"{file} is not about {about}: name another file")
+    return {(each["system"], each["settings"]): [Figures(**turn) for turn in each["turns"]] for each in read["turns"]}
 
 
-def keep(file: Path | None, turns: Turns) -> None:
+def keep(file: Path | None, turns: Turns, about: dict[str, Any]) -> None:
     """Write all turns so far: whole, or not at all."""
     if file is None:
         return
@@ -159,14 +180,15 @@ def keep(file: Path | None, turns: Turns) -> None:
         {"system": name, "settings": settings, "turns": [each._asdict() for each in of]}
         for (name, settings), of in turns.items()
     ]
-    new.write_text(json.dumps(found, indent=1))
+    new.write_text(json.dumps({"about": about, "turns": found}, indent=1))
     new.replace(file)
 
 
 def compare(options: argparse.Namespace, systems: list[System], dsn: str) -> Turns:
     until = time.monotonic() + options.minutes * 60
+    measured = about(options.seconds)
+    turns = kept(options.json, measured)
     calibrated(dsn, options.calibration_seconds)
-    turns = kept(options.json)
     failed: set[tuple[str, str]] = set()
     for number in range(options.rounds):
         for system in systems:
@@ -186,7 +208,7 @@ def compare(options: argparse.Namespace, systems: list[System], dsn: str) -> Tur
                     print(f"left out: {system.name}, {settings}: {error}", flush=True)
                     continue
                 turns.setdefault(key, []).append(figures)
-                keep(options.json, turns)
+                keep(options.json, turns, measured)
                 print(f"round {number + 1}: {row(system, settings, figures, None)}", flush=True)
     return turns
 
@@ -223,6 +245,10 @@ def main() -> None:
             systems.append(system)
     if options.install:
         return
+    try:
+        kept(options.json, about(options.seconds))
+    except OtherTurns as error:
+        parser.error(str(error))
     turns = trio.run(on_embedded, options, systems)
     print("\n" + table({key: middle(each) for key, each in turns.items()}, systems))
 

@@ -111,8 +111,11 @@ def test_a_checkout_with_changes_is_another_one(tmp_path: Path) -> None:
     clean = pair.side(tmp_path).commit
     file.write_text("a = 2")
     changed = pair.side(tmp_path).commit
+    file.with_name("new.py").write_text("b = 1")  # git does not know it, Python imports it
+    added = pair.side(tmp_path).commit
+    file.with_name("new.py").write_text("b = 2")
     assert clean in changed
-    assert len({clean, changed}) == 2
+    assert len({clean, changed, added, pair.side(tmp_path).commit}) == 4
 
 
 def test_a_compiled_side_is_made_once(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers.__main__ import Figures, compare, keep, kept, middle, table, turn
+from benchmarks.peers.__main__ import Figures, OtherTurns, about, compare, keep, kept, middle, table, turn
 from benchmarks.peers.systems import PROGRAMS, SYSTEMS, NotHad, Running, System, call
 from penstock.testing.postgres import Server
 
@@ -80,13 +80,25 @@ def test_a_run_keeps_each_turn_and_goes_on(
     with postgres_server.database() as dsn:
         assert compare(options, [theirs], dsn) == {}
         assert "to be gone on with" in capsys.readouterr().out
-        keep(options.json, {("theirs", "default"): [before]})
+        keep(options.json, {("theirs", "default"): [before]}, about(1.0))
         options.minutes = 10.0
         found = compare(options, [theirs], dsn)
         assert found["theirs", "default"] == [before]
         assert [each.steps_per_s for each in found["theirs", "best"]] == [25.0]
-        assert kept(options.json) == found
+        assert kept(options.json, about(1.0)) == found
         assert compare(options, [theirs], dsn) == found
+
+
+def test_turns_that_measured_something_else_are_not_gone_on_with(tmp_path: Path) -> None:
+    file, figures = tmp_path / "turns.json", Figures(1.0, 2.0, None, None, None)
+    keep(file, {("theirs", "best"): [figures]}, about(1.0))
+    assert kept(file, about(1.0)) == {("theirs", "best"): [figures]}
+    for other in (about(5.0), about(1.0) | {"penstock": "another"}, about(1.0) | {"programs": "others"}):
+        with pytest.raises(OtherTurns, match=r"turns.json is not about"):
+            kept(file, other)
+    file.write_text("[]")  # as turns were kept before they said what they are about
+    with pytest.raises(OtherTurns):
+        kept(file, about(1.0))
 
 
 def test_what_can_not_be_installed_says_why(tmp_path: Path) -> None:
