@@ -2,6 +2,15 @@
 import { useCallback } from "react";
 import { useSearchParams } from "wouter";
 
+/** A part of a path; what is no text stays as it is. */
+export function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
 /** One parameter of the address, and a way to change several at once. An empty value takes a parameter out. */
 export function useAddress(): [URLSearchParams, (changes: Record<string, string | undefined>, replace?: boolean) => void] {
   const [params, setParams] = useSearchParams();

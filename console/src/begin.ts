@@ -1,6 +1,7 @@
 // What the address that was opened needs, begun before anything is drawn: who is there, the page's file, what it asks the
 // engine for, and where it has a picture what lays that out. React begins to ask when the first frame has been painted.
 import type { QueryClient } from "@tanstack/react-query";
+import { decoded } from "./address";
 import { askForInstance, ME, shownOf, textOf } from "./api/asks";
 import { elkWorker } from "./graph/elk";
 import { isAnythingKept } from "./graph/kept";
@@ -18,13 +19,4 @@ export function begin(queries: QueryClient): void {
   else return;
   // A browser that has laid something out before is likely to have this, too.
   if (!isAnythingKept()) elkWorker();
-}
-
-/** What is no text stays as it is: the page tells. */
-function decoded(part: string): string {
-  try {
-    return decodeURIComponent(part);
-  } catch {
-    return part;
-  }
 }

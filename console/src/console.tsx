@@ -2,6 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { Link, Redirect, Route, Switch, useLocation } from "wouter";
+import { decoded } from "./address";
 import { type Count, EngineError, engine } from "./api/client";
 import { useShortcuts } from "./keyboard";
 import { BulkOperationPage, BulkPage } from "./pages/bulk";
@@ -11,6 +12,7 @@ import { OverviewPage } from "./pages/overview";
 import { DefinitionPage, EnginesPage, FailuresPage, InstancePage, JobsPage, loadAll, loadWhatIsPointedAt, ModellerPage, QueuesPage, SchedulesPage, SettingsPage, TasksPage, TimersPage } from "./pages/places";
 import { SearchPage } from "./pages/search";
 import { Boundary } from "./parts/boundary";
+import { useModal } from "./parts/dialog";
 import { Icon, type IconName } from "./parts/icons";
 import { Empty } from "./parts/states";
 import { Account, NoRole, SignIn, useMe, useSamePerson, useSignedOut } from "./session";
@@ -92,13 +94,13 @@ export function Console() {
           <Switch>
             <Route path="/" component={OverviewPage} />
             <Route path="/instances" component={InstancesPage} />
-            <Route path="/instances/:id">{({ id }) => <InstancePage key={id} id={decodeURIComponent(id)} />}</Route>
+            <Route path="/instances/:id">{({ id }) => <InstancePage key={id} id={decoded(id)} />}</Route>
             <Route path="/definitions" component={DefinitionsPage} />
-            <Route path="/definitions/:id">{({ id }) => <DefinitionPage key={id} id={decodeURIComponent(id)} />}</Route>
+            <Route path="/definitions/:id">{({ id }) => <DefinitionPage key={id} id={decoded(id)} />}</Route>
             <Route path="/modeller">
               <ModellerPage />
             </Route>
-            <Route path="/modeller/:id">{({ id }) => <ModellerPage key={id} id={decodeURIComponent(id)} />}</Route>
+            <Route path="/modeller/:id">{({ id }) => <ModellerPage key={id} id={decoded(id)} />}</Route>
             <Route path="/tasks" component={TasksPage} />
             <Route path="/jobs" component={JobsPage} />
             <Route path="/timers" component={TimersPage} />
@@ -108,7 +110,7 @@ export function Console() {
             <Route path="/schedules" component={SchedulesPage} />
             <Route path="/failures" component={FailuresPage} />
             <Route path="/bulk" component={BulkPage} />
-            <Route path="/bulk/:id">{({ id }) => <BulkOperationPage key={id} id={decodeURIComponent(id)} />}</Route>
+            <Route path="/bulk/:id">{({ id }) => <BulkOperationPage key={id} id={decoded(id)} />}</Route>
             <Route path="/search" component={SearchPage} />
             <Route path="/index.html">
               <Redirect to="/" />
@@ -157,7 +159,7 @@ function roomOf(path: string) {
 function Crumbs() {
   const [path] = useLocation();
   const room = roomOf(path);
-  const rest = room && room.path !== "/" ? decodeURIComponent(path.slice(room.path.length + 1)) : "";
+  const rest = room && room.path !== "/" ? decoded(path.slice(room.path.length + 1)) : "";
   useEffect(() => {
     document.title = [rest, room?.name ?? "Penstock", "Penstock"].filter((part, at, all) => part && all.indexOf(part) === at).join(" · ");
   }, [room, rest]);
@@ -347,9 +349,7 @@ function Shortcuts({ close }: { close: () => void }) {
   const box = useRef<HTMLDialogElement>(null);
   const [place] = useLocation();
   const keys = place.startsWith("/modeller") ? [...KEYS_OF_MODELLER, ...KEYS.filter(([key]) => /^(\/|g .|\?|Esc)$/.test(key))] : KEYS;
-  useEffect(() => {
-    box.current?.showModal();
-  }, []);
+  useModal(box);
   return (
     <dialog ref={box} className="card dialog" aria-labelledby="keys" onClose={close}>
       <h2 id="keys">Keyboard shortcuts</h2>

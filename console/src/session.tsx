@@ -10,15 +10,23 @@ export function useMe() {
   return useQuery(ME);
 }
 
-/** Tabs tell each other who is there, and begin anew where that is somebody else by now: all tabs have the newest session. */
+const TABS = "penstock who";
+
+/** Tabs tell each other who is there, and begin anew where that is somebody else by now, or nobody: all tabs have the newest session. */
 export function useSamePerson(name: string | undefined) {
   useEffect(() => {
     if (name === undefined) return;
-    const tabs = new BroadcastChannel("penstock who");
+    const tabs = new BroadcastChannel(TABS);
     tabs.onmessage = ({ data }) => data !== name && location.reload();
     tabs.postMessage(name);
     return () => tabs.close();
   }, [name]);
+}
+
+function tellThatNobodyIsThere(): void {
+  const tabs = new BroadcastChannel(TABS);
+  tabs.postMessage(undefined);
+  tabs.close();
 }
 
 /** Whether a button is shown at all. What is not shown is refused by the engine, too. */
@@ -35,9 +43,15 @@ export function useSignedOut() {
 export function Account() {
   const me = useMe().data;
   const queries = useQueryClient();
+  const [refused, setRefused] = useState<string>();
   if (me?.name === undefined) return null;
   const leave = async () => {
-    await engine.signOut();
+    try {
+      await engine.signOut();
+    } catch (error) {
+      return setRefused(error instanceof EngineError ? error.message : String(error));
+    }
+    tellThatNobodyIsThere();
     forgetDrafts(me.name);
     await forgetLayouts();
     queries.clear(); // what one person has read is not shown to the next
@@ -50,6 +64,11 @@ export function Account() {
         <button type="button" className="link" onClick={() => void leave()}>
           Sign out
         </button>
+      )}
+      {refused !== undefined && (
+        <span className="wrong" role="alert">
+          Still signed in: {refused}
+        </span>
       )}
     </div>
   );

@@ -294,6 +294,61 @@ def test_all_failures_of_one_cause_are_retried_with_four_clicks(visitor: Visitor
     assert violations(visitor.page) == []
 
 
+def test_what_one_filter_selected_is_not_of_another(visitor: Visitor) -> None:
+    page = visitor.page
+    pane = page.get_by_role("region", name="Cancel many instances")
+    visitor.go("instances?definitionId=mend").see("M-1")
+    visitor.click("button", "Select all that match")
+    visitor.click("button", "Cancel…")
+    pane.wait_for(timeout=TIMEOUT_MS)
+    visitor.click("button", "Completed", exact=True)
+    page.get_by_text("All that match are selected").wait_for(state="detached", timeout=TIMEOUT_MS)
+    assert pane.count() == 0
+    page.get_by_role("checkbox", name=re.compile("Select ")).first.check(timeout=TIMEOUT_MS)
+    visitor.see("1 selected")
+    assert pane.count() == 0
+
+
+def test_a_row_that_matches_no_more_is_not_newer(visitor: Visitor, engine: EngineProcess) -> None:
+    upload(engine, linear(1, definition_id="twice", job_type="twice"))
+    for key in ("W-1", "W-2"):
+        fail(engine, start(engine, "twice", key), "twice", "no paper")
+    visitor.go("instances?status=FAILED&definitionId=twice").see("W-2")
+    (newest, _) = engine.call("GET", "/v1/instances?definitionId=twice")[1]["items"]
+    assert engine.call("POST", f"/v1/instances/{newest['id']}/retry", {})[0] in (200, 204)
+    page = visitor.page
+    page.get_by_role("row", name="W-2").get_by_text("Running").wait_for(timeout=TIMEOUT_MS)
+    # Once more what came since.
+    read = page.wait_for_event("response", lambda one: "limit=10" in one.url, timeout=TIMEOUT_MS)
+    read.finished()
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert page.get_by_role("button", name=re.compile("newer")).count() == 0
+
+
+def test_a_dialog_gives_the_focus_back(visitor: Visitor) -> None:
+    page = visitor.page
+    has_focus = "label => document.activeElement?.ariaLabel === label || document.activeElement?.innerText === label"
+    visitor.go("definitions").see_role("button", "Start approval")
+    for name, out in (("Start approval", "Back"), ("Keyboard shortcuts", "Close")):
+        label = page.get_by_role("button", name=name).get_attribute("aria-label", timeout=TIMEOUT_MS)
+        page.get_by_role("button", name=name).press("Enter", timeout=TIMEOUT_MS)
+        page.get_by_role("dialog").get_by_role("button", name=out).press("Enter", timeout=TIMEOUT_MS)
+        page.wait_for_function(has_focus, arg=label, timeout=TIMEOUT_MS)
+
+
+def test_what_acts_on_all_is_in_sight_on_a_phone(visitor: Visitor) -> None:
+    page = visitor.page
+    page.set_viewport_size({"width": 360, "height": 800})
+    visitor.go("instances?definitionId=mend").see_role("button", "Retry all…")
+    boxes = [one.bounding_box() for one in page.locator(".selbar button").all()]
+    assert max(box["x"] + box["width"] for box in boxes if box) <= 360
+
+
+def test_an_address_that_is_no_text_blanks_nothing(visitor: Visitor) -> None:
+    visitor.go("settings/50%25").see("There is no such page")
+    visitor.see_role("navigation", "Main")
+
+
 def test_many_are_cancelled_after_their_number_was_typed(visitor: Visitor, engine: EngineProcess) -> None:
     items = [{"definitionId": "approval", "businessKey": "C-1"}] * 120
     assert engine.call("POST", "/v1/instances/batch", {"items": items})[0] == 200

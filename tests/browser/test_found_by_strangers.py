@@ -52,6 +52,7 @@ def test_all_that_failed_alike_are_retried_from_the_overview(visitor: Visitor, e
     visitor.click("button", f"Retry {FAILED} instances")
     visitor.see(f"{FAILED} of {FAILED}")
     assert visitor.clicks == 4
+    visitor.page.get_by_text("0 match", exact=True).wait_for(timeout=TIMEOUT_MS)
     assert engine.call("GET", "/v1/instances?definitionId=mail&status=FAILED")[1]["items"] == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Generator
 
@@ -187,3 +188,128 @@ def test_a_definitions_versions_are_compared_in_one_picture(visitor: Visitor, en
     visitor.see("changed: nextStep")
     assert visitor.page.url.endswith("definitions/grown?version=2&tab=differences")
     assert violations(visitor.page) == []
+
+
+BACK_AT_THE_TAB = "() => { window.back ??= setInterval(() => dispatchEvent(new Event('visibilitychange')), 100); }"
+"""What it shows is read again then."""
+
+
+def test_what_others_write_while_somebody_edits_stays(visitor: Visitor, engine: EngineProcess) -> None:
+    """And what is typed, while the engine is away."""
+    upload(engine, linear(1, definition_id="edited", job_type="edited"))
+    instance = start(engine, "edited", "E-3", {"mine": 1, "theirs": 1})
+    fail(engine, instance, "edited", "no")
+    page, read = visitor.page, f"**/v1/instances/{instance}"
+    visitor.go(f"instances/{instance}").click("button", "Edit variables…")
+    written = page.get_by_label("Variables, as a JSON object")
+    written.fill('{"mine": 2, "theirs": 1}')
+    page.route(read, lambda route: route.abort())
+    for _ in range(3):  # it is asked so often
+        with page.expect_event("requestfailed", lambda one: one.url.endswith(instance), timeout=TIMEOUT_MS):
+            page.evaluate(BACK_AT_THE_TAB)
+    page.unroute(read)
+    assert engine.call("POST", f"/v1/instances/{instance}/variables", {"set": {"theirs": 2}})[0] == 200
+    with page.expect_response(read, timeout=TIMEOUT_MS) as answer:
+        page.evaluate(BACK_AT_THE_TAB)
+    answer.value.finished()
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    page.evaluate("() => clearInterval(window.back)")
+    assert written.input_value() == '{"mine": 2, "theirs": 1}'
+    visitor.click("button", "Save", exact=True)
+    visitor.see("The variables are saved.")
+    assert engine.call("GET", f"/v1/instances/{instance}")[1]["variables"] == {"mine": 2, "theirs": 2}
+    visitor.complaints.clear()  # of the requests that came to nothing
+
+
+def test_what_is_typed_is_not_for_the_next_task(visitor: Visitor, engine: EngineProcess) -> None:
+    """Also where somebody else has completed it meanwhile."""
+    upload(
+        engine, definition(step("note", "USER_TASK", jobType="typists", nextStep="end"), end(), definition_id="typed")
+    )
+    first, second = (start(engine, "typed", key) for key in ("T-8", "T-9"))
+    page = visitor.page
+    result = page.get_by_label("Result, as a JSON object")
+    visitor.go("tasks?jobType=typists").see_role("button", re.compile("T-9"))
+    result.fill('{"of": "the first"}')
+    assert page.get_by_role("alert").count() == 0
+    done = engine.call("POST", f"/v1/instances/{first}/user-tasks/note/complete", {"variables": {}})
+    assert done[0] in (200, 204)
+    visitor.see("This task is no longer in the list")
+    assert result.input_value() == '{"of": "the first"}'
+    assert violations(page) == []
+    visitor.click("button", "Complete")
+    page.get_by_label("Task", exact=True).get_by_role("alert").nth(1).wait_for(timeout=TIMEOUT_MS)
+    assert engine.call("GET", f"/v1/instances/{second}")[1]["status"] == "WAITING"
+    visitor.click("button", re.compile("T-9"))
+    page.get_by_text("This task is no longer in the list").wait_for(state="detached", timeout=TIMEOUT_MS)
+    assert result.input_value() == "{}"
+    visitor.complaints.clear()  # of the completion that was refused
+
+
+def test_keys_held_down_complete_one_task(visitor: Visitor, engine: EngineProcess) -> None:
+    upload(engine, definition(step("ok", "USER_TASK", jobType="holders", nextStep="end"), end(), definition_id="held"))
+    for key in ("K-1", "K-2"):
+        start(engine, "held", key)
+    page, asked = visitor.page, list[str]()
+    page.on("request", lambda request: asked.append(request.url))
+    visitor.go("tasks?jobType=holders").see_role("button", re.compile("K-2"))
+    page.get_by_label("Result, as a JSON object").focus(timeout=TIMEOUT_MS)
+    page.keyboard.down("Control")
+    page.keyboard.down("Enter")
+    page.get_by_label("Task", exact=True).get_by_text("K-2").wait_for(timeout=TIMEOUT_MS)
+    page.wait_for_function("() => document.activeElement?.id === 'result'", timeout=TIMEOUT_MS)
+    page.keyboard.down("Enter")
+    page.keyboard.up("Enter")
+    page.keyboard.up("Control")
+    visitor.click("button", "Claim")
+    page.get_by_role("dialog").wait_for(timeout=TIMEOUT_MS)
+    assert len([url for url in asked if url.endswith("/complete")]) == 1
+    (left,) = engine.call("GET", "/v1/tasks?jobType=holders")[1]["items"]
+    assert left["businessKey"] == "K-2"
+
+
+def test_a_task_that_can_not_be_given_back_says_why(visitor: Visitor, engine: EngineProcess) -> None:
+    start(engine, "free", "C-8")
+    visitor.go("tasks?jobType=others").see("C-8")
+    visitor.click("button", "Claim")
+    visitor.page.get_by_label("Your name").fill("eva")
+    visitor.page.get_by_role("dialog").get_by_role("button", name="Claim").click(timeout=TIMEOUT_MS)
+    visitor.see("eva has it")
+    visitor.page.route("**/release", lambda route: route.abort())
+    visitor.click("button", "Give back")
+    visitor.page.get_by_role("alert").get_by_text("The engine does not answer.").wait_for(timeout=TIMEOUT_MS)
+    visitor.page.unroute("**/release")
+    visitor.click("button", "Give back")
+    visitor.see_role("button", "Claim")
+    visitor.page.get_by_role("alert").wait_for(state="detached", timeout=TIMEOUT_MS)
+    visitor.complaints.clear()  # of the request that came to nothing
+
+
+def test_a_file_is_uploaded_once_its_form_can_be_read(visitor: Visitor, engine: EngineProcess) -> None:
+    """And what is known of the version before is asked for again."""
+    page = visitor.page
+
+    def choose(body: object) -> None:
+        given = {"name": "filed.json", "mimeType": "application/json", "buffer": json.dumps(body).encode()}
+        page.locator("input[type=file]").set_input_files(given)
+
+    visitor.go("definitions").see_role("heading", "Definitions")
+    choose(linear(1, definition_id="filed", job_type="filed"))
+    variables = page.get_by_label("Variables, as a JSON object")
+    variables.fill('{"amount": ')
+    visitor.click("button", "Upload and start")
+    visitor.see("Variables are no JSON")
+    assert engine.call("GET", "/v1/definitions/filed")[0] == 404
+    variables.fill('{"amount": 9007199254740993}')
+    visitor.click("button", "Upload and start")
+    visitor.see("waits for a worker")
+    (item,) = engine.call("GET", "/v1/instances?definitionId=filed")[1]["items"]
+    assert item["variables"] == {"amount": 2**53 + 1}
+    visitor.go("modeller/filed").see("from v1")
+    visitor.click("link", "Definitions", exact=True)
+    choose(linear(2, definition_id="filed", job_type="filed"))
+    visitor.click("button", "Upload", exact=True)
+    page.wait_for_url("**/definitions/filed", timeout=TIMEOUT_MS)
+    page.go_back()
+    page.go_back()
+    visitor.see("from v2")

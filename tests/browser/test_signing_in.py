@@ -205,3 +205,32 @@ def test_a_tab_begins_anew_for_whoever_signed_in_elsewhere(visitor: Visitor) -> 
     visitor.see("token:operator")
     first.get_by_text("as it was", exact=True).wait_for(timeout=TIMEOUT_MS)
     assert name.input_value() == "New workflow"
+
+
+def test_other_tabs_are_told_of_a_sign_out(visitor: Visitor) -> None:
+    second = visitor.page.context.new_page()
+    visitor.go("definitions").see("Sign in to Penstock")
+    sign_in(visitor, TOKENS["admin"].text)
+    visitor.see("token:admin")
+    second.goto(f"{visitor.home}settings")
+    second.get_by_text("token:admin").wait_for(timeout=TIMEOUT_MS)
+    second.route("**/v1/**", lambda _: None)  # no call tells it
+    with second.expect_event("framenavigated", timeout=TIMEOUT_MS):
+        visitor.click("button", "Sign out")
+    second.unroute("**/v1/**")
+    second.reload()
+    second.get_by_text("Sign in to Penstock").wait_for(timeout=TIMEOUT_MS)
+
+
+def test_whoever_could_not_be_signed_out_is_told(visitor: Visitor) -> None:
+    visitor.go("definitions").see("Sign in to Penstock")
+    sign_in(visitor, TOKENS["viewer"].text)
+    visitor.see("token:viewer")
+    visitor.page.route("**/v1/sessions/end", lambda route: route.abort())
+    visitor.click("button", "Sign out")
+    visitor.see("Still signed in: The engine does not answer.")
+    assert violations(visitor.page) == []
+    visitor.page.unroute("**/v1/sessions/end")
+    visitor.click("button", "Sign out")
+    visitor.see("Sign in to Penstock")
+    visitor.complaints.clear()  # of the request that came to nothing

@@ -14,8 +14,12 @@ export function markOf(state: InstanceState): string {
   return [state.instance.status, ...state.tokens.map((token) => `${token.id} ${token.state} ${token.attempt}`), state.timers.length, state.signals].join("|");
 }
 
+/** What was read of an instance as it stood before is not kept for long: one that goes on has another mark each second. */
+export const MARKED_KEPT_MS = 30_000;
+
 export function historyOf(id: string, mark: string | undefined) {
   return infiniteQueryOptions({
+    gcTime: MARKED_KEPT_MS,
     queryKey: ["history", id, mark],
     queryFn: ({ pageParam, signal }) => engine.history(id, pageParam, signal),
     initialPageParam: "",

@@ -101,7 +101,7 @@ export function BulkPane({ action, ask, chosen, close }: PaneProps) {
           <Icon name="close" />
         </button>
       </h2>
-      {preview.error && !refusedWhole ? (
+      {preview.error && !preview.data && !refusedWhole ? (
         <Problem error={preview.error} retry={() => preview.refetch()} />
       ) : !found ? (
         <Skeleton rows={3} />
@@ -328,6 +328,14 @@ function describe(view: BulkView): string {
 /** Those that run, beside the list of instances; nothing when none does. */
 export function Running() {
   const found = useQuery({ queryKey: ["bulk", "list"], queryFn: ({ signal }) => engine.bulks("", signal), refetchInterval: REFRESH_MS * 2 });
+  const queries = useQueryClient();
+  const ended = found.data?.items.flatMap((view) => (view.state === "RUNNING" ? [] : [view.id])).join();
+  const before = useRef(ended);
+  useEffect(() => {
+    // What matched a filter before may not any more.
+    if (before.current !== undefined && before.current !== ended) void queries.invalidateQueries({ queryKey: ["instances", "count"] });
+    before.current = ended;
+  }, [ended, queries]);
   const shown = (found.data?.items ?? []).filter((view) => view.state === "RUNNING" || Date.now() - Date.parse(view.endedAt ?? view.createdAt) < 60_000).slice(0, 5);
   if (shown.length === 0) return null;
   return (

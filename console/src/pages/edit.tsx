@@ -1,4 +1,5 @@
 // Changing the variables of an instance that waits or has failed: as one JSON object, of which only what differs is sent.
+import { useRef, useState } from "react";
 import { engine, HIDDEN, type Instance } from "../api/client";
 import { textOf } from "../modeller/json";
 import { Dialog, NoteField, VariablesField, variablesOf } from "../parts/dialog";
@@ -30,12 +31,18 @@ interface Props {
 }
 
 export function EditDialog({ instance, close, done, retry }: Props) {
-  const shown = shownOf(instance.variables);
+  const now = shownOf(instance.variables);
+  // What others write while somebody types is no change of theirs.
+  const [typed, setTyped] = useState(false);
+  const began = useRef(now);
+  if (!typed) began.current = now;
   const save = async (form: FormData, goesOn: boolean) => {
-    const { set, remove } = changesOf(shown, variablesOf(String(form.get("variables"))));
+    const wanted = variablesOf(String(form.get("variables")));
+    const { set, remove } = changesOf(began.current, wanted);
     const note = String(form.get("note")).trim();
     const changed = Object.keys(set).length > 0 || remove.length > 0;
     if (changed) await engine.editVariables(instance.id, set, remove, note);
+    began.current = wanted; // also where the retry is refused
     if (goesOn) await retry?.(note);
     await done(changed);
   };
@@ -43,7 +50,9 @@ export function EditDialog({ instance, close, done, retry }: Props) {
     <Dialog title="Edit variables" verb="Save" more={retry && "Save and retry"} close={close} act={save}>
       <p>Only what you change is written. Workers that have a job of this instance go on with what they were given.</p>
       <HiddenNote variables={instance.variables} />
-      <VariablesField initial={textOf(shown, true)} />
+      <div onInput={() => setTyped(true)}>
+        <VariablesField initial={textOf(now, true)} />
+      </div>
       <NoteField />
     </Dialog>
   );

@@ -37,6 +37,7 @@ const NOT_IN_BULK = ["instanceKey", "delayed"] as const;
 const NEWER_MS = 3_000;
 /** Not counted further (engine/watch.py). */
 const NEWER_MAX = 100;
+const NEWER_READ = 10;
 const WATCHED_ROWS = 100;
 /** Of these at once the new state is read. */
 const CHANGED_ROWS = 20;
@@ -56,13 +57,19 @@ export function InstancesPage() {
   const operates = useCan("operate");
   const [starting, setStarting] = useState(false);
   const [ticked, setTicked] = useState<ReadonlySet<string>>(new Set());
-  const [all, setAll] = useState(false);
+  /** By which all were selected: it means nothing of another filter. */
+  const [allOf, setAllOf] = useState<InstanceFilter>();
+  const all = allOf === filter;
   const [asked, setAsked] = useState<BulkAction>();
   const chosen = useMemo((): Chosen => (all ? { filter: bulkFilterOf(filter) } : { ids: [...ticked] }), [all, filter, ticked]);
+  const pane = all || ticked.size > 0 ? asked : undefined;
+  useEffect(() => {
+    if (pane === undefined) setAsked(undefined); // what is selected next is asked about anew
+  }, [pane]);
   const selectsAll = filtered && !NOT_IN_BULK.some((name) => name in filter);
   const clear = () => {
     setTicked(new Set());
-    setAll(false);
+    setAllOf(undefined);
     setAsked(undefined);
   };
   const pages = useInfiniteQuery({
@@ -105,18 +112,18 @@ export function InstancesPage() {
         </div>
       </div>
       <Filters params={params} change={change} />
-      <div className={asked ? "beside" : ""}>
+      <div className={pane ? "beside" : ""}>
       <section className="card" aria-label="Instances" aria-busy={pages.isFetching}>
         {operates && selectsAll && ticked.size === 0 && !all && rows.length > 0 && (
           <div className="selbar none">
             <Matching filter={filter} />
-            <button type="button" className="link" onClick={() => setAll(true)}>
+            <button type="button" className="link" onClick={() => setAllOf(filter)}>
               Select all that match
             </button>
             <Acts
               of=" all"
               ask={(action) => {
-                setAll(true);
+                setAllOf(filter);
                 setAsked(action);
               }}
             />
@@ -126,7 +133,7 @@ export function InstancesPage() {
           <div className="selbar">
             <span>{all ? "All that match are selected, also those on other pages" : `${ticked.size} selected`}</span>
             {!all && selectsAll && (
-              <button type="button" className="link" onClick={() => setAll(true)}>
+              <button type="button" className="link" onClick={() => setAllOf(filter)}>
                 Select all that match
               </button>
             )}
@@ -154,13 +161,13 @@ export function InstancesPage() {
             )}
           </Empty>
         ) : (
-          <Rows rows={rows} ticked={all ? undefined : ticked} tick={(ids) => (setAll(false), setTicked(ids))} />
+          <Rows rows={rows} ticked={all ? undefined : ticked} tick={(ids) => (setAllOf(undefined), setTicked(ids))} />
         )}
         {rows.length > 0 && (
           <div className="pg">
             <span>
               {rows.length}
-              <Count filter={filter} /> shown, newest first
+              <Count filter={filter} rows={rows.length} /> shown, newest first
             </span>
             {pages.hasNextPage && (
               <button type="button" className="btn sm" disabled={pages.isFetchingNextPage} onClick={() => pages.fetchNextPage()}>
@@ -170,7 +177,7 @@ export function InstancesPage() {
           </div>
         )}
       </section>
-      {asked && <BulkPane key={asked} action={asked} ask={setAsked} chosen={chosen} close={clear} />}
+      {pane && <BulkPane key={pane} action={pane} ask={setAsked} chosen={chosen} close={clear} />}
       </div>
       <Running />
       {starting && <StartDialog definitionId={filter.definitionId ?? ""} close={() => setStarting(false)} />}
@@ -253,15 +260,21 @@ function Matching({ filter }: { filter: InstanceFilter }) {
   return <span>{data ? `${data.exact ? "" : "> "}${data.count.toLocaleString("en")} ${data.exact && data.count === 1 ? "matches" : "match"}` : "\u00a0"}</span>;
 }
 
-function Count({ filter }: { filter: InstanceFilter }) {
+function Count({ filter, rows }: { filter: InstanceFilter; rows: number }) {
   const counted = useCount(filter);
   if (!counted.data) return null;
   const { count, exact } = counted.data;
+  if (count < rows) return null; // some that are shown match no more
   return (
     <span title={exact ? "Counted when this list was opened" : "Not counted any further"}>
       {` of ${exact ? "" : "> "}${count.toLocaleString("en")}`}
     </span>
   );
+}
+
+/** Ids are numbers in hexadecimal, which grow. */
+function isNewer(id: string, than: string): boolean {
+  return id.length === than.length ? id > than : id.length > than.length;
 }
 
 /** Says that there are newer ones; they come in on request only. */
@@ -271,7 +284,7 @@ function Newer({ filter, newest, show }: { filter: InstanceFilter; newest: strin
   const [told, setTold] = useState({ than: newest, count: 0 });
   const first = useQuery({
     queryKey: ["instances", "newer", filter],
-    queryFn: ({ signal }) => engine.instances(filter, "", 10, signal),
+    queryFn: ({ signal }) => engine.instances(filter, "", NEWER_READ, signal),
     refetchInterval: filter.status === undefined ? false : NEWER_MS, // instances come into a status at any age
     enabled: filtered,
   });
@@ -280,9 +293,9 @@ function Newer({ filter, newest, show }: { filter: InstanceFilter; newest: strin
     setTold({ than: newest, count: newer });
     if (filtered) void queries.invalidateQueries({ queryKey: ["instances", "newer", filter] });
   });
-  const items = first.data?.items ?? [];
-  const at = items.findIndex((item) => item.id === newest);
-  const found = filtered ? (items.length === 0 ? 0 : at < 0 ? NEWER_MAX : at) : told.than === newest ? told.count : 0;
+  // The newest one shown may match no more.
+  const since = (first.data?.items ?? []).filter(({ id }) => isNewer(id, newest)).length;
+  const found = filtered ? (since === NEWER_READ ? NEWER_MAX : since) : told.than === newest ? told.count : 0;
   if (found === 0) return null;
   return (
     <button type="button" className="newer" onClick={show}>

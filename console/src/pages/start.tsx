@@ -8,13 +8,15 @@ import type { TextFile } from "../parts/file";
 import { useCan } from "../session";
 import { HiddenNote, shownOf } from "./edit";
 
-/** The instance comes up when it has started. One key per form: pressing the button twice starts one instance. */
+/** The instance comes up when it has started. One key per form: pressing the button twice starts one instance. `first`: what goes before, once the form can be read. */
 function useStart() {
   const [, go] = useLocation();
   const queries = useQueryClient();
   const [key] = useState(newKey);
-  return async (definitionId: string, form: FormData) => {
-    const started = await engine.start(definitionId, variablesOf(String(form.get("variables"))), String(form.get("business")).trim(), key);
+  return async (definitionId: string, form: FormData, first?: () => Promise<unknown>) => {
+    const variables = variablesOf(String(form.get("variables")));
+    await first?.();
+    const started = await engine.start(definitionId, variables, String(form.get("business")).trim(), key);
     void queries.invalidateQueries({ queryKey: ["definitions"] }); // how many have started
     go(`/instances/${encodeURIComponent(started.id)}`);
   };
@@ -66,10 +68,13 @@ export function UploadFileDialog({ file, close }: { file: TextFile; close: () =>
       ready={verdict.data?.valid === true}
       close={close}
       act={async (form, more) => {
-        const made = await engine.upload(file.text);
-        await queries.invalidateQueries({ queryKey: ["definitions"] });
-        if (more) await start(made.id, form);
-        else go(`/definitions/${encodeURIComponent(made.id)}`);
+        const upload = async () => {
+          await engine.upload(file.text);
+          await queries.invalidateQueries(); // what is known of the newest version, too
+        };
+        if (more) return start(String(id), form, upload);
+        await upload();
+        go(`/definitions/${encodeURIComponent(String(id))}`);
       }}
     >
       {verdict.error && <p className="wrong">Not checked: {verdict.error.message}</p>}

@@ -47,24 +47,36 @@ export function TasksPage() {
   });
   const rows = useMemo(() => pages.data?.pages.flatMap((page) => page.items) ?? [], [pages.data]);
   const chosen = params.get("task") ?? "";
-  const open = rows.find((task) => keyOf(task) === chosen) ?? rows[0];
+  // What somebody types in stays before them, also when it is open no more: what is typed is not for the next one.
+  const [held, hold] = useState<UserTask>();
+  const listed = rows.find((task) => keyOf(task) === (chosen || (held && keyOf(held))));
+  const kept = held && (chosen === "" || chosen === keyOf(held)) ? held : undefined;
+  const open = listed ?? kept ?? rows[0];
   const [asking, setAsking] = useState(false);
+  const [refused, refuse] = useState<string>();
+  const pick = (changes: Record<string, string | undefined>) => {
+    hold(undefined);
+    refuse(undefined);
+    change(changes);
+  };
   const step = (by: number) => {
     const at = rows.findIndex((task) => open && keyOf(task) === keyOf(open)) + by;
     const next = rows[at];
-    if (next) change({ task: keyOf(next) });
+    if (next) pick({ task: keyOf(next) });
   };
   const refresh = () => queries.invalidateQueries({ queryKey: ["tasks"] });
-  const claim = async (by: string | undefined) => {
-    if (open) await engine.claimTask(open, by);
+  const claim = async (by: string | undefined) => open && engine.claimTask(open, by);
+  const told = async (acted: Promise<unknown>) => {
+    refuse(undefined);
+    await acted.catch((error: Error) => refuse(error.message));
     await refresh();
   };
-  const claimOrAsk = () => (me === undefined && called === "" ? setAsking(true) : claim(me === undefined ? called : undefined).catch(refresh));
+  const claimOrAsk = () => (me === undefined && called === "" ? setAsking(true) : told(claim(me === undefined ? called : undefined)));
   useShortcuts(useMemo(() => ({ j: () => step(1), k: () => step(-1), ...(may && open && open.assignee === undefined ? { c: () => void claimOrAsk() } : {}) }), [rows, open, may]));
   const completed = async () => {
     const at = rows.findIndex((task) => open && keyOf(task) === keyOf(open));
     const next = rows[at + 1] ?? rows[at - 1];
-    change({ task: next ? keyOf(next) : undefined });
+    pick({ task: next ? keyOf(next) : undefined });
     await refresh();
   };
   return (
@@ -76,7 +88,7 @@ export function TasksPage() {
         <div className="flt">
           <div className="seg" role="group" aria-label="Whose">
             {(Object.keys(WHOSE) as Whose[]).map((one) => (
-              <button key={one} type="button" aria-pressed={whose === one} onClick={() => change({ whose: one === "all" ? undefined : one, task: undefined })}>
+              <button key={one} type="button" aria-pressed={whose === one} onClick={() => pick({ whose: one === "all" ? undefined : one, task: undefined })}>
                 {WHOSE[one]}
               </button>
             ))}
@@ -86,7 +98,7 @@ export function TasksPage() {
             className="fields"
             onSubmit={(event: FormEvent<HTMLFormElement>) => {
               event.preventDefault();
-              change({ jobType: String(new FormData(event.currentTarget).get("type")).trim() || undefined, task: undefined });
+              pick({ jobType: String(new FormData(event.currentTarget).get("type")).trim() || undefined, task: undefined });
             }}
           >
             <input name="type" aria-label="For whom (job type)" placeholder="For whom" defaultValue={jobType} className="in mono" maxLength={256} />
@@ -104,7 +116,7 @@ export function TasksPage() {
           <ul>
             {rows.map((task) => (
               <li key={keyOf(task)}>
-                <button type="button" aria-current={task === open ? "true" : undefined} onClick={() => change({ task: keyOf(task) })}>
+                <button type="button" aria-current={task === open ? "true" : undefined} onClick={() => pick({ task: keyOf(task) })}>
                   <Row task={task} />
                 </button>
               </li>
@@ -119,7 +131,13 @@ export function TasksPage() {
         )}
       </section>
       <section className="task" aria-label="Task">
-        {open && <Task key={keyOf(open)} task={open} may={may} claim={claimOrAsk} refresh={refresh} completed={completed} />}
+        {!listed && kept && <p className="refused note" role="alert">This task is no longer in the list: it was completed, or somebody else has it now.</p>}
+        {refused !== undefined && (
+          <p className="refused note" role="alert">
+            {refused}
+          </p>
+        )}
+        {open && <Task key={keyOf(open)} task={open} may={may} claim={claimOrAsk} release={() => void told(engine.releaseTask(open))} typed={() => hold(open)} completed={completed} />}
       </section>
       {asking && (
         <Dialog
@@ -131,6 +149,7 @@ export function TasksPage() {
             if (!by) throw new SyntaxError("A name, so that others see who has the task.");
             await claim(by);
             called = by;
+            await refresh();
           }}
         >
           <p>This engine knows no names: it has no authentication. Others see what you write.</p>
@@ -179,18 +198,19 @@ interface TaskProps {
   task: UserTask;
   may: boolean;
   claim: () => unknown;
-  refresh: () => Promise<void>;
+  release: () => void;
+  /** Somebody has begun to fill it in. */
+  typed: () => void;
   completed: () => Promise<void>;
 }
 
-function Task({ task, may, claim, refresh, completed }: TaskProps) {
+function Task({ task, may, claim, release, typed, completed }: TaskProps) {
   const definition = useQuery({
     queryKey: ["definition", task.definitionId, task.version],
     queryFn: ({ signal }) => engine.definition(task.definitionId, task.version, signal),
     staleTime: Number.POSITIVE_INFINITY,
   });
   const instance = useQuery({ queryKey: ["instance", task.instanceId], queryFn: ({ signal }) => engine.instance(task.instanceId, signal) });
-  const release = () => engine.releaseTask(task).finally(refresh);
   if (definition.error) return <Problem error={definition.error} retry={() => definition.refetch()} />;
   if (!definition.data) return <Skeleton />;
   const about = definition.data.steps.find((step) => step.id === task.stepId);
@@ -204,7 +224,7 @@ function Task({ task, may, claim, refresh, completed }: TaskProps) {
         </p>
         {about?.description && <p>{about.description}</p>}
         {may ? (
-          <TaskForm task={task} schema={schemaOf(definition.data, task.stepId)} completed={completed}>
+          <TaskForm task={task} schema={schemaOf(definition.data, task.stepId)} typed={typed} completed={completed}>
             {task.assignee === undefined ? (
               <button type="button" className="btn" onClick={claim}>
                 Claim
@@ -212,7 +232,7 @@ function Task({ task, may, claim, refresh, completed }: TaskProps) {
             ) : (
               <>
                 <span className="mute">{task.assignee} has it</span>
-                <button type="button" className="btn" onClick={() => void release().catch(() => undefined)}>
+                <button type="button" className="btn" onClick={release}>
                   Give back
                 </button>
               </>
@@ -261,7 +281,12 @@ function schemaOf(definition: Definition, stepId: string): Schema | undefined {
   return schema?.properties ? schema : undefined;
 }
 
-function TaskForm({ task, schema, completed, children }: { task: UserTask; schema: Schema | undefined; completed: () => Promise<void>; children: React.ReactNode }) {
+interface FormProps extends Pick<TaskProps, "task" | "typed" | "completed"> {
+  schema: Schema | undefined;
+  children: React.ReactNode;
+}
+
+function TaskForm({ task, schema, typed, completed, children }: FormProps) {
   const [values, setValues] = useState<Values>(() => (schema ? initial(schema) : {}));
   const [text, setText] = useState("{}");
   const [shown, setShown] = useState(false);
@@ -291,6 +316,7 @@ function TaskForm({ task, schema, completed, children }: { task: UserTask; schem
       ref={form}
       className="card"
       noValidate
+      onInput={typed}
       onSubmit={(event) => {
         event.preventDefault();
         void submit();
@@ -298,7 +324,8 @@ function TaskForm({ task, schema, completed, children }: { task: UserTask; schem
       onKeyDown={(event) => {
         if (event.key === "Enter" && (event.metaKey || event.ctrlKey)) {
           event.preventDefault();
-          void submit();
+          // Keys that are held down do not go on with the next one.
+          if (!event.repeat && !busy) void submit();
         }
       }}
     >

@@ -1,5 +1,5 @@
 // The browser's own modal dialog: it keeps the focus inside and gives it back.
-import { type FormEvent, useEffect, useId, useRef, useState } from "react";
+import { type FormEvent, type RefObject, useEffect, useId, useRef, useState } from "react";
 import { EngineError } from "../api/client";
 import { Raw, readExact } from "../modeller/json";
 
@@ -18,6 +18,19 @@ interface Props {
   close: () => void;
 }
 
+/** Also one that is taken out while it is open, of which browsers lose the focus. */
+export function useModal(box: RefObject<HTMLDialogElement | null>): void {
+  useEffect(() => {
+    const before = document.activeElement;
+    box.current?.showModal();
+    return () => {
+      requestAnimationFrame(() => {
+        if (document.activeElement === document.body && before instanceof HTMLElement) before.focus();
+      });
+    };
+  }, [box]);
+}
+
 const MORE = "more";
 
 export function Dialog({ title, verb, more, danger, ready = true, children, act, close }: Props) {
@@ -25,9 +38,7 @@ export function Dialog({ title, verb, more, danger, ready = true, children, act,
   const heading = useId();
   const [busy, setBusy] = useState(false);
   const [reason, setReason] = useState<string>();
-  useEffect(() => {
-    box.current?.showModal();
-  }, []);
+  useModal(box);
   const submit = async (event: FormEvent<HTMLFormElement>) => {
     event.preventDefault();
     setBusy(true);

@@ -1,6 +1,7 @@
 // Variables of an instance: now, and as any of its executions left them.
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { Fragment, useMemo, useState } from "react";
+import { MARKED_KEPT_MS } from "../../api/asks";
 import { type Definition, engine, type Execution, type Instance } from "../../api/client";
 import { textOf } from "../../modeller/json";
 import { CopyButton } from "../../parts/copy";
@@ -11,8 +12,9 @@ type Values = Record<string, unknown>;
 
 /** The instance with its variables, which are read where they are shown only. */
 export function WithVariables({ id, mark, children }: { id: string; mark: string | undefined; children: (instance: Instance) => React.ReactNode }) {
-  const instance = useQuery({ queryKey: ["instance", id, mark], queryFn: ({ signal }) => engine.instance(id, signal), placeholderData: keepPreviousData });
-  if (instance.error) return <Problem error={instance.error} retry={() => instance.refetch()} />;
+  const instance = useQuery({ queryKey: ["instance", id, mark], queryFn: ({ signal }) => engine.instance(id, signal), placeholderData: keepPreviousData, gcTime: MARKED_KEPT_MS });
+  // What was read once stays: somebody may be about to change it.
+  if (instance.error && !instance.data) return <Problem error={instance.error} retry={() => instance.refetch()} />;
   return instance.data ? children(instance.data) : <Skeleton />;
 }
 
