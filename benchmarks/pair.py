@@ -16,6 +16,7 @@ import math
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -120,7 +121,8 @@ def side(path: Path, *, compiled_in: Path | None = None) -> Side:
     if compiled_in is not None:
         commit += "-compiled"
         try:
-            path = compiled(path, compiled_in / commit)
+            # Another Python would find none of its modules there, and run the sources beside them.
+            path = compiled(path, compiled_in / f"{commit}-{sys.implementation.cache_tag}")
         except subprocess.CalledProcessError as error:
             raise PairFailed(f"{path} was not compiled: {error}") from error
     return Side(path=str(path.resolve()), commit=commit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -129,6 +130,7 @@ def test_a_compiled_side_is_made_once(tmp_path: Path) -> None:
     script.write_text("raise SystemExit('once more')")
     assert made == pair.side(checkout, compiled_in=kept)
     assert made.commit == "no commit-compiled"
+    assert f"{sys.implementation.cache_tag}" in made.path, "of this Python"
     assert (Path(made.path) / "src" / "penstock").is_dir()
     with pytest.raises(PairFailed, match="not compiled"):
         pair.side(checkout, compiled_in=tmp_path / "other")
