@@ -32,7 +32,7 @@ def in_a_row(id: str, *job_types: str) -> dict[str, Any]:
     return definition(*steps, end(), definition_id=id)
 
 
-async def test_an_engine_hears_of_the_next_server_whoever_connected_before_it() -> None:
+async def test_an_engine_hears_of_the_next_server_whoever_connected_before() -> None:
     """An engine comes to be when its pool has connections already."""
     told: list[object] = []
 
