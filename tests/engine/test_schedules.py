@@ -103,7 +103,7 @@ async def test_jobs_have_the_schedules_priority_and_flow_key(driver: Driver) -> 
         await driver.engine.schedules.put("nightly", spec(priority=10))
 
 
-async def test_next_times_are_reckoned_anew_when_an_engine_starts(make_driver: MakeDriver) -> None:
+async def test_next_times_are_reckoned_anew_at_a_start(make_driver: MakeDriver) -> None:
     """As what is known of a time zone may be another than when they were written, or newer."""
     driver = make_driver()
     await begun(driver, overlap="ALLOW")
