@@ -216,7 +216,7 @@ async def test_large_answers_and_closed_windows_are_waited_for(driver: Driver, g
 
 
 @pytest.mark.parametrize("method", ["PollJobs", "CompleteJob"])
-async def test_a_fault_of_the_engine_ends_its_call_and_no_other(
+async def test_a_fault_of_the_engine_ends_its_call_alone(
     driver: Driver, grpc: Served, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     def fail(item: Any, **named: Any) -> None:
