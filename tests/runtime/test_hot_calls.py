@@ -84,6 +84,22 @@ def shown(answer: Answer) -> tuple[Any, ...]:
 
 
 @asynccontextmanager
+async def clients_of(app: RestApp) -> AsyncGenerator[tuple[RawClient, RawClient]]:
+    """A connection whose calls are taken as bytes, and one whose are not."""
+    async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
+        clients: list[RawClient] = []
+        for each in (app, Plain(app)):
+            sockets = listen("127.0.0.1", 0)
+            port = sockets[0].getsockname()[1]
+            await nursery.start(HttpServer().serve, each, sockets)
+            stream = await trio.open_tcp_stream("127.0.0.1", port)
+            stack.push_async_callback(trio.aclose_forcefully, stream)
+            clients.append(RawClient(stream))
+        yield clients[0], clients[1]
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
 async def served(
     engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, gate: Gate | None = None, limits: CallLimits | None = None
 ) -> AsyncGenerator[Both]:
@@ -95,22 +111,12 @@ async def served(
         return taken[-1]
 
     monkeypatch.setattr(HotCall, "begin", noted)
-    app = make_app(engine.engine, gate=gate, limits=limits)
-    async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
-        clients: list[RawClient] = []
-        for each in (app, Plain(app)):
-            sockets = listen("127.0.0.1", 0)
-            port = sockets[0].getsockname()[1]
-            await nursery.start(HttpServer().serve, each, sockets)
-            stream = await trio.open_tcp_stream("127.0.0.1", port)
-            stack.push_async_callback(trio.aclose_forcefully, stream)
-            clients.append(RawClient(stream))
-        both = Both(clients[0], clients[1], taken)
-        for client in clients:  # now headers, host and poll are known
+    async with clients_of(make_app(engine.engine, gate=gate, limits=limits)) as (hot, plain):
+        both = Both(hot, plain, taken)
+        for client in (hot, plain):  # now headers, host and poll are known
             await both.ask(client, "/v1/jobs/poll", POLL)
             await both.ask(client, "/v1/jobs/poll", SHORT_POLL)
         yield both
-        nursery.cancel_scope.cancel()
 
 
 @pytest.fixture

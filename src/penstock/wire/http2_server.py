@@ -95,25 +95,10 @@ class Http2Server(Http2):
 
     def answer(self, stream_id: int, headers: HeadersFrame, data: bytes, trailers: HeadersFrame) -> bool:
         """Answer a request that has ended, with data that one frame holds. False: as `begin_answer`."""
-        stream, size = self._streams.get(stream_id), len(data)
-        if (
-            stream is None
-            or not stream.local_open
-            or stream.remote_open
-            or self._closed
-            or self._table
-            or size > self._send_window
-            or size > self._initial_send - stream.sent
-            or size > self._max_frame
-        ):
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.remote_open or not self.begin_answer(stream_id, headers, data):
             return False
-        self._send_window -= size
-        id = stream_id.to_bytes(4, "big")
-        head = (size << 16).to_bytes(5, "big")
-        self._out += (headers.head, id, headers.block, head, id, data, trailers.head, id, trailers.block)
-        del self._streams[stream_id]
-        self._closed_ids.append(stream_id)
-        return True
+        return self.end_answer(stream_id, trailers)
 
     def begin_answer(self, stream_id: int, headers: HeadersFrame, data: bytes) -> bool:
         """Write headers and all data of an answer. False, and nothing is written: they have to go the long way."""
