@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -38,7 +39,11 @@ def again(folder: Path, failed: list[str] | None) -> subprocess.CompletedProcess
         cache = folder / ".pytest_cache/v/cache"
         cache.mkdir(parents=True)
         (cache / "lastfailed").write_text(json.dumps(dict.fromkeys(failed, True)))
-    return subprocess.run([sys.executable, TOOL], cwd=folder, capture_output=True, text=True, timeout=120)
+    # Only with the plugin that has -n0: to load all that are installed takes most of the time of these runs.
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p xdist.plugin"}
+    return subprocess.run(
+        [sys.executable, TOOL], cwd=folder, capture_output=True, text=True, timeout=120, env=environment
+    )
 
 
 def test_a_test_that_passes_alone_lets_the_run_pass(tmp_path: Path) -> None:
