@@ -39,7 +39,13 @@ def project(tmp_path):
         for tool in tools_there:
             os.symlink("/bin/true", tools / tool)
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-        environment = {"PATH": str(tools), "PYTHONPATH": str(TOP / "src")}  # the conftest loads penstock.testing
+        environment = {
+            "PATH": str(tools),
+            "PYTHONPATH": str(TOP / "src"),  # the conftest loads penstock.testing
+            # To load all plugins that are installed takes most of the time of these runs.
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTEST_ADDOPTS": "-p xdist.plugin",
+        }
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment).stdout
 
     return run
