@@ -1,5 +1,5 @@
 // The draft as its JSON text, which is what all else here is made of.
-import { type Ref, useId, useMemo, useRef } from "react";
+import { type Ref, useId, useImperativeHandle, useMemo, useRef } from "react";
 import { loaded } from "../parts/loaded";
 import type { Verdict } from "./check";
 import { type Draft, rangeOf } from "./draft";
@@ -40,13 +40,22 @@ export function Source({ text, draft, broken, verdict, change, step, mark }: Pro
     if (stale || error) return undefined;
     return findings.map((one) => ({ ...rangeOf(draft, one.path, one.character), hint: one.hint, text: one.text }));
   }, [broken, stale, error, findings, draft]);
+  useImperativeHandle(
+    Editor ? null : mark,
+    () =>
+      ({ start, end }) => {
+        plain.current!.setSelectionRange(asShown(text.slice(0, start)).length, asShown(text.slice(0, end)).length);
+        plain.current!.focus();
+      },
+    [Editor, text],
+  );
   const at = plain.current !== null && plain.current === document.activeElement ? selectedIn(plain.current) : undefined;
   return (
     <div className="source">
       {Editor ? (
         <Editor label={LABEL} describedBy={help} text={text} flaws={flaws} change={change} step={step} mark={mark} at={at} />
       ) : (
-        <textarea ref={plain} className="mono" aria-label={LABEL} spellCheck={false} value={text.replaceAll("\r\n", "\n")} onChange={(event) => change(endedAs(text, event.target.value), "json")} />
+        <textarea ref={plain} className="mono" aria-label={LABEL} spellCheck={false} value={asShown(text)} onChange={(event) => change(endedAs(text, event.target.value), "json")} />
       )}
       {broken && (
         <p className="wrong" role="status">
@@ -62,6 +71,11 @@ export function Source({ text, draft, broken, verdict, change, step, mark }: Pro
 
 function selectedIn({ selectionStart: from, selectionEnd: to, selectionDirection }: HTMLTextAreaElement): SourceProps["at"] {
   return selectionDirection === "backward" ? { anchor: to, head: from } : { anchor: from, head: to };
+}
+
+/** As a text area shows it, and counts its characters. */
+function asShown(text: string): string {
+  return text.replaceAll("\r\n", "\n");
 }
 
 /** What was typed in a text area, with the line ends of the text before. */
