@@ -89,7 +89,7 @@ function extensions(now: () => LineProps) {
         { key: "Ctrl-Space", run: startCompletion },
         { key: "ArrowDown", run: moveCompletionSelection(true) },
         { key: "ArrowUp", run: moveCompletionSelection(false) },
-        { key: "Escape", run: closeCompletion, stopPropagation: true },
+        { key: "Escape", run: closeShown, stopPropagation: true },
         { key: "Tab", run: acceptCompletion },
         {
           key: "Enter",
@@ -102,6 +102,12 @@ function extensions(now: () => LineProps) {
     ),
     keymap.of([...historyKeymap, ...standardKeymap]),
   ];
+}
+
+/** Escape is meant for a list that is seen: one that is only being asked for goes, and so does the key, to whom it was meant for. */
+function closeShown(view: EditorView): boolean {
+  const isShown = view.dom.querySelector(".cm-tooltip-autocomplete") !== null;
+  return closeCompletion(view) && isShown;
 }
 
 /** A list that comes by itself takes Enter and Tab only where letters of a word were typed. */
