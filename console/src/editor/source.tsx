@@ -1,6 +1,6 @@
 // A definition's JSON with colours, folding, search and what is amiss at its characters. It has no history of its own: its
 // steps back and forth are the draft's.
-import { addCursorAbove, addCursorBelow, copyLineDown, copyLineUp, deleteLine, indentLess, indentMore, indentSelection, indentWithTab, insertBlankLine, moveLineDown, moveLineUp, selectLine, simplifySelection, standardKeymap, toggleTabFocusMode } from "@codemirror/commands";
+import { copyLineDown, copyLineUp, deleteLine, indentLess, indentMore, indentSelection, indentWithTab, insertBlankLine, moveLineDown, moveLineUp, selectLine, simplifySelection, standardKeymap, toggleTabFocusMode } from "@codemirror/commands";
 import { foldGutter, foldKeymap } from "@codemirror/language";
 import { type Diagnostic, lintGutter, lintKeymap, setDiagnostics } from "@codemirror/lint";
 import { EditorState, Prec, StateEffect } from "@codemirror/state";
@@ -64,14 +64,12 @@ export default function CodeSource(props: SourceProps) {
   );
 }
 
-/** CodeMirror's `defaultKeymap` without what is of comments and syntax trees, which JSON here has none of. */
+/** CodeMirror's `defaultKeymap` without what is of comments, of syntax trees and of several carets, which JSON here has none of. */
 const EDITING: readonly KeyBinding[] = [
   { key: "Alt-ArrowUp", run: moveLineUp },
   { key: "Shift-Alt-ArrowUp", run: copyLineUp },
   { key: "Alt-ArrowDown", run: moveLineDown },
   { key: "Shift-Alt-ArrowDown", run: copyLineDown },
-  { key: "Mod-Alt-ArrowUp", run: addCursorAbove },
-  { key: "Mod-Alt-ArrowDown", run: addCursorBelow },
   { key: "Escape", run: simplifySelection },
   { key: "Mod-Enter", run: insertBlankLine },
   { key: "Alt-l", mac: "Ctrl-l", run: selectLine },
