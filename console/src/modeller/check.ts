@@ -1,7 +1,7 @@
 // What the engine says of a draft: asked a moment after the last key. This page has no rules of its own.
 import { useQuery } from "@tanstack/react-query";
 import { useMemo, useRef } from "react";
-import { type DraftCheck, engine } from "../api/client";
+import { type DraftCheck, engine, isTemporary } from "../api/client";
 import type { Note } from "../graph/picture";
 import { NOTHING_TOLD, type Told } from "./context";
 import { type Draft, pathIn } from "./draft";
@@ -46,7 +46,7 @@ export function useVerdict(text: string, draft: Draft): Verdict {
     placeholderData: (before) => before,
     gcTime: 0,
     retry: false,
-    refetchInterval: ({ state }) => (state.error ? ASKED_AGAIN_MS : false),
+    refetchInterval: ({ state }) => (isTemporary(state.error) ? ASKED_AGAIN_MS : false),
   });
   const told = found.error ? undefined : found.data;
   return { check: told?.check, error: found.error, stale: asked.text !== text || found.isPlaceholderData || found.isPending, findings: told?.findings ?? NONE };

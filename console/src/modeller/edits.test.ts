@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import LOAN from "../../../examples/loan-process.json?raw";
 import { edgesOf } from "../graph/edges";
-import { definitionOf, readDraft } from "./draft";
+import { definitionOf, LAYOUT, readDraft } from "./draft";
 import { aligned } from "./align";
 import { addBoundary, addStep, beginElsewhere, connect, copySteps, disconnect, EMPTY, insertOnWay, leadElsewhere, makeFirst, mayHang, pasteSteps, pin, removeSteps, renameStep, successorsOf, tidy } from "./edits";
 import { EDGE_HANDLES } from "./handles";
@@ -114,6 +114,49 @@ test("sides of the existing modeller go with their steps", () => {
   expect(renameStep(renamed, "accept", "approve")).toBe(text);
   expect(sides(removeSteps(text, ["send-contract"], "finished"))).toEqual({ "decide approve": { from: "bottom" } });
   expect(tidy(text)).toBe(LOAN);
+});
+
+test("a drawing of the existing modeller has the sides that it has there", () => {
+  const conditions = { "desktop > 1": "pay", "n == 'left'": "pay", true: "all" };
+  const steps = [
+    { id: "pick", name: "Pick", type: "DECISION", conditionalNextSteps: conditions },
+    { id: "pay", name: "Pay", type: "SERVICE_TASK", nextStep: "end", boundaryEvents: ["PT1H", "PT2H"].map((duration) => ({ type: "TIMER", duration, interrupting: false, targetStepId: "end" })) },
+    { id: "all", name: "All", type: "PARALLEL_GATEWAY", parallelNextSteps: ["a", "b"], joinStep: "met" },
+    ...["a", "b"].map((id) => ({ id, name: id, type: "SERVICE_TASK", nextStep: "met" })),
+    { id: "met", name: "Met", type: "JOIN_GATEWAY", nextStep: "end" },
+    { id: "end", name: "End", type: "END" },
+  ];
+  // The names of ways, and of the places where they end, as it writes them.
+  const handles = {
+    "pick--conditional:n == 'left'-->pay": { sourceHandle: "branch:n == 'left'", targetHandle: "in-top" },
+    "pick--conditional:desktop > 1-->pay": { sourceHandle: "branch:desktop > 1", targetHandle: "in" },
+    "pay--boundary:1-->end": { sourceHandle: "out-bottom", targetHandle: "in-bottom" },
+    "pay--sequential-->end": { sourceHandle: "out", targetHandle: "in" },
+    "all--parallel-->b": { sourceHandle: "parallel:1", targetHandle: "in-right" },
+    "met--join-out-->end": { sourceHandle: "out-left", targetHandle: null },
+  };
+  const text = set(JSON.stringify({ id: "drawn", name: "Drawn", steps }), EDGE_HANDLES, handles);
+  const sides = (of: string) => Object.fromEntries(readDraft(of).edges.flatMap(({ path, sides }) => (sides ? [[path.slice(1).join(" "), [sides.from, sides.to]]] : [])));
+  expect(sides(text)).toEqual({
+    "0 conditionalNextSteps n == 'left'": ["right", "top"],
+    "0 conditionalNextSteps desktop > 1": ["right", "left"],
+    "1 boundaryEvents 1 targetStepId": ["bottom", "bottom"],
+    "1 nextStep": ["right", "left"],
+    "2 parallelNextSteps 1": ["right", "right"],
+    "5 nextStep": ["left", undefined],
+  });
+  const names = Object.keys(handles).map((name) => name.replace(/^pay--/, "settle--").replace(/-->pay$/, "-->settle"));
+  expect(nodeAt(parse(renameStep(text, "pay", "settle")), EDGE_HANDLES)!.members!.map((one) => one.key)).toEqual(names);
+});
+
+test("places stand in the order of the steps, whoever was put somewhere first", () => {
+  const at = (...ids: string[]) => ids.reduce((text, id) => pin(text, new Map([[id, { x: ids.length, y: 7 }]])), LOAN);
+  const [first, second, third] = [...readDraft(LOAN).places.keys()] as [string, string, string];
+  expect(at(third, first, second)).toBe(at(first, second, third));
+  expect(at(second, third, first)).toBe(pin(LOAN, new Map([third, second, first].map((id) => [id, { x: 3, y: 7 }]))));
+  // What stands there already keeps its place, also of a step that has gone.
+  const gone = set(at(second), [...LAYOUT, "gone"], { x: 1, y: 1 });
+  expect(nodeAt(parse(pin(gone, new Map([[first, { x: 0, y: 0 }], [second, { x: 5, y: 5 }], [third, { x: 0, y: 0 }]]))), LAYOUT)!.members!.map((one) => one.key)).toEqual([first, second, "gone", third]);
 });
 
 test("a name of sides is of the steps whose whole ids it has", () => {

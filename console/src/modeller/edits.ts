@@ -299,10 +299,17 @@ export function pasteSteps(text: string, copied: string): { text: string; ids: s
   return { ids, text: items.reduce((done, item, at) => insert(done, ["steps"], from + at, new Raw(clip.slice(item.start, item.end))), text) };
 }
 
-/** Where somebody has put steps. */
-export function pin(text: string, pins: Map<string, Point>): string {
+/** Where somebody has put steps, in the order of the steps: whichever was put there first, the text is the same. */
+export function pin(text: string, pins: ReadonlyMap<string, Point>): string {
+  const { root, places } = readDraft(text);
+  const there = (nodeAt(root, LAYOUT)?.members ?? []).map((one) => one.key);
   let done = text;
-  for (const [id, { x, y }] of pins) done = set(done, [...LAYOUT, id], { x: Math.round(x), y: Math.round(y) });
+  for (const [id, { x, y }] of pins) {
+    const later = there.findIndex((one) => places.get(one)! > places.get(id)!);
+    const at = later < 0 ? there.length : later;
+    done = insertMember(done, LAYOUT, at, id, { x: Math.round(x), y: Math.round(y) });
+    if (!there.includes(id)) there.splice(at, 0, id);
+  }
   return done;
 }
 

@@ -1,6 +1,7 @@
 // At which sides of their steps edges begin and end, where the existing modeller of this language keeps it:
-// `metadata.workflowModeller.edgeHandles`, an object of `{sourceHandle, targetHandle}` by the edge's name there. A name
-// holds the ids of both ends; a handle, the word of its side.
+// `metadata.workflowModeller.edgeHandles`, an object of `{sourceHandle, targetHandle}` by the edge's name there, such as
+// `pay--boundary:0-->refuse`. Of another program's names those are taken that hold the ids of both ends; of its handles, the
+// word of the side.
 import { child, type Node, nodeAt, type Path, stringOf } from "./json";
 
 export type Side = "top" | "right" | "bottom" | "left";
@@ -11,6 +12,8 @@ export interface Sides {
 interface Ends {
   from: string;
   to: string;
+  /** Of the id of the step that it leads to, in the definition. */
+  path?: Path;
 }
 
 export const EDGE_HANDLES: Path = ["metadata", "workflowModeller", "edgeHandles"];
@@ -20,14 +23,19 @@ const NAME_MAX_CHARS = 2_000;
 /** Of one id in a name. */
 const PLACES_MAX = 20;
 
-/** Of each name the edge that it is about: of those whose ids it holds, in this order, the one with the longest ids; of
+/** Of each name the edge that it is about: the one that is called so there; else, of those whose ids it holds, in this order, the one with the longest ids; of
  * these the one whose ids stand nearest. Of several between the same steps each name takes the next. */
 export function handledEdges<E extends Ends>(root: Node, edges: readonly E[], ids: Iterable<string>): { name: string; edge: E; sides: Sides; ends: NameEnds }[] {
   const known = [...ids];
+  const called = new Map(edges.toReversed().flatMap((edge) => namesOf(edge).map((name) => [name, edge] as const))); // the first of several
   const met = new Map<string, number>();
   return (nodeAt(root, EDGE_HANDLES)?.members ?? []).flatMap(({ key: name, value }) => {
-    if (name.length > NAME_MAX_CHARS) return [];
     const handles = [stringOf(child(value, "sourceHandle")), stringOf(child(value, "targetHandle"))];
+    const [from, to] = handles.map(sideOf);
+    const sides = { ...(from ? { from } : {}), ...(to ? { to } : {}) };
+    const own = called.get(name);
+    if (own) return [{ name, edge: own, sides, ends: { from: { start: 0, end: own.from.length }, to: { start: name.length - own.to.length, end: name.length } } }];
+    if (name.length > NAME_MAX_CHARS) return [];
     const stand = placesIn(name, known, handles);
     let best: { edge: E; ends: NameEnds }[] = [];
     for (const edge of edges) {
@@ -41,9 +49,15 @@ export function handledEdges<E extends Ends>(root: Node, edges: readonly E[], id
     const between = `${first.edge.from}\n${first.edge.to}`;
     const turn = met.get(between) ?? 0;
     met.set(between, turn + 1);
-    const [from, to] = handles.map(sideOf);
-    return [{ name, ...best[Math.min(turn, best.length - 1)]!, sides: { ...(from ? { from } : {}), ...(to ? { to } : {}) } }];
+    return [{ name, ...best[Math.min(turn, best.length - 1)]!, sides }];
   });
+}
+
+/** As the existing modeller calls an edge. */
+function namesOf({ from, to, path = [] }: Ends): string[] {
+  const [, , field, key] = path;
+  const kinds = field === "conditionalNextSteps" ? [`conditional:${key}`] : field === "boundaryEvents" ? [`boundary:${key}`] : field === "parallelNextSteps" ? ["parallel"] : ["sequential", "join-out"];
+  return kinds.map((kind) => `${from}--${kind}-->${to}`);
 }
 
 /** The name that an edge has once a step of its ends is called otherwise. */
@@ -104,6 +118,9 @@ function compare(one: NameEnds, other: NameEnds): number {
   return length(other) - length(one) || gap(one) - gap(other);
 }
 
+/** Of a handle without a word of its own: there, ways go from the right of a step to the left of the next; a condition's bears its text. */
 function sideOf(handle: string | undefined): Side | undefined {
+  if (handle === "in") return "left";
+  if (handle === "out" || /^(branch|parallel):/.test(handle ?? "")) return "right";
   return SIDE.exec(handle ?? "")?.[0].toLowerCase() as Side | undefined;
 }

@@ -3,7 +3,7 @@ import { useEffect, useState } from "react";
 import type { Clash } from "./history";
 
 const CHANNEL = "penstock drafts";
-const AT = new Intl.DateTimeFormat("en-GB", { timeStyle: "short" });
+const AT = new Intl.DateTimeFormat(undefined, { timeStyle: "short" });
 
 interface Heard {
   what: "who" | "here" | "gone";
