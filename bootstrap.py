@@ -46,8 +46,6 @@ def main(words):
         # Many tests start an engine or a command. Where PYTHONDONTWRITEBYTECODE is set, as in .ci/run, each would
         # compile all of its modules: a third of its CPU.
         quiet([PYTHON, "-m", "compileall", "-q", "-j", "0", "src", "chaos", "benchmarks", "examples"])
-        # What pytest makes of each test file, too: half of the CPU of collecting, which each worker does for itself.
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         # Each worker process has a database of its own; more than four wait for each other's disk. One more than there
         # are processors, as many tests wait for time to pass. worksteal: tests take from a millisecond to half a
         # minute, and one worker would stay with all of the long ones.

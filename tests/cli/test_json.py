@@ -30,7 +30,7 @@ SHOWN_ELSEWHERE: Final = {
     "archive list", "archive show",  # tests/runtime/test_archive.py
     "runs retry",  # tests/durable/test_retry.py
     "check",  # tests/durable/test_check.py
-    *(f"bench {act}" for act in ("run", "compare", "show", "size", "list", "pair")),  # tests/benchmarks
+    *(f"bench {act}" for act in ("run", "compare", "show", "size", "list", "pair", "against")),  # tests/benchmarks
 }  # fmt: skip
 SESSION: Final = """
     INSERT INTO session (digest, id, name, key, permissions, created_at, expires_at)
