@@ -363,6 +363,11 @@ def test_many_are_cancelled_after_their_number_was_typed(visitor: Visitor, engin
     visitor.click("button", "Cancel 120 instances")
     visitor.see("120 of 120")
     assert engine.call("GET", "/v1/instances?businessKey=C-1&status=CANCELLED")[1]["total"] == 120
+    row = visitor.go("instances?businessKey=C-1&status=CANCELLED").page.get_by_role("row").filter(has_text="C-1").first
+    told, around = row.get_by_text("Cancelled").bounding_box(timeout=TIMEOUT_MS), row.bounding_box(timeout=TIMEOUT_MS)
+    assert told is not None
+    assert around is not None
+    assert around["y"] <= told["y"] < around["y"] + around["height"], "it stands in its row"
 
 
 def test_a_refusal_shows_the_engines_reason(visitor: Visitor) -> None:
