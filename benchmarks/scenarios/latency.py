@@ -4,11 +4,16 @@ Such an instance waits for four durable commits. What four of them in a row take
 engine, is measured right before and right after, because the latency of a shared disk wanders. So is what its four
 statements take without an engine, which tells how much of the rest is the server's and the driver's. No bound is
 compared with that, and pairs of checkouts leave it out.
+
+Between two instances is a pause, after which the caches of the processors are cold, as for a call to an engine that is
+idle. What instances take without a pause, one right after the other, tells how much of it that is.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -52,21 +57,14 @@ def run(bench: Bench, *, stream: bool) -> Run:
     in_pairs = bench.options.items is not None
     commits = [] if dsn is None else [_commits(bench, dsn)]
     statements = [] if dsn is None or in_pairs else [alone(dsn)]
-    with bench.load(plan, processes=1) as load:
-        load.begin()
-        bench.wait_count(load, Count.ENDED, WARM_UP_ROUNDS)
-        since = time.monotonic()
-        bench.wait_count(load, Count.ENDED, rounds, show=("instances one after the other", rounds))
-        until = time.monotonic()
-        errors = load.counts()[Count.ERRORS]
-        samples = load.stop()
+    figures = _measured(bench, plan, ("round", "start", "complete", "pickup"))
     if dsn is not None:
         commits.append(_commits(bench, dsn))
         if statements:
             statements.append(alone(dsn))
-    figures: dict[str, float] = {}
-    for kind in ("round", "start", "complete", "pickup"):
-        figures |= latencies(samples, kind, since, until)
+    if not in_pairs:
+        warm = _measured(bench, replace(plan, pause_s=0.0), ("round",))
+        figures |= {f"warm_{name}": value for name, value in warm.items()}
     for name, *taken in zip(("p50", "p99"), *commits, strict=True) if commits else ():
         four_ms = sum(taken) / len(taken)
         figures[f"four_commits_{name}_ms"] = four_ms
@@ -74,8 +72,22 @@ def run(bench: Bench, *, stream: bool) -> Run:
     if statements and None not in statements:
         for name, *taken in zip(("p50", "p99"), *filter(None, statements), strict=True):
             figures[f"four_statements_{name}_ms"] = sum(taken) / len(taken)
-    figures["errors"] = float(errors)
+    figures["errors"] = figures.pop("errors") + figures.pop("warm_errors", 0.0)  # they stand last
     return bench.run_of(figures, began)
+
+
+def _measured(bench: Bench, plan: ProbePlan, kinds: Sequence[str]) -> dict[str, float]:
+    with bench.load(plan, processes=1) as load:
+        load.begin()
+        bench.wait_count(load, Count.ENDED, WARM_UP_ROUNDS)
+        since = time.monotonic()
+        bench.wait_count(load, Count.ENDED, plan.rounds, show=("instances one after the other", plan.rounds))
+        until = time.monotonic()
+        figures = {"errors": float(load.counts()[Count.ERRORS])}
+        samples = load.stop()
+    for kind in kinds:
+        figures |= latencies(samples, kind, since, until)
+    return figures
 
 
 def _commits(bench: Bench, dsn: str) -> tuple[float, float]:
