@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 
+from penstock.store import api_tokens
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.embedded import embedded
@@ -53,6 +54,24 @@ async def test_an_engine_hears_of_the_next_server_whoever_connected_before() -> 
             await database.fetch("this_schema")
             assert len(told) == 1
             await database.close(1)
+
+
+async def test_tokens_are_read_again_from_the_next_server() -> None:
+    """As a change there may have the version of one that it never had."""
+    versions: list[object] = []
+    with tempfile.TemporaryDirectory() as directory:
+        there = Path(directory)
+        there.chmod(0o755)
+        for _ in range(2):
+            async with embedded(there / "data", settings=UNSAFE) as dsn:
+                if not versions:
+                    apply_schema(dsn)
+                database = Database(dsn, max_connections=1)
+                async with database.connection() as connection:
+                    versions.append(await api_tokens.version(connection))
+                    assert versions[-1] == await api_tokens.version(connection)
+                await database.close(1)
+    assert versions[0] != versions[1]
 
 
 async def test_what_a_failover_has_lost_is_remembered_by_no_engine(make_driver: MakeDriver) -> None:

@@ -36,9 +36,9 @@ class ListedToken(NamedTuple):
 
 
 async def version(connection: TrioConnection) -> str:
-    """Another one after every change."""
-    rows = await connection.fetch(SQL["api_tokens_version"])
-    return cast(str, rows[0][0]) if rows else ""
+    """Another one after every change, and on another server."""
+    ((version,),) = await connection.fetch(SQL["api_tokens_version"])
+    return cast(str, version)
 
 
 async def alive(connection: TrioConnection, max_count: int) -> list[AliveToken]:

@@ -2,7 +2,9 @@
 -- version that is seen has everything before it.
 
 -- name: api_tokens_version
-SELECT value FROM setting WHERE name = 'api_tokens_version'
+-- And of the server: after a failover another change may have the version of one that was lost.
+SELECT coalesce((SELECT value FROM setting WHERE name = 'api_tokens_version'), '')
+  || ' ' || extract(epoch FROM pg_postmaster_start_time())::text
 
 -- name: api_tokens_changed
 INSERT INTO setting (name, value) VALUES ('api_tokens_version', '1')
