@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
+from penstock.access.identity import Identity
+from penstock.access.roles import read_grant
+from penstock.access.sessions import Sessions
+from penstock.access.tokens import TokenBook, digest_of
 from penstock.store import api_tokens
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
@@ -59,19 +65,53 @@ async def test_an_engine_hears_of_the_next_server_whoever_connected_before() -> 
 async def test_tokens_are_read_again_from_the_next_server() -> None:
     """As a change there may have the version of one that it never had."""
     versions: list[object] = []
+
+    async def look(connection: TrioConnection) -> None:
+        versions.append(await api_tokens.version(connection))
+        assert versions[-1] == await api_tokens.version(connection)
+
+    await on_one_server_after_the_other(look, look)
+    assert versions[0] != versions[1]
+
+
+async def test_sessions_that_the_next_server_lacks_are_forgotten() -> None:
+    """Also where as many were ended on both."""
+    sessions = Sessions(TokenBook(), max_hours=1)
+    cookies: list[bytes] = []
+
+    async def sign_in(connection: TrioConnection) -> None:
+        sessions.attach(lambda: nullcontext(connection))
+        ada = Identity.of("oidc:ada", read_grant("viewer"))
+        cookies.extend([(await sessions.open(ada)).cookie.encode() for _ in range(3)])
+        await sessions.refresh(connection)
+        for cookie in cookies[:2]:
+            await sessions.identify(cookie, None)
+
+    async def sign_out_unheard(connection: TrioConnection) -> None:
+        sessions.attach(lambda: nullcontext(connection))
+        gone, left, new = (digest_of(cookie) for cookie in cookies)
+        await connection.fetch(f"DELETE FROM session WHERE digest = decode('{gone.hex()}', 'hex')".encode())
+        await sessions.identify(cookies[2], None)  # comes before the look
+        assert await sessions.refresh(connection)
+        assert [sessions.has(digest) for digest in (gone, left, new)] == [False, True, True]
+        assert not await sessions.refresh(connection)
+
+    await on_one_server_after_the_other(sign_in, sign_out_unheard)
+
+
+async def on_one_server_after_the_other(*acts: Callable[[TrioConnection], Awaitable[None]]) -> None:
+    """Each on a server of its own, with what the one before has left."""
     with tempfile.TemporaryDirectory() as directory:
         there = Path(directory)
         there.chmod(0o755)
-        for _ in range(2):
+        for number, act in enumerate(acts):
             async with embedded(there / "data", settings=UNSAFE) as dsn:
-                if not versions:
+                if number == 0:
                     apply_schema(dsn)
                 database = Database(dsn, max_connections=1)
                 async with database.connection() as connection:
-                    versions.append(await api_tokens.version(connection))
-                    assert versions[-1] == await api_tokens.version(connection)
+                    await act(connection)
                 await database.close(1)
-    assert versions[0] != versions[1]
 
 
 async def test_what_a_failover_has_lost_is_remembered_by_no_engine(make_driver: MakeDriver) -> None:

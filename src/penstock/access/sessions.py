@@ -1,8 +1,8 @@
 """Sessions: what a browser holds in place of a token after its user has signed in.
 
 A session is a row that any engine finds by the hash of the cookie, so the first call with a cookie costs each engine a
-look into the database and those after it none. Sessions that are ended are told by a version number, as changed API
-tokens are. One that was opened with an API token is as good as that token, and ends with it.
+look into the database and those after it none. Sessions that are ended are told by a version, as changed API tokens
+are: a number, and of which server. One that was opened with an API token is as good as that token, and ends with it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Sessions:
         self._max_s = max_hours * 3_600
         self._connection: Connections | None = None
         self._known: dict[bytes, Identity] = {}
-        self._version: int | None = None
+        self._version: store.SessionsVersion | None = None
         self._looks = SharedRate(UNKNOWN_MAX_PER_S, UNKNOWN_MAX_PER_HOST_PER_S)
 
     def attach(self, connection: Connections) -> None:
@@ -128,7 +128,9 @@ class Sessions:
                 row = await store.find(connection, digest)
                 if row is None:
                     raise Unauthenticated(_UNKNOWN)
-                if self._version is None or version >= self._version:
+                if self._version is not None and version.server != self._version.server:
+                    self._version = None  # which of the two is the next one is not known: `refresh` looks at all
+                if self._version is None or version.ended >= self._version.ended:
                     return self._keep(_identity_of(row))
                 # What was ended meanwhile has been forgotten here already, and nobody would tell of it again.
         raise Unavailable("sessions change too fast")

@@ -37,6 +37,13 @@ class StoredSession(NamedTuple):
     expires_at: float
 
 
+class SessionsVersion(NamedTuple):
+    """``ended`` grows with each session that ends before its time. ``server``: when it was started."""
+
+    server: str
+    ended: int
+
+
 class ListedSession(NamedTuple):
     """As people see it."""
 
@@ -46,10 +53,9 @@ class ListedSession(NamedTuple):
     expires_at: datetime
 
 
-async def version(connection: TrioConnection) -> int:
-    """Grows with each session that ends before its time."""
-    rows = await connection.fetch(SQL["sessions_version"])
-    return int(cast(str, rows[0][0])) if rows else 0
+async def version(connection: TrioConnection) -> SessionsVersion:
+    """Another one after every session that ends before its time, and on another server."""
+    return SessionsVersion(*cast(Any, (await connection.fetch(SQL["sessions_version"]))[0]))
 
 
 async def insert(connection: TrioConnection, new: NewSession, *, most: int, most_of_key: int) -> bool:

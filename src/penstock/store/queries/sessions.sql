@@ -2,7 +2,9 @@
 -- transaction: engines that know a session look again when it changes.
 
 -- name: sessions_version
-SELECT value FROM setting WHERE name = 'sessions_version'
+-- And the start of the server: after a failover another end may have the version of one that was lost.
+SELECT extract(epoch FROM pg_postmaster_start_time())::text,
+  coalesce((SELECT value::bigint FROM setting WHERE name = 'sessions_version'), 0)
 
 -- name: sessions_ended
 INSERT INTO setting (name, value) VALUES ('sessions_version', '1')
