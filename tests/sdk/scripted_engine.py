@@ -70,7 +70,7 @@ class ScriptedEngine:
             def _serve(self) -> None:
                 engine._serve(self)
 
-            do_GET = do_POST = _serve  # noqa: N815 - names of the standard library
+            do_GET = do_POST = do_DELETE = _serve  # noqa: N815 - names of the standard library
 
             def log_message(self, *_args: object) -> None:
                 pass

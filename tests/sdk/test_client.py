@@ -38,7 +38,7 @@ from penstock.client import (
     validate_definition,
 )
 from penstock.client.builder import WorkflowBuilder
-from penstock.client.operation import GetInstance
+from penstock.client.operation import GetInstance, StartInstance
 from tests.sdk.loops import Run
 from tests.sdk.scripted_engine import Answer, Cut, Drop, Hang, Request, ScriptedEngine, refused
 from tests.sdk.scripted_grpc import ScriptedGrpc
@@ -680,7 +680,7 @@ def test_the_blocking_client_has_every_method_and_the_same_errors(scripted: Scri
     assert public <= set(dir(SyncClient))
 
 
-@pytest.mark.parametrize("key", [" k ", "k\t", "a\nb", "a\r\nX: y", "a\0"])
+@pytest.mark.parametrize("key", [" k ", "k\t", "a\nb", "a\r\nX: y", "a\0", "a\x01b", "\x7f", "\ud800"])
 def test_a_key_that_no_header_holds_is_refused_at_once(run: Run, scripted: ScriptedEngine, key: str) -> None:
     """It was sent again and again, for half a minute, as if the connection had broken."""
 
@@ -691,6 +691,58 @@ def test_a_key_that_no_header_holds_is_refused_at_once(run: Run, scripted: Scrip
 
     run(main)
     assert scripted.requests == []
+
+
+def test_an_empty_key_is_none_as_to_an_engine(run: Run, scripted: ScriptedEngine) -> None:
+    """It was taken for one, so that starts were repeated under it that the engine did each time."""
+    scripted.on("POST", "/v1/instances", Drop(), Answer(201, INSTANCE))
+    scripted.on("POST", "/v1/instances/1f/signals/wait", Answer(204))
+    scripted.on("POST", "/v1/instances/batch", Answer(200, {"results": [{"instance": INSTANCE}]}))
+    request = StartRequest(definition_id="order", idempotency_key="")
+
+    async def main() -> None:
+        async with Client(scripted.url) as client:
+            with pytest.raises(ConnectionFailed):
+                await client.call(StartInstance(request=request))
+            await client.start_instances([request])
+            await client.signal("1f", "wait", idempotency_key="", signal_id="")
+
+    run(main)
+    start, batch, signal = scripted.requests
+    assert "Idempotency-Key" not in start.headers
+    assert uuid.UUID(batch.body["items"][0]["idempotencyKey"])
+    assert uuid.UUID(signal.headers["Idempotency-Key"])
+    assert signal.query == ""
+
+
+@pytest.mark.parametrize("first", [Drop(), refused(503, "unavailable")])
+def test_what_is_gone_after_a_lost_answer_was_deleted(run: Run, scripted: ScriptedEngine, first: Drop | Answer) -> None:
+    scripted.on("DELETE", "/v1/queues/q", first, refused(404, "not-found"))
+    scripted.on("DELETE", "/v1/schedules/s", first, refused(404, "not-found"))
+
+    async def main() -> None:
+        async with Client(scripted.url) as client:
+            await client.delete_queue("q")
+            await client.delete_schedule("s")
+            for delete in (client.delete_queue("q"), client.delete_schedule("s")):
+                with pytest.raises(NotFound):
+                    await delete
+
+    run(main)
+    assert len(scripted.requests) == 2 * (SECOND_TRY + 1)
+
+
+def test_what_was_never_there_is_not_found(run: Run, scripted: ScriptedEngine) -> None:
+    """What the engine turned away was surely not done."""
+    scripted.on("DELETE", "/v1/queues/q", refused(429, "resource-exhausted"), refused(404, "not-found"))
+
+    async def main() -> None:
+        async with Client(scripted.url) as client:
+            with pytest.raises(NotFound):
+                await client.delete_queue("q")
+
+    run(main)
+    assert len(scripted.requests) == SECOND_TRY
 
 
 def test_a_wrong_url_is_told_at_once() -> None:

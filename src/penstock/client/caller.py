@@ -9,14 +9,22 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeVar, cast
 from urllib.parse import urlsplit
 
 import anyio
 
 from penstock.client.backoff import MAX_PAUSE_S, Backoff
-from penstock.client.errors import Unavailable
-from penstock.client.operation import CheckReady, Operation, Repeat, StartInstance, StartInstances, Transport
+from penstock.client.errors import NotFound, Unavailable
+from penstock.client.operation import (
+    CheckReady,
+    Deletion,
+    Operation,
+    Repeat,
+    StartInstance,
+    StartInstances,
+    Transport,
+)
 from penstock.client.rest import RestTransport
 from penstock.client.token import Token
 from penstock.client.tracing import calling
@@ -80,12 +88,18 @@ class Caller:
     async def _repeated(self, operation: Operation[R], timeout_s: float, max_pause_s: float) -> R:
         deadline = anyio.current_time() + timeout_s + operation.hold_s
         backoff = Backoff(max_s=max_pause_s)
+        maybe_applied = False
         while True:
             left_s = max(0.0, deadline - anyio.current_time())
             try:
                 exchange_s = min(left_s, self._exchange_timeout_s + operation.hold_s)
                 return await self.transport.call(operation, timeout_s=exchange_s)
+            except NotFound:
+                if not (maybe_applied and isinstance(operation, Deletion)):
+                    raise
+                return cast(R, None)
             except Unavailable as error:
+                maybe_applied |= error.maybe_applied
                 pause_s = backoff.next_pause_s(error)
                 may_repeat = operation.repeat is Repeat.ALWAYS or not error.maybe_applied
                 if not may_repeat or anyio.current_time() + pause_s + MIN_EXCHANGE_S >= deadline:

@@ -124,7 +124,7 @@ class InstanceCalls(MendingCalls):
         """
         keyed = [
             request
-            if request.idempotency_key is not None
+            if request.idempotency_key
             else msgspec.structs.replace(request, idempotency_key=_new_idempotency_key())
             for request in requests
         ]
@@ -357,8 +357,8 @@ class InstanceCalls(MendingCalls):
             step_id=step_id,
             variables=optional_object(variables),
             buffer=buffer,
-            signal_id=signal_id,
-            idempotency_key=idempotency_key or (_new_idempotency_key() if signal_id is None else None),
+            signal_id=signal_id or None,
+            idempotency_key=idempotency_key or (None if signal_id else _new_idempotency_key()),
         )
         await self.call(SendSignal(signal=signal))
 

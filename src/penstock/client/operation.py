@@ -79,6 +79,10 @@ class Once(Operation[R_co], Generic[R_co], frozen=True, kw_only=True):
         return Repeat.IF_NOT_APPLIED
 
 
+class Deletion(Operation[None], frozen=True, kw_only=True):
+    """Base of those that let something be gone: that it is not found, once an answer was lost, is success."""
+
+
 class Transport(Protocol):
     """A way to reach an engine. One call is one exchange: no retries in here."""
 
@@ -150,7 +154,7 @@ class StartInstance(Operation[Instance], frozen=True):
 
     @property
     def repeat(self) -> Repeat:
-        return Repeat.IF_NOT_APPLIED if self.request.idempotency_key is None else Repeat.ALWAYS
+        return Repeat.ALWAYS if self.request.idempotency_key else Repeat.IF_NOT_APPLIED
 
     @property
     def hold_s(self) -> float:
@@ -164,8 +168,8 @@ class StartInstances(Operation[list[StartResult]], frozen=True):
 
     @property
     def repeat(self) -> Repeat:
-        keyless = any(item.idempotency_key is None for item in self.items)
-        return Repeat.IF_NOT_APPLIED if keyless else Repeat.ALWAYS
+        keyed = all(item.idempotency_key for item in self.items)
+        return Repeat.ALWAYS if keyed else Repeat.IF_NOT_APPLIED
 
     @property
     def hold_s(self) -> float:
@@ -375,8 +379,7 @@ class SendSignal(Operation[None], frozen=True):
 
     @property
     def repeat(self) -> Repeat:
-        keyless = self.signal.idempotency_key is None and self.signal.signal_id is None
-        return Repeat.IF_NOT_APPLIED if keyless else Repeat.ALWAYS
+        return Repeat.ALWAYS if self.signal.idempotency_key or self.signal.signal_id else Repeat.IF_NOT_APPLIED
 
 
 class PublishMessage(Operation[PublishedMessage], frozen=True):

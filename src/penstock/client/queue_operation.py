@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.client.operation import Operation, Window
+from penstock.client.operation import Deletion, Operation, Window
 from penstock.wire.page import Page
 from penstock.wire.queue import Queue, QueuePolicy
 
@@ -33,7 +33,7 @@ class PauseQueue(Operation[Queue], frozen=True):
     paused: bool
 
 
-class DeleteQueue(Operation[None], frozen=True):
+class DeleteQueue(Deletion, frozen=True):
     """Forget a queue."""
 
     name: str

@@ -42,8 +42,9 @@ R = TypeVar("R")
 MAX_CONNECTIONS = 100
 CONNECT_TIMEOUT_S = 5.0
 MAX_SHOWN_REASON_CHARS = 500
-_HEADER_VALUE = re.compile(rb"[^\x00\s]+([ \t]+[^\x00\s]+)*")
-"""What HTTP/1.1 (h11) sends as one; it calls anything else a broken connection, which would be repeated."""
+_HEADER_VALUE = re.compile(rb"[^\x00-\x20\x7f]+([ \t]+[^\x00-\x20\x7f]+)*")
+"""What an engine reads as one. h11 lets more control characters pass, and calls what it does not let pass a broken
+connection, which would be repeated."""
 
 
 class RestTransport:
@@ -133,8 +134,8 @@ class RestTransport:
         if exchange.body is not None:
             content = exchange.body if isinstance(exchange.body, bytes) else to_json(exchange.body)
             headers["Content-Type"] = "application/json"
-        if exchange.idempotency_key is not None:
-            if not _HEADER_VALUE.fullmatch(exchange.idempotency_key.encode()):
+        if exchange.idempotency_key:  # an empty one is none, to an engine, too
+            if not _fits_a_header(exchange.idempotency_key):
                 raise BadRequest(f"the Idempotency-Key {exchange.idempotency_key!r} can be no value of a header")
             headers["Idempotency-Key"] = exchange.idempotency_key
         traceparent = current_traceparent()
@@ -192,6 +193,13 @@ class _Pieces:
         if not self._pieces:
             raise StopAsyncIteration
         return self._pieces.pop()
+
+
+def _fits_a_header(text: str) -> bool:
+    try:
+        return _HEADER_VALUE.fullmatch(text.encode()) is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def _text(error: Exception, otherwise: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.client.operation import Once, Operation
+from penstock.client.operation import Deletion, Once, Operation
 from penstock.wire.page import Page
 from penstock.wire.schedule import Schedule, ScheduleRun, ScheduleSpec, ScheduleTime
 
@@ -27,8 +27,8 @@ class ListSchedules(Operation[Page[Schedule]], frozen=True):
     limit: int | None = None
 
 
-class DeleteSchedule(Once[None], frozen=True):
-    """Delete a schedule. A second one finds none, so a lost answer is not simply asked for again."""
+class DeleteSchedule(Deletion, frozen=True):
+    """Delete a schedule."""
 
     id: str
 

@@ -65,9 +65,9 @@ class GrpcTransport:
 
     async def _exchange(self, exchange: Exchange, timeout_s: float) -> Any:
         key = exchange.idempotency_key
-        if key is not None and not (key.isascii() and key.isprintable()):
+        if key and not (key.isascii() and key.isprintable()):
             raise BadRequest("idempotency_key: has to be printable ASCII")
-        metadata = [] if key is None else [(b"idempotency-key", key.encode())]
+        metadata = [(b"idempotency-key", key.encode())] if key else []
         try:
             answer = await self.channel.unary(
                 exchange.path, exchange.request, exchange.answer_type, timeout_s=timeout_s, metadata=metadata
