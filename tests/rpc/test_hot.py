@@ -155,6 +155,37 @@ async def test_a_token_counts_no_longer_once_it_is_revoked(driver: Driver, taken
             assert taken == ["claim"]
 
 
+@pytest.mark.parametrize("headers", [{}, TRACED], ids=["hot", "long"])
+async def test_a_token_revoked_while_its_poll_waits_gets_no_job(
+    driver: Driver, taken: list[str], headers: dict[str, Any]
+) -> None:
+    gate, token = make_gate(), make_token()
+    gate.replace_tokens([KnownToken("x", "x", token.digest, read_grant("worker"), math.inf)])
+    proof: dict[str, Any] = {"authorization": f"Bearer {token.text}", **headers}
+    with trio.fail_after(60):
+        async with served(driver.engine, gate=gate) as run:
+            await known(run.client, **proof)
+            await driver.start("linear")
+            taken.clear()
+            with psycopg.connect(driver.dsn) as blocker:
+                blocker.execute("LOCK TABLE token IN ACCESS EXCLUSIVE MODE")
+                stream_id = await run.client.open(WORKFLOW + "PollJobs", body=framed(POLL), **proof)
+
+                async def under_way() -> bool:
+                    return driver.engine.polls.claims.statistics().batch_age_s is not None
+
+                await wait_until(under_way)
+                assert taken == ([] if headers else ["claim"])
+                gate.replace_tokens([])
+            answer = await run.client.finished(stream_id)
+            assert (answer.status, answer.reason, answer.messages) == (16, "the token was revoked", [])
+
+            async def back() -> bool:
+                return driver.rows("SELECT state, claimed_by FROM token") == [(0, None)]
+
+            await wait_until(back)
+
+
 async def test_a_poll_that_is_given_up_keeps_no_job(driver: Driver, grpc: Served, taken: list[str]) -> None:
     await known(grpc.client)
     for how in ("reset", "drop", "deadline"):

@@ -70,7 +70,7 @@ class ServerCall(Struct, Generic[RequestT, AnswerT], eq=False):
     received: Inbox | None = None
     """What came of a request that did not come whole: see `inbox`."""
     caller: Identity | None = None
-    """Who calls, with authentication, where that was known at once: it was let pass."""
+    """Who calls, with authentication, once that is known."""
     cancelled: bool = False
     """Its client has cancelled it, or its time is over."""
     closed: bool = False
@@ -180,6 +180,14 @@ class ServerCall(Struct, Generic[RequestT, AnswerT], eq=False):
     def is_gone(self) -> bool:
         """Nobody is there to read an answer, as far as that is known."""
         return self.closed or self.connection.hung_up
+
+    def check_caller(self) -> None:
+        """Before it is given what others would get else. Raises GRPCError and Unauthenticated: the client has gone, or
+        what proved who calls counts no longer."""
+        if self.is_gone:
+            raise GRPCError(_NOBODY.status, _NOBODY.message)
+        if self.caller is not None:
+            self.connection.server.check_caller(self.caller)
 
     async def wait_draining(self) -> None:
         """Wait until the server drains: a handler of a long stream then ends it in its own way."""

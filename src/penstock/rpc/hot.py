@@ -10,8 +10,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from grpclib.const import Status
-from grpclib.exceptions import GRPCError
 from msgspec import Struct
 
 from penstock.engine.answers import COPIES
@@ -38,7 +36,6 @@ AskedT = TypeVar("AskedT")
 POLLS_KEPT: Final = 1_000
 POLL_KEPT_MAX_BYTES: Final = 1_000
 """Polls that are known by their bytes: a megabyte."""
-_GONE: Final = (Status.CANCELLED, "the client has gone")
 _EMPTY: Final = b""
 _TRACE: Final = b"traceparent"
 
@@ -167,8 +164,7 @@ class _HotPoll(_HotCall[KnownPoll], eq=False):
             return not self.expect(found)
         jobs = found or []
         try:
-            if call.is_gone:
-                raise GRPCError(*_GONE)
+            call.check_caller()
             small = call.hold.bytes <= COPIES * INLINE_MAX_BYTES
             if small and call.answer_and_end(encode_message(m.PollJobsResponse(jobs), m.PACKAGE)):
                 return True

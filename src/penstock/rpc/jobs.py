@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import trio
-from grpclib.const import Cardinality, Handler, Status
-from grpclib.exceptions import GRPCError
+from grpclib.const import Cardinality, Handler
 
 from penstock.eager import need_task
 from penstock.engine.engine import Engine
@@ -76,8 +75,7 @@ class JobCalls:
             if call.is_cancelled:  # cancelled, or out of time, in the step in which the jobs came
                 await need_task()
                 await trio.lowlevel.checkpoint_if_cancelled()
-            if call.is_gone:
-                raise GRPCError(Status.CANCELLED, "the client has gone")
+            call.check_caller()
             size_bytes = sum(text_bytes(job.variables) for job in jobs)
             if size_bytes > INLINE_MAX_BYTES:
                 await need_task()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import ssl
 import sys
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,12 +20,12 @@ from grpclib.exceptions import GRPCError
 
 from penstock.accept import PerAddress, accept_connections
 from penstock.access import table
-from penstock.access.gate import EXPIRED, REVOKED, Ending, Gate
+from penstock.access.gate import EXPIRED, REVOKED, Ending, Gate, reason_of
 from penstock.access.identity import Identity, set_identity
 from penstock.access.limits import CallLimits
 from penstock.access.roles import Permission
 from penstock.engine.answers import AnswerMemory, Hold
-from penstock.errors import PenstockError, TooManyRequests, leaf_of
+from penstock.errors import PenstockError, TooManyRequests, Unauthenticated, leaf_of
 from penstock.log import set_trace
 from penstock.poller import HAVE_EPOLL, Poller, open_stream
 from penstock.rpc.call import ServerCall
@@ -444,7 +445,7 @@ class Server:
             except PenstockError as error:
                 caller = error
             table.require(needed, caller)
-            identity = caller if isinstance(caller, Identity) else None
+            identity = call.caller = caller if isinstance(caller, Identity) else None
             set_identity(identity)
         over = None if limits is None else limits.enter(identity)
         if over is not None:
@@ -469,6 +470,12 @@ class Server:
 
         with self._gate.watching(identity, end):
             await call.method.run(call)
+
+    def check_caller(self, caller: Identity) -> None:
+        """Raises Unauthenticated where what proved who calls counts no longer."""
+        ending = None if self._gate is None else self._gate.ending(caller, time.time())
+        if ending is not None:
+            raise Unauthenticated(reason_of(ending))
 
     def problem(self, call: ServerCall[Any, Any], error: Exception) -> GRPCError:
         """What the client of a call is told of an error."""
