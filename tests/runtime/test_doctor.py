@@ -219,6 +219,18 @@ def test_a_data_directory_of_another_version_is_a_finding(tmp_path: Path) -> Non
     assert str(tmp_path) in found[0]["found"]
 
 
+@pytest.mark.parametrize("options", [["--data-dir", "given"], []])
+def test_where_no_database_is_none_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    environment = {"WE_POSTGRES_DSN": "", "WE_DATA_DIR": "", "XDG_DATA_HOME": str(tmp_path / "home")}
+    made = CliRunner().invoke(app, ["doctor", "--json", *options], env=environment)
+    found = next(each for each in json.loads(made.stdout) if each["subject"] == "database")
+    assert (made.exit_code, found["verdict"]) == (1, "problem")
+    assert found["found"] == f"there is none in {tmp_path / ('given' if options else 'home/penstock/postgres')}"
+    assert "--data-dir" in found["todo"]
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_a_slot_that_nobody_reads_is_counted(postgres_server: PostgresServer) -> None:
     with postgres_server.database(apply_schema) as dsn, psycopg.connect(dsn, autocommit=True) as admin:
         admin.execute("SELECT pg_create_physical_replication_slot('nobody', true)")

@@ -148,7 +148,8 @@ def migrate(
 def doctor(config: ConfigOption = None, data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
     """Look at settings, database, engines and broker, and say what to do about what is not well; changes nothing.
 
-    Engines may run meanwhile. Exit code 1 when there is a problem, 0 when there is advice at most.
+    Engines may run meanwhile. Exit code 1 when there is a problem (no database is one, and none is made), 0 when there
+    is advice at most.
     """
     settings = read_settings(config, data_dir=data_dir, log_level="error")
     from penstock.runtime.doctor import Verdict, examine

@@ -19,7 +19,7 @@ from penstock.runtime.operator import database_of
 from penstock.settings import DispatchMode, Settings, did_you_mean, unknown_environment
 from penstock.store import checkup
 from penstock.store.activity import KnownEngine, read_engines
-from penstock.store.cluster import EmbeddedPostgresError
+from penstock.store.cluster import EmbeddedPostgresError, default_data_dir, has_cluster
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, DatabaseError, first_line, with_defaults
 from penstock.store.placement import placed
@@ -77,19 +77,13 @@ def problem(subject: str, found: str, todo: str) -> Finding:
 
 
 def examine(settings: Settings) -> list[Finding]:
-    """All findings, in the order in which they are to be mended. Starts the embedded PostgreSQL if it does not run."""
+    """All findings, in the order in which they are to be mended. Starts the embedded PostgreSQL if it does not run, and
+    makes none."""
     return trio.run(_examine, settings, strict_exception_groups=True)
 
 
 async def _examine(settings: Settings) -> list[Finding]:
-    findings = [*check_environment()]
-    try:
-        async with database_of(settings) as dsn:
-            findings += await _examine_database(settings, dsn)
-    except EmbeddedPostgresError as error:
-        findings.append(problem("database", error.reason, "see there; or name a PostgreSQL by postgres_dsn"))
-    except (DatabaseError, OSError, trio.TooSlowError) as error:
-        findings.append(problem("database", first_line(error) or "no answer", "start it, or mend postgres_dsn"))
+    findings = [*check_environment(), *await _find_database(settings)]
     findings += check_disk(settings)
     if settings.replica_dsn is not None:
         findings.append(await _check_replica(settings, settings.replica_dsn.reveal()))
@@ -97,6 +91,22 @@ async def _examine(settings: Settings) -> list[Finding]:
         findings += [await _check_broker(address) for address in settings.kafka_seed_brokers]
     findings.append(ok("penstock", shown_version()))
     return findings
+
+
+async def _find_database(settings: Settings) -> list[Finding]:
+    data_dir = settings.data_path or default_data_dir()
+    if settings.embedded and not has_cluster(data_dir):
+        todo = (
+            "name its directory by --data-dir (data_dir), or a PostgreSQL by postgres_dsn; `penstock serve` makes one"
+        )
+        return [problem("database", f"there is none in {data_dir}", todo)]
+    try:
+        async with database_of(settings) as dsn:
+            return await _examine_database(settings, dsn)
+    except EmbeddedPostgresError as error:
+        return [problem("database", error.reason, "see there; or name a PostgreSQL by postgres_dsn")]
+    except (DatabaseError, OSError, trio.TooSlowError) as error:
+        return [problem("database", first_line(error) or "no answer", "start it, or mend postgres_dsn")]
 
 
 async def _examine_database(settings: Settings, dsn: str) -> list[Finding]:

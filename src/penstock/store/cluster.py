@@ -164,6 +164,16 @@ def default_data_dir() -> Path:
     return Path.home() / ".local" / "share" / "penstock" / "postgres"
 
 
+def has_cluster(data_dir: Path) -> bool:
+    """Whether there is a database, of whatever version. What can't be looked at may be one: who opens it says why."""
+    try:
+        return any(each.name.isdecimal() for each in data_dir.iterdir())
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+
+
 def server_environment() -> dict[str, str]:
     """What the server and initdb get of our environment: nothing of it is secret, nor changes the server."""
     kept = {name: os.environ[name] for name in ("PATH", "TZ", "LD_LIBRARY_PATH") if name in os.environ}
