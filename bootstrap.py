@@ -92,7 +92,9 @@ def install(extra, unlocked):
     done = [os.path.join(VENV, "installed" + name) for name in (extra, "[dev]")]  # dev has all that others have
     if any(content(path) == state for path in done):
         return
-    print("Installing Penstock and what it needs into .venv (the first time takes a minute)", flush=True)
+    print(
+        "Installing Penstock and what it needs into .venv (a minute the first time, if it is slow several)", flush=True
+    )
     pip = [PYTHON, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     if lock is None:
         steps = [pip + ["-e", TOP + extra]]

@@ -18,7 +18,7 @@ import pytest
 import trio
 from rich.console import Console
 
-from penstock.cli.demo import engine
+from penstock.cli.demo import engine, run
 from penstock.cli.demo.engine import EngineFailed, engine_process
 from penstock.cli.demo.view import RunView, failures, history_table
 from penstock.client import Attempt, Instance, StepExecution
@@ -109,6 +109,15 @@ async def test_an_engine_that_does_not_stop_is_killed_and_told(stand_in, tmp_pat
     with pytest.raises(EngineFailed, match=r"did not stop within 0\.2 s:\nup"):
         async with engine_process(tmp_path, log):
             await wait_for_text(log, "up")
+    assert processes_about(tmp_path / "stand_in.py") == []
+
+
+async def test_an_engine_that_never_gets_ready_is_told_of(stand_in, tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "READY_TIMEOUT_SECONDS", 0.5)
+    log = stand_in(SERVES_UNTIL_TOLD)
+    said = r"not ready within 0\.5 s; at the last look: no connection to http"
+    with pytest.RaisesGroup(pytest.RaisesExc(EngineFailed, match=said)):
+        await run._demo(Console(file=io.StringIO()), 1, tmp_path, log, None)
     assert processes_about(tmp_path / "stand_in.py") == []
 
 

@@ -17,7 +17,7 @@ import trio
 
 from penstock.http import reserved_ports
 
-__all__ = ["EngineFailed", "engine_process"]
+__all__ = ["EngineFailed", "engine_process", "log_tail"]
 
 # The engine's own grace for requests in flight is 25 s; then it also stops PostgreSQL.
 STOP_TIMEOUT_SECONDS = 40
@@ -59,7 +59,7 @@ async def _engine_on(ports: list[int], data_dir: Path, log: Path) -> AsyncGenera
     async def watch() -> None:
         code = await process.wait()
         if not stopping:
-            raise EngineFailed(f"the engine ended with exit code {code}:\n{_tail(log)}")
+            raise EngineFailed(f"the engine ended with exit code {code}:\n{log_tail(log)}")
 
     try:
         async with trio.open_nursery() as nursery:
@@ -81,7 +81,7 @@ async def _stop(process: trio.Process, log: Path) -> None:
     if process.returncode is None:
         process.kill()
         await process.wait()
-        raise EngineFailed(f"the engine did not stop within {STOP_TIMEOUT_SECONDS} s:\n{_tail(log)}")
+        raise EngineFailed(f"the engine did not stop within {STOP_TIMEOUT_SECONDS} s:\n{log_tail(log)}")
 
 
 def _penstock() -> list[str]:
@@ -93,5 +93,6 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("WE_", "DB_"))}
 
 
-def _tail(log: Path) -> str:
+def log_tail(log: Path) -> str:
+    """The end of an engine's log."""
     return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_TAIL_LINES:])

@@ -19,16 +19,17 @@ import msgspec
 import trio
 from rich.console import Console
 
-from penstock.cli.demo.engine import EngineFailed, engine_process
+from penstock.cli.demo.engine import EngineFailed, engine_process, log_tail
 from penstock.cli.demo.orders import order_worker
 from penstock.cli.demo.view import RunView, failures, history_table, make_console
 from penstock.cli.examples import example
-from penstock.client import Client, ClientError, Instance, StartRequest
+from penstock.client import Client, ClientError, Instance, StartRequest, Unavailable
 from penstock.errors import leaves
 
 __all__ = ["run_demo"]
 
-READY_TIMEOUT_SECONDS = 60
+# As long as its PostgreSQL may take, on a machine that is busy: an engine that ends is told of at once.
+READY_TIMEOUT_SECONDS = 300
 # No instance may take longer than this from when it is looked at; the whole run takes a few seconds.
 END_TIMEOUT_SECONDS = 120
 FAILURES_SHOWN = 5
@@ -111,7 +112,7 @@ async def _demo(console: Console, count: int, data_dir: Path, log: Path, hold: t
     console.print(f"Starting the engine with its embedded PostgreSQL in {data_dir}")
     begun = time.monotonic()
     async with engine_process(data_dir, log) as url, Client(url) as client:
-        await client.wait_until_ready(timeout_s=READY_TIMEOUT_SECONDS)
+        await _wait_ready(client, log)
         console.print(f"Ready after {time.monotonic() - begun:.1f} s at {url}")
         summary = await client.upload_definition(path)
         console.print(f"Uploaded {path.name} as {summary.id} version {summary.version}: {definition.name}")
@@ -133,6 +134,14 @@ async def _demo(console: Console, count: int, data_dir: Path, log: Path, hold: t
             hold.set()
             await trio.sleep_forever()
         console.print("Stopping the engine")
+
+
+async def _wait_ready(client: Client, log: Path) -> None:
+    try:
+        await client.wait_until_ready(timeout_s=READY_TIMEOUT_SECONDS)
+    except Unavailable as error:  # it tells how long the last of many looks took
+        told = f"the engine was not ready within {READY_TIMEOUT_SECONDS} s; at the last look: {error.reason}"
+        raise EngineFailed(f"{told}\n{log_tail(log)}") from error
 
 
 async def _run_instances(client: Client, definition: _Definition, count: int, view: RunView) -> list[Instance]:
