@@ -105,6 +105,17 @@ def contents(dsn: str) -> dict[str, list[tuple[Any, ...]]]:
     return {name: rows(dsn, f"SELECT * FROM {name} ORDER BY 1, 2") for name in tables if name != "penstock_schema"}
 
 
+async def test_a_version_18_of_before_its_last_column_gets_it(postgres_server: Server, database_dsn: str) -> None:
+    """Migration 18 was changed when databases of it were there."""
+    with left_by(postgres_server, 18) as dsn:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("ALTER TABLE timer DROP COLUMN throttle")
+        assert await upgrade(dsn) == 18
+        upgraded = catalog(dsn)
+        for kind, things in catalog(database_dsn).items():
+            assert upgraded[kind] == things, kind
+
+
 async def test_version_2_lays_the_columns_out_as_schema_sql(old_dsn: str, database_dsn: str) -> None:
     await upgrade(old_dsn)
     for table in ("token", "ready", "parked", "engine"):

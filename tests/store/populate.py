@@ -36,7 +36,7 @@ from penstock.wire.bulk import BulkFilter, BulkRequest
 from penstock.wire.model import Park, StartRequest
 from penstock.wire.queue import QueuePolicy, Rate
 from penstock.wire.schedule import ScheduleSpec
-from penstock.wire.start import Debounce
+from penstock.wire.start import Debounce, Throttle
 from tests.engine import runs
 from tests.engine.driver import Driver
 from tests.postgres import Server, apply_schema, run_directory, shared_server
@@ -205,6 +205,7 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
     rule = Debounce("later", "PT30M")
     for number in range(2):
         await driver.start("recorded", {"n": number}, business_key="put-off", debounce=rule)
+        await driver.start("recorded", {"n": number}, throttle=Throttle("slow", 1, "PT1H", on_excess="DELAY"))
     made = await driver.engine.bulk.create(BulkRequest(action="cancel", filter=BulkFilter(business_key="cancelled")))
     await driver.engine.bulk.step()
     assert (await driver.engine.bulk.get(made.id)).state == "DONE"
