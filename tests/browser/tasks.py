@@ -208,7 +208,7 @@ def change_a_definition(person: Person) -> None:
     person.click("button", "Try it")
     person.see("What happens next?")
     person.click("button", "Differences")
-    person.see("does the new version touch?")
+    person.see("Which running instances does this touch?")
     person.click("button", "Upload as version 2")
     person.see("Uploaded as version 2")
 

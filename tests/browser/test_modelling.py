@@ -329,12 +329,12 @@ def test_expressions_complete_and_tell_what_they_give(modeller: Modeller, engine
     preview.get_by_text("What is decided").wait_for(timeout=TIMEOUT_MS)
     assert violations(modeller.page) == []
     modeller.page.get_by_role("button", name="Differences").click(timeout=TIMEOUT_MS)
-    modeller.page.get_by_text("changed: conditionalNextSteps").wait_for(timeout=TIMEOUT_MS)
+    modeller.page.get_by_role("button", name="changed: conditionalNextSteps").first.wait_for(timeout=TIMEOUT_MS)
     modeller.page.get_by_text("The text, line by line").click(timeout=TIMEOUT_MS)
     lines = modeller.page.get_by_role("region", name="The text, line by line").locator("del, .cm-changedLine")
     lines.first.wait_for(timeout=TIMEOUT_MS)
     assert [tried in one for one in lines.all_text_contents()] == [False, True, False, False]
-    modeller.page.get_by_role("heading", name="does the new version touch?").wait_for(timeout=TIMEOUT_MS)
+    modeller.page.get_by_role("heading", name="Which running instances does this touch?").wait_for(timeout=TIMEOUT_MS)
     assert violations(modeller.page) == []
 
 

@@ -175,7 +175,7 @@ def test_jobs_timers_and_settings_are_shown_where_they_stand(visitor: Visitor, e
         assert violations(visitor.page) == [], place
 
 
-def test_a_definitions_versions_are_compared_in_one_picture(visitor: Visitor, engine: EngineProcess) -> None:
+def test_a_definitions_versions_are_compared_beside_each_other(visitor: Visitor, engine: EngineProcess) -> None:
     upload(engine, linear(2, definition_id="grown", job_type="grown"))
     start(engine, "grown", "G-1")
     upload(engine, linear(3, definition_id="grown", job_type="grown"))
@@ -185,7 +185,8 @@ def test_a_definitions_versions_are_compared_in_one_picture(visitor: Visitor, en
     visitor.click("button", "v2")
     visitor.click("tab", "Differences")
     visitor.see_role("button", re.compile("task-3, added"))
-    visitor.see("changed: nextStep")
+    visitor.see_role("button", re.compile("task-2, changed: nextStep"))
+    visitor.see("+ nextStep task-3")
     assert visitor.page.url.endswith("definitions/grown?version=2&tab=differences")
     assert violations(visitor.page) == []
 

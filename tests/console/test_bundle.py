@@ -22,6 +22,7 @@ PICTURE_MAX_BYTES = 70_000
 MODELLER_MAX_BYTES = 140_000
 """With CodeMirror, as its fields and its JSON show it. What comes by a press more has limits of its own."""
 TRY_MAX_BYTES = 5_000
+DIFFERENCES_MAX_BYTES = 6_000
 SEARCH_MAX_BYTES = 7_000
 COMPARE_MAX_BYTES = 11_000
 LAYOUT_MAX_BYTES = 475_000
@@ -76,10 +77,11 @@ def test_what_is_loaded_first_is_small() -> None:
     compare = packed("editor-merge-*.js", "compare-*.js")
     search = packed("editor-search-*.js")
     trial = packed("try-*.js")
+    differences = packed("differences-*.js", "compared-*.js")
     editor = packed("editor-*.js", "line-*.js", "source-*.js") - packed("editor-merge-*.js") - search
     modeller = packed("modeller-*.js") + editor
-    later = packed("*.js") - scripts - modeller - compare - search - trial
-    print(f"{scripts=} {styles=} {later=} {modeller=} {editor=} {compare=} {search=} {trial=}")
+    later = packed("*.js") - scripts - modeller - compare - search - trial - differences
+    print(f"{scripts=} {styles=} {later=} {modeller=} {editor=} {compare=} {search=} {trial=} {differences=}")
     assert 0 < scripts <= SCRIPT_MAX_BYTES
     assert 0 < styles <= STYLE_MAX_BYTES
     assert 0 < fonts <= FONTS_MAX_BYTES
@@ -89,6 +91,7 @@ def test_what_is_loaded_first_is_small() -> None:
     assert 0 < compare <= COMPARE_MAX_BYTES
     assert 0 < search <= SEARCH_MAX_BYTES
     assert 0 < trial <= TRY_MAX_BYTES
+    assert 0 < differences <= DIFFERENCES_MAX_BYTES
     assert [name for name in named if re.search(r"/(editor|line|source|compare)", name)] == []
     assert 0 < packed("../vendor/*.js") <= LAYOUT_MAX_BYTES
 

@@ -56,6 +56,22 @@ async def test_a_valid_definition_tells_what_it_reads(driver: Driver) -> None:
         assert (found.same, found.latest) == versions
 
 
+async def test_where_a_definition_reads_is_told_on_request(driver: Driver) -> None:
+    body = definition(
+        choose("choose", {"customer.tier == 'new'": "set", "true": "wait"}),
+        wait("wait", "set", duration="${pause ?? 'PT1H'}"),
+        assign("set", {"total": "${amount + fee}"}),
+        end(),
+    )
+    found = await driver.engine.drafts.validate(msgspec.json.encode(body), with_reads=True)
+    assert [(one.path, one.name, one.start, one.end, one.dot) for one in found.reads or []] == [
+        ("steps[0].conditionalNextSteps[\"customer.tier == 'new'\"]", "customer", 0, 13, 8),
+        ("steps[2].transformations.total", "amount", 2, 8, None),
+        ("steps[2].transformations.total", "fee", 11, 14, None),
+    ]
+    assert (await validate(driver, body)).reads is None
+
+
 async def test_a_field_that_does_nothing_is_hinted_at_and_kept(driver: Driver) -> None:
     ask = step("ask", "USER_TASK", nextStep="end", jobType="w", compensation={"jobType": "undo"}, duration="PT1H")
     body = definition(ask, step("end", "END", description="d", retryCount=1), definition_id="odd")

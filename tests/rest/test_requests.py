@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.engine.drafts import ExpressionVerdict
+from penstock.engine.drafts import DraftCheck, ExpressionVerdict, VariableRead
 from penstock.wire.model import Completion, Failure, Heartbeat, Lease, PollRequest, StartRequest
 from tests.rest.scripted import NOON, Rest, ScriptedEngine, instance, job
 
@@ -333,6 +333,19 @@ async def test_an_unreadable_start_is_refused_with_the_field(
 
 
 # -- drafts
+
+
+async def test_where_a_draft_reads_is_asked_for(rest: Rest, engine: ScriptedEngine) -> None:
+    read = VariableRead(path="steps[0].until", name="due", start=2, end=5)
+    engine.on("drafts.validate", DraftCheck(valid=True, problems=[], hints=[], identifiers=["due"], reads=[read]))
+    answer = await rest.post("/v1/definitions/validate?reads=true", {"id": "d"})
+    assert answer.json["reads"] == [{"path": "steps[0].until", "name": "due", "from": 2, "to": 5}]
+    assert engine.one("drafts.validate") == (b'{"id": "d"}', {"with_reads": True})
+    assert (await rest.post("/v1/definitions/validate?reads=perhaps", {})).error == (
+        400,
+        "bad-request",
+        "reads: must be true or false",
+    )
 
 
 async def test_an_expression_is_tried_with_the_variables_of_the_body(rest: Rest, engine: ScriptedEngine) -> None:

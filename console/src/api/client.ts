@@ -15,6 +15,7 @@ export type Why = Schemas["Why"];
 export type AuditRecord = Schemas["AuditRecord"];
 export type Definition = Schemas["Definition"];
 export type DraftCheck = Schemas["DraftCheck"];
+export type VariablesInUse = Schemas["VariablesInUse"];
 /** What can happen, or has; `variables` as JSON text, so that numbers keep their digits. */
 export type TriedMove = Omit<Schemas["Move"], "variables"> & { variables?: string };
 export type SimulationView = Omit<Schemas["SimulationView"], "can"> & { can: TriedMove[] };
@@ -201,6 +202,8 @@ export const engine = {
       ? answerOf("GET", "/v1/definitions/{id}", { path: { id }, ...s(signal) })
       : answerOf("GET", "/v1/definitions/{id}/versions/{number}", { path: { id, number: version }, ...s(signal) }),
   validate: (text: string, signal?: AbortSignal) => post<DraftCheck>("/v1/definitions/validate", { text, ...s(signal) }),
+  /** With where it reads variables. */
+  validateReads: (text: string, signal?: AbortSignal) => post<DraftCheck>("/v1/definitions/validate", { text, query: { reads: true }, ...s(signal) }),
   /** The answer, a `SimulationView`, as it came. `variables` and the definition as JSON text. `test`: with all of it as a file for pytest. */
   simulate: (text: string, trial: { variables: string; startedAt: string; moves: readonly TriedMove[] }, test: boolean, signal?: AbortSignal) =>
     answerOf("POST", "/v1/simulations", {
@@ -209,7 +212,7 @@ export const engine = {
       ...s(signal),
     }),
   upload: (text: string) => post<DefinitionSummary>("/v1/definitions", { text }),
-  variablesInUse: (id: string, signal?: AbortSignal) => get<Schemas["VariablesInUse"]>("/v1/definitions/{id}/variables", { path: { id }, ...s(signal) }),
+  variablesInUse: (id: string, signal?: AbortSignal) => get<VariablesInUse>("/v1/definitions/{id}/variables", { path: { id }, ...s(signal) }),
   expressionLanguage: (signal?: AbortSignal) => get<Schemas["ExpressionLanguage"]>("/v1/expressions/language", s(signal)),
   /** The answer, an `ExpressionVerdict`, as it came. `variables` as JSON text. */
   checkExpression: (expression: string, kind: "condition" | "value", variables: string, signal?: AbortSignal) =>

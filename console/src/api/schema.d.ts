@@ -2381,13 +2381,15 @@ export interface components {
         /**
          * DraftCheck
          * @description Whether a definition could be uploaded, with all that is wrong. `identifiers`: the variables that its
-         *         expressions read. `same`: the version that has this content already. `latest`: the newest one of its id.
+         *         expressions read, `reads` where, as far as asked for. `same`: the version that has this content already.
+         *         `latest`: the newest one of its id.
          */
         DraftCheck: {
             valid: boolean;
             problems: components["schemas"]["DraftProblem"][];
             hints: components["schemas"]["DraftHint"][];
             identifiers: string[];
+            reads?: components["schemas"]["VariableRead"][];
             same?: number;
             latest?: number;
         };
@@ -4187,6 +4189,18 @@ export interface components {
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
             next?: string;
+        };
+        /**
+         * VariableRead
+         * @description Where the expression at `path` uses a variable that has to be defined, with what it reads of it, in characters
+         *         of its text. `dot`: where it enters the variable's first field, which is an error where the variable is nil.
+         */
+        VariableRead: {
+            path: string;
+            name: string;
+            from: number;
+            to: number;
+            dot?: number;
         };
         /**
          * VariableUse
@@ -9202,7 +9216,10 @@ export interface operations {
     };
     validateDefinition: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Where it reads variables that have to be defined, too. */
+                reads?: boolean;
+            };
             header?: never;
             path?: never;
             cookie?: never;

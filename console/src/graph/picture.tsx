@@ -24,6 +24,10 @@ interface Props {
 
 export interface Note {
   count?: string;
+  /** In a pill of the look's colour. */
+  mark?: string;
+  /** How many instances stand here. */
+  open?: string;
   look?: string;
   word: string;
 }
@@ -62,21 +66,32 @@ export function Picture(props: Props) {
   );
 }
 
-function Drawn(props: Props) {
-  const { definition } = props;
+/** A layout of what has to fit into `room`; `far` where it has to be drawn for the distance, which it is once `small` was told. */
+export function useLayout(definition: Definition, edges?: Edge[]) {
   const [far, setFar] = useState<boolean>();
   const room = useRef<HTMLDivElement>(null);
   useLayoutEffect(() => {
     // What will be too small is not laid out twice.
-    setFar((before) => before ?? (room.current !== null && scaleOf(sizeNow(room.current), { width: 0, height: heightOf(definition) }) < FAR_BELOW_BY_WAY));
-  }, [definition]);
+    setFar((before) => before ?? (room.current !== null && scaleOf(sizeNow(room.current), { width: 0, height: heightOf(definition, edges) }) < FAR_BELOW_BY_WAY));
+  }, [definition, edges]);
   const layout = useQuery({
     queryKey: ["layout", definition.id, definition.version, far ?? false],
-    queryFn: () => layoutOf(definition, far ?? false),
+    queryFn: () => layoutOf(definition, far ?? false, edges),
     enabled: far !== undefined,
     staleTime: Number.POSITIVE_INFINITY,
     retry: false,
   });
+  const small = useCallback(
+    (scale: number) => {
+      if (scale < FAR_BELOW && !far) setFar(true);
+    },
+    [far],
+  );
+  return { room, layout, far: far ?? false, small };
+}
+
+function Drawn(props: Props) {
+  const { room, layout, far, small } = useLayout(props.definition);
   if (layout.error) return <Problem error={layout.error} retry={() => layout.refetch()} />;
   if (!layout.data)
     return (
@@ -84,17 +99,10 @@ function Drawn(props: Props) {
         <Skeleton rows={3} />
       </div>
     );
-  return <Canvas {...props} layout={layout.data} far={far ?? false} goFar={() => setFar(true)} />;
+  return <Canvas {...props} layout={layout.data} far={far} small={small} />;
 }
 
-function Canvas({ layout, goFar, ...props }: Props & { layout: Layout; far: boolean; goFar: () => void }) {
-  const { far } = props;
-  const small = useCallback(
-    (scale: number) => {
-      if (scale < FAR_BELOW && !far) goFar();
-    },
-    [far, goFar],
-  );
+function Canvas({ layout, small, ...props }: Props & { layout: Layout; far: boolean; small: (scale: number) => void }) {
   const extent = useMemo(() => ({ x: 0, y: 0, width: layout.width, height: layout.height }), [layout]);
   const legend = props.states && (
     <div className="legend" aria-hidden="true">
@@ -129,7 +137,7 @@ export function Arrows() {
   );
 }
 
-const Drawing = memo(function Drawing({ layout, far, states, taken, notes, selected, onSelect }: Props & { layout: Layout; far: boolean }) {
+export const Drawing = memo(function Drawing({ layout, far, states, taken, notes, selected, onSelect }: Omit<Props, "definition"> & { layout: Layout; far: boolean }) {
   const lookOf = (edge: Edge) => (taken?.has(wayOf(edge)) ? "taken" : states ? "untaken" : "");
   const first = layout.nodes[0];
   const follow = useCallback((key: string, stepId: string) => focus(stepAt(layout, key, stepId)), [layout]);
@@ -193,7 +201,8 @@ export function stepAt({ edges }: Pick<Layout, "edges">, key: string, stepId: st
 
 function focus(stepId: string | undefined): boolean {
   if (stepId === undefined) return false;
-  document.querySelector<SVGElement>(`.node[data-step="${CSS.escape(stepId)}"]`)?.focus();
+  // In the picture that the keys are in: there may be another one beside it.
+  (document.activeElement?.closest("svg") ?? document).querySelector<SVGElement>(`.node[data-step="${CSS.escape(stepId)}"]`)?.focus();
   return true;
 }
 
@@ -274,6 +283,8 @@ export function Node({ step, x, y, width, height, far, state, note, running, sel
           </text>
         </g>
       )}
+      {note?.open !== undefined && <Pill className="count" right={note.open.length * 7 + 8} text={note.open} />}
+      {note?.mark !== undefined && <Pill className={`diff ${note.look ?? ""}`} right={width + 14} text={note.mark} />}
       {state && state.times > 1 && (
         <g className="times" transform={`translate(${width - 24} -1)`}>
           <rect x="-14" y="-8" width="24" height="17" rx="8.5" />
@@ -282,6 +293,19 @@ export function Node({ step, x, y, width, height, far, state, note, running, sel
           </text>
         </g>
       )}
+    </g>
+  );
+}
+
+/** At the upper edge of a card. */
+function Pill({ className, right, text }: { className: string; right: number; text: string }) {
+  const width = text.length * 7 + 14;
+  return (
+    <g className={className} transform={`translate(${right - width} -9)`}>
+      <rect width={width} height="18" rx="9" />
+      <text x={width / 2} y="12.8" textAnchor="middle">
+        {text}
+      </text>
     </g>
   );
 }

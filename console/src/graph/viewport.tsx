@@ -30,6 +30,8 @@ interface Props {
   children: (view: View) => ReactNode;
   /** Beside the picture, in the window's corners. */
   beside?: ReactNode;
+  /** Of windows of one size that are moved together. The buttons stand in one of them. */
+  together?: { view: View | undefined; setView: React.Dispatch<React.SetStateAction<View | undefined>>; buttons: boolean };
 }
 
 const ZOOM_STEP = 1.2;
@@ -41,9 +43,10 @@ export function scaleOf(window: Size, { width, height }: Size): number {
   return Math.min(1, (window.width - 2 * MARGIN) / width, (window.height - 2 * MARGIN) / height);
 }
 
-export function Viewport({ label, extent, fitOn, parts, keep, small, children, beside }: Props) {
+export function Viewport({ label, extent, fitOn, parts, keep, small, children, beside, together }: Props) {
   const box = useRef<HTMLDivElement>(null);
-  const [view, setView] = useState<View>();
+  const own = useState<View>();
+  const [view, setView] = together ? [together.view, together.setView] : own;
   const size = useSize(box);
   const known = useRef(size);
   known.current = size;
@@ -54,7 +57,7 @@ export function Viewport({ label, extent, fitOn, parts, keep, small, children, b
     small?.(scale);
     const fitted = { scale, x: (width - extent.width * scale) / 2 - extent.x * scale, y: Math.max(MARGIN, (height - extent.height * scale) / 4) - extent.y * scale };
     setView((before) => (before && before.scale === fitted.scale && before.x === fitted.x && before.y === fitted.y ? before : fitted));
-  }, [extent, small]);
+  }, [extent, small, setView]);
   const latest = useRef({ view, fit, parts: parts ?? [extent], keep });
   latest.current = { view, fit, parts: parts ?? [extent], keep };
   const fitted = useRef<unknown>(undefined);
@@ -82,7 +85,7 @@ export function Viewport({ label, extent, fitOn, parts, keep, small, children, b
     const after = keep ? withIn(view, size, keep) : view;
     if (!parts.some((part) => isSeen(after, size, part))) fit();
     else if (after !== view) setView(after);
-  }, [fitOn, extent, size, put, isTouched]);
+  }, [fitOn, extent, size, put, isTouched, setView]);
   const zoom = useCallback((by: number, at?: Point) => {
     const { clientWidth, clientHeight } = box.current!;
     const centre = at ?? { x: clientWidth / 2, y: clientHeight / 2 };
@@ -92,7 +95,7 @@ export function Viewport({ label, extent, fitOn, parts, keep, small, children, b
       const kept = scale / before.scale;
       return { scale, x: centre.x - (centre.x - before.x) * kept, y: centre.y - (centre.y - before.y) * kept };
     });
-  }, []);
+  }, [setView]);
   useEffect(() => {
     // React's own listener is passive and could not keep the page from zooming.
     const element = box.current!;
@@ -111,7 +114,7 @@ export function Viewport({ label, extent, fitOn, parts, keep, small, children, b
     if (pointing.current || target.closest(".node") === null) return;
     const [window, node] = [box.current!.getBoundingClientRect(), target.getBoundingClientRect()];
     setView((before) => before && moved(before, missing(window.left, window.right, node.left, node.right), missing(window.top, window.bottom, node.top, node.bottom)));
-  }, []);
+  }, [setView]);
   return (
     <div
       className="canvas"
@@ -137,20 +140,22 @@ export function Viewport({ label, extent, fitOn, parts, keep, small, children, b
           <g transform={`translate(${view.x} ${view.y}) scale(${view.scale})`}>{children(view)}</g>
         </svg>
       )}
-      <div className="zoom">
-        <button type="button" className="btn sm" onClick={fit}>
-          Fit
-        </button>
-        <button type="button" className="btn sm" aria-label="Zoom out" onClick={() => zoom(1 / ZOOM_STEP)}>
-          −
-        </button>
-        <button type="button" className="btn sm" aria-label="Zoom in" onClick={() => zoom(ZOOM_STEP)}>
-          +
-        </button>
-        <span className="sr" role="status">
-          {view && `${Math.round(view.scale * 100)} %`}
-        </span>
-      </div>
+      {(together?.buttons ?? true) && (
+        <div className="zoom">
+          <button type="button" className="btn sm" onClick={fit}>
+            Fit
+          </button>
+          <button type="button" className="btn sm" aria-label="Zoom out" onClick={() => zoom(1 / ZOOM_STEP)}>
+            −
+          </button>
+          <button type="button" className="btn sm" aria-label="Zoom in" onClick={() => zoom(ZOOM_STEP)}>
+            +
+          </button>
+          <span className="sr" role="status">
+            {view && `${Math.round(view.scale * 100)} %`}
+          </span>
+        </div>
+      )}
       {beside}
     </div>
   );

@@ -1,13 +1,12 @@
-// What a draft changes: against the version that it began from, in one picture, and which running instances stand there.
+// What a draft changes: against the version that it began from, beside it as a picture, and which running instances stand there.
 import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { textOf } from "../api/asks";
-import { changesOf, unionOf } from "../graph/diff";
-import { Picture } from "../graph/picture";
-import { ChangeList, notesOfChanges } from "../pages/changes";
-import { Touches } from "../pages/definition";
+import { changesOf } from "../graph/diff";
+import { ChangesPanel, TwoPictures } from "../pages/compared";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { type Draft, definitionOf, readDraft } from "./draft";
+import { NewlyRead } from "./newlyread";
 
 interface Props {
   draft: Draft;
@@ -25,17 +24,17 @@ export function Differences({ version, latest, ...props }: Props) {
   const id = props.draft.definition.id;
   const there = useQuery({ ...textOf(id, latest), enabled: version === undefined && latest !== undefined });
   const base = useMemo(() => (there.data ? readDraft(there.data.text) : props.base), [there.data, props.base]);
-  if (version !== undefined || latest === undefined) return <Compared {...props} version={version} />;
+  if (version !== undefined || latest === undefined) return <Compared {...props} version={version} latest={latest} />;
   if (there.error) return <Problem error={there.error} retry={() => there.refetch()} />;
-  return there.data ? <Compared {...props} base={base} version={latest} /> : <Skeleton />;
+  return there.data ? <Compared {...props} base={base} version={latest} latest={latest} /> : <Skeleton />;
 }
 
-function Compared({ draft, base, version, valid, selected, select }: Omit<Props, "latest">) {
-  const [before, after] = useMemo(() => [definitionOf(base), definitionOf(draft)], [base, draft]);
+function Compared({ draft, base, version, latest, valid, selected, select }: Props) {
+  // Of another id it is another definition, which nothing runs of.
+  const known = version !== undefined && draft.definition.id === base.definition.id;
+  const [before, after] = useMemo(() => [{ ...definitionOf(base), ...(version === undefined ? {} : { version }) }, definitionOf(draft)], [base, draft, version]);
   const changes = useMemo(() => changesOf(before, after), [before, after]);
   const texts = useMemo(() => ({ before: base.text, after: draft.text }), [base, draft]);
-  // A layout is kept by id: this one is of these two texts.
-  const union = useMemo(() => ({ ...unionOf(before, after), id: `differences ${base.text}\n${draft.text}` }), [before, after, base, draft]);
   if (draft.text === base.text)
     return (
       <Empty title="Nothing has changed">
@@ -45,12 +44,21 @@ function Compared({ draft, base, version, valid, selected, select }: Omit<Props,
   return (
     <div className="halves">
       <section aria-label="Picture" className="half">
-        <Picture definition={union} notes={notesOfChanges(changes)} selected={selected} onSelect={select} />
+        <TwoPictures
+          id={`differences ${base.text}\n${draft.text}`}
+          before={before}
+          after={after}
+          changes={changes}
+          names={{ before: version === undefined ? "Before" : `v${version}`, after: "Draft" }}
+          selected={selected}
+          onSelect={select}
+        />
       </section>
       <section className="half side" aria-label="Changes">
         <div className="panel" tabIndex={0} role="group" aria-label="Changes">
-          <ChangeList changes={changes} before={before} after={after} texts={texts} selected={selected} select={select} />
-          {version !== undefined && valid && <Touches definition={after} version="the new version" />}
+          <ChangesPanel changes={changes} before={before} after={after} texts={texts} touches={known && valid ? `v${(latest ?? version) + 1}` : undefined} selected={selected} select={select}>
+            {known && valid && <NewlyRead base={base} draft={draft} />}
+          </ChangesPanel>
         </div>
       </section>
     </div>

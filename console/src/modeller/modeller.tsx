@@ -18,7 +18,6 @@ import { Canvas, stepElement } from "./canvas";
 import { type Finding, toldOf, useNotes, useVerdict } from "./check";
 import { useClipboard } from "./clipboard";
 import { EditingContext } from "./context";
-import { Differences } from "./differences";
 import { type Draft, type DraftEdge, pathIn, rangeOf, readDraft } from "./draft";
 import { addBoundary, addStep, beginElsewhere, connect, disconnect, EMPTY, insertOnWay, isLedTo, leadElsewhere, mayHang, pasteSteps, pin, removeSteps, successorsOf, tidy } from "./edits";
 import { download, ImportButton } from "./files";
@@ -42,6 +41,7 @@ type View = keyof typeof VIEWS;
 /** Laid out within about two seconds (spec of the console, section 4). */
 const DRAWN_MAX_STEPS = 500;
 
+const Differences = later(() => import("./differences").then((tab) => tab.Differences));
 const TryIt = later(() => import("./try").then((tab) => tab.TryIt));
 
 /** Without an id: a definition that is new. */

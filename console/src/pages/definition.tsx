@@ -1,18 +1,18 @@
-// One definition: its picture with what stands on each step, its versions, the differences of two of them.
+// One definition: its picture with what stands on each step, its versions, two of them beside each other.
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
-import { useMemo, useState } from "react";
+import { type ReactNode, useMemo, useState } from "react";
 import { Link } from "wouter";
 import { useAddress } from "../address";
 import { shownOf, versionOf } from "../api/asks";
 import { type Definition, engine } from "../api/client";
-import { changesOf, type StepChange, unionOf } from "../graph/diff";
+import { changesOf } from "../graph/diff";
 import { type Note, Picture } from "../graph/picture";
 import { Icon } from "../parts/icons";
+import { later } from "../parts/later";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { Read, Table } from "../parts/table";
 import { Ago } from "../parts/time";
 import { useCan } from "../session";
-import { ChangeList, notesOfChanges } from "./changes";
 import { StartDialog } from "./start";
 
 const TOKENS_REFRESH_MS = 60_000;
@@ -20,6 +20,8 @@ const TOKENS_REFRESH_MS = 60_000;
 const FAILED_MAX = 10_000;
 const TABS = { open: "Open now", versions: "Versions", differences: "Differences", json: "JSON" } as const;
 type Tab = keyof typeof TABS;
+const TwoPictures = later(() => import("./compared").then((it) => it.TwoPictures));
+const ChangesPanel = later(() => import("./compared").then((it) => it.ChangesPanel));
 type Tokens = Awaited<ReturnType<typeof engine.tokens>>;
 
 export function DefinitionPage({ id }: { id: string }) {
@@ -41,11 +43,10 @@ export function DefinitionPage({ id }: { id: string }) {
   const other = useQuery({ ...versionOf(id, against), enabled: tab === "differences" && against > 0 });
   const compared = tab === "differences" ? other.data : undefined;
   const changes = useMemo(() => (compared && shown.data ? changesOf(compared, shown.data) : []), [compared, shown.data]);
-  // A layout is kept by id and version: a picture of two versions has an id of its own.
-  const drawn = useMemo(() => (compared && shown.data ? { ...unionOf(compared, shown.data), id: `${id} ${compared.version}` } : shown.data), [compared, shown.data, id]);
-  const notes = useMemo(() => (compared ? notesOfChanges(changes) : notesOfTokens(tokens.data)), [compared, changes, tokens.data]);
+  const texts = useMemo(() => ({ before: written(compared), after: written(shown.data) }), [compared, shown.data]);
+  const notes = useMemo(() => notesOfTokens(tokens.data), [tokens.data]);
   if (shown.error) return <Problem error={shown.error} retry={() => shown.refetch()} />;
-  if (!shown.data || !drawn) return <Skeleton />;
+  if (!shown.data) return <Skeleton />;
   const definition = shown.data;
   const selected = params.get("step") ?? undefined;
   const select = (one: string | undefined) => change({ step: one }, true);
@@ -76,7 +77,19 @@ export function DefinitionPage({ id }: { id: string }) {
       </header>
       <div className="halves">
         <section aria-label="Picture" className="half">
-          <Picture definition={drawn} notes={notes} selected={selected} onSelect={select} />
+          {compared ? (
+            <TwoPictures
+              id={`${id} ${compared.version} ${version}`}
+              before={compared}
+              after={definition}
+              changes={changes}
+              names={{ before: `v${compared.version}`, after: `v${version}` }}
+              selected={selected}
+              onSelect={select}
+            />
+          ) : (
+            <Picture definition={definition} notes={notes} selected={selected} onSelect={select} />
+          )}
         </section>
         <section className="half side" aria-label="Details">
           <div className="tabs" role="tablist">
@@ -90,7 +103,9 @@ export function DefinitionPage({ id }: { id: string }) {
             {tab === "open" && <Open tokens={tokens} definition={definition} selected={selected} select={select} />}
             {tab === "versions" && <Versions id={id} shown={version} counted={tokens.data?.at} choose={(one) => change({ version: String(one), step: undefined })} />}
             {tab === "differences" && (
-              <Differences definition={definition} against={against} other={other} changes={changes} choose={(one) => change({ against: String(one) }, true)} select={select} selected={selected} />
+              <Differences definition={definition} against={against} other={other} choose={(one) => change({ against: String(one) }, true)}>
+                {compared && <ChangesPanel changes={changes} before={compared} after={definition} texts={texts} touches={`v${version}`} selected={selected} select={select} />}
+              </Differences>
             )}
             {tab === "json" && <pre className="json">{JSON.stringify(step ?? definition, null, 2)}</pre>}
           </div>
@@ -196,56 +211,8 @@ interface DifferencesProps {
   definition: Definition;
   against: number;
   other: { data: Definition | undefined; error: Error | null; refetch: () => unknown };
-  changes: StepChange[];
-  selected: string | undefined;
   choose: (version: number) => void;
-  select: (id: string | undefined) => void;
-}
-
-/** Which open instances stand where this version (`version`: what it is called; a draft has no number) is another one. They stay on their own version. */
-export function Touches({ definition, version = `v${definition.version}` }: { definition: Definition; version?: string }) {
-  const found = useQuery({ queryKey: ["impact", definition.id, definition.version ?? definition], queryFn: ({ signal }) => engine.impact(definition, signal), staleTime: TOKENS_REFRESH_MS });
-  if (found.error) return <Problem error={found.error} retry={() => found.refetch()} />;
-  if (!found.data) return <Skeleton rows={2} />;
-  const rows = found.data.versions.filter((one) => one.version !== definition.version && one.open > 0);
-  return (
-    <section className="touches" aria-label="Which running instances it touches">
-      <h2>Which running instances does {version} touch?</h2>
-      {rows.length === 0 ? (
-        <p className="mute">None: no instance of another version is open.</p>
-      ) : (
-        <>
-          <table>
-            <thead>
-              <tr>
-                <th>Open on</th>
-                <th className="r">Instances</th>
-                <th className="r">At a changed step</th>
-                <th className="r">At a removed step</th>
-              </tr>
-            </thead>
-            <tbody>
-              {rows.map((one) => (
-                <tr key={one.version}>
-                  <td>
-                    <Link href={`/instances?${new URLSearchParams({ definitionId: definition.id, definitionVersion: String(one.version) })}`}>v{one.version}</Link>
-                  </td>
-                  <td className="r">{one.open.toLocaleString("en")}</td>
-                  <td className="r">{one.atChanged.toLocaleString("en")}</td>
-                  <td className="r">{one.atRemoved.toLocaleString("en")}</td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-          <p className="mute">
-            Running instances stay on their version; only new ones take {version}.{" "}
-            {!found.data.exact && "These numbers are about right: not all were counted. "}
-            Counted <Ago at={found.data.at} />.
-          </p>
-        </>
-      )}
-    </section>
-  );
+  children: ReactNode;
 }
 
 /** Without what every version has of its own. */
@@ -253,13 +220,12 @@ function written(definition: Definition | undefined): string {
   return JSON.stringify({ ...definition, version: undefined }, null, 2);
 }
 
-function Differences({ definition, against, other, changes, selected, choose, select }: DifferencesProps) {
+function Differences({ definition, against, other, choose, children }: DifferencesProps) {
   const version = definition.version!;
-  const texts = useMemo(() => ({ before: written(other.data), after: written(definition) }), [other.data, definition]);
   if (against < 1)
     return (
       <Empty title="There is no version before this one">
-        <p>An upload that differs makes the next version; what differs is then shown here, in the picture, too.</p>
+        <p>An upload that differs makes the next version; what differs is then shown here, and in two pictures.</p>
       </Empty>
     );
   return (
@@ -278,14 +244,7 @@ function Differences({ definition, against, other, changes, selected, choose, se
           onKeyDown={(event) => event.key === "Enter" && event.currentTarget.blur()}
         />
       </label>
-      {other.error ? (
-        <Problem error={other.error} retry={() => other.refetch()} />
-      ) : !other.data ? (
-        <Skeleton rows={3} />
-      ) : (
-        <ChangeList changes={changes} before={other.data} after={definition} texts={texts} selected={selected} select={select} />
-      )}
-      {other.data && <Touches definition={definition} />}
+      {other.error ? <Problem error={other.error} retry={() => other.refetch()} /> : !other.data ? <Skeleton rows={3} /> : children}
     </>
   );
 }

@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Final, cast
 
 import msgspec
 
 from penstock.core.definition import InvalidDefinition, Problem, Step, StepType
-from penstock.core.expression import Expression, ExpressionError, parse, reference, vocabulary
+from penstock.core.expression import Expression, ExpressionError, parse, reads, reference, vocabulary
 from penstock.core.hints import Hint, hints
-from penstock.core.strict_json import BadJson, read_json
+from penstock.core.strict_json import BadJson, join_path, read_json
 from penstock.engine.definitions import Definitions, job_path
 from penstock.engine.hiding import Hiding
 from penstock.engine.instances import Instances
@@ -30,6 +31,7 @@ from penstock.wire.noun import Answer
 
 KINDS: Final = ("condition", "value")
 IDENTIFIERS_MAX: Final = 10_000
+READS_MAX: Final = 10_000
 _STEP: Final = re.compile(r"steps\[([0-9]{1,6})\]", re.ASCII)
 _WORD: Final = re.compile(r"\w+|.", re.DOTALL)
 
@@ -51,14 +53,27 @@ class DraftHint(Answer, frozen=True):
     text: str
 
 
+class VariableRead(Answer, frozen=True):
+    """Where the expression at ``path`` uses a variable that has to be defined, with what it reads of it, in characters
+    of its text. ``dot``: where it enters the variable's first field, which is an error where the variable is nil."""
+
+    path: str
+    name: str
+    start: int = msgspec.field(name="from")
+    end: int = msgspec.field(name="to")
+    dot: int | None = None
+
+
 class DraftCheck(Answer, frozen=True):
     """Whether a definition could be uploaded, with all that is wrong. ``identifiers``: the variables that its
-    expressions read. ``same``: the version that has this content already. ``latest``: the newest one of its id."""
+    expressions read, ``reads`` where, as far as asked for. ``same``: the version that has this content already.
+    ``latest``: the newest one of its id."""
 
     valid: bool
     problems: list[DraftProblem]
     hints: list[DraftHint]
     identifiers: list[str]
+    reads: list[VariableRead] | None = None
     same: int | None = None
     latest: int | None = None
 
@@ -145,7 +160,7 @@ class Drafts:
         self._limits = limits
         self._hiding = hiding
 
-    async def validate(self, body: bytes) -> DraftCheck:
+    async def validate(self, body: bytes, *, with_reads: bool = False) -> DraftCheck:
         """Whether ``body`` could be uploaded. Raises PayloadTooLarge."""
         try:
             definition = await self._definitions.parse(lambda: body, len(body))
@@ -159,12 +174,15 @@ class Drafts:
             workers = await activity_store.read_worker_counts(connection) if self._polled else None
         found = await run_sized(len(definition.content), lambda: hints(definition))
         told = [*found, *(hint for step in definition.steps for hint in _unpolled(step, workers))]
-        names = {name for expression in _expressions(definition.steps) for name in expression.names}
+        expressions = await run_sized(len(definition.content), lambda: list(_expressions(definition.steps)))
+        names = {name for _, expression in expressions for name in expression.names}
+        places = await run_sized(len(definition.content), lambda: _reads(expressions)) if with_reads else None
         return DraftCheck(
             valid=True,
             problems=[],
             hints=[DraftHint(path=hint.path, text=hint.text) for hint in told],
             identifiers=sorted(names)[:IDENTIFIERS_MAX],
+            reads=places,
             same=same,
             latest=None if newest is None else newest.version,
         )
@@ -215,11 +233,25 @@ def _field(tree: object, name: str) -> object:
     return cast("dict[str, object]", tree).get(name) if isinstance(tree, dict) else None
 
 
-def _expressions(steps: Iterable[Step]) -> Iterable[Expression]:
+def _expressions(steps: Iterable[Step]) -> Iterable[tuple[str, Expression]]:
+    """With the path of each."""
     for step in steps:
-        yield from (condition for condition, _ in step.conditions)
-        values = (*(value for _, value in step.transformations), step.duration, step.until)
-        yield from (value for value in values if isinstance(value, Expression))
+        path = f"steps[{step.index}]"
+        yield from ((join_path(f"{path}.conditionalNextSteps", one.source), one) for one, _ in step.conditions)
+        values: list[tuple[str, object]] = [
+            (join_path(f"{path}.transformations", name), value) for name, value in step.transformations
+        ]
+        values += [(f"{path}.duration", step.duration), (f"{path}.until", step.until)]
+        yield from ((place, value) for place, value in values if isinstance(value, Expression))
+
+
+def _reads(expressions: Iterable[tuple[str, Expression]]) -> list[VariableRead]:
+    found = (
+        VariableRead(path=path, name=one.name, start=one.start, end=one.end, dot=one.dot)
+        for path, expression in expressions
+        for one in reads(expression.source)
+    )
+    return list(islice(found, READS_MAX))
 
 
 def _unpolled(step: Step, polled: Container[str] | None) -> Iterable[Hint]:

@@ -11,7 +11,7 @@ from penstock.engine.simulations import SimulationRequest
 from penstock.offload import run_sized
 from penstock.rest.codec import decoder
 from penstock.rest.exchange import Reply
-from penstock.rest.reading import body_of, respond
+from penstock.rest.reading import body_of, query_flag, respond
 
 _encode = msgspec.json.Encoder().encode
 _read_check = decoder(ExpressionCheck)
@@ -27,7 +27,8 @@ class DraftRoutes:
 
     async def validate(self) -> Response:
         """``POST /v1/definitions/validate``"""
-        return respond(Reply(200, _encode(await self._drafts.validate(await body_of(request)))))
+        with_reads = query_flag(request, "reads")
+        return respond(Reply(200, _encode(await self._drafts.validate(await body_of(request), with_reads=with_reads))))
 
     async def expression_language(self) -> Response:
         """``GET /v1/expressions/language``"""

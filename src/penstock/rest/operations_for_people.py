@@ -236,6 +236,7 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
         "POST", "/v1/definitions/validate", DraftRoutes.validate, Permission.VIEW,
         "validateDefinition", "definitions", "Check a definition before it is uploaded (addition)",
         "All that is wrong, by step; nothing is stored. Of a valid one the variables that it reads, and hints.",
+        parameters=(Parameter("reads", "query", "Where it reads variables that have to be defined, too.", BOOLEAN),),
         body=ref("Definition"), answer=struct(DraftCheck), errors=(413,),
     ),
     Operation(

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from penstock.core.expression import Expression, ExpressionError, parse
+from penstock.core.expression import Expression, ExpressionError, parse, reads
 from tests.core.expression.evaluation import NOW
 
 
@@ -71,3 +71,20 @@ def test_an_error_knows_its_source():
     assert (caught.value.source, caught.value.position) == ("1 +", 3)
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__ is True
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ('amount > 5 || customer.tier == "new"', [("amount", None), ("customer.tier", 22)]),
+        ("${a.b.c[0].d} ", [("a.b.c[0].d", 3)]),
+        ("a.b + (c ?? 1) + (d?.e ?? 2) + f?.g", [("a.b", 1), ("f", None)]),
+        ("let k = m.n; k.o + len(filter(list.items, .a > #index))", [("m.n", 9), ("list.items", 34)]),
+        ("(a).b + $env.c.d + #e.f + g['h'].i", [("a", None), ("g", None)]),
+        ('"😀" + a.b', [("a.b", 7)]),
+    ],
+)
+def test_uses_of_variables_are_told_with_their_places(source: str, told: list[tuple[str, int | None]]):
+    found = reads(source)
+    assert [(source[one.start : one.end], one.dot) for one in found] == told
+    assert all(source.startswith(one.name, one.start) for one in found)

@@ -8,8 +8,8 @@ in docs/expressions.md.
 
 from __future__ import annotations
 
-from penstock.core.expression.expression import Expression, parse
+from penstock.core.expression.expression import Expression, parse, reads
 from penstock.core.expression.failure import ExpressionError, OutOfSteps
 from penstock.core.expression.limits import DEFAULT, Limits
 
-__all__ = ["DEFAULT", "Expression", "ExpressionError", "Limits", "OutOfSteps", "parse"]
+__all__ = ["DEFAULT", "Expression", "ExpressionError", "Limits", "OutOfSteps", "parse", "reads"]

@@ -15,7 +15,7 @@ from penstock.core.expression.compiler import Compiler
 from penstock.core.expression.failure import ExpressionError, Fault, OutOfSteps
 from penstock.core.expression.frame import Frame, Run
 from penstock.core.expression.limits import DEFAULT, Limits
-from penstock.core.expression.parser import Parser
+from penstock.core.expression.parser import Parser, Read
 from penstock.core.expression.result import leave
 
 BASE_STEPS: Final = 12
@@ -114,3 +114,10 @@ def parse(source: str, limits: Limits = DEFAULT) -> Expression:
         run,
         limits,
     )
+
+
+def reads(source: str, limits: Limits = DEFAULT) -> list[Read]:
+    """Where the text of an `Expression` uses variables that have to be defined."""
+    parser = Parser(source, limits)
+    parser.parse()
+    return parser.reads

@@ -10,7 +10,7 @@ every other operator, and may not stand beside another one without brackets; `!a
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.core.expression.failure import Fault
 from penstock.core.expression.functions import FUNCTIONS
@@ -64,11 +64,22 @@ SPELLINGS: Final = {"||": "or", "&&": "and", "^": "**", "!": "not"}
 CONSTANTS: Final[dict[str, object]] = {"true": True, "false": False, "nil": None, "null": None}
 
 
+class Read(NamedTuple):
+    """A use of a variable that has to be defined, with what is read of it: ``start`` to ``end`` in the source. ``dot``:
+    where its first field is entered, which is an error where it is nil."""
+
+    name: str
+    start: int
+    end: int
+    dot: int | None
+
+
 class Parser:
     """One parse. Afterwards ``names`` holds each free identifier with its first position, ``needed`` those that have to
     be defined."""
 
     def __init__(self, source: str, limits: Limits) -> None:
+        self._source = source
         self._limits = limits
         self._tokens = tokenize(source, limits)
         self._at = 0
@@ -80,6 +91,7 @@ class Parser:
         self.names: dict[str, int] = {}
         self._uses: list[tuple[str, int]] = []
         self._optional: set[int] = set()  # positions of uses before `??`
+        self._entered: dict[int, tuple[int, int]] = {}  # of variables with a path: its end, and the first dot
 
     def parse(self) -> Node:
         node = self._expression(0)
@@ -182,6 +194,17 @@ class Parser:
             if position not in self._optional:
                 found.setdefault(name, position)
         return list(found.items())
+
+    @property
+    def reads(self) -> list[Read]:
+        """The same, but every use: those that are written as a name, which `$env.name` and `#name` are not."""
+        source = self._source
+        written = (
+            (name, at)
+            for name, at in self._uses
+            if at not in self._optional and source.startswith(name, at) and source[at - 1 : at] != "#"
+        )
+        return [Read(name, at, *self._entered.get(at, (at + len(name), None))) for name, at in written]
 
     def _step(self, token: Token, *, negated: bool) -> Step:
         """The right side of the operator that was just read."""
@@ -399,6 +422,7 @@ class Parser:
 
     def _accesses(self, base: Node) -> Node:
         accesses: list[Access] = []
+        before = self._tokens[self._at - 1]
         if isinstance(base, Path):  # `(a?.b).c` is `a?.b.c`, as in expr
             accesses.extend(base.accesses)
             base = base.base
@@ -417,6 +441,11 @@ class Parser:
                 break
             if isinstance(base, Environment) and len(accesses) == 1:
                 base, accesses = self._in_environment(base, accesses)
+        # `(a).b` is left out: what is said of it has to be a piece of the text.
+        if isinstance(base, Name) and accesses and base.position == before.position:
+            first, last = accesses[0], self._tokens[self._at - 1]
+            if isinstance(first, Field) and not first.optional:
+                self._entered[base.position] = last.position + len(last.text), first.position
         return Path(base.position, base, tuple(accesses)) if accesses else base
 
     def _in_environment(self, base: Node, accesses: list[Access]) -> tuple[Node, list[Access]]:
