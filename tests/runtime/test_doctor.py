@@ -231,6 +231,17 @@ def test_where_no_database_is_none_is_made(tmp_path: Path, monkeypatch: pytest.M
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.parametrize(
+    "command",
+    [["token", "list"], ["token", "revoke", "3f9a"], ["session", "list"], ["session", "end", "3f"], ["requeue"]],
+)
+def test_commands_that_look_for_something_make_no_database(tmp_path: Path, command: list[str]) -> None:
+    made = CliRunner().invoke(app, [*command, "--data-dir", str(tmp_path / "data")], env={"WE_POSTGRES_DSN": ""})
+    assert made.exit_code == 1
+    assert f"there is no database in {tmp_path / 'data'}: name its directory by --data-dir" in made.stderr
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_a_slot_that_nobody_reads_is_counted(postgres_server: PostgresServer) -> None:
     with postgres_server.database(apply_schema) as dsn, psycopg.connect(dsn, autocommit=True) as admin:
         admin.execute("SELECT pg_create_physical_replication_slot('nobody', true)")

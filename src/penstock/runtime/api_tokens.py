@@ -24,7 +24,7 @@ def new(settings: Settings, name: str, grant: Grant, expires_s: float | None) ->
             connection, id=made.id, name=name, digest=made.digest, roles=str(grant), by=operator(), expires_s=expires_s
         )
 
-    with_database(settings, insert)
+    with_database(settings, insert, makes=True)
     return made
 
 

@@ -15,11 +15,11 @@ import msgspec
 import trio
 
 from penstock.build import shown_version
-from penstock.runtime.operator import database_of
+from penstock.runtime.operator import NAME_IT, database_of, without_database
 from penstock.settings import DispatchMode, Settings, did_you_mean, unknown_environment
 from penstock.store import checkup
 from penstock.store.activity import KnownEngine, read_engines
-from penstock.store.cluster import EmbeddedPostgresError, default_data_dir, has_cluster
+from penstock.store.cluster import EmbeddedPostgresError
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, DatabaseError, first_line, with_defaults
 from penstock.store.placement import placed
@@ -94,12 +94,9 @@ async def _examine(settings: Settings) -> list[Finding]:
 
 
 async def _find_database(settings: Settings) -> list[Finding]:
-    data_dir = settings.data_path or default_data_dir()
-    if settings.embedded and not has_cluster(data_dir):
-        todo = (
-            "name its directory by --data-dir (data_dir), or a PostgreSQL by postgres_dsn; `penstock serve` makes one"
-        )
-        return [problem("database", f"there is none in {data_dir}", todo)]
+    missing = without_database(settings)
+    if missing is not None:
+        return [problem("database", f"there is none in {missing}", f"{NAME_IT}; `penstock serve` makes one")]
     try:
         async with database_of(settings) as dsn:
             return await _examine_database(settings, dsn)

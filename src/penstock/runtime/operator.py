@@ -6,12 +6,14 @@ import getpass
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from pathlib import Path
+from typing import Final, TypeVar
 
 import trio
 
 from penstock.runtime.retention import prepare_partitions
 from penstock.settings import Settings
+from penstock.store.cluster import EmbeddedPostgresError, default_data_dir, has_cluster
 from penstock.store.connection import TrioConnection
 from penstock.store.database import with_defaults
 from penstock.store.embedded import DataDirectoryInUse, embedded, running_dsn
@@ -19,6 +21,8 @@ from penstock.store.placement import placed
 from penstock.store.schema import ensure_schema
 
 T = TypeVar("T")
+NAME_IT: Final = "name its directory by --data-dir (data_dir), or a PostgreSQL by postgres_dsn"
+"""What to do where there is no database."""
 
 
 def operator() -> str:
@@ -30,8 +34,18 @@ def operator() -> str:
     return f"cli:{user}@{socket.gethostname()}"
 
 
-def with_database(settings: Settings, act: Callable[[TrioConnection], Awaitable[T]]) -> T:
-    """Run ``act`` on a connection to the database, brought to this version's schema."""
+def without_database(settings: Settings) -> Path | None:
+    """The directory in which the embedded database would be, where it is that and there is none."""
+    data_dir = settings.data_path or default_data_dir()
+    return data_dir if settings.embedded and not has_cluster(data_dir) else None
+
+
+def with_database(settings: Settings, act: Callable[[TrioConnection], Awaitable[T]], *, makes: bool = False) -> T:
+    """Run ``act`` on a connection to the database, brought to this version's schema; ``makes`` one where there is none.
+    Raises EmbeddedPostgresError, too."""
+    missing = without_database(settings)
+    if missing is not None and not makes:
+        raise EmbeddedPostgresError(f"there is no database in {missing}: {NAME_IT}")
 
     async def run() -> T:
         async with database_of(settings) as dsn:
