@@ -334,6 +334,7 @@ const KEYS_OF_MODELLER: [string, string][] = [
   ["Tab ↑ ↓ ← →", "From step to step, along the ways"],
   ["Enter", "Edit the step; Esc leads back to the picture"],
   ["Space", "Choose the step, with those chosen"],
+  ["Shift F10", "The step's menu, as + opens it"],
   ["Alt ↑", "Move the step, with each arrow"],
   ["Delete", "Delete what is chosen"],
   ["Ctrl Z", "Undo; with Shift redo"],

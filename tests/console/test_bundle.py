@@ -23,6 +23,16 @@ MODELLER_MAX_BYTES = 140_000
 """With CodeMirror, as its fields and its JSON show it. What comes by a press more has limits of its own."""
 TRY_MAX_BYTES = 5_000
 DIFFERENCES_MAX_BYTES = 6_000
+PRESSED_MAX_BYTES = {
+    "pressed": 2_800,
+    "people": 1_200,
+    "minimap": 1_000,
+    "toend": 1_000,
+    "early": 1_000,
+    "fixes": 2_200,
+}
+"""Menus and questions; forms for people; the small picture; of Try it "To the end" and what comes early;
+what mends a problem at once."""
 SEARCH_MAX_BYTES = 7_000
 COMPARE_MAX_BYTES = 11_000
 LAYOUT_MAX_BYTES = 475_000
@@ -78,10 +88,13 @@ def test_what_is_loaded_first_is_small() -> None:
     search = packed("editor-search-*.js")
     trial = packed("try-*.js")
     differences = packed("differences-*.js", "compared-*.js")
+    pressed = {name: packed(f"{name}-*.js") for name in PRESSED_MAX_BYTES}
     editor = packed("editor-*.js", "line-*.js", "source-*.js") - packed("editor-merge-*.js") - search
     modeller = packed("modeller-*.js") + editor
-    later = packed("*.js") - scripts - modeller - compare - search - trial - differences
-    print(f"{scripts=} {styles=} {later=} {modeller=} {editor=} {compare=} {search=} {trial=} {differences=}")
+    later = packed("*.js") - scripts - modeller - compare - search - trial - differences - sum(pressed.values())
+    print(
+        f"{scripts=} {styles=} {later=} {modeller=} {editor=} {search=} {trial=} {compare=} {differences=} {pressed=}"
+    )
     assert 0 < scripts <= SCRIPT_MAX_BYTES
     assert 0 < styles <= STYLE_MAX_BYTES
     assert 0 < fonts <= FONTS_MAX_BYTES
@@ -92,6 +105,7 @@ def test_what_is_loaded_first_is_small() -> None:
     assert 0 < search <= SEARCH_MAX_BYTES
     assert 0 < trial <= TRY_MAX_BYTES
     assert 0 < differences <= DIFFERENCES_MAX_BYTES
+    assert {name for name, most in PRESSED_MAX_BYTES.items() if not 0 < pressed[name] <= most} == set()
     assert [name for name in named if re.search(r"/(editor|line|source|compare)", name)] == []
     assert 0 < packed("../vendor/*.js") <= LAYOUT_MAX_BYTES
 

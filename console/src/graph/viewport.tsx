@@ -32,18 +32,31 @@ interface Props {
   beside?: ReactNode;
   /** Of windows of one size that are moved together. The buttons stand in one of them. */
   together?: { view: View | undefined; setView: React.Dispatch<React.SetStateAction<View | undefined>>; buttons: boolean };
+  /** A small picture of the whole, where not all of it is in sight and the window has room for it. */
+  map?: (at: Sight) => ReactNode;
 }
 
+/** What of a picture is seen. */
+export interface Sight {
+  extent: Extent;
+  seen: Extent;
+  /** Brings a point into the middle. */
+  centre: (at: Point) => void;
+}
+
+const RIGHT_BUTTON = 2;
 const ZOOM_STEP = 1.2;
 const ZOOM_RANGE = [0.1, 3] as const;
 const MARGIN = 16;
+/** A window without room for a small picture in it. */
+const SMALL: Size = { width: 480, height: 320 };
 
 /** At which all of it is in the window; not enlarged. */
 export function scaleOf(window: Size, { width, height }: Size): number {
   return Math.min(1, (window.width - 2 * MARGIN) / width, (window.height - 2 * MARGIN) / height);
 }
 
-export function Viewport({ label, extent, fitOn, parts, keep, small, children, beside, together }: Props) {
+export function Viewport({ label, extent, fitOn, parts, keep, small, children, beside, together, map }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const own = useState<View>();
   const [view, setView] = together ? [together.view, together.setView] : own;
@@ -108,6 +121,11 @@ export function Viewport({ label, extent, fitOn, parts, keep, small, children, b
     element.addEventListener("wheel", wheel, { passive: false });
     return () => element.removeEventListener("wheel", wheel);
   }, [zoom]);
+  const centre = useCallback(({ x, y }: Point) => {
+    const { width, height } = known.current;
+    setView((before) => before && { ...before, x: width / 2 - x * before.scale, y: height / 2 - y * before.scale });
+  }, [setView]);
+  const seen = view && { x: -view.x / view.scale, y: -view.y / view.scale, width: size.width / view.scale, height: size.height / view.scale };
   const drag = useDrag(setView);
   // What the keys go to is seen, and nothing moves under the pointer: the browser scrolls the window, which has no bars to bring it back.
   const follow = useCallback(({ target }: React.FocusEvent) => {
@@ -157,6 +175,7 @@ export function Viewport({ label, extent, fitOn, parts, keep, small, children, b
         </div>
       )}
       {beside}
+      {map && seen && size.width >= SMALL.width && size.height >= SMALL.height && !isWithin(seen, extent) && map({ extent, seen, centre })}
     </div>
   );
 }
@@ -207,6 +226,11 @@ function withIn(view: View, { width, height }: Size, part: Extent): View {
   return moved(view, missing(0, width, left, left + part.width * view.scale), missing(0, height, top, top + part.height * view.scale));
 }
 
+/** But for what is less than a unit. */
+function isWithin(seen: Extent, { x, y, width, height }: Extent): boolean {
+  return x >= seen.x - 1 && y >= seen.y - 1 && x + width <= seen.x + seen.width + 1 && y + height <= seen.y + seen.height + 1;
+}
+
 function isSeen({ x, y, scale }: View, { width, height }: Size, part: Extent): boolean {
   const [left, top] = [part.x * scale + x, part.y * scale + y];
   return left < width && top < height && left + part.width * scale > 0 && top + part.height * scale > 0;
@@ -222,7 +246,7 @@ function useDrag(setView: React.Dispatch<React.SetStateAction<View | undefined>>
   const from = useRef<{ pointer: number; x: number; y: number }>(undefined);
   return {
     onPointerDown: (event: PointerEvent<HTMLDivElement>) => {
-      if ((event.target as Element).closest("button, .node, .grip, .hit")) return;
+      if (event.button === RIGHT_BUTTON || (event.target as Element).closest("button, .node, .grip, .hit")) return;
       from.current = { pointer: event.pointerId, x: event.clientX, y: event.clientY };
       event.currentTarget.setPointerCapture(event.pointerId);
     },

@@ -8,9 +8,13 @@ import { Outline } from "../graph/outline";
 import { Arrows, EdgeMarks, FAR_BELOW, Node, type Note, rounded, stepAt } from "../graph/picture";
 import { type Extent, Viewport } from "../graph/viewport";
 import { Problem, Skeleton } from "../parts/states";
-import { AddMenu } from "./addmenu";
+import { loaded } from "../parts/loaded";
+import type { MenuAct } from "./addmenu";
+import type { ClipboardActs } from "./clipboard";
 import type { Draft, DraftEdge } from "./draft";
 import { usedBy } from "./language";
+import type { MapProps } from "./minimap";
+import { usePressed } from "./press";
 import { routed } from "./route";
 import { changedStep, useSlices } from "./sight";
 
@@ -43,8 +47,14 @@ interface Props {
   drop: (type: string, onto: string | undefined, at: Point, way: DraftEdge | undefined) => void;
   /** Where the steps stand. */
   places: RefObject<ReadonlyMap<string, Extent>>;
+  clipboard: ClipboardActs;
+  /** What is selected is to go. */
+  remove: () => void;
 }
 type End = "from" | "to";
+
+/** What a menu is of: a step, or a place in the picture, which may be of a way. */
+type MenuOf = { step: string } | { step?: undefined; at: Point; pressed: Point; way: DraftEdge | undefined };
 
 /** What is under way with the pointer down. */
 type Drag = { what: "steps"; pointer: number; from: Point; by: Point; ids: readonly string[] } | { what: "band"; pointer: number; from: Point; to: Point } | { what: "edge"; pointer: number; from: Point; to: Point; edge?: DraftEdge; end: End; step: string };
@@ -59,6 +69,14 @@ const Way = memo(function Way({ one: { edge, points }, chosen, choose }: { one: 
   );
 });
 const Marks = memo(EdgeMarks);
+
+const useMinimap = loaded(() => import("./minimap"));
+
+/** It comes where not all is in sight. */
+function SmallPicture(props: MapProps) {
+  const found = useMinimap();
+  return found && <found.Minimap {...props} />;
+}
 
 interface PlacedStepProps extends Extent {
   step: Draft["definition"]["steps"][number];
@@ -131,12 +149,13 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
   const drawnIds = useMemo(() => new Set(drawn.map(idOf)), [drawn]);
   const told = useMemo(() => [...props.notes].filter(([id]) => drawnIds.has(id)), [props.notes, drawnIds]);
   const notes = new Map(useSlices(told, wordsOf, SLICE_MAX_STEPS));
+  const flawed = useMemo(() => new Set([...props.notes].flatMap(([id, { look }]) => (look === "fail" ? [id] : []))), [props.notes]);
   const ways = drawn === placed ? edges : edges.filter(({ edge }) => drawnIds.has(edge.from) && drawnIds.has(edge.to));
   const scale = useRef(1);
   const frame = useRef<HTMLDivElement>(null);
-  /** The step whose "+" is open. */
-  const [adding, setAdding] = useState<string>();
-  const adds = adding === undefined ? undefined : draft.definition.steps.find((step) => step.id === adding);
+  const [menu, setMenu] = useState<MenuOf>();
+  const pressed = usePressed(menu);
+  const adds = draft.definition.steps.find((step) => step.id === menu?.step);
   const surface = useRef<SVGGElement>(null);
   // The keys stay in the picture when the step that had them goes.
   const focused = useRef<string>(undefined);
@@ -221,7 +240,7 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
       stepElement(next)?.focus();
     } else if (event.key === "+") {
       props.select([step]);
-      setAdding(step);
+      setMenu({ step });
     } else if (event.key === "Enter" && !event.shiftKey) {
       props.select([step]);
       props.open(step);
@@ -231,6 +250,21 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
     event.preventDefault();
     event.stopPropagation();
   };
+  const openMenu = (event: React.MouseEvent) => {
+    const at = event.target as Element;
+    if (!at.closest(".canvas") || at.closest("button, .minimap")) return;
+    event.preventDefault();
+    const step = at.closest<SVGElement>("[data-step]")?.dataset.step;
+    if (step !== undefined && !selected.includes(step)) props.select([step]);
+    setMenu(step === undefined ? { at: pointIn(event), pressed: { x: event.clientX, y: event.clientY }, way: edgeUnder(event, draft) } : { step });
+  };
+  const closeMenu = (back: boolean) => {
+    setMenu(undefined);
+    if (back && menu?.step !== undefined) stepElement(menu.step)?.focus();
+  };
+  const { copy, cut, paste, off } = props.clipboard;
+  const paster: MenuAct = { label: "Paste", keys: "Ctrl V", off, act: paste };
+  const acts: MenuAct[] = menu?.step === undefined ? [paster] : [{ label: "Copy", keys: "Ctrl C", off, act: copy }, { label: "Cut", keys: "Ctrl X", off, act: cut }, paster, { label: "Delete", keys: "Del", act: props.remove }];
   const single = selected.length === 1 ? shifted.get(selected[0]!) : undefined;
   const singleStep = single && draft.definition.steps.find((step) => step.id === selected[0]);
   const chosenEdge = edges.find(({ edge }) => edge.id === props.edge);
@@ -255,9 +289,10 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
       onPointerUp={release}
       onPointerCancel={() => setDrag(undefined)}
       onKeyDownCapture={keys}
+      onContextMenu={openMenu}
       onClick={(event) => !banded.current && !(event.target as Element).closest("button, .node, .grip, .hit") && props.select([])}
     >
-      <Viewport label={`Picture of ${draft.definition.name || draft.definition.id || "the draft"}`} extent={sight.current.extent} fitOn={sight.current.fitOn} parts={[...boxes.values()]} keep={boxes.get(sight.current.keep ?? "")}>
+      <Viewport label={`Picture of ${draft.definition.name || draft.definition.id || "the draft"}`} extent={sight.current.extent} fitOn={sight.current.fitOn} parts={[...boxes.values()]} keep={boxes.get(sight.current.keep ?? "")} map={(at) => <SmallPicture {...at} boxes={boxes} edges={still} flawed={flawed} />}>
         {(view) => {
           scale.current = view.scale;
           // What can't be read is drawn for the distance, where it stands: nothing is laid out anew by a zoom.
@@ -295,11 +330,11 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
                     aria-haspopup="menu"
                     aria-label={addLabel(singleStep)}
                     transform={`translate(${single.x + single.width + 20} ${single.y + single.height / 2})`}
-                    onClick={() => setAdding(selected[0])}
+                    onClick={() => setMenu({ step: selected[0]! })}
                     onKeyDown={(event) => {
                       if (event.key !== "Enter" && event.key !== " ") return;
                       event.preventDefault();
-                      setAdding(selected[0]);
+                      setMenu({ step: selected[0]! });
                     }}
                   >
                     <title>{addLabel(singleStep)} (+)</title>
@@ -334,20 +369,26 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
         }}
       </Viewport>
       <Outline definition={draft.definition} states={undefined} edges={draft.edges} drawn={drawn} />
-      {adds && (
-        <AddMenu
+      {menu && pressed && (menu.step === undefined || adds) && (
+        <pressed.AddMenu
+          key={menu.step ?? `${menu.pressed.x} ${menu.pressed.y}`}
           within={frame}
-          beside={() => stepElement(adds.id)}
-          label={addLabel(adds)}
-          hangs={usedBy(adds.type).includes("boundaryEvents")}
+          beside={() => (menu.step === undefined ? new DOMRect(menu.pressed.x, menu.pressed.y) : stepElement(menu.step)?.getBoundingClientRect())}
+          label={menu.step !== undefined ? addLabel(adds) : menu.way ? `Add between ${menu.way.from} and ${menu.way.to}` : "Add here"}
+          hangs={adds !== undefined && usedBy(adds.type).includes("boundaryEvents")}
+          acts={acts.map((one) => ({
+            ...one,
+            act: () => {
+              closeMenu(true);
+              one.act();
+            },
+          }))}
           choose={(type) => {
-            setAdding(undefined);
-            props.drop(type, adds.id, { x: 0, y: 0 }, undefined);
+            setMenu(undefined);
+            if (menu.step === undefined) props.drop(type, undefined, menu.at, menu.way);
+            else props.drop(type, menu.step, { x: 0, y: 0 }, undefined);
           }}
-          close={(back) => {
-            setAdding(undefined);
-            if (back) stepElement(adds.id)?.focus();
-          }}
+          close={closeMenu}
         />
       )}
     </div>

@@ -1,7 +1,7 @@
 // A definition comes from a file and goes into one, byte for byte.
 import { useState } from "react";
-import { Dialog } from "../parts/dialog";
 import { FileButton, type TextFile } from "../parts/file";
+import { usePressed } from "./press";
 
 interface Props {
   /** What a file would take the place of, in words; none where nothing would be lost. */
@@ -13,21 +13,18 @@ interface Props {
 }
 
 export function ImportButton({ over, text, take, say }: Props) {
-  const [asked, ask] = useState<TextFile>();
+  const [asked, ask] = useState<TextFile & { over: string }>();
+  const pressed = usePressed(asked);
   const open = (read: TextFile) => {
     take(read.text);
     say(`Opened ${read.name}`);
   };
   return (
     <>
-      <FileButton take={(read) => (over !== undefined && read.text !== text ? ask(read) : open(read))} refused={say}>
+      <FileButton take={(read) => (over !== undefined && read.text !== text ? ask({ ...read, over }) : open(read))} refused={say}>
         Import
       </FileButton>
-      {asked && (
-        <Dialog title={`Open ${asked.name} in place of this draft?`} verb="Open it" act={async () => open(asked)} close={() => ask(undefined)}>
-          <p>{over} Undo brings it back as long as this page is open; Export keeps it in a file.</p>
-        </Dialog>
-      )}
+      {asked && pressed && <pressed.OpenDialog name={asked.name} over={asked.over} open={() => open(asked)} close={() => ask(undefined)} />}
     </>
   );
 }

@@ -1,9 +1,11 @@
 // What the engine says of the draft, below it: problems first, then hints. Each leads to its step, or to its place in the text.
 import { memo, useCallback, useMemo, useRef, useState } from "react";
+import { Link } from "wouter";
 import { Icon } from "../parts/icons";
+import { loaded } from "../parts/loaded";
 import type { Finding, Verdict } from "./check";
-import type { Draft } from "./draft";
-import { fixesOf } from "./fixes";
+import { type Draft, pathIn } from "./draft";
+import { nodeAt, stringOf } from "./json";
 import { useTurn } from "./turn";
 
 const SHOWN_MAX = 200;
@@ -91,8 +93,12 @@ interface RowProps {
   edit: (to: (now: string) => string) => void;
 }
 
+const useFixes = loaded(() => import("./fixes"));
+
 const Row = memo(function Row({ one, at, of, name, draft, show, edit }: RowProps) {
-  const fixes = useMemo(() => (draft ? fixesOf(one, draft) : []), [one, draft]);
+  const known = useFixes(draft !== undefined);
+  const fixes = useMemo(() => (known && draft ? known.fixesOf(one, draft) : []), [known, one, draft]);
+  const queue = draft && one.hint && one.text.startsWith("nobody polls") ? stringOf(nodeAt(draft.root, pathIn(draft, one.path))) : undefined;
   return (
     <li aria-posinset={at + 1} aria-setsize={of}>
       <span className={`st ${one.hint ? "hint" : "fail"}`}>
@@ -109,6 +115,7 @@ const Row = memo(function Row({ one, at, of, name, draft, show, edit }: RowProps
             {fix.label}
           </button>
         ))}
+        {queue !== undefined && <Link className="btn sm" href={`/jobs?${new URLSearchParams({ jobType: queue, state: "WAITING" })}`}>Show queue</Link>}
       </span>
     </li>
   );

@@ -75,3 +75,12 @@ test("what does not belong there is removed, and a second id becomes another", (
   expect(fixed([{ ...END, compensation: { jobType: "x" } }], "steps[0].compensation", "is not used")[1][0]).not.toHaveProperty("compensation");
   expect(fixed([END, END], "steps[1].id", "duplicate step id")[1]).toMatchObject([{ id: "end" }, { id: "end-2" }]);
 });
+
+test("a duration without a fixed length gets one", () => {
+  for (const [written, days] of [["P1M", "P30D"], ["P1Y2M3DT4H", "P428DT4H"], ["P2Y1W", "P737D"]]) {
+    const [labels, steps] = fixed([{ ...SERVICE, id: "a", nextStep: "end", retryBackoff: { initial: written } }, END], "steps[0].retryBackoff.initial", "no fixed length");
+    expect([labels, steps[0]!.retryBackoff]).toEqual([[`Change to ${days}`], { initial: days }]);
+  }
+  expect(fixed([{ ...SERVICE, id: "a", nextStep: "end", retryBackoff: { initial: "soon" } }, END], "steps[0].retryBackoff.initial", "no duration")[0]).toEqual([]);
+  expect(fixed([{ ...SERVICE, id: "a", nextStep: "end", retryBackoff: { initial: "PT1M" } }, END], "steps[0].retryBackoff.initial", "too short")[0]).toEqual([]);
+});

@@ -28,7 +28,19 @@ export function fixesOf(finding: { path: string; text: string }, draft: Draft): 
   if (nodeAt(draft.root, path) === undefined) return path.length > 3 ? [] : missing(place, String(field), id, draft);
   if (field === "id" && id !== undefined && finding.text.includes("duplicate")) return [named(path, id, draft)];
   if (field === "conditionalNextSteps" && path.length === 3) return otherwise(place, draft);
-  return [];
+  const fixed = inDays(stringOf(nodeAt(draft.root, path)) ?? "");
+  return fixed === undefined ? [] : [{ label: `Change to ${fixed}`, to: (text) => set(text, path, fixed) }];
+}
+
+const YEAR_DAYS = 365;
+const MONTH_DAYS = 30;
+
+/** A duration in years or months, which have no fixed length, in days. */
+function inDays(duration: string): string | undefined {
+  const found = /^P(?:(\d+)Y)?(?:(\d+)M)?(?:(\d+)W)?(?:(\d+)D)?(T\w+)?$/.exec(duration);
+  if (!found || (found[1] ?? found[2]) === undefined) return undefined;
+  const [years, months, weeks, days] = found.slice(1, 5).map((one) => Number(one ?? 0)) as [number, number, number, number];
+  return `P${YEAR_DAYS * years + MONTH_DAYS * months + 7 * weeks + days}D${found[5] ?? ""}`;
 }
 
 const isUnknown = (finding: { text: string }) => finding.text === "unknown field";

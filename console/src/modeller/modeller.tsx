@@ -12,8 +12,7 @@ import { later } from "../parts/later";
 import { Problem, Skeleton } from "../parts/states";
 import { useCan, useMe } from "../session";
 import type { Extent } from "../graph/viewport";
-import { type Alignment, aligned } from "./align";
-import { type Hanging, HangDialog, RemoveDialog } from "./asks";
+import type { Hanging } from "./asks";
 import { Canvas, stepElement } from "./canvas";
 import { type Finding, toldOf, useNotes, useVerdict } from "./check";
 import { useClipboard } from "./clipboard";
@@ -28,7 +27,7 @@ import { Findings } from "./findings";
 import { Given } from "./given";
 import { boundaryOfKey, type BoundaryType, isBoundaryType, Palette, typeOfKey } from "./palette";
 import { DefinitionPanel, StepPanel } from "./panel";
-import { SeveralPanel } from "./several";
+import { usePressed, usePressedSoon } from "./press";
 import { type Mark, Source } from "./source";
 import { OtherTabs } from "./tabs";
 import { begun, type Trial } from "./trial";
@@ -145,9 +144,9 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
     say(`Added ${made.id}`);
   };
   const stand = useRef<ReadonlyMap<string, Extent>>(new Map());
-  const align = (how: Alignment) => {
+  const put = (place: (boxes: ReadonlyMap<string, Extent>) => ReadonlyMap<string, Point>) => {
     const boxes = new Map(selected.flatMap((id): [string, Extent][] => (stand.current.has(id) ? [[id, stand.current.get(id)!]] : [])));
-    edit((now) => pin(now, aligned(boxes, how)));
+    edit((now) => pin(now, place(boxes)));
   };
   const takeOut = useCallback(
     (ids: readonly string[]) => {
@@ -168,12 +167,18 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
     if (chosenEdge) edit((now) => disconnect(now, chosenEdge));
     chooseWay(undefined);
   };
-  useClipboard(text, broken ? [] : selected, () => takeOut(selected), (copied) => {
+  const pasted = (copied: string) => {
     const made = pasteSteps(text, copied);
+    const last = made.ids.at(-1);
+    if (last === undefined) throw new JsonProblem("no steps", 0);
     edit(() => made.text);
     select(made.ids);
     say(`Pasted ${made.ids.length}`);
-  });
+    focusLater(last);
+  };
+  const clipboard = useClipboard({ text, off: broken !== undefined, selected, owner: place.slice(0, place.indexOf(" ")), takeOut: () => takeOut(selected), paste: pasted, refuse });
+  const pressed = usePressed(removing ?? hanging ?? (selected.length > 1 && selected));
+  usePressedSoon();
   const oneNow = useRef(one);
   oneNow.current = one;
   const keys = (event: KeyboardEvent | React.KeyboardEvent) => {
@@ -331,6 +336,8 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
                 }}
                 drop={drop}
                 places={stand}
+                clipboard={clipboard}
+                remove={() => takeOut(selected)}
               />
             )}
             <section className="panel props" aria-label="Properties" tabIndex={0}>
@@ -340,6 +347,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
                   id={one}
                   renamed={(to) => select([to])}
                   remove={() => takeOut([one])}
+                  clipboard={clipboard}
                   acts={
                     edge !== undefined && (
                       <p className="row unknown">
@@ -352,9 +360,9 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
                   }
                 />
               ) : selected.length > 1 ? (
-                <SeveralPanel count={selected.length} align={align} remove={() => takeOut(selected)} />
+                pressed && <pressed.SeveralPanel count={selected.length} put={put} remove={() => takeOut(selected)} clipboard={clipboard} />
               ) : (
-                <DefinitionPanel />
+                <DefinitionPanel {...clipboard} />
               )}
               <Given variables={variables} readable={readable(variables)} change={setVariables} />
             </section>
@@ -370,8 +378,8 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
         {view === "differences" && <Differences draft={draft} base={began} version={version} latest={verdict.check?.latest} valid={verdict.check?.valid === true} selected={one} select={(id) => select(id === undefined ? [] : [id])} />}
         <Findings verdict={verdict} draft={draft} show={show} edit={edit} />
       </div>
-      {removing && (
-        <RemoveDialog
+      {removing && pressed && (
+        <pressed.RemoveDialog
           ids={removing}
           next={successorsOf(text, removing)}
           others={[...draft.places.keys()].filter((id) => !removing.includes(id) && !successorsOf(text, removing).includes(id))}
@@ -386,8 +394,8 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
           }}
         />
       )}
-      {hanging && (
-        <HangDialog
+      {hanging && pressed && (
+        <pressed.HangDialog
           {...hanging}
           steps={draft.definition.steps}
           close={() => {

@@ -1,12 +1,14 @@
 // What is edited of what is selected: a step, several, or the definition. Its fields are those of the language's table.
 import { useEffect, useRef } from "react";
+import type { ClipboardActs } from "./clipboard";
 import { useEditing, useTold } from "./context";
 import { child, nodeAt, type Path, stringOf } from "./json";
 import { renameStep } from "./edits";
 import { Field, Said, Unknown, words } from "./fields";
 import { COMMON, DEFINITION, neededBy, STEP, usedBy } from "./language";
 import { SAYS } from "./palette";
-import { PeoplePanel } from "./people";
+import { usePeople } from "./press";
+import { StepActs } from "./stepacts";
 import { CommittedText } from "./text";
 
 /** Of a step or the definition as a whole: the keys may be led here. */
@@ -19,7 +21,15 @@ function SaidHere({ path }: { path: Path }) {
   );
 }
 
-export function StepPanel({ id, renamed, remove, acts }: { id: string; renamed: (to: string) => void; remove: () => void; acts: React.ReactNode }) {
+interface StepProps {
+  id: string;
+  renamed: (to: string) => void;
+  remove: () => void;
+  clipboard: ClipboardActs;
+  acts: React.ReactNode;
+}
+
+export function StepPanel({ id, renamed, remove, clipboard, acts }: StepProps) {
   const { draft, edit } = useEditing();
   const place = draft.places.get(id)!;
   const path: Path = ["steps", place];
@@ -29,6 +39,7 @@ export function StepPanel({ id, renamed, remove, acts }: { id: string; renamed: 
   const shown = [...COMMON.slice(1), ...used];
   const others = node.members!.map((one) => one.key).filter((name) => name !== "id" && !shown.includes(name));
   const named = useTold([...path, "id"]);
+  const people = usePeople(type === "USER_TASK");
   const first = useRef<HTMLDivElement>(null);
   useEffect(() => {
     first.current?.closest(".panel")?.scrollTo(0, 0);
@@ -43,9 +54,7 @@ export function StepPanel({ id, renamed, remove, acts }: { id: string; renamed: 
             {SAYS[type] && `: ${SAYS[type].charAt(0).toLowerCase()}${SAYS[type].slice(1)}`}
           </p>
         </div>
-        <button type="button" className="btn sm" onClick={remove}>
-          Delete
-        </button>
+        <StepActs {...clipboard} remove={remove} />
       </header>
       {acts}
       <SaidHere path={path} />
@@ -76,7 +85,7 @@ export function StepPanel({ id, renamed, remove, acts }: { id: string; renamed: 
           needed={["name", "type", ...neededBy(type)].includes(name)}
         />
       ))}
-      {type === "USER_TASK" && <PeoplePanel id={id} />}
+      {type === "USER_TASK" && people && <people.PeoplePanel id={id} />}
       {others.map((name) =>
         name in STEP.properties ? (
           <div key={name} className="unused">
@@ -91,7 +100,7 @@ export function StepPanel({ id, renamed, remove, acts }: { id: string; renamed: 
   );
 }
 
-export function DefinitionPanel() {
+export function DefinitionPanel({ paste, off }: ClipboardActs) {
   const { draft } = useEditing();
   const fields = Object.keys(DEFINITION.properties).filter((name) => !["steps", "version"].includes(name));
   const strange = draft.root.members?.filter((one) => !(one.key in DEFINITION.properties)) ?? [];
@@ -99,6 +108,9 @@ export function DefinitionPanel() {
     <>
       <header className="phead">
         <h2>The definition</h2>
+        <button type="button" className="btn sm" title="Ctrl V" disabled={off} onClick={paste}>
+          Paste steps
+        </button>
       </header>
       <SaidHere path={[]} />
       {fields.map((name) => (

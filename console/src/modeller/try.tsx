@@ -1,7 +1,7 @@
 // Try it: the draft as it runs by the engine's own rules, on a clock that only the moves here set. The page keeps the
 // moves; the engine is asked for all of them each time, so a step back is one move fewer.
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
-import { useMemo, useRef, useState } from "react";
+import { useEffect, useMemo, useRef, useState } from "react";
 import { engine, type SimulationView, type TriedMove } from "../api/client";
 import { type StepState, wayOf } from "../graph/edges";
 import { Picture } from "../graph/picture";
@@ -9,6 +9,7 @@ import { Problem, Skeleton } from "../parts/states";
 import { type Draft, definitionOf } from "./draft";
 import { child, type Node, parse } from "./json";
 import { formOf } from "./people";
+import type { Reached } from "./toend";
 import type { Trial } from "./trial";
 import { after, Open, Others, span, Timer, told, useVariables, VariablesText } from "./trycards";
 
@@ -28,6 +29,17 @@ export function TryIt({ draft, checked, trial, change, save, say }: Props) {
   const [selected, select] = useState<string>();
   const [unsaved, setUnsaved] = useState<string>();
   const heading = useRef<HTMLHeadingElement>(null);
+  const answers = useRef(new Map<string, TriedMove | undefined>());
+  const [isGoing, setGoing] = useState(false);
+  const [reached, setReached] = useState<Reached>();
+  /** On the way to the end, until somebody goes elsewhere. */
+  const going = useRef<{ stopped: boolean }>(undefined);
+  useEffect(
+    () => () => {
+      going.current = undefined;
+    },
+    [trial],
+  );
   const found = useQuery({
     queryKey: ["simulation", draft.text, trial],
     queryFn: async ({ signal }) => answered(await engine.simulate(draft.text, trial, false, signal)),
@@ -66,6 +78,20 @@ export function TryIt({ draft, checked, trial, change, save, say }: Props) {
     if (!found.isPlaceholderData) go([...made, move], told(move, nameOf));
   };
   const next = view.timers[0];
+  const toTheEnd = async () => {
+    if (found.isPlaceholderData) return;
+    const run = { stopped: false };
+    going.current = run;
+    setGoing(true);
+    const ask = async (moves: readonly TriedMove[]) => JSON.parse(await engine.simulate(draft.text, { ...trial, moves }, false)) as SimulationView;
+    const trip = { view, moves: made, ask, answers: new Map(answers.current), nameOf, isOver: () => run.stopped || going.current !== run };
+    const { moves, word } = await import("./toend").then((part) => part.toTheEnd(trip)).catch((error: Error): Reached => ({ moves: made, word: error.message }));
+    setGoing(false);
+    if (going.current !== run) return;
+    const reached = moves.length > made.length ? moves : trial.moves;
+    setReached({ moves: reached, word });
+    go(reached, word);
+  };
   return (
     <div className="halves tryit">
       <section aria-label="Picture" className="half">
@@ -83,6 +109,17 @@ export function TryIt({ draft, checked, trial, change, save, say }: Props) {
             </button>
             <button type="button" className="btn sm" disabled={!next} onClick={() => act({ do: "advance" })}>
               {next ? `To the next timer: ${span(next.fireAt, view.at)}` : "To the next timer"}
+            </button>
+            <button
+              type="button"
+              className="btn sm"
+              disabled={!isGoing && view.tokens.length + view.timers.length === 0}
+              onClick={() => {
+                if (!isGoing) void toTheEnd();
+                else if (going.current) going.current.stopped = true;
+              }}
+            >
+              {isGoing ? "Stop" : "To the end"}
             </button>
             <button type="button" className="btn sm" disabled={trial.moves.length === 0} onClick={() => go([], "Started again")}>
               Start again
@@ -103,6 +140,7 @@ export function TryIt({ draft, checked, trial, change, save, say }: Props) {
               Save as a test
             </button>
           </p>
+          {reached?.moves === trial.moves && <p>{reached.word}</p>}
           {unsaved && (
             <p className="wrong" role="alert">
               Not saved: {unsaved}
@@ -131,6 +169,7 @@ export function TryIt({ draft, checked, trial, change, save, say }: Props) {
               name={nameOf(token.stepId)}
               can={view.can}
               act={act}
+              answers={answers}
               choose={() => select(token.stepId)}
             />
           ))}

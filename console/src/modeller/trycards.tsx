@@ -1,12 +1,21 @@
 // What can happen next in a trial: a card for each open execution and each timer, with what it is given.
-import { useMemo, useState } from "react";
+import { type RefObject, useEffect, useMemo, useState } from "react";
 import type { SimulatedTimer, SimulatedToken, SimulationView, TriedMove } from "../api/client";
 import { Fields, given, initial, problemsOf, type Schema, type Values } from "../parts/form";
+import { loaded } from "../parts/loaded";
 import { duration } from "../parts/time";
 import { JsonProblem, parse, textOf } from "./json";
 
 const KIND: Record<string, string> = { SERVICE_TASK: "Job", USER_TASK: "User task", CALL_ACTIVITY: "Call", WAIT: "Wait" };
+const NOTHING = "{}";
 const DO: Record<string, string> = { complete: "Complete", fail: "Fail for good", cancel: "Is cancelled", signal: "Signal", message: "Message" };
+
+/** What somebody has given to open executions, by `keyOf`: the move, or none where it can't be made. */
+export type Answers = ReadonlyMap<string, TriedMove | undefined>;
+
+export function keyOf(tokenId: string | undefined, stepId: string | undefined): string {
+  return `${tokenId} ${stepId}`;
+}
 
 interface OpenProps {
   token: SimulatedToken;
@@ -17,16 +26,35 @@ interface OpenProps {
   can: readonly TriedMove[];
   act: (move: TriedMove) => void;
   choose: () => void;
+  answers: RefObject<Map<string, TriedMove | undefined>>;
 }
 
-export function Open({ token, type, form, name, can, act, choose }: OpenProps) {
-  const typed = useVariables("{}");
-  const [values, setValues] = useState<Values>(() => (form ? initial(form) : {}));
+export function Open({ token, type, form, name, can, act, choose, answers }: OpenProps) {
+  const typed = useVariables(NOTHING);
+  const [first] = useState<Values>(() => (form ? initial(form) : {}));
+  const [values, setValues] = useState(first);
   const [filled, setFilled] = useState(form !== undefined);
   const [tried, setTried] = useState(false);
   const [by, setBy] = useState("");
   const [code, setCode] = useState("");
   const own = can.filter((move) => move.tokenId === token.id && move.do !== "fire");
+  const problems = form && filled ? problemsOf(form, values) : {};
+  const isRight = Object.keys(problems).length === 0 && (filled || typed.refusal === undefined);
+  const moveOf = (move: TriedMove): TriedMove => {
+    const variables = move.do === "cancel" ? undefined : variablesIn(form && filled ? textOf(given(values)) : typed.text);
+    return {
+      ...move,
+      ...(variables === undefined ? {} : { variables }),
+      ...(move.do === "fail" && code ? { errorCode: code } : {}),
+      ...(move.do === "complete" && by ? { by } : {}),
+    };
+  };
+  useEffect(() => {
+    const key = keyOf(token.id, token.stepId);
+    const complete = own.find((move) => move.do === "complete");
+    if (complete && (by || (filled ? values !== first : typed.text !== NOTHING))) answers.current.set(key, isRight ? moveOf(complete) : undefined);
+    return () => void answers.current.delete(key);
+  });
   if (token.items)
     return (
       <section className="card" aria-label={name}>
@@ -38,19 +66,11 @@ export function Open({ token, type, form, name, can, act, choose }: OpenProps) {
         </p>
       </section>
     );
-  const problems = form && filled ? problemsOf(form, values) : {};
   const fails = own.some((move) => move.do === "fail");
   const label = token.item === undefined ? name : `${name}, item ${token.item}`;
   const make = (move: TriedMove) => {
     setTried(true);
-    if (Object.keys(problems).length > 0) return;
-    const variables = move.do === "cancel" ? undefined : variablesIn(form && filled ? textOf(given(values)) : typed.text);
-    act({
-      ...move,
-      ...(variables === undefined ? {} : { variables }),
-      ...(move.do === "fail" && code ? { errorCode: code } : {}),
-      ...(move.do === "complete" && by ? { by } : {}),
-    });
+    if (Object.keys(problems).length === 0) act(moveOf(move));
   };
   return (
     <section className="card" aria-label={label}>
@@ -123,13 +143,12 @@ export function Timer({ timer, at, nameOf, act }: { timer: SimulatedTimer; at: s
   );
 }
 
-/** What may come though nothing waits for it, and what ends or mends the whole. */
+const useEarly = loaded(() => import("./early"));
+
+/** What ends or mends the whole, and what may come though nothing waits for it. */
 export function Others({ can, nameOf, act }: { can: readonly TriedMove[]; nameOf: (id: string) => string; act: (move: TriedMove) => void }) {
-  const early = can.filter((move) => move.tokenId === undefined && (move.do === "signal" || move.do === "message"));
-  const [at, setAt] = useState(0);
-  const [key, setKey] = useState("");
-  const typed = useVariables("{}");
-  const chosen = early[at];
+  const moves = can.filter((move) => move.tokenId === undefined && (move.do === "signal" || move.do === "message"));
+  const early = useEarly(moves.length > 0);
   return (
     <>
       <p className="acts">
@@ -146,33 +165,7 @@ export function Others({ can, nameOf, act }: { can: readonly TriedMove[]; nameOf
             </button>
           ))}
       </p>
-      {chosen && (
-        <details>
-          <summary>A signal or a message that nobody waits for yet</summary>
-          <select className="in" aria-label="What comes" value={at} onChange={(event) => setAt(Number(event.target.value))}>
-            {early.map((move, place) => (
-              <option key={place} value={place}>
-                {move.do === "signal" ? `Signal to ${nameOf(move.stepId ?? "")}` : `Message ${move.name}`}
-              </option>
-            ))}
-          </select>
-          {chosen.do === "message" && <input className="in mono" placeholder="Correlation key" aria-label="Correlation key" value={key} onChange={(event) => setKey(event.target.value)} />}
-          <VariablesText label="Variables of what comes" rows={1} typed={typed} />
-          <p className="acts">
-            <button
-              type="button"
-              className="btn sm"
-              disabled={typed.refusal !== undefined || (chosen.do === "message" && key === "")}
-              onClick={() => {
-                const variables = variablesIn(typed.text);
-                act({ ...chosen, ...(variables === undefined ? {} : { variables }), ...(chosen.do === "message" ? { correlationKey: key } : {}) });
-              }}
-            >
-              Let it come
-            </button>
-          </p>
-        </details>
-      )}
+      {moves.length > 0 && early && <early.Early moves={moves} nameOf={nameOf} act={act} />}
     </>
   );
 }
@@ -188,7 +181,7 @@ function refusalOf(text: string): string | undefined {
 }
 
 /** Undefined: none. */
-function variablesIn(text: string): string | undefined {
+export function variablesIn(text: string): string | undefined {
   return parse(text).members?.length ? text : undefined;
 }
 

@@ -1,10 +1,10 @@
 // What is loaded where it is first shown.
 import { useEffect, useReducer } from "react";
 
-/** A hook that gives it once it is wanted and there; it is asked for again where it could not be loaded. */
-export function loaded<T>(load: () => Promise<T>): (wanted?: boolean) => T | undefined {
+/** A hook that gives it once it is wanted and there; where it could not be loaded, the next that wants it asks again. */
+export function loaded<T>(load: () => Promise<T>): (wanted?: unknown) => T | undefined {
   let found: T | undefined;
-  return function useLoaded(wanted = true) {
+  return function useLoaded(wanted: unknown = true) {
     const [, show] = useReducer((times: number) => times + 1, 0);
     useEffect(() => {
       if (found !== undefined || !wanted) return;
