@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import fcntl
+import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
@@ -15,6 +19,7 @@ from penstock.build import is_compiled, shown_version
 from tests.house.sources import TOP, tree
 from tools.compiled import INHERITED, MODULES, compile_into
 
+Test = TypeVar("Test", bound=Callable[..., Any])
 BYTES = (
     "penstock/poller.py",
     "penstock/http/parser.py",
@@ -39,9 +44,8 @@ LANES = (
 )
 """A job's way through the lanes, and the classes that modules which stay Python inherit from. All of `MODULES` take a
 compiler minutes."""
-TESTS = (
-    "tests/http/test_parser.py",
-    "tests/http/test_exchange.py",
+TESTS_OF_BYTES = ("tests/http/test_parser.py", "tests/http/test_exchange.py")
+TESTS_OF_LANES = (
     "tests/engine/test_linear.py",
     "tests/engine/test_lost_commit.py",
     "tests/rest/test_polls.py",
@@ -54,6 +58,18 @@ from penstock.build import shown_version
 modules = [import_module(name) for name in sys.argv[1:]]
 print(shown_version(), all(module.__file__.endswith(".so") for module in modules))
 """
+
+
+def needs_compiler(test: Test) -> Test:
+    """What the first of them waits for takes minutes beside others."""
+    marks = (
+        pytest.mark.slow,
+        pytest.mark.timeout(600),
+        pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
+    )
+    for mark in marks:
+        test = mark(test)
+    return test
 
 
 def test_modules_to_compile_exist_and_a_checkout_is_pure() -> None:
@@ -82,26 +98,42 @@ def test_no_compiled_class_names_a_later_one_in_fields() -> None:
     assert found == []
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)  # a C compiler beside others
-@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
-def test_compiled_modules_pass_the_tests_of_their_sources(tmp_path: Path) -> None:
-    shutil.copytree(TOP / "src" / "penstock", tmp_path / "penstock", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(TOP / "schema.sql", tmp_path / "penstock")
-    modules = (*BYTES, *LANES)
-    compile_into(tmp_path, modules, optimize=0)
-    names = [module.removesuffix(".py").replace("/", ".") for module in modules]
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package with the modules compiled, which takes a minute: by the first process of a run that asks."""
+    own = tmp_path_factory.getbasetemp()
+    there = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "compiled"
+    with there.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not there.exists():
+            made = there.with_suffix(".new")
+            source = TOP / "src" / "penstock"
+            shutil.copytree(source, made / "penstock", ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copy(TOP / "schema.sql", made / "penstock")
+            compile_into(made, (*BYTES, *LANES), optimize=0)
+            made.rename(there)
+    return there
+
+
+@needs_compiler
+def test_compiled_modules_are_taken_before_their_sources(compiled: Path) -> None:
+    names = [module.removesuffix(".py").replace("/", ".") for module in (*BYTES, *LANES)]
     proved = subprocess.run(
         [sys.executable, "-c", PROVE, *names],
-        env={"PYTHONPATH": str(tmp_path)},
+        env={"PYTHONPATH": str(compiled)},
         capture_output=True,
         text=True,
         check=True,
     )
     assert proved.stdout.split("\n")[0] == f"{__version__} (compiled) True"
-    alone = ["-q", "-n0", "-p", "no:cacheprovider", "-o", f"pythonpath={tmp_path} ."]
+
+
+@needs_compiler
+@pytest.mark.parametrize("tests", [TESTS_OF_BYTES, TESTS_OF_LANES], ids=["bytes", "lanes"])
+def test_compiled_modules_pass_the_tests_of_their_sources(compiled: Path, tests: tuple[str, ...]) -> None:
+    alone = ["-q", "-n0", "-p", "no:cacheprovider", "-o", f"pythonpath={compiled} ."]
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", *alone, *TESTS], cwd=TOP, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "pytest", *alone, *tests], cwd=TOP, capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stdout[-3_000:]
     assert " passed" in run.stdout
