@@ -529,7 +529,7 @@ CREATE TABLE bulk_operation (          -- something done to many instances: by o
   total_exact boolean NOT NULL,
   created_at  timestamptz NOT NULL,
   below       bigint NOT NULL,         -- instances with ids below are still to come; those started later never come
-  done        int NOT NULL DEFAULT 0,
+  done        int NOT NULL DEFAULT 0,  -- counted with what is done to each, in one transaction
   skipped     int NOT NULL DEFAULT 0,  -- there was nothing to do any more
   failed      int NOT NULL DEFAULT 0,
   errors      jsonb NOT NULL DEFAULT '[]',
@@ -537,7 +537,8 @@ CREATE TABLE bulk_operation (          -- something done to many instances: by o
   ended_at    timestamptz,
   engine      int,                     -- that works on it
   leased_until timestamptz,            -- until then
-  details     jsonb                    -- of an action that needs more: {"toStepId": …} or {"version": …, "steps": {…}}
+  details     jsonb,                   -- of an action that needs more: {"toStepId": …} or {"version": …, "steps": {…}}
+  counted     bigint[] NOT NULL DEFAULT '{}' -- instances of the page under way that are in `done`
 );
 CREATE INDEX bulk_running ON bulk_operation (id) WHERE stage = 'RUNNING';
 
@@ -876,4 +877,4 @@ FROM timer m LEFT JOIN instance i ON i.id = m.instance_id LEFT JOIN definition d
 LEFT JOIN token t ON t.id = m.token_id AND t.seq = m.seq;
 
 INSERT INTO setting (name, value) VALUES ('open_tasks', 'listed');  -- all that are open; not so in an older database at first
-INSERT INTO penstock_schema (version) VALUES (19);
+INSERT INTO penstock_schema (version) VALUES (20);

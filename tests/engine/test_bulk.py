@@ -14,6 +14,7 @@ from penstock.access.identity import Identity, set_identity
 from penstock.engine.bulk import LEASE_S
 from penstock.errors import BadRequest, Conflict, NotFound, Unavailable
 from penstock.store import bulk as store
+from penstock.testing.cancellation import cancel_at_step
 from penstock.testing.definitions import definition, end, linear
 from penstock.wire.bulk import BulkFilter, BulkRequest
 from penstock.wire.repair import BulkView
@@ -145,9 +146,74 @@ async def test_a_page_that_is_done_again_retries_nothing_twice(make_driver: Make
         await driver.fail(await driver.one("work"), "again", retryable=False)
     driver.clock.advance(LEASE_S + 1)
     view = await finish(driver, made.id)
-    assert counts(view) == ("DONE", 0, 3, 0)
+    assert counts(view) == ("DONE", 3, 0, 0)
     for id in started:
         assert len(await retries(driver, id)) == 1
+
+
+WAITING = definition(wait("w", "again"), wait("again", "end"), end(), definition_id="waiting")
+FAILING = BulkFilter(status="FAILED")
+LOST_PAGES: dict[str, dict[str, Any]] = {
+    "retry": {},
+    "retry of a filter": {"filter": FAILING},
+    "retry from elsewhere": {"from_step_id": "task-2"},
+    "cancel": {},
+    "skip": {"step_id": "task-1"},
+    "move": {"step_id": "task-1", "to_step_id": "task-2"},
+    "migrate": {"version": 2},
+    "edit": {"variables": msgspec.Raw(b'{"a":1}')},
+    "signal": {"step_id": "w"},
+}
+
+
+@pytest.mark.parametrize("what", LOST_PAGES)
+async def test_what_is_done_counts_though_its_page_was_lost(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The database goes away, or the engine is killed, between the page and its end: it said that nothing was to do."""
+    driver, (action, *_), fields = make_driver(), what.split(), LOST_PAGES[what]
+    await driver.upload(WAITING)
+    await driver.upload(linear(2, job_type="work"))
+    name = "linear" if action in ("skip", "move", "migrate", "retry", "edit") else "waiting"
+    started = [(await driver.start(name)).id for _ in range(3)]
+    if action in ("retry", "edit"):
+        for _ in started:
+            await driver.fail(await driver.one("work"), "no", retryable=False)
+    if action == "migrate":
+        await driver.upload(linear(2, job_type="work") | {"name": "newer"})
+    which = fields if "filter" in fields else {"ids": [*started, started[0]], **fields}  # one of them twice
+    made = await driver.engine.bulk.create(BulkRequest(action=action, **which))
+
+    async def away(*arguments: Any, **more: Any) -> bool:
+        raise Unavailable("the database is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "advance", away)
+        with pytest.raises(Unavailable):
+            await driver.engine.bulk.step()
+    assert counts(await driver.engine.bulk.get(made.id)) == ("RUNNING", 3, 0, 0)
+    driver.clock.advance(LEASE_S + 1)
+    assert counts(await finish(driver, made.id)) == ("DONE", 3, 0, 0)
+    assert driver.rows("SELECT count(*) FROM audit WHERE detail LIKE '%%bulk-%%'") == [(3,)]
+    assert driver.rows("SELECT counted FROM bulk_operation") == [([],)], "of pages that are over nothing is kept"
+
+
+async def test_cut_off_anywhere_it_counts_each_once(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    await driver.upload(linear(1, job_type="work"))
+    for point in range(1, 1_000):
+        started = await fail_some(driver, 2)
+        request = BulkRequest(action="retry", ids=started)
+        made = await driver.engine.bulk.create(request)
+        attempt = await cancel_at_step(point, driver.engine.bulk.step)
+        view = await finish(driver, made.id)
+        assert counts(view) == ("DONE", 2, 0, 0), point
+        for id in started:
+            assert len(await retries(driver, id)) == 1
+            await driver.cancel(id)
+        if not attempt.fired:
+            break
+    assert point > 10
 
 
 async def test_two_engines_share_operations_and_do_each_once(make_driver: MakeDriver) -> None:

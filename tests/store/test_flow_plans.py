@@ -32,6 +32,7 @@ DELAYED = BASE + 2_000_000
 TABLES = (
     "instance", "token", "timer", "called", "map_state", "item_vars", "map_result", "definition", "abnormal_end",
     "start_window", "schedule", "schedule_run", "scheduled", "batch", "batch_item", "ready", "ready_flow", "slot",
+    "bulk_operation",
 )  # fmt: skip
 FILL = f"""
 SET synchronous_commit = off;
@@ -41,6 +42,8 @@ INSERT INTO definition (id, version, name, content, uploaded_at) VALUES ('d', 1,
 INSERT INTO instance (id, started_at, ended_at, definition, status, vars)
   SELECT {BASE} + k, now(), CASE WHEN k % 2 = 1 THEN now() END, 1, k % 2, '{{}}'
   FROM generate_series(0, 2 * {CALLS} - 1) k;
+INSERT INTO bulk_operation (action, filter, total, total_exact, created_at, below)
+  SELECT 'retry', '{{}}', 1, true, now(), 1 FROM generate_series(1, 1000);
 INSERT INTO token (id, instance_id, seq, entered_at, step, state)
   SELECT {BASE} + 2 * k, {BASE} + 2 * k, k + 1, now(), 0, 7 FROM generate_series(0, {CALLS} - 1) k;
 INSERT INTO called (id, caller, token_id, seq, root, depth)
@@ -194,6 +197,7 @@ CASES = {
     "insert_batch_items": Case(
         asked("insert_batch_items", 30_000, ints(range(50)), *[texts("{}", 50)] * 2), 50, 15
     ),
+    "count_bulk": Case(asked("count_bulk", 700, ints(range(100))), 1, 20),
     "batch_with_key": Case(asked("batch_with_key", "b7"), 1, 6),
     "work_of_batch": Case(asked("work_of_batch", 7), 1, 6),
     "refuse_batch_items": Case(asked("refuse_batch_items", 7, ints(range(50)), texts("x", 50), texts("y", 50)), 50, 15),

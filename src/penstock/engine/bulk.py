@@ -1,9 +1,11 @@
 """One act on many instances: retry, cancel or signal all that match, at a bounded rate, whatever happens meanwhile.
 
-A bulk operation is a row. One engine at a time works on it under a lease: a page of instances, then its counters and
-how far it came in one transaction. Killed in the middle of a page, another engine does that page again; the acts make
-that harmless: who ended can't be cancelled twice, a signal has the operation's id, and a retry is only of failures from
-before the operation. Instances started later are left out.
+A bulk operation is a row. One engine at a time works on it under a lease: a page of instances, then how far it came.
+What is done to an instance is counted in the same transaction, with its id, until its page is over. Killed in the
+middle of a page, another engine does that page again; the acts make that harmless: who ended can't be cancelled twice,
+a signal has the operation's id, and a retry is only of failures from before the operation; and who is counted is not
+counted again. Only what a run of code is told by its journal counts with the page. Instances started later are left
+out.
 """
 
 from __future__ import annotations
@@ -208,7 +210,7 @@ class Bulk:
     async def _page(self, wanted: _Wanted, below: int, limit: int) -> tuple[Sequence[int], int, bool]:
         """(instances below that one, newest first; where to go on; whether there may be more)."""
         if wanted.ids is not None:
-            left = sorted((number for number in map(ids.read_instance, wanted.ids) if number < below), reverse=True)
+            left = sorted({number for number in map(ids.read_instance, wanted.ids) if number < below}, reverse=True)
             page = left[:limit]
             return page, page[-1] if page else below, len(left) > limit
         cursor = None if below == store.BEYOND_ALL else show_cursor(below)
@@ -248,12 +250,11 @@ class Bulk:
             if wanted.is_seen_one_by_one:
                 matching = _matching(wanted, await self._summaries(page))
                 page = [ids.read_instance(one.id) for one in matching]
-            counts, errors = await self._act(work, page)
+            found = await self._act(work, page)
             async with self._database.connection() as connection:
                 if not await store.advance(
-                    connection, work.id, self._engine, below=below, counts=counts, errors=errors, last=not more,
-                    lease_s=LEASE_S,
-                ):  # fmt: skip
+                    connection, work.id, self._engine, below=below, page=found, last=not more, lease_s=LEASE_S
+                ):
                     return
             if rate is not None and more and not await self._hold(work.id, began + len(page) / rate):
                 return
@@ -270,10 +271,9 @@ class Bulk:
             if trio.current_time() >= until:
                 return True
 
-    async def _act(self, work: store.BulkWork, page: Sequence[int]) -> tuple[tuple[int, int, int], Sequence[str]]:
-        """(done, skipped, failed), and why. Raises what the database's absence raises: then the page is done again."""
-        counts: Counter[str] = Counter()
-        errors: builtins.list[str] = []
+    async def _act(self, work: store.BulkWork, page: Sequence[int]) -> store.BulkPage:
+        """Raises what the database's absence raises: then the page is done again."""
+        found = store.BulkPage()
         away: builtins.list[PenstockError] = []
 
         async def act(instance: int) -> None:
@@ -281,25 +281,25 @@ class Bulk:
                 set_identity(Identity(work.actor, frozenset()))
             try:
                 await self._acts.do(work, instance)
-                counts["done"] += 1
+                found.done.append(instance)
             except CantMigrate as error:
-                counts["failed"] += 1
-                errors.append(f"{ids.show_instance(instance)}: {error.reason}")
+                found.failed += 1
+                found.errors.append(f"{ids.show_instance(instance)}: {error.reason}")
             except (Conflict, NotFound):
-                counts["skipped"] += 1
+                found.skipped.append(instance)
             except PenstockError as error:
                 if isinstance(error, _AWAY) and not isinstance(error, KeyMissing):
                     away.append(error)
                 else:
-                    counts["failed"] += 1
-                    errors.append(f"{ids.show_instance(instance)}: {error.reason}")
+                    found.failed += 1
+                    found.errors.append(f"{ids.show_instance(instance)}: {error.reason}")
 
         async with trio.open_nursery() as nursery:
             for instance in page:
                 nursery.start_soon(act, instance)
         if away:
             raise away[0]
-        return (counts["done"], counts["skipped"], counts["failed"]), errors
+        return found
 
 
 def _wanted(request: BulkRequest) -> _Wanted:

@@ -85,19 +85,19 @@ class Acts(NamedTuple):
         match work.action:
             case "retry" if details.from_step_id is not None:
                 await self.repair.move_one_of_many(
-                    instance, None, details.from_step_id, note, work.created_at, retries=True
+                    instance, None, details.from_step_id, note, work.created_at, work.id, retries=True
                 )
             case "retry":
-                await self.instances.retry_one_of_many(instance, note, work.created_at)
+                await self.instances.retry_one_of_many(instance, note, work.created_at, work.id)
             case "cancel":
-                await self.instances.cancel_one_of_many(instance, work.note, note)
+                await self.instances.cancel_one_of_many(instance, work.note, note, work.id)
             case "migrate":
-                await self.migrations.migrate_to(instance, details.version or 0, details.steps, note)
+                await self.migrations.migrate_to(instance, details.version or 0, details.steps, note, work.id)
             case "skip" if work.step is not None:
-                await self.repair.skip_one_of_many(instance, work.step, work.output, note, work.created_at)
+                await self.repair.skip_one_of_many(instance, work.step, work.output, note, work.created_at, work.id)
             case "move" if work.step is not None and details.to_step_id is not None:
                 await self.repair.move_one_of_many(
-                    instance, work.step, details.to_step_id, note, work.created_at, retries=False
+                    instance, work.step, details.to_step_id, note, work.created_at, work.id, retries=False
                 )
             case "edit":
                 await self.repair.edit_one_of_many(instance, work.output or EMPTY_OBJECT, details.remove, note, work.id)
@@ -109,7 +109,7 @@ class Acts(NamedTuple):
                     variables=work.output,
                     signal_id=name,
                 )
-                await self.tasks.signal(signal)
+                await self.tasks.signal_one_of_many(instance, signal, work.id)
 
 
 def _camel(name: str) -> str:

@@ -271,32 +271,43 @@ class Instances:
         await self._full_path.submit(RetryRunCommand(ids.read_instance(id), note, from_path=from_path))
         return await self._view(id, committed=True)
 
-    async def _retry(self, instance: int, note: str | None, failed_until: datetime | None = None) -> None:
+    async def _retry(
+        self, instance: int, note: str | None, failed_until: datetime | None = None, bulk: int | None = None
+    ) -> None:
         try:
-            await self._full_path.submit(RetryCommand(instance, note, failed_until))
+            await self._full_path.submit(RetryCommand(instance, note, failed_until).of(bulk))
         except IsCode:
-            await self._full_path.submit(RetryRunCommand(instance, note, failed_until))
+            await self._full_path.submit(RetryRunCommand(instance, note, failed_until).of(bulk))
 
     async def after_change(self, id: str) -> Instance:
         """An instance that was changed just now: the answer waits for room, but is not refused for want of it."""
         return await self._view(id, committed=True)
 
-    async def cancel_one_of_many(self, instance: int, reason: str | None, note: str | None = None) -> None:
-        """As `cancel`, without looking at it afterwards. ``note``: for the audit trail, in place of the reason."""
+    async def cancel_one_of_many(
+        self, instance: int, reason: str | None, note: str | None = None, bulk: int | None = None
+    ) -> None:
+        """As `cancel`, without looking at it afterwards. ``note``: for the audit trail, in place of the reason. A run
+        of code is asked by its journal, where nothing counts it for ``bulk``."""
         try:
-            await self._full_path.submit(CancelCommand(instance, reason, note=note))
+            await self._full_path.submit(CancelCommand(instance, reason, note=note).of(bulk))
         except IsCode:
             await self._runs.cancel(ids.show_instance(instance), reason)
 
     async def retry_one_of_many(
-        self, instance: int, note: str | None, failed_until: datetime, *, from_path: str | None = None
+        self,
+        instance: int,
+        note: str | None,
+        failed_until: datetime,
+        bulk: int | None = None,
+        *,
+        from_path: str | None = None,
     ) -> None:
         """As `retry`, if it failed by then; with ``from_path`` as `retry_run`. Raises Conflict when it is not FAILED,
         or failed again since."""
         if from_path is None:
-            await self._retry(instance, note, failed_until)
+            await self._retry(instance, note, failed_until, bulk)
         else:
-            await self._full_path.submit(RetryRunCommand(instance, note, failed_until, from_path))
+            await self._full_path.submit(RetryRunCommand(instance, note, failed_until, from_path).of(bulk))
 
     def check_start(self, request: StartRequest) -> StartRules | None:
         """What it asks for beside its definition. Raises BadRequest."""

@@ -94,7 +94,12 @@ class Migrations:
         await self.migrate_one(number, target, request.steps, note)
 
     async def migrate_one(
-        self, instance: int, target: LoadedDefinition, renamed: Mapping[str, str], note: str | None
+        self,
+        instance: int,
+        target: LoadedDefinition,
+        renamed: Mapping[str, str],
+        note: str | None,
+        bulk: int | None = None,
     ) -> None:
         """As `migrate`, into a version that was found."""
         async with self._database.connection() as connection:
@@ -113,13 +118,15 @@ class Migrations:
             place_key=self._polls.queues.place_key,
             changed=self._note_changed,
         )
-        await self._full_path.submit(command)
+        await self._full_path.submit(command.of(bulk))
 
-    async def migrate_to(self, instance: int, version: int, renamed: Mapping[str, str], note: str | None) -> None:
+    async def migrate_to(
+        self, instance: int, version: int, renamed: Mapping[str, str], note: str | None, bulk: int
+    ) -> None:
         """As `migrate`, without looking at it afterwards."""
         async with self._database.connection() as connection:
             target = await self._target(connection, instance, version)
-        await self.migrate_one(instance, target, renamed, note)
+        await self.migrate_one(instance, target, renamed, note, bulk)
 
     async def find_version(self, definition_id: str | None, version: int, renamed: Mapping[str, str]) -> int:
         """Which version one means, of a definition 0 the latest. Raises NotFound, BadRequest."""

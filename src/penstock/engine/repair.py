@@ -247,23 +247,31 @@ class Repair:
             vault=self._database.vault,
             bulk=bulk,
         )
-        await self._full_path.submit(command)
+        await self._full_path.submit(command.of(bulk))
 
     async def skip_one_of_many(
-        self, instance: int, step_id: str, output: bytes | None, note: str | None, until: datetime
+        self, instance: int, step_id: str, output: bytes | None, note: str | None, until: datetime, bulk: int
     ) -> None:
         """As `skip`, if the step was entered, or the instance failed, by then. Raises Conflict otherwise."""
-        await self._full_path.submit(SkipCommand(instance, step_id, output, note=note, entered_until=until))
+        await self._full_path.submit(SkipCommand(instance, step_id, output, note=note, entered_until=until).of(bulk))
 
     async def move_one_of_many(
-        self, instance: int, step_id: str | None, target: str, note: str | None, until: datetime, *, retries: bool
+        self,
+        instance: int,
+        step_id: str | None,
+        target: str,
+        note: str | None,
+        until: datetime,
+        bulk: int | None = None,
+        *,
+        retries: bool,
     ) -> None:
         """As `move`, or `retry_from`, likewise."""
         command = MoveCommand(instance, step_id, target, note=note, entered_until=until, retries=retries)
         try:
-            await self._full_path.submit(command)
+            await self._full_path.submit(command.of(bulk))
         except IsCode:
-            await self._instances.retry_one_of_many(instance, note, until, from_path=target)
+            await self._instances.retry_one_of_many(instance, note, until, bulk, from_path=target)
 
     async def _mend(self, id: str, command: Command) -> Instance:
         await self._full_path.submit(command)

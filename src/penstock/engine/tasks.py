@@ -198,6 +198,10 @@ class Tasks:
         """
         await self._signal(ids.read_instance(request.instance_id), request)
 
+    async def signal_one_of_many(self, instance: int, request: Signal, bulk: int) -> None:
+        """As `signal`. A run of code is told by its journal, where nothing counts it for ``bulk``."""
+        await self._signal(instance, request, bulk)
+
     async def signal_by_key(self, definition_id: str, instance_key: str, request: Signal) -> None:
         """As `signal`, to the instance that has the key: the open one, or the one that keeps it."""
         number = await self._instances.find_by_key(definition_id, instance_key)
@@ -205,15 +209,14 @@ class Tasks:
             raise NotFound(f"no instance of '{definition_id}' has the instance key '{instance_key}'")
         await self._signal(number, request)
 
-    async def _signal(self, instance: int, request: Signal) -> None:
+    async def _signal(self, instance: int, request: Signal, bulk: int | None = None) -> None:
         for value, field in ((request.idempotency_key, "Idempotency-Key"), (request.signal_id, "signalId")):
             if value is not None:
                 check_text(value, field, NAME_MAX_CHARS)
         check_text(request.step_id, "stepId", NAME_MAX_CHARS)
+        command = SignalCommand(instance, request, audit=self._audit, vault=self._database.vault)
         try:
-            await self._full_path.submit(
-                SignalCommand(instance, request, audit=self._audit, vault=self._database.vault)
-            )
+            await self._full_path.submit(command.of(bulk))
         except IsCode:
             await self._runs.send(
                 ids.show_instance(instance),

@@ -8,8 +8,9 @@ from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
+from penstock.store import arrays
 from penstock.store.connection import TrioConnection
-from penstock.store.statements import SQL
+from penstock.store.statements import SQL, Statement
 from penstock.store.vault import PAYLOAD, Sealing, offloaded
 
 BEYOND_ALL: Final = 2**63 - 1
@@ -45,6 +46,16 @@ class BulkWork(NamedTuple):
     created_at: datetime
     below: int
     details: str | None = None
+
+
+class BulkPage:
+    """What became of the instances of a page: who is done, or had nothing to do, how many failed, and why."""
+
+    def __init__(self) -> None:
+        self.done: list[int] = []
+        self.skipped: list[int] = []
+        self.failed = 0
+        self.errors: list[str] = []
 
 
 class BulkRow(NamedTuple):
@@ -97,20 +108,25 @@ async def claim(connection: TrioConnection, engine: int, lease_s: float) -> Bulk
     return BulkWork(id, action, chosen.encode(), step, None if output is None else output.encode(), *rest)
 
 
+def count(id: int, instances: Sequence[int]) -> Statement:
+    """These are done: a write of the transaction that does it."""
+    return SQL["count_bulk"], (id, arrays.ints(instances))
+
+
 async def advance(
     connection: TrioConnection,
     id: int,
     engine: int,
     *,
     below: int,
-    counts: tuple[int, int, int],
-    errors: Sequence[str],
+    page: BulkPage,
     last: bool,
     lease_s: float,
 ) -> bool:
-    """A page is done: ``counts`` are done, skipped, failed. False when it was stopped or taken over."""
-    told = msgspec.json.encode(list(errors)).decode()
-    params = (id, engine, below, *counts, told, last, lease_s)
+    """A page is done. False when it was stopped or taken over."""
+    told = msgspec.json.encode(page.errors).decode()
+    done, skipped = arrays.ints(page.done), arrays.ints(page.skipped)
+    params = (id, engine, below, done, skipped, page.failed, told, last, lease_s)
     return bool(await connection.fetch(SQL["advance_bulk"], params))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from penstock.core.effect import Effects
 from penstock.core.event import Event
@@ -35,9 +35,9 @@ class IsCode(Conflict):
 
 
 class Command(LongItem[Any]):
-    """Something to do with one instance."""
+    """Something to do with one instance. ``bulk``: for which bulk operation."""
 
-    __slots__ = ("instance", "job", "timer", "worker")
+    __slots__ = ("for_bulk", "instance", "job", "timer", "worker")
 
     prepares = False
     """Whether `prepare` writes."""
@@ -61,6 +61,12 @@ class Command(LongItem[Any]):
         self.job = job
         self.worker = worker
         self.timer = timer
+        self.for_bulk: int | None = None
+
+    def of(self, bulk: int | None) -> Self:
+        """This one, for a bulk operation if it is of one: its transaction counts it."""
+        self.for_bulk = bulk
+        return self
 
     @property
     def token(self) -> int | None:

@@ -7,6 +7,7 @@ others come in the next transaction. What is decided of the batch is one `Transa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from penstock.core.completion import CompletionsNeeded
@@ -25,12 +26,13 @@ from penstock.engine.payload import EMPTY_OBJECT
 from penstock.errors import NotFound, PayloadTooLarge, PenstockError
 from penstock.metrics import Metrics
 from penstock.settings import Settings
-from penstock.store import calls, for_each, recorded
+from penstock.store import bulk, calls, for_each, recorded
 from penstock.store import full_path as store
 from penstock.store import variables as variable_store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, RefusedWithin, wait_replicated
 from penstock.store.jobs import ExecutionInfo
+from penstock.store.statements import Statement
 from penstock.store.vault import KeyMissing
 
 PER_INSTANCE_MAX: Final = 100
@@ -245,7 +247,7 @@ class FullPath(Lane[Command]):
     ) -> None:
         """Write, fold the variable deltas that are due, and commit. ``behind``: of instances where something stands
         recorded, which may be taken up for their sake."""
-        extra = [statement for item in decided for statement in item.statements()]
+        extra = [statement for item in decided for statement in item.statements()] + _counts(decided)
         if behind:
             extra.append(recorded.forget(sorted({item.instance for item in behind})))
         asking = [*(item for item in decided if not item.beside), *behind] if behind else decided
@@ -267,3 +269,12 @@ class FullPath(Lane[Command]):
             item.refuse(PayloadTooLarge(f"variables: the instance would have more than {limit} bytes of them"))
         if grown:
             raise RefusedWithin
+
+
+def _counts(decided: Sequence[Command]) -> list[Statement]:
+    """What bulk operations are told of it: one after the other, as each is a row that others wait for."""
+    done: dict[int, list[int]] = {}
+    for item in decided:
+        if item.for_bulk is not None:
+            done.setdefault(item.for_bulk, []).append(item.instance)
+    return [bulk.count(id, done[id]) for id in sorted(done)]

@@ -17,11 +17,17 @@ WHERE b.id = (
   ORDER BY o.id LIMIT 1 FOR UPDATE SKIP LOCKED)
 RETURNING id, action, filter::text, step, output, note, actor, per_second, created_at, below, details::text
 
+-- name: count_bulk
+-- The instances $2 are done, of the operation $1: said in the transaction that does it.
+UPDATE bulk_operation SET done = done + cardinality($2::bigint[]), counted = counted || $2::bigint[] WHERE id = $1::bigint
+
 -- name: advance_bulk
--- After a page of the operation $1, if the engine $2 has it still: $3 the ids below are to come $4 done $5 skipped $6 failed
--- $7 errors, of which 20 are kept $8 whether that was the last page $9 seconds of the lease. No row: somebody stopped it, or it
--- was taken over.
-UPDATE bulk_operation SET below = $3::bigint, done = done + $4::int, skipped = skipped + $5::int, failed = failed + $6::int,
+-- After a page of the operation $1, if the engine $2 has it still: $3 the ids below are to come $4 who is done $5 who was skipped (of
+-- both those that are counted already are left out) $6 how many failed $7 errors, of which 20 are kept $8 whether that was the last
+-- page $9 seconds of the lease. No row: somebody stopped it, or it was taken over.
+UPDATE bulk_operation SET below = $3::bigint, failed = failed + $6::int, counted = '{}',
+  done = done + cardinality(ARRAY(SELECT unnest($4::bigint[]) EXCEPT SELECT unnest(counted))),
+  skipped = skipped + cardinality(ARRAY(SELECT unnest($5::bigint[]) EXCEPT SELECT unnest(counted))),
   errors = CASE WHEN jsonb_array_length(errors) < 20
     THEN jsonb_path_query_array(errors || $7::jsonb, '$[0 to 19]') ELSE errors END,
   stage = CASE WHEN $8::boolean THEN 'DONE' ELSE 'RUNNING' END, ended_at = CASE WHEN $8::boolean THEN penstock_now() END,
