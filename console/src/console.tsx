@@ -1,6 +1,6 @@
 // The shell: rail, top bar, search, and which page stands at which address.
 import { useQuery } from "@tanstack/react-query";
-import { useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { Fragment, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { Link, Redirect, Route, Switch, useLocation } from "wouter";
 import { decoded } from "./address";
 import { type Count, EngineError, engine } from "./api/client";
@@ -19,11 +19,19 @@ import { Account, NoRole, SignIn, useMe, useSamePerson, useSignedOut } from "./s
 import { chooseTheme, currentTheme } from "./theme";
 import { useReadiness } from "./watch/watch";
 
-const ROOMS: { path: string; name: string; icon: IconName; key: string }[] = [
-  { path: "/", name: "Overview", icon: "overview", key: "g o" },
-  { path: "/instances", name: "Instances", icon: "instances", key: "g i" },
+interface Room {
+  path: string;
+  name: string;
+  icon: IconName;
+  key: string;
+  /** Pages that one comes to from here, by the first part of their address. */
+  more?: Record<string, string>;
+}
+const ROOMS: Room[] = [
+  { path: "/", name: "Overview", icon: "overview", key: "g o", more: { "/failures": "Failures" } },
+  { path: "/instances", name: "Instances", icon: "instances", key: "g i", more: { "/bulk": "Bulk operations" } },
   { path: "/tasks", name: "Tasks", icon: "tick", key: "g t" },
-  { path: "/jobs", name: "Jobs", icon: "jobs", key: "g j" },
+  { path: "/jobs", name: "Jobs", icon: "jobs", key: "g j", more: { "/queues": "Queues" } },
   { path: "/timers", name: "Timers", icon: "hourglass", key: "g w" },
   { path: "/schedules", name: "Schedules", icon: "clock", key: "g c" },
   { path: "/definitions", name: "Definitions", icon: "definitions", key: "g d" },
@@ -152,27 +160,37 @@ function Mark() {
   );
 }
 
-function roomOf(path: string) {
-  return ROOMS.find((room) => (room.path === "/" ? path === "/" : path === room.path || path.startsWith(`${room.path}/`)));
+/** Where a page stands: the room, a page beside that, and what it is about. */
+function placeOf(path: string): { room: Room; beside?: [string, string]; rest: string } | undefined {
+  const at = path.indexOf("/", 1);
+  const first = at < 0 ? path : path.slice(0, at);
+  const rest = at < 0 ? "" : decoded(path.slice(at + 1));
+  for (const room of ROOMS) {
+    if (room.path === first) return { room, rest };
+    const name = room.more?.[first];
+    if (name !== undefined) return { room, beside: [first, name], rest };
+  }
+  return undefined;
 }
 
 function Crumbs() {
   const [path] = useLocation();
-  const room = roomOf(path);
-  const rest = room && room.path !== "/" ? decoded(path.slice(room.path.length + 1)) : "";
+  const { room, beside, rest } = placeOf(path) ?? { rest: "" };
+  const title = [rest, beside?.[1] ?? room?.name ?? "Penstock", "Penstock"].filter((part, at, all) => part && all.indexOf(part) === at).join(" · ");
   useEffect(() => {
-    document.title = [rest, room?.name ?? "Penstock", "Penstock"].filter((part, at, all) => part && all.indexOf(part) === at).join(" · ");
-  }, [room, rest]);
+    document.title = title;
+  }, [title]);
   if (!room) return <nav className="crumbs" aria-label="Breadcrumb" />;
+  const above: [string, string][] = [[room.path, room.name], ...(beside ? [beside] : [])];
+  const last = rest ? undefined : above.pop();
   return (
     <nav className="crumbs" aria-label="Breadcrumb">
-      {rest ? (
-        <>
-          <Link href={room.path}>{room.name}</Link> <span aria-hidden="true">/</span> <b className="mono">{rest}</b>
-        </>
-      ) : (
-        <b>{room.name}</b>
-      )}
+      {above.map(([href, name]) => (
+        <Fragment key={href}>
+          <Link href={href}>{name}</Link> <span aria-hidden="true">/</span>{" "}
+        </Fragment>
+      ))}
+      {last ? <b>{last[1]}</b> : <b className="mono">{rest}</b>}
     </nav>
   );
 }
@@ -263,7 +281,7 @@ function RailCount({ found, word, title, bad = false }: { found: Count | undefin
 
 function Rail() {
   const [path] = useLocation();
-  const here = roomOf(path);
+  const here = placeOf(path)?.room;
   // What the page itself asks for goes first: the engine answers those who look two at a time.
   const [later, setLater] = useState(false);
   useEffect(() => {

@@ -304,6 +304,7 @@ def test_what_one_filter_selected_is_not_of_another(visitor: Visitor) -> None:
     visitor.click("button", "Completed", exact=True)
     page.get_by_text("All that match are selected").wait_for(state="detached", timeout=TIMEOUT_MS)
     assert pane.count() == 0
+    page.locator("[aria-label=Instances][aria-busy=false]").wait_for(timeout=TIMEOUT_MS)  # rows of the other filter go
     page.get_by_role("checkbox", name=re.compile("Select ")).first.check(timeout=TIMEOUT_MS)
     visitor.see("1 selected")
     assert pane.count() == 0

@@ -9,7 +9,7 @@ import msgspec
 import psycopg
 import pytest
 
-from penstock.engine import attention
+from penstock.engine import attention, overview
 from penstock.engine.activity import DEPTHS_KEPT, LAGS_KEPT, WORKERS_MAX, Activity, Depth, Held
 from penstock.engine.answers import AnswerMemory
 from penstock.engine.attention import Attention
@@ -307,8 +307,67 @@ async def test_failures_of_one_cause_are_one_sentence(make_driver: MakeDriver) -
     assert most.query.pop("cause").startswith("gateway: 503")
     assert most.query == {"status": "FAILED", "definitionId": "shop"}
     assert view.failed.in_range == 5
-    driver.clock.advance(HOUR)
-    assert kinds(await look(driver, Housekeeping(driver.engine))) == {}
+
+
+async def test_what_stands_failed_needs_somebody_however_long(make_driver: MakeDriver) -> None:
+    """It was told for as long as the range, a quarter of an hour as a rule."""
+    driver = make_driver()
+    await driver.upload(linear(1, definition_id="shop", job_type="charge"))
+    started = await driver.start("shop")
+    await driver.fail(await driver.one("charge"), "card declined", retryable=False)
+    chores = Housekeeping(driver.engine)
+    await chores.run_once()
+    driver.clock.advance(8 * DAY)
+    view = await look(driver, chores)
+    assert [(one.text, one.detail, one.exact) for one in view.attention] == [
+        ("1 instance of shop v1 failed", "card declined", True)
+    ]
+    assert view.failed.in_range == 0
+    assert (await driver.engine.failures.read(None, "7d")).items == []
+    assert [one.count for one in (await driver.engine.failures.read(None, "all")).items] == [1]
+    await driver.retry(started.id)
+    assert "failures" not in kinds(await look(driver, Housekeeping(driver.engine)))
+
+
+async def test_no_more_failures_are_counted_than_it_bears(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = make_driver()
+    monkeypatch.setattr(overview, "FAILURES_MAX", 3)
+    await driver.upload(linear(1, definition_id="shop", job_type="charge"))
+    for reason in ("old", "gateway: 503", "gateway: 504", "gateway: 505"):
+        await driver.start("shop")
+        await driver.fail(await driver.one("charge"), reason, retryable=False)
+    (told,) = (await look(driver, Housekeeping(driver.engine))).attention
+    assert (told.text, told.detail) == ("3+ instances of shop v1 failed", "gateway: 505")
+    assert (told.count, told.exact) == (3, False)
+
+
+async def test_a_queue_that_is_full_for_long_is_told(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    chores = Housekeeping(driver.engine)
+    await driver.engine.queues.put("crm", QueuePolicy(["one", "two"], concurrency=1))
+    for name in ("one", "two"):
+        await driver.upload(linear(1, definition_id=name, job_type=name))
+    await driver.start("one")
+    await driver.one("one", worker="w-1", lease=3_600)
+    for name in ("one", "two", "two"):
+        await driver.start(name)
+
+    async def looked() -> dict[str, Attention]:
+        await driver.poll("one", "two", worker="w-1")
+        await chores.run_once()
+        return kinds(await look(driver, chores))
+
+    assert await looked() == {}, "limits are there to keep jobs back"
+    driver.clock.advance(attention.FULL_AGE_S + 1)
+    told = (await looked())["queue-full"]
+    assert (told.severity, told.text, told.count, told.job_type) == ("warning", "The queue crm is full", 3, "one")
+    assert told.detail == "3 jobs wait, the oldest for 5 min: in its queue 'crm' 1 job runs, of 1 at most"
+    await driver.engine.queues.pause("crm", paused=True)
+    assert set(await looked()) == {"queue-paused"}
+    await driver.engine.queues.put("crm", QueuePolicy(["one", "two"], concurrency=9, paused=False))
+    assert await looked() == {}
 
 
 async def test_an_engine_that_left_is_told_for_a_day(make_driver: MakeDriver) -> None:

@@ -140,6 +140,7 @@ QUEUE_CASES = {
     "delete_queue": Case(asked("delete_queue", "q"), 1, 60, 1),
     "queue_state": Case(asked("queue_state", 1, "{1}", COUNTED_MAX_ITEMS), JOBS + KEYS, 1, 1),
     "queue_limits": Case(asked("queue_limits", ints(range(KEYED, KEYED + 50))), 50, 30, 50),
+    "first_in_line": Case(asked("first_in_line", "{keyed,plain}"), 1, 30, 1),
     "measure_queues": Case(asked("measure_queues", 100, 1_000), 1_000, 2, 1),
     "queue_keys": Case(asked("queue_keys", 1, "{1}", 20, COUNTED_MAX_ITEMS), KEYS, 1, 20),
     "waiting_jobs": Case(asked("waiting_jobs", 1, 5, 300_500, 50, "00500"), 50, 15, 50),

@@ -198,6 +198,12 @@ async def fill_causes(connection: TrioConnection, _: list[Claimed]) -> list[Any]
     return [await instances.fill_causes(connection, 0, 10)]
 
 
+async def alike(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+    """Of the newest 20 that failed; all for one cause."""
+    found, _ = await instances.failures_alike(connection, 20, 5)
+    return found
+
+
 async def stands(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
     """One that waits, with a timer that is not its own execution's."""
     tokens = await standing.tokens(connection, BASE + 4 * 3)
@@ -333,6 +339,7 @@ CASES = {
     "newest failures": Case(
         lambda c, _: instances.newest_failures(cast(Any, InTransaction(c)), None, 0, 20), 20, 300
     ),
+    "failures alike": Case(alike, 1, 60),
     "fill causes": Case(fill_causes, 1, 200),
     "standing": Case(stands, 2, 60),
     "summary": Case(summary, 26, 600),

@@ -1760,7 +1760,8 @@ export interface components {
         };
         /**
          * Attention
-         * @description Something that needs somebody. `query` leads to it in the list of instances.
+         * @description Something that needs somebody. `query` leads to it in the list of instances. `exact` false: there may be more
+         *         than `count`.
          */
         Attention: {
             kind: string;
@@ -1773,6 +1774,7 @@ export interface components {
             query?: {
                 [key: string]: string;
             };
+            exact?: boolean;
         };
         /**
          * AuditRecord
@@ -8238,7 +8240,7 @@ export interface operations {
             query?: {
                 /** @description Of any version. */
                 definitionId?: string;
-                /** @description `15m`, `1h`, `24h` (the default) or `7d`. */
+                /** @description `15m`, `1h`, `24h` (the default), `7d` or `all`. */
                 range?: string;
             };
             header?: never;

@@ -26,6 +26,19 @@ describe("the timeline", () => {
     expect(folded).toBe(false);
   });
 
+  it("tells what was given back from what ran, and that it was queued again", () => {
+    const released = job(0, 10, [[2, 4, false], [6, 8, false], [8, 10, false]]);
+    for (const [at, status] of ["RELEASED", "LEASE_EXPIRED", "COMPLETED"].entries()) released.attempts![at]!.status = status;
+    const { rows } = timelineOf([released], 0);
+    expect(rows[0]!.bars.map((bar) => [bar.look, bar.text])).toEqual([
+      ["queue", "in the queue"],
+      ["back", "attempt 1, given back"],
+      ["queue", "in the queue"],
+      ["fail", "attempt 2"],
+      ["ok", "attempt 3"],
+    ]);
+  });
+
   it("folds a gap longer than three times all that was busy", () => {
     const { rows, folded } = timelineOf([job(0, 1, [[0, 1, false]]), job(100_000, 100_001, [[100_000, 100_001, false]])], 0);
     expect(folded).toBe(true);

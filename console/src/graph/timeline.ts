@@ -2,7 +2,7 @@
 import type { Execution } from "../api/client";
 
 export interface Bar {
-  look: "queue" | "ok" | "fail" | "wait" | "run" | "skip" | "backoff";
+  look: "queue" | "ok" | "fail" | "wait" | "run" | "skip" | "backoff" | "back";
   /** 0 to 1 of the row's width. */
   from: number;
   to: number;
@@ -85,6 +85,9 @@ function axis(spans: Span[]): { place: (at: number) => number; folded: boolean }
   return { place, folded };
 }
 
+/** Attempts that came to nothing though nothing failed: their jobs were in the queue again. */
+const BACK: Record<string, string> = { RELEASED: "given back", REDISPATCHED: "dispatched again" };
+const FAILED = new Set(["FAILED", "LEASE_EXPIRED"]);
 const PEOPLE = new Set(["USER_TASK", "CALL_ACTIVITY", "WAIT", "JOIN_GATEWAY"]);
 
 function barsOf(entry: Execution, span: Span, now: number, place: (at: number) => number): Bar[] {
@@ -99,13 +102,16 @@ function barsOf(entry: Execution, span: Span, now: number, place: (at: number) =
   }
   const bars: Bar[] = [];
   let before = span.start;
-  for (const [at, attempt] of attempts.entries()) {
+  let queued = true;
+  for (const attempt of attempts) {
     const { start, end } = spanOf(attempt.startedAt!, attempt.endedAt, now);
-    if (start > before) bars.push(bar(at === 0 ? "queue" : "backoff", before, start, at === 0 ? "in the queue" : "waited for the next attempt"));
+    if (start > before) bars.push(bar(queued ? "queue" : "backoff", before, start, queued ? "in the queue" : "waited for the next attempt"));
     const open = attempt.endedAt === undefined && entry.endedAt === undefined;
-    const failed = attempt.reason !== undefined || attempt.status === "FAILED";
-    bars.push(bar(open ? "run" : failed ? "fail" : "ok", start, open ? now : end, `attempt ${attempt.attempt}${attempt.worker ? ` by ${attempt.worker}` : ""}`));
+    const back = BACK[attempt.status];
+    const failed = attempt.reason !== undefined || FAILED.has(attempt.status);
+    bars.push(bar(open ? "run" : back ? "back" : failed ? "fail" : "ok", start, open ? now : end, `attempt ${attempt.attempt}${attempt.worker ? ` by ${attempt.worker}` : ""}${back ? `, ${back}` : ""}`));
     before = end;
+    queued = back !== undefined;
   }
   return bars;
 }

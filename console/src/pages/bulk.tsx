@@ -37,10 +37,19 @@ interface PaneProps {
   /** Another way to mend them. */
   ask: (action: BulkAction) => void;
   chosen: Chosen;
+  /** It is on its way to the engine: what is chosen stays so until the pane is closed. */
+  sent: () => void;
+  began: (what: Began) => void;
   close: () => void;
 }
 
-export function BulkPane({ action, ask, chosen, close }: PaneProps) {
+/** An operation that the engine has taken, and what it does to how many. */
+export interface Began {
+  id: string;
+  text: string;
+}
+
+export function BulkPane({ action, ask, chosen, sent, began, close }: PaneProps) {
   const [target, setTarget] = useState<Target>({});
   const queries = useQueryClient();
   const [refused, setRefused] = useState<string>();
@@ -65,27 +74,30 @@ export function BulkPane({ action, ask, chosen, close }: PaneProps) {
   const found = preview.data ? { byCause: [], byStep: [], ...preview.data } : refusedWhole ? { count: 0, exact: true, byCause: [], byStep: [] } : undefined;
   const typed = found !== undefined && action !== "retry" && found.count > TYPED_ABOVE;
   const number = found && !refusedWhole ? `${found.exact ? "" : "> "}${count(found.count)}` : "…";
+  const text = `${VERBS[action]} ${number} ${found?.count === 1 ? "instance" : "instances"}`;
   const submit = async (event: FormEvent<HTMLFormElement>) => {
     event.preventDefault();
     const form = new FormData(event.currentTarget);
-    const text = (name: string) => String(form.get(name) ?? "").trim();
+    const field = (name: string) => String(form.get(name) ?? "").trim();
     setBusy(true);
     setRefused(undefined);
     try {
-      if (found && typed && text("typed") !== String(found.count)) throw new Error(`Type ${found.count} to go on`);
-      await engine.startBulk({
+      if (found && typed && field("typed") !== String(found.count)) throw new Error(`Type ${found.count} to go on`);
+      sent();
+      const { id } = await engine.startBulk({
         action,
         ...wanted,
-        ...(Number(text("rate")) > 0 && { perSecond: Number(text("rate")) }),
-        ...(text("note") && { note: text("note") }),
-        ...(action in STEP_WORDS && { stepId: text("step") }),
-        ...(WITH_VARIABLES.has(action) && { variables: variablesOf(text("variables")) }),
-        ...(action === "move" && { toStepId: text("to") }),
-        ...(action === "retry" && text("from") && { fromStepId: text("from") }),
+        ...(Number(field("rate")) > 0 && { perSecond: Number(field("rate")) }),
+        ...(field("note") && { note: field("note") }),
+        ...(action in STEP_WORDS && { stepId: field("step") }),
+        ...(WITH_VARIABLES.has(action) && { variables: variablesOf(field("variables")) }),
+        ...(action === "move" && { toStepId: field("to") }),
+        ...(action === "retry" && field("from") && { fromStepId: field("from") }),
         ...(action === "migrate" && target),
-        ...(action === "edit" && { remove: text("remove").split(/[\s,]+/).filter(Boolean) }),
+        ...(action === "edit" && { remove: field("remove").split(/[\s,]+/).filter(Boolean) }),
       });
-      await queries.invalidateQueries({ queryKey: ["bulk", "list"] });
+      began({ id, text });
+      void queries.invalidateQueries({ queryKey: ["bulk", "list"] });
       close();
     } catch (error) {
       setRefused(error instanceof Error ? error.message : String(error));
@@ -170,7 +182,7 @@ export function BulkPane({ action, ask, chosen, close }: PaneProps) {
             </p>
           )}
           <button type="submit" className={`btn ${action === "cancel" ? "bad" : "pri"}`} disabled={busy || found.count === 0 || preview.isPlaceholderData}>
-            {VERBS[action]} {number} {found.count === 1 ? "instance" : "instances"}
+            {busy ? "Beginning…" : text}
           </button>
         </form>
       )}

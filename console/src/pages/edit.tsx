@@ -25,7 +25,7 @@ export function HiddenNote({ variables }: { variables: Record<string, unknown> }
 interface Props {
   instance: Instance;
   close: () => void;
-  done: (changed: boolean) => Promise<void>;
+  done: (saved: boolean, retried: boolean) => Promise<void>;
   /** Of a failed one: it may go on at once. */
   retry?: ((note: string) => Promise<unknown>) | undefined;
 }
@@ -36,15 +36,22 @@ export function EditDialog({ instance, close, done, retry }: Props) {
   const [typed, setTyped] = useState(false);
   const began = useRef(now);
   if (!typed) began.current = now;
+  /** Also by a press before, whose retry was refused. */
+  const saved = useRef(false);
   const save = async (form: FormData, goesOn: boolean) => {
     const wanted = variablesOf(String(form.get("variables")));
     const { set, remove } = changesOf(began.current, wanted);
     const note = String(form.get("note")).trim();
-    const changed = Object.keys(set).length > 0 || remove.length > 0;
-    if (changed) await engine.editVariables(instance.id, set, remove, note);
+    if (Object.keys(set).length > 0 || remove.length > 0) {
+      await engine.editVariables(instance.id, set, remove, note);
+      saved.current = true;
+    }
     began.current = wanted; // also where the retry is refused
-    if (goesOn) await retry?.(note);
-    await done(changed);
+    if (goesOn)
+      await retry?.(note).catch((error: Error) => {
+        throw new SyntaxError(`${saved.current ? "The variables are saved, but it" : "It"} was not retried: ${error.message}`);
+      });
+    await done(saved.current, goesOn);
   };
   return (
     <Dialog title="Edit variables" verb="Save" more={retry && "Save and retry"} close={close} act={save}>

@@ -9,7 +9,7 @@ import { Read, Table } from "../parts/table";
 import { Ago } from "../parts/time";
 
 const REFRESH_MS = 5_000;
-const RANGES = { "15m": "15 minutes", "1h": "1 hour", "24h": "24 hours", "7d": "7 days" } as const;
+const RANGES = { "15m": "15 minutes", "1h": "1 hour", "24h": "24 hours", "7d": "7 days", all: "any time" } as const;
 const DEFAULT = "24h";
 /** What the engine takes as the text of a cause. */
 const CAUSE_MAX_CHARS = 1_000;

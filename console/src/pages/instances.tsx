@@ -10,7 +10,7 @@ import { Icon } from "../parts/icons";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { InstanceStatusBadge } from "../parts/status";
 import { Ago } from "../parts/time";
-import { BulkPane, type Chosen, Running } from "./bulk";
+import { type Began, BulkPane, type Chosen, Running } from "./bulk";
 import { useCan } from "../session";
 import { useWatch } from "../watch/watch";
 import { StartDialog } from "./start";
@@ -62,15 +62,24 @@ export function InstancesPage() {
   const all = allOf === filter;
   const [asked, setAsked] = useState<BulkAction>();
   const chosen = useMemo((): Chosen => (all ? { filter: bulkFilterOf(filter) } : { ids: [...ticked] }), [all, filter, ticked]);
+  const [sent, setSent] = useState(false);
+  const [began, setBegan] = useState<Began>();
   const pane = all || ticked.size > 0 ? asked : undefined;
   useEffect(() => {
-    if (pane === undefined) setAsked(undefined); // what is selected next is asked about anew
+    if (pane !== undefined) return;
+    setAsked(undefined); // what is selected next is asked about anew
+    setSent(false);
   }, [pane]);
+  const ask = (action: BulkAction) => {
+    setBegan(undefined);
+    setAsked(action);
+  };
   const selectsAll = filtered && !NOT_IN_BULK.some((name) => name in filter);
   const clear = () => {
     setTicked(new Set());
     setAllOf(undefined);
     setAsked(undefined);
+    setSent(false);
   };
   const pages = useInfiniteQuery({
     queryKey: ["instances", filter],
@@ -81,6 +90,10 @@ export function InstancesPage() {
     refetchOnWindowFocus: false, // rows do not move under the pointer
   });
   const rows = useMemo(() => pages.data?.pages.flatMap((page) => page.items) ?? [], [pages.data]);
+  // Nothing is done to what nobody sees any more; but what was sent is over first.
+  const seen = useMemo(() => new Set(rows.map((row) => row.id)), [rows]);
+  const left = [...ticked].filter((id) => seen.has(id));
+  if (!sent && pages.data && left.length < ticked.size) setTicked(new Set(left));
   useElkSoon(rows.length > 0);
   // Rows that are shown change in place: none comes, goes or moves.
   const queries = useQueryClient();
@@ -112,6 +125,13 @@ export function InstancesPage() {
         </div>
       </div>
       <Filters params={params} change={change} />
+      <div role="status">
+        {began && (
+          <p className="told">
+            {began.text}: begun. <Link href={`/bulk/${encodeURIComponent(began.id)}`}>How far it is</Link>
+          </p>
+        )}
+      </div>
       <div className={pane ? "beside" : ""}>
       <section className="card" aria-label="Instances" aria-busy={pages.isFetching}>
         {operates && selectsAll && ticked.size === 0 && !all && rows.length > 0 && (
@@ -124,7 +144,7 @@ export function InstancesPage() {
               of=" all"
               ask={(action) => {
                 setAllOf(filter);
-                setAsked(action);
+                ask(action);
               }}
             />
           </div>
@@ -140,7 +160,7 @@ export function InstancesPage() {
             <button type="button" className="link" onClick={clear}>
               Clear
             </button>
-            <Acts of="" ask={setAsked} />
+            <Acts of="" ask={ask} />
           </div>
         )}
         {rows.length > 0 && <Newer filter={filter} newest={rows[0]!.id} show={() => pages.refetch()} />}
@@ -177,7 +197,7 @@ export function InstancesPage() {
           </div>
         )}
       </section>
-      {pane && <BulkPane key={pane} action={pane} ask={setAsked} chosen={chosen} close={clear} />}
+      {pane && <BulkPane key={pane} action={pane} ask={setAsked} chosen={chosen} sent={() => setSent(true)} began={setBegan} close={clear} />}
       </div>
       <Running />
       {starting && <StartDialog definitionId={filter.definitionId ?? ""} close={() => setStarting(false)} />}

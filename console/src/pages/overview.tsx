@@ -47,7 +47,7 @@ export function OverviewPage() {
           <Numbers overview={found.data} words={words} range={range} />
           <div className="grid rates">
             <Rates overview={found.data} />
-            <Needs attention={found.data.attention} range={range} />
+            <Needs attention={found.data.attention} />
           </div>
           <Queues rows={found.data.queues} at={found.data.at} />
         </>
@@ -92,7 +92,6 @@ function bound(name: string, atMost: number | undefined, estimate: number): stri
 
 function Numbers({ overview, words, range }: { overview: Overview; words: string; range: string }) {
   const { p50, p50AtMost, p99, p99AtMost } = overview.durations;
-  const most = Math.max(0, ...overview.attention.filter((one) => one.kind === "failures").map((one) => one.count ?? 0));
   const oldest = overview.queues.reduce<QueueRow | undefined>((before, row) => (row.waiting > 0 && row.oldestSeconds > (before?.oldestSeconds ?? -1) ? row : before), undefined);
   return (
     <dl className="card kp" title={`as of ${bothZones(overview.at)}`}>
@@ -117,7 +116,7 @@ function Numbers({ overview, words, range }: { overview: Overview; words: string
       <div>
         <dt>Failed</dt>
         <dd className={overview.failed.inRange ? "bad" : ""}>{count(overview.failed.inRange)}</dd>
-        <dd className="d">{most > 1 ? <Link href={`/failures?range=${range}`}>{`${count(most)} of them alike`}</Link> : overview.cancelled.inRange ? `${count(overview.cancelled.inRange)} cancelled` : `in ${words}`}</dd>
+        <dd className="d">{overview.failed.inRange ? <Link href={`/failures?range=${range}`}>by cause</Link> : overview.cancelled.inRange ? `${count(overview.cancelled.inRange)} cancelled` : `in ${words}`}</dd>
       </div>
       <div>
         <dt>Open now</dt>
@@ -161,20 +160,20 @@ function Rates({ overview }: { overview: Overview }) {
   );
 }
 
-function Needs({ attention, range }: { attention: Attention[]; range: string }) {
+function Needs({ attention }: { attention: Attention[] }) {
   return (
     <section className="card" aria-label="Needs attention">
       <h2>
         Needs attention
         {attention.some((one) => one.kind === "failures") && (
           <span className="more">
-            <Link href={`/failures?range=${range}`}>all failures by cause</Link>
+            <Link href="/failures?range=all">all failures by cause</Link>
           </span>
         )}
       </h2>
       {attention.length === 0 ? (
         <Empty title="Nothing">
-          <p>No failures in this range, every queue has workers, all engines are there.</p>
+          <p>No instance stands failed, every queue has workers, all engines are there.</p>
         </Empty>
       ) : (
         <ul className="att">
@@ -195,6 +194,7 @@ function Needs({ attention, range }: { attention: Attention[]; range: string }) 
               {one.query !== undefined && (
                 <Link className="btn sm" href={`/instances?${new URLSearchParams(one.query)}`}>
                   Show {count(one.count ?? 0)}
+                  {one.exact === false && "+"}
                 </Link>
               )}
               {one.jobType !== undefined && (

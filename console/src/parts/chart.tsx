@@ -17,11 +17,19 @@ export function roundUp(value: number): number {
   return [1, 2, 5, 10].map((digit) => digit * power).find((round) => round >= value - 1e-9)!;
 }
 
+/** Round numbers from such a top down to 0, as many as have room. */
+export function ticksOf(top: number): number[] {
+  const digit = Math.round(top / 10 ** Math.floor(Math.log10(top) + 1e-9));
+  const parts = digit === 2 ? 4 : 5;
+  return Array.from({ length: parts + 1 }, (_, at) => Number(((top * (parts - at)) / parts).toPrecision(2)));
+}
+
 export function RateChart({ lines, since, stepSeconds }: { lines: Line[]; since: string; stepSeconds: number }) {
   const id = useId();
   const perSecond = lines.map((line) => ({ ...line, values: line.values.map((value) => value / stepSeconds) }));
   const count = Math.max(2, ...perSecond.map((line) => line.values.length));
   const top = roundUp(Math.max(...perSecond.flatMap((line) => line.values)));
+  const ticks = ticksOf(top);
   const x = (at: number) => ((at / (count - 1)) * WIDTH).toFixed(1);
   const y = (value: number) => (HEIGHT - 1 - (value / top) * (HEIGHT - 6)).toFixed(1);
   const first = Date.parse(since);
@@ -29,13 +37,13 @@ export function RateChart({ lines, since, stepSeconds }: { lines: Line[]; since:
   return (
     <div className="chart">
       <div className="y" aria-hidden="true">
-        {[1, 2 / 3, 1 / 3, 0].map((part) => (
-          <span key={part}>{Number((top * part).toPrecision(2))}</span>
+        {ticks.map((tick) => (
+          <span key={tick}>{tick}</span>
         ))}
       </div>
       <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" aria-hidden="true" data-chart={id}>
-        {[0, 1 / 3, 2 / 3, 1].map((part) => (
-          <path key={part} className="grid-line" d={`M0 ${y(top * part)}H${WIDTH}`} />
+        {ticks.map((tick) => (
+          <path key={tick} className="grid-line" d={`M0 ${y(tick)}H${WIDTH}`} />
         ))}
         {perSecond.map((line) => {
           const path = line.values.map((value, at) => `${x(at)} ${y(value)}`).join("L");

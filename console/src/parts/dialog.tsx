@@ -12,6 +12,8 @@ interface Props {
   danger?: boolean;
   /** Whether it can be done as it stands. */
   ready?: boolean;
+  /** Whether the browser looks at the fields; else `act` does. */
+  checks?: boolean;
   children?: React.ReactNode;
   /** `more`: by the second button. */
   act: (form: FormData, more: boolean) => Promise<void>;
@@ -33,7 +35,7 @@ export function useModal(box: RefObject<HTMLDialogElement | null>): void {
 
 const MORE = "more";
 
-export function Dialog({ title, verb, more, danger, ready = true, children, act, close }: Props) {
+export function Dialog({ title, verb, more, danger, ready = true, checks = true, children, act, close }: Props) {
   const box = useRef<HTMLDialogElement>(null);
   const heading = useId();
   const [busy, setBusy] = useState(false);
@@ -55,7 +57,7 @@ export function Dialog({ title, verb, more, danger, ready = true, children, act,
   };
   return (
     <dialog ref={box} className="card dialog" aria-labelledby={heading} onClose={close} onKeyDown={(event) => event.stopPropagation()}>
-      <form onSubmit={submit} onInput={() => setReason(undefined)}>
+      <form noValidate={!checks} onSubmit={submit} onInput={() => setReason(undefined)}>
         <h2 id={heading}>{title}</h2>
         {children}
         {reason !== undefined && (

@@ -1,6 +1,7 @@
 // A form from the JSON Schema subset of docs/definitions.md (forms for people): objects of strings, numbers, booleans,
 // enums, dates, arrays and objects. What it does not know is edited as JSON.
 import { useId, useState } from "react";
+import type { Definition } from "../api/client";
 import { readExact, textOf } from "../modeller/json";
 
 export interface Schema {
@@ -18,6 +19,13 @@ export interface Schema {
   minLength?: number;
   maxLength?: number;
   pattern?: string;
+}
+
+/** Of the form that a definition has for one of its steps. */
+export function schemaOf(definition: Definition, stepId: string): Schema | undefined {
+  const forms = (definition.metadata as { forms?: Record<string, { schema?: Schema }> } | undefined)?.forms;
+  const schema = forms?.[stepId]?.schema;
+  return schema?.properties ? schema : undefined;
 }
 
 export type Values = Record<string, unknown>;

@@ -5,19 +5,17 @@ Pure. Must not decide anything: what it says is told, not acted on.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from penstock.engine.activity import Depth, Held
-from penstock.engine.causes import cause_of
 from penstock.engine.ids import show_instance
 from penstock.engine.paging import CAUSE_MAX_CHARS
+from penstock.engine.queues import KeptBack
 from penstock.store.activity import KnownEngine, QueueFacts
-from penstock.wire.model import Instance
 
 CAUSES_MAX: Final = 10
 LAG_S: Final = 0.5
@@ -31,6 +29,8 @@ _GROWS_OVER: Final = 30
 _GROWS_FROM_JOBS: Final = 100
 _GROWS_AGE_S: Final = 60.0
 _NO_WORKER_AGE_S: Final = 5.0
+FULL_AGE_S: Final = 300.0
+"""Limits are there to keep jobs back, but not for so long."""
 Paused = Callable[[str], str | None]
 """Names the queue that keeps a job type back, if one does."""
 NOBODY: Final = QueueFacts(0, 0, 0, None)
@@ -38,7 +38,8 @@ EMPTY: Final = Depth(0, 0.0)
 
 
 class Attention(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Something that needs somebody. ``query`` leads to it in the list of instances."""
+    """Something that needs somebody. ``query`` leads to it in the list of instances. ``exact`` false: there may be more
+    than ``count``."""
 
     kind: str
     severity: str
@@ -48,28 +49,32 @@ class Attention(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     since: datetime | None = None
     job_type: str | None = None
     query: dict[str, str] = {}
+    exact: bool = True
 
 
-def of_failures(failures: Sequence[Instance]) -> list[Attention]:
-    """One for each cause, the most frequent first."""
-    groups: dict[tuple[str, int, str], list[Instance]] = {}
-    for one in failures:
-        key = one.definition_id, one.definition_version, cause_of(one.failure_reason or "")
-        groups.setdefault(key, []).append(one)
-    counts = Counter({key: len(group) for key, group in groups.items()})
-    return [_of_cause(key[0], key[1], groups[key]) for key, _ in counts.most_common(CAUSES_MAX)]
+class Failed(NamedTuple):
+    """Instances of one definition that stand failed for one cause."""
+
+    definition: str
+    version: int
+    instances: int
+    reason: str
+    since: datetime
 
 
-def _of_cause(definition: str, version: int, group: Sequence[Instance]) -> Attention:
-    count, reason = len(group), group[0].failure_reason or ""
-    noun = "1 instance" if count == 1 else f"{count} instances"
-    query = {"status": "FAILED", "definitionId": definition}
+def of_failures(failures: Sequence[Failed], *, exact: bool) -> list[Attention]:
+    """One for each cause, whenever they failed."""
+    return [_of_cause(one, exact=exact) for one in failures]
+
+
+def _of_cause(failed: Failed, *, exact: bool) -> Attention:
+    count, reason = failed.instances, failed.reason
+    noun = "1 instance" if count == 1 and exact else f"{count:,}{'' if exact else '+'} instances"
+    query = {"status": "FAILED", "definitionId": failed.definition}
     if reason:
         query["cause"] = reason[:CAUSE_MAX_CHARS]
-    since = min(one.completed_at for one in group if one.completed_at is not None)
-    return Attention(
-        "failures", "critical", f"{noun} of {definition} v{version} failed", reason, count, since, query=query
-    )
+    text = f"{noun} of {failed.definition} v{failed.version} failed"
+    return Attention("failures", "critical", text, reason, count, failed.since, query=query, exact=exact)
 
 
 def unserved(depths: Mapping[str, Depth], facts: Mapping[str, QueueFacts]) -> list[str]:
@@ -123,6 +128,32 @@ def of_pauses(depths: Mapping[str, Depth], paused: Paused) -> list[Attention]:
         detail = f"{_jobs_wait(waiting)}, the oldest for {in_words(oldest.oldest_s)}"
         text = f"The queue {queue} is paused"
         found.append(Attention("queue-paused", "warning", text, detail, waiting, job_type=first))
+    return found
+
+
+def held_long(depths: Mapping[str, Depth], limited: Collection[str], facts: Mapping[str, QueueFacts]) -> list[str]:
+    """Job types with limits whose jobs have waited for long though somebody polls, those first that wait longest."""
+    nobody_polls = set(unserved(depths, facts))
+    waiting = sorted(depths.items(), key=lambda row: -row[1].oldest_s)
+    return [
+        name for name, depth in waiting if depth.oldest_s >= FULL_AGE_S and name in limited and name not in nobody_polls
+    ]
+
+
+def of_full(depths: Mapping[str, Depth], kept: Mapping[str, KeptBack], queue_of: Paused) -> list[Attention]:
+    """Queues whose limits have kept jobs back for long, of job types as `held_long` found them."""
+    held: dict[str, list[str]] = {}
+    for name, why in kept.items():
+        queue = queue_of(name)
+        if queue is not None and why.code != "queue-paused":
+            held.setdefault(queue, []).append(name)
+    found: list[Attention] = []
+    for queue, names in held.items():
+        first, waiting = names[0], sum(depths.get(name, EMPTY).waiting for name in names)
+        why, oldest = kept[first], in_words(depths.get(first, EMPTY).oldest_s)
+        text = f"The queue {queue} {'is full' if why.code == 'queue-full' else 'is slower than its jobs come'}"
+        detail = f"{_jobs_wait(waiting)}, the oldest for {oldest}: {why.text}"
+        found.append(Attention("queue-full", "warning", text, detail, waiting, job_type=first))
     return found
 
 

@@ -140,7 +140,7 @@ class Engine:
         self.children = Children(database, settings, self.code, self.instances, self.runs, self.journal, self.timers)
         self.standing = Standing(self.looks, self.definitions, queues, polled=polled)
         self.failures = Failures(database, looks, self.definitions)
-        self.overview = Overview(self.looks, self.instances, self.polls.activity, queues, settings.retention_days)
+        self.overview = Overview(self.looks, self.definitions, self.polls.activity, queues, settings.retention_days)
         self.watch = Watch(database, self.overview)
         self.firings = Firings(database, settings, metrics, self.definitions, self.ids, self.transactions)
         self.schedules = Schedules(database, self.limits, self.firings, self.instances, self.aside, audit=audit)

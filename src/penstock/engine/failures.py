@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -13,7 +13,8 @@ from penstock.engine import ids
 from penstock.engine.causes import cause_of
 from penstock.engine.definitions import Definitions
 from penstock.engine.looks import Looks
-from penstock.engine.overview import RANGES, check_range
+from penstock.engine.overview import RANGES
+from penstock.errors import BadRequest
 from penstock.store import activity as activity_store
 from penstock.store import definitions as definition_store
 from penstock.store import instances as store
@@ -26,6 +27,8 @@ FILL_ROWS: Final = 2_000
 KEPT_S: Final = 5.0
 """So old an answer may be."""
 _KEPT_MAX_COUNT: Final = 100
+ALL: Final = "all"
+_RANGES_S: Final[Mapping[str, int | None]] = {name: range_s for name, (range_s, _) in RANGES.items()} | {ALL: None}
 
 
 class FailureGroup(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -74,15 +77,16 @@ class Failures:
         return self._fill_after is None
 
     async def read(self, definition_id: str | None, range_name: str) -> FailureList:
-        """Of instances that started within the range. Raises BadRequest for a range that there is not."""
-        check_range(range_name)
+        """Of instances that started within the range, or of all. Raises BadRequest for a range that there is not."""
+        if range_name not in _RANGES_S:
+            raise BadRequest(f"range: must be one of {', '.join(_RANGES_S)}")
         wanted = definition_id, range_name
         async with self._reading:
             kept = self._kept.get(wanted)
             if kept is None or trio.current_time() >= kept.until:
                 if len(self._kept) >= _KEPT_MAX_COUNT:
                     self._kept.clear()
-                answer = await self._read(definition_id, RANGES[range_name][0])
+                answer = await self._read(definition_id, _RANGES_S[range_name])
                 kept = self._kept[wanted] = _Kept(trio.current_time() + KEPT_S, answer)
             return kept.answer
 
@@ -90,13 +94,16 @@ class Failures:
         """Read anew the next time."""
         self._kept.clear()
 
-    async def _read(self, definition_id: str | None, range_s: int) -> FailureList:
+    async def _read(self, definition_id: str | None, range_s: int | None) -> FailureList:
         async with self._looks.connection() as connection:
             keys = None if definition_id is None else await definition_store.keys_of(connection, definition_id)
             if keys is not None and not keys:
                 return FailureList([], exact=True)
-            since = await activity_store.read_clock(connection) - timedelta(seconds=range_s)
-            rows = await store.newest_failures(connection, keys, ids.first_instance(since), FAILURES_MAX)
+            first = 0
+            if range_s is not None:
+                since = await activity_store.read_clock(connection) - timedelta(seconds=range_s)
+                first = ids.first_instance(since)
+            rows = await store.newest_failures(connection, keys, first, FAILURES_MAX)
             groups: dict[tuple[int, str | None, str], list[FailureRow]] = {}
             for row in rows:
                 groups.setdefault((row.definition, row.step, cause_of(row.reason or "")), []).append(row)

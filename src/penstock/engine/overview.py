@@ -1,14 +1,14 @@
 """The console's first page: what happens, and what needs somebody, in words.
 
-Reads samples and small tables, never counts rows; one reading serves all who ask within a second or two. Must not
-decide anything: what it says is told, not acted on.
+Reads samples and small tables, and of the rows of what stands failed the newest; one reading serves all who ask within
+a second or two. Must not decide anything: what it says is told, not acted on.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 import msgspec
@@ -16,17 +16,16 @@ import trio
 
 from penstock.engine import attention, ids
 from penstock.engine.activity import TOOK, Activity, Depth, EngineReport
-from penstock.engine.attention import EMPTY, NOBODY, Attention
-from penstock.engine.instance_filter import InstanceFilter
-from penstock.engine.instances import Instances
+from penstock.engine.attention import EMPTY, NOBODY, Attention, Failed
+from penstock.engine.definitions import Definitions
 from penstock.engine.looks import Looks
-from penstock.engine.queues import Queues
+from penstock.engine.queues import Queues, first_kept_back
 from penstock.errors import BadRequest
 from penstock.metrics.registry import DURATION_BUCKETS
 from penstock.store import activity as store
+from penstock.store import instances as instance_store
 from penstock.store.activity import DONE_WITHIN_S, QueueFacts
 from penstock.store.connection import TrioConnection
-from penstock.wire.model import Instance
 from penstock.wire.open_work import WorkerView
 from penstock.wire.page import Page
 
@@ -40,8 +39,10 @@ RANGES: Final[Mapping[str, tuple[int, int]]] = {
 KEPT_S: Final = 2.0
 """So old an answer may be."""
 OPEN_MAX: Final = 10_000
-FAILURES_MAX: Final = 200
+FAILURES_MAX: Final = 10_000
 """The newest of them are looked at for common causes."""
+FULL_LOOKS_MAX: Final = 20
+"""Job types of which it is asked what keeps them back, those first that wait longest."""
 QUEUES_MAX: Final = 100
 WORKERS_MAX: Final = 200
 JOB_TYPES_MAX: Final = 1_000
@@ -158,16 +159,16 @@ class Overview:
     def __init__(
         self,
         looks: Looks,
-        instances: Instances,
+        definitions: Definitions,
         activity: Activity,
         queues: Queues,
         retention_days: float | None = None,
     ) -> None:
         self._looks = looks
-        self._paused = queues.paused
+        self._queues_known = queues
         self._retention_days = retention_days
         self._database: tuple[float, DatabaseView] | None = None
-        self._instances = instances
+        self._definitions = definitions
         self._activity = activity
         self._kept: dict[str, _Kept] = {}
         self._reading = trio.Lock()
@@ -230,16 +231,13 @@ class Overview:
             last_polls = await self._last_polls(connection, facts)
             open_count = await store.count_open(connection, OPEN_MAX + 1)
             engines = await store.read_engines(connection)
-        failures = await self._failures(now - timedelta(seconds=range_s))
-        activity = self._activity
-        needs = [
-            *attention.of_failures(failures),
-            *attention.of_pauses(self._depths(), self._paused)[:QUEUES_MAX],
-            *attention.of_queues(activity.depths, facts, last_polls, now, self._paused)[:QUEUES_MAX],
-            *attention.of_engines(engines),
-            *attention.of_this_engine(activity.away(), activity.worst_lag_s()),
-            *attention.of_retention(activity.held, self._retention_days, now),
-        ]
+            needs = [
+                *await self._failures(connection),
+                *await self._kept_back(connection, facts, last_polls, now),
+                *attention.of_engines(engines),
+                *attention.of_this_engine(self._activity.away(), self._activity.worst_lag_s()),
+                *attention.of_retention(self._activity.held, self._retention_days, now),
+            ]
         return OverviewView(
             at=now,
             started=_rate(steps, "started", range_s),
@@ -254,11 +252,35 @@ class Overview:
             engines=sum(engine.left_s > 0 for engine in engines),
         )
 
-    async def _failures(self, since: datetime) -> list[Instance]:
-        """Of the newest failed instances those that ended later."""
-        found = await self._instances.find_slice(InstanceFilter(status="FAILED"), None, FAILURES_MAX)
-        summaries = await self._instances.summarize(found.items)
-        return [one for one in summaries if one.completed_at is not None and one.completed_at >= since]
+    async def _failures(self, connection: TrioConnection) -> list[Attention]:
+        """Of all that stand failed: whenever that was, it needs somebody."""
+        found, exact = await instance_store.failures_alike(connection, FAILURES_MAX, attention.CAUSES_MAX)
+        failed: list[Failed] = []
+        for one in found:
+            about = await self._definitions.by_key(connection, one.definition)
+            failed.append(Failed(about.definition.id, about.version, one.instances, one.reason or "", one.since))
+        return attention.of_failures(failed, exact=exact)
+
+    async def _kept_back(
+        self,
+        connection: TrioConnection,
+        facts: Mapping[str, QueueFacts],
+        last_polls: Mapping[str, datetime],
+        now: datetime,
+    ) -> list[Attention]:
+        """Queues that are paused, full, not served or fall behind, the cause of each once."""
+        queues, depths = self._queues_known, self._depths()
+        names = attention.held_long(depths, queues.limited, facts)[:FULL_LOOKS_MAX]
+        kept = await first_kept_back(connection, names)
+
+        def held(name: str) -> str | None:
+            return queues.queue_of(name) if name in kept else queues.paused(name)
+
+        return [
+            *attention.of_pauses(depths, queues.paused)[:QUEUES_MAX],
+            *attention.of_full(depths, kept, queues.queue_of),
+            *attention.of_queues(self._activity.depths, facts, last_polls, now, held)[:QUEUES_MAX],
+        ]
 
     def _depths(self) -> Mapping[str, Depth]:
         return self._activity.depths[-1] if self._activity.depths else {}

@@ -245,6 +245,15 @@ async def kept_back(connection: TrioConnection, tokens: Sequence[int]) -> dict[i
     return {token: why for token, why in found.items() if why is not None}
 
 
+async def first_kept_back(connection: TrioConnection, job_types: Sequence[str]) -> dict[str, KeptBack]:
+    """Those of the job types whose first job in line waits because of its queue, and why."""
+    if not job_types:
+        return {}
+    first = await store.first_in_line(connection, job_types)
+    kept = await kept_back(connection, [*first.values()])
+    return {name: kept[first[name]] for name in job_types if first.get(name) in kept}
+
+
 def _kept_back(now: store.Limits) -> KeptBack | None:
     policy, of_key = now.policy, f" of '{now.flow_key}'" if now.flow_key else ""
     queue = f"its queue '{now.queue}'"

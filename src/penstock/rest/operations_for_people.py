@@ -135,7 +135,7 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
         "The newest 1,000 of instances that started within the range.",
         parameters=(
             Parameter("definitionId", "query", "Of any version."),
-            Parameter("range", "query", "`15m`, `1h`, `24h` (the default) or `7d`."),
+            Parameter("range", "query", "`15m`, `1h`, `24h` (the default), `7d` or `all`."),
         ),
         answer=struct(FailureList), errors=(400, 503),
     ),

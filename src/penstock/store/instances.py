@@ -399,6 +399,21 @@ async def newest_failures(
     return [FailureRow(*cast(Any, row)) for row in rows]
 
 
+class FailuresAlike(NamedTuple):
+    """Instances of one definition that stand failed for one cause. ``since``: when the first of them failed."""
+
+    definition: int
+    instances: int
+    reason: str | None
+    since: datetime
+
+
+async def failures_alike(connection: TrioConnection, looked: int, most: int) -> tuple[list[FailuresAlike], bool]:
+    """The most frequent ones of the newest ``looked`` that failed; whether these are all."""
+    rows = cast(Any, await connection.fetch(SQL["failures_alike"], (looked, most)))
+    return [FailuresAlike(*row[:4]) for row in rows], all(row[4] < looked for row in rows)
+
+
 async def estimate(connection: TrioConnection) -> int:
     """About how many instances there are, from the statistics of the table."""
     return cast(int, (await connection.fetch(SQL["estimate_instances"]))[0][0])

@@ -248,6 +248,11 @@ async def limits(connection: TrioConnection, tokens: Sequence[int]) -> list[Limi
     return [Limits(token, name, _policy(policy, ()), *rest) for token, name, policy, *rest in cast(Any, rows)]
 
 
+async def first_in_line(connection: TrioConnection, job_types: Sequence[str]) -> dict[str, int]:
+    """The token of the first job in line of each of these job types, which have limits."""
+    return dict(cast(Any, await connection.fetch(SQL["first_in_line"], (arrays.texts(job_types),))))
+
+
 async def keys(connection: TrioConnection, queue: QueueRow, limit: int) -> list[tuple[str, int, int]]:
     """(flow key, running, waiting) of the keys with most under way, and of those first in line."""
     types = await job_type_ids(connection, queue.policy.job_types)

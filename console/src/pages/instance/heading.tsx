@@ -11,7 +11,9 @@ import { Ago, duration } from "../../parts/time";
 import { useCan } from "../../session";
 import { EditDialog } from "../edit";
 import { StartDialog } from "../start";
+import { CompleteDialog } from "./complete";
 import { MendDialog, Steps } from "./mend";
+import { StepField } from "./stepfield";
 import { WithVariables } from "./variables";
 
 type Asked = "retry" | "mend" | "cancel" | "signal" | "complete" | "again" | "edit";
@@ -44,9 +46,9 @@ export function Heading({ state, definition }: { state: InstanceState; definitio
     await queries.invalidateQueries({ queryKey: ["history", instance.id] });
     await queries.invalidateQueries({ queryKey: ["audit", instance.id] });
   };
-  const saved = async (changed: boolean) => {
+  const saved = async (changed: boolean, retried: boolean) => {
     if (changed) await done();
-    setTold(changed ? "The variables are saved." : "Nothing was changed.");
+    setTold(changed ? `The variables are saved.${retried ? " It goes on." : ""}` : retried ? "It goes on with the variables that it had." : "Nothing was changed.");
   };
   const close = () => setAsked(undefined);
   return (
@@ -133,12 +135,7 @@ export function Heading({ state, definition }: { state: InstanceState; definitio
         </WithVariables>
       )}
       {asked === "signal" && <SignalDialog id={instance.id} steps={waits} open={instance.currentStepIds} close={close} done={done} />}
-      {asked === "complete" && (
-        <Dialog title="Complete a task" verb="Complete" close={close} act={(form) => engine.completeTask(instance.id, String(form.get("step")), variablesOf(String(form.get("variables")))).then(done)}>
-          <StepField steps={tasks} />
-          <VariablesField />
-        </Dialog>
-      )}
+      {asked === "complete" && definition && <CompleteDialog id={instance.id} definition={definition} steps={tasks} close={close} done={done} />}
       {asked === "again" && (
         <WithVariables id={instance.id} mark={undefined}>
           {(whole) => <StartDialog definitionId={instance.definitionId} variables={whole.variables} close={close} />}
@@ -159,22 +156,6 @@ function SignalDialog({ id, steps, open, close, done }: { id: string; steps: Def
       <StepField steps={steps} note={(id) => (open.includes(id) ? " (waits now)" : " (kept until it waits)")} />
       <VariablesField />
     </Dialog>
-  );
-}
-
-function StepField({ steps, note }: { steps: Definition["steps"]; note?: (id: string) => string }) {
-  return (
-    <div className="field">
-      <label htmlFor="step">Step</label>
-      <select id="step" name="step" className="in">
-        {steps.map((step) => (
-          <option key={step.id} value={step.id}>
-            {step.name || step.id}
-            {note?.(step.id)}
-          </option>
-        ))}
-      </select>
-    </div>
   );
 }
 

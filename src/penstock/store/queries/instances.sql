@@ -144,6 +144,20 @@ SELECT e.instance_id, i.definition, e.step, i.failure, i.ended_at FROM (
 CROSS JOIN LATERAL (SELECT i.definition, i.failure, i.ended_at FROM instance i WHERE i.id = e.instance_id OFFSET 0) i
 ORDER BY e.instance_id DESC
 
+-- name: failures_alike
+-- Of the newest $1 instances that stand failed the $2 most frequent causes by definition: (definition, how many, the newest's reason,
+-- when the first of them failed, how many were looked at).
+WITH newest AS MATERIALIZED (
+  SELECT e.instance_id, e.definition, e.cause FROM abnormal_end e
+  WHERE e.status = 2 /* FAILED */ ORDER BY e.instance_id DESC LIMIT $1::int),
+alike AS (
+  SELECT count(*) AS count, min(n.instance_id) AS first, max(n.instance_id) AS last FROM newest n
+  GROUP BY n.definition, n.cause ORDER BY 1 DESC, 3 DESC LIMIT $2::int)
+SELECT l.definition, a.count, l.failure, least(f.ended_at, l.ended_at), (SELECT count(*) FROM newest) FROM alike a
+CROSS JOIN LATERAL (SELECT i.ended_at FROM instance i WHERE i.id = a.first OFFSET 0) f
+CROSS JOIN LATERAL (SELECT i.definition, i.failure, i.ended_at FROM instance i WHERE i.id = a.last OFFSET 0) l
+ORDER BY a.count DESC, a.last DESC
+
 -- name: fill_causes
 -- Gives a cause to failures of engines that knew none: those among the $2 after the instance $1. How many were looked at, and the
 -- last of them.

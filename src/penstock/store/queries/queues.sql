@@ -106,6 +106,13 @@ LEFT JOIN LATERAL (SELECT s.running, s.tat, s.open_runs FROM slot s WHERE s.queu
 LEFT JOIN LATERAL (
   SELECT s.running, s.tat FROM slot s WHERE s.queue = q.id AND s.flow_key = t.flow_key AND t.flow_key <> '' OFFSET 0) of_key ON true
 
+-- name: first_in_line
+-- The first job in line of each of the job types called $1 that have limits: (type, token).
+SELECT n.name, f.token_id FROM unnest($1::text[]) AS n(name)
+CROSS JOIN LATERAL (SELECT j.id FROM job_type j WHERE j.name = n.name OFFSET 0) j
+CROSS JOIN LATERAL (
+  SELECT r.token_id FROM ready_flow r WHERE r.job_type = j.id ORDER BY r.priority, r.flow_key, r.seq LIMIT 1) f
+
 -- name: measure_queues
 -- Of the first $1 queues: what runs, where that is counted (of flow keys to 10,000 of them), and what waits, to $2.
 SELECT q.name, CASE WHEN q.policy ? 'concurrency' THEN (SELECT s.running FROM slot s WHERE s.queue = q.id AND s.flow_key = '')
