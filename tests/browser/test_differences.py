@@ -22,6 +22,15 @@ VIEWS = "() => [...document.querySelectorAll('.twin .graph > g')].map(one => one
 MARKS = 'name => [...document.querySelectorAll(`.twin[aria-label="${name}"] .diff`)].map(one => one.textContent)'
 CHOSEN = """told => told ===
     [...document.querySelectorAll('.twin .node[aria-pressed="true"]')].map(one => one.dataset.step).join()"""
+LAYOUTS = """() => {
+    const { postMessage } = Worker.prototype;
+    window.layouts = 0;
+    Worker.prototype.postMessage = function (message, ...rest) {
+        window.layouts += message.cmd === "layout";
+        return postMessage.call(this, message, ...rest);
+    };
+}"""
+"""Counts those that are asked of the worker from now on."""
 BOXES = """() => [...document.querySelectorAll('.twin .canvas')].map(one => {
     const { left, top, width } = one.getBoundingClientRect();
     return [left, top, width];
@@ -65,8 +74,7 @@ def _orders(engine: EngineProcess) -> None:
 
 
 def compare(modeller: Modeller, body: dict[str, Any]) -> None:
-    """By keys alone, from the address of the modeller on."""
-    modeller.expect_step("validate")
+    """By keys alone, from the modeller on."""
     modeller.page.get_by_role("button", name="JSON", exact=True).focus()
     modeller.press("Enter")
     modeller.write_json(json.dumps(body))
@@ -80,8 +88,11 @@ def compare(modeller: Modeller, body: dict[str, Any]) -> None:
 def test_what_did_not_change_stands_at_one_place(modeller: Modeller) -> None:
     page = modeller.page
     page.set_viewport_size({"width": 1440, "height": 900})
-    modeller.visitor.go("modeller/beside")
+    modeller.visitor.go("modeller/beside?view=differences")
+    page.get_by_text("Nothing has changed").wait_for(timeout=TIMEOUT_MS)
+    page.evaluate(LAYOUTS)
     compare(modeller, careful("beside"))
+    assert page.evaluate("() => window.layouts") == 1  # of both
     old, new = page.evaluate(PLACES, "v1"), page.evaluate(PLACES, "Draft")
     assert set(old) == {"validate", "reserve", "charge", "pack", "end"}
     assert set(new) == {"validate", "is-risky", "fraud", "charge", "wrap", "end"}
@@ -174,3 +185,17 @@ def test_differences_keep_nobody_out(modeller: Modeller, engine: EngineProcess, 
         for theme in ("dark", "light"):
             page.evaluate("theme => { document.documentElement.dataset.theme = theme; }", theme)
             assert violations(page) == [], (place, theme)
+
+
+def test_of_very_many_steps_those_near_a_change_are_drawn(modeller: Modeller, engine: EngineProcess) -> None:
+    names = [f"t{number}" for number in range(450)]
+    steps = [service(name, after) for name, after in zip(names, [*names[1:], "end"], strict=True)]
+    upload(engine, definition(*steps, end(), definition_id="long"))
+    steps[300] |= {"retryCount": 3}
+    upload(engine, definition(*steps, end(), definition_id="long"))
+    modeller.visitor.go("definitions/long?tab=differences").see("steps are drawn: those near the first change")
+    drawn = [f"t{number}" for number in range(297, 304)]
+    for name in ("v1", "v2"):
+        modeller.page.get_by_role("region", name=name).locator('[data-step="t300"]').wait_for(timeout=TIMEOUT_MS)
+        assert list(modeller.page.evaluate(PLACES, name)) == drawn
+        assert modeller.page.evaluate(MARKS, name) == ["changed"]
