@@ -89,6 +89,9 @@ def test_hints_are_told_and_change_no_verdict(tmp_path, wrong):
     assert (result.exit_code, json.loads(result.stdout)) == (0, {"valid": True, "problems": [], "hints": [hint]})
     both = penstock("validate", "--json", wrong, file)
     assert (both.exit_code, json.loads(both.stdout)["valid"], json.loads(both.stdout)["hints"]) == (1, False, [hint])
+    steps[0]["nextStep"] = "gone"
+    file.write_text(json.dumps({"id": "odd", "name": "Odd", "steps": steps}))
+    assert penstock("validate", file).stdout.splitlines()[-1] == f"{file}: hint: steps[0].duration: {text}"
 
 
 def test_a_definition_may_come_from_standard_input(wrong):

@@ -154,6 +154,29 @@ async def test_each_problem_names_its_step(driver: Driver) -> None:
         await validate(driver, linear(1) | {"description": "x" * DefinitionLimits().body_max_bytes})
 
 
+async def test_a_definition_with_problems_is_hinted_at_too(driver: Driver) -> None:
+    """As far as it can be read: nothing is told that a problem could be the reason of."""
+    ask = step("ask", "USER_TASK", nextStep="pay", duration="PT1H")
+    pay = service("pay", "gone", job_type="pay", retryCount=-1)
+    form: dict[str, Any] = {"schema": {"properties": {}, "required": ["note"]}}
+    asked = {"metadata": {"forms": {"ask": form}}}
+    body = definition(ask, pay, choose("fork", {"false": "end", "true": "end"}), end(), definition_id="bad") | asked
+    unused = ("steps[0].duration", "USER_TASK does not use it: it is kept, and does nothing")
+    never = ("steps[2].conditionalNextSteps.false", "never true: nothing goes this way until it has a condition")
+    polled = ("steps[1].jobType", "nobody polls for pay now")
+    formed = ("metadata.forms.ask.schema.required[0]", 'no field of the form is called "note"')
+    found = await validate(driver, body)
+    assert {one.path for one in found.problems} >= {"steps[1].nextStep", "steps[1].retryCount"}
+    assert [(hint.path, hint.text) for hint in found.hints] == [never, formed, unused, polled]
+    # What is no step, or has no type, leads to no wrong word about forms; neither does what an expression would read.
+    for index, changes in ((0, {"type": "USER"}), (1, {"jobType": ""}), (2, {"conditionalNextSteps": {"1 +": "end"}})):
+        steps = [one | changes if at == index else one for at, one in enumerate(body["steps"])]
+        told = [(hint.path, hint.text) for hint in (await validate(driver, body | {"steps": steps})).hints]
+        assert told == ([never, polled], [never, formed, unused], [unused, polled])[index]
+    for nothing in (b"{", b"[]", b'{"steps": [7, {"id": 1}]}', b"[" * 200 + b"]" * 200):
+        assert (await validate(driver, nothing)).hints == []
+
+
 async def test_what_a_definition_can_not_read_has_its_character(driver: Driver) -> None:
     bad = definition(
         choose("a", {"'😀' + (": "end", "1 > 0": "gone"}),

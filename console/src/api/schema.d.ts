@@ -1229,7 +1229,7 @@ export interface paths {
         put?: never;
         /**
          * Check a definition before it is uploaded (addition)
-         * @description All that is wrong, by step; nothing is stored. Of a valid one the variables that it reads, and hints.
+         * @description All that is wrong, by step, and hints; nothing is stored. Of a valid one the variables that it reads.
          */
         post: operations["validateDefinition"];
         delete?: never;
@@ -2382,9 +2382,9 @@ export interface components {
         };
         /**
          * DraftCheck
-         * @description Whether a definition could be uploaded, with all that is wrong. `identifiers`: the variables that its
-         *         expressions read, `reads` where, as far as asked for. `same`: the version that has this content already.
-         *         `latest`: the newest one of its id.
+         * @description Whether a definition could be uploaded, with all that is wrong. `hints`: of one with problems, of what can be
+         *         read of it. `identifiers`: the variables that its expressions read, `reads` where, as far as asked for.
+         *         `same`: the version that has this content already. `latest`: the newest one of its id.
          */
         DraftCheck: {
             valid: boolean;

@@ -18,7 +18,7 @@ from penstock.cli.svg import svg
 from penstock.core.definition import Definition, DefinitionLimits, InvalidDefinition, Problem
 from penstock.core.expression import ExpressionError, parse
 from penstock.core.hints import Hint, hints
-from penstock.core.parsing import parse_definition
+from penstock.core.parsing import parse_definition, readable_part
 from penstock.core.strict_json import BadJson, find_flaws, read_json
 from penstock.errors import PenstockError
 
@@ -44,12 +44,16 @@ def run_validate(files: list[Path], limits: DefinitionLimits, *, as_json: bool) 
     unread = False
     for file in files:
         try:
-            hinted += [FileHint(each.path, each.text, str(file)) for each in hints(_read(file, limits))]
+            body = read_bytes(file, limits.body_max_bytes)
         except OSError as error:
             print(f"{file}: {error.strerror}", file=sys.stderr)
             unread = True
+            continue
+        try:
+            hinted += _hints_of(file, parse_definition(body, limits=limits))
         except InvalidDefinition as error:
             problems += [FileProblem(each.path, each.reason, str(file)) for each in error.problems]
+            hinted += _hints_of(file, readable_part(body, limits=limits))
         except PenstockError as error:
             problems.append(FileProblem("", error.reason, str(file)))
     if as_json:
@@ -63,6 +67,10 @@ def run_validate(files: list[Path], limits: DefinitionLimits, *, as_json: bool) 
     if unread:
         return NOT_READ
     return INVALID if problems else 0
+
+
+def _hints_of(file: Path, definition: Definition | None) -> list[FileHint]:
+    return [FileHint(each.path, each.text, str(file)) for each in (hints(definition) if definition else ())]
 
 
 class PictureFormat(StrEnum):

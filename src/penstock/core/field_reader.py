@@ -30,6 +30,11 @@ class Problems:
         else:
             self._left_out += 1
 
+    @property
+    def are_expressions_read(self) -> bool:
+        """Whether none of them has a problem."""
+        return all(at is None for at in self._found.values())
+
     def raise_if_any(self) -> None:
         """Raise InvalidDefinition when a problem was noted."""
         found = list(self._found)

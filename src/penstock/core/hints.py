@@ -1,4 +1,5 @@
-"""What of a valid definition may be meant otherwise. Nothing keeps it from being uploaded."""
+"""What of a definition may be meant otherwise. None of it keeps one from being uploaded; of one with problems it is
+told of what can be read (`parsing.readable_part`)."""
 
 from __future__ import annotations
 
@@ -30,6 +31,7 @@ class Hint(msgspec.Struct, frozen=True):
 
 class _Fields(msgspec.Struct):
     steps: list[dict[str, msgspec.Raw]]
+    """Those that can't be read are empty."""
 
 
 def hints(definition: Definition) -> list[Hint]:
@@ -57,6 +59,8 @@ def _unused(content: str) -> list[Hint]:
     """Fields that a definition keeps though the type of their step has none such."""
     found: list[Hint] = []
     for index, step in enumerate(msgspec.json.decode(content, type=_Fields).steps):
+        if not step:
+            continue
         kind = StepType(msgspec.json.decode(step["type"], type=str))
         text = f"{kind} does not use it: it is kept, and does nothing"
         names = sorted(step.keys() - FIELDS_BY_TYPE[kind] - _COMMON)

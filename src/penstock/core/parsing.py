@@ -68,6 +68,66 @@ def parse_definition(body: bytes | object, *, limits: DefinitionLimits = DEFAULT
     return _build(header, indexes, content)
 
 
+def readable_part(body: bytes, *, limits: DefinitionLimits = DEFAULT_LIMITS) -> Definition | None:
+    """Of a definition with problems the steps that could be read, for hints alone: its steps lead nowhere, and it has
+    metadata only where all is known that these speak of. None: nothing can be told of it."""
+    problems = Problems(limits.problems_max_count)
+    try:
+        tree = _read_body(body, limits)
+    except InvalidDefinition:
+        return None
+    flaws = find_flaws(tree, nesting_max_levels=limits.nesting_max_levels, number_max_digits=limits.number_max_digits)
+    if not isinstance(tree, dict) or next(iter(flaws), None) is not None:
+        return None
+    header = _Header(FieldReader(cast("dict[str, object]", tree), "", problems), limits, problems)
+    read = [_readable_step(draft) for draft in header.drafts]
+    whole = None not in read and problems.are_expressions_read
+    return Definition(
+        id="",
+        name="",
+        description=None,
+        auto_start_next=False,
+        next_workflow_id=None,
+        steps=tuple(step for step in read if step is not None),
+        metadata=header.metadata if whole else None,
+        content=write_json(
+            {"steps": [draft.given if step else {} for draft, step in zip(header.drafts, read, strict=True)]}
+        ),
+        search_attributes=None,
+        record_attempts=False,
+        single_token=False,
+        memory_bytes=0,
+    )
+
+
+def _readable_step(draft: StepDraft) -> Step | None:
+    """Without what names other steps, and without conditions of which one can't be read."""
+    if draft.id is None or draft.type is None:
+        return None
+    compiled = [expression for _, expression, _ in draft.conditions if expression is not None]
+    return Step(
+        index=draft.index,
+        id=draft.id,
+        name=draft.name or draft.id,
+        type=draft.type,
+        description=None,
+        next=None,
+        conditions=tuple((each, 0) for each in compiled) if len(compiled) == len(draft.conditions) else (),
+        transformations=draft.transformations,
+        branches=(),
+        join=None,
+        job_type=draft.job_type if "jobType" in draft.given else None,
+        delegate_class=None,
+        retry_count=0,
+        boundaries=(),
+        backoff=None,
+        timeout_s=None,
+        duration=None,
+        until=None,
+        callee=draft.callee,
+    )
+
+
 def _read_body(body: bytes, limits: DefinitionLimits) -> object:
     if len(body) > limits.body_max_bytes:
         raise PayloadTooLarge(f"the definition has {len(body)} bytes, more than {limits.body_max_bytes}")

@@ -14,7 +14,7 @@ import trio
 from penstock.access.identity import actor
 from penstock.core.definition import Catch, Definition, DefinitionLimits, InvalidDefinition, Problem, Step, StepType
 from penstock.core.fast_path import FastPlan, fast_plans, fast_start, needs_variables
-from penstock.core.parsing import DEFAULT_LIMITS, STORED_LIMITS, parse_definition
+from penstock.core.parsing import DEFAULT_LIMITS, STORED_LIMITS, parse_definition, readable_part
 from penstock.core.topic import topic_problem
 from penstock.core.work import LongWork
 from penstock.engine.lanes.lane import RETRY_FIRST_S, RETRY_MAX_S
@@ -250,6 +250,10 @@ class Definitions:
         return await self._off_loop(
             size_bytes, lambda: parse_definition(read(), limits=self._upload_limits), line="uploads"
         )
+
+    async def readable_part(self, body: bytes) -> Definition | None:
+        """What can be read of one that `parse` refused, for hints."""
+        return await self._off_loop(len(body), lambda: readable_part(body, limits=self._upload_limits), line="uploads")
 
     async def _off_loop(self, size_bytes: int, make: Callable[[], T], *, line: str = "definitions") -> T:
         return make() if size_bytes <= PARSED_INLINE_MAX_BYTES else await run_long(make, line=line)

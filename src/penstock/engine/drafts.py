@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from penstock.core.definition import InvalidDefinition, Problem, Step, StepType
+from penstock.core.definition import Definition, InvalidDefinition, Problem, Step, StepType
 from penstock.core.expression import Expression, ExpressionError, parse, reads, reference, vocabulary
 from penstock.core.hints import Hint, hints
 from penstock.core.strict_json import BadJson, join_path, read_json
@@ -65,9 +65,9 @@ class VariableRead(Answer, frozen=True):
 
 
 class DraftCheck(Answer, frozen=True):
-    """Whether a definition could be uploaded, with all that is wrong. ``identifiers``: the variables that its
-    expressions read, ``reads`` where, as far as asked for. ``same``: the version that has this content already.
-    ``latest``: the newest one of its id."""
+    """Whether a definition could be uploaded, with all that is wrong. ``hints``: of one with problems, of what can be
+    read of it. ``identifiers``: the variables that its expressions read, ``reads`` where, as far as asked for.
+    ``same``: the version that has this content already. ``latest``: the newest one of its id."""
 
     valid: bool
     problems: list[DraftProblem]
@@ -167,25 +167,32 @@ class Drafts:
             self._definitions.check_upload(definition)
         except InvalidDefinition as error:
             named = await run_long(_named, body, error.problems, error.places, line="uploads")
-            return DraftCheck(valid=False, problems=named, hints=[], identifiers=[])
+            readable = await self._definitions.readable_part(body)
+            hinted = [] if readable is None else await _hints(readable, await self._workers())
+            return DraftCheck(valid=False, problems=named, hints=hinted, identifiers=[])
+        workers = await self._workers()
         async with self._database.connection() as connection:
             same = await store.same(connection, definition.id, definition.content)
             newest = await store.find(connection, definition.id, 0)
-            workers = await activity_store.read_worker_counts(connection) if self._polled else None
-        found = await run_sized(len(definition.content), lambda: hints(definition))
-        told = [*found, *(hint for step in definition.steps for hint in _unpolled(step, workers))]
         expressions = await run_sized(len(definition.content), lambda: list(_expressions(definition.steps)))
         names = {name for _, expression in expressions for name in expression.names}
         places = await run_sized(len(definition.content), lambda: _reads(expressions)) if with_reads else None
         return DraftCheck(
             valid=True,
             problems=[],
-            hints=[DraftHint(path=hint.path, text=hint.text) for hint in told],
+            hints=await _hints(definition, workers),
             identifiers=sorted(names)[:IDENTIFIERS_MAX],
             reads=places,
             same=same,
             latest=None if newest is None else newest.version,
         )
+
+    async def _workers(self) -> Container[str] | None:
+        """The job types that somebody polls for; None: nobody does, as jobs go out otherwise."""
+        if not self._polled:
+            return None
+        async with self._database.connection() as connection:
+            return await activity_store.read_worker_counts(connection)
 
     async def check_expression(self, asked: ExpressionCheck) -> ExpressionVerdict:
         """Whether it can be read, and what it gives. Raises BadRequest, PayloadTooLarge, NotFound and Overloaded."""
@@ -206,6 +213,12 @@ class Drafts:
             clear = variables
             variables = await run_sized(len(clear), lambda: self._hiding.drop(clear))
         return await run_long(_verdict, asked.expression, asked.kind, variables, datetime.now(UTC), line="expressions")
+
+
+async def _hints(definition: Definition, polled: Container[str] | None) -> list[DraftHint]:
+    found = await run_sized(len(definition.content), lambda: hints(definition))
+    told = [*found, *(hint for step in definition.steps for hint in _unpolled(step, polled))]
+    return [DraftHint(path=hint.path, text=hint.text) for hint in told]
 
 
 def _named(body: bytes, problems: Iterable[Problem], places: Mapping[Problem, int]) -> list[DraftProblem]:
@@ -255,7 +268,7 @@ def _reads(expressions: Iterable[tuple[str, Expression]]) -> list[VariableRead]:
 
 
 def _unpolled(step: Step, polled: Container[str] | None) -> Iterable[Hint]:
-    if step.type is StepType.SERVICE_TASK and polled is not None and (step.job_type or "") not in polled:
+    if step.type is StepType.SERVICE_TASK and polled is not None and step.job_type and step.job_type not in polled:
         yield Hint(f"{job_path(step)}.jobType", f"nobody polls for {step.job_type} now")
 
 

@@ -235,7 +235,7 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
     Operation(
         "POST", "/v1/definitions/validate", DraftRoutes.validate, Permission.VIEW,
         "validateDefinition", "definitions", "Check a definition before it is uploaded (addition)",
-        "All that is wrong, by step; nothing is stored. Of a valid one the variables that it reads, and hints.",
+        "All that is wrong, by step, and hints; nothing is stored. Of a valid one the variables that it reads.",
         parameters=(Parameter("reads", "query", "Where it reads variables that have to be defined, too.", BOOLEAN),),
         body=ref("Definition"), answer=struct(DraftCheck), errors=(413,),
     ),
