@@ -342,6 +342,7 @@ const KEYS: [string, string][] = [
   ["x", "Select the row"],
   [".", "To the page's actions"],
   ["c", "Claim the task"],
+  ["Ctrl Enter", "Complete the task"],
   ["r", "Retry the failed instance"],
   ["?", "This help"],
   ["Esc", "Close"],

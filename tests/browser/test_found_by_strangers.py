@@ -46,6 +46,7 @@ def test_all_that_failed_alike_are_retried_from_the_overview(visitor: Visitor, e
     visitor.go().see(f"{FAILED} instances of mail v1 failed")
     visitor.click("link", f"Show {FAILED}")
     visitor.see(f"{FAILED} match")
+    visitor.see_role("button", "Copy link to this view")
     one, other = (visitor.page.get_by_label(name).bounding_box() for name in ("Failed at step", "Started before"))
     assert one is not None
     assert other is not None
@@ -76,6 +77,9 @@ def test_letters_and_arrows_lead_on_wherever_the_keys_are(visitor: Visitor) -> N
         page.wait_for_url(place, timeout=TIMEOUT_MS)
     page.wait_for_function(has_focus, arg="#main", timeout=TIMEOUT_MS)
     visitor.see("Open now")
+    page.keyboard.press("?")
+    page.get_by_role("dialog").get_by_text("Complete the task").wait_for(timeout=TIMEOUT_MS)
+    page.keyboard.press("Escape")
     page.keyboard.press(".")
     page.keyboard.press("Enter")
     page.wait_for_url("**/modeller/asked*", timeout=TIMEOUT_MS)

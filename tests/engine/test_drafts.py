@@ -160,7 +160,8 @@ async def test_a_definition_with_problems_is_hinted_at_too(driver: Driver) -> No
     pay = service("pay", "gone", job_type="pay", retryCount=-1)
     form: dict[str, Any] = {"schema": {"properties": {}, "required": ["note"]}}
     asked = {"metadata": {"forms": {"ask": form}}}
-    body = definition(ask, pay, choose("fork", {"false": "end", "true": "end"}), end(), definition_id="bad") | asked
+    fork = choose("fork", {"false": "end", "true": "end"})
+    body = definition(ask, pay, fork, end(), definition_id="bad") | asked
     unused = ("steps[0].duration", "USER_TASK does not use it: it is kept, and does nothing")
     never = ("steps[2].conditionalNextSteps.false", "never true: nothing goes this way until it has a condition")
     polled = ("steps[1].jobType", "nobody polls for pay now")
@@ -170,7 +171,8 @@ async def test_a_definition_with_problems_is_hinted_at_too(driver: Driver) -> No
     assert [(hint.path, hint.text) for hint in found.hints] == [never, formed, unused, polled]
     # What is no step, or has no type, leads to no wrong word about forms; neither does what an expression would read.
     for index, changes in ((0, {"type": "USER"}), (1, {"jobType": ""}), (2, {"conditionalNextSteps": {"1 +": "end"}})):
-        steps = [one | changes if at == index else one for at, one in enumerate(body["steps"])]
+        steps = [ask, pay, fork, end()]
+        steps[index] = steps[index] | changes
         told = [(hint.path, hint.text) for hint in (await validate(driver, body | {"steps": steps})).hints]
         assert told == ([never, polled], [never, formed, unused], [unused, polled])[index]
     for nothing in (b"{", b"[]", b'{"steps": [7, {"id": 1}]}', b"[" * 200 + b"]" * 200):

@@ -26,8 +26,8 @@ export default function CodeLine(props: LineProps) {
       latest.current.put(typed);
       hear(times); // comes with the text
     });
-    const { text: doc, focused, at } = latest.current;
-    const state = EditorState.create({ doc, selection: { anchor: Math.min(at, doc.length) }, extensions: [mirror.current.listener, ...extensions(() => latest.current)] });
+    const { text: doc, focused, at, anchor } = latest.current;
+    const state = EditorState.create({ doc, selection: { anchor: Math.min(anchor, doc.length), head: Math.min(at, doc.length) }, extensions: [mirror.current.listener, ...extensions(() => latest.current)] });
     const made = new EditorView({ state, parent: box.current! });
     view.current = made;
     if (focused) made.focus();
@@ -70,7 +70,7 @@ function extensions(now: () => LineProps) {
     }),
     EditorView.clipboardInputFilter.of((text) => text.replace(/\s*[\r\n]+\s*/g, " ")),
     EditorView.updateListener.of(({ state, selectionSet, docChanged }) => {
-      if (selectionSet || docChanged) now().caret(state.selection.main.head);
+      if (selectionSet || docChanged) now().caret(state.selection.main.head, state.selection.main.anchor);
     }),
     EditorView.domEventHandlers({
       focus: () => now().enter(),

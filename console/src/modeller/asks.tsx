@@ -1,8 +1,10 @@
 // What is asked before an edit that could be meant in several ways.
+import { useState } from "react";
 import type { Step } from "../api/client";
 import { Dialog } from "../parts/dialog";
 import type { TimerFields } from "./edits";
 import type { BoundaryType } from "./palette";
+import { inWords } from "./spoken";
 
 interface RemoveProps {
   ids: readonly string[];
@@ -46,6 +48,7 @@ interface HangProps extends Hanging {
 
 export function HangDialog({ type, onto, steps, act, close }: HangProps) {
   const name = steps.find((step) => step.id === onto)?.name || onto;
+  const [after, setAfter] = useState("PT1H");
   return (
     <Dialog
       title={type === "TIMER" ? `A timer on ${name}` : `An error of ${name}`}
@@ -68,7 +71,10 @@ export function HangDialog({ type, onto, steps, act, close }: HangProps) {
         <>
           <div className="field">
             <label htmlFor="after">After</label>
-            <input id="after" name="after" className="in mono" defaultValue="PT1H" required />
+            <input id="after" name="after" className="in mono" value={after} onChange={({ target }) => setAfter(target.value)} aria-describedby="after-says" required />
+            <p id="after-says" className="mute">
+              {inWords(after.trim()) ?? "Not a duration"}. PT30M is {inWords("PT30M")}, PT1H {inWords("PT1H")}, P30D {inWords("P30D")}.
+            </p>
           </div>
           <div className="field tick">
             <label>

@@ -1,5 +1,5 @@
 // What every field of a panel needs of the draft that it is in.
-import { createContext, useContext } from "react";
+import { createContext, useContext, useEffect, useSyncExternalStore } from "react";
 import type { Draft } from "./draft";
 import type { Path } from "./json";
 import { nameOfPlace } from "./places";
@@ -48,4 +48,31 @@ export function useTold(path: Path): Told & { place: string } {
   const { draft, told } = useEditing();
   const place = nameOfPlace(draft.root, path);
   return { place, ...(told.get(place) ?? NOTHING_TOLD) };
+}
+
+// How many fields hold what the text has not: half typed, or nothing that it could take.
+let untaken = 0;
+const hearers = new Set<() => void>();
+
+function count(by: number): void {
+  untaken += by;
+  for (const hear of hearers) hear();
+}
+
+function heard(hear: () => void): () => void {
+  hearers.add(hear);
+  return () => void hearers.delete(hear);
+}
+
+export function useUntaken(isUntaken: boolean): void {
+  useEffect(() => {
+    if (!isUntaken) return;
+    count(1);
+    return () => count(-1);
+  }, [isUntaken]);
+}
+
+/** Whether a field holds what the text has not. */
+export function useAnyUntaken(): boolean {
+  return useSyncExternalStore(heard, () => untaken > 0);
 }

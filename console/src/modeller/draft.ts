@@ -52,6 +52,19 @@ export function readDraft(text: string): Draft {
   };
 }
 
+/** The ids that more than one step has: where each of them stands. */
+export function sharedIds(root: Node): Node[] {
+  const all = new Map<string, Node[]>();
+  for (const item of child(root, "steps")?.items ?? []) {
+    const [id, text] = [child(item, "id"), stringOf(child(item, "id"))];
+    if (!id || !text) continue;
+    const same = all.get(text);
+    if (same) same.push(id);
+    else all.set(text, [id]);
+  }
+  return [...all.values()].filter((same) => same.length > 1).flat();
+}
+
 function drawn(item: Node, id: string): Step {
   const text = (name: string) => stringOf(child(item, name));
   const [message, items] = [stringOf(nodeAt(item, ["message", "name"])), stringOf(nodeAt(item, ["forEach", "items"]))];

@@ -3,7 +3,7 @@ import LOAN from "../../../examples/loan-process.json?raw";
 import { edgesOf } from "../graph/edges";
 import { definitionOf, LAYOUT, readDraft } from "./draft";
 import { aligned } from "./align";
-import { addBoundary, addStep, beginElsewhere, connect, copySteps, disconnect, EMPTY, insertOnWay, leadElsewhere, makeFirst, mayHang, pasteSteps, pin, removeSteps, renameStep, successorsOf, tidy } from "./edits";
+import { addBoundary, addStep, beginElsewhere, connect, copySteps, disconnect, EMPTY, insertOnWay, leadElsewhere, makeFirst, mayHang, pasteSteps, pin, removeSteps, renameStep, renameStepAsTyped, successorsOf, tidy } from "./edits";
 import { EDGE_HANDLES } from "./handles";
 import { nodeAt, parse, pretty, set, valueOf } from "./json";
 import { referencesOf, STEP, STEP_TYPES, type Schema } from "./language";
@@ -50,6 +50,21 @@ test("a new id is followed everywhere", () => {
   expect(renameStep(text, "refuse", "decline")).toBe(pinned);
   expect(renameStep(LOAN, "decline", "approve")).toBe(LOAN);
   expect(tidy(pinned)).toBe(LOAN);
+});
+
+test("a job type that came with the step goes with its id, and one that somebody chose does not", () => {
+  const { text, id } = addStep(EMPTY, "SERVICE_TASK", "end");
+  expect(stepOf(renameStepAsTyped(text, id, "charge"), "charge")!.jobType).toBe("charge");
+  const chosen = renameStepAsTyped(set(text, ["steps", 0, "jobType"], "pay"), id, "charge");
+  expect(stepOf(chosen, "charge")!.jobType).toBe("pay");
+  expect(stepOf(renameStepAsTyped(chosen, "charge", "debit"), "debit")!.jobType).toBe("pay");
+  // Workers know the types of what was uploaded, also one that is called as its step.
+  const own = set(chosen, ["steps", 0, "jobType"], "charge");
+  expect(stepOf(renameStepAsTyped(own, "charge", "debit"), "debit")!.jobType).toBe("charge");
+  const escalated = addBoundary(renameStepAsTyped(text, id, "charge"), "TIMER", "charge");
+  const escalate = renameStepAsTyped(escalated, "task", "escalate");
+  expect(stepOf(escalate, "escalate")!.jobType).toBe("escalate");
+  expect([renameStepAsTyped(escalated, "task", "charge"), renameStepAsTyped(escalated, "task", "task")]).toEqual([escalated, escalated]);
 });
 
 test("ways are drawn and taken away", () => {

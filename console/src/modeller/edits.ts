@@ -251,6 +251,21 @@ function referencesTo(text: string, id: string): Path[] {
   return paths.map(({ path }) => (path[2] === "boundaryEvents" ? path.slice(0, 4) : path)).reverse();
 }
 
+const COME_WITH_STEP = /^(task|branch)(-\d+)?$/;
+
+/** Whether a task's job type is one of those that come with a new step: nobody has chosen it. */
+export function hasGivenJobType(step: Node): boolean {
+  return stringOf(child(step, "type")) === "SERVICE_TASK" && COME_WITH_STEP.test(stringOf(child(step, "jobType")) ?? "");
+}
+
+/** As somebody renames it: a job type that came with the step goes with its id. */
+export function renameStepAsTyped(text: string, from: string, to: string): string {
+  const { root, places } = readDraft(text);
+  const [place, done] = [places.get(from), renameStep(text, from, to)];
+  const step = place === undefined ? undefined : stepsOf(root)[place];
+  return done !== text && step && hasGivenJobType(step) && stringOf(child(step, "jobType")) === from ? set(done, ["steps", place!, "jobType"], to) : done;
+}
+
 /** Another id, and all that refers to it follows. The same text when it is taken. */
 export function renameStep(text: string, from: string, to: string): string {
   const { places } = readDraft(text);

@@ -4,7 +4,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { type ExpressionVerdict, engine } from "../api/client";
 import { expressionIn, helpOf } from "./completion";
-import { useEditing } from "./context";
+import { useEditing, useUntaken } from "./context";
 import { child, type Path, parse } from "./json";
 import { useLater } from "./later";
 import { Line } from "./line";
@@ -30,6 +30,7 @@ export function ExpressionField({ path, label, value, kind, template, describedB
   const { words, variables, flawed } = useEditing();
   const [typed, setTyped] = useState<string>();
   const [at, setAt] = useState(0);
+  const [anchor, setAnchor] = useState(0);
   const shown = typed ?? value;
   const inside = template ? expressionIn(shown) : shown;
   const asked = inside !== undefined && inside.trim() !== "" && (typed !== undefined || flawed.has(JSON.stringify(path)));
@@ -38,6 +39,7 @@ export function ExpressionField({ path, label, value, kind, template, describedB
   const shift = template ? 2 : 0;
   const wrong = verdict.problem && { reason: verdict.problem.reason, from: verdict.problem.from + shift, to: verdict.problem.to + shift };
   const here = typed === undefined ? undefined : helpOf(words, shown, at);
+  useUntaken(commit === true && typed !== undefined && typed !== value);
   const done = () => {
     if (commit && typed !== undefined && typed !== value) change(typed);
     setTyped(undefined);
@@ -55,11 +57,15 @@ export function ExpressionField({ path, label, value, kind, template, describedB
         wrong={wrong}
         focused={typed !== undefined}
         at={at}
+        anchor={anchor}
         put={(text) => {
           setTyped(text);
           if (!commit) change(text);
         }}
-        caret={setAt}
+        caret={(head, from) => {
+          setAt(head);
+          setAnchor(from);
+        }}
         enter={() => setTyped((now) => now ?? value)}
         leave={done}
         done={() => commit && done()}

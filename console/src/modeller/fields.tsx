@@ -1,12 +1,15 @@
 // Editors for the fields of the language, one for each form that its schema has. They read the draft's text where it
 // stands and change it there.
 import { type ReactNode, useId, useState } from "react";
-import { type Told, useEditing, useTold } from "./context";
-import { child, insert, insertMember, JsonProblem, move, type Node, parse, type Path, Raw, remove, rename, set, stringOf } from "./json";
+import { type Told, useEditing, useTold, useUntaken } from "./context";
+import type { Draft } from "./draft";
+import { child, insert, insertMember, JsonProblem, move, type Node, nodeAt, parse, type Path, Raw, remove, rename, set, stringOf } from "./json";
 import { expressionIn } from "./completion";
 import { ExpressionField } from "./expression";
+import { focusNew } from "./focus";
+import { isNeeded, need, renameField } from "./forms";
 import { countsFor, type Schema } from "./language";
-import { partsOf } from "./places";
+import { nameOfPlace, partsOf } from "./places";
 import { CommittedText } from "./text";
 import { inWords } from "./spoken";
 import { useTurn } from "./turn";
@@ -18,6 +21,8 @@ export interface FieldProps {
   path: Path;
   node: Node | undefined;
   needed?: boolean;
+  /** Said below, where the engine finds nothing amiss. */
+  note?: string | undefined;
 }
 
 /** `boundaryEvents` is Boundary events. */
@@ -30,6 +35,13 @@ export function words(name: string): string {
 function seen(label: string): string {
   const last = label.split(": ").at(-1)!;
   return last.charAt(0).toUpperCase() + last.slice(1);
+}
+
+/** The name of a button that shows what is seen of the label: it begins with that, and says of what it is. */
+function called(label: string): string {
+  const parts = label.toLowerCase().split(": ");
+  const last = parts.pop()!;
+  return parts.length ? `${last} of ${parts.join(": ")}` : last;
 }
 
 const NONE: readonly string[] = [];
@@ -56,11 +68,13 @@ export function Said({ problems, hints }: Told) {
 
 /** A field of an object, with its name above and what the engine says of it below. */
 export function Field(props: FieldProps) {
-  const { schema, label, needed, path } = props;
+  const { schema, label, needed, path, node, note } = props;
   const says = useId();
   const { place, problems: known, hints } = useTold(path);
+  const { draft } = useEditing();
+  if (schema.type === "array" && schema.ticked && (node === undefined || node.items?.every((one) => hasTick(draft, path, one)))) return null;
   // Told at once, before the engine says what it needs there.
-  const empty = needed && (props.node === undefined || stringOf(props.node) === "");
+  const empty = needed && (node === undefined || stringOf(node) === "");
   const problems = known.length === 0 && empty ? EMPTY : known;
   const told = problems.length + hints.length > 0;
   const grouped = schema.type === "object" || schema.type === "array";
@@ -82,11 +96,17 @@ export function Field(props: FieldProps) {
       {(told || schema.description) && (
         <div id={says}>
           <Said problems={problems} hints={hints} />
+          {problems.length === 0 && note && <p>{note}</p>}
           {problems.length === 0 && schema.description && <p className="mute">{schema.description.replace(" (addition)", "").replaceAll("`", "")}</p>}
         </div>
       )}
     </Box>
   );
+}
+
+/** Whether a field beside the list has this name. */
+function hasTick(draft: Draft, list: Path, name: Node): boolean {
+  return nodeAt(draft.root, [...list.slice(0, -1), "properties"])?.members?.some(({ key }) => key === name.value) ?? false;
 }
 
 /** One of several, with what the engine says of it below. */
@@ -143,6 +163,7 @@ function Text({ number, ...props }: EditorProps & { number?: boolean }) {
     if (!number || text === "" || NUMBER.test(text)) put(text);
   };
   const strange = number === true && typed !== undefined && typed !== "" && !NUMBER.test(typed);
+  useUntaken(strange);
   const common = { "aria-label": props.label, "aria-describedby": props.describedBy, "aria-invalid": Boolean(props.problems?.length) };
   if (!number && value.includes("\n")) return <textarea {...common} className="in" rows={4} value={value} onChange={(event) => put(event.target.value)} />;
   return (
@@ -261,8 +282,8 @@ function StepChoice(props: EditorProps) {
   return <Choice {...props} asked={() => setAsked(true)} options={listed.map(({ id, name }) => [id, name && name !== id ? `${name} (${id})` : id])} />;
 }
 
-/** Buttons that move one of several, and take it out. */
-function RowActs({ path, at, count, label }: { path: Path; at: number; count: number; label: string }) {
+/** Buttons that move one of several, and take it out. `out`: what goes with it. */
+function RowActs({ path, at, count, label, out = (now) => now }: { path: Path; at: number; count: number; label: string; out?: ((now: string) => string) | undefined }) {
   const { edit } = useEditing();
   return (
     <span className="rowacts">
@@ -272,7 +293,7 @@ function RowActs({ path, at, count, label }: { path: Path; at: number; count: nu
       <button type="button" className="btn sm ghost" aria-label={`Move ${label} down`} disabled={at === count - 1} onClick={() => edit((now) => move(now, path, at + 1))}>
         ↓
       </button>
-      <button type="button" className="btn sm ghost" aria-label={`Remove ${label}`} onClick={() => edit((now) => (count === 1 ? remove(now, path.slice(0, -1)) : remove(now, path)))}>
+      <button type="button" className="btn sm ghost" aria-label={`Remove ${label}`} onClick={() => edit((now) => remove(out(now), count === 1 ? path.slice(0, -1) : path))}>
         Remove
       </button>
     </span>
@@ -286,12 +307,16 @@ function blank(schema: Schema): unknown {
   return "";
 }
 
-function Items({ label, path, node, items }: EditorProps & { items: Schema }) {
-  const { edit } = useEditing();
+function Items({ label, path, node, items, schema }: EditorProps & { items: Schema }) {
+  const { edit, draft } = useEditing();
   const all = node?.items ?? [];
+  const add = () => {
+    edit((now) => insert(now, path, all.length, blank(items)));
+    focusNew(nameOfPlace(draft.root, [...path, all.length]));
+  };
   return (
     <>
-      {all.map((one, at) => (
+      {all.map((one, at) => schema.ticked && hasTick(draft, path, one) ? null : (
         // biome-ignore lint: an item has no name but its place
         <Row key={at} path={[...path, at]}>
           {(problems, describedBy) => (
@@ -302,18 +327,32 @@ function Items({ label, path, node, items }: EditorProps & { items: Schema }) {
           )}
         </Row>
       ))}
-      <button type="button" className="btn sm" aria-label={`Add to ${label.toLowerCase()}`} onClick={() => edit((now) => insert(now, path, all.length, blank(items)))}>
-        Add to {seen(label).toLowerCase()}
-      </button>
+      {!schema.ticked && <Add to={label} add={add} />}
     </>
   );
 }
 
+function Add({ to, add }: { to: string; add: () => void }) {
+  return (
+    <button type="button" className="btn sm" aria-label={`Add to ${called(to)}`} onClick={add}>
+      Add to {seen(to).toLowerCase()}
+    </button>
+  );
+}
+
 function Members({ label, path, node, properties, schema, problems, describedBy }: EditorProps & { properties: Record<string, Schema> }) {
-  const { edit } = useEditing();
+  const { edit, draft } = useEditing();
   if (node === undefined)
     return (
-      <button type="button" className="btn sm" aria-label={`Add ${label.toLowerCase()}`} onClick={() => edit((now) => set(now, path, blank(schema)))}>
+      <button
+        type="button"
+        className="btn sm"
+        aria-label={`Add ${called(label)}`}
+        onClick={() => {
+          edit((now) => set(now, path, blank(schema)));
+          focusNew(nameOfPlace(draft.root, path));
+        }}
+      >
         Add {seen(label).toLowerCase()}
       </button>
     );
@@ -330,7 +369,7 @@ function Members({ label, path, node, properties, schema, problems, describedBy 
         <Unknown key={one.key} path={[...path, one.key]} name={one.key} />
       ))}
       {typeof path.at(-1) === "string" && (
-        <button type="button" className="btn sm ghost" aria-label={`Remove ${label.toLowerCase()}`} onClick={() => edit((now) => remove(now, path))}>
+        <button type="button" className="btn sm ghost" aria-label={`Remove ${called(label)}`} onClick={() => edit((now) => remove(now, path))}>
           Remove {seen(label).toLowerCase()}
         </button>
       )}
@@ -361,13 +400,14 @@ function Rows({ label, path, node, schema, values }: EditorProps & { values: Sch
   const { edit, draft } = useEditing();
   const all = node?.members ?? [];
   const conditions = schema.propertyNames?.format === "expression";
-  const rename_ = (key: string) => (to: string) => edit((now) => rename(now, [...path, key], to));
+  const rename_ = (key: string) => (to: string) => edit((now) => (schema.ticked ? renameField : rename)(now, [...path, key], to));
   const add = () => {
     let key = conditions ? "true" : "name";
     for (let number = 2; all.some((one) => one.key === key); number++) key = conditions ? `${"false || ".repeat(number - 2)}false` : `name${number}`;
     const first = conditions && all.at(-1)?.key === "true" ? all.length - 1 : all.length;
     const value = values.enum?.[0] ?? (values.format === "step-id" ? (draft.definition.steps.at(-1)?.id ?? "") : blank(values));
     edit((now) => insertMember(now, path, first, key, value));
+    focusNew(nameOfPlace(draft.root, [...path, key]));
   };
   return (
     <>
@@ -393,16 +433,19 @@ function Rows({ label, path, node, schema, values }: EditorProps & { values: Sch
                     <ExpressionOrName path={own} label={`${name}: ${conditions ? "condition" : "name"}`} value={one.key} expression={conditions} invalid={conditions && !lost && problems.length > 0} describedBy={describedBy} commit={rename_(one.key)} />
                   )}
                   <Editor schema={values} label={`${name}: ${conditions ? "goes to" : "value"}`} path={own} node={one.value} needed problems={conditions && !lost ? NONE : problems} describedBy={describedBy} />
-                  <RowActs path={own} at={at} count={all.length} label={name} />
+                  {schema.ticked && (
+                    <label>
+                      <input type="checkbox" aria-label={`${name}: needed`} checked={isNeeded(draft.root, own)} onChange={({ target }) => edit((now) => need(now, own, target.checked))} /> needed
+                    </label>
+                  )}
+                  <RowActs path={own} at={at} count={all.length} label={name} out={schema.ticked ? (now) => need(now, own, false) : undefined} />
                 </>
               );
             }}
           </Row>
         );
       })}
-      <button type="button" className="btn sm" aria-label={`Add to ${label.toLowerCase()}`} onClick={add}>
-        Add to {seen(label).toLowerCase()}
-      </button>
+      <Add to={label} add={add} />
     </>
   );
 }
@@ -436,6 +479,7 @@ export function AnyJson({ label, path, node, describedBy, problems }: EditorProp
   const { edit, draft } = useEditing();
   const [typed, setTyped] = useState<string>();
   const [wrong, setWrong] = useState<string>();
+  useUntaken(wrong !== undefined);
   const value = node === undefined ? "" : draft.text.slice(node.start, node.end);
   const change = (text: string) => {
     setTyped(text);

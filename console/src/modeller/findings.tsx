@@ -4,6 +4,7 @@ import { Link } from "wouter";
 import { Icon } from "../parts/icons";
 import { loaded } from "../parts/loaded";
 import type { Finding, Verdict } from "./check";
+import { useAnyUntaken } from "./context";
 import { type Draft, pathIn } from "./draft";
 import { nodeAt, stringOf } from "./json";
 import { useTurn } from "./turn";
@@ -24,6 +25,7 @@ interface Props {
 export function Findings({ verdict, draft, show, edit }: Props) {
   const { check, error, findings, stale } = verdict;
   const problems = findings.filter((one) => !one.hint).length;
+  const untaken = useAnyUntaken();
   const keyed = useMemo(() => findings.slice(0, SHOWN_MAX).map((one) => ({ ...one, key: `${one.path} ${one.text}` })), [findings]);
   const [folded, fold] = useState(isFolded);
   const listed = useMemo(() => (folded ? keyed.filter((one) => !one.hint) : keyed), [keyed, folded]);
@@ -42,13 +44,15 @@ export function Findings({ verdict, draft, show, edit }: Props) {
           <b className="wrong">Not checked: {error.message}</b>
         ) : check === undefined ? (
           <b>Not checked yet</b>
+        ) : untaken && problems === 0 ? (
+          <b>Not checked: a field holds what the definition has not yet</b>
         ) : stale && problems === 0 ? (
           <b>Being checked by the engine</b>
         ) : (
           <>
             <b className={problems ? "wrong" : "fine"}>{problems === 0 ? "No problems" : problems === 1 ? "1 problem" : `${problems} problems`}</b>
             {findings.length > problems && <span className="mute">{findings.length - problems === 1 ? "1 hint, which keeps nothing from an upload" : `${findings.length - problems} hints, which keep nothing from an upload`}</span>}
-            <span className="mute">{stale ? "being checked by the engine" : "checked by the engine"}</span>
+            <span className="mute">{stale ? "being checked by the engine" : "checked by the engine"}{untaken && ", but for what a field holds that the definition has not yet"}</span>
           </>
         )}
         </span>

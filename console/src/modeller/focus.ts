@@ -12,11 +12,24 @@ export function focusLater(id: string, from = document.activeElement): void {
 /** The field of a panel at which something stands (`nameOfPlace`): in it what is wrong, or what comes first. */
 export function focusField(place: string): void {
   whenThere(() => {
-    const field = document.querySelector<HTMLElement>(`.props [data-place="${CSS.escape(place)}"]`);
+    const field = placed(place);
     if (!field) return null;
     const add = field.tagName === "FIELDSET" ? field.querySelector<HTMLElement>(":scope > button:not(.ghost)") : null;
     return field.querySelector<HTMLElement>("[aria-invalid=true]") ?? add ?? field.querySelector<HTMLElement>(CONTROLS) ?? field;
   }, document.activeElement);
+}
+
+/** In what was just added the first that takes keys. */
+export function focusNew(place: string): void {
+  whenThere(() => {
+    const first = placed(place)?.querySelector<HTMLInputElement>(CONTROLS) ?? null;
+    first?.select?.(); // what it begins with is typed over
+    return first;
+  }, document.activeElement);
+}
+
+function placed(place: string): HTMLElement | null {
+  return document.querySelector<HTMLElement>(`.props [data-place="${CSS.escape(place)}"]`);
 }
 
 function whenThere(find: () => HTMLElement | SVGElement | null, from: Element | null, frames = WITHIN_FRAMES): void {

@@ -1,5 +1,6 @@
 // Of what a form for people consists (`metadata.forms[stepId]`), as the language's own fields are told: the part of JSON
 // Schema that the page of tasks knows.
+import { insert, type Node, nodeAt, type Path, parse, remove, rename, set } from "./json";
 import type { Schema } from "./language";
 
 const TEXT: Schema = { type: "string" };
@@ -36,10 +37,35 @@ export const FORM: Schema = {
       type: "object",
       properties: {
         type: { type: "string", enum: ["object"] },
-        properties: { type: "object", additionalProperties: FORM_FIELD, description: "The fields, in this order." },
-        required: { type: "array", items: TEXT },
+        properties: { type: "object", additionalProperties: FORM_FIELD, description: "The fields, in this order.", ticked: true },
+        required: { type: "array", items: TEXT, ticked: true },
       },
       required: ["type"],
     },
   },
 };
+
+const neededOf = (field: Path): Path => [...field.slice(0, -2), "required"];
+
+/** Where a field stands in the list of those that are needed; -1 where it is not in it. */
+function placeOf(root: Node, field: Path): number {
+  return nodeAt(root, neededOf(field))?.items?.findIndex((one) => one.value === field.at(-1)) ?? -1;
+}
+
+export function isNeeded(root: Node, field: Path): boolean {
+  return placeOf(root, field) >= 0;
+}
+
+export function need(text: string, field: Path, needed: boolean): string {
+  const root = parse(text);
+  const [list, at] = [neededOf(field), placeOf(root, field)];
+  const count = nodeAt(root, list)?.items?.length ?? 0;
+  if (needed) return at < 0 ? insert(text, list, count, field.at(-1)) : text;
+  return at < 0 ? text : remove(text, count === 1 ? list : [...list, at]);
+}
+
+/** Another name, also among those that are needed. */
+export function renameField(text: string, field: Path, to: string): string {
+  const [done, at] = [rename(text, field, to), placeOf(parse(text), field)];
+  return done === text || at < 0 ? done : set(done, [...neededOf(field), at], to);
+}

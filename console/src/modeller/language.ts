@@ -17,6 +17,8 @@ export interface Schema {
   only?: string[];
   /** What a new one is. */
   default?: unknown;
+  /** Of an object: which of its names are needed the list `required` beside it says, and a tick at each. Of that list: it shows only what has no tick. */
+  ticked?: boolean;
 }
 
 export const STEP = language.step as unknown as Schema & { properties: Record<string, Schema> };

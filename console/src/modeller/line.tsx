@@ -14,11 +14,12 @@ export interface LineProps {
   variables: string;
   /** What the engine can't read. */
   wrong?: { from: number; to: number; reason: string } | undefined;
-  /** Somebody is in it, and where. */
+  /** Somebody is in it, and where: what is selected begins at `anchor`. */
   focused: boolean;
   at: number;
+  anchor: number;
   put: (text: string) => void;
-  caret: (at: number) => void;
+  caret: (at: number, anchor: number) => void;
   enter: () => void;
   leave: () => void;
   done: () => void;
@@ -33,7 +34,9 @@ export function Line(props: LineProps) {
   return Editor && (isDue || props.focused) ? <Editor {...props} /> : <PlainLine {...props} />;
 }
 
+/** Also when it gets the keys: the editor that then takes its place goes on with what is selected. */
 function PlainLine({ label, text, describedBy, invalid, put, caret, enter, leave, done }: LineProps) {
+  const tell = ({ currentTarget: { selectionStart, selectionEnd } }: React.SyntheticEvent<HTMLInputElement>) => caret(selectionEnd ?? 0, selectionStart ?? 0);
   return (
     <input
       className="in mono"
@@ -44,8 +47,11 @@ function PlainLine({ label, text, describedBy, invalid, put, caret, enter, leave
       autoComplete="off"
       value={text}
       onChange={(event) => put(event.target.value)}
-      onSelect={(event) => caret(event.currentTarget.selectionStart ?? 0)}
-      onFocus={enter}
+      onSelect={tell}
+      onFocus={(event) => {
+        tell(event);
+        enter();
+      }}
       onBlur={leave}
       onKeyDown={(event) => event.key === "Enter" && done()}
     />

@@ -3,7 +3,7 @@ import { useEffect, useRef } from "react";
 import type { ClipboardActs } from "./clipboard";
 import { useEditing, useTold } from "./context";
 import { child, nodeAt, type Path, stringOf } from "./json";
-import { renameStep } from "./edits";
+import { hasGivenJobType, renameStepAsTyped } from "./edits";
 import { Field, Said, Unknown, words } from "./fields";
 import { COMMON, DEFINITION, neededBy, STEP, usedBy } from "./language";
 import { SAYS } from "./palette";
@@ -68,7 +68,7 @@ export function StepPanel({ id, renamed, remove, clipboard, acts }: StepProps) {
           invalid={named.problems.length > 0}
           commit={(to) => {
             if (to === "" || draft.places.has(to)) return `“${to}” ${to === "" ? "is no id" : "is another step's"}`;
-            edit((now) => renameStep(now, id, to));
+            edit((now) => renameStepAsTyped(now, id, to));
             renamed(to);
             return undefined;
           }}
@@ -83,6 +83,7 @@ export function StepPanel({ id, renamed, remove, clipboard, acts }: StepProps) {
           path={[...path, name]}
           node={child(node, name)}
           needed={["name", "type", ...neededBy(type)].includes(name)}
+          note={name === "jobType" && hasGivenJobType(node) ? "Came with the step: nobody has chosen it yet." : undefined}
         />
       ))}
       {type === "USER_TASK" && people && <people.PeoplePanel id={id} />}

@@ -2,7 +2,7 @@
 import { type Ref, useId, useImperativeHandle, useMemo, useRef } from "react";
 import { loaded } from "../parts/loaded";
 import type { Verdict } from "./check";
-import { type Draft, rangeOf } from "./draft";
+import { type Draft, rangeOf, sharedIds } from "./draft";
 import type { JsonProblem } from "./json";
 
 export type Mark = (range: { start: number; end: number }) => void;
@@ -35,11 +35,16 @@ export function Source({ text, draft, broken, verdict, change, step, mark }: Pro
   const help = useId();
   const plain = useRef<HTMLTextAreaElement>(null);
   const { findings, stale, error } = verdict;
+  const shared = useMemo(() => (broken ? [] : sharedIds(draft.root)), [broken, draft]);
   const flaws = useMemo(() => {
     if (broken) return [{ start: broken.at, end: broken.at + 1, hint: false, text: broken.message }];
-    if (stale || error) return undefined;
-    return findings.map((one) => ({ ...rangeOf(draft, one.path, one.character), hint: one.hint, text: one.text }));
-  }, [broken, stale, error, findings, draft]);
+    const unknown = stale || error !== null;
+    if (unknown && shared.length === 0) return undefined;
+    const told = unknown ? [] : findings.map((one) => ({ ...rangeOf(draft, one.path, one.character), hint: one.hint, text: one.text }));
+    const own = shared.filter(({ start }) => !told.some((one) => one.start === start));
+    return [...told, ...own.map(({ start, end }) => ({ start, end, hint: false, text: "another step has this id, too" }))];
+  }, [broken, shared, stale, error, findings, draft]);
+  const lineOf = (at: number) => text.slice(0, at).split("\n").length;
   useImperativeHandle(
     Editor ? null : mark,
     () =>
@@ -59,7 +64,12 @@ export function Source({ text, draft, broken, verdict, change, step, mark }: Pro
       )}
       {broken && (
         <p className="wrong" role="status">
-          Line {text.slice(0, broken.at).split("\n").length}: {broken.message}. The picture shows what could be read last.
+          Line {lineOf(broken.at)}: {broken.message}. The picture shows what could be read last.
+        </p>
+      )}
+      {shared.length > 0 && (
+        <p className="wrong" role="status">
+          Lines {lineOf(shared[0]!.start)} and {lineOf(shared[1]!.start)}: two steps have the id {String(shared[0]!.value)}. The picture shows the first one.
         </p>
       )}
       <p className="mute" id={help} hidden={!Editor}>

@@ -1,5 +1,6 @@
 // A field that is taken over when it is left or Enter is pressed: others follow what it says.
 import { useState } from "react";
+import { useUntaken } from "./context";
 
 interface Props {
   label: string;
@@ -12,6 +13,7 @@ interface Props {
 export function CommittedText({ label, value, invalid, commit }: Props) {
   const [typed, setTyped] = useState<string>();
   const [refused, setRefused] = useState<string>();
+  useUntaken(typed !== undefined && typed !== value);
   const done = () => {
     const reason = typed === undefined || typed === value ? undefined : commit(typed);
     setRefused(reason);

@@ -1,5 +1,6 @@
 import { useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
+import { textOf } from "../api/asks";
 import { type DraftCheck, engine } from "../api/client";
 import { Dialog } from "../parts/dialog";
 import type { Verdict } from "./check";
@@ -57,6 +58,7 @@ export function UploadButton({ disabled, compared, done, ...about }: ButtonProps
     const before = await engine.validate(text);
     const { id, version } = await engine.upload(text);
     await queries.invalidateQueries();
+    await queries.prefetchQuery(textOf(id, undefined)); // what stands there now stays until its version can
     const same = before.same === version;
     done({ id, version, same, latest: same ? (before.latest ?? version) : version });
   };

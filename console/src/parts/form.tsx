@@ -137,7 +137,7 @@ interface FieldProps {
 
 function Field({ name, field, required, value, problem, set, inner }: FieldProps) {
   const id = useId();
-  const label = field.title ?? name;
+  const label = field.title || name; // a title that nobody has written yet names nothing
   const about = { id, "aria-invalid": problem !== undefined, "aria-describedby": `${id}-note`, required };
   const note = (
     <p id={`${id}-note`} className={problem === undefined ? "mute" : "wrong"}>
@@ -163,12 +163,12 @@ function Field({ name, field, required, value, problem, set, inner }: FieldProps
   if (field.type === "array" && field.items) {
     const all = Array.isArray(value) ? value : [];
     const item = (at: number) =>
-      inner({ properties: { [at]: { ...field.items, title: field.items!.title ?? `${label} ${at + 1}` } }, required: [String(at)] }, { [at]: all[at] }, (made) => set(all.with(at, made[at])));
+      inner({ properties: { [at]: { ...field.items, title: field.items!.title || `${label} ${at + 1}` } }, required: [String(at)] }, { [at]: all[at] }, (made) => set(all.with(at, made[at])));
     return <List label={label} required={required} value={all} set={set} note={note} item={item} begins={blank(field.items)} />;
   }
   if (field.enum && field.enum.length <= 4)
     return (
-      <fieldset className="field choices">
+      <fieldset className="field choices" role="radiogroup" aria-invalid={problem !== undefined} aria-required={required} aria-describedby={`${id}-note`}>
         <legend>
           {label}
           {required && <Star />}
@@ -229,7 +229,14 @@ function List({ label, required, value, set, note, item, begins }: ListProps) {
           </button>
         </div>
       ))}
-      <button type="button" className="btn sm" onClick={() => set([...value, begins])}>
+      <button
+        type="button"
+        className="btn sm"
+        onClick={({ currentTarget }) => {
+          set([...value, begins]);
+          requestAnimationFrame(() => currentTarget.previousElementSibling?.querySelector<HTMLElement>("input, select, textarea")?.focus());
+        }}
+      >
         Add to {label}
       </button>
       {note}

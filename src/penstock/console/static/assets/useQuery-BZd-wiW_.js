@@ -1,1 +1,0 @@
-import{_ as e,c as t}from"./client-Chd2Hw6b.js";function n(n,r){return t(n,e,r)}export{n as t};
