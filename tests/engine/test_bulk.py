@@ -181,7 +181,9 @@ async def test_what_is_done_counts_though_its_page_was_lost(
             await driver.fail(await driver.one("work"), "no", retryable=False)
     if action == "migrate":
         await driver.upload(linear(2, job_type="work") | {"name": "newer"})
-    which = fields if "filter" in fields else {"ids": [*started, started[0]], **fields}  # one of them twice
+    which: dict[str, Any] = (
+        fields if "filter" in fields else {"ids": [*started, started[0]], **fields}
+    )  # one of them twice
     made = await driver.engine.bulk.create(BulkRequest(action=action, **which))
 
     async def away(*arguments: Any, **more: Any) -> bool:
@@ -201,6 +203,7 @@ async def test_what_is_done_counts_though_its_page_was_lost(
 async def test_cut_off_anywhere_it_counts_each_once(make_driver: MakeDriver) -> None:
     driver = make_driver()
     await driver.upload(linear(1, job_type="work"))
+    point = 0
     for point in range(1, 1_000):
         started = await fail_some(driver, 2)
         request = BulkRequest(action="retry", ids=started)

@@ -200,8 +200,7 @@ async def fill_causes(connection: TrioConnection, _: list[Claimed]) -> list[Any]
 
 async def alike(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
     """Of the newest 20 that failed; all for one cause."""
-    found, _ = await instances.failures_alike(connection, 20, 5)
-    return found
+    return (await instances.failures_alike(connection, 20, 5))[0]
 
 
 async def stands(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
