@@ -269,9 +269,9 @@ export const engine = {
   /** `buffer`: kept, when the step does not wait yet. */
   signal: (id: string, stepId: string, variables: Variables, key: string, buffer: boolean) =>
     post<unknown>("/v1/instances/{id}/signals/{stepId}", { path: { id, stepId }, query: { buffer }, body: variables, headers: { "Idempotency-Key": key } }),
-  /** Without `executionId`: the oldest that is open. */
-  completeTask: (id: string, stepId: string, variables: Variables, executionId?: string) =>
-    post<unknown>("/v1/instances/{id}/user-tasks/{stepId}/complete", { path: { id, stepId }, body: { variables, ...(executionId !== undefined && { executionId }) } }),
+  /** Without `executionId`: the oldest that is open. `completedBy`: where the engine does not know who asks. */
+  completeTask: (id: string, stepId: string, variables: Variables, executionId?: string, completedBy?: string) =>
+    post<unknown>("/v1/instances/{id}/user-tasks/{stepId}/complete", { path: { id, stepId }, body: { variables, ...(executionId !== undefined && { executionId }), ...(completedBy !== undefined && { completedBy }) } }),
 };
 
 /** Whether nothing can happen to it any more. One that failed can be retried, by anybody. */

@@ -1,83 +1,139 @@
-// The inbox: what waits for a person, one task open at a time; after completion the next one is.
-import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
-import { type FormEvent, useEffect, useMemo, useRef, useState } from "react";
-import { Link } from "wouter";
+// The inbox: what waits for a person, one task open at a time; after completion the next one that nobody else has is.
+import { keepPreviousData, type QueryClient, queryOptions, useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useEffect, useMemo, useRef, useState } from "react";
 import { useAddress } from "../address";
-import { type Definition, EngineError, engine, type UserTask } from "../api/client";
+import { type AuditRecord, engine, type UserTask } from "../api/client";
 import { useShortcuts } from "../keyboard";
-import { textOf } from "../modeller/json";
-import { Dialog, variablesOf } from "../parts/dialog";
-import { Fields, given, initial, problemsOf, type Schema, type Values } from "../parts/form";
+import { Dialog } from "../parts/dialog";
 import { More } from "../parts/list";
 import { Empty, Problem, Skeleton } from "../parts/states";
-import { Ago, duration, useNow } from "../parts/time";
+import { Ago, At, duration, useNow } from "../parts/time";
 import { useCan, useMe } from "../session";
+import { NameField, nameIn, nameOf, Task } from "./task";
 
 const REFRESH_MS = 2_000;
 const WHOSE = { all: "All", mine: "Mine", nobody: "Nobody's" } as const;
 type Whose = keyof typeof WHOSE;
 
-// Without authentication nobody has a name: what somebody calls themselves is remembered by this page alone.
-let called = "";
+/** Without authentication nobody has a name: what somebody calls themselves is remembered by this browser. */
+const NAME = "penstock.name";
+
+function keptName(): string {
+  try {
+    return localStorage.getItem(NAME) ?? "";
+  } catch {
+    return "";
+  }
+}
+
+function keepName(name: string): void {
+  try {
+    localStorage.setItem(NAME, name);
+  } catch {
+    // a browser that keeps nothing: until the page is left
+  }
+}
 
 function keyOf(task: UserTask): string {
   return `${task.instanceId}/${task.stepId}${task.item === undefined ? "" : `/${task.item}`}`;
 }
 
-/** Items of a forEach are counted from 1, as people do. */
-function nameOf(task: UserTask): string {
-  return task.item === undefined ? task.name : `${task.name} · item ${task.item + 1}`;
-}
-
 export function TasksPage() {
   const [params, change] = useAddress();
-  const me = useMe().data?.name;
-  const name = me ?? called;
+  const me = useMe();
+  const [called, call] = useState(keptName);
+  const nameless = me.data !== undefined && me.data.name === undefined;
+  const name = me.data?.name ?? called;
   const may = useCan("tasks");
   const queries = useQueryClient();
   const jobType = params.get("jobType") ?? "";
   const whose = (params.get("whose") ?? "all") as Whose;
+  const unasked = whose === "mine" && name === "";
   const pages = useInfiniteQuery({
-    queryKey: ["tasks", jobType, whose, name],
-    queryFn: ({ pageParam, signal }) => engine.tasks({ jobType, ...(whose === "mine" && { assignee: name || "–" }), ...(whose === "nobody" && { unclaimed: true }) }, pageParam, signal),
+    queryKey: ["tasks", jobType, whose, whose === "mine" ? name : ""],
+    queryFn: ({ pageParam, signal }) => engine.tasks({ jobType, ...(whose === "mine" && { assignee: name }), ...(whose === "nobody" && { unclaimed: true }) }, pageParam, signal),
+    enabled: !unasked,
     placeholderData: keepPreviousData,
     initialPageParam: "",
     getNextPageParam: (last) => last.next,
     refetchInterval: REFRESH_MS,
   });
-  const rows = useMemo(() => pages.data?.pages.flatMap((page) => page.items) ?? [], [pages.data]);
+  const [done, setDone] = useState<UserTask>();
+  const rows = useMemo(() => (unasked ? [] : (pages.data?.pages.flatMap((page) => page.items) ?? []).filter((task) => task.executionId !== done?.executionId)), [pages.data, done, unasked]);
+  const free = (task: UserTask) => task.assignee === undefined || task.assignee === name;
   const chosen = params.get("task") ?? "";
   // What somebody types in stays before them, also when it is open no more: what is typed is not for the next one.
   const [held, hold] = useState<UserTask>();
-  const listed = rows.find((task) => keyOf(task) === (chosen || (held && keyOf(held))));
   const kept = held && (chosen === "" || chosen === keyOf(held)) ? held : undefined;
-  const open = listed ?? kept ?? rows[0];
-  const [asking, setAsking] = useState(false);
+  if (held && !kept) hold(undefined); // they went Back: its form is gone
+  const listed = rows.find((task) => (kept ? task.executionId === kept.executionId : keyOf(task) === chosen));
+  // And what they look at, while it is listed: somebody else may have claimed it.
+  const seen = useRef("");
+  const open = listed ?? kept ?? rows.find((task) => task.executionId === seen.current) ?? rows.find(free);
+  seen.current = open?.executionId ?? "";
+  const [asking, ask] = useState<Asking>();
   const [refused, refuse] = useState<string>();
+  const [said, say] = useState("");
   const pick = (changes: Record<string, string | undefined>) => {
-    hold(undefined);
+    hold((one) => (one && keyOf(one) === changes.task ? one : undefined));
     refuse(undefined);
+    say("");
     change(changes);
   };
+  const keep = (task: UserTask) => {
+    if (chosen !== "" && chosen !== keyOf(task)) change({ task: keyOf(task) }, true); // an address of one that is not listed
+    hold(task);
+  };
+  // What was typed stays: it is another list, not another task.
+  const filter = (changes: Record<string, string | undefined>, replace = false) => {
+    refuse(undefined);
+    say("");
+    change({ ...changes, task: undefined }, replace);
+  };
   const step = (by: number) => {
-    const at = rows.findIndex((task) => open && keyOf(task) === keyOf(open)) + by;
-    const next = rows[at];
+    const next = rows[rows.findIndex((task) => open && keyOf(task) === keyOf(open)) + by];
     if (next) pick({ task: keyOf(next) });
   };
   const refresh = () => queries.invalidateQueries({ queryKey: ["tasks"] });
-  const claim = async (by: string | undefined) => open && engine.claimTask(open, by);
   const told = async (acted: Promise<unknown>) => {
     refuse(undefined);
     await acted.catch((error: Error) => refuse(error.message));
     await refresh();
   };
-  const claimOrAsk = () => (me === undefined && called === "" ? setAsking(true) : told(claim(me === undefined ? called : undefined)));
-  useShortcuts(useMemo(() => ({ j: () => step(1), k: () => step(-1), ...(may && open && open.assignee === undefined ? { c: () => void claimOrAsk() } : {}) }), [rows, open, may]));
-  const completed = async () => {
-    const at = rows.findIndex((task) => open && keyOf(task) === keyOf(open));
-    const next = rows[at + 1] ?? rows[at - 1];
-    pick({ task: next ? keyOf(next) : undefined });
+  const remember = (by: string) => {
+    keepName(by);
+    call(by);
+  };
+  const claim = async (by: string | undefined) => open && keep(await engine.claimTask(open, by));
+  const claimFirst = async (by: string) => {
+    await claim(by);
+    remember(by);
     await refresh();
+  };
+  const claimOrAsk = () => (nameless && name === "" ? ask({ verb: "Claim", act: claimFirst }) : told(claim(nameless ? name : undefined)));
+  const release = async () => {
+    if (!open) return;
+    await engine.releaseTask(open);
+    hold(undefined);
+  };
+  useShortcuts(useMemo(() => ({ j: () => step(1), k: () => step(-1), ...(may && open && open.assignee === undefined ? { c: () => void claimOrAsk() } : {}) }), [rows, open, may, name, nameless]));
+  const at = rows.findIndex((task) => task.executionId === open?.executionId);
+  const next = [...rows.slice(at + 1), ...rows.slice(0, Math.max(at, 0))].find((task) => free(task) && task.executionId !== open?.executionId);
+  const goOn = () => pick({ task: next && keyOf(next) });
+  const completed = async (by: string | undefined) => {
+    if (nameless && by) remember(by);
+    setDone(open);
+    goOn();
+    say(`Completed: ${nameOf(open!)}${open!.businessKey === undefined ? "" : ` (${open!.businessKey})`}. ${next ? "The next one is open." : rows.length > 1 ? "Others have the rest." : "It was the last one here."}`);
+    if (!next) document.getElementById("main")?.focus({ preventScroll: true });
+    await refresh();
+  };
+  const missing = kept !== undefined && !listed && pages.isSuccess && !pages.isPlaceholderData;
+  const end = useQuery({ ...endOf(kept), enabled: missing });
+  const over = async () => {
+    keep(open!);
+    await askForEnd(queries, open!);
+    void refresh();
   };
   return (
     <div className="inbox">
@@ -88,30 +144,34 @@ export function TasksPage() {
         <div className="flt">
           <div className="seg" role="group" aria-label="Whose">
             {(Object.keys(WHOSE) as Whose[]).map((one) => (
-              <button key={one} type="button" aria-pressed={whose === one} onClick={() => pick({ whose: one === "all" ? undefined : one, task: undefined })}>
+              <button key={one} type="button" aria-pressed={whose === one} onClick={() => filter({ whose: one === "all" ? undefined : one })}>
                 {WHOSE[one]}
               </button>
             ))}
           </div>
-          <form
-            key={jobType}
-            className="fields"
-            onSubmit={(event: FormEvent<HTMLFormElement>) => {
-              event.preventDefault();
-              pick({ jobType: String(new FormData(event.currentTarget).get("type")).trim() || undefined, task: undefined });
-            }}
-          >
-            <input name="type" aria-label="For whom (job type)" placeholder="For whom" defaultValue={jobType} className="in mono" maxLength={256} />
-          </form>
+          <ForWhom value={jobType} set={(value) => filter({ jobType: value }, true)} />
+          {nameless && name !== "" && (
+            <p className="mute">
+              You are {name}.{" "}
+              <button type="button" className="link" onClick={() => ask({ verb: "That is me", act: async (by) => remember(by) })}>
+                Somebody else?
+              </button>
+            </p>
+          )}
         </div>
-        {pages.error ? (
+        {unasked && nameless ? (
+          <Empty title="Which are yours?">
+            <p>Those that were claimed with your name, which this engine does not know: it has no authentication.</p>
+            <button type="button" className="btn" onClick={() => ask({ verb: "Show mine", act: async (by) => remember(by) })}>
+              Say who you are
+            </button>
+          </Empty>
+        ) : pages.error ? (
           <Problem error={pages.error} retry={() => pages.refetch()} />
         ) : pages.isPending ? (
           <Skeleton />
         ) : rows.length === 0 ? (
-          <Empty title={whose === "mine" ? "No task is yours" : "Nothing waits for a person"}>
-            <p>Open user tasks are listed here, the oldest first.</p>
-          </Empty>
+          <Nothing whose={whose} jobType={jobType} clear={() => filter({ whose: undefined, jobType: undefined })} />
         ) : (
           <ul>
             {rows.map((task) => (
@@ -131,35 +191,151 @@ export function TasksPage() {
         )}
       </section>
       <section className="task" aria-label="Task">
-        {!listed && kept && <p className="refused note" role="alert">This task is no longer in the list: it was completed, or somebody else has it now.</p>}
+        <p className="said" role="status">
+          {said}
+        </p>
+        {kept && end.data ? <Ended end={end.data} /> : missing && end.data === null && kept?.assignee !== name && <p className="note mute">This task is not among those listed here. What you have typed is kept.</p>}
         {refused !== undefined && (
-          <p className="refused note" role="alert">
+          <p className="refused" role="alert">
             {refused}
           </p>
         )}
-        {open && <Task key={keyOf(open)} task={open} may={may} claim={claimOrAsk} release={() => void told(engine.releaseTask(open))} typed={() => hold(open)} completed={completed} />}
+        {open ? (
+          <Task
+            key={open.executionId}
+            task={open}
+            may={may}
+            name={name}
+            nameless={nameless}
+            asking={asking !== undefined}
+            claim={claimOrAsk}
+            release={() => void told(release())}
+            typed={() => keep(open)}
+            over={over}
+            leave={kept && end.data ? { word: next ? "Next task" : "Leave it", act: goOn } : undefined}
+            completed={completed}
+          />
+        ) : (
+          rows.length > 0 && (
+            <Empty title="Others have all that is listed">
+              <p>Choose one to look at it.</p>
+            </Empty>
+          )
+        )}
       </section>
-      {asking && (
-        <Dialog
-          title="Who are you?"
-          verb="Claim"
-          close={() => setAsking(false)}
-          act={async (form) => {
-            const by = String(form.get("by")).trim();
-            if (!by) throw new SyntaxError("A name, so that others see who has the task.");
-            await claim(by);
-            called = by;
-            await refresh();
-          }}
-        >
-          <p>This engine knows no names: it has no authentication. Others see what you write.</p>
-          <div className="field">
-            <label htmlFor="by">Your name</label>
-            <input id="by" name="by" className="in" maxLength={256} autoComplete="name" />
-          </div>
-        </Dialog>
-      )}
+      {asking && <WhoAreYou {...asking} close={() => ask(undefined)} />}
     </div>
+  );
+}
+
+/** How an execution ended; null: it has not, as far as the audit trail was read. */
+type End = Pick<AuditRecord, "kind" | "at" | "actor"> | null;
+
+const AUDIT_MAX_PAGES = 5;
+
+function keyOfEnd(task: UserTask | undefined): readonly unknown[] {
+  return ["task end", task?.executionId];
+}
+
+function endOf(task: UserTask | undefined) {
+  return queryOptions({
+    queryKey: keyOfEnd(task),
+    queryFn: async ({ signal }): Promise<End> => {
+      let cursor: string | undefined = "";
+      for (let read = 0; cursor !== undefined && read < AUDIT_MAX_PAGES; read++) {
+        const page: Awaited<ReturnType<typeof engine.audit>> = await engine.audit(task!.instanceId, cursor, signal);
+        const end = page.items.find((record) => record.stepExecutionId === task!.executionId && record.kind.startsWith("STEP_"));
+        if (end) return end;
+        cursor = page.next;
+      }
+      return null;
+    },
+    enabled: task !== undefined,
+    staleTime: ({ state }) => (state.data ? Number.POSITIVE_INFINITY : 0),
+    refetchInterval: ({ state }) => (state.data ? false : REFRESH_MS),
+  });
+}
+
+/** The engine has said that it is open no more, also where the audit trail does not tell how. */
+async function askForEnd(queries: QueryClient, task: UserTask): Promise<void> {
+  const end = await queries.fetchQuery(endOf(task)).catch(() => null);
+  const untold: End = { kind: "", at: "" };
+  if (!end) queries.setQueryData<End>(keyOfEnd(task), untold);
+}
+
+function Ended({ end: { kind, at, actor } }: { end: NonNullable<End> }) {
+  return (
+    <p className="refused" role="alert">
+      {kind === "" ? "This task is open no more: it was completed, or the instance has ended" : kind === "STEP_COMPLETED" ? `${actor ?? "Somebody"} has completed this task: ` : "The instance went on without this task: "}
+      {kind !== "" && <At at={at} />}. What you have typed was not sent, and stays here until you leave it.
+    </p>
+  );
+}
+
+interface Asking {
+  verb: string;
+  act: (name: string) => Promise<void>;
+}
+
+function WhoAreYou({ verb, act, close }: Asking & { close: () => void }) {
+  return (
+    <Dialog title="Who are you?" verb={verb} close={close} act={(form) => act(nameIn(form))}>
+      <p>This engine knows no names: it has no authentication. Others see what you write, and this browser keeps it.</p>
+      <NameField />
+    </Dialog>
+  );
+}
+
+const TYPED_MS = 400;
+
+/** What is typed is looked for a moment later, with Enter at once, and an empty box looks for all. */
+function ForWhom({ value, set }: { value: string; set: (value: string) => void }) {
+  const [text, setText] = useState(value);
+  const sent = useRef(value);
+  const send = () => {
+    if (text.trim() === sent.current) return;
+    sent.current = text.trim();
+    set(sent.current);
+  };
+  useEffect(() => {
+    if (value === sent.current) return; // else it has changed elsewhere: Back, Clear the filter
+    sent.current = value;
+    setText(value);
+  }, [value]);
+  useEffect(() => {
+    const timer = setTimeout(send, text.trim() === "" ? 0 : TYPED_MS);
+    return () => clearTimeout(timer);
+  }, [text]);
+  return (
+    <form
+      className="fields"
+      onSubmit={(event) => {
+        event.preventDefault();
+        send();
+      }}
+    >
+      <input type="search" aria-label="For whom (job type)" placeholder="For whom" value={text} className="in mono" maxLength={256} onChange={(event) => setText(event.target.value)} />
+    </form>
+  );
+}
+
+/** No task is listed: nothing waits at all, or the filter leaves it out. */
+function Nothing({ whose, jobType, clear }: { whose: Whose; jobType: string; clear: () => void }) {
+  const all = useQuery({ queryKey: ["tasks", "count"], queryFn: ({ signal }) => engine.countTasks(signal), refetchInterval: REFRESH_MS });
+  const filtered = whose !== "all" || jobType !== "";
+  if (!filtered || all.data?.count === 0)
+    return (
+      <Empty title="Nothing waits for a person">
+        <p>Open user tasks are listed here, the oldest first.</p>
+      </Empty>
+    );
+  return (
+    <Empty title={`No task is ${whose === "mine" ? "yours" : whose === "nobody" ? "free" : "open"}${jobType && ` for “${jobType}”`}`}>
+      <p>Other tasks wait, which the filter leaves out{jobType === "" ? "" : ": a job type is written in full"}.</p>
+      <button type="button" className="btn sm" onClick={clear}>
+        Clear the filter
+      </button>
+    </Empty>
   );
 }
 
@@ -192,162 +368,4 @@ const SOON_MS = 3_600_000;
 function Due({ at }: { at: string }) {
   const left = Date.parse(at) - useNow();
   return <span className={left < SOON_MS ? "due soon" : "due"}>{left > 0 ? `timer in ${duration(left)}` : "timer due"}</span>;
-}
-
-interface TaskProps {
-  task: UserTask;
-  may: boolean;
-  claim: () => unknown;
-  release: () => void;
-  /** Somebody has begun to fill it in. */
-  typed: () => void;
-  completed: () => Promise<void>;
-}
-
-function Task({ task, may, claim, release, typed, completed }: TaskProps) {
-  const definition = useQuery({
-    queryKey: ["definition", task.definitionId, task.version],
-    queryFn: ({ signal }) => engine.definition(task.definitionId, task.version, signal),
-    staleTime: Number.POSITIVE_INFINITY,
-  });
-  const instance = useQuery({ queryKey: ["instance", task.instanceId], queryFn: ({ signal }) => engine.instance(task.instanceId, signal) });
-  if (definition.error) return <Problem error={definition.error} retry={() => definition.refetch()} />;
-  if (!definition.data) return <Skeleton />;
-  const about = definition.data.steps.find((step) => step.id === task.stepId);
-  return (
-    <>
-      <div className="work">
-        <h2>{nameOf(task)}</h2>
-        <p className="mute">
-          {task.summary !== undefined && <>{task.summary} · </>}
-          <Link href={`/instances/${encodeURIComponent(task.instanceId)}?step=${encodeURIComponent(task.stepId)}`}>{task.businessKey ?? task.instanceId}</Link> · open <Ago at={task.openedAt} />
-        </p>
-        {about?.description && <p>{about.description}</p>}
-        {may ? (
-          <TaskForm task={task} schema={schemaOf(definition.data, task.stepId)} typed={typed} completed={completed}>
-            {task.assignee === undefined ? (
-              <button type="button" className="btn" onClick={claim}>
-                Claim
-              </button>
-            ) : (
-              <>
-                <span className="mute">{task.assignee} has it</span>
-                <button type="button" className="btn" onClick={release}>
-                  Give back
-                </button>
-              </>
-            )}
-          </TaskForm>
-        ) : (
-          <p className="mute">Your role does not complete tasks.</p>
-        )}
-      </div>
-      <aside className="card known" aria-label="What is known">
-        <h2>What is known</h2>
-        {instance.error ? <Problem error={instance.error} retry={() => instance.refetch()} /> : instance.data ? <Known variables={instance.data.variables} /> : <Skeleton rows={3} />}
-        <Link href={`/instances/${encodeURIComponent(task.instanceId)}`}>Open the instance</Link>
-      </aside>
-    </>
-  );
-}
-
-const KNOWN_MAX = 8;
-const VALUE_MAX_CHARS = 120;
-
-function Known({ variables }: { variables: Record<string, unknown> }) {
-  const rows = Object.entries(variables);
-  if (rows.length === 0) return <p className="mute">It has no variables.</p>;
-  return (
-    <dl>
-      {rows.slice(0, KNOWN_MAX).map(([name, value]) => (
-        <div key={name}>
-          <dt>{name}</dt>
-          <dd>{short(value)}</dd>
-        </div>
-      ))}
-      {rows.length > KNOWN_MAX && <p className="mute">and {rows.length - KNOWN_MAX} more</p>}
-    </dl>
-  );
-}
-
-function short(value: unknown): string {
-  const text = typeof value === "string" ? value : textOf(value);
-  return text.length > VALUE_MAX_CHARS ? `${text.slice(0, VALUE_MAX_CHARS)}…` : text;
-}
-
-function schemaOf(definition: Definition, stepId: string): Schema | undefined {
-  const forms = (definition.metadata as { forms?: Record<string, { schema?: Schema }> } | undefined)?.forms;
-  const schema = forms?.[stepId]?.schema;
-  return schema?.properties ? schema : undefined;
-}
-
-interface FormProps extends Pick<TaskProps, "task" | "typed" | "completed"> {
-  schema: Schema | undefined;
-  children: React.ReactNode;
-}
-
-function TaskForm({ task, schema, typed, completed, children }: FormProps) {
-  const [values, setValues] = useState<Values>(() => (schema ? initial(schema) : {}));
-  const [text, setText] = useState("{}");
-  const [shown, setShown] = useState(false);
-  const [busy, setBusy] = useState(false);
-  const [reason, setReason] = useState<string>();
-  const form = useRef<HTMLFormElement>(null);
-  const problems = shown && schema ? problemsOf(schema, values) : {};
-  const submit = async () => {
-    setShown(true);
-    setReason(undefined);
-    if (schema && Object.keys(problemsOf(schema, values)).length > 0) return;
-    setBusy(true);
-    try {
-      await engine.completeTask(task.instanceId, task.stepId, schema ? given(values) : variablesOf(text), task.executionId);
-      await completed();
-    } catch (error) {
-      setReason(error instanceof EngineError || error instanceof SyntaxError ? error.message : String(error));
-    } finally {
-      setBusy(false);
-    }
-  };
-  useEffect(() => {
-    form.current?.querySelector<HTMLElement>("input, textarea, select")?.focus();
-  }, []);
-  return (
-    <form
-      ref={form}
-      className="card"
-      noValidate
-      onInput={typed}
-      onSubmit={(event) => {
-        event.preventDefault();
-        void submit();
-      }}
-      onKeyDown={(event) => {
-        if (event.key === "Enter" && (event.metaKey || event.ctrlKey)) {
-          event.preventDefault();
-          // Keys that are held down do not go on with the next one.
-          if (!event.repeat && !busy) void submit();
-        }
-      }}
-    >
-      {schema ? (
-        <Fields schema={schema} values={values} problems={problems} change={setValues} />
-      ) : (
-        <div className="field">
-          <label htmlFor="result">Result, as a JSON object</label>
-          <textarea id="result" className="in mono" rows={8} value={text} spellCheck={false} onChange={(event) => setText(event.target.value)} />
-        </div>
-      )}
-      {reason !== undefined && (
-        <p className="refused" role="alert">
-          {reason}
-        </p>
-      )}
-      <div className="acts">
-        {children}
-        <button type="submit" className="btn pri" disabled={busy} title="Ctrl or ⌘ and Enter">
-          Complete
-        </button>
-      </div>
-    </form>
-  );
 }
