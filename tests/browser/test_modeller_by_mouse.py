@@ -315,6 +315,7 @@ def test_a_trial_goes_on_to_its_end(modeller: Modeller) -> None:
     page.get_by_label("Variables of ask").fill('{"approved": false}')
     on.click(timeout=TIMEOUT_MS)
     tried.get_by_text("200 moves were made, and it has not ended").wait_for(timeout=TIMEOUT_MS)
+    page.locator(".sofar > li").nth(202).wait_for(timeout=TIMEOUT_MS)  # once the engine has answered
     assert page.locator(".sofar > li").count() == 203
     # Stop, while the engine is asked.
     page.get_by_role("button", name="Start again").click(timeout=TIMEOUT_MS)
