@@ -91,6 +91,15 @@ def test_what_is_half_typed_is_not_said_to_be_sound(modeller: Modeller) -> None:
     modeller.expect_status("No problems")
     modeller.expect_laid_out()
     page.locator('.node[data-step="fork"]').dblclick(timeout=TIMEOUT_MS)
+    # What is added is typed over, also where its editor comes under the keys.
+    modeller.properties.get_by_role("button", name="Add to conditional next steps").click(timeout=TIMEOUT_MS)
+    modeller.expect_field("Conditional next steps 2: condition")
+    page.keyboard.type("n > 5")
+    modeller.press("Enter")
+    modeller.expect_definition(
+        lambda made: list(made["steps"][0]["conditionalNextSteps"]) == ["n > 1", "n > 5", "true"]
+    )
+    modeller.properties.get_by_role("button", name="Remove Conditional next steps 2").click(timeout=TIMEOUT_MS)
     condition = modeller.field("Conditional next steps 1: condition")
     condition.fill("n >")
     modeller.properties.get_by_text("unexpected the end").first.wait_for(timeout=TIMEOUT_MS)

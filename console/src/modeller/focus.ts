@@ -23,7 +23,8 @@ export function focusField(place: string): void {
 export function focusNew(place: string): void {
   whenThere(() => {
     const first = placed(place)?.querySelector<HTMLInputElement>(CONTROLS) ?? null;
-    first?.select?.(); // what it begins with is typed over
+    // What it begins with is typed over. Selected before it has the keys: with these an editor may take its place.
+    first?.setSelectionRange?.(0, first.value.length);
     return first;
   }, document.activeElement);
 }
