@@ -117,6 +117,28 @@ def test_the_next_task_is_one_nobody_else_has(visitor: Visitor, engine: EnginePr
     assert engine.call("GET", f"/v1/instances/{made['N-2']}")[1]["status"] == "WAITING"
 
 
+def test_an_answer_that_comes_late_leaves_another_task_alone(visitor: Visitor, engine: EngineProcess) -> None:
+    made = ask(engine, "lates", "L-1", "L-2", "L-3")
+    page, held = visitor.page, list[Any]()
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    page.route("**/user-tasks/check/complete", hold)
+    visitor.go("tasks?jobType=lates").see_role("button", re.compile("L-3"))
+    in_task(page, "L-1")
+    with page.expect_request("**/user-tasks/check/complete", timeout=TIMEOUT_MS):
+        visitor.click("button", "Complete")
+    page.get_by_role("button", name=re.compile("L-3")).click(timeout=TIMEOUT_MS)
+    in_task(page, "L-3")
+    page.get_by_label("Result, as a JSON object").fill('{"of": "L-3"}')
+    held[0].continue_()
+    visitor.see("Completed: Check it (L-1).")
+    in_task(page, "L-3")
+    assert page.get_by_label("Result, as a JSON object").input_value() == '{"of": "L-3"}'
+    assert engine.call("GET", f"/v1/instances/{made['L-1']}")[1]["status"] == "COMPLETED"
+
+
 def test_what_another_has_is_completed_only_when_confirmed(visitor: Visitor, engine: EngineProcess) -> None:
     made = ask(engine, "owners", "O-1")
     claim(engine, made["O-1"], "bo")

@@ -366,7 +366,8 @@ def test_a_draft_is_tried_and_kept_as_a_test(modeller: Modeller) -> None:
     # The task's own form, and as JSON what the form's numbers could not hold.
     modeller.press("Tab", "Tab", "Space", "Tab")
     page.keyboard.type("9007199254740993")
-    modeller.press("Tab", "Enter", "Shift+Tab", "Shift+Tab")
+    modeller.press("Tab", "Enter")
+    page.locator('input[type="text"]:focus').wait_for(timeout=TIMEOUT_MS)  # what was added has the keys
     page.keyboard.type("id.pdf")
     modeller.press("Tab", "Tab", "Tab", "Tab")
     page.keyboard.type("ann")

@@ -137,4 +137,5 @@ async def test_engines_together_keep_to_the_rates(make_driver: MakeDriver) -> No
         assert (sum(first), max(first)) == (WHOLE_RATE.limit, KEY_RATE.limit)
         one.clock.advance(1_801)  # seven in an hour: three more; two of each key in one: one more of each
         second = await begun()
-        assert (sum(second), max(second)) == (WHOLE_RATE.limit + 3, KEY_RATE.limit + 1)
+        assert sum(second) == WHOLE_RATE.limit + 3
+        assert max(second) <= KEY_RATE.limit + 1  # keys that had fewer than two may have them all

@@ -5,7 +5,7 @@ import { foldGutter, foldKeymap } from "@codemirror/language";
 import { type Diagnostic, lintGutter, lintKeymap, setDiagnostics } from "@codemirror/lint";
 import { EditorState, Prec, StateEffect } from "@codemirror/state";
 import { EditorView, highlightActiveLine, highlightSpecialChars, type KeyBinding, keymap, lineNumbers, type ViewUpdate } from "@codemirror/view";
-import { useEffect, useImperativeHandle, useRef, useState } from "react";
+import { useEffect, useImperativeHandle, useLayoutEffect, useRef, useState } from "react";
 import type { SourceProps } from "../modeller/source";
 import { jsonText } from "./jsontext";
 import { common, Mirror } from "./parts";
@@ -21,7 +21,8 @@ export default function CodeSource(props: SourceProps) {
   const mirror = useRef<Mirror>(undefined);
   const [heard, hear] = useState(0);
   const [isAway, setAway] = useState(false);
-  useEffect(() => {
+  // Before `mark` can be called.
+  useLayoutEffect(() => {
     const groups = new Groups();
     mirror.current = new Mirror((shown, times) => {
       latest.current.change(lines.current.kept(shown), groups.last);

@@ -92,7 +92,8 @@ export function useClipboard({ text, off, selected, owner, takeOut, paste, refus
     paste: async () => {
       const own = held?.owner === owner ? held : undefined;
       const outside = own?.inside ? undefined : await readClipboard();
-      const isPasted = [outside, own?.text].some((clip) => clip !== undefined && pasteOf(clip, latest.current));
+      const clip = outside ?? own?.text;
+      const isPasted = clip !== undefined && pasteOf(clip, latest.current);
       refuse(isPasted ? "" : "No steps were copied, or the browser does not tell this page: press Ctrl V in the picture.");
     },
   };

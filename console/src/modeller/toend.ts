@@ -45,8 +45,8 @@ export async function toTheEnd({ view, moves, ask, answers, nameOf, isOver }: Tr
     } catch (error) {
       return { moves, word: (error as Error).message };
     }
-    for (const { tokenId, stepId } of next) open.delete(keyOf(tokenId, stepId));
     const made = tried.slice(0, view.made);
+    for (const { tokenId, stepId } of made.slice(moves.length)) open.delete(keyOf(tokenId, stepId));
     // One that was made may have ended what another one was for; the first of them was possible.
     if (view.stopped && made.length <= moves.length) return { moves, word: `${view.stopped}.` };
     moves = made;

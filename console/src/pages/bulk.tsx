@@ -38,7 +38,7 @@ interface PaneProps {
   ask: (action: BulkAction) => void;
   chosen: Chosen;
   /** It is on its way to the engine: what is chosen stays so until the pane is closed. */
-  sent: () => void;
+  sent: (isSent: boolean) => void;
   began: (what: Began) => void;
   close: () => void;
 }
@@ -83,8 +83,7 @@ export function BulkPane({ action, ask, chosen, sent, began, close }: PaneProps)
     setRefused(undefined);
     try {
       if (found && typed && field("typed") !== String(found.count)) throw new Error(`Type ${found.count} to go on`);
-      sent();
-      const { id } = await engine.startBulk({
+      const request: Parameters<typeof engine.startBulk>[0] = {
         action,
         ...wanted,
         ...(Number(field("rate")) > 0 && { perSecond: Number(field("rate")) }),
@@ -95,11 +94,14 @@ export function BulkPane({ action, ask, chosen, sent, began, close }: PaneProps)
         ...(action === "retry" && field("from") && { fromStepId: field("from") }),
         ...(action === "migrate" && target),
         ...(action === "edit" && { remove: field("remove").split(/[\s,]+/).filter(Boolean) }),
-      });
+      };
+      sent(true);
+      const { id } = await engine.startBulk(request);
       began({ id, text });
       void queries.invalidateQueries({ queryKey: ["bulk", "list"] });
       close();
     } catch (error) {
+      sent(false);
       setRefused(error instanceof Error ? error.message : String(error));
     } finally {
       setBusy(false);

@@ -197,7 +197,7 @@ export function InstancesPage() {
           </div>
         )}
       </section>
-      {pane && <BulkPane key={pane} action={pane} ask={setAsked} chosen={chosen} sent={() => setSent(true)} began={setBegan} close={clear} />}
+      {pane && <BulkPane key={pane} action={pane} ask={setAsked} chosen={chosen} sent={setSent} began={setBegan} close={clear} />}
       </div>
       <Running />
       {starting && <StartDialog definitionId={filter.definitionId ?? ""} close={() => setStarting(false)} />}

@@ -151,7 +151,7 @@ function TaskForm({ task, name, nameless, typed, over, leave, completed, schema,
   const [text, setText] = useState("{}");
   const [tries, setTries] = useState(0);
   const [busy, setBusy] = useState(false);
-  const [confirming, setConfirming] = useState(false);
+  const [confirming, setConfirming] = useState<string>(); // who has it
   const [reason, setReason] = useState<string>();
   const form = useRef<HTMLFormElement>(null);
   const problems = tries > 0 && schema ? problemsOf(schema, values) : {};
@@ -170,7 +170,7 @@ function TaskForm({ task, name, nameless, typed, over, leave, completed, schema,
     setTries(tries + 1);
     setReason(undefined);
     if (schema ? Object.keys(problemsOf(schema, values)).length > 0 : unreadable(text) !== undefined) return;
-    if (task.assignee !== undefined && task.assignee !== name) return setConfirming(true);
+    if (task.assignee !== undefined && task.assignee !== name) return setConfirming(task.assignee);
     setBusy(true);
     try {
       await send(name);
@@ -191,7 +191,7 @@ function TaskForm({ task, name, nameless, typed, over, leave, completed, schema,
   }, [tries]);
   useEffect(() => {
     // The button that was pressed is another one now.
-    if (leave && tries > 0 && !confirming && document.activeElement === document.body) form.current?.querySelector<HTMLElement>(".acts .btn")?.focus();
+    if (leave && tries > 0 && confirming === undefined && document.activeElement === document.body) form.current?.querySelector<HTMLElement>(".acts .btn")?.focus();
   }, [leave !== undefined, confirming]);
   return (
     <>
@@ -244,8 +244,8 @@ function TaskForm({ task, name, nameless, typed, over, leave, completed, schema,
           )}
         </div>
       </form>
-      {confirming && (
-        <Dialog title={`${task.assignee} has this task`} verb="Complete it anyway" close={() => setConfirming(false)} act={(given) => send(name || nameIn(given))}>
+      {confirming !== undefined && (
+        <Dialog title={`${confirming} has this task`} verb="Complete it anyway" close={() => setConfirming(undefined)} act={(given) => send(name || nameIn(given))}>
           <p>They may be at work on it: once you complete it, what they have typed is not taken any more. Better ask them first.</p>
           {nameless && name === "" && <NameField />}
         </Dialog>

@@ -71,6 +71,9 @@ export function TasksPage() {
   const seen = useRef("");
   const open = listed ?? kept ?? rows.find((task) => task.executionId === seen.current) ?? rows.find(free);
   seen.current = open?.executionId ?? "";
+  useEffect(() => () => void (seen.current = ""), []);
+  // The answer to a call about one may come when another is open, or another page.
+  const isBefore = (task: UserTask | undefined) => task !== undefined && seen.current === task.executionId;
   const [asking, ask] = useState<Asking>();
   const [refused, refuse] = useState<string>();
   const [said, say] = useState("");
@@ -104,7 +107,10 @@ export function TasksPage() {
     keepName(by);
     call(by);
   };
-  const claim = async (by: string | undefined) => open && keep(await engine.claimTask(open, by));
+  const claim = async (by: string | undefined) => {
+    const claimed = open && (await engine.claimTask(open, by));
+    if (claimed && isBefore(claimed)) keep(claimed);
+  };
   const claimFirst = async (by: string) => {
     await claim(by);
     remember(by);
@@ -114,7 +120,7 @@ export function TasksPage() {
   const release = async () => {
     if (!open) return;
     await engine.releaseTask(open);
-    hold(undefined);
+    hold((one) => (one?.executionId === open.executionId ? undefined : one));
   };
   useShortcuts(useMemo(() => ({ j: () => step(1), k: () => step(-1), ...(may && open && open.assignee === undefined ? { c: () => void claimOrAsk() } : {}) }), [rows, open, may, name, nameless]));
   const at = rows.findIndex((task) => task.executionId === open?.executionId);
@@ -123,15 +129,18 @@ export function TasksPage() {
   const completed = async (by: string | undefined) => {
     if (nameless && by) remember(by);
     setDone(open);
-    goOn();
-    say(`Completed: ${nameOf(open!)}${open!.businessKey === undefined ? "" : ` (${open!.businessKey})`}. ${next ? "The next one is open." : rows.length > 1 ? "Others have the rest." : "It was the last one here."}`);
-    if (!next) document.getElementById("main")?.focus({ preventScroll: true });
+    const told = `Completed: ${nameOf(open!)}${open!.businessKey === undefined ? "" : ` (${open!.businessKey})`}.`;
+    if (isBefore(open)) {
+      goOn();
+      say(`${told} ${next ? "The next one is open." : rows.length > 1 ? "Others have the rest." : "It was the last one here."}`);
+      if (!next) document.getElementById("main")?.focus({ preventScroll: true });
+    } else say(told);
     await refresh();
   };
   const missing = kept !== undefined && !listed && pages.isSuccess && !pages.isPlaceholderData;
   const end = useQuery({ ...endOf(kept), enabled: missing });
   const over = async () => {
-    keep(open!);
+    if (isBefore(open)) keep(open!);
     await askForEnd(queries, open!);
     void refresh();
   };
