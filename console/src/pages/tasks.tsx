@@ -129,12 +129,12 @@ export function TasksPage() {
   const completed = async (by: string | undefined) => {
     if (nameless && by) remember(by);
     setDone(open);
-    const told = `Completed: ${nameOf(open!)}${open!.businessKey === undefined ? "" : ` (${open!.businessKey})`}.`;
+    const word = `Completed: ${nameOf(open!)}${open!.businessKey === undefined ? "" : ` (${open!.businessKey})`}.`;
     if (isBefore(open)) {
       goOn();
-      say(`${told} ${next ? "The next one is open." : rows.length > 1 ? "Others have the rest." : "It was the last one here."}`);
+      say(`${word} ${next ? "The next one is open." : rows.length > 1 ? "Others have the rest." : "It was the last one here."}`);
       if (!next) document.getElementById("main")?.focus({ preventScroll: true });
-    } else say(told);
+    } else say(word);
     await refresh();
   };
   const missing = kept !== undefined && !listed && pages.isSuccess && !pages.isPlaceholderData;
