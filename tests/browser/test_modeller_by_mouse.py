@@ -32,6 +32,17 @@ CHANGES = """() => {
     new MutationObserver(seen => seen.forEach(one => window.changed.add(one.target.getAttribute("class"))))
         .observe(document.querySelector(".minimap"), {attributes: true, childList: true, subtree: true});
 }"""
+HOLD_LAYOUTS = """() => {
+    const [post, later] = [Worker.prototype.postMessage, window.setTimeout];
+    window.held = [];
+    Worker.prototype.postMessage = function (...what) { window.held.push(() => post.apply(this, what)); };
+    window.setTimeout = (act, ms, ...more) => (ms === 120 && held.length ? held.push(act) : later(act, ms, ...more));
+    window.release = () => {
+        Worker.prototype.postMessage = post;
+        window.held.shift()();
+    };
+}"""
+"""What the page asks of its worker waits, and after it the next delay of 120 ms (LAID_OUT_AFTER_MS of canvas.tsx)."""
 MAP = ".minimap"
 
 
@@ -108,6 +119,24 @@ def test_steps_are_copied_cut_and_pasted_by_buttons(modeller: Modeller) -> None:
     press(modeller, "Paste steps")
     page.get_by_role("alert").get_by_text("No steps were copied").wait_for(timeout=TIMEOUT_MS)
     assert violations(page) == []
+
+
+def test_the_keys_come_back_with_a_step_pasted_after_a_cut(modeller: Modeller) -> None:
+    """It is drawn where it stood, goes with the layout that was asked for before it, and comes with its own."""
+    page = modeller.page
+    opened(modeller, FORK)
+    choose(modeller, "few")
+    page.evaluate(HOLD_LAYOUTS)
+    modeller.press("Control+x")
+    page.wait_for_function("() => window.held.length === 1", timeout=TIMEOUT_MS)
+    modeller.press("Control+v")
+    modeller.expect_focus("few")
+    page.wait_for_function("() => window.held.length === 2", timeout=TIMEOUT_MS)
+    page.evaluate("() => window.release()")
+    page.locator('.node[data-step="few"]').wait_for(state="detached", timeout=TIMEOUT_MS)
+    page.evaluate("() => window.release()")
+    modeller.expect_focus("few")
+    modeller.expect_laid_out()
 
 
 def test_the_right_button_offers_what_keys_do(modeller: Modeller) -> None:

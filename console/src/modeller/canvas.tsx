@@ -157,11 +157,15 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
   const pressed = usePressed(menu);
   const adds = draft.definition.steps.find((step) => step.id === menu?.step);
   const surface = useRef<SVGGElement>(null);
-  // The keys stay in the picture when the step that had them goes.
+  // The keys stay in the picture when the step that had them goes; what is pasted right after a cut goes, and comes again.
   const focused = useRef<string>(undefined);
+  const isGone = useRef(false);
   useEffect(() => {
-    if (busy || focused.current === undefined || document.activeElement !== document.body || boxes.has(focused.current)) return;
-    stepElement(sight.current.keep ?? draft.definition.steps[0]?.id ?? "")?.focus();
+    const had = focused.current;
+    if (had === undefined || document.activeElement !== document.body) return;
+    isGone.current ||= !drawnIds.has(had);
+    if (busy || drawn !== placed || !isGone.current) return;
+    stepElement(drawnIds.has(had) ? had : (sight.current.keep ?? draft.definition.steps[0]?.id ?? ""))?.focus();
   });
   const follow = useCallback(
     (key: string, id: string) => {
@@ -280,6 +284,7 @@ function Laid({ layout, busy, ...props }: Props & { layout: Layout; busy: boolea
       }}
       onFocus={(event) => {
         focused.current = event.target.closest<SVGElement>("[data-step]")?.dataset.step;
+        isGone.current = false;
       }}
       onBlur={(event) => {
         if (event.target.isConnected && event.relatedTarget !== null) focused.current = undefined;
