@@ -25,6 +25,7 @@ from penstock.rpc import taskless as module
 from penstock.rpc.call import ServerCall
 from penstock.rpc.limits import Limits
 from penstock.rpc.methods import taskless, unary
+from penstock.rpc.transport import Connection
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message
 from penstock.wire.model import Completion
@@ -279,6 +280,25 @@ async def test_what_needs_a_task_goes_on_in_its_own_context(autojump_clock: trio
             assert (await client.finished(stream_id)).status == (4 if end == "timed out" else 0)
         assert (service.ended, service.after) == (["answered", "cancelled", "cancelled"], "task")
         assert run.server.statistics().calls_running == 0
+
+
+async def test_a_window_opened_before_a_task_begins_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer fits no window, so the call asks for a task; the client opens the window before that one runs."""
+    start_task = Connection.start_task
+
+    def start_and_open(self: Connection, run: Any, *args: Any) -> None:
+        start_task(self, run, *args)
+        client.h2.increment_flow_control_window(100, stream_id)
+        self._take(client.h2.data_to_send())
+
+    monkeypatch.setattr(Connection, "start_task", start_and_open)
+    with trio.fail_after(30):
+        async with batches(Limits(stalled_send_s=1.0)) as (run, service), run.client(window=0) as client:
+            stream_id = await opened(client)
+            await waiting(run, service, 1)
+            service.answer()
+            assert (await client.finished(stream_id)).status == 0
+        await run.until_quiet()
 
 
 async def test_a_drain_tells_those_that_still_wait(autojump_clock: trio.testing.MockClock) -> None:

@@ -18,7 +18,7 @@ from grpclib.exceptions import GRPCError
 from grpclib.metadata import decode_metadata, encode_grpc_message
 from msgspec import Struct
 
-from penstock.eager import need_task
+from penstock.eager import current_call, need_task
 from penstock.engine.answers import COPIES
 from penstock.offload import INLINE_MAX_BYTES, run_long
 from penstock.rpc.inbox import PREFIX_BYTES, Inbox
@@ -413,7 +413,9 @@ class ServerCall(Struct, Generic[RequestT, AnswerT], eq=False):
                 self.closed = True
                 continue
             connection.flush()
-            await need_task()
+            if current_call() is not None:
+                await need_task()
+                continue  # what it would wait for may have come before its task began: nobody tells of it again
             with trio.move_on_after(connection.limits.stalled_send_s) as patience:
                 if window <= 0:
                     await connection.wait_window(self.stream_id)
