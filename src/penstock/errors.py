@@ -98,6 +98,10 @@ class TooManyRequests(PenstockError):
     code = "resource-exhausted"
 
 
+class MailboxFull(TooManyRequests):
+    """The run of code has as many messages as it may without having read one."""
+
+
 class Throttled(PenstockError):
     """More starts with a key than its rate allows: not before ``retry_after_s`` seconds. Nothing was started."""
 

@@ -18,6 +18,7 @@ from penstock.testing.cancellation import cancel_at_step
 from penstock.testing.definitions import definition, end, linear
 from penstock.wire.bulk import BulkFilter, BulkRequest
 from penstock.wire.repair import BulkView
+from tests.engine import runs
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.shapes import user, wait
@@ -198,6 +199,45 @@ async def test_what_is_done_counts_though_its_page_was_lost(
     assert counts(await finish(driver, made.id)) == ("DONE", 3, 0, 0)
     assert driver.rows("SELECT count(*) FROM audit WHERE detail LIKE '%%bulk-%%'") == [(3,)]
     assert driver.rows("SELECT counted FROM bulk_operation") == [([],)], "of pages that are over nothing is kept"
+
+
+@pytest.mark.parametrize("action", ["cancel", "signal"])
+async def test_what_runs_are_told_counts_though_its_page_was_lost(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    """The runs have ended when the page comes again, so the filter finds none: it said that none was told."""
+    started = [await runs.start(driver) for _ in range(3)]
+    said = {"step_id": "go"} if action == "signal" else {}
+    made = await driver.engine.bulk.create(BulkRequest(action=action, filter=BulkFilter(status="ACTIVE"), **said))
+
+    async def away(*arguments: Any, **more: Any) -> bool:
+        raise Unavailable("the database is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "advance", away)
+        with pytest.raises(Unavailable):
+            await driver.engine.bulk.step()
+    assert counts(await driver.engine.bulk.get(made.id)) == ("RUNNING", 3, 0, 0)
+    taken = await runs.take(driver, n=3)
+    assert {one.instance_id for one in taken} == set(started)
+    for one in taken:
+        assert one.mail == 1
+        assert await runs.finish(driver, one.held, mail=1)
+    driver.clock.advance(LEASE_S + 1)
+    assert counts(await finish(driver, made.id)) == ("DONE", 3, 0, 0)
+    assert counts(await run(driver, action=action, ids=started, **said)) == ("DONE", 0, 3, 0), (
+        "who has ended is told nothing, and not counted"
+    )
+
+
+async def test_a_full_mailbox_holds_up_no_bulk_operation(make_driver: MakeDriver) -> None:
+    """Nor those that come after it: the page was done again for as long as the run read nothing."""
+    driver = make_driver(messages_unread_max_items=1)
+    full, free = [await runs.start(driver) for _ in range(2)]
+    await driver.engine.runs.send(full, "before", b"1")
+    view = await run(driver, action="signal", ids=[full, free], step_id="go")
+    assert counts(view) == ("DONE", 1, 0, 1)
+    assert view.errors == [f"{full}: the run has 1 unread messages"]
 
 
 async def test_cut_off_anywhere_it_counts_each_once(make_driver: MakeDriver) -> None:

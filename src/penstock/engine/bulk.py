@@ -4,8 +4,7 @@ A bulk operation is a row. One engine at a time works on it under a lease: a pag
 What is done to an instance is counted in the same transaction, with its id, until its page is over. Killed in the
 middle of a page, another engine does that page again; the acts make that harmless: who ended can't be cancelled twice,
 a signal has the operation's id, and a retry is only of failures from before the operation; and who is counted is not
-counted again. Only what a run of code is told by its journal counts with the page. Instances started later are left
-out.
+counted again. Instances started later are left out.
 """
 
 from __future__ import annotations
@@ -28,7 +27,16 @@ from penstock.engine.instance_filter import InstanceFilter, check_filter
 from penstock.engine.paging import CAUSE_MAX_CHARS, COUNT_MAX, NAME_MAX_CHARS, show_cursor
 from penstock.engine.payload import PayloadLimits, check_text
 from penstock.engine.views import InstanceSummary
-from penstock.errors import BadRequest, Conflict, NotFound, Overloaded, PenstockError, TooManyRequests, Unavailable
+from penstock.errors import (
+    BadRequest,
+    Conflict,
+    MailboxFull,
+    NotFound,
+    Overloaded,
+    PenstockError,
+    TooManyRequests,
+    Unavailable,
+)
 from penstock.store import bulk as store
 from penstock.store import engines as engine_store
 from penstock.store.database import Database
@@ -60,6 +68,8 @@ IDLE_S: Final = 1.0
 LOOK_S: Final = 2.0
 """So long a look at what matches may take; then its count is not exact."""
 _AWAY: Final = (Unavailable, Overloaded, TooManyRequests)
+_OF_ONE: Final = (KeyMissing, MailboxFull)
+"""Of these those that are one instance's: what is done to the others does not wait for it."""
 FILTERS_SINCE_VERSION: Final = 13
 """Engines of an older schema know the first four fields of a filter only, and can't read what has more."""
 SUMMARIES_MAX: Final = 1_000
@@ -288,7 +298,7 @@ class Bulk:
             except (Conflict, NotFound):
                 found.skipped.append(instance)
             except PenstockError as error:
-                if isinstance(error, _AWAY) and not isinstance(error, KeyMissing):
+                if isinstance(error, _AWAY) and not isinstance(error, _OF_ONE):
                     away.append(error)
                 else:
                     found.failed += 1

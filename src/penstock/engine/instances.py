@@ -286,12 +286,11 @@ class Instances:
     async def cancel_one_of_many(
         self, instance: int, reason: str | None, note: str | None = None, bulk: int | None = None
     ) -> None:
-        """As `cancel`, without looking at it afterwards. ``note``: for the audit trail, in place of the reason. A run
-        of code is asked by its journal, where nothing counts it for ``bulk``."""
+        """As `cancel`, without looking at it afterwards. ``note``: for the audit trail, in place of the reason."""
         try:
             await self._full_path.submit(CancelCommand(instance, reason, note=note).of(bulk))
         except IsCode:
-            await self._runs.cancel(ids.show_instance(instance), reason)
+            await self._runs.cancel(ids.show_instance(instance), reason, bulk=bulk)
 
     async def retry_one_of_many(
         self,

@@ -321,7 +321,7 @@ class Journal:
         """Write somebody else's record, and wake the run or tell its holder. ``timer``: what said so, which goes
         whatever becomes of it.
 
-        Raises NotFound, Conflict (it has ended, or is no run of code), TooManyRequests (too many unread messages),
+        Raises NotFound, Conflict (it has ended, or is no run of code), MailboxFull (too many unread messages),
         IdempotencyConflict (the ``dedup`` came with something else).
         """
         await self.lanes.tell.submit(TellItem(tell, timer))

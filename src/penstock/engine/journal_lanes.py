@@ -21,7 +21,7 @@ from penstock.engine.lanes.item import Item
 from penstock.engine.lanes.lane import BUSY_REASON, Lane
 from penstock.engine.lease_book import LeaseBook
 from penstock.engine.timers import Timers
-from penstock.errors import Conflict, IdempotencyConflict, LeaseLost, NotFound, TooManyRequests, Unavailable
+from penstock.errors import Conflict, IdempotencyConflict, LeaseLost, MailboxFull, NotFound, Unavailable
 from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import backends
@@ -289,7 +289,7 @@ class JournalLanes:
             elif not row.is_code:
                 item.refuse(Conflict("the instance is of a definition, not of code: it takes signals, no messages"))
             elif row.is_full:
-                item.refuse(TooManyRequests(f"the run has {limit:,} unread messages"))
+                item.refuse(MailboxFull(f"the run has {limit:,} unread messages"))
             elif row.status == InstanceStatus.ACTIVE:
                 item.refuse(Conflict("what the run was to be told does not hold any more"))
             else:

@@ -77,10 +77,13 @@ class Runs:
         self._definitions = definitions
         self._journal = journal
 
-    async def send(self, instance_id: str, name: str, payload: bytes, *, dedup: str | None = None) -> None:
-        """Send a message: JSON. With ``dedup`` a second one is the same one, for as long as the run is kept.
+    async def send(
+        self, instance_id: str, name: str, payload: bytes, *, dedup: str | None = None, bulk: int | None = None
+    ) -> None:
+        """Send a message: JSON. With ``dedup`` a second one is the same one, for as long as the run is kept. ``bulk``:
+        the bulk operation that counts it.
 
-        Raises NotFound, BadRequest, Conflict (it has ended), TooManyRequests, IdempotencyConflict, PayloadTooLarge.
+        Raises NotFound, BadRequest, Conflict (it has ended), MailboxFull, IdempotencyConflict, PayloadTooLarge.
         """
         if not name:
             raise BadRequest("name: is required")
@@ -104,10 +107,11 @@ class Runs:
                 f"m:{dedup}" if dedup else f"~{secrets.token_hex(12)}",
                 digest,
                 None,
+                bulk,
             )
         )
 
-    async def cancel(self, instance_id: str, reason: str | None = None) -> None:
+    async def cancel(self, instance_id: str, reason: str | None = None, *, bulk: int | None = None) -> None:
         """Ask a run to end: its root scope is cancelled, and clean-up runs. `Instances.cancel` with ``force`` ends it
         without. A second one changes nothing. Raises NotFound, Conflict (it has ended)."""
         if reason is not None:
@@ -116,7 +120,7 @@ class Runs:
         said = msgspec.json.encode({"reason": reason, "by": by}).decode()
         record = (RecordKind.CANCEL, "", reason, said, "~cancel", hashlib.sha256(b"cancel").hexdigest())
         audited = (by or "") if self._settings.audit_log_enabled else None
-        await self._journal.tell(store.Tell(ids.read_instance(instance_id), *record, audited))
+        await self._journal.tell(store.Tell(ids.read_instance(instance_id), *record, audited, bulk))
 
     async def journal(
         self, instance_id: str, cursor: str | None = None, limit: int = JOURNAL_PAGE_MAX

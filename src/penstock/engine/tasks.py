@@ -199,7 +199,7 @@ class Tasks:
         await self._signal(ids.read_instance(request.instance_id), request)
 
     async def signal_one_of_many(self, instance: int, request: Signal, bulk: int) -> None:
-        """As `signal`. A run of code is told by its journal, where nothing counts it for ``bulk``."""
+        """As `signal`, counted for a bulk operation."""
         await self._signal(instance, request, bulk)
 
     async def signal_by_key(self, definition_id: str, instance_key: str, request: Signal) -> None:
@@ -223,6 +223,7 @@ class Tasks:
                 request.step_id,
                 request.variables or EMPTY_OBJECT,
                 dedup=request.signal_id or request.idempotency_key,
+                bulk=bulk,
             )
 
     async def buffered(self, instance_id: str) -> list[KeptSignal]:

@@ -413,10 +413,10 @@ class Settings(KeepingSettings, frozen=True, kw_only=True):
         int, _runs("Records of a run's journal; one that wants more ends as FAILED.", 100, 10_000_000)
     ] = 100_000
     messages_unread_max_items: Annotated[
-        int, _runs("Messages that a run was sent since it last did anything; more are refused with 503.", 1, 100_000)
+        int, _runs("Messages that a run was sent since it last did anything; more are refused with 429.", 1, 100_000)
     ] = 10_000
     journal_queue_max_bytes: Annotated[
-        int, _runs("Records that may wait for a batch; more are refused with 503.", 1_048_576, 68_719_476_736)
+        int, _runs("Records that may wait for a batch; more are refused with 429.", 1_048_576, 68_719_476_736)
     ] = 67_108_864
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
 
@@ -108,9 +108,14 @@ async def claim(connection: TrioConnection, engine: int, lease_s: float) -> Bulk
     return BulkWork(id, action, chosen.encode(), step, None if output is None else output.encode(), *rest)
 
 
-def count(id: int, instances: Sequence[int]) -> Statement:
-    """These are done: a write of the transaction that does it."""
-    return SQL["count_bulk"], (id, arrays.ints(instances))
+def counts(done: Iterable[tuple[int | None, int]]) -> list[Statement]:
+    """These instances are done, (operation, instance) each, but for those of none: the last writes of the transaction
+    that does it. One after the other, as each operation is a row that others wait for."""
+    by_id: dict[int, list[int]] = {}
+    for id, instance in done:
+        if id is not None:
+            by_id.setdefault(id, []).append(instance)
+    return [(SQL["count_bulk"], (id, arrays.ints(by_id[id]))) for id in sorted(by_id)]
 
 
 async def advance(

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
 
-from penstock.store import arrays
+from penstock.store import arrays, bulk
 from penstock.store import timers as timer_store
 from penstock.store.connection import TrioConnection
-from penstock.store.statements import SQL
+from penstock.store.statements import SQL, Statement
 from penstock.store.vault import CHECKPOINT, PAYLOAD, PROGRESS, Sealing, Vault, offloaded
 
 PAGE_MAX_ROWS: Final = 5_000
@@ -99,7 +99,8 @@ class RunState(NamedTuple):
 
 
 class Tell(NamedTuple):
-    """A record that somebody else has for a run. ``hash`` in hex: what makes two with one ``dedup`` the same."""
+    """A record that somebody else has for a run. ``hash`` in hex: what makes two with one ``dedup`` the same. ``bulk``:
+    the bulk operation that it is of, which counts it."""
 
     instance: int
     kind: int
@@ -109,6 +110,7 @@ class Tell(NamedTuple):
     dedup: str
     hash: str
     actor: str | None
+    bulk: int | None = None
 
 
 class Told(NamedTuple):
@@ -366,15 +368,19 @@ async def tell(
         cancel,
         *(arrays.ints(column) for column in zip(*(timer or (None,) * 3 for timer in timers), strict=True)),
     )
-    *_, rows, _ = await connection.roundtrip(
-        [
-            (SQL["begin"], ()),
-            (SQL["lock_roots"], (arrays.ints(sorted({item.instance for item in items})),)),
-            (SQL["tell_runs"], params),
-            (SQL["commit"], ()),
-        ]
-    )
-    return [Told(*cast(Any, row)) for row in rows]
+    statements: list[Statement] = [
+        (SQL["begin"], ()),
+        (SQL["lock_roots"], (arrays.ints(sorted({item.instance for item in items})),)),
+        (SQL["tell_runs"], params),
+    ]
+    if all(item.bulk is None for item in items):
+        *_, rows, _ = await connection.roundtrip([*statements, (SQL["commit"], ())])
+        return [Told(*cast(Any, row)) for row in rows]
+    *_, rows = await connection.roundtrip(statements)
+    told = [Told(*cast(Any, row)) for row in rows]
+    new = [(item.bulk, item.instance) for item, row in zip(items, told, strict=True) if row.is_new]
+    await connection.roundtrip([*bulk.counts(new), (SQL["commit"], ())])
+    return told
 
 
 async def park(connection: TrioConnection, items: Sequence[Park]) -> dict[int, LetGo]:

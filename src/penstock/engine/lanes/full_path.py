@@ -7,7 +7,6 @@ others come in the next transaction. What is decided of the batch is one `Transa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from penstock.core.completion import CompletionsNeeded
@@ -32,7 +31,6 @@ from penstock.store import variables as variable_store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, RefusedWithin, wait_replicated
 from penstock.store.jobs import ExecutionInfo
-from penstock.store.statements import Statement
 from penstock.store.vault import KeyMissing
 
 PER_INSTANCE_MAX: Final = 100
@@ -247,7 +245,8 @@ class FullPath(Lane[Command]):
     ) -> None:
         """Write, fold the variable deltas that are due, and commit. ``behind``: of instances where something stands
         recorded, which may be taken up for their sake."""
-        extra = [statement for item in decided for statement in item.statements()] + _counts(decided)
+        extra = [statement for item in decided for statement in item.statements()]
+        extra += bulk.counts((item.for_bulk, item.instance) for item in decided)
         if behind:
             extra.append(recorded.forget(sorted({item.instance for item in behind})))
         asking = [*(item for item in decided if not item.beside), *behind] if behind else decided
@@ -269,12 +268,3 @@ class FullPath(Lane[Command]):
             item.refuse(PayloadTooLarge(f"variables: the instance would have more than {limit} bytes of them"))
         if grown:
             raise RefusedWithin
-
-
-def _counts(decided: Sequence[Command]) -> list[Statement]:
-    """What bulk operations are told of it: one after the other, as each is a row that others wait for."""
-    done: dict[int, list[int]] = {}
-    for item in decided:
-        if item.for_bulk is not None:
-            done.setdefault(item.for_bulk, []).append(item.instance)
-    return [bulk.count(id, done[id]) for id in sorted(done)]
