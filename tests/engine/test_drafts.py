@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from psycopg import OperationalError
 
 from penstock.core.definition import DefinitionLimits
 from penstock.engine.drafts import DraftCheck, ExpressionCheck, ExpressionVerdict
@@ -177,6 +178,48 @@ async def test_a_definition_with_problems_is_hinted_at_too(driver: Driver) -> No
         assert told == ([never, polled], [never, formed, unused], [unused, polled])[index]
     for nothing in (b"{", b"[]", b'{"steps": [7, {"id": 1}]}', b"[" * 200 + b"]" * 200):
         assert (await validate(driver, nothing)).hints == []
+
+
+async def test_problems_that_are_not_told_lead_to_no_hint(driver: Driver) -> None:
+    """Among those beyond the first 1,000 may be an expression that can't be read, and reads what a form shows."""
+    bad = [service(f"s{n}", "none", job_type="x", retryCount=-1) for n in range(1_000)]
+    body = definition(
+        step("ask", "USER_TASK", nextStep="one"),
+        choose("one", {"amount > 1": "two", "true": "end"}),
+        *bad,
+        choose("two", {"amuont > (": "end"}),
+        end(),
+        definition_id="bad",
+    ) | {"metadata": {"forms": {"ask": {"summary": "amuont"}}}}
+    found = await validate(driver, body)
+    assert found.problems[-1].reason.endswith("more problems")
+    assert not [hint for hint in found.hints if hint.path.startswith("metadata")]
+
+
+async def test_problems_are_told_while_the_database_is_away(make_driver: MakeDriver) -> None:
+    """Only the hint that nobody polls is left out."""
+    away = make_driver(dsn="postgresql://nobody@127.0.0.1:1/nothing").engine.drafts
+    ask = step("ask", "USER_TASK", nextStep="pay", duration="PT1H")
+    body = definition(ask, service("pay", "gone", job_type="pay"), end(), definition_id="bad")
+    found = await away.validate(msgspec.json.encode(body))
+    assert {one.path for one in found.problems} >= {"steps[1].nextStep", "steps[2]"}
+    assert [hint.path for hint in found.hints] == ["steps[0].duration"]
+    with pytest.raises(OperationalError):
+        await away.validate(msgspec.json.encode(linear(1)))
+
+
+async def test_a_look_at_a_draft_takes_one_connection(driver: Driver) -> None:
+    pool = driver.engine.drafts._database.pool
+    bad = service("pay", "gone", job_type="pay"), service("two", "gone", job_type="two")
+    looks: list[tuple[dict[str, Any], int]] = [
+        (linear(2), 1),
+        (definition(*bad, definition_id="bad"), 1),
+        (definition(wait("w", "gone"), definition_id="bad"), 0),
+    ]
+    for body, taken in looks:
+        before = pool.statistics().acquired
+        await validate(driver, body)
+        assert pool.statistics().acquired - before == taken
 
 
 async def test_what_a_definition_can_not_read_has_its_character(driver: Driver) -> None:

@@ -32,8 +32,8 @@ class Problems:
 
     @property
     def are_expressions_read(self) -> bool:
-        """Whether none of them has a problem."""
-        return all(at is None for at in self._found.values())
+        """Whether none of them has a problem, nor may have one that was left out."""
+        return not self._left_out and all(at is None for at in self._found.values())
 
     def raise_if_any(self) -> None:
         """Raise InvalidDefinition when a problem was noted."""

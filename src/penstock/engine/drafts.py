@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final, cast
@@ -26,7 +27,7 @@ from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.offload import run_long, run_sized
 from penstock.store import activity as activity_store
 from penstock.store import definitions as store
-from penstock.store.database import Database
+from penstock.store.database import AWAY, Database
 from penstock.wire.noun import Answer
 
 KINDS: Final = ("condition", "value")
@@ -167,32 +168,38 @@ class Drafts:
             self._definitions.check_upload(definition)
         except InvalidDefinition as error:
             named = await run_long(_named, body, error.problems, error.places, line="uploads")
-            readable = await self._definitions.readable_part(body)
-            hinted = [] if readable is None else await _hints(readable, await self._workers())
-            return DraftCheck(valid=False, problems=named, hints=hinted, identifiers=[])
-        workers = await self._workers()
+            return DraftCheck(valid=False, problems=named, hints=await self._hints_of_part(body), identifiers=[])
         async with self._database.connection() as connection:
             same = await store.same(connection, definition.id, definition.content)
             newest = await store.find(connection, definition.id, 0)
+            polled = await activity_store.read_worker_counts(connection) if self._asks_who_polls(definition) else None
         expressions = await run_sized(len(definition.content), lambda: list(_expressions(definition.steps)))
         names = {name for _, expression in expressions for name in expression.names}
         places = await run_sized(len(definition.content), lambda: _reads(expressions)) if with_reads else None
         return DraftCheck(
             valid=True,
             problems=[],
-            hints=await _hints(definition, workers),
+            hints=await _hints(definition, polled),
             identifiers=sorted(names)[:IDENTIFIERS_MAX],
             reads=places,
             same=same,
             latest=None if newest is None else newest.version,
         )
 
-    async def _workers(self) -> Container[str] | None:
-        """The job types that somebody polls for; None: nobody does, as jobs go out otherwise."""
-        if not self._polled:
-            return None
-        async with self._database.connection() as connection:
-            return await activity_store.read_worker_counts(connection)
+    async def _hints_of_part(self, body: bytes) -> list[DraftHint]:
+        """Of one with problems. Who polls is told where the database says so: the problems need none."""
+        readable = await self._definitions.readable_part(body)
+        if readable is None:
+            return []
+        polled: Container[str] | None = None
+        if self._asks_who_polls(readable):
+            with suppress(*AWAY):
+                async with self._database.connection() as connection:
+                    polled = await activity_store.read_worker_counts(connection)
+        return await _hints(readable, polled)
+
+    def _asks_who_polls(self, definition: Definition) -> bool:
+        return self._polled and any(step.type is StepType.SERVICE_TASK and step.job_type for step in definition.steps)
 
     async def check_expression(self, asked: ExpressionCheck) -> ExpressionVerdict:
         """Whether it can be read, and what it gives. Raises BadRequest, PayloadTooLarge, NotFound and Overloaded."""
@@ -216,6 +223,7 @@ class Drafts:
 
 
 async def _hints(definition: Definition, polled: Container[str] | None) -> list[DraftHint]:
+    """``polled``: the job types that somebody polls for; None: that is not known, or jobs go out otherwise."""
     found = await run_sized(len(definition.content), lambda: hints(definition))
     told = [*found, *(hint for step in definition.steps for hint in _unpolled(step, polled))]
     return [DraftHint(path=hint.path, text=hint.text) for hint in told]
