@@ -17,7 +17,7 @@ from penstock.cli.app import app
 from penstock.http import reserved_ports
 from penstock.runtime import doctor
 from penstock.runtime.doctor import Finding, Verdict
-from penstock.settings import Settings
+from penstock.settings import Secret, Settings
 from penstock.store import checkup
 from penstock.store.activity import KnownEngine
 from penstock.store.checkup import Holdup, Log, Server, Table
@@ -203,7 +203,8 @@ def test_what_is_away_is_a_finding() -> None:
         )
     assert code == 1
     *away, this = found
-    assert [(each["subject"], each["verdict"]) for each in away] == [("database", "problem"), ("broker", "problem")]
+    told = [("database", "problem"), ("disk", "ok"), ("broker", "problem")]
+    assert [(each["subject"], each["verdict"]) for each in away] == told
     assert (this["subject"], this["verdict"], this["found"]) == ("penstock", "ok", __version__)
 
 
@@ -229,6 +230,25 @@ def test_where_no_database_is_none_is_made(tmp_path: Path, monkeypatch: pytest.M
     assert found["found"] == f"there is none in {tmp_path / ('given' if options else 'home/penstock/postgres')}"
     assert "--data-dir" in found["todo"]
     assert [*tmp_path.iterdir()] == []
+
+
+def test_the_disk_is_told_or_why_it_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a data directory it was left out; where one can't be looked at that was the end of all."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    [by_default] = doctor.check_disk(Settings())
+    assert (by_default.subject, by_default.found.partition("are free at ")[2]) == (
+        "disk",
+        str(tmp_path / "penstock/postgres"),
+    )
+    [elsewhere] = doctor.check_disk(Settings(postgres_dsn=Secret("postgresql://db.example/penstock")))
+    assert (elsewhere.verdict, elsewhere.subject) == (OK, "disk")
+    assert "not seen from here" in elsewhere.found
+    unseen = str(tmp_path / ("x" * 300))
+    made = CliRunner().invoke(app, ["doctor", "--json", "--data-dir", unseen], env={"WE_POSTGRES_DSN": ""})
+    found = {each["subject"]: each for each in json.loads(made.stdout)}
+    assert (made.exit_code, found["disk"]["verdict"]) == (1, "advice")
+    assert found["disk"]["found"] == f"{unseen} can't be looked at: File name too long"
+    assert found["database"]["verdict"] == "problem"
 
 
 @pytest.mark.parametrize(

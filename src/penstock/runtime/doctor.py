@@ -9,13 +9,14 @@ import shutil
 import time
 from collections.abc import Iterator
 from enum import StrEnum
+from pathlib import Path
 from typing import Final
 
 import msgspec
 import trio
 
 from penstock.build import shown_version
-from penstock.runtime.operator import NAME_IT, database_of, without_database
+from penstock.runtime.operator import NAME_IT, data_dir_of, database_of, without_database
 from penstock.settings import DispatchMode, Settings, did_you_mean, unknown_environment
 from penstock.store import checkup
 from penstock.store.activity import KnownEngine, read_engines
@@ -294,14 +295,31 @@ def check_engines(engines: list[KnownEngine], settings: Settings) -> Iterator[Fi
 
 
 def check_disk(settings: Settings) -> Iterator[Finding]:
-    if not settings.embedded or settings.data_path is None:
+    if not settings.embedded:
+        yield ok("disk", "that of the database's server, which is not seen from here: watch it there")
         return
-    free = shutil.disk_usage(settings.data_path if settings.data_path.exists() else settings.data_path.anchor).free
-    found = f"{free / 1e9:.1f} GB are free at {settings.data_path}"
+    data_dir = data_dir_of(settings)
+    try:
+        free = _free_bytes(data_dir)
+    except OSError as error:
+        told = f"{data_dir} can't be looked at: {error.strerror}"
+        yield advice("disk", told, "name the engine's data_dir, and run this with the engine's account")
+        return
+    found = f"{free / 1e9:.1f} GB are free at {data_dir}"
     if free < FREE_DISK_MIN_BYTES:
         yield problem("disk", found, "make room: a full disk stops the database")
     else:
         yield ok("disk", found)
+
+
+def _free_bytes(path: Path) -> int:
+    """Where it is, or would be made. Raises OSError."""
+    try:
+        return shutil.disk_usage(path).free
+    except FileNotFoundError:
+        if path == path.parent:
+            raise
+        return _free_bytes(path.parent)
 
 
 async def _check_broker(address: str) -> Finding:

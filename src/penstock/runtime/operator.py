@@ -34,9 +34,14 @@ def operator() -> str:
     return f"cli:{user}@{socket.gethostname()}"
 
 
+def data_dir_of(settings: Settings) -> Path:
+    """Where the embedded database is, or would be."""
+    return settings.data_path or default_data_dir().absolute()
+
+
 def without_database(settings: Settings) -> Path | None:
     """The directory in which the embedded database would be, where it is that and there is none."""
-    data_dir = settings.data_path or default_data_dir()
+    data_dir = data_dir_of(settings)
     return data_dir if settings.embedded and not has_cluster(data_dir) else None
 
 
