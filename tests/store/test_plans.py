@@ -198,6 +198,10 @@ async def fill_causes(connection: TrioConnection, _: list[Claimed]) -> list[Any]
     return [await instances.fill_causes(connection, 0, 10)]
 
 
+async def failure_behind(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+    return [await instances.failure_behind(connection, 0, 20)]
+
+
 async def alike(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
     """Of the newest 20 that failed; all for one cause."""
     return (await instances.failures_alike(connection, 20, 5))[0]
@@ -338,6 +342,7 @@ CASES = {
     "newest failures": Case(
         lambda c, _: instances.newest_failures(cast(Any, InTransaction(c)), None, 0, 20), 20, 300
     ),
+    "failure behind": Case(failure_behind, 1, 60),
     "failures alike": Case(alike, 1, 60),
     "fill causes": Case(fill_causes, 1, 200),
     "standing": Case(stands, 2, 60),

@@ -23,6 +23,8 @@ from penstock.store.database import Database
 from penstock.store.instances import FailureRow
 
 FAILURES_MAX: Final = 1_000
+LOOKED_MAX: Final = 100_000
+"""So many of the newest are looked through for those of a definition: of a million it took 0.4 s."""
 FILL_ROWS: Final = 2_000
 KEPT_S: Final = 5.0
 """So old an answer may be."""
@@ -103,13 +105,16 @@ class Failures:
             if range_s is not None:
                 since = await activity_store.read_clock(connection) - timedelta(seconds=range_s)
                 first = ids.first_instance(since)
+            behind = None if keys is None else await store.failure_behind(connection, first, LOOKED_MAX)
+            if behind is not None:
+                first = behind + 1
             rows = await store.newest_failures(connection, keys, first, FAILURES_MAX)
             groups: dict[tuple[int, str | None, str], list[FailureRow]] = {}
             for row in rows:
                 groups.setdefault((row.definition, row.step, cause_of(row.reason or "")), []).append(row)
             items = [await self._group(connection, cause, group) for (_, _, cause), group in groups.items()]
         items.sort(key=lambda item: -item.count)
-        return FailureList(items, exact=len(rows) < FAILURES_MAX)
+        return FailureList(items, exact=len(rows) < FAILURES_MAX and behind is None)
 
     async def _group(self, connection: TrioConnection, cause: str, group: Sequence[FailureRow]) -> FailureGroup:
         loaded = await self._definitions.by_key(connection, group[0].definition)

@@ -399,6 +399,12 @@ async def newest_failures(
     return [FailureRow(*cast(Any, row)) for row in rows]
 
 
+async def failure_behind(connection: TrioConnection, since: int, looked: int) -> int | None:
+    """The instance that failed behind the newest ``looked``, if it has begun since an id."""
+    rows = await connection.fetch(SQL["failure_behind"], (looked, since))
+    return cast(int, rows[0][0]) if rows else None
+
+
 class FailuresAlike(NamedTuple):
     """Instances of one definition that stand failed for one cause. ``since``: when the first of them failed."""
 

@@ -144,6 +144,11 @@ SELECT e.instance_id, i.definition, e.step, i.failure, i.ended_at FROM (
 CROSS JOIN LATERAL (SELECT i.definition, i.failure, i.ended_at FROM instance i WHERE i.id = e.instance_id OFFSET 0) i
 ORDER BY e.instance_id DESC
 
+-- name: failure_behind
+-- The id of the failure behind the newest $1 since the id $2; nothing where there are no more.
+SELECT instance_id FROM abnormal_end WHERE status = 2 /* FAILED */ AND instance_id >= $2::bigint
+ORDER BY instance_id DESC OFFSET $1::int LIMIT 1
+
 -- name: failures_alike
 -- Of the newest $1 instances that stand failed the $2 most frequent causes by definition: (definition, how many, the newest's reason,
 -- when the first of them failed, how many were looked at).
