@@ -121,7 +121,7 @@ def test_steps_are_copied_cut_and_pasted_by_buttons(modeller: Modeller) -> None:
     assert violations(page) == []
 
 
-def test_the_keys_come_back_with_a_step_pasted_after_a_cut(modeller: Modeller) -> None:
+def test_keys_come_back_with_a_step_pasted_after_a_cut(modeller: Modeller) -> None:
     """It is drawn where it stood, goes with the layout that was asked for before it, and comes with its own."""
     page = modeller.page
     opened(modeller, FORK)
