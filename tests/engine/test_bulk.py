@@ -208,7 +208,9 @@ async def test_what_runs_are_told_counts_though_its_page_was_lost(
     """The runs have ended when the page comes again, so the filter finds none: it said that none was told."""
     started = [await runs.start(driver) for _ in range(3)]
     said = {"step_id": "go"} if action == "signal" else {}
-    made = await driver.engine.bulk.create(BulkRequest(action=action, filter=BulkFilter(status="ACTIVE"), **said))
+    made = await driver.engine.bulk.create(
+        BulkRequest(action=action, filter=BulkFilter(status="ACTIVE"), note="too late", **said)
+    )
 
     async def away(*arguments: Any, **more: Any) -> bool:
         raise Unavailable("the database is away")
@@ -225,6 +227,8 @@ async def test_what_runs_are_told_counts_though_its_page_was_lost(
         assert await runs.finish(driver, one.held, mail=1)
     driver.clock.advance(LEASE_S + 1)
     assert counts(await finish(driver, made.id)) == ("DONE", 3, 0, 0)
+    told = driver.rows("SELECT detail FROM audit WHERE kind = 'CANCEL_REQUESTED'")
+    assert told == [(f"bulk-{made.id}: too late",)] * (3 if action == "cancel" else 0)
     assert counts(await run(driver, action=action, ids=started, **said)) == ("DONE", 0, 3, 0), (
         "who has ended is told nothing, and not counted"
     )

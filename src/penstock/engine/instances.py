@@ -290,7 +290,7 @@ class Instances:
         try:
             await self._full_path.submit(CancelCommand(instance, reason, note=note).of(bulk))
         except IsCode:
-            await self._runs.cancel(ids.show_instance(instance), reason, bulk=bulk)
+            await self._runs.cancel(ids.show_instance(instance), reason, note=note, bulk=bulk)
 
     async def retry_one_of_many(
         self,

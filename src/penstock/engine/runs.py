@@ -107,20 +107,23 @@ class Runs:
                 f"m:{dedup}" if dedup else f"~{secrets.token_hex(12)}",
                 digest,
                 None,
-                bulk,
+                bulk=bulk,
             )
         )
 
-    async def cancel(self, instance_id: str, reason: str | None = None, *, bulk: int | None = None) -> None:
+    async def cancel(
+        self, instance_id: str, reason: str | None = None, *, note: str | None = None, bulk: int | None = None
+    ) -> None:
         """Ask a run to end: its root scope is cancelled, and clean-up runs. `Instances.cancel` with ``force`` ends it
-        without. A second one changes nothing. Raises NotFound, Conflict (it has ended)."""
+        without. A second one changes nothing. ``note``: for the audit trail, in place of the reason. Raises NotFound,
+        Conflict (it has ended)."""
         if reason is not None:
             check_text(reason, "reason", REASON_MAX_CHARS)
         by = actor()
         said = msgspec.json.encode({"reason": reason, "by": by}).decode()
         record = (RecordKind.CANCEL, "", reason, said, "~cancel", hashlib.sha256(b"cancel").hexdigest())
         audited = (by or "") if self._settings.audit_log_enabled else None
-        await self._journal.tell(store.Tell(ids.read_instance(instance_id), *record, audited, bulk))
+        await self._journal.tell(store.Tell(ids.read_instance(instance_id), *record, audited, note, bulk))
 
     async def journal(
         self, instance_id: str, cursor: str | None = None, limit: int = JOURNAL_PAGE_MAX

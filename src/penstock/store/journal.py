@@ -99,8 +99,8 @@ class RunState(NamedTuple):
 
 
 class Tell(NamedTuple):
-    """A record that somebody else has for a run. ``hash`` in hex: what makes two with one ``dedup`` the same. ``bulk``:
-    the bulk operation that it is of, which counts it."""
+    """A record that somebody else has for a run. ``hash`` in hex: what makes two with one ``dedup`` the same. ``note``:
+    for the audit trail, in place of the name. ``bulk``: the bulk operation that it is of, which counts it."""
 
     instance: int
     kind: int
@@ -110,6 +110,7 @@ class Tell(NamedTuple):
     dedup: str
     hash: str
     actor: str | None
+    note: str | None = None
     bulk: int | None = None
 
 
@@ -367,6 +368,7 @@ async def tell(
         message,
         cancel,
         *(arrays.ints(column) for column in zip(*(timer or (None,) * 3 for timer in timers), strict=True)),
+        arrays.texts(columns[8]),
     )
     statements: list[Statement] = [
         (SQL["begin"], ()),

@@ -129,15 +129,15 @@ queued_flow AS (
 
 -- name: tell_runs
 -- Records that others have for runs: $1 instance $2 kind $3 path $4 name $5 payload $6 dedup $7 hash of what is said, in
--- hex $8 actor (null: no audit record, '': nobody) $12 token $13 seq $14 index of the timer that says it (null: none): it goes,
--- and where it has gone nothing is written. The roots are locked. $9: so many messages in a row that nobody read are the most;
+-- hex $8 actor (null: no audit record, '': nobody) $15 what that record says (null: the name) $12 token $13 seq $14 index of the timer
+-- that says it (null: none): it goes, and where it has gone nothing is written. The roots are locked. $9: so many messages in a row that nobody read are the most;
 -- $10 $11: the kinds of messages and of cancels.
 -- One row for each, in order: the instance's status, whether it is code, whether it was written now, the hash of what
 -- came with this dedup before, whether there are too many; and of the token its state before, job type, holder, mail, flow key.
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
-                       $12::bigint[], $13::bigint[], $14::smallint[])
-    WITH ORDINALITY AS i(instance, kind, path, name, payload, dedup, hash, actor, by_token, by_seq, by_index, n)),
+                       $12::bigint[], $13::bigint[], $14::smallint[], $15::text[])
+    WITH ORDINALITY AS i(instance, kind, path, name, payload, dedup, hash, actor, by_token, by_seq, by_index, note, n)),
 heard AS (
   DELETE FROM timer d USING item i CROSS JOIN LATERAL (
     SELECT o.ctid FROM timer o WHERE o.token_id = i.by_token AND o.seq = i.by_seq AND o.index = i.by_index OFFSET 0) old
@@ -183,7 +183,7 @@ written AS (
   FROM (SELECT * FROM new ORDER BY n) r, clock),
 audited AS (
   INSERT INTO audit (pos, at, instance_id, kind, actor, detail)
-  SELECT nextval('step_seq'), now, instance, 'CANCEL_REQUESTED', nullif(actor, ''), name FROM new, clock
+  SELECT nextval('step_seq'), now, instance, 'CANCEL_REQUESTED', nullif(actor, ''), coalesce(note, name) FROM new, clock
   WHERE kind = $11::smallint AND actor IS NOT NULL)
 SELECT a.status, a.code, a.n IN (SELECT n FROM new), encode(a.request_hash, 'hex'), coalesce(a.is_full, false), a.state,
   (SELECT j.name FROM job_type j WHERE j.id = a.job_type), a.claimed_by, coalesce((SELECT t.mail FROM told t WHERE t.id = a.instance), a.mail, 0), a.flow_key
