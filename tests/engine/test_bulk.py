@@ -263,6 +263,19 @@ async def test_cut_off_anywhere_it_counts_each_once(make_driver: MakeDriver) -> 
     assert point > 10
 
 
+async def test_cut_off_anywhere_runs_are_told_and_counted_once(driver: Driver) -> None:
+    started = [await runs.start(driver) for _ in range(2)]
+    for point in range(1, 1_000):
+        made = await driver.engine.bulk.create(BulkRequest(action="signal", ids=started, step_id=f"go-{point}"))
+        attempt = await cancel_at_step(point, driver.engine.bulk.step)
+        assert counts(await finish(driver, made.id)) == ("DONE", 2, 0, 0), point
+        told = driver.rows("SELECT count(*) FROM journal WHERE name = %s", f"go-{point}")
+        assert told == [(2,)], point
+        if not attempt.fired:
+            break
+    assert point > 10
+
+
 async def test_two_engines_share_operations_and_do_each_once(make_driver: MakeDriver) -> None:
     one, other = make_driver(), make_driver()
     await one.upload(linear(1, job_type="work"))
