@@ -21,6 +21,10 @@ SUMMARY_MAX_CHARS: Final = 500
 FORM_HINTS_MAX: Final = 1_000
 _NAMES_MAX: Final = 1_000
 """Among so many what was meant is looked for."""
+_COMPARED_MAX: Final = 1_000
+"""So many are compared for it, of at most `_COMPARED_MAX_CHARS`: 25 ms as a rule, 0.1 s for names that are made to take
+long. All of a draft of 31 KB took 4.7 s."""
+_COMPARED_MAX_CHARS: Final = 32
 _ALIKE: Final = 0.8
 _TYPES: Final = ("string", "number", "integer", "boolean", "array", "object")
 
@@ -41,7 +45,7 @@ def _of_forms(definition: Definition) -> Told:
     if not isinstance(forms, dict):
         yield "metadata.forms", f"must be an object of forms by the ids of user tasks, not {kind_of(forms)}"
         return
-    known = _names(definition, cast("dict[str, object]", metadata), cast("dict[str, object]", forms))
+    known = _Known(_names(definition, cast("dict[str, object]", metadata), cast("dict[str, object]", forms)))
     for step_id, form in cast("dict[str, object]", forms).items():
         path = join_path("metadata.forms", step_id)
         step = definition.step(step_id)
@@ -57,7 +61,24 @@ def _of_forms(definition: Definition) -> Told:
             yield from _of_schema(f"{path}.schema", given["schema"])
 
 
-def _of_summary(path: str, summary: object, known: Mapping[str, None]) -> Told:
+class _Known:
+    """The names that are known, and which of them is meant by another one."""
+
+    def __init__(self, names: Mapping[str, None]) -> None:
+        self.names = names
+        self._short = [name for name in names if len(name) <= _COMPARED_MAX_CHARS]
+        self._meant: dict[str, str | None] = {}
+        self._left = _COMPARED_MAX
+
+    def meant(self, name: str) -> str | None:
+        """None: nothing is like it, or too many were asked for."""
+        if name not in self._meant and len(name) <= _COMPARED_MAX_CHARS and len(self._short) <= self._left:
+            self._left -= len(self._short)
+            self._meant[name] = next(iter(get_close_matches(name, self._short, 1, _ALIKE)), None)
+        return self._meant.get(name)
+
+
+def _of_summary(path: str, summary: object, known: _Known) -> Told:
     if not isinstance(summary, str):
         yield path, f"must be an expression, as text, not {kind_of(summary)}"
         return
@@ -69,9 +90,9 @@ def _of_summary(path: str, summary: object, known: Mapping[str, None]) -> Told:
     except ExpressionError as error:
         yield path, f"tasks go without it: {error}"
         return
-    for name in sorted(names - known.keys()):
-        if meant := get_close_matches(name, known, 1, _ALIKE):
-            yield path, f"nothing else here is called {quote(name)}: is {quote(meant[0])} meant?"
+    for name in sorted(names - known.names.keys()):
+        if meant := known.meant(name):
+            yield path, f"nothing else here is called {quote(name)}: is {quote(meant)} meant?"
 
 
 def _of_schema(path: str, schema: object) -> Told:

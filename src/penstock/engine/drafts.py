@@ -224,7 +224,10 @@ class Drafts:
 
 async def _hints(definition: Definition, polled: Container[str] | None) -> list[DraftHint]:
     """``polled``: the job types that somebody polls for; None: that is not known, or jobs go out otherwise."""
-    found = await run_sized(len(definition.content), lambda: hints(definition))
+    if definition.metadata is None:
+        found = await run_sized(len(definition.content), lambda: hints(definition))
+    else:  # names of its forms are compared with others, however small it is
+        found = await run_long(hints, definition, line="uploads")
     told = [*found, *(hint for step in definition.steps for hint in _unpolled(step, polled))]
     return [DraftHint(path=hint.path, text=hint.text) for hint in told]
 
