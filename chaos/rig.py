@@ -171,7 +171,9 @@ class Rig:
             settings = {**ENGINE_SETTINGS, **({"db_max_conns": 2} if "small pool" in self.needs else {})}
             if "nights" in self.needs:
                 settings |= {"partition_days": 1, "idempotency_retention_hours": 8_760}
-            engine = EngineProcess(f"engine {number}", dsn, port, log, settings, self.clock_file)
+            name = f"engine {number}"
+            own_dsn = f"{dsn} application_name='{name}'"
+            engine = EngineProcess(name, own_dsn, port, log, settings, self.clock_file)
             self.engines.append(engine)
             engine.spawn()
         for engine in self.engines:

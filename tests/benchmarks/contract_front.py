@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ class Front(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     behind: tuple[str, int]
+    polled: set[int]
 
     def setup(self) -> None:
         super().setup()
@@ -31,6 +33,8 @@ class Front(BaseHTTPRequestHandler):
         if self.path in ADDITIONS:
             self.answer(404, "text/plain", b"404 page not found\n")
             return
+        if self.path == "/v1/jobs/poll":
+            self.polled.add(json.loads(body)["maxJobs"])
         self.engine.request("POST", self.path, body, {"Content-Type": "application/json"})
         answer = self.engine.getresponse()
         self.answer(answer.status, "application/json", answer.read())
@@ -50,15 +54,16 @@ class Front(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def contract_front(engine: Deployment) -> Generator[str]:
-    """Its URL."""
-    handler = type("Handler", (Front,), {"behind": (engine.host, engine.port)})
+def contract_front(engine: Deployment) -> Generator[tuple[str, set[int]]]:
+    """Its URL, and how many jobs polls have asked for."""
+    polled: set[int] = set()
+    handler = type("Handler", (Front,), {"behind": (engine.host, engine.port), "polled": polled})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
+            yield f"http://127.0.0.1:{server.server_address[1]}", polled
         finally:
             server.shutdown()
             thread.join()

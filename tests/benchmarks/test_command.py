@@ -132,7 +132,7 @@ def test_another_engine_is_measured_in_turn_with_ours(tmp_path, seen):
     with (
         deployment.work_directory(Path("/var/tmp")) as directory,
         deployment.engine(directory, {}) as theirs,
-        contract_front(theirs) as url,
+        contract_front(theirs) as (url, polled),
     ):
         words = ["clients-3", "--against", url, "--items", "600", "--blocks-max", "1", "--state", str(file)]
         if seen:
@@ -151,7 +151,9 @@ def test_another_engine_is_measured_in_turn_with_ours(tmp_path, seen):
         assert msgspec.json.decode(done.stdout, type=Pairs) == pairs
     (block,) = pairs.blocks
     assert [len(block.old), len(block.new)] == [2, 2]
-    assert all(1.05 < window["calls_per_item"] < 1.6 for window in (*block.old, *block.new))
+    # A completion for each job, and at most a poll: that finds as many as are there, which is the machine's to say.
+    assert all(1.05 < window["calls_per_item"] < 2.2 for window in (*block.old, *block.new))
+    assert polled == {10}
     assert ("wal_bytes_per_item" in block.old[0]) is seen
 
 
