@@ -315,6 +315,25 @@ async def test_late_starts_leave_with_the_throttles_spacing(make_driver: MakeDri
     assert_invariants(one.dsn)
 
 
+async def test_starts_that_older_engines_put_off_begin_once(make_driver: MakeDriver) -> None:
+    """Those know no line: theirs keep their times, also beside the line of those of newer engines."""
+    one, two = make_driver(), make_driver()
+    await ready(one)
+    made = [await ask(one, "Spread a burst") for _ in range(6)]
+    older = [made[n].id for n in (1, 3)]
+    for id in older:
+        one.rows("UPDATE timer SET throttle = NULL WHERE instance_id = %s RETURNING 1", int(id, 16))
+    one.clock.advance(600)
+    begun = []
+    for engine in (one, two, one, two):
+        await engine.due()
+        begun.append({job.instance_id for job in await one.poll("work")})
+        one.clock.advance(60)
+    assert begun == [{made[0].id, made[2].id, *older}, {made[4].id}, {made[5].id}, set()]
+    assert one.rows("SELECT count(*) FROM timer") == [(0,)]
+    assert_invariants(one.dsn)
+
+
 async def test_a_late_line_is_told_to_new_starts(driver: Driver) -> None:
     await ready(driver)
     made = [await ask(driver, "Spread a burst") for _ in range(4)]
