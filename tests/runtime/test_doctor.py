@@ -232,6 +232,16 @@ def test_where_no_database_is_none_is_made(tmp_path: Path, monkeypatch: pytest.M
     assert [*tmp_path.iterdir()] == []
 
 
+def test_a_directory_that_looks_like_a_version_is_no_database(tmp_path: Path) -> None:
+    """In what somebody named by mistake one was made."""
+    (tmp_path / "2024").mkdir()
+    (tmp_path / "7").write_text("")
+    made = CliRunner().invoke(app, ["doctor", "--json", "--data-dir", str(tmp_path)], env={"WE_POSTGRES_DSN": ""})
+    found = next(each for each in json.loads(made.stdout) if each["subject"] == "database")
+    assert (made.exit_code, found["found"]) == (1, f"there is none in {tmp_path}")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["2024", "7"]
+
+
 def test_the_disk_is_told_or_why_it_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a data directory it was left out; where one can't be looked at that was the end of all."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))

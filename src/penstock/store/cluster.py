@@ -167,11 +167,19 @@ def default_data_dir() -> Path:
 def has_cluster(data_dir: Path) -> bool:
     """Whether there is a database, of whatever version. What can't be looked at may be one: who opens it says why."""
     try:
-        return any(each.name.isdecimal() for each in data_dir.iterdir())
+        return any(each.name.isdecimal() and _has_version(each) for each in data_dir.iterdir())
     except FileNotFoundError:
         return False
     except OSError:
         return True
+
+
+def _has_version(directory: Path) -> bool:
+    try:
+        (directory / "PG_VERSION").stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def server_environment() -> dict[str, str]:
