@@ -207,7 +207,7 @@ async def test_what_runs_are_told_counts_though_its_page_was_lost(
 ) -> None:
     """The runs have ended when the page comes again, so the filter finds none: it said that none was told."""
     started = [await runs.start(driver) for _ in range(3)]
-    said = {"step_id": "go"} if action == "signal" else {}
+    said: dict[str, Any] = {"step_id": "go"} if action == "signal" else {}
     made = await driver.engine.bulk.create(
         BulkRequest(action=action, filter=BulkFilter(status="ACTIVE"), note="too late", **said)
     )
@@ -265,6 +265,7 @@ async def test_cut_off_anywhere_it_counts_each_once(make_driver: MakeDriver) -> 
 
 async def test_cut_off_anywhere_runs_are_told_and_counted_once(driver: Driver) -> None:
     started = [await runs.start(driver) for _ in range(2)]
+    point = 0
     for point in range(1, 1_000):
         made = await driver.engine.bulk.create(BulkRequest(action="signal", ids=started, step_id=f"go-{point}"))
         attempt = await cancel_at_step(point, driver.engine.bulk.step)
