@@ -27,6 +27,7 @@ EXPECTED = {
     errors.JournalTooLong: 413,
     errors.UnsupportedFormat: 415,
     errors.TooManyRequests: 429,
+    errors.MailboxFull: 429,
     errors.Throttled: 429,
     errors.PenstockError: 500,
     errors.Unavailable: 503,
