@@ -181,10 +181,12 @@ def test_thirty_days_take_milliseconds():
         for _ in range(30):
             await sleep("1 day")
 
-    run_workflow(month)
-    started = time.process_time()
-    assert run_workflow(month).took == timedelta(days=30)
-    assert time.process_time() - started < 0.1
+    took_s: list[float] = []
+    for _ in range(4):  # the least: a collection of all that other tests have left only adds
+        started = time.process_time()
+        assert run_workflow(month).took == timedelta(days=30)
+        took_s.append(time.process_time() - started)
+    assert min(took_s) < 0.1, took_s
 
 
 def test_a_body_gets_a_copy_of_what_its_steps_gave():
