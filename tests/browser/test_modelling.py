@@ -301,7 +301,9 @@ def test_expressions_complete_and_tell_what_they_give(modeller: Modeller, engine
     field.fill(written)
     modeller.press("End")
     modeller.page.keyboard.type(" && appl")
-    completions.get_by_text("applicant", exact=True).wait_for(timeout=TIMEOUT_MS)
+    # As long as it is the list of a letter before, Enter takes what was typed.
+    taken = modeller.page.locator(".cm-tooltip-autocomplete:not(.cm-tooltip-autocomplete-disabled) [aria-selected]")
+    taken.get_by_text("applicant", exact=True).wait_for(timeout=TIMEOUT_MS)
     modeller.press("Enter")
     modeller.page.keyboard.type(".id == 'c-2'")
     modeller.properties.get_by_text("gives false").wait_for(timeout=TIMEOUT_MS)
