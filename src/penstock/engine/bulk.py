@@ -292,13 +292,10 @@ class Bulk:
             try:
                 await self._acts.do(work, instance)
                 found.done.append(instance)
-            except CantMigrate as error:
-                found.failed += 1
-                found.errors.append(f"{ids.show_instance(instance)}: {error.reason}")
-            except (Conflict, NotFound):
-                found.skipped.append(instance)
             except PenstockError as error:
-                if isinstance(error, _AWAY) and not isinstance(error, _OF_ONE):
+                if isinstance(error, (Conflict, NotFound)) and not isinstance(error, CantMigrate):
+                    found.skipped.append(instance)
+                elif isinstance(error, _AWAY) and not isinstance(error, _OF_ONE):
                     away.append(error)
                 else:
                     found.failed += 1
