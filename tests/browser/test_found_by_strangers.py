@@ -141,6 +141,34 @@ def test_what_a_refresh_takes_away_is_not_acted_on(visitor: Visitor, engine: Eng
     assert [one["businessKey"] for one in items] == ["G-4", "G-3"]
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["another-filter", "its-rows-gone"])
+def test_a_refusal_is_told_whatever_is_listed_by_then(visitor: Visitor, engine: EngineProcess, whole: bool) -> None:
+    name = f"refused-{whole}"
+    upload(engine, linear(1, definition_id=name, job_type=name))
+    failed(engine, name, "R-0")
+    page = visitor.page
+    pane = page.get_by_role("region", name="Retry many instances")
+    visitor.go(f"instances?status=FAILED&definitionId={name}").see("R-0")
+    visitor.click("checkbox", "All rows shown")
+    if whole:
+        visitor.click("button", "Select all that match")
+    visitor.click("button", "Retry…")
+    held: list[Any] = []
+    page.route("**/v1/instances/bulk", lambda route: held.append(route))  # noqa: PLW0108 - Playwright asks for a signature
+    visitor.click("button", "Retry 1 instance")
+    visitor.see_role("button", "Beginning…")
+    visitor.click("button", "Completed", exact=True)
+    page.get_by_text("No instance matches").wait_for(timeout=TIMEOUT_MS)
+    assert pane.get_by_role("button", name="Beginning…").count() == 1
+    held[0].fulfill(status=429, json={"error": "too_many_requests", "reason": "too many bulk operations"})
+    told = page.get_by_role("status").get_by_text("Retry 1 instance: refused. too many bulk operations")
+    told.wait_for(timeout=TIMEOUT_MS)
+    assert pane.count() == 0
+    assert violations(page) == []
+    assert all("429" in text for text in visitor.complaints)  # the browser notes it by itself
+    visitor.complaints.clear()
+
+
 def test_pages_without_a_room_stand_in_one(visitor: Visitor) -> None:
     page = visitor.page
     current = page.get_by_role("navigation", name="Main").locator("[aria-current=page]")

@@ -37,21 +37,21 @@ interface PaneProps {
   /** Another way to mend them. */
   ask: (action: BulkAction) => void;
   chosen: Chosen;
-  /** It is on its way to the engine: what is chosen stays so until the pane is closed. */
-  sent: (isSent: boolean) => void;
-  began: (what: Began) => void;
+  /** It goes to the engine: what was chosen stays so until there is an answer. */
+  send: (request: BulkRequest, text: string) => Promise<Outcome>;
   close: () => void;
 }
 
-/** An operation that the engine has taken, and what it does to how many. */
-export interface Began {
-  id: string;
+/** What the engine said to an operation, of which `text` tells what it does to how many. */
+export interface Outcome {
   text: string;
+  /** None: it was refused. */
+  id?: string;
+  refused?: string;
 }
 
-export function BulkPane({ action, ask, chosen, sent, began, close }: PaneProps) {
+export function BulkPane({ action, ask, chosen, send, close }: PaneProps) {
   const [target, setTarget] = useState<Target>({});
-  const queries = useQueryClient();
   const [refused, setRefused] = useState<string>();
   const [busy, setBusy] = useState(false);
   const [cause, setCause] = useState<string>();
@@ -95,13 +95,8 @@ export function BulkPane({ action, ask, chosen, sent, began, close }: PaneProps)
         ...(action === "migrate" && target),
         ...(action === "edit" && { remove: field("remove").split(/[\s,]+/).filter(Boolean) }),
       };
-      sent(true);
-      const { id } = await engine.startBulk(request);
-      began({ id, text });
-      void queries.invalidateQueries({ queryKey: ["bulk", "list"] });
-      close();
+      setRefused((await send(request, text)).refused);
     } catch (error) {
-      sent(false);
       setRefused(error instanceof Error ? error.message : String(error));
     } finally {
       setBusy(false);
@@ -111,7 +106,7 @@ export function BulkPane({ action, ask, chosen, sent, began, close }: PaneProps)
     <section ref={pane} className="card pane" aria-label={`${VERBS[action]} many instances`}>
       <h2>
         {VERBS[action]} many instances
-        <button type="button" className="iconbtn" aria-label="Close" onClick={close}>
+        <button type="button" className="iconbtn" aria-label="Close" disabled={busy} onClick={close}>
           <Icon name="close" />
         </button>
       </h2>
@@ -124,7 +119,7 @@ export function BulkPane({ action, ask, chosen, sent, began, close }: PaneProps)
           {MENDING.some(([one]) => one === action) && (
             <div className="seg ways" role="group" aria-label="How">
               {MENDING.map(([one, word]) => (
-                <button key={one} type="button" aria-pressed={action === one} onClick={() => ask(one)}>
+                <button key={one} type="button" aria-pressed={action === one} disabled={busy} onClick={() => ask(one)}>
                   {word}
                 </button>
               ))}

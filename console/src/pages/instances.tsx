@@ -2,7 +2,7 @@ import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient } from "@t
 import { type FormEvent, type MouseEvent, useEffect, useMemo, useRef, useState } from "react";
 import { Link, useLocation } from "wouter";
 import { useAddress } from "../address";
-import { type BulkAction, type BulkFilter, engine, type InstanceFilter, isFinal, type ListedInstance, PAGE_ITEMS } from "../api/client";
+import { type BulkAction, type BulkFilter, type BulkRequest, engine, type InstanceFilter, isFinal, type ListedInstance, PAGE_ITEMS } from "../api/client";
 import { useElkSoon } from "../graph/elk";
 import { useShortcuts } from "../keyboard";
 import { CopyButton } from "../parts/copy";
@@ -10,7 +10,7 @@ import { Icon } from "../parts/icons";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { InstanceStatusBadge } from "../parts/status";
 import { Ago } from "../parts/time";
-import { type Began, BulkPane, type Chosen, Running } from "./bulk";
+import { BulkPane, type Chosen, type Outcome, Running } from "./bulk";
 import { useCan } from "../session";
 import { useWatch } from "../watch/watch";
 import { StartDialog } from "./start";
@@ -54,6 +54,7 @@ export function InstancesPage() {
   // biome-ignore lint: the same address is the same filter
   const filter = useMemo(() => filterOf(params), [address]);
   const filtered = Object.keys(filter).length > 0;
+  const queries = useQueryClient();
   const operates = useCan("operate");
   const [starting, setStarting] = useState(false);
   const [ticked, setTicked] = useState<ReadonlySet<string>>(new Set());
@@ -62,16 +63,17 @@ export function InstancesPage() {
   const all = allOf === filter;
   const [asked, setAsked] = useState<BulkAction>();
   const chosen = useMemo((): Chosen => (all ? { filter: bulkFilterOf(filter) } : { ids: [...ticked] }), [all, filter, ticked]);
-  const [sent, setSent] = useState(false);
-  const [began, setBegan] = useState<Began>();
-  const pane = all || ticked.size > 0 ? asked : undefined;
+  const chosenNow = useRef(chosen);
+  chosenNow.current = chosen;
+  /** What is on its way to the engine: its pane stands until there is an answer, whatever the list shows by then. */
+  const [sent, setSent] = useState<{ action: BulkAction; chosen: Chosen }>();
+  const [outcome, tell] = useState<Outcome>();
+  const pane = sent?.action ?? (all || ticked.size > 0 ? asked : undefined);
   useEffect(() => {
-    if (pane !== undefined) return;
-    setAsked(undefined); // what is selected next is asked about anew
-    setSent(false);
+    if (pane === undefined) setAsked(undefined); // what is selected next is asked about anew
   }, [pane]);
   const ask = (action: BulkAction) => {
-    setBegan(undefined);
+    tell(undefined);
     setAsked(action);
   };
   const selectsAll = filtered && !NOT_IN_BULK.some((name) => name in filter);
@@ -79,7 +81,26 @@ export function InstancesPage() {
     setTicked(new Set());
     setAllOf(undefined);
     setAsked(undefined);
-    setSent(false);
+  };
+  const send = async (request: BulkRequest, text: string): Promise<Outcome> => {
+    setSent({ action: request.action, chosen });
+    const told = await engine.startBulk(request).then(
+      ({ id }): Outcome => ({ id, text }),
+      (error: Error): Outcome => ({ text, refused: error.message }),
+    );
+    setSent(undefined);
+    tell(told);
+    if (told.id === undefined) {
+      // Beside what is asked of others by now it would be said of these.
+      setAsked((now) => (now === request.action && chosenNow.current === chosen ? now : undefined));
+      return told;
+    }
+    void queries.invalidateQueries({ queryKey: ["bulk", "list"] });
+    // What was selected meanwhile stays so, and is asked about anew.
+    setTicked((now) => (now === ticked ? new Set() : now));
+    setAllOf((now) => (now === allOf ? undefined : now));
+    setAsked(undefined);
+    return told;
   };
   const pages = useInfiniteQuery({
     queryKey: ["instances", filter],
@@ -96,7 +117,6 @@ export function InstancesPage() {
   if (!sent && pages.data && left.length < ticked.size) setTicked(new Set(left));
   useElkSoon(rows.length > 0);
   // Rows that are shown change in place: none comes, goes or moves.
-  const queries = useQueryClient();
   const watched = rows.filter((row) => !isFinal(row)).slice(0, WATCHED_ROWS).map((row) => row.id);
   const renew = async (ids: string[]) => {
     const found = await Promise.all(ids.map((id) => engine.state(id).catch(() => undefined)));
@@ -126,9 +146,14 @@ export function InstancesPage() {
       </div>
       <Filters params={params} change={change} />
       <div role="status">
-        {began && (
+        {outcome?.id !== undefined && (
           <p className="told">
-            {began.text}: begun. <Link href={`/bulk/${encodeURIComponent(began.id)}`}>How far it is</Link>
+            {outcome.text}: begun. <Link href={`/bulk/${encodeURIComponent(outcome.id)}`}>How far it is</Link>
+          </p>
+        )}
+        {outcome?.refused !== undefined && pane === undefined && (
+          <p className="told">
+            {outcome.text}: refused. {outcome.refused}
           </p>
         )}
       </div>
@@ -197,7 +222,19 @@ export function InstancesPage() {
           </div>
         )}
       </section>
-      {pane && <BulkPane key={pane} action={pane} ask={setAsked} chosen={chosen} sent={setSent} began={setBegan} close={clear} />}
+      {pane && (
+        <BulkPane
+          key={pane}
+          action={pane}
+          ask={setAsked}
+          chosen={sent?.chosen ?? chosen}
+          send={send}
+          close={() => {
+            tell(undefined);
+            clear();
+          }}
+        />
+      )}
       </div>
       <Running />
       {starting && <StartDialog definitionId={filter.definitionId ?? ""} close={() => setStarting(false)} />}
