@@ -359,3 +359,42 @@ def test_a_trial_goes_on_to_its_end(modeller: Modeller) -> None:
     page.unroute("**/v1/simulations")
     tried.get_by_text("Stopped.", exact=True).wait_for(timeout=TIMEOUT_MS)
     on.wait_for(timeout=TIMEOUT_MS)
+
+
+def test_back_and_a_changed_draft_stop_the_way(modeller: Modeller) -> None:
+    """Back leaves a way to the end as if it had not begun; later it takes back a move, or all of the way's at once."""
+    page = modeller.page
+    opened(modeller, definition(service("one", "two"), service("two", "end"), end(), definition_id="left"))
+    modeller.field("Name").fill("Another name")
+    page.get_by_role("button", name="Try it").click(timeout=TIMEOUT_MS)
+    on = page.get_by_role("button", name="To the end", exact=True)
+    moves = page.locator(".sofar > li > b")
+    page.get_by_role("region", name="one", exact=True).get_by_role("button", name="Complete").click(timeout=TIMEOUT_MS)
+    page.get_by_role("region", name="two", exact=True).wait_for(timeout=TIMEOUT_MS)
+    held: list[Any] = []
+
+    holds = False
+
+    def hold(route: Any) -> None:
+        if holds:
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/v1/simulations", hold)
+    for leave in (lambda: modeller.press("Control+z"), page.get_by_role("button", name="Undo").click):
+        holds = True
+        with page.expect_request("**/v1/simulations", timeout=TIMEOUT_MS):
+            on.click(timeout=TIMEOUT_MS)
+        page.get_by_role("button", name="Stop", exact=True).wait_for(timeout=TIMEOUT_MS)
+        leave()
+        on.wait_for(timeout=TIMEOUT_MS)
+        holds = False
+        while held:
+            held.pop().continue_()
+        page.locator(".tryit .side[aria-busy=false]").wait_for(timeout=TIMEOUT_MS)
+        assert moves.all_inner_texts() == ["Started", "one completed"]
+    on.click(timeout=TIMEOUT_MS)
+    page.get_by_role("button", name="Take it all back").click(timeout=TIMEOUT_MS)
+    page.get_by_role("region", name="two", exact=True).wait_for(timeout=TIMEOUT_MS)
+    assert moves.all_inner_texts() == ["Started", "one completed"]

@@ -84,7 +84,14 @@ def test_differences_and_whom_it_touches_follow_the_draft(modeller: Modeller, en
     assert len(drawn) == 12
     # Another target with as many letters is another picture; a change elsewhere touches nobody.
     described = drawn_to("two", rest[0], {**rest[1], "description": "seldom come to"}, rest[2])
-    for made, told, touched in ((drawn_to("end"), "nextStep", "v1,1,1,0"), (described, "description", "v1,1,0,0")):
+    conditions = {"n > 1": "two", "n > 0": "six", "true": "first"}
+    first = service("first", "two", job_type="one", name="one")
+    renamed = {**drawn_to("two"), "steps": [{**pick, "conditionalNextSteps": conditions}, first, *rest]}
+    for made, told, touched in (
+        (renamed, "conditionalNextSteps", "v1,1,0,1,0"),
+        (drawn_to("end"), "nextStep", "v1,1,1,0"),
+        (described, "description", "v1,1,0,0"),
+    ):
         page.get_by_role("button", name="JSON", exact=True).click(timeout=TIMEOUT_MS)
         modeller.write_json(json.dumps(made))
         modeller.expect_status("No problems")
@@ -93,3 +100,5 @@ def test_differences_and_whom_it_touches_follow_the_draft(modeller: Modeller, en
         page.wait_for_function(TOUCHED, arg=touched, timeout=TIMEOUT_MS)
         page.wait_for_function(f"before => ({WAYS})().join() !== before.join()", arg=drawn, timeout=TIMEOUT_MS)
         drawn = page.evaluate(WAYS)
+        # To the engine it is gone: the instance stays on it, and a migration has to be told what it is called now.
+        assert page.get_by_text("renamed, now first", exact=True).count() == int(made is renamed)

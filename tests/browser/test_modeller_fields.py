@@ -46,8 +46,27 @@ def test_what_is_added_has_the_keys_and_a_tick(modeller: Modeller) -> None:
     assert choices.get_attribute("aria-invalid") == "false"
     assert violations(page) == []
     properties.get_by_role("button", name=f"Remove {FIELDS} 2").click(timeout=TIMEOUT_MS)
+    # What takes a row out goes with it: the keys are where another one is added.
+    page.wait_for_function(
+        "() => document.activeElement?.ariaLabel?.startsWith('Add to properties')", timeout=TIMEOUT_MS
+    )
     schema = modeller.definition()["metadata"]["forms"]["ask"]["schema"]
     assert (list(schema["properties"]), schema["required"]) == (["decision"], ["decision"])
+    modeller.field(f"{FIELDS} 1: value: type").select_option("object", timeout=TIMEOUT_MS)
+    modeller.field(f"{FIELDS} 1: value: properties").fill('{"street": {}, "town": {}}')
+    properties.get_by_role("button", name="Add to required").click(timeout=TIMEOUT_MS)
+    modeller.expect_field(f"{FIELDS} 1: value: required 1")
+    assert modeller.field(f"{FIELDS} 1: value: required 1").locator("option").all_inner_texts() == ["street", "town"]
+    modeller.field(f"{FIELDS} 1: value: required 1").select_option("town", timeout=TIMEOUT_MS)
+    field = modeller.definition()["metadata"]["forms"]["ask"]["schema"]["properties"]["decision"]
+    assert field["required"] == ["town"]
+    # Text that is cut is text: the step that is chosen stays.
+    summary = modeller.field("Form for people: summary")
+    summary.fill("decision")
+    for keys in ("Control+a", "Control+x"):
+        summary.press(keys)
+    made = modeller.definition()
+    assert ([one["id"] for one in made["steps"]], page.locator("dialog").count()) == (["ask", "end"], 0)
 
 
 def test_a_timer_says_its_time_and_whose_job_it_is(modeller: Modeller) -> None:

@@ -84,7 +84,7 @@ def test_hints_are_told_and_change_no_verdict(tmp_path, wrong):
     text = "USER_TASK does not use it: it is kept, and does nothing"
     result = penstock("validate", file)
     assert (result.exit_code, result.stdout) == (0, f"{file}: hint: steps[0].duration: {text}\n")
-    hint = {"path": "steps[0].duration", "text": text, "file": str(file)}
+    hint = {"path": "steps[0].duration", "text": text, "kind": "UNUSED", "file": str(file)}
     result = penstock("validate", "--json", file)
     assert (result.exit_code, json.loads(result.stdout)) == (0, {"valid": True, "problems": [], "hints": [hint]})
     both = penstock("validate", "--json", wrong, file)

@@ -51,7 +51,10 @@ async def test_a_valid_definition_tells_what_it_reads(driver: Driver) -> None:
     found = await validate(driver, CHOICE)
     assert (found.valid, found.problems, found.same, found.latest) == (True, [], None, None)
     assert found.identifiers == ["amount", "fee", "limit", "pause", "vip"]
-    assert [hint.path for hint in found.hints] == ["steps[0].conditionalNextSteps", "steps[1].jobType"]
+    assert [(hint.path, hint.kind) for hint in found.hints] == [
+        ("steps[0].conditionalNextSteps", "NO_OTHERWISE"),
+        ("steps[1].jobType", "NOBODY_POLLS"),
+    ]
     await driver.upload(CHOICE)
     await driver.upload(CHOICE | {"name": "another"})
     for name, versions in ((CHOICE["name"], (1, 2)), ("another", (2, 2)), ("a third", (None, 2))):
@@ -73,6 +76,41 @@ async def test_where_a_definition_reads_is_told_on_request(driver: Driver) -> No
         ("steps[2].transformations.total", "fee", 11, 14, None),
     ]
     assert (await validate(driver, body)).reads is None
+
+
+async def test_lists_and_keys_are_read_items_are_not(driver: Driver) -> None:
+    """All that an engine evaluates, but for names that a forEach or a call gives its expressions."""
+    each = {
+        "items": "${order.lines}", "as": "line", "index": "at", "collect": "${result.fee + at + rate}", "into": "fees",
+        "until": "${len(items) > enough}",
+    }  # fmt: skip
+    calls = {"definitionId": "other", "businessKey": "${line.id + prefix}", "input": {"a": "${line}", "b": "${vat}"}}
+    named = {"name": "paid", "correlationKey": "${orderId}"}
+    body = definition(
+        step("call", "CALL_ACTIVITY", nextStep="pay", forEach=each, **calls),
+        step("ask", "CALL_ACTIVITY", nextStep="wait", definitionId="other", output={"got": "${result.total}"}),
+        service("pay", "ask", flowKey="${shop}", priority="${haste}"),
+        step("wait", "WAIT", nextStep="end", message=named),
+        step("end", "END", output={"sum": "${total}"}),
+        flowKey="${customer.id}",
+        start={"dedupe": {"key": "${reference}", "window": "PT1H"}},
+    )
+    found = await driver.engine.drafts.validate(msgspec.json.encode(body), with_reads=True)
+    assert [(one.path, one.reason) for one in found.problems] == []
+    assert [(one.path, one.name) for one in found.reads or []] == [
+        ("start.dedupe.key", "reference"),
+        ("flowKey", "customer"),
+        ("steps[0].forEach.items", "order"),
+        ("steps[0].businessKey", "prefix"),
+        ("steps[0].input.b", "vat"),
+        ("steps[0].forEach.collect", "rate"),
+        ("steps[0].forEach.until", "enough"),
+        ("steps[2].flowKey", "shop"),
+        ("steps[2].priority", "haste"),
+        ("steps[3].message.correlationKey", "orderId"),
+        ("steps[4].output.sum", "total"),
+    ]
+    assert set(found.identifiers) == {one.name for one in found.reads or []}
 
 
 async def test_a_field_that_does_nothing_is_hinted_at_and_kept(driver: Driver) -> None:

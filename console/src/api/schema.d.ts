@@ -2402,6 +2402,8 @@ export interface components {
         DraftHint: {
             path: string;
             text: string;
+            /** @enum {unknown} */
+            kind: "FORM" | "NEVER_TRUE" | "NOBODY_POLLS" | "NO_OTHERWISE" | "UNUSED";
         };
         /**
          * DraftProblem

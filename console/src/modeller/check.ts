@@ -20,6 +20,8 @@ export interface Finding {
   /** Of an expression that can't be read, the character. */
   character?: number | undefined;
   text: string;
+  /** Of a hint what it is about, for programs. */
+  kind?: DraftCheck["hints"][number]["kind"] | undefined;
   /** The step that it is in, as far as it has an id. */
   step?: string | undefined;
   /** The field that it stands at (`nameOfPlace`). */
@@ -54,14 +56,14 @@ export function useVerdict(text: string, draft: Draft): Verdict {
 
 function findingsOf(check: DraftCheck, draft: Draft): Finding[] {
   const items = child(draft.root, "steps")?.items ?? [];
-  const all = [...check.problems.map((one) => ({ ...one, text: one.reason, hint: false })), ...check.hints.map((one) => ({ ...one, character: undefined, hint: true }))];
-  return all.map(({ path: written, character, text, hint }) => {
+  const all = [...check.problems.map((one) => ({ ...one, text: one.reason, kind: undefined, hint: false })), ...check.hints.map((one) => ({ ...one, character: undefined, hint: true }))];
+  return all.map(({ path: written, character, text, kind, hint }) => {
     const path = pathIn(draft, written);
     const [first, at] = path;
     const step = first === "steps" ? (typeof at === "number" ? stringOf(child(items[at], "id")) || undefined : undefined) : formOwner(draft, path);
     // What can't be chosen in the picture is told of the definition.
     const shown = first === "steps" && step === undefined ? [] : fieldAt(draft, path);
-    return { hint, path: written, character, text: shown.length === path.length ? text : `${text} (${written})`, step, place: nameOfPlace(draft.root, shown) };
+    return { hint, kind, path: written, character, text: shown.length === path.length ? text : `${text} (${written})`, step, place: nameOfPlace(draft.root, shown) };
   });
 }
 

@@ -9,13 +9,25 @@ import { JsonProblem } from "./json";
 const CHANNEL = "penstock steps";
 
 /** What was copied last; `inside`: the browser's clipboard does not have it. */
-interface Held {
+export interface Held {
   text: string;
+  /** When: what tabs tell each other may come late. */
+  at: number;
   inside: boolean;
   /** Whoever signs in next is given none of it. */
   owner: string;
 }
 let held: Held | undefined;
+
+/** Which of two was copied later; of one copying what is told last of it. */
+export function latest(one: Held | undefined, other: Held): Held {
+  return one && one.at > other.at ? one : other;
+}
+
+/** Later than what was copied before, whatever became of the clock. */
+export function timeAfter(one: Held | undefined, now: number): number {
+  return one ? Math.max(now, one.at + 1) : now;
+}
 
 export interface ClipboardActs {
   /** The text can't be read: nothing is taken from it. */
@@ -41,14 +53,21 @@ interface Props {
 export function useClipboard({ text, off, selected, owner, takeOut, paste, refuse }: Props): ClipboardActs {
   const hold = useHeld(owner);
   useEffect(() => {
-    const elsewhere = (event: ClipboardEvent) => (takesKeys(event.target) && !(event.target instanceof HTMLSelectElement)) || document.querySelector("dialog[open]") !== null;
+    // An editor that has taken it has put other lines in place of the one at which it came.
+    const elsewhere = (event: ClipboardEvent) => event.defaultPrevented || (takesKeys(event.target) && !(event.target instanceof HTMLSelectElement)) || document.querySelector("dialog[open]") !== null;
     const copied = (event: ClipboardEvent) => {
       const marked = String(getSelection()) !== "" && document.activeElement?.closest(".surface") == null;
-      if (off || elsewhere(event) || selected.length === 0 || marked) return;
+      if (off || elsewhere(event) || selected.length === 0 || marked) {
+        // The last that was copied: a button pastes no steps from before it.
+        const other = copiedOf(event);
+        if (other) hold(other, false);
+        return false;
+      }
       const steps = copySteps(text, selected);
       event.clipboardData?.setData("text/plain", steps);
       event.preventDefault();
       hold(steps, false);
+      return true;
     };
     const pasted = (event: ClipboardEvent) => {
       const clip = event.clipboardData?.getData("text/plain") ?? "";
@@ -61,8 +80,7 @@ export function useClipboard({ text, off, selected, owner, takeOut, paste, refus
       }
     };
     const cut = (event: ClipboardEvent) => {
-      copied(event);
-      if (event.defaultPrevented) takeOut();
+      if (copied(event)) takeOut();
     };
     document.addEventListener("copy", copied);
     document.addEventListener("cut", cut);
@@ -77,9 +95,9 @@ export function useClipboard({ text, off, selected, owner, takeOut, paste, refus
   latest.current = paste; // somebody may have changed the draft while the browser asked whether the page may read
   const copy = async () => {
     const steps = copySteps(text, selected);
-    hold(steps, true);
+    const at = hold(steps, true);
     const done = await isCopied(steps);
-    if (done) hold(steps, false);
+    if (done) hold(steps, false, at);
     return done;
   };
   return {
@@ -97,6 +115,14 @@ export function useClipboard({ text, off, selected, owner, takeOut, paste, refus
       refuse(isPasted ? "" : "No steps were copied, or the browser does not tell this page: press Ctrl V in the picture.");
     },
   };
+}
+
+/** What the browser takes, or an editor gave it. */
+function copiedOf({ target, clipboardData }: ClipboardEvent): string {
+  const given = clipboardData?.getData("text/plain");
+  if (given) return given;
+  if (target instanceof HTMLInputElement || target instanceof HTMLTextAreaElement) return target.value.slice(target.selectionStart ?? 0, target.selectionEnd ?? 0);
+  return String(getSelection());
 }
 
 /** Whether they were steps. */
@@ -120,20 +146,21 @@ async function readClipboard(): Promise<string | undefined> {
 }
 
 /** Tells other tabs what was copied here, and hears it of them, also what was copied before this one came. */
-function useHeld(owner: string): (text: string, inside: boolean) => void {
+function useHeld(owner: string): (text: string, inside: boolean, at?: number) => number {
   const tabs = useRef<BroadcastChannel>(undefined);
-  const hold = useRef((text: string, inside: boolean) => {
-    held = { text, inside, owner };
+  const hold = useRef((text: string, inside: boolean, at = timeAfter(held, Date.now())) => {
+    held = latest(held, { text, inside, owner, at });
     tabs.current?.postMessage(held);
+    return at;
   });
   useEffect(() => {
     const channel = new BroadcastChannel(CHANNEL);
     tabs.current = channel;
     channel.onmessage = ({ data }: MessageEvent<Held | undefined>) => {
-      if (data) held = data;
+      if (data) held = latest(held, data);
       else if (held) channel.postMessage(held);
     };
-    if (!held) channel.postMessage(undefined);
+    channel.postMessage(undefined); // other tabs may have copied while none of them was heard here
     return () => {
       tabs.current = undefined;
       channel.close();

@@ -6,8 +6,8 @@ import type { Draft } from "./draft";
 import { child, insert, insertMember, JsonProblem, move, type Node, nodeAt, parse, type Path, Raw, remove, rename, set, stringOf } from "./json";
 import { expressionIn } from "./completion";
 import { ExpressionField } from "./expression";
-import { focusNew } from "./focus";
-import { isNeeded, need, renameField } from "./forms";
+import { focusLeft, focusNew } from "./focus";
+import { isNeeded, need, notYetNeeded, renameField } from "./forms";
 import { countsFor, type Schema } from "./language";
 import { nameOfPlace, partsOf } from "./places";
 import { CommittedText } from "./text";
@@ -133,6 +133,7 @@ function Editor(props: EditorProps) {
   if (schema.type === "boolean") return <Tick {...props} />;
   if (schema.enum) return <Choice {...props} options={schema.enum.map((one) => [one, one])} />;
   if (schema.format === "step-id") return <StepChoice {...props} />;
+  if (schema.format === "field-name") return <FieldChoice {...props} />;
   const parts = partsOf(schema);
   if (parts === "items") return <Items {...props} items={schema.items!} />;
   if (parts === "members") return <Members {...props} properties={schema.properties!} />;
@@ -282,9 +283,27 @@ function StepChoice(props: EditorProps) {
   return <Choice {...props} asked={() => setAsked(true)} options={listed.map(({ id, name }) => [id, name && name !== id ? `${name} (${id})` : id])} />;
 }
 
+/** One of the fields beside the list that it stands in. */
+function FieldChoice(props: EditorProps) {
+  const { draft } = useEditing();
+  const { path } = props;
+  return <Choice {...props} options={notYetNeeded(draft.root, path.slice(0, -1), Number(path.at(-1))).map((name) => [name, name])} />;
+}
+
+/** Takes something out, and with it the button that has the keys. */
+function useRemove(): (path: Path, to?: (now: string) => string) => void {
+  const { edit, draft } = useEditing();
+  return (path, to = (now) => remove(now, path)) => {
+    edit(to);
+    focusLeft(path.map((_, depth) => nameOfPlace(draft.root, path.slice(0, path.length - depth))));
+  };
+}
+
 /** Buttons that move one of several, and take it out. `out`: what goes with it. */
 function RowActs({ path, at, count, label, out = (now) => now }: { path: Path; at: number; count: number; label: string; out?: ((now: string) => string) | undefined }) {
   const { edit } = useEditing();
+  const takeOut = useRemove();
+  const without = (now: string) => remove(out(now), count === 1 ? path.slice(0, -1) : path);
   return (
     <span className="rowacts">
       <button type="button" className="btn sm ghost" aria-label={`Move ${label} up`} disabled={at === 0} onClick={() => edit((now) => move(now, path, at - 1))}>
@@ -293,7 +312,7 @@ function RowActs({ path, at, count, label, out = (now) => now }: { path: Path; a
       <button type="button" className="btn sm ghost" aria-label={`Move ${label} down`} disabled={at === count - 1} onClick={() => edit((now) => move(now, path, at + 1))}>
         ↓
       </button>
-      <button type="button" className="btn sm ghost" aria-label={`Remove ${label}`} onClick={() => edit((now) => remove(out(now), count === 1 ? path.slice(0, -1) : path))}>
+      <button type="button" className="btn sm ghost" aria-label={`Remove ${label}`} onClick={() => (at === count - 1 ? takeOut(path.slice(0, -1), without) : edit(without))}>
         Remove
       </button>
     </span>
@@ -311,7 +330,7 @@ function Items({ label, path, node, items, schema }: EditorProps & { items: Sche
   const { edit, draft } = useEditing();
   const all = node?.items ?? [];
   const add = () => {
-    edit((now) => insert(now, path, all.length, blank(items)));
+    edit((now) => insert(now, path, all.length, items.format === "field-name" ? (notYetNeeded(parse(now), path)[0] ?? "") : blank(items)));
     focusNew(nameOfPlace(draft.root, [...path, all.length]));
   };
   return (
@@ -342,6 +361,7 @@ function Add({ to, add }: { to: string; add: () => void }) {
 
 function Members({ label, path, node, properties, schema, problems, describedBy }: EditorProps & { properties: Record<string, Schema> }) {
   const { edit, draft } = useEditing();
+  const takeOut = useRemove();
   if (node === undefined)
     return (
       <button
@@ -369,7 +389,7 @@ function Members({ label, path, node, properties, schema, problems, describedBy 
         <Unknown key={one.key} path={[...path, one.key]} name={one.key} />
       ))}
       {typeof path.at(-1) === "string" && (
-        <button type="button" className="btn sm ghost" aria-label={`Remove ${called(label)}`} onClick={() => edit((now) => remove(now, path))}>
+        <button type="button" className="btn sm ghost" aria-label={`Remove ${called(label)}`} onClick={() => takeOut(path)}>
           Remove {seen(label).toLowerCase()}
         </button>
       )}
@@ -378,7 +398,7 @@ function Members({ label, path, node, properties, schema, problems, describedBy 
 }
 
 export function Unknown({ path, name }: { path: Path; name: string }) {
-  const { edit } = useEditing();
+  const takeOut = useRemove();
   const { place, ...told } = useTold(path);
   return (
     <div data-place={place}>
@@ -386,7 +406,7 @@ export function Unknown({ path, name }: { path: Path; name: string }) {
         <span>
           <b className="mono">{name}</b> <span className="wrong">is not known to this engine</span>
         </span>
-        <button type="button" className="btn sm ghost" aria-label={`Remove ${name}`} onClick={() => edit((now) => remove(now, path))}>
+        <button type="button" className="btn sm ghost" aria-label={`Remove ${name}`} onClick={() => takeOut(path)}>
           Remove
         </button>
       </p>

@@ -102,7 +102,7 @@ const useFixes = loaded(() => import("./fixes"));
 const Row = memo(function Row({ one, at, of, name, draft, show, edit }: RowProps) {
   const known = useFixes(draft !== undefined);
   const fixes = useMemo(() => (known && draft ? known.fixesOf(one, draft) : []), [known, one, draft]);
-  const queue = draft && one.hint && one.text.startsWith("nobody polls") ? stringOf(nodeAt(draft.root, pathIn(draft, one.path))) : undefined;
+  const queue = draft && one.kind === "NOBODY_POLLS" ? stringOf(nodeAt(draft.root, pathIn(draft, one.path))) : undefined;
   return (
     <li aria-posinset={at + 1} aria-setsize={of}>
       <span className={`st ${one.hint ? "hint" : "fail"}`}>

@@ -29,6 +29,14 @@ export function focusNew(place: string): void {
   }, document.activeElement);
 }
 
+/** What had the keys was taken out: they go to what adds another one there, or around it. */
+export function focusLeft(places: readonly string[]): void {
+  whenThere(() => {
+    const left = places.map(placed).find((one) => one !== null) ?? document.querySelector<HTMLElement>(".props");
+    return left && (left.querySelector<HTMLElement>(":scope > button:not(.ghost)") ?? left.querySelector<HTMLElement>(CONTROLS));
+  }, document.activeElement);
+}
+
 function placed(place: string): HTMLElement | null {
   return document.querySelector<HTMLElement>(`.props [data-place="${CSS.escape(place)}"]`);
 }

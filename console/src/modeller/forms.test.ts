@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { isNeeded, need, renameField } from "./forms";
+import { isNeeded, need, notYetNeeded, renameField } from "./forms";
 import { nodeAt, parse, remove, valueOf } from "./json";
 
 const SCHEMA = ["metadata", "forms", "ask", "schema"];
@@ -19,6 +19,12 @@ test("a tick at a field writes it into the schema's list of what is required", (
   expect(need(both, field("amount"), false)).toBe(one);
   expect(need(one, field("note"), false)).toBe(TEXT);
   expect(need(TEXT, field("note"), false)).toBe(TEXT);
+});
+
+test("of fields within a field those are offered that are not yet needed", () => {
+  const inner = [...field("amount"), "required"];
+  const root = parse(JSON.stringify({ metadata: { forms: { ask: { schema: { properties: { amount: { properties: { a: {}, b: {}, c: {} }, required: ["b", "gone"] } } } } } } }));
+  expect([notYetNeeded(root, inner), notYetNeeded(root, inner, 0), notYetNeeded(parse(TEXT), inner)]).toEqual([["a", "c"], ["a", "b", "c"], []]);
 });
 
 test("a field that is needed stays so under another name", () => {

@@ -8,6 +8,7 @@ const NUMBER: Schema = { type: "number", only: ["number", "integer"] };
 const LENGTH: Schema = { type: "integer", only: ["string"] };
 const TYPE: Schema = { type: "string", enum: ["string", "number", "integer", "boolean", "array", "object"] };
 const FORMAT: Schema = { type: "string", enum: ["date"], only: ["string"] };
+const REQUIRED: Schema = { type: "array", items: { type: "string", format: "field-name" } };
 const FORM_FIELD: Schema = {
   type: "object",
   default: { title: "", type: "string" },
@@ -24,8 +25,8 @@ const FORM_FIELD: Schema = {
     pattern: { type: "string", only: ["string"] },
     default: {},
     properties: { only: ["object"] },
-    required: { type: "array", items: TEXT, only: ["object"] },
-    items: { only: ["array"], type: "object", properties: { title: TEXT, type: TYPE, enum: { type: "array", items: { format: "template" } }, format: FORMAT, properties: { only: ["object"] } }, description: "Of a list: what each of it is." },
+    required: { ...REQUIRED, only: ["object"] },
+    items: { only: ["array"], type: "object", properties: { title: TEXT, type: TYPE, enum: { type: "array", items: { format: "template" } }, format: FORMAT, properties: { only: ["object"] }, required: { ...REQUIRED, only: ["object"] } }, description: "Of a list: what each of it is." },
   },
 };
 export const FORM: Schema = {
@@ -38,7 +39,7 @@ export const FORM: Schema = {
       properties: {
         type: { type: "string", enum: ["object"] },
         properties: { type: "object", additionalProperties: FORM_FIELD, description: "The fields, in this order.", ticked: true },
-        required: { type: "array", items: TEXT, ticked: true },
+        required: { ...REQUIRED, ticked: true },
       },
       required: ["type"],
     },
@@ -46,6 +47,12 @@ export const FORM: Schema = {
 };
 
 const neededOf = (field: Path): Path => [...field.slice(0, -2), "required"];
+
+/** Of a list of fields that are needed: those that are beside it and not in it, but for the one at `except`. */
+export function notYetNeeded(root: Node, list: Path, except?: number): string[] {
+  const taken = new Set(nodeAt(root, list)?.items?.flatMap((one, at) => (at === except ? [] : [one.value])));
+  return (nodeAt(root, [...list.slice(0, -1), "properties"])?.members ?? []).flatMap(({ key }) => (taken.has(key) ? [] : [key]));
+}
 
 /** Where a field stands in the list of those that are needed; -1 where it is not in it. */
 function placeOf(root: Node, field: Path): number {

@@ -5,7 +5,7 @@ import type { Node, Path } from "./json";
 
 export interface Schema {
   type?: "string" | "integer" | "number" | "boolean" | "object" | "array";
-  format?: "step-id" | "expression" | "template" | "duration";
+  format?: "step-id" | "field-name" | "expression" | "template" | "duration";
   enum?: string[];
   properties?: Record<string, Schema>;
   required?: string[];

@@ -100,6 +100,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
   const [trial, setTrial] = useState<Trial>();
   const fresh = useMemo(() => begun(given), [given]);
   const trying = trial ?? fresh;
+  const backOfTrial = useRef<() => void>(undefined);
   const words = useWords(draft, verdict.check, version, given);
   const flawed = useMemo(() => new Set(verdict.findings.flatMap((one) => (one.hint ? [] : [JSON.stringify(pathIn(draft, one.path))]))), [verdict.findings, draft]);
   const told = useMemo(() => toldOf(verdict.findings), [verdict.findings]);
@@ -192,7 +193,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
       return;
     }
     const command = event.ctrlKey || event.metaKey;
-    if (command && event.key.toLowerCase() === "z" && view === "try") setTrial({ ...trying, moves: trying.moves.slice(0, -1) });
+    if (command && event.key.toLowerCase() === "z" && view === "try") backOfTrial.current?.();
     else if (command && event.key.toLowerCase() === "z") change({ do: event.shiftKey ? "redo" : "undo" });
     else if (command && event.key.toLowerCase() === "y") change({ do: "redo" });
     else if (command && event.key.toLowerCase() === "a" && at.closest(".surface")) select([...draft.places.keys()]);
@@ -373,7 +374,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
           (broken || verdict.check?.valid === false ? (
             <p className="wrong note">{broken ? "It can be tried once the text is JSON." : "It can be tried once its problems are mended: they are listed below."}</p>
           ) : (
-            <TryIt draft={draft} checked={!verdict.stale} trial={trying} change={setTrial} save={download} say={say} />
+            <TryIt draft={draft} checked={!verdict.stale} trial={trying} change={setTrial} back={backOfTrial} save={download} say={say} />
           ))}
         {view === "differences" && <Differences draft={draft} base={began} version={version} latest={verdict.check?.latest} valid={verdict.check?.valid === true} selected={one} select={(id) => select(id === undefined ? [] : [id])} />}
         <Findings verdict={verdict} draft={draft} show={show} edit={edit} />

@@ -1,7 +1,7 @@
 // Try it: the draft as it runs by the engine's own rules, on a clock that only the moves here set. The page keeps the
 // moves; the engine is asked for all of them each time, so a step back is one move fewer.
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
-import { useEffect, useMemo, useRef, useState } from "react";
+import { type RefObject, useEffect, useMemo, useRef, useState } from "react";
 import { engine, type SimulationView, type TriedMove } from "../api/client";
 import { type StepState, wayOf } from "../graph/edges";
 import { Picture } from "../graph/picture";
@@ -19,27 +19,28 @@ interface Props {
   checked: boolean;
   trial: Trial;
   change: (to: Trial) => void;
+  /** What Ctrl Z does. */
+  back: RefObject<(() => void) | undefined>;
   save: (text: string, name: string) => void;
   say: (text: string) => void;
 }
 
-const DONE: Record<string, StepState["look"]> = { COMPLETED: "done", COMPENSATED: "done", FAILED: "fail", CAUGHT: "fail", INTERRUPTED: "skip", SKIPPED: "skip" };
+const ENDED: Record<string, StepState["look"]> = { FAILED: "fail", CAUGHT: "fail", INTERRUPTED: "skip", SKIPPED: "skip" };
 const WAITS = new Set(["PARKED", "CALLED"]);
-export function TryIt({ draft, checked, trial, change, save, say }: Props) {
+export function TryIt({ draft, checked, trial, change, back, save, say }: Props) {
   const [selected, select] = useState<string>();
   const [unsaved, setUnsaved] = useState<string>();
   const heading = useRef<HTMLHeadingElement>(null);
   const answers = useRef(new Map<string, TriedMove | undefined>());
   const [isGoing, setGoing] = useState(false);
-  const [reached, setReached] = useState<Reached>();
-  /** On the way to the end, until somebody goes elsewhere. */
+  const [reached, setReached] = useState<Reached & { from: readonly TriedMove[] }>();
+  /** On the way to the end, until somebody goes elsewhere or changes the draft. */
   const going = useRef<{ stopped: boolean }>(undefined);
-  useEffect(
-    () => () => {
-      going.current = undefined;
-    },
-    [trial],
-  );
+  const leave = () => {
+    going.current = undefined;
+    setGoing(false);
+  };
+  useEffect(() => leave, [trial, draft.text]);
   const found = useQuery({
     queryKey: ["simulation", draft.text, trial],
     queryFn: async ({ signal }) => answered(await engine.simulate(draft.text, trial, false, signal)),
@@ -48,6 +49,23 @@ export function TryIt({ draft, checked, trial, change, save, say }: Props) {
     gcTime: 0,
     retry: false,
   });
+  const go = (moves: readonly TriedMove[], said: string) => {
+    change({ ...trial, moves });
+    say(said);
+    heading.current?.focus();
+  };
+  const goBack = () => {
+    if (going.current) {
+      leave();
+      say("Stopped");
+    } else if (trial.moves.length) go(trial.moves.slice(0, -1), "One move back");
+  };
+  back.current = goBack;
+  const backward = (
+    <button type="button" className="btn sm" title="Ctrl Z" disabled={trial.moves.length === 0 && !isGoing} onClick={goBack}>
+      Back
+    </button>
+  );
   const definition = useMemo(() => ({ ...definitionOf(draft), id: `tried ${draft.text}` }), [draft]);
   const view = found.data?.view;
   const deeds = found.data?.deeds ?? [];
@@ -56,11 +74,7 @@ export function TryIt({ draft, checked, trial, change, save, say }: Props) {
     return (
       <div className="panel">
         <Problem error={found.error} retry={() => found.refetch()} />
-        {trial.moves.length > 0 && (
-          <button type="button" className="btn sm" onClick={() => change({ ...trial, moves: trial.moves.slice(0, -1) })}>
-            Back
-          </button>
-        )}
+        {backward}
         <Started trial={trial} change={change} />
       </div>
     );
@@ -68,28 +82,23 @@ export function TryIt({ draft, checked, trial, change, save, say }: Props) {
   const names = new Map(definition.steps.map((step) => [step.id, step.name || step.id]));
   const nameOf = (id: string) => names.get(id) ?? id;
   const made = trial.moves.slice(0, view.made);
-  const go = (moves: readonly TriedMove[], said: string) => {
-    change({ ...trial, moves });
-    say(said);
-    heading.current?.focus();
-  };
   // What is shown until the answer comes is of fewer moves: one made on it would take the place of the last.
   const act = (move: TriedMove) => {
     if (!found.isPlaceholderData) go([...made, move], told(move, nameOf));
   };
   const next = view.timers[0];
+  const simulated = async (moves: readonly TriedMove[], whole = false) => JSON.parse(await engine.simulate(draft.text, { ...trial, moves }, whole)) as SimulationView;
   const toTheEnd = async () => {
     if (found.isPlaceholderData) return;
     const run = { stopped: false };
     going.current = run;
     setGoing(true);
-    const ask = async (moves: readonly TriedMove[]) => JSON.parse(await engine.simulate(draft.text, { ...trial, moves }, false)) as SimulationView;
-    const trip = { view, moves: made, ask, answers: new Map(answers.current), nameOf, isOver: () => run.stopped || going.current !== run };
+    const trip = { view, moves: made, ask: simulated, answers: new Map(answers.current), nameOf, isOver: () => run.stopped || going.current !== run };
     const { moves, word } = await import("./toend").then((part) => part.toTheEnd(trip)).catch((error: Error): Reached => ({ moves: made, word: error.message }));
-    setGoing(false);
     if (going.current !== run) return;
+    leave();
     const reached = moves.length > made.length ? moves : trial.moves;
-    setReached({ moves: reached, word });
+    setReached({ moves: reached, word, from: trial.moves });
     go(reached, word);
   };
   return (
@@ -99,14 +108,12 @@ export function TryIt({ draft, checked, trial, change, save, say }: Props) {
       </section>
       <section className="half side" aria-label="Try it" aria-busy={found.isPlaceholderData}>
         <div className="panel" tabIndex={0} role="group" aria-label="What happens next">
-          <p className="mute">Nothing is stored and no worker is asked. It is now</p>
+          <p className="mute">Nothing is stored, no worker asked. It is now</p>
           <p className="clock" role="status">
             {after(view)} <span className={`tag ${view.status.toLowerCase()}`}>{view.status}</span>
           </p>
           <p className="acts">
-            <button type="button" className="btn sm" title="Ctrl Z" disabled={trial.moves.length === 0} onClick={() => go(trial.moves.slice(0, -1), "One move back")}>
-              Back
-            </button>
+            {backward}
             <button type="button" className="btn sm" disabled={!next} onClick={() => act({ do: "advance" })}>
               {next ? `To the next timer: ${span(next.fireAt, view.at)}` : "To the next timer"}
             </button>
@@ -129,18 +136,26 @@ export function TryIt({ draft, checked, trial, change, save, say }: Props) {
               className="btn sm"
               onClick={async () => {
                 try {
-                  const whole = await engine.simulate(draft.text, { ...trial, moves: made }, true);
-                  save((JSON.parse(whole) as SimulationView).test ?? "", `test_${(draft.definition.id || "definition").replace(/\W+/g, "_")}.py`);
+                  save((await simulated(made, true)).test ?? "", `test_${(draft.definition.id || "definition").replace(/\W+/g, "_")}.py`);
                   setUnsaved(undefined);
                 } catch (error) {
-                  setUnsaved(error instanceof Error ? error.message : String(error));
+                  setUnsaved((error as Error).message);
                 }
               }}
             >
               Save as a test
             </button>
           </p>
-          {reached?.moves === trial.moves && <p>{reached.word}</p>}
+          {reached?.moves === trial.moves && (
+            <p>
+              <span>{reached.word}</span>{" "}
+              {reached.from !== reached.moves && (
+                <button type="button" className="link" onClick={() => go(reached.from, "Taken back")}>
+                  Take it all back
+                </button>
+              )}
+            </p>
+          )}
           {unsaved && (
             <p className="wrong" role="alert">
               Not saved: {unsaved}
@@ -148,7 +163,7 @@ export function TryIt({ draft, checked, trial, change, save, say }: Props) {
           )}
           {view.stopped && (
             <p className="wrong" role="alert">
-              {view.stopped}. {trial.moves.length > view.made && "It stands where it was before. "}
+              {view.stopped}. {trial.moves.length > view.made && "It stands as before. "}
               <button type="button" className="link" onClick={() => go(made, "Went on from there")}>
                 Go on from there
               </button>
@@ -269,7 +284,7 @@ function Started({ trial, change }: { trial: Trial; change: (to: Trial) => void 
 
 function picture(view: SimulationView): { states: Map<string, StepState>; taken: Set<string> } {
   const states = new Map<string, StepState>();
-  for (const { stepId, times, status } of view.steps) states.set(stepId, { look: DONE[status] ?? "done", times });
+  for (const { stepId, times, status } of view.steps) states.set(stepId, { look: ENDED[status] ?? "done", times });
   const entered = new Map<string, number>();
   for (const token of view.tokens) if (token.item === undefined) entered.set(token.stepId, (entered.get(token.stepId) ?? 0) + 1);
   for (const token of view.tokens) {

@@ -35,7 +35,7 @@ export function ChangesPanel({ changes, before, after, texts, touches, selected,
   const [read, setRead] = useState(false);
   return (
     <div className="compared">
-      {touches !== undefined && <Touches before={before} after={after} name={touches} selected={selected} select={select} />}
+      {touches !== undefined && <Touches changes={changes} before={before} after={after} name={touches} selected={selected} select={select} />}
       <section aria-label="What differs">
         <h2>Changes</h2>
         <p className="mute">{changes.length === 0 ? "No step differs. What differs is the name, the description, metadata or the order of steps." : summaryOf(changes)}</p>
@@ -86,6 +86,7 @@ function Change({ change, before, after, selected, select }: ChangeProps) {
 }
 
 interface TouchesProps {
+  changes: readonly StepChange[];
   before: Definition;
   after: Definition;
   name: string;
@@ -94,12 +95,16 @@ interface TouchesProps {
 }
 
 /** Which open instances stand where the later one is another one. They stay on their own version. */
-function Touches({ before, after, name, selected, select }: TouchesProps) {
+function Touches({ changes, before, after, name, selected, select }: TouchesProps) {
   const found = useQuery({ queryKey: ["impact", after.id, after.version ?? after], queryFn: ({ signal }) => engine.impact(after, signal), staleTime: IMPACT_STALE_MS });
   if (found.error) return <Problem error={found.error} retry={() => found.refetch()} />;
   if (!found.data) return <Skeleton rows={2} />;
   const rows = found.data.versions.filter((one) => one.version !== after.version && one.open > 0);
   const nameOf = (id: string) => [after, before].flatMap(({ steps }) => steps.find((step) => step.id === id)?.name || []).at(0) ?? id;
+  // To a migration it is gone until that is told which step stands in its place.
+  const renamed = new Map(changes.flatMap((one) => (one.before === undefined ? [] : [[one.before, one] as const])));
+  const nowCalled = ({ stepId, change }: { stepId: string; change: string }) => (change === "REMOVED" ? renamed.get(stepId) : undefined);
+  const atRenamed = ({ steps }: (typeof rows)[number]) => steps.reduce((sum, step) => sum + (nowCalled(step) ? step.open : 0), 0);
   const stand = rows.flatMap(({ version, steps }) => steps.filter((step) => step.change !== "SAME" && step.open > 0).map((step) => ({ ...step, version })));
   const listed = (version: number, status: string) => `/instances?${new URLSearchParams({ status, definitionId: after.id, definitionVersion: String(version) })}`;
   return (
@@ -115,6 +120,7 @@ function Touches({ before, after, name, selected, select }: TouchesProps) {
                 <th>Open on</th>
                 <th className="r">Instances</th>
                 <th className="r">At a changed step</th>
+                {renamed.size > 0 && <th className="r">At a renamed step</th>}
                 <th className="r">At a removed step</th>
                 <th>Show</th>
               </tr>
@@ -125,7 +131,8 @@ function Touches({ before, after, name, selected, select }: TouchesProps) {
                   <td>v{one.version}</td>
                   <td className="r">{one.open.toLocaleString("en")}</td>
                   <td className="r">{one.atChanged.toLocaleString("en")}</td>
-                  <td className="r">{one.atRemoved.toLocaleString("en")}</td>
+                  {renamed.size > 0 && <td className="r">{atRenamed(one).toLocaleString("en")}</td>}
+                  <td className="r">{(one.atRemoved - atRenamed(one)).toLocaleString("en")}</td>
                   <td>
                     <Link href={listed(one.version, "ACTIVE")} aria-label={`Running instances of v${one.version}`}>
                       Running
@@ -146,7 +153,7 @@ function Touches({ before, after, name, selected, select }: TouchesProps) {
                     <button type="button" className="link" aria-pressed={selected === one.stepId} onClick={() => select(selected === one.stepId ? undefined : one.stepId)}>
                       {nameOf(one.stepId)}
                     </button>
-                    {one.change === "REMOVED" && <span className="mute">removed</span>}
+                    {one.change === "REMOVED" && <span className="mute">{nowCalled(one) ? `renamed, now ${nowCalled(one)!.id}` : "removed"}</span>}
                   </span>
                   <span>
                     {one.open.toLocaleString("en")} <span className="mute">of v{one.version}</span>
@@ -156,7 +163,8 @@ function Touches({ before, after, name, selected, select }: TouchesProps) {
             </ul>
           )}
           <p className="mute">
-            Running instances stay on their version. Only new ones take {name}. {!found.data.exact && "These numbers are about right: not all were counted. "}
+            Running instances stay on their version. Only new ones take {name}. {stand.some(nowCalled) && "Those at a renamed step can be migrated where the migration says what it is called now. "}
+            {!found.data.exact && "These numbers are about right: not all were counted. "}
             Counted <Ago at={found.data.at} />.
           </p>
         </>

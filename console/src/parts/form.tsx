@@ -220,7 +220,8 @@ function List({ label, required, value, set, note, item, begins }: ListProps) {
             type="button"
             className="btn sm ghost"
             aria-label={`Remove ${label} ${at + 1}`}
-            onClick={() => {
+            onClick={({ currentTarget }) => {
+              currentTarget.closest("fieldset")!.querySelector<HTMLElement>(":scope > button")!.focus(); // this one goes with its row
               setTaken(taken + 1);
               set(value.length === 1 ? undefined : value.filter((_, other) => other !== at));
             }}

@@ -289,7 +289,7 @@ def validate(
 
     Hints tell what may be meant otherwise: they leave a definition valid. Exit code 1 when one is not valid, 2 when one
     can't be read. `--json`: `{"valid", "problems": [{"file", "path", "reason"}]}`, and where there are hints, `"hints":
-    [{"file", "path", "text"}]`.
+    [{"file", "path", "text", "kind"}]`.
     """
     settings = read_settings(config)
     from penstock.cli.offline import run_validate

@@ -70,7 +70,7 @@ def run_validate(files: list[Path], limits: DefinitionLimits, *, as_json: bool) 
 
 
 def _hints_of(file: Path, definition: Definition | None) -> list[FileHint]:
-    return [FileHint(each.path, each.text, str(file)) for each in (hints(definition) if definition else ())]
+    return [FileHint(each.path, each.text, each.kind, str(file)) for each in (hints(definition) if definition else ())]
 
 
 class PictureFormat(StrEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -19,11 +19,16 @@ _NEVER: Final = re.compile(r"\s*false(\s*\|\|\s*false)*\s*")
 _COMMON: Final = frozenset({"id", "name", "type", "description"})
 
 
+HintKind = Literal["NEVER_TRUE", "NO_OTHERWISE", "FORM", "UNUSED", "NOBODY_POLLS"]
+"""For programs: a condition, the last one, a form for people, a field that does nothing, a job type."""
+
+
 class Hint(msgspec.Struct, frozen=True):
     """Where, in the form of a `Problem`'s path, and what."""
 
     path: str
     text: str
+    kind: HintKind
 
     def __str__(self) -> str:
         return f"{self.path}: {self.text}"
@@ -38,7 +43,7 @@ def hints(definition: Definition) -> list[Hint]:
     """By step, then of forms for people, then the fields that do nothing, at most `UNUSED_MAX`."""
     return [
         *(hint for step in definition.steps for hint in _of_conditions(step)),
-        *(Hint(path, text) for path, text in form_hints(definition)),
+        *(Hint(path, text, "FORM") for path, text in form_hints(definition)),
         *_unused(definition.content),
     ]
 
@@ -47,11 +52,13 @@ def _of_conditions(step: Step) -> Iterable[Hint]:
     path = f"steps[{step.index}].conditionalNextSteps"
     for condition, _ in step.conditions:
         if _NEVER.fullmatch(condition.source):
-            yield Hint(join_path(path, condition.source), "never true: nothing goes this way until it has a condition")
+            text = "never true: nothing goes this way until it has a condition"
+            yield Hint(join_path(path, condition.source), text, "NEVER_TRUE")
     if step.conditions and step.conditions[-1][0].names:
         yield Hint(
             path,
             "where no condition is true the instance fails; a last one that is `true` takes the rest",
+            "NO_OTHERWISE",
         )
 
 
@@ -64,5 +71,5 @@ def _unused(content: str) -> list[Hint]:
         kind = StepType(msgspec.json.decode(step["type"], type=str))
         text = f"{kind} does not use it: it is kept, and does nothing"
         names = sorted(step.keys() - FIELDS_BY_TYPE[kind] - _COMMON)
-        found += [Hint(f"steps[{index}].{name}", text) for name in names]
+        found += [Hint(f"steps[{index}].{name}", text, "UNUSED") for name in names]
     return found[:UNUSED_MAX]

@@ -15,9 +15,10 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from penstock.core.definition import Definition, InvalidDefinition, Problem, Step, StepType
+from penstock.core.definition import Definition, InvalidDefinition, Problem, Step, StepType, Turn
+from penstock.core.draft_for_each import SCOPE_NAMES
 from penstock.core.expression import Expression, ExpressionError, parse, reads, reference, vocabulary
-from penstock.core.hints import Hint, hints
+from penstock.core.hints import Hint, HintKind, hints
 from penstock.core.strict_json import BadJson, join_path, read_json
 from penstock.engine.definitions import Definitions, job_path
 from penstock.engine.hiding import Hiding
@@ -52,6 +53,7 @@ class DraftHint(Answer, frozen=True):
 
     path: str
     text: str
+    kind: HintKind
 
 
 class VariableRead(Answer, frozen=True):
@@ -173,8 +175,8 @@ class Drafts:
             same = await store.same(connection, definition.id, definition.content)
             newest = await store.find(connection, definition.id, 0)
             polled = await activity_store.read_worker_counts(connection) if self._asks_who_polls(definition) else None
-        expressions = await run_sized(len(definition.content), lambda: list(_expressions(definition.steps)))
-        names = {name for _, expression in expressions for name in expression.names}
+        expressions = await run_sized(len(definition.content), lambda: list(_expressions(definition)))
+        names = {name for _, expression, own in expressions for name in expression.names - own}
         places = await run_sized(len(definition.content), lambda: _reads(expressions)) if with_reads else None
         return DraftCheck(
             valid=True,
@@ -229,7 +231,7 @@ async def _hints(definition: Definition, polled: Container[str] | None) -> list[
     else:  # names of its forms are compared with others, however small it is
         found = await run_long(hints, definition, line="uploads")
     told = [*found, *(hint for step in definition.steps for hint in _unpolled(step, polled))]
-    return [DraftHint(path=hint.path, text=hint.text) for hint in told]
+    return [DraftHint(path=hint.path, text=hint.text, kind=hint.kind) for hint in told]
 
 
 def _named(body: bytes, problems: Iterable[Problem], places: Mapping[Problem, int]) -> list[DraftProblem]:
@@ -257,30 +259,62 @@ def _field(tree: object, name: str) -> object:
     return cast("dict[str, object]", tree).get(name) if isinstance(tree, dict) else None
 
 
-def _expressions(steps: Iterable[Step]) -> Iterable[tuple[str, Expression]]:
-    """With the path of each."""
-    for step in steps:
-        path = f"steps[{step.index}]"
-        yield from ((join_path(f"{path}.conditionalNextSteps", one.source), one) for one, _ in step.conditions)
-        values: list[tuple[str, object]] = [
-            (join_path(f"{path}.transformations", name), value) for name, value in step.transformations
-        ]
-        values += [(f"{path}.duration", step.duration), (f"{path}.until", step.until)]
-        yield from ((place, value) for place, value in values if isinstance(value, Expression))
+_Read = tuple[str, Expression, frozenset[str]]
+"""Its path, itself, and the names in it that are no variables of the instance."""
 
 
-def _reads(expressions: Iterable[tuple[str, Expression]]) -> list[VariableRead]:
+def _expressions(definition: Definition) -> Iterable[_Read]:
+    """Those that read variables of the instance; what a call gives back is of another one."""
+    if definition.start is not None:
+        yield from ((f"start.{place}", one, frozenset()) for place, one in definition.start.expressions)
+    yield from _given("", _turn(definition.turn))
+    for step in definition.steps:  # those of compensation have none
+        yield from _expressions_of(step)
+
+
+def _expressions_of(step: Step) -> Iterable[_Read]:
+    path, each = f"steps[{step.index}]", step.for_each
+    yield from ((join_path(f"{path}.conditionalNextSteps", one.source), one, frozenset()) for one, _ in step.conditions)
+    values: list[tuple[str, object]] = [("duration", step.duration), ("until", step.until)]
+    values += ((join_path("transformations", name), value) for name, value in step.transformations)
+    values += ((join_path("output", name), value) for name, value in step.result or ())
+    if step.message is not None:
+        values.append(("message.correlationKey", step.message.key))
+    if each is not None:
+        values.append(("forEach.items", each.items))
+    yield from _given(f"{path}.", values)
+    item: frozenset[str] = frozenset() if each is None else frozenset({each.name, each.index or each.name})
+    values = list(_turn(step.turn))
+    if step.callee is not None:
+        values.append(("businessKey", step.callee.business_key))
+        values += ((join_path("input", name), value) for name, value in step.callee.input or ())
+    yield from _given(f"{path}.", values, item)
+    if each is not None:
+        ends = (("forEach.collect", each.collect), ("forEach.until", each.until))
+        yield from _given(f"{path}.", ends, item.union(SCOPE_NAMES))
+
+
+def _turn(turn: Turn | None) -> Iterable[tuple[str, object]]:
+    return () if turn is None else (("flowKey", turn.key), ("priority", turn.priority))
+
+
+def _given(path: str, values: Iterable[tuple[str, object]], own: frozenset[str] = frozenset()) -> Iterable[_Read]:
+    return ((f"{path}{place}", value, own) for place, value in values if isinstance(value, Expression))
+
+
+def _reads(expressions: Iterable[_Read]) -> list[VariableRead]:
     found = (
         VariableRead(path=path, name=one.name, start=one.start, end=one.end, dot=one.dot)
-        for path, expression in expressions
+        for path, expression, own in expressions
         for one in reads(expression.source)
+        if one.name not in own
     )
     return list(islice(found, READS_MAX))
 
 
 def _unpolled(step: Step, polled: Container[str] | None) -> Iterable[Hint]:
     if step.type is StepType.SERVICE_TASK and polled is not None and step.job_type and step.job_type not in polled:
-        yield Hint(f"{job_path(step)}.jobType", f"nobody polls for {step.job_type} now")
+        yield Hint(f"{job_path(step)}.jobType", f"nobody polls for {step.job_type} now", "NOBODY_POLLS")
 
 
 def _verdict(source: str, kind: str, variables: bytes | None, now: datetime) -> ExpressionVerdict:
