@@ -61,6 +61,21 @@ def ask(engine: EngineProcess, whom: str, *keys: str, form: object = None) -> di
     return {key: start(engine, whom, key) for key in keys}
 
 
+def ask_in_circles(engine: EngineProcess, whom: str, *keys: str) -> dict[str, str]:
+    """As `ask`: until somebody is done, the step comes again."""
+    check = step("check", "USER_TASK", name="Check it", jobType=whom, nextStep="again")
+    again = step("again", "DECISION", conditionalNextSteps={"done": "end", "true": "check"})
+    upload(engine, definition(check, again, end(), definition_id=whom))
+    return {key: start(engine, whom, key, {"done": False}) for key in keys}
+
+
+def execution_of(engine: EngineProcess, instance: str) -> str:
+    """Of its one open task."""
+    (item,) = engine.call("GET", f"/v1/tasks?instanceId={instance}")[1]["items"]
+    execution: str = item["executionId"]
+    return execution
+
+
 def claim(engine: EngineProcess, instance: str, by: str) -> None:
     assert engine.call("POST", f"/v1/tasks/{instance}/check/claim", {"by": by})[0] == 200
 
@@ -139,6 +154,78 @@ def test_an_answer_that_comes_late_leaves_another_task_alone(visitor: Visitor, e
     assert engine.call("GET", f"/v1/instances/{made['L-1']}")[1]["status"] == "COMPLETED"
 
 
+def test_a_task_that_is_read_stays_when_it_ends(visitor: Visitor, engine: EngineProcess) -> None:
+    """Also where the same step comes again, which is another task; and how it ended is asked for once."""
+    made, page, asked = ask_in_circles(engine, "readers", "S-1", "S-2"), visitor.page, list[str]()
+    page.on("request", lambda request: asked.append(request.url))
+    visitor.go("tasks?jobType=readers").see_role("button", re.compile("S-2"))
+    in_task(page, "S-1")
+    complete(engine, made["S-1"], "bo")
+    alert = page.get_by_label("Task", exact=True).get_by_role("alert")
+    alert.get_by_text("bo has completed this task").wait_for(timeout=TIMEOUT_MS)
+    assert "typed" not in alert.inner_text()
+    in_task(page, "S-1")
+    assert page.get_by_role("button", name="Complete", exact=True).count() == 0
+    page.get_by_role("button", name=re.compile("S-1")).wait_for(timeout=TIMEOUT_MS)  # the second time
+    visitor.click("button", "Next task")
+    in_task(page, "S-2")
+    assert alert.count() == 0
+    assert [url for url in asked if "/audit" in url] == [
+        f"{visitor.home[:-9]}/v1/instances/{made['S-1']}/audit?limit=1000"
+    ]
+
+
+def test_an_address_of_a_task_opens_no_other(visitor: Visitor, engine: EngineProcess) -> None:
+    """Of one that has ended, and of one that the filter leaves out; what was typed is there when one comes back."""
+    made, page = ask_in_circles(engine, "addressed", "P-1", "P-2"), visitor.page
+    first, second = (execution_of(engine, made[key]) for key in ("P-1", "P-2"))
+    complete(engine, made["P-1"], "bo")
+    visitor.go(f"tasks?jobType=addressed&task={first}").see("bo has completed this task")
+    visitor.see_role("button", re.compile("P-1"))
+    assert page.get_by_label("Result, as a JSON object").count() == 0
+    assert violations(page) == []
+    visitor.click("button", "Next task")
+    in_task(page, "P-2")
+    visitor.go(f"tasks?jobType=nobody&task={second}").see("not among those listed here")
+    in_task(page, "P-2")
+    page.get_by_label("Result, as a JSON object").fill('{"of": "P-2"}')
+    visitor.click("button", "Clear the filter")
+    visitor.click("button", re.compile("P-1"))
+    in_task(page, "P-1")
+    assert page.get_by_label("Result, as a JSON object").input_value() == "{}"
+    visitor.click("button", re.compile("P-2"))
+    in_task(page, "P-2")
+    assert page.get_by_label("Result, as a JSON object").input_value() == '{"of": "P-2"}'
+
+
+def test_an_instance_asks_as_the_inbox_does(visitor: Visitor, engine: EngineProcess) -> None:
+    """Whose the task is, and who completes it; and a late completion is not one of the step's next time."""
+    made, page = ask_in_circles(engine, "instances", "I-1")["I-1"], visitor.page
+    visitor.go(f"instances/{made}").click("button", "Complete task…")
+    page.get_by_label("Variables, as a JSON object").fill('{"done": true}')
+    complete(engine, made, "bo")
+    visitor.click("button", "Complete", exact=True)
+    visitor.see("bo has completed this task. What you have typed was not sent.")
+    assert all("404" in text for text in visitor.complaints)
+    visitor.complaints.clear()  # of the completion that was refused
+    visitor.click("button", "Back")
+    claim(engine, made, "bo")
+    visitor.click("button", "Complete task…")
+    visitor.see("Whoever completes it takes it from them.")
+    page.get_by_label("Variables, as a JSON object").fill('{"done": true}')
+    visitor.click("button", "Complete", exact=True)
+    question = page.get_by_role("dialog", name="bo has this task")
+    question.wait_for(timeout=TIMEOUT_MS)
+    assert violations(page) == []
+    question.get_by_role("button", name="Back").click(timeout=TIMEOUT_MS)
+    visitor.see("It was not completed.")
+    visitor.click("button", "Complete", exact=True)
+    question.get_by_label("Your name").fill("ada")
+    question.get_by_role("button", name="Complete it anyway").click(timeout=TIMEOUT_MS)
+    page.wait_for_function("() => document.querySelector('dialog') === null", timeout=TIMEOUT_MS)
+    assert who_completed(engine, made) == ["bo", "ada"]
+
+
 def test_what_another_has_is_completed_only_when_confirmed(visitor: Visitor, engine: EngineProcess) -> None:
     made = ask(engine, "owners", "O-1")
     claim(engine, made["O-1"], "bo")
@@ -152,6 +239,15 @@ def test_what_another_has_is_completed_only_when_confirmed(visitor: Visitor, eng
     assert violations(page) == []
     visitor.click("button", "Back", exact=True)
     assert engine.call("GET", f"/v1/instances/{made['O-1']}")[1]["status"] == "WAITING"
+    for verb in ("Back", "Give it back anyway"):
+        in_task(page, "bo has it")
+        visitor.click("button", "Give back")
+        visitor.see_role("dialog", "bo has this task")
+        page.get_by_role("dialog").get_by_role("button", name=verb, exact=True).click(timeout=TIMEOUT_MS)
+        page.get_by_role("dialog").wait_for(state="detached", timeout=TIMEOUT_MS)
+    visitor.see_role("button", "Claim")
+    claim(engine, made["O-1"], "bo")
+    in_task(page, "bo has it")
     visitor.click("button", "Complete")
     say_who(page, "ada", "Complete it anyway")
     visitor.see("Completed: Check it (O-1).")
@@ -210,7 +306,8 @@ def test_what_is_wrong_is_seen_after_complete(visitor: Visitor, engine: EnginePr
     ask(engine, f"wrongs-{width}", "W-1", form=FORM)
     page = visitor.page
     page.set_viewport_size({"width": width, "height": height})
-    visitor.go(f"tasks?jobType=wrongs-{width}").see("Amount")
+    visitor.go(f"tasks?jobType=wrongs-{width}").click("button", re.compile("W-1"))
+    visitor.see("Amount")
     choices = page.get_by_role("radiogroup", name="Decision")
     assert choices.get_attribute("aria-invalid") == "false"
     visitor.click("button", "Complete")
@@ -275,13 +372,45 @@ def test_the_keys_go_on_in_the_form_after_claims(visitor: Visitor, engine: Engin
     page.wait_for_function(HAS_FOCUS, arg="#result", timeout=TIMEOUT_MS)
 
 
-def test_a_finger_meets_what_it_presses(chromium: Any, engine: EngineProcess) -> None:
-    ask(engine, "fingers", "T-1", form=FORM)
+def test_a_phone_shows_the_list_or_a_task(chromium: Any, engine: EngineProcess) -> None:
+    """Each from its top, with the keys where they are needed, and all that is pressed as large as a finger."""
+    ask(engine, "fingers", "T-1", "T-2", form=FORM)
     context = chromium.new_context(viewport={"width": 390, "height": 800}, has_touch=True, is_mobile=True)
     visitor = Visitor(context.new_page(), engine)
-    visitor.go("tasks?jobType=fingers").see("I have seen it")
-    small = [one for one in visitor.page.evaluate(PRESSED) if min(one[1:]) < FINGER_PX]
-    assert small == []
-    assert visitor.page.evaluate("() => document.documentElement.scrollWidth") <= 390
+    page = visitor.page
+    row, seen = page.get_by_role("button", name=re.compile("T-2")), page.get_by_label("I have seen it")
+    visitor.go("tasks?jobType=fingers")
+    row.wait_for(timeout=TIMEOUT_MS)
+    assert seen.count() == 0
+    look_at_fingers(page)
+    row.tap()
+    seen.wait_for(timeout=TIMEOUT_MS)
+    page.wait_for_function(HAS_FOCUS, arg=".work > h2", timeout=TIMEOUT_MS)
+    assert row.count() == 0
+    assert page.evaluate(IN_SIGHT, ".task > .link")
+    look_at_fingers(page)
+    page.get_by_label("Amount").fill("17")
+    page.get_by_role("button", name="All tasks").tap()
+    page.wait_for_function(HAS_FOCUS, arg="[id^=task-]", timeout=TIMEOUT_MS)
+    assert row.evaluate("one => one === document.activeElement")
+    row.tap()
+    assert page.get_by_label("Amount").input_value(timeout=TIMEOUT_MS) == "17"
+    page.get_by_role("radio", name="approve").check()
+    page.get_by_role("button", name="Complete", exact=True).tap()
+    visitor.see("The next one is open.")
+    in_task(page, "T-1")
+    page.wait_for_function(HAS_FOCUS, arg=".work > h2", timeout=TIMEOUT_MS)
+    page.get_by_label("Amount").fill("1")
+    page.get_by_role("radio", name="approve").check()
+    page.get_by_role("button", name="Complete", exact=True).tap()
+    visitor.see("It was the last one here.")
+    visitor.see_role("heading", "Tasks")
+    assert violations(page) == []
     assert visitor.complaints == []
     context.close()
+
+
+def look_at_fingers(page: Any) -> None:
+    assert [one for one in page.evaluate(PRESSED) if min(one[1:]) < FINGER_PX] == []
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+    assert violations(page) == []

@@ -20,7 +20,7 @@ from penstock.testing.invariants import find_broken
 from penstock.wire.model import UserTaskCompletion
 from penstock.wire.page import Count, Page
 from tests.engine.driver import Driver
-from tests.shapes import gateway, joining, task, user
+from tests.shapes import gateway, joining, task, user, wait
 
 ASKED = definition(
     task("prepare", "review"),
@@ -95,6 +95,38 @@ async def test_the_list_is_read_page_by_page_oldest_first(driver: Driver) -> Non
     for bad in refused:
         with pytest.raises(BadRequest):
             await look(driver, **bad)
+
+
+async def test_tasks_of_an_instance_are_found_by_its_id(driver: Driver) -> None:
+    two = [
+        gateway("fork", "u", "v"),
+        user("u", "join"),
+        user("v", "join"),
+        joining(next_step="last"),
+        user("last", "wait"),
+    ]
+    await driver.upload(definition(*two, wait("wait"), end(), id="two"))
+    await driver.upload(ALONE)
+    inbox, instance = driver.engine.inbox, (await driver.start("two")).id
+    other = (await driver.start("alone")).id
+    await inbox.claim(instance, "v", "ann")
+    first = await inbox.list_of_instance(instance, None, 1)
+    rest = await inbox.list_of_instance(instance, first.next, 1)
+    assert [(task.step_id, task.assignee) for task in (*first.items, *rest.items)] == [("u", None), ("v", "ann")]
+    assert rest.next is None
+    assert [task.instance_id for task in (await inbox.list_of_instance(other, None, 50)).items] == [other]
+    execution = rest.items[0].execution_id
+    assert (await inbox.list_execution(execution)).items == rest.items
+    await driver.finish_task(instance, "v")
+    assert (await inbox.list_execution(execution)).items == []
+    await driver.finish_task(instance, "u")
+    assert [task.step_id for task in (await inbox.list_of_instance(instance, None, 50)).items] == ["last"]
+    await driver.finish_task(instance, "last")
+    assert (await inbox.list_of_instance(instance, None, 50)).items == []
+    assert (await inbox.list_of_instance("1", None, 50)).items == []
+    for find in (inbox.list_execution("x"), inbox.list_of_instance("-", None, 50)):
+        with pytest.raises(NotFound):
+            await find
 
 
 async def test_open_tasks_are_counted_to_ten_thousand(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

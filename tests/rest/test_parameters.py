@@ -86,3 +86,11 @@ async def test_an_unknown_parameter_is_ignored_counted_and_told_once(capsys: pyt
         assert (await rest.get(f"{path}?probe=%00&t=1")).status == 200
     assert ignored(engine) == {"/v1/instances": 4, "/v1/jobs/{id}/complete": 4, "/healthz": 2, "/readyz": 2}
     assert capsys.readouterr().out.count("a parameter of the query is ignored") == 4
+
+
+@pytest.mark.parametrize(
+    "query", ["instanceId=1&executionId=1-1-1", "instanceId=1&jobType=x", "executionId=1-1-1&unclaimed=true"]
+)
+async def test_tasks_are_asked_for_by_one_id_alone(rest: Rest, query: str) -> None:
+    expected = "instanceId, executionId: can't be given with each other, or with another filter"
+    assert (await rest.get(f"/v1/tasks?{query}")).error == (400, "bad-request", expected)

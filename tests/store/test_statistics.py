@@ -49,7 +49,7 @@ HOT = (
     "taken_runs", "last_view", "journal_marks", "open_runs", "last_execution", "find_failed", "find_path",
     "cut_journal", "continue_run", "last_child",
     "close_tasks", "list_tasks", "list_claimed_tasks", "read_tasks", "find_task", "claim_task", "release_task",
-    "task_assignee",
+    "task_assignee", "tasks_of_instance",
     "edited_size", "edit_variables", "variables_version", "passages", "children", "places",
     "lock_addresses", "closing_waits", "open_waits", "kept_messages", "unsubscribe", "give_messages", "take_messages",
     "drop_messages", "message_for", "find_message_ids", "note_receivers", "receivers_of", "messages_there",

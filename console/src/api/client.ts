@@ -183,8 +183,8 @@ export const engine = {
   /** Newest first; those that are open come with the first slice. */
   history: (id: string, cursor: string, signal?: AbortSignal) =>
     get<Schemas["ShownExecutionPage"]>("/v1/instances/{id}/history", { path: { id }, query: { order: "newest", limit: HISTORY_ITEMS, cursor }, ...s(signal) }),
-  audit: (id: string, cursor: string, signal?: AbortSignal) =>
-    get<Schemas["AuditRecordPage"]>("/v1/instances/{id}/audit", { path: { id }, query: { cursor, limit: 200 }, ...s(signal) }),
+  audit: (id: string, cursor: string, signal?: AbortSignal, limit = 200) =>
+    get<Schemas["AuditRecordPage"]>("/v1/instances/{id}/audit", { path: { id }, query: { cursor, limit }, ...s(signal) }),
   tree: (id: string, signal?: AbortSignal) => get<Schemas["RunTree"]>("/v1/instances/{id}/tree", { path: { id }, ...s(signal) }),
   journal: (id: string, cursor: string, signal?: AbortSignal) =>
     get<Schemas["JournalRecordPage"]>("/v1/instances/{id}/journal", { path: { id }, query: { cursor, limit: 200 }, ...s(signal) }),
@@ -261,6 +261,10 @@ export const engine = {
     post<Instance>("/v1/instances/{id}/variables", { path: { id }, body: { set, remove, ...(note && { note }) } }),
   tasks: (filter: { jobType?: string; assignee?: string; unclaimed?: boolean }, cursor: string, signal?: AbortSignal) =>
     get<Schemas["UserTaskPage"]>("/v1/tasks", { query: { ...filter, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
+  /** That one, while it is open. */
+  task: (executionId: string, signal?: AbortSignal) => get<Schemas["UserTaskPage"]>("/v1/tasks", { query: { executionId }, ...s(signal) }),
+  /** The oldest. */
+  tasksOf: (instanceId: string) => get<Schemas["UserTaskPage"]>("/v1/tasks", { query: { instanceId, limit: PAGE_ITEMS } }),
   countTasks: (signal?: AbortSignal) => get<Count>("/v1/tasks/count", s(signal)),
   claimTask: ({ instanceId, stepId, executionId }: UserTask, by: string | undefined) =>
     post<UserTask>("/v1/tasks/{id}/{stepId}/claim", { path: { id: instanceId, stepId }, body: by === undefined ? { executionId } : { by, executionId } }),

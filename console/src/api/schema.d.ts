@@ -7508,6 +7508,10 @@ export interface operations {
                 assignee?: string;
                 /** @description Those that nobody has claimed. */
                 unclaimed?: boolean;
+                /** @description Of this instance; without other filters. */
+                instanceId?: string;
+                /** @description This one, while it is open; without other filters. */
+                executionId?: string;
                 /** @description 1 to 200, clamped. */
                 limit?: number;
                 /** @description The `next` of the slice before. */
@@ -7548,6 +7552,15 @@ export interface operations {
             };
             /** @description The caller lacks the role; without authentication: a web page of another origin. */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -1,49 +1,28 @@
 // One task of the inbox: its form, or JSON, what is known of its instance, and whose it is.
 import { useQuery } from "@tanstack/react-query";
-import { useEffect, useId, useRef, useState } from "react";
+import { useEffect, useRef, useState } from "react";
 import { Link } from "wouter";
 import { EngineError, engine, type UserTask } from "../api/client";
 import { textOf } from "../modeller/json";
-import { Dialog, variablesOf } from "../parts/dialog";
-import { Fields, given, initial, problemsOf, type Schema, schemaOf, type Values } from "../parts/form";
+import { variablesOf } from "../parts/dialog";
+import { Fields, given, initial, problemsOf, type Schema, schemaOf } from "../parts/form";
 import { Problem, Skeleton } from "../parts/states";
 import { Ago } from "../parts/time";
-
-/** Items of a forEach are counted from 1, as people do. */
-export function nameOf(task: UserTask): string {
-  return task.item === undefined ? task.name : `${task.name} · item ${task.item + 1}`;
-}
-
-export function NameField() {
-  const id = useId();
-  return (
-    <div className="field">
-      <label htmlFor={id}>Your name</label>
-      <input id={id} name="by" className="in" maxLength={256} autoComplete="name" />
-    </div>
-  );
-}
-
-/** What was written in a `NameField`. Throws SyntaxError, which the dialog shows. */
-export function nameIn(form: FormData): string {
-  const by = String(form.get("by")).trim();
-  if (!by) throw new SyntaxError("A name, so that others see who it is.");
-  return by;
-}
+import { type Clerk, isOver, isTheirs, nameOf, Theirs } from "./clerk";
+import { type Begun, begunOf, keepBegun } from "./inbox";
 
 interface TaskProps {
   task: UserTask;
   may: boolean;
-  /** Of who is here; empty where nobody has said. */
-  name: string;
-  /** There is no authentication: a name is what somebody says. */
-  nameless: boolean;
+  clerk: Clerk;
+  /** For whom what is typed is kept. */
+  who: string;
+  /** It stands alone: the keys go to its heading, not into a field, for which phones would show their own. */
+  alone: boolean;
   /** A dialog of the page is open. */
   asking: boolean;
   claim: () => unknown;
   release: () => void;
-  /** Somebody has begun to fill it in. */
-  typed: () => void;
   /** The engine has answered that it is open no more. */
   over: () => Promise<void>;
   /** In place of completion, where it is open no more. */
@@ -54,7 +33,7 @@ interface TaskProps {
 const FIELD = "input, textarea, select";
 
 export function Task(props: TaskProps) {
-  const { task, may, name, asking, claim, release } = props;
+  const { task, may, clerk, alone, asking, claim, release } = props;
   const definition = useQuery({
     queryKey: ["definition", task.definitionId, task.version],
     queryFn: ({ signal }) => engine.definition(task.definitionId, task.version, signal),
@@ -63,6 +42,7 @@ export function Task(props: TaskProps) {
   const instance = useQuery({ queryKey: ["instance", task.instanceId], queryFn: ({ signal }) => engine.instance(task.instanceId, signal) });
   const work = useRef<HTMLDivElement>(null);
   const had = useRef(task.assignee);
+  useEffect(() => work.current?.querySelector<HTMLElement>(alone ? "h2" : `form :is(${FIELD})`)?.focus(), [definition.data]);
   useEffect(() => {
     if (asking || had.current === task.assignee) return;
     had.current = task.assignee;
@@ -75,13 +55,13 @@ export function Task(props: TaskProps) {
   return (
     <>
       <div className="work" ref={work}>
-        <h2>{nameOf(task)}</h2>
+        <h2 tabIndex={-1}>{nameOf(task)}</h2>
         <p className="mute">
           {task.summary !== undefined && <>{task.summary} · </>}
           <Link href={`/instances/${encodeURIComponent(task.instanceId)}?step=${encodeURIComponent(task.stepId)}`}>{task.businessKey ?? task.instanceId}</Link> · open <Ago at={task.openedAt} />
         </p>
         {about?.description && <p>{about.description}</p>}
-        {task.assignee !== undefined && task.assignee !== name && !props.leave && (
+        {isTheirs(task, clerk) && !props.leave && (
           <p className="banner wait">
             <b>{task.assignee}</b> has this task. Whoever completes it takes it from them.
           </p>
@@ -143,12 +123,13 @@ interface FormProps extends TaskProps {
   children: React.ReactNode;
 }
 
-/** Not found, or in conflict with what has become of the instance. */
-const OVER = new Set([404, 409]);
-
-function TaskForm({ task, name, nameless, typed, over, leave, completed, schema, children }: FormProps) {
-  const [values, setValues] = useState<Values>(() => (schema ? initial(schema) : {}));
-  const [text, setText] = useState("{}");
+function TaskForm({ task, clerk, who, over, leave, completed, schema, children }: FormProps) {
+  const [typed, setTyped] = useState<Begun>(() => begunOf(who, task) ?? { values: schema ? initial(schema) : {}, text: "{}" });
+  const { values, text } = typed;
+  const keep = (next: Begun) => {
+    keepBegun(who, task, next);
+    setTyped(next);
+  };
   const [tries, setTries] = useState(0);
   const [busy, setBusy] = useState(false);
   const [confirming, setConfirming] = useState<string>(); // who has it
@@ -158,9 +139,9 @@ function TaskForm({ task, name, nameless, typed, over, leave, completed, schema,
   const unread = tries > 0 && !schema ? unreadable(text) : undefined;
   const send = async (by: string) => {
     try {
-      await engine.completeTask(task.instanceId, task.stepId, schema ? given(values) : variablesOf(text), task.executionId, nameless && by ? by : undefined);
+      await engine.completeTask(task.instanceId, task.stepId, schema ? given(values) : variablesOf(text), task.executionId, clerk.nameless && by ? by : undefined);
     } catch (error) {
-      if (error instanceof EngineError && OVER.has(error.status)) return await over();
+      if (isOver(error)) return await over();
       throw error;
     }
     await completed(by);
@@ -170,19 +151,16 @@ function TaskForm({ task, name, nameless, typed, over, leave, completed, schema,
     setTries(tries + 1);
     setReason(undefined);
     if (schema ? Object.keys(problemsOf(schema, values)).length > 0 : unreadable(text) !== undefined) return;
-    if (task.assignee !== undefined && task.assignee !== name) return setConfirming(task.assignee);
+    if (isTheirs(task, clerk)) return setConfirming(task.assignee);
     setBusy(true);
     try {
-      await send(name);
+      await send(clerk.name);
     } catch (error) {
       setReason(error instanceof EngineError ? error.message : String(error));
     } finally {
       setBusy(false);
     }
   };
-  useEffect(() => {
-    form.current?.querySelector<HTMLElement>(FIELD)?.focus();
-  }, []);
   useEffect(() => {
     // The first that is wrong: of a narrow or enlarged page it may be far from the button.
     const wrong = form.current?.querySelector(".field > .wrong")?.closest(".field");
@@ -199,7 +177,7 @@ function TaskForm({ task, name, nameless, typed, over, leave, completed, schema,
         ref={form}
         className="card"
         noValidate
-        onInput={typed}
+        onInput={() => begunOf(who, task) ?? keepBegun(who, task, typed)} // also what is no value yet, such as half a date
         onSubmit={(event) => {
           event.preventDefault();
           void submit();
@@ -213,11 +191,11 @@ function TaskForm({ task, name, nameless, typed, over, leave, completed, schema,
         }}
       >
         {schema ? (
-          <Fields schema={schema} values={values} problems={problems} change={setValues} />
+          <Fields schema={schema} values={values} problems={problems} change={(values) => keep({ values, text })} />
         ) : (
           <div className="field">
             <label htmlFor="result">Result, as a JSON object</label>
-            <textarea id="result" className="in mono" rows={8} value={text} spellCheck={false} aria-invalid={unread !== undefined} aria-describedby="unread" onChange={(event) => setText(event.target.value)} />
+            <textarea id="result" className="in mono" rows={8} value={text} spellCheck={false} aria-invalid={unread !== undefined} aria-describedby="unread" onChange={(event) => keep({ values, text: event.target.value })} />
             <p id="unread" className={unread === undefined ? "mute" : "wrong"}>
               {unread}
             </p>
@@ -244,12 +222,7 @@ function TaskForm({ task, name, nameless, typed, over, leave, completed, schema,
           )}
         </div>
       </form>
-      {confirming !== undefined && (
-        <Dialog title={`${confirming} has this task`} verb="Complete it anyway" close={() => setConfirming(undefined)} act={(given) => send(name || nameIn(given))}>
-          <p>They may be at work on it: once you complete it, what they have typed is not taken any more. Better ask them first.</p>
-          {nameless && name === "" && <NameField />}
-        </Dialog>
-      )}
+      {confirming !== undefined && <Theirs assignee={confirming} verb="Complete it anyway" clerk={clerk} close={() => setConfirming(undefined)} act={send} />}
     </>
   );
 }

@@ -1,49 +1,40 @@
 // The inbox: what waits for a person, one task open at a time; after completion the next one that nobody else has is.
-import { keepPreviousData, type QueryClient, queryOptions, useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
-import { useEffect, useMemo, useRef, useState } from "react";
+import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useEffect, useMemo, useRef, useState, useSyncExternalStore } from "react";
 import { useAddress } from "../address";
-import { type AuditRecord, engine, type UserTask } from "../api/client";
+import { engine, type UserTask } from "../api/client";
 import { useShortcuts } from "../keyboard";
 import { Dialog } from "../parts/dialog";
 import { More } from "../parts/list";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { Ago, At, duration, useNow } from "../parts/time";
 import { useCan, useMe } from "../session";
-import { NameField, nameIn, nameOf, Task } from "./task";
+import { askForEnd, type End, isTheirs, NameField, nameIn, nameOf, Theirs, taskOf, useClerk, wordsOf } from "./clerk";
+import { begunOf, type Held, keepBegun, openOf } from "./inbox";
+import { Task } from "./task";
 
 const REFRESH_MS = 2_000;
 const WHOSE = { all: "All", mine: "Mine", nobody: "Nobody's" } as const;
 type Whose = keyof typeof WHOSE;
 
-/** Without authentication nobody has a name: what somebody calls themselves is remembered by this browser. */
-const NAME = "penstock.name";
+const NARROW = matchMedia("(max-width: 900px)"); // as in console.css: the list, or one task
 
-function keptName(): string {
-  try {
-    return localStorage.getItem(NAME) ?? "";
-  } catch {
-    return "";
-  }
-}
-
-function keepName(name: string): void {
-  try {
-    localStorage.setItem(NAME, name);
-  } catch {
-    // a browser that keeps nothing: until the page is left
-  }
-}
-
-function keyOf(task: UserTask): string {
-  return `${task.instanceId}/${task.stepId}${task.item === undefined ? "" : `/${task.item}`}`;
+function useNarrow(): boolean {
+  return useSyncExternalStore(
+    (changed) => {
+      NARROW.addEventListener("change", changed);
+      return () => NARROW.removeEventListener("change", changed);
+    },
+    () => NARROW.matches,
+  );
 }
 
 export function TasksPage() {
   const [params, change] = useAddress();
-  const me = useMe();
-  const [called, call] = useState(keptName);
-  const nameless = me.data !== undefined && me.data.name === undefined;
-  const name = me.data?.name ?? called;
+  const clerk = useClerk();
+  const { name, nameless, remember } = clerk;
+  const who = useMe().data?.name ?? "";
+  const narrow = useNarrow();
   const may = useCan("tasks");
   const queries = useQueryClient();
   const jobType = params.get("jobType") ?? "";
@@ -61,31 +52,36 @@ export function TasksPage() {
   const [done, setDone] = useState<UserTask>();
   const rows = useMemo(() => (unasked ? [] : (pages.data?.pages.flatMap((page) => page.items) ?? []).filter((task) => task.executionId !== done?.executionId)), [pages.data, done, unasked]);
   const free = (task: UserTask) => task.assignee === undefined || task.assignee === name;
-  const chosen = params.get("task") ?? "";
-  // What somebody types in stays before them, also when it is open no more: what is typed is not for the next one.
-  const [held, hold] = useState<UserTask>();
-  const kept = held && (chosen === "" || chosen === keyOf(held)) ? held : undefined;
-  if (held && !kept) hold(undefined); // they went Back: its form is gone
-  const listed = rows.find((task) => (kept ? task.executionId === kept.executionId : keyOf(task) === chosen));
-  // And what they look at, while it is listed: somebody else may have claimed it.
+  const asked = params.get("task") ?? "";
+  const list = `${whose} ${jobType}`;
+  const settled = unasked || (pages.isSuccess && !pages.isPlaceholderData);
+  const [held, hold] = useState<Held>();
+  const loose = held !== undefined && held.list !== list && !begunOf(who, held.task);
+  const look = { rows, settled, asked, held, loose, first: rows.find(free), read: undefined };
+  const elsewhere = narrow && asked === ""; // the list alone is there
+  const missing = openOf(look).missing && !elsewhere;
+  const read = useQuery({ ...taskOf(asked || held?.task.executionId || ""), enabled: missing });
+  // One that has ended meanwhile is shown as it was.
+  const found = openOf({ ...look, read: missing ? read.data?.task : undefined }).open;
+  const open = elsewhere ? undefined : found;
+  const end = !elsewhere && (missing || read.data?.refused) ? read.data?.end : undefined;
+  if (open && settled && (open !== held?.task || (loose && held.list !== list))) hold({ task: open, list });
+  if (!open && !missing && settled && loose && asked === "") hold(undefined);
+  // The answer to a call about one may come when another is open, or another page.
   const seen = useRef("");
-  const open = listed ?? kept ?? rows.find((task) => task.executionId === seen.current) ?? rows.find(free);
   seen.current = open?.executionId ?? "";
   useEffect(() => () => void (seen.current = ""), []);
-  // The answer to a call about one may come when another is open, or another page.
   const isBefore = (task: UserTask | undefined) => task !== undefined && seen.current === task.executionId;
+  useRowAfter(narrow, asked);
   const [asking, ask] = useState<Asking>();
+  const [giving, give] = useState<UserTask>();
   const [refused, refuse] = useState<string>();
   const [said, say] = useState("");
-  const pick = (changes: Record<string, string | undefined>) => {
-    hold((one) => (one && keyOf(one) === changes.task ? one : undefined));
+  const pick = (task: string | undefined) => {
+    hold(undefined);
     refuse(undefined);
     say("");
-    change(changes);
-  };
-  const keep = (task: UserTask) => {
-    if (chosen !== "" && chosen !== keyOf(task)) change({ task: keyOf(task) }, true); // an address of one that is not listed
-    hold(task);
+    change({ task });
   };
   // What was typed stays: it is another list, not another task.
   const filter = (changes: Record<string, string | undefined>, replace = false) => {
@@ -94,8 +90,8 @@ export function TasksPage() {
     change({ ...changes, task: undefined }, replace);
   };
   const step = (by: number) => {
-    const next = rows[rows.findIndex((task) => open && keyOf(task) === keyOf(open)) + by];
-    if (next) pick({ task: keyOf(next) });
+    const next = rows[rows.findIndex((task) => task.executionId === open?.executionId) + by];
+    if (next) pick(next.executionId);
   };
   const refresh = () => queries.invalidateQueries({ queryKey: ["tasks"] });
   const told = async (acted: Promise<unknown>) => {
@@ -103,13 +99,13 @@ export function TasksPage() {
     await acted.catch((error: Error) => refuse(error.message));
     await refresh();
   };
-  const remember = (by: string) => {
-    keepName(by);
-    call(by);
+  /** As the engine has told it just now. */
+  const learn = (task: UserTask) => {
+    queries.setQueryData(taskOf(task.executionId).queryKey, { task });
+    hold((one) => (one?.task.executionId === task.executionId ? { ...one, task } : one));
   };
   const claim = async (by: string | undefined) => {
-    const claimed = open && (await engine.claimTask(open, by));
-    if (claimed && isBefore(claimed)) keep(claimed);
+    if (open) learn(await engine.claimTask(open, by));
   };
   const claimFirst = async (by: string) => {
     await claim(by);
@@ -117,17 +113,19 @@ export function TasksPage() {
     await refresh();
   };
   const claimOrAsk = () => (nameless && name === "" ? ask({ verb: "Claim", act: claimFirst }) : told(claim(nameless ? name : undefined)));
-  const release = async () => {
-    if (!open) return;
-    await engine.releaseTask(open);
-    hold((one) => (one?.executionId === open.executionId ? undefined : one));
-  };
+  const release = async (task: UserTask) => learn(await engine.releaseTask(task));
+  const releaseOrAsk = () => open && (isTheirs(open, clerk) ? give(open) : void told(release(open)));
   useShortcuts(useMemo(() => ({ j: () => step(1), k: () => step(-1), ...(may && open && open.assignee === undefined ? { c: () => void claimOrAsk() } : {}) }), [rows, open, may, name, nameless]));
   const at = rows.findIndex((task) => task.executionId === open?.executionId);
   const next = [...rows.slice(at + 1), ...rows.slice(0, Math.max(at, 0))].find((task) => free(task) && task.executionId !== open?.executionId);
-  const goOn = () => pick({ task: next && keyOf(next) });
+  const leaving = next ? "Next task" : "Leave it";
+  const goOn = () => {
+    if (open) keepBegun(who, open, undefined);
+    pick(next?.executionId);
+  };
   const completed = async (by: string | undefined) => {
     if (nameless && by) remember(by);
+    keepBegun(who, open!, undefined);
     setDone(open);
     const word = `Completed: ${nameOf(open!)}${open!.businessKey === undefined ? "" : ` (${open!.businessKey})`}.`;
     if (isBefore(open)) {
@@ -137,73 +135,81 @@ export function TasksPage() {
     } else say(word);
     await refresh();
   };
-  const missing = kept !== undefined && !listed && pages.isSuccess && !pages.isPlaceholderData;
-  const end = useQuery({ ...endOf(kept), enabled: missing });
   const over = async () => {
-    if (isBefore(open)) keep(open!);
     await askForEnd(queries, open!);
     void refresh();
   };
   return (
     <div className="inbox">
-      <section className="tasks" aria-label="Open tasks" aria-busy={pages.isPlaceholderData}>
-        <div className="head">
-          <h1>Tasks</h1>
-        </div>
-        <div className="flt">
-          <div className="seg" role="group" aria-label="Whose">
-            {(Object.keys(WHOSE) as Whose[]).map((one) => (
-              <button key={one} type="button" aria-pressed={whose === one} onClick={() => filter({ whose: one === "all" ? undefined : one })}>
-                {WHOSE[one]}
-              </button>
-            ))}
+      {(!narrow || elsewhere) && (
+        <section className="tasks" aria-label="Open tasks" aria-busy={pages.isPlaceholderData}>
+          <div className="head">
+            <h1>Tasks</h1>
           </div>
-          <ForWhom value={jobType} set={(value) => filter({ jobType: value }, true)} />
-          {nameless && name !== "" && (
-            <p className="mute">
-              You are {name}.{" "}
-              <button type="button" className="link" onClick={() => ask({ verb: "That is me", act: async (by) => remember(by) })}>
-                Somebody else?
+          <div className="flt">
+            <div className="seg" role="group" aria-label="Whose">
+              {(Object.keys(WHOSE) as Whose[]).map((one) => (
+                <button key={one} type="button" aria-pressed={whose === one} onClick={() => filter({ whose: one === "all" ? undefined : one })}>
+                  {WHOSE[one]}
+                </button>
+              ))}
+            </div>
+            <ForWhom value={jobType} set={(value) => filter({ jobType: value }, true)} />
+            {nameless && name !== "" && (
+              <p className="mute">
+                You are {name}.{" "}
+                <button type="button" className="link" onClick={() => ask({ verb: "That is me", act: async (by) => remember(by) })}>
+                  Somebody else?
+                </button>
+              </p>
+            )}
+          </div>
+          {unasked && nameless ? (
+            <Empty title="Which are yours?">
+              <p>Those that were claimed with your name, which this engine does not know: it has no authentication.</p>
+              <button type="button" className="btn" onClick={() => ask({ verb: "Show mine", act: async (by) => remember(by) })}>
+                Say who you are
               </button>
+            </Empty>
+          ) : pages.error ? (
+            <Problem error={pages.error} retry={() => pages.refetch()} />
+          ) : pages.isPending ? (
+            <Skeleton />
+          ) : rows.length === 0 ? (
+            <Nothing whose={whose} jobType={jobType} clear={() => filter({ whose: undefined, jobType: undefined })} />
+          ) : (
+            <ul>
+              {rows.map((task) => (
+                <li key={task.executionId}>
+                  <button type="button" id={rowOf(task.executionId)} aria-current={task.executionId === open?.executionId ? "true" : undefined} onClick={() => pick(task.executionId)}>
+                    <Row task={task} />
+                  </button>
+                </li>
+              ))}
+            </ul>
+          )}
+          <More pages={pages} word="Newer" />
+          {rows.length > 0 && (
+            <p className="hints mute" aria-hidden="true">
+              <kbd>j</kbd> <kbd>k</kbd> move <kbd>c</kbd> claim <kbd>Ctrl ↵</kbd> complete
             </p>
           )}
-        </div>
-        {unasked && nameless ? (
-          <Empty title="Which are yours?">
-            <p>Those that were claimed with your name, which this engine does not know: it has no authentication.</p>
-            <button type="button" className="btn" onClick={() => ask({ verb: "Show mine", act: async (by) => remember(by) })}>
-              Say who you are
-            </button>
-          </Empty>
-        ) : pages.error ? (
-          <Problem error={pages.error} retry={() => pages.refetch()} />
-        ) : pages.isPending ? (
-          <Skeleton />
-        ) : rows.length === 0 ? (
-          <Nothing whose={whose} jobType={jobType} clear={() => filter({ whose: undefined, jobType: undefined })} />
-        ) : (
-          <ul>
-            {rows.map((task) => (
-              <li key={keyOf(task)}>
-                <button type="button" aria-current={task === open ? "true" : undefined} onClick={() => pick({ task: keyOf(task) })}>
-                  <Row task={task} />
-                </button>
-              </li>
-            ))}
-          </ul>
-        )}
-        <More pages={pages} word="Newer" />
-        {rows.length > 0 && (
-          <p className="hints mute" aria-hidden="true">
-            <kbd>j</kbd> <kbd>k</kbd> move <kbd>c</kbd> claim <kbd>Ctrl ↵</kbd> complete
-          </p>
-        )}
-      </section>
+        </section>
+      )}
       <section className="task" aria-label="Task">
         <p className="said" role="status">
           {said}
         </p>
-        {kept && end.data ? <Ended end={end.data} /> : missing && end.data === null && kept?.assignee !== name && <p className="note mute">This task is not among those listed here. What you have typed is kept.</p>}
+        {narrow && !elsewhere && (
+          <button type="button" className="link" onClick={() => filter({})}>
+            ‹ All tasks
+          </button>
+        )}
+        {end ? (
+          <Ended end={end} typed={open !== undefined && begunOf(who, open) !== undefined} leaving={leaving} />
+        ) : (
+          missing && open && (isTheirs(open, clerk) || open.assignee === undefined) && <p className="note mute">This task is open, but not among those listed here: the filter leaves it out, or it comes later.{begunOf(who, open) && " What you have typed is kept."}</p>
+        )}
         {refused !== undefined && (
           <p className="refused" role="alert">
             {refused}
@@ -214,18 +220,26 @@ export function TasksPage() {
             key={open.executionId}
             task={open}
             may={may}
-            name={name}
-            nameless={nameless}
-            asking={asking !== undefined}
+            clerk={clerk}
+            who={who}
+            alone={narrow}
+            asking={asking !== undefined || giving !== undefined}
             claim={claimOrAsk}
-            release={() => void told(release())}
-            typed={() => keep(open)}
+            release={releaseOrAsk}
             over={over}
-            leave={kept && end.data ? { word: next ? "Next task" : "Leave it", act: goOn } : undefined}
+            leave={end && { word: leaving, act: goOn }}
             completed={completed}
           />
+        ) : end ? (
+          <p>
+            <button type="button" className="btn pri" onClick={goOn}>
+              {leaving}
+            </button>
+          </p>
+        ) : missing ? (
+          read.error ? <Problem error={read.error} retry={() => read.refetch()} /> : <Skeleton />
         ) : (
-          rows.length > 0 && (
+          rows.length > 0 && !elsewhere && asked === "" && (
             <Empty title="Others have all that is listed">
               <p>Choose one to look at it.</p>
             </Empty>
@@ -233,50 +247,36 @@ export function TasksPage() {
         )}
       </section>
       {asking && <WhoAreYou {...asking} close={() => ask(undefined)} />}
+      {giving && <Theirs assignee={giving.assignee} verb="Give it back anyway" close={() => give(undefined)} act={() => release(giving).finally(refresh)} />}
     </div>
   );
 }
 
-/** How an execution ended; null: it has not, as far as the audit trail was read. */
-type End = Pick<AuditRecord, "kind" | "at" | "actor"> | null;
-
-const AUDIT_MAX_PAGES = 5;
-
-function keyOfEnd(task: UserTask | undefined): readonly unknown[] {
-  return ["task end", task?.executionId];
+function rowOf(executionId: string): string {
+  return `task-${executionId}`;
 }
 
-function endOf(task: UserTask | undefined) {
-  return queryOptions({
-    queryKey: keyOfEnd(task),
-    queryFn: async ({ signal }): Promise<End> => {
-      let cursor: string | undefined = "";
-      for (let read = 0; cursor !== undefined && read < AUDIT_MAX_PAGES; read++) {
-        const page: Awaited<ReturnType<typeof engine.audit>> = await engine.audit(task!.instanceId, cursor, signal);
-        const end = page.items.find((record) => record.stepExecutionId === task!.executionId && record.kind.startsWith("STEP_"));
-        if (end) return end;
-        cursor = page.next;
-      }
-      return null;
-    },
-    enabled: task !== undefined,
-    staleTime: ({ state }) => (state.data ? Number.POSITIVE_INFINITY : 0),
-    refetchInterval: ({ state }) => (state.data ? false : REFRESH_MS),
-  });
+/** Where the list and a task take turns: the task begins at its top, and whoever comes back is at its row. */
+function useRowAfter(narrow: boolean, asked: string) {
+  const last = useRef("");
+  useEffect(() => {
+    const main = document.getElementById("main");
+    if (narrow && asked !== "") main?.scrollTo(0, 0);
+    else if (narrow && last.current !== "") (document.getElementById(rowOf(last.current)) ?? main)?.focus();
+    last.current = asked;
+  }, [narrow, asked]);
 }
 
-/** The engine has said that it is open no more, also where the audit trail does not tell how. */
-async function askForEnd(queries: QueryClient, task: UserTask): Promise<void> {
-  const end = await queries.fetchQuery(endOf(task)).catch(() => null);
-  const untold: End = { kind: "", at: "" };
-  if (!end) queries.setQueryData<End>(keyOfEnd(task), untold);
-}
-
-function Ended({ end: { kind, at, actor } }: { end: NonNullable<End> }) {
+function Ended({ end, typed, leaving }: { end: End; typed: boolean; leaving: string }) {
   return (
     <p className="refused" role="alert">
-      {kind === "" ? "This task is open no more: it was completed, or the instance has ended" : kind === "STEP_COMPLETED" ? `${actor ?? "Somebody"} has completed this task: ` : "The instance went on without this task: "}
-      {kind !== "" && <At at={at} />}. What you have typed was not sent, and stays here until you leave it.
+      {wordsOf(end)}
+      {end.at !== undefined && (
+        <>
+          : <At at={end.at} />
+        </>
+      )}
+      . {typed ? "What you have typed was not sent, and stays here until you leave it." : `Choose another one, or press “${leaving}” below.`}
     </p>
   );
 }

@@ -112,22 +112,54 @@ class Inbox:
                 job_types = [] if number is None else [number]
             if assignee is not None:
                 keys = await store.claimed(connection, assignee, after, job_types, wanted, limit + 1)
-                more = len(keys) > limit
-                keys = keys[:limit]
-                last = keys[-1].seq if keys else after
-            else:
-                if job_types is None:
-                    job_types = await store.types(connection)
-                keys, last, more = await self._walk(connection, job_types, after, wanted, unclaimed, limit)
-            tasks = await store.read(connection, keys)
-            about = await self._items(connection, tasks)
-            items = [await self._view(connection, task, about) for task in tasks]
-            summaries = await self._summaries(connection, tasks, about)
-        items = [
+                return await self._page(connection, keys, limit)
+            if job_types is None:
+                job_types = await store.types(connection)
+            keys, last, more = await self._walk(connection, job_types, after, wanted, unclaimed, limit)
+            return Page(items=await self._shown(connection, keys), next=str(last) if more else None)
+
+    async def list_of_instance(self, instance_id: str, cursor: str | None, limit: int) -> Page[UserTask]:
+        """The open user tasks of an instance, oldest first. Raises as `list_open`, and NotFound for what is no id."""
+        instance = ids.read_instance(instance_id)
+        after = read_numbers(cursor, digits=18)[0] if cursor else 0
+        limit = slice_limit(limit)
+        async with self._database.connection() as connection:
+            keys = await self._keys_of(connection, instance, None, after, limit + 1)
+            return await self._page(connection, keys, limit)
+
+    async def list_execution(self, execution_id: str) -> Page[UserTask]:
+        """One task, while it is open, else none. Raises as `list_of_instance`."""
+        execution = ids.read_job(execution_id)
+        async with self._database.connection() as connection:
+            keys = await self._keys_of(connection, execution.instance, (execution.token, execution.seq), 0, 1)
+            return await self._page(connection, keys, 1)
+
+    async def _keys_of(
+        self, connection: TrioConnection, instance: int, execution: tuple[int, int] | None, after: int, limit: int
+    ) -> list[TaskKey]:
+        await self._require_whole(connection)
+        found = await instance_store.definition_of(connection, instance)
+        if found is None:
+            return []
+        loaded = await self._definitions.by_key(connection, found.key)
+        steps = [step.index for step in loaded.definition.steps if step.type is StepType.USER_TASK]
+        open_ones = await store.of_instance(connection, instance, steps, execution, after, limit)
+        return [TaskKey(loaded.task_type_of(step), seq) for step, seq in open_ones]
+
+    async def _page(self, connection: TrioConnection, keys: Sequence[TaskKey], limit: int) -> Page[UserTask]:
+        """Of up to ``limit`` + 1 keys."""
+        items = await self._shown(connection, keys[:limit])
+        return Page(items=items, next=str(keys[limit - 1].seq) if len(keys) > limit else None)
+
+    async def _shown(self, connection: TrioConnection, keys: Sequence[TaskKey]) -> list[UserTask]:
+        tasks = await store.read(connection, keys)
+        about = await self._items(connection, tasks)
+        items = [await self._view(connection, task, about) for task in tasks]
+        summaries = await self._summaries(connection, tasks, about)
+        return [
             item if text is None else msgspec.structs.replace(item, summary=text)
             for item, text in zip(items, summaries, strict=True)
         ]
-        return Page(items=items, next=str(last) if more else None)
 
     async def count(self) -> Count:
         """How many user tasks are open. Raises as `list_open`."""

@@ -6,9 +6,12 @@ import msgspec
 from quart import Response, request
 
 from penstock.engine.engine import Engine
+from penstock.engine.inbox import UserTask
+from penstock.errors import BadRequest
 from penstock.rest.codec import optional_decoder
 from penstock.rest.exchange import Reply
 from penstock.rest.reading import body_of, path_text, query_flag, query_number, query_text, respond
+from penstock.wire.page import Page
 
 
 class ClaimBody(msgspec.Struct, rename="camel", forbid_unknown_fields=False):
@@ -31,15 +34,22 @@ class InboxRoutes:
 
     async def list(self) -> Response:
         """``GET /v1/tasks``"""
-        found = await self._engine.inbox.list_open(
-            query_text(request, "jobType"),
-            query_text(request, "definitionId"),
-            query_text(request, "assignee"),
-            unclaimed=query_flag(request, "unclaimed"),
-            cursor=query_text(request, "cursor"),
-            limit=query_number(request, "limit", 50),
-        )
-        return respond(Reply(200, _encode(found)))
+        return respond(Reply(200, _encode(await self._found())))
+
+    async def _found(self) -> Page[UserTask]:
+        cursor, limit = query_text(request, "cursor"), query_number(request, "limit", 50)
+        job_type, definition = query_text(request, "jobType"), query_text(request, "definitionId")
+        assignee, unclaimed = query_text(request, "assignee"), query_flag(request, "unclaimed")
+        instance, execution = query_text(request, "instanceId"), query_text(request, "executionId")
+        given = [name for name in (job_type, definition, assignee, instance, execution) if name is not None]
+        if (instance is not None or execution is not None) and (unclaimed or len(given) > 1):
+            raise BadRequest("instanceId, executionId: can't be given with each other, or with another filter")
+        inbox = self._engine.inbox
+        if instance is not None:
+            return await inbox.list_of_instance(instance, cursor, limit)
+        if execution is not None:
+            return await inbox.list_execution(execution)
+        return await inbox.list_open(job_type, definition, assignee, unclaimed=unclaimed, cursor=cursor, limit=limit)
 
     async def count(self) -> Response:
         """``GET /v1/tasks/count``"""

@@ -67,9 +67,11 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
             Parameter("definitionId", "query", "Exactly this; needs `jobType` or `assignee` beside it."),
             Parameter("assignee", "query", "Who has claimed them."),
             Parameter("unclaimed", "query", "Those that nobody has claimed.", BOOLEAN),
+            Parameter("instanceId", "query", "Of this instance; without other filters."),
+            Parameter("executionId", "query", "This one, while it is open; without other filters."),
             *SLICE,
         ),
-        answer=struct(Page[UserTask]), errors=(400, 409),
+        answer=struct(Page[UserTask]), errors=(400, 404, 409),
     ),
     Operation(
         "GET", "/v1/tasks/count", InboxRoutes.count, Permission.VIEW,

@@ -133,6 +133,20 @@ async def find(
     return cast(int, rows[0][0]) if rows else None
 
 
+async def of_instance(
+    connection: TrioConnection,
+    instance: int,
+    steps: Sequence[int],
+    execution: tuple[int, int] | None,
+    after: int,
+    limit: int,
+) -> list[tuple[int, int]]:
+    """Step and ``seq`` of open executions of these steps, oldest first; ``execution``: of that token and seq alone."""
+    token, seq = (None, None) if execution is None else execution
+    params = (instance, arrays.ints(steps), after, token, seq, limit)
+    return [cast("tuple[int, int]", tuple(row)) for row in await connection.fetch(SQL["tasks_of_instance"], params)]
+
+
 async def claim(connection: TrioConnection, key: TaskKey, assignee: str) -> bool:
     """False when somebody else has it, or it is closed."""
     return bool(await connection.fetch(SQL["claim_task"], (*key, assignee)))

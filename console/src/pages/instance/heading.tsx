@@ -2,7 +2,7 @@
 import { useQueryClient } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
 import { Link } from "wouter";
-import { type Definition, engine, isCode, type InstanceState, type InstanceSummary, newKey } from "../../api/client";
+import { type Definition, engine, isCode, type InstanceState, type InstanceSummary, newKey, type UserTask } from "../../api/client";
 import { useShortcuts } from "../../keyboard";
 import { Dialog, NoteField, VariablesField, variablesOf } from "../../parts/dialog";
 import { Icon } from "../../parts/icons";
@@ -22,6 +22,7 @@ export function Heading({ state, definition }: { state: InstanceState; definitio
   const { instance } = state;
   const [asked, setAskedNow] = useState<Asked>();
   const [told, setTold] = useState<string>();
+  const [tasksNow, setTasks] = useState<UserTask[]>([]);
   const setAsked = (next: Asked | undefined) => {
     if (next !== undefined) setTold(undefined);
     setAskedNow(next);
@@ -51,6 +52,17 @@ export function Heading({ state, definition }: { state: InstanceState; definitio
     setTold(changed ? `The variables are saved.${retried ? " It goes on." : ""}` : retried ? "It goes on with the variables that it had." : "Nothing was changed.");
   };
   const close = () => setAsked(undefined);
+  const askWhich = async () => {
+    try {
+      const { items } = await engine.tasksOf(instance.id);
+      setTasks(items);
+      if (items.length > 0) return setAsked("complete");
+      setTold("No task is open any more.");
+      await done();
+    } catch (error) {
+      setTold((error as Error).message);
+    }
+  };
   return (
     <header className="ihead">
       <div className="head">
@@ -84,7 +96,7 @@ export function Heading({ state, definition }: { state: InstanceState; definitio
             </button>
           )}
           {tasks.length > 0 && doesTasks && (
-            <button type="button" className="btn pri" onClick={() => setAsked("complete")}>
+            <button type="button" className="btn pri" onClick={() => void askWhich()}>
               Complete task…
             </button>
           )}
@@ -135,7 +147,7 @@ export function Heading({ state, definition }: { state: InstanceState; definitio
         </WithVariables>
       )}
       {asked === "signal" && <SignalDialog id={instance.id} steps={waits} open={instance.currentStepIds} close={close} done={done} />}
-      {asked === "complete" && definition && <CompleteDialog id={instance.id} definition={definition} steps={tasks} close={close} done={done} />}
+      {asked === "complete" && definition && <CompleteDialog definition={definition} tasks={tasksNow} close={close} done={done} />}
       {asked === "again" && (
         <WithVariables id={instance.id} mark={undefined}>
           {(whole) => <StartDialog definitionId={instance.definitionId} variables={whole.variables} close={close} />}

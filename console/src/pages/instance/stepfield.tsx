@@ -1,8 +1,7 @@
 // One of some steps of an instance.
-import type { Definition } from "../../api/client";
 
 interface Props {
-  steps: Definition["steps"];
+  steps: readonly { id: string; name?: string }[];
   note?: (id: string) => string;
   chosen?: string;
   choose?: (id: string) => void;

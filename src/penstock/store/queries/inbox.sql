@@ -67,6 +67,15 @@ WHERE (t.id = $1::bigint OR t.instance_id = $1::bigint AND t.id <> t.instance_id
   AND t.step = $2::smallint AND t.state = 2 /* PARKED */ AND ($3::bigint IS NULL OR t.id = $3 AND t.seq = $4::bigint)
 ORDER BY t.seq LIMIT 1
 
+-- name: tasks_of_instance
+-- The open executions of the steps $2 of the instance $1 after $3, oldest first, $6 of them; with $4 and $5 that of this token
+-- and seq.
+SELECT t.step, t.seq FROM token t
+WHERE (t.id = $1::bigint OR t.instance_id = $1::bigint AND t.id <> t.instance_id)
+  AND t.step = ANY($2::int[]) AND t.state = 2 /* PARKED */ AND t.seq > $3::bigint
+  AND ($4::bigint IS NULL OR t.id = $4 AND t.seq = $5::bigint)
+ORDER BY t.seq LIMIT $6::int
+
 -- name: claim_task
 UPDATE open_task SET assignee = $3::text
 WHERE job_type = $1::int AND seq = $2::bigint AND (assignee IS NULL OR assignee = $3::text) RETURNING assignee

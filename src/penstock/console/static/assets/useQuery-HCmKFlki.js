@@ -1,0 +1,1 @@
+import{b as e,d as t}from"./states-bLVbmgcl.js";function n(n,r){return t(n,e,r)}export{n as t};
