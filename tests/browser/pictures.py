@@ -31,6 +31,9 @@ RAIL_IS_WHOLE = """() => document.querySelectorAll(".nav .n").length === 3
     && document.querySelector(".nav .foot").textContent.includes("PostgreSQL")"""
 """Failed instances, open tasks and engines are counted once the page has what it needs."""
 
+ALONE_PX = 900
+"""So narrow a page of tasks shows the list or one of them."""
+
 
 class Page(NamedTuple):
     """Where it is, and what says that it has come."""
@@ -82,6 +85,8 @@ def show(page: Any, home: str, name: str, made: Furnished) -> None:
     if name == "mend":
         page.get_by_role("button", name="Mend…").click(timeout=TIMEOUT_MS)
         page.get_by_role("button", name="To another version").click(timeout=TIMEOUT_MS)
+    if name == "tasks" and page.viewport_size["width"] <= ALONE_PX:
+        page.locator(".tasks li button").first.click(timeout=TIMEOUT_MS)
     page.get_by_text(PAGES[name].says).first.wait_for(timeout=TIMEOUT_MS)
     page.wait_for_function(
         "() => document.querySelector('.skeleton, .canvas:not(:has(svg))') === null", timeout=TIMEOUT_MS
