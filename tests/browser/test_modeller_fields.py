@@ -61,10 +61,10 @@ def test_what_is_added_has_the_keys_and_a_tick(modeller: Modeller) -> None:
     field = modeller.definition()["metadata"]["forms"]["ask"]["schema"]["properties"]["decision"]
     assert field["required"] == ["town"]
     # Text that is cut is text: the step that is chosen stays.
-    summary = modeller.field("Form for people: summary")
-    summary.fill("decision")
-    for keys in ("Control+a", "Control+x"):
-        summary.press(keys)
+    modeller.field("Form for people: summary").focus(timeout=TIMEOUT_MS)
+    page.locator(".cm-content:focus").wait_for(timeout=TIMEOUT_MS)
+    page.keyboard.type("decision")
+    modeller.press("Control+a", "Control+x")
     made = modeller.definition()
     assert ([one["id"] for one in made["steps"]], page.locator("dialog").count()) == (["ask", "end"], 0)
 
