@@ -83,7 +83,7 @@ export function BulkPane({ action, ask, chosen, send, close }: PaneProps) {
     setRefused(undefined);
     try {
       if (found && typed && field("typed") !== String(found.count)) throw new Error(`Type ${found.count} to go on`);
-      const request: Parameters<typeof engine.startBulk>[0] = {
+      const request: BulkRequest = {
         action,
         ...wanted,
         ...(Number(field("rate")) > 0 && { perSecond: Number(field("rate")) }),
