@@ -9,7 +9,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import psycopg
 from psycopg import pq
@@ -67,15 +67,32 @@ def commit_p50_ms(dsn: str, seconds: float) -> float:
     return p50 * 1e3
 
 
-def commits_in_a_row_ms(dsn: str, seconds: float, count: int) -> tuple[float, float]:
-    """Median and 99th percentile of ``count`` durable commits, one after the other."""
+def commits_in_a_row_ms(dsn: str, seconds: float, count: int, pause_s: float = 0.0) -> tuple[float, float]:
+    """Median and 99th percentile of ``count`` durable commits, one after the other, with a pause behind each row."""
     with _table(dsn):
-        _, latencies = _measure(dsn, 1, seconds)
-    rows = sorted(map(sum, zip(*[iter(latencies)] * count, strict=False)))
+        rows = sorted(_rows(dsn, seconds, count, pause_s))
     p50, p99 = percentile(rows, 0.5), percentile(rows, 0.99)
     assert p50 is not None
     assert p99 is not None
     return p50 * 1e3, p99 * 1e3
+
+
+def _rows(dsn: str, seconds: float, count: int, pause_s: float) -> list[float]:
+    taken: list[float] = []
+    with select.epoll() as poller, closing(_Lane(dsn)) as lane:
+        poller.register(lane.connection.socket, select.EPOLLIN)
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            latencies: list[float] = []
+            began = time.perf_counter()
+            while len(latencies) < count:
+                lane.send()
+                poller.poll()
+                while not lane.receive(latencies):
+                    poller.poll()
+            taken.append(time.perf_counter() - began)
+            time.sleep(pause_s)
+    return taken
 
 
 @contextmanager
@@ -116,7 +133,7 @@ def _measure(dsn: str, connections: int, seconds: float) -> tuple[CommitRate, li
     finally:
         poller.close()
         for lane in lanes.values():
-            lane.connection.finish()
+            lane.close()
     rate = CommitRate(
         connections=connections,
         commits_per_s=len(latencies) / elapsed,
@@ -155,3 +172,6 @@ class _Lane:
             result = self.connection.get_result()
         latencies.append(time.perf_counter() - self._sent_at)
         return True
+
+    def close(self) -> None:
+        self.connection.finish()

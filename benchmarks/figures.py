@@ -64,6 +64,8 @@ FIGURES: Final[dict[str, Figure]] = {
     "commit_p50_ms": Figure("one durable commit p50", "ms", "", 2),
     "four_commits_p50_ms": Figure("4 durable commits p50", "ms", "", 2),
     "four_commits_p99_ms": Figure("4 durable commits p99", "ms", "", 2),
+    "warm_commits_p50_ms": Figure("4 durable commits without a pause p50", "ms", "", 2),
+    "warm_commits_p99_ms": Figure("4 durable commits without a pause p99", "ms", "", 2),
     "warm_round_p50_ms": Figure("without a pause between them p50", "ms", "lower", 2),
     "warm_round_p99_ms": Figure("without a pause between them p99", "ms", "lower", 2),
     "four_statements_p50_ms": Figure("its 4 statements without an engine p50", "ms", "", 2),
