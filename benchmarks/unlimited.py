@@ -30,7 +30,10 @@ from penstock.store.embedded import embedded
 from penstock.store.schema import ensure_schema
 from penstock.store.statements import SQL
 
-STATEMENTS: Final = ("claim", "claim_and_clear", "claim_known", "complete_fast", "complete_moves", "complete_ends")
+STATEMENTS: Final = (
+    "claim", "claim_and_clear", "claim_known",
+    "complete_fast", "complete_moves", "complete_ends", "complete_lone_move", "complete_lone_end",
+)  # fmt: skip
 ASKED: Final = (
     b"t.held IS NULL AND t.flow_key IS NULL",
     b"NOT coalesce((SELECT j.keyed FROM job_type j WHERE j.id = w.job_type), false)",

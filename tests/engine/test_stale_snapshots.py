@@ -30,6 +30,16 @@ LOCK = b"SELECT set_config('lock_timeout', '0', true), pg_advisory_xact_lock_sha
 PAUSE = b"(SELECT 1 FROM (" + LOCK + b") AS pause) IS NOT NULL"
 
 
+_ITEM = b"AS i(token, seq, attempt, worker, op, next_step, next_type, direct_to, lease_s, output)"
+ITEMS = {
+    "complete_moves": _ITEM,
+    "complete_ends": _ITEM,
+    "complete_lone_move": b"true AS lone",
+    "complete_lone_end": b"true AS lone",
+}
+"""Where the statements that complete have what is sent."""
+
+
 class HeldUp:
     """Statement ``name`` takes its snapshot, then waits at ``where`` for what others do meanwhile."""
 
@@ -140,7 +150,7 @@ async def test_a_queue_row_that_a_heartbeat_missed_is_dropped(
         await driver.complete(job)
 
 
-@pytest.mark.parametrize(("statement", "tasks"), [("complete_moves", 2), ("complete_ends", 1)])
+@pytest.mark.parametrize(("statement", "tasks"), [("complete_moves", 2), ("complete_lone_end", 1)])
 async def test_a_late_result_removes_what_the_expiry_queued(driver: Driver, statement: str, tasks: int) -> None:
     await driver.run(linear(tasks))
     job = await driver.one("work")
@@ -151,10 +161,40 @@ async def test_a_late_result_removes_what_the_expiry_queued(driver: Driver, stat
     async def expired() -> None:
         assert await driver.expire(31) == 1
 
-    where = b"AS i(token, seq, attempt, worker, op, next_step, next_type, direct_to, lease_s, output)"
-    await HeldUp(driver, statement, where).run(late, expired)
+    await HeldUp(driver, statement, ITEMS[statement]).run(late, expired)
     assert driver.rows("SELECT seq FROM ready") == driver.rows("SELECT seq FROM token")  # of the next job, or none
     assert driver.rows("SELECT kind FROM history WHERE kind < 10") == [(1,)]
+
+
+@pytest.mark.parametrize(("statement", "ends", "n"), [("complete_lone_move", False, 1), ("complete_ends", True, 2)])
+async def test_what_the_expiry_queued_goes_whatever_the_statement(
+    driver: Driver, statement: str, ends: bool, n: int
+) -> None:
+    await driver.upload(linear(2))
+    for _ in range(n):
+        await driver.start("linear")
+    keys = sorted(ids.read_job(job.id) for job in await driver.poll("work", n=n))
+    [(job_type,)] = driver.rows("SELECT id FROM job_type WHERE name = 'work'")
+    following = (None, None, None) if ends else (job_type, "w2", 30.0)
+    moved: list[store.Moved] = []
+
+    async def late() -> None:
+        items = [store.FastItem(key.token, key.seq, 1, "w1", ends, 1, *following, None) for key in keys]
+        async with driver.engine.database.connection() as connection:
+            moved.extend(await store.complete_fast(connection, items))
+
+    async def expired() -> None:
+        assert await driver.expire(31) == n
+
+    await HeldUp(driver, statement, ITEMS[statement]).run(late, expired)
+    if ends:  # as the server is, they are applied, or looked at and sent again
+        assert len(moved) in (0, n)
+        assert len(driver.rows("SELECT FROM ready")) == n - len(moved)
+    else:
+        assert len(moved) == 1
+        assert driver.rows("SELECT FROM ready") == []
+        assert driver.rows("SELECT state, claimed_by, attempt FROM token") == [(1, "w2", 1)]
+    assert_invariants(driver.dsn)
 
 
 async def test_late_results_leave_the_queue_whatever_their_batch_has(driver: Driver) -> None:

@@ -287,6 +287,12 @@ CASES = {
     "complete_fast at the end": Case(
         lambda c, leased: jobs.complete_fast(c, [last_completion(job) for job in leased]), 100, 100 * 40, 100
     ),
+    "completion of one": Case(
+        lambda c, leased: jobs.complete_fast(c, [completion(leased[0])._replace(direct_to="w", lease_s=30)]), 1, 45, 1
+    ),
+    "completion of one at the end": Case(
+        lambda c, leased: jobs.complete_fast(c, [last_completion(leased[0])]), 1, 60, 1
+    ),
     "extend": Case(
         lambda c, leased: jobs.extend(
             c, [Extension(job.token, job.seq, job.attempt, "w", 60, b"{}", b"1") for job in leased]
@@ -305,6 +311,9 @@ CASES = {
     "view": Case(lambda c, _: instances.view(c, range(BASE, BASE + 4 * 50, 2)), 100, 100 * 40),
     "history": Case(history, 1, 30),
     "start_fast": Case(lambda c, _: instances.start_fast(c, starts(100)), 100, 100 * 30),
+    "start of one": Case(
+        lambda c, _: instances.start_fast(c, [starts(1)[0]._replace(direct_to="w", lease_s=30)]), 1, 45
+    ),
     "due_timers": Case(lambda c, _: timers.due(c, DUE_MAX), 1, 12),  # the next one
     "due_timers with all of them due": Case(backlog, DUE_MAX, 1000),
     "count_timer_failures": Case(lambda c, _: fail_timers(c), 100, 100 * 25),

@@ -38,7 +38,8 @@ TABLES = {
 """With a column that tells their rows apart."""
 
 HOT = (
-    "complete_fast", "complete_moves", "complete_ends", "claim_and_clear",
+    "complete_fast", "complete_moves", "complete_ends", "complete_lone_move", "complete_lone_end", "start_lone",
+    "claim_and_clear",
     "probe_ready", "claim", "claim_known", "extend", "release", "expire", "checkpoints", "fresh_leases", "look_up",
     "variables", "start_fast", "started", "find_ended", "view", "history", "lock_roots", "lock_branches", "free_tokens",
     "free_branches", "tokens_there", "read_instances", "read_tokens", "read_signals", "armed", "end_instances",
@@ -162,6 +163,7 @@ def test_a_hot_statement_finds_its_rows_by_their_keys(drained_dsn: str, name: st
 
 CASES = (
     "claim", "claim and clear", "complete_fast", "complete_fast at the end", "complete_fast of both",
+    "completion of one", "completion of one at the end", "start of one",
     "extend", "release", "expire", "look_up", "view",
     "start_fast", "probe_ready",
 )  # fmt: skip

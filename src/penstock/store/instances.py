@@ -19,7 +19,7 @@ from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.database import IdTaken
 from penstock.store.statements import SQL
-from penstock.store.vault import PROGRESS, Vault, offloaded
+from penstock.store.vault import PROGRESS, Vault, offloaded, sealed
 
 PLACES_MAX: Final = 20
 BEYOND_ALL: Final = 2**63 - 1
@@ -125,6 +125,8 @@ async def start_fast(
     ``to_outbox``: their first jobs wait for the relay, not in the queue. ``latest``: definitions' ids with
     the keys of what have to be their latest versions; where one is not, none is started.
     """
+    if len(items) == 1 and items[0].direct_to is not None and not to_outbox:
+        return await begin(connection, SQL["start_lone"], _start_values(connection, items[0], latest))
     columns = start_columns(connection, items, to_outbox=to_outbox)
     return await begin(
         connection,
@@ -147,6 +149,13 @@ def start_columns(connection: TrioConnection, items: Sequence[FastStart], *, to_
         to_outbox,
         arrays.texts(columns[7]),
     )
+
+
+def _start_values(connection: TrioConnection, item: FastStart, latest: Collection[tuple[str, int]]) -> tuple[Any, ...]:
+    """A start as the statement for one takes it."""
+    id, definition, variables, *others = item
+    ((definition_id, key),) = latest or ((None, None),)
+    return (id, definition, sealed(variables, connection.vault), *others, definition_id, key)
 
 
 async def begin(connection: TrioConnection, statement: bytes, params: tuple[Any, ...]) -> list[Begun]:

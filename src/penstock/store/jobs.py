@@ -19,7 +19,7 @@ from penstock.store.instances import BEYOND_ALL
 from penstock.store.outcome import InDoubt
 from penstock.store.statements import SQL
 from penstock.store.variables import INLINE_VARIABLES_MAX_BYTES, opened
-from penstock.store.vault import CHECKPOINT, PROGRESS, Vault, offloaded
+from penstock.store.vault import CHECKPOINT, PROGRESS, Vault, offloaded, sealed
 
 
 class FastItem(NamedTuple):
@@ -208,6 +208,10 @@ async def complete_fast(
 
     ``to_outbox``: the next jobs wait for the relay, not in the queue.
     """
+    if len(items) == 1 and not to_outbox:
+        rows = await _complete_lone(connection, items[0])
+        if rows:
+            return list(map(_moved, rows))
     columns = fast_columns(connection, items)
     ends = sum(item.ends for item in items)
     if to_outbox or 0 < ends < len(items):
@@ -215,6 +219,20 @@ async def complete_fast(
     else:
         rows = await connection.fetch(SQL["complete_ends" if ends else "complete_moves"], columns)
     return list(map(_moved, rows))
+
+
+async def _complete_lone(connection: TrioConnection, item: FastItem) -> list[Any]:
+    """One completion by the statement for its usual case. Without an answer it has changed nothing: the statements for
+    any case may apply it yet."""
+    about = item.token, item.seq, item.attempt, item.worker, item.next_step
+    output = None if item.output is None else sealed(item.output, connection.vault)
+    if item.ends:
+        return await connection.fetch(SQL["complete_lone_end"], (*about, output))
+    if item.direct_to is None:
+        return []
+    return await connection.fetch(
+        SQL["complete_lone_move"], (*about, item.next_type, item.direct_to, item.lease_s, output)
+    )
 
 
 def fast_columns(connection: TrioConnection, items: Sequence[FastItem]) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from penstock.core.schedule import RunOutcome
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL, Statement
-from penstock.store.vault import Sealing, offloaded
+from penstock.store.vault import offloaded, sealed
 
 RUNS_KEPT: Final = 100
 """Of each schedule."""
@@ -105,11 +105,7 @@ async def put(
     timeless: Sequence[str],
 ) -> None:
     """Make a schedule, or change it. ``timeless``: fields of ``spec`` that say nothing about its times."""
-    vault = connection.vault
-    given: str | Sealing = variables.decode()
-    if vault is not None:
-        given = Sealing(len(variables), lambda: vault.seal(variables).decode())
-    params = (name, spec.decode(), given, definition_id, paused, arrays.texts(timeless))
+    params = (name, spec.decode(), sealed(variables, connection.vault), definition_id, paused, arrays.texts(timeless))
     await connection.fetch(SQL["put_schedule"], params)
 
 

@@ -11,7 +11,7 @@ from penstock.core.recorder import SIGNALS_PER_ADVANCE_MAX
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL, Statement
-from penstock.store.vault import KeyMissing, Sealing, Vault, offloaded
+from penstock.store.vault import KeyMissing, Vault, offloaded, sealed
 
 READ_COUNT = SIGNALS_PER_ADVANCE_MAX + 1
 """Kept signals read of an instance, or of each WAIT of one that has many: an advance sees that there are more."""
@@ -92,8 +92,7 @@ def keep(
     id: str | None,
 ) -> Statement:
     """Keeps a signal for a wait that is not open yet."""
-    text = output.decode() if vault is None else Sealing(len(output), lambda: vault.seal(output).decode())
-    return SQL["insert_signal"], (instance, step, text, audit, actor, id)
+    return SQL["insert_signal"], (instance, step, sealed(output, vault), audit, actor, id)
 
 
 def note_id(instance: int, id: str, request_hash: bytes) -> Statement:

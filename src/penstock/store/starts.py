@@ -10,7 +10,7 @@ from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.database import LOCKED
 from penstock.store.statements import SQL, Statement
-from penstock.store.vault import Sealing
+from penstock.store.vault import sealed
 
 LINES_BEING_MADE_MAX: Final = 5
 
@@ -124,11 +124,9 @@ async def replace_variables(
 ) -> tuple[int, int]:
     """Give an instance that has not begun other variables, or more of them; how many bytes it has then, and the key of
     its definition."""
-    vault = connection.vault
-    given: str | Sealing = variables.decode()
-    if vault is not None:
-        given = Sealing(len(variables), lambda: vault.seal(variables).decode())
-    rows = await connection.fetch(SQL["replace_start_variables"], (instance, given, merges))
+    rows = await connection.fetch(
+        SQL["replace_start_variables"], (instance, sealed(variables, connection.vault), merges)
+    )
     return cast("tuple[int, int]", rows[0])
 
 

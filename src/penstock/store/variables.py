@@ -10,7 +10,7 @@ from penstock.log import RateLimitedLog, get_logger
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL, Statement
-from penstock.store.vault import KeyMissing, Sealing, Vault, offloaded
+from penstock.store.vault import KeyMissing, Vault, offloaded, sealed
 
 _unreadable = RateLimitedLog(get_logger(__name__), interval_seconds=10)
 
@@ -96,5 +96,4 @@ def edit(
 
 
 def _edit(instance: int, given: bytes, removed: Collection[str], vault: Vault | None) -> tuple[object, ...]:
-    text = given.decode() if vault is None else Sealing(len(given), lambda: vault.seal(given).decode())
-    return instance, text, arrays.texts(sorted(removed))
+    return instance, sealed(given, vault), arrays.texts(sorted(removed))

@@ -1,34 +1,57 @@
 -- Instances: start, read, list, history.
 
+-- steps: begun
+begun AS (
+  INSERT INTO instance (id, started_at, definition, vars, business_key, started_by)
+  SELECT id, now, definition, vars::jsonb, business_key, started_by FROM item, clock),
+
+-- steps: opened
+  INSERT INTO token (id, instance_id, seq, entered_at, claimed_at, lease_until, job_type, attempt, step, state, claimed_by)
+  SELECT id, id, nextval('step_seq'), now, CASE WHEN NOT to_queue THEN now END,
+    CASE WHEN NOT to_queue THEN now + lease_s * interval '1 s' END, job_type,
+    CASE WHEN to_queue THEN 0 ELSE 1 END, 0,
+    CASE WHEN to_queue THEN 0 /* READY */ ELSE 1 /* LOCKED */ END, direct_to
+  FROM item, clock
+  RETURNING id, seq, entered_at, lease_until, job_type, priority, state
+
 -- name: start_fast
 -- Starts instances whose first step is a plain service task: $1 id $2 definition key $3 variables $4 business key
 -- $5 job type $6 worker of a direct dispatch (null: to the queue) $7 lease seconds $8 whether to the outbox instead of the queue
 -- $9 the caller that was proved $10 ids of definitions of which $11 has the keys of the latest versions: where one is not, nothing
 -- is started.
 WITH item AS MATERIALIZED (
-  SELECT * FROM unnest($1::bigint[], $2::int[], $3::text[], $4::text[], $5::int[], $6::text[], $7::float8[], $9::text[])
-    AS i(id, definition, vars, business_key, job_type, direct_to, lease_s, started_by)
-  WHERE NOT EXISTS (
+  SELECT *, direct_to IS NULL AS to_queue
+  FROM unnest($1::bigint[], $2::int[], $3::text[], $4::text[], $5::int[], $6::text[], $7::float8[], $9::text[])
+    AS i(id, definition, vars, business_key, job_type, direct_to, lease_s, started_by)),
+clock AS MATERIALIZED (
+  SELECT penstock_now() AS now WHERE NOT EXISTS (
     SELECT FROM unnest($10::text[], $11::int[]) AS l(id, key)
     WHERE l.key IS DISTINCT FROM (SELECT d.key FROM definition d WHERE d.id = l.id ORDER BY d.version DESC LIMIT 1))),
-clock AS MATERIALIZED (SELECT penstock_now() AS now),
-begun AS (
-  INSERT INTO instance (id, started_at, definition, vars, business_key, started_by)
-  SELECT id, now, definition, vars::jsonb, business_key, started_by FROM item, clock),
+-- steps of: begun
 opened AS (
-  INSERT INTO token (id, instance_id, seq, entered_at, claimed_at, lease_until, job_type, attempt, step, state, claimed_by)
-  SELECT id, id, nextval('step_seq'), now, CASE WHEN direct_to IS NOT NULL THEN now END,
-    CASE WHEN direct_to IS NOT NULL THEN now + lease_s * interval '1 s' END, job_type,
-    CASE WHEN direct_to IS NULL THEN 0 ELSE 1 END, 0,
-    CASE WHEN direct_to IS NULL THEN 0 /* READY */ ELSE 1 /* LOCKED */ END, direct_to
-  FROM item, clock
-  RETURNING id, seq, entered_at, lease_until, job_type, priority, state),
+-- steps of: opened
+),
 queued AS (
   INSERT INTO ready (job_type, priority, seq, token_id)
   SELECT job_type, priority, seq, id FROM opened WHERE state = 0 /* READY */ AND NOT $8::boolean),
 dispatched AS (
   INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
   SELECT nextval('step_seq'), id, id, seq, entered_at, job_type, 1 FROM opened WHERE $8::boolean)
+SELECT id, seq, entered_at, lease_until, entered_at AS started_at FROM opened
+
+-- name: start_lone
+-- As `start_fast`, of one whose first job is leased at once (why: `complete_lone_move`): $1 id $2 definition key $3 variables
+-- $4 business key $5 job type $6 worker $7 lease seconds $8 the caller that was proved $9 (null: none) and $10 as $10 and $11 there.
+WITH item AS NOT MATERIALIZED (
+  SELECT $1::bigint AS id, $2::int AS definition, $3::text AS vars, $4::text AS business_key, $5::int AS job_type,
+    $6::text AS direct_to, $7::float8 AS lease_s, $8::text AS started_by, false AS to_queue),
+clock AS MATERIALIZED (
+  SELECT penstock_now() AS now
+  WHERE $9::text IS NULL OR $10::int = (SELECT d.key FROM definition d WHERE d.id = $9::text ORDER BY d.version DESC LIMIT 1)),
+-- steps of: begun
+opened AS (
+-- steps of: opened
+)
 SELECT id, seq, entered_at, lease_until, entered_at AS started_at FROM opened
 
 -- name: started

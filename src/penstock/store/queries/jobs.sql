@@ -34,8 +34,9 @@ unnoted AS (
 
 -- steps: items
 item AS MATERIALIZED (
-  SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::smallint[], $6::smallint[], $7::int[],
-                       $8::text[], $9::float8[], $10::text[])
+  SELECT *, direct_to IS NULL AS to_queue, false AS lone
+  FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::smallint[], $6::smallint[], $7::int[], $8::text[],
+              $9::float8[], $10::text[])
     AS i(token, seq, attempt, worker, op, next_step, next_type, direct_to, lease_s, output)),
 
 -- steps: moved
@@ -44,17 +45,18 @@ moved AS (
   -- re-check under the lock fails and the item is refused: then the caller looks (ExecutionState) and may come again.
   UPDATE token t SET
     seq = nextval('step_seq'), queued = NULL, entry = NULL, step = i.next_step, job_type = i.next_type,
-    state = CASE WHEN i.direct_to IS NULL THEN 0 /* READY */ ELSE 1 /* LOCKED */ END,
-    attempt = CASE WHEN i.direct_to IS NULL THEN 0 ELSE 1 END, failures = 0, expiries = 0,
+    state = CASE WHEN i.to_queue THEN 0 /* READY */ ELSE 1 /* LOCKED */ END,
+    attempt = CASE WHEN i.to_queue THEN 0 ELSE 1 END, failures = 0, expiries = 0,
     entered_at = penstock_now(), timeout_s = NULL, claimed_by = i.direct_to,
-    claimed_at = CASE WHEN i.direct_to IS NOT NULL THEN penstock_now() END,
-    lease_until = CASE WHEN i.direct_to IS NOT NULL THEN penstock_now() + i.lease_s * interval '1 s' END,
+    claimed_at = CASE WHEN NOT i.to_queue THEN penstock_now() END,
+    lease_until = CASE WHEN NOT i.to_queue THEN penstock_now() + i.lease_s * interval '1 s' END,
     unfolded = least(32000, t.unfolded + CASE WHEN i.output IS NULL THEN 0 ELSE 1 + octet_length(i.output) / 131072 END)
   FROM item i CROSS JOIN LATERAL (
     SELECT o.ctid, o.step, o.state, o.job_type, o.attempt, o.entered_at, o.claimed_at, coalesce(o.queued, o.seq) AS place
     FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
   WHERE i.op = 0 AND t.ctid = old.ctid AND t.seq = i.seq
     AND (t.state IN (0 /* READY */, 1 /* LOCKED */) AND t.claimed_by = i.worker OR t.state = 5 /* DISPATCHED */)
+    AND NOT (i.lone AND t.state = 0 /* READY */)
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
     AND t.held IS NULL AND t.flow_key IS NULL AND (i.output IS NULL OR t.unfolded < 128)
     AND t.migrated IS NULL  -- the plan may be that of the version before
@@ -68,11 +70,19 @@ ended AS (
     SELECT o.ctid, o.state, o.attempt FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
   WHERE i.op = 1 AND t.ctid = old.ctid AND t.seq = i.seq
     AND (t.state IN (0 /* READY */, 1 /* LOCKED */) AND t.claimed_by = i.worker OR t.state = 5 /* DISPATCHED */)
+    AND NOT (i.lone AND t.state = 0 /* READY */)
     AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
     AND t.held IS NULL AND t.flow_key IS NULL AND t.migrated IS NULL AND NOT t.watched  -- whoever called it is to be told
   RETURNING t.id, t.instance_id, t.seq, t.step, t.state, t.job_type, t.priority, t.attempt,
     t.entered_at AS started_at, t.claimed_at, coalesce(t.queued, t.seq) AS place, i.worker, i.output, i.next_step,
     penstock_now() AS ended_at),
+
+-- steps: closed_moved
+closed AS (
+  INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker, output)
+  SELECT instance_id, nextval('step_seq'), id, seq, started_at, entered_at, claimed_at, attempt, step, 1 /* COMPLETED */,
+    worker, output::jsonb
+  FROM moved)
 
 -- name: complete_fast
 -- Advances tokens whose step and next step need nothing but the token itself. One item per token, sorted by
@@ -122,11 +132,7 @@ unqueued AS (
 queued AS (
   INSERT INTO ready (job_type, priority, seq, token_id)
   SELECT next_type, priority, new_seq, id FROM moved WHERE direct_to IS NULL),
-closed AS (
-  INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker, output)
-  SELECT instance_id, nextval('step_seq'), id, seq, started_at, entered_at, claimed_at, attempt, step, 1 /* COMPLETED */,
-    worker, output::jsonb
-  FROM moved)
+-- steps of: closed_moved
 SELECT id, seq, new_seq, entered_at, lease_until, unfolded, place <> seq FROM moved
 
 -- name: complete_ends
@@ -146,6 +152,41 @@ closed AS (
     step, 1 /* COMPLETED */, next_step, worker, output::jsonb
   FROM ended),
 -- steps of: finished
+SELECT id, seq, NULL::bigint, NULL::timestamptz, NULL::timestamptz, 0, NULL::boolean FROM ended
+
+-- name: complete_lone_move
+-- As `complete_moves`, of one completion whose next job is leased at once. A batch of one, as all are in an idle engine, pays
+-- for each part of the plan that is made ready to run, used or not. So it has no more parts than this needs, and values in
+-- place of arrays; and a token that is in the queue is refused too: `complete_moves` has the answer then.
+-- $1 token $2 seq $3 attempt (null: any) $4 worker $5 next step $6 next job type $7 its worker $8 its lease seconds $9 output
+-- (null: none).
+WITH item AS NOT MATERIALIZED (
+  SELECT $1::bigint AS token, $2::bigint AS seq, $3::int AS attempt, $4::text AS worker, 0 AS op, $5::smallint AS next_step,
+    $6::int AS next_type, $7::text AS direct_to, $8::float8 AS lease_s, $9::text AS output, false AS to_queue, true AS lone),
+-- steps of: moved
+-- steps of: closed_moved
+SELECT id, seq, new_seq, entered_at, lease_until, unfolded, place <> seq FROM moved
+
+-- name: complete_lone_end
+-- As `complete_lone_move`, of one that ends its instance: $1 token $2 seq $3 attempt $4 worker $5 next step $6 output.
+-- As `finished`, but by one value: `= ANY` makes bitmaps.
+WITH item AS NOT MATERIALIZED (
+  SELECT $1::bigint AS token, $2::bigint AS seq, $3::int AS attempt, $4::text AS worker, 1 AS op, $5::smallint AS next_step,
+    $6::text AS output, true AS lone),
+-- steps of: ended
+closed AS (
+  INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, end_step,
+                       worker, output)
+  SELECT instance_id, nextval('step_seq'), id, seq, started_at, ended_at, claimed_at, attempt, step, 1 /* COMPLETED */,
+    next_step, worker, output::jsonb
+  FROM ended),
+finished AS (
+  UPDATE instance i SET status = 1 /* COMPLETED */, ended_at = (SELECT ended_at FROM ended)
+  WHERE i.id = (SELECT instance_id FROM ended)),
+unkeyed AS (
+  DELETE FROM instance_key k WHERE k.instance_id = (SELECT instance_id FROM ended) AND NOT k.kept),
+unnoted AS (
+  DELETE FROM job_note n WHERE n.token_id = (SELECT id FROM ended))
 SELECT id, seq, NULL::bigint, NULL::timestamptz, NULL::timestamptz, 0, NULL::boolean FROM ended
 
 -- name: probe_ready
