@@ -42,6 +42,14 @@ BEFORE_THE_PAGE_DRAWS = """editor => {
 """A paste, its deletion and a step back in one turn of the page, as a busy one takes them."""
 
 
+IN_ONE_TURN = """async (_, [text, key]) => {
+    document.execCommand("insertText", false, text);
+    await null;  // the editor hears of it
+    document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
+}"""
+"""Letters and the key after them, before the page draws or a list of completions comes."""
+
+
 def open_json(modeller: Modeller, text: str, name: str = "open.json") -> Any:
     """The JSON text's editor, once it is there, with the text of a file."""
     modeller.visitor.go("modeller")
@@ -50,6 +58,15 @@ def open_json(modeller: Modeller, text: str, name: str = "open.json") -> Any:
     editor = modeller.page.locator(".cm-content").and_(modeller.page.get_by_label(LABEL))
     editor.wait_for(timeout=TIMEOUT_MS)
     return editor
+
+
+def open_fork(modeller: Modeller) -> None:
+    """The fields of its decision, once their editors are there."""
+    modeller.visitor.go("modeller")
+    modeller.open("fork.json", json.dumps(FORK))
+    modeller.expect_status("No problems")
+    modeller.page.locator('.node[data-step="fork"]').dblclick(timeout=TIMEOUT_MS)
+    modeller.page.locator(".cm-content").first.wait_for(timeout=TIMEOUT_MS)
 
 
 def test_json_is_edited_by_keys_with_the_drafts_own_history(modeller: Modeller) -> None:
@@ -229,6 +246,25 @@ def test_typing_in_a_plain_field_goes_on_in_its_editor(modeller: Modeller) -> No
     page.keyboard.type("2 + ")
     modeller.press("Enter")
     modeller.expect_definition(lambda made: "1 + 2 + amount > 1" in made["steps"][0]["conditionalNextSteps"])
+
+
+@pytest.mark.parametrize("key", ["Enter", "Tab"])
+def test_a_key_takes_what_the_last_letter_begins(modeller: Modeller, key: str) -> None:
+    """However fast: the list is still that of the letter before, or not there yet."""
+    page, condition = modeller.page, modeller.field("Conditional next steps 1: condition")
+    open_fork(modeller)
+    condition.focus()
+    modeller.press("End")
+    page.keyboard.type(" + a")
+    condition.evaluate(IN_ONE_TURN, ["mo", key])
+    assert modeller.said("Conditional next steps 1: condition") == "amount > 1 + amount"
+    modeller.expect_field("Conditional next steps 1: condition")
+    # A word that is complete is what was typed, and so is what begins nothing: all of it.
+    for typed, said in ((" + amount", "amount > 1 + amount + amount"), (" + 1", "amount > 1 + amount + amount + 1")):
+        condition.focus()
+        modeller.press("End")
+        condition.evaluate(IN_ONE_TURN, [typed, "Enter"])
+        modeller.expect_definition(lambda made, said=said: said in made["steps"][0]["conditionalNextSteps"])
 
 
 def test_what_is_selected_stays_selected_in_the_editor(modeller: Modeller) -> None:

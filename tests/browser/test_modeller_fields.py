@@ -102,6 +102,38 @@ def test_a_timer_says_its_time_and_whose_job_it_is(modeller: Modeller) -> None:
     assert [one.get("jobType") for one in modeller.definition()["steps"]] == [None, "task", None]
 
 
+@pytest.mark.parametrize("files", ["**/assets/editor-*.js", "none"], ids=["plain", "editor"])
+def test_a_condition_that_nobody_typed_is_typed_over(modeller: Modeller, files: str) -> None:
+    page, labels = modeller.page, [f"Conditional next steps {at}: condition" for at in (1, 2)]
+    page.route(files, lambda route: route.abort())
+    body = json.dumps(definition(choose("fork", {"false": "end", "false || false": "end", "true": "end"}), end()))
+    modeller.visitor.go("modeller")
+    modeller.open("fork.json", body)
+    modeller.expect_laid_out()
+    page.locator('.node[data-step="fork"]').dblclick(timeout=TIMEOUT_MS)
+    if files == "none":
+        page.locator(".cm-content").nth(1).wait_for(timeout=TIMEOUT_MS)
+    # Whoever only looks changes nothing.
+    modeller.field(labels[0]).click(timeout=TIMEOUT_MS)
+    modeller.tab_to(labels[1])
+    assert modeller.text() == body
+    modeller.field(labels[0]).click(timeout=TIMEOUT_MS)
+    page.keyboard.type("n > 5")
+    modeller.tab_to(labels[1])
+    page.keyboard.type("m > 5")
+    modeller.press("Enter")
+    modeller.expect_definition(
+        lambda made: list(made["steps"][0]["conditionalNextSteps"]) == ["n > 5", "m > 5", "true"]
+    )
+    # What somebody typed is gone on with where it is clicked.
+    modeller.field(labels[0]).click(timeout=TIMEOUT_MS)
+    modeller.press("End")
+    page.keyboard.type("0")
+    modeller.press("Enter")
+    modeller.expect_definition(lambda made: "n > 50" in made["steps"][0]["conditionalNextSteps"])
+    modeller.visitor.complaints.clear()  # of the files that were kept from it
+
+
 def test_what_is_half_typed_is_not_said_to_be_sound(modeller: Modeller) -> None:
     page, status = modeller.page, modeller.status
     body = definition(choose("fork", {"n > 1": "pay", "true": "end"}), service("pay", "end", job_type="pay"), end())

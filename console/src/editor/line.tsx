@@ -1,5 +1,5 @@
 // One line of code that grows with its text: what it says is coloured, completed and explained by what is known.
-import { acceptCompletion, autocompletion, closeCompletion, type CompletionContext, type CompletionResult, currentCompletions, moveCompletionSelection, setSelectedCompletion, startCompletion } from "@codemirror/autocomplete";
+import { acceptCompletion, autocompletion, closeCompletion, CompletionContext, type CompletionResult, completionStatus, currentCompletions, insertCompletionText, moveCompletionSelection, pickedCompletion, setSelectedCompletion, startCompletion } from "@codemirror/autocomplete";
 import { history, historyKeymap, standardKeymap } from "@codemirror/commands";
 import { setDiagnostics } from "@codemirror/lint";
 import { Compartment, EditorState, Prec, StateEffect } from "@codemirror/state";
@@ -58,7 +58,7 @@ export default function CodeLine(props: LineProps) {
 }
 
 function extensions(now: () => LineProps) {
-  const { source, chooser } = completion(now);
+  const { source, chooser, take } = completion(now);
   return [
     common(),
     past.of(history()),
@@ -73,8 +73,16 @@ function extensions(now: () => LineProps) {
       if (selectionSet || docChanged) now().caret(state.selection.main.head, state.selection.main.anchor);
     }),
     EditorView.domEventHandlers({
-      focus: () => now().enter(),
-      blur: () => now().leave(),
+      focus: (_, view) => {
+        if (now().begun) view.dispatch({ selection: { anchor: 0, head: view.state.doc.length } });
+        now().enter();
+      },
+      blur: (_, view) => now().leave(view.state.doc.toString()),
+      mousedown: (_, view) => {
+        if (!now().begun) return false;
+        view.focus(); // without the click's place, which would take the selection's
+        return true;
+      },
     }),
     colours(now),
     hoverTooltip((shown, pos) => {
@@ -90,11 +98,11 @@ function extensions(now: () => LineProps) {
         { key: "ArrowDown", run: moveCompletionSelection(true) },
         { key: "ArrowUp", run: moveCompletionSelection(false) },
         { key: "Escape", run: closeShown, stopPropagation: true },
-        { key: "Tab", run: acceptCompletion },
+        { key: "Tab", run: take },
         {
           key: "Enter",
           run: (view) => {
-            if (!acceptCompletion(view)) now().done();
+            if (!take(view)) now().done(view.state.doc.toString());
             return true;
           },
         },
@@ -128,7 +136,19 @@ function completion(now: () => LineProps) {
     seen = shown;
     if (asked || wantedAt(now().words, state.doc.toString(), state.selection.main.head) === "taken") view.dispatch({ effects: setSelectedCompletion(0) });
   });
-  return { source, chooser };
+  // Where the list of the last letter is still to come, what it will begin with: the same keys do the same, however fast.
+  const take = (view: EditorView): boolean => {
+    if (acceptCompletion(view)) return true;
+    const { state } = view;
+    const pos = state.selection.main.head;
+    if (completionStatus(state) !== "pending" || wantedAt(now().words, state.doc.toString(), pos) !== "taken") return false;
+    const found = source(new CompletionContext(state, pos, false));
+    const first = found?.options[0];
+    if (!first) return false;
+    view.dispatch({ ...insertCompletionText(state, first.apply as string, found.from, pos), annotations: pickedCompletion.of(first) });
+    return true;
+  };
+  return { source, chooser, take };
 }
 
 function colours(now: () => LineProps) {

@@ -135,9 +135,18 @@ export function addCondition(text: string, place: number, to: string): string {
   const path = ["steps", place, "conditionalNextSteps"];
   const keys = nodeAt(parse(text), path)?.members?.map((one) => one.key) ?? [];
   if (!keys.includes(OTHERWISE)) return insertMember(text, path, keys.length, OTHERWISE, to);
+  return insertMember(text, path, keys.indexOf(OTHERWISE), newCondition(keys), to);
+}
+
+/** What a condition begins with: a way that is never taken. */
+export function newCondition(keys: readonly string[]): string {
   let condition = "false";
   while (keys.includes(condition)) condition += " || false";
-  return insertMember(text, path, keys.indexOf(OTHERWISE), condition, to);
+  return condition;
+}
+
+export function isNever(condition: string): boolean {
+  return /^false( \|\| false)*$/.test(condition);
 }
 
 /** Draws a way from one step to another. The same text where none can begin. */

@@ -1,10 +1,11 @@
 // A field for an expression: what the engine says of it while it is typed, and gets from it, at the characters that it is
 // about, and what its words are for.
 import { useQuery } from "@tanstack/react-query";
-import { useState } from "react";
+import { useRef, useState } from "react";
 import { type ExpressionVerdict, engine } from "../api/client";
 import { expressionIn, helpOf } from "./completion";
 import { useEditing, useUntaken } from "./context";
+import { isNever } from "./edits";
 import { child, type Path, parse } from "./json";
 import { useLater } from "./later";
 import { Line } from "./line";
@@ -29,6 +30,7 @@ interface Props {
 export function ExpressionField({ path, label, value, kind, template, describedBy, invalid, change, commit }: Props) {
   const { words, variables, flawed } = useEditing();
   const [typed, setTyped] = useState<string>();
+  const isTyped = useRef(false); // and not yet taken over: a key may come before the page has drawn the one before
   const [at, setAt] = useState(0);
   const [anchor, setAnchor] = useState(0);
   const shown = typed ?? value;
@@ -40,8 +42,9 @@ export function ExpressionField({ path, label, value, kind, template, describedB
   const wrong = verdict.problem && { reason: verdict.problem.reason, from: verdict.problem.from + shift, to: verdict.problem.to + shift };
   const here = typed === undefined ? undefined : helpOf(words, shown, at);
   useUntaken(commit === true && typed !== undefined && typed !== value);
-  const done = () => {
-    if (commit && typed !== undefined && typed !== value) change(typed);
+  const done = (text: string) => {
+    if (commit && isTyped.current && text !== value) change(text);
+    isTyped.current = false;
     setTyped(undefined);
   };
   return (
@@ -55,10 +58,12 @@ export function ExpressionField({ path, label, value, kind, template, describedB
         words={words}
         variables={variables}
         wrong={wrong}
+        begun={kind === "condition" && typed === undefined && isNever(value)}
         focused={typed !== undefined}
         at={at}
         anchor={anchor}
         put={(text) => {
+          isTyped.current = true;
           setTyped(text);
           if (!commit) change(text);
         }}
@@ -68,7 +73,7 @@ export function ExpressionField({ path, label, value, kind, template, describedB
         }}
         enter={() => setTyped((now) => now ?? value)}
         leave={done}
-        done={() => commit && done()}
+        done={(text) => commit && done(text)}
       />
       {typed !== undefined && shown.startsWith("${") && template && inside === undefined && <p className="mute">Text, as long as no {"}"} ends it.</p>}
       {typed !== undefined && asked && <Said {...verdict} />}

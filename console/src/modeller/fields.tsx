@@ -3,6 +3,7 @@
 import { type ReactNode, useId, useState } from "react";
 import { type Told, useEditing, useTold, useUntaken } from "./context";
 import type { Draft } from "./draft";
+import { newCondition } from "./edits";
 import { child, insert, insertMember, JsonProblem, move, type Node, nodeAt, parse, type Path, Raw, remove, rename, set, stringOf } from "./json";
 import { expressionIn } from "./completion";
 import { ExpressionField } from "./expression";
@@ -419,11 +420,12 @@ export function Unknown({ path, name }: { path: Path; name: string }) {
 function Rows({ label, path, node, schema, values }: EditorProps & { values: Schema }) {
   const { edit, draft } = useEditing();
   const all = node?.members ?? [];
+  const keys = all.map((one) => one.key);
   const conditions = schema.propertyNames?.format === "expression";
   const rename_ = (key: string) => (to: string) => edit((now) => (schema.ticked ? renameField : rename)(now, [...path, key], to));
   const add = () => {
     let key = conditions ? "true" : "name";
-    for (let number = 2; all.some((one) => one.key === key); number++) key = conditions ? `${"false || ".repeat(number - 2)}false` : `name${number}`;
+    for (let number = 2; all.some((one) => one.key === key); number++) key = conditions ? newCondition(keys) : `name${number}`;
     const first = conditions && all.at(-1)?.key === "true" ? all.length - 1 : all.length;
     const value = values.enum?.[0] ?? (values.format === "step-id" ? (draft.definition.steps.at(-1)?.id ?? "") : blank(values));
     edit((now) => insertMember(now, path, first, key, value));
@@ -445,7 +447,7 @@ function Rows({ label, path, node, schema, values }: EditorProps & { values: Sch
                   {conditions && one.key === "true" ? (
                     <div className="line">
                       <i>otherwise</i>
-                      <button type="button" className="link" onClick={() => edit((now) => rename(now, own, "false"))}>
+                      <button type="button" className="link" onClick={() => edit((now) => rename(now, own, newCondition(keys)))}>
                         give it a condition
                       </button>
                     </div>

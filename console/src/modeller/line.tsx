@@ -14,6 +14,8 @@ export interface LineProps {
   variables: string;
   /** What the engine can't read. */
   wrong?: { from: number; to: number; reason: string } | undefined;
+  /** Nobody has typed it yet: all of it is selected when somebody comes, and so typed over. */
+  begun?: boolean | undefined;
   /** Somebody is in it, and where: what is selected begins at `anchor`. */
   focused: boolean;
   at: number;
@@ -21,8 +23,9 @@ export interface LineProps {
   put: (text: string) => void;
   caret: (at: number, anchor: number) => void;
   enter: () => void;
-  leave: () => void;
-  done: () => void;
+  /** With what stands there: the page may not yet have drawn what it was told last. */
+  leave: (text: string) => void;
+  done: (text: string) => void;
 }
 
 const useEditor = loaded(() => import("../editor/line"));
@@ -35,7 +38,7 @@ export function Line(props: LineProps) {
 }
 
 /** Also when it gets the keys: the editor that then takes its place goes on with what is selected. */
-function PlainLine({ label, text, describedBy, invalid, put, caret, enter, leave, done }: LineProps) {
+function PlainLine({ label, text, describedBy, invalid, begun, put, caret, enter, leave, done }: LineProps) {
   const tell = ({ currentTarget: { selectionStart, selectionEnd } }: React.SyntheticEvent<HTMLInputElement>) => caret(selectionEnd ?? 0, selectionStart ?? 0);
   return (
     <input
@@ -48,12 +51,18 @@ function PlainLine({ label, text, describedBy, invalid, put, caret, enter, leave
       value={text}
       onChange={(event) => put(event.target.value)}
       onSelect={tell}
+      onMouseDown={(event) => {
+        if (!begun) return;
+        event.preventDefault(); // the click's place would take the selection's
+        event.currentTarget.focus();
+      }}
       onFocus={(event) => {
+        if (begun) event.currentTarget.select();
         tell(event);
         enter();
       }}
-      onBlur={leave}
-      onKeyDown={(event) => event.key === "Enter" && done()}
+      onBlur={(event) => leave(event.target.value)}
+      onKeyDown={(event) => event.key === "Enter" && done(event.currentTarget.value)}
     />
   );
 }
