@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator
 
+import psycopg
 import pytest
 import trio
 from grpclib.const import Status
 
 from penstock.engine import streams
+from penstock.offload import INLINE_MAX_BYTES
 from penstock.rpc import work_stream
 from penstock.testing.definitions import fork, linear
 from penstock.wire import penstock_v1 as w
@@ -181,6 +183,40 @@ async def test_outcomes_come_in_the_order_of_the_messages(driver: Driver, grpc: 
     for job in jobs:
         await work.send(completions=completions([job]))
     assert [done.job_id for done in await work.wait_outcomes(15)] == [job.id for job in jobs]
+
+
+async def test_large_results_are_answered_beside_small_ones(driver: Driver, grpc: Served) -> None:
+    await driver.upload(linear(1))
+    for _ in range(3):
+        await driver.start("linear")
+    work = await Work.open(grpc.client, work=3)
+    small, large, last = await work.wait_jobs(3)
+    await work.send(completions=completions([small, large], text="x" * 2 * INLINE_MAX_BYTES))
+    await work.send(completions=completions([last]))
+    outcomes = await work.wait_outcomes(3)
+    assert [(item.job_id, item.outcome) for item in outcomes] == [(small.id, OK), (large.id, OK), (last.id, OK)]
+    assert (await driver.variables(large.instance_id))["text"] == "x" * 2 * INLINE_MAX_BYTES
+
+
+async def test_results_of_a_cancelled_stream_are_applied_once(driver: Driver, grpc: Served) -> None:
+    """They wait for another one's lock when nobody waits for their outcome any more."""
+    await driver.upload(linear(2))
+    await driver.start("linear")
+    work = await Work.open(grpc.client, work=1)
+    (job,) = await work.wait_jobs(1)
+
+    async def is_under_way() -> bool:
+        return driver.waiting_for_locks() > 0
+
+    with psycopg.connect(driver.dsn) as other:
+        other.execute("SELECT FROM token FOR UPDATE")
+        await work.send(completions=completions([job], done=1))
+        await wait_until(is_under_way)
+        await work.client.reset(work.stream_id)
+        await wait_parked(grpc, 0)
+    after = await driver.one("work")
+    assert (after.instance_id, after.step_id, after.attempt) == (job.instance_id, "task-2", 1)
+    assert await driver.variables(job.instance_id) == {"done": 1}
 
 
 async def test_half_closing_answers_what_was_sent_and_ends_with_ok(driver: Driver, grpc: Served) -> None:

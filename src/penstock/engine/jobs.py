@@ -206,10 +206,11 @@ class Jobs:
                 outcomes[index] = _failed(request.job_id, error)
             else:
                 queued.append((index, item)) if item is not None else others.append(index)
-        for index, outcome in zip(
-            others, await _each([requests[index] for index in others], self._complete_outcome), strict=True
-        ):
-            outcomes[index] = outcome
+        if others:
+            await need_task()
+            each = await _each([requests[index] for index in others], self._complete_outcome)
+            for index, outcome in zip(others, each, strict=True):
+                outcomes[index] = outcome
         for index, item in queued:
             try:
                 verdict = await item.wait_answer()

@@ -227,7 +227,8 @@ class ServerCall(Struct, Generic[RequestT, AnswerT], eq=False):
     async def _receive(self) -> bytes | None:
         inbox = self.inbox
         if self.method.client_streaming:
-            await trio.lowlevel.checkpoint()
+            if inbox.has_news():
+                await trio.lowlevel.checkpoint()
             await inbox.wait_news()
         elif not inbox.has_news():
             await need_task()
