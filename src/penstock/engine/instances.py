@@ -14,7 +14,7 @@ from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
 from penstock.core.start_rules import StartRules, read_rules
 from penstock.eager import need_task
 from penstock.engine import ids
-from penstock.engine.answers import COPIES, current_hold
+from penstock.engine.answers import COPIES, Hold, current_hold
 from penstock.engine.audit import audit_records, place_after, slice_of
 from penstock.engine.definitions import Definitions
 from penstock.engine.ends import Ends
@@ -119,14 +119,27 @@ class Instances:
         was started before."""
         return self._submit(request, place=place)
 
-    def _submit(self, request: StartRequest, call: CodeCall | None = None, place: Place | None = None) -> StartItem:
+    def begin(self, request: StartRequest, hold: Hold, by: str | None, now: float) -> StartItem:
+        """Queue a start for a caller who has no task, and does not wait for its end. Raises as `start` does; so does
+        what the item is answered with. ``by``: who calls; ``now``: trio time."""
+        return self._submit(request, hold=hold, by=by, now=now)
+
+    def _submit(
+        self,
+        request: StartRequest,
+        call: CodeCall | None = None,
+        place: Place | None = None,
+        hold: Hold | None = None,
+        by: str | None = None,
+        now: float | None = None,
+    ) -> StartItem:
         """Queue a start, with room for its answer: its own variables come back."""
         rules = self.check_start(request)
         if request.variables is None:
             request = msgspec.structs.replace(request, variables=EMPTY_OBJECT)
-        current_hold().reserve(COPIES * len(request.variables))
-        item = StartItem(request, rules, call, place)
-        (self._starts.keyed if item.keyed else self._starts.lane).submit_nowait(item)
+        item = StartItem(request, rules, call, place, hold, by)
+        item.hold.reserve(COPIES * len(request.variables))
+        (self._starts.keyed if item.keyed else self._starts.lane).submit_nowait(item, now=now)
         return item
 
     async def start_batch(self, requests: Sequence[StartRequest]) -> list[StartResult]:

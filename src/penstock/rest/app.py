@@ -32,6 +32,7 @@ from penstock.rest.definitions import DefinitionRoutes
 from penstock.rest.docs import DocsRoutes
 from penstock.rest.drafts import DraftRoutes
 from penstock.rest.exchange import (
+    CLIENT_GONE_STATUS,
     AsgiExchange,
     ClientGone,
     Exchange,
@@ -75,8 +76,6 @@ from penstock.rest.watch import WatchRoutes
 
 UNKNOWN_PATTERN: Final = "(unknown)"
 """The label of paths that are no route: what clients make up must not become labels."""
-CLIENT_GONE_STATUS: Final = 499
-"""The label of requests that nobody was there to be answered."""
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "PATCH", "DELETE"})
 _BODY_HEADERS: Final = frozenset({b"content-type", b"content-length"})
 _JOBS: Final = "/v1/jobs/"
@@ -165,14 +164,14 @@ class RestApp:
         return None if hot is None else self._serve(exchange, hot, {})
 
     def hot_call(self, wire: Wire) -> HotCall | None:
-        """What serves a connection's polls and completions; None where calls are counted."""
+        """What serves a connection's polls, completions and starts; None where calls are counted."""
         if self._limits is not None:
             return None
         if self._hot_routes is None:
             engine = self._engine
             self._hot_routes = HotRoutes(
-                engine.hot_jobs, self._jobs, engine.answer_memory, engine.limits, engine.metrics, self._always,
-                self._pages.pass_at_once, self._gate,
+                engine.hot_jobs, self._jobs, StartRoutes(engine) if engine.traces is None else None,
+                engine.answer_memory, engine.limits, engine.metrics, self._always, self._pages.pass_at_once, self._gate,
             )  # fmt: skip
         return HotCall(self._hot_routes, wire)
 

@@ -24,6 +24,8 @@ PEER_GONE: Final = "penstock.peer_gone"
 ANSWER_LOST: Final = "penstock.answer_lost"
 """The one that tells whether nothing of the answer can arrive any more."""
 
+CLIENT_GONE_STATUS: Final = 499
+"""The label of requests that nobody was there to be answered."""
 
 CERTIFICATE: Final = "penstock.certificate"
 """The ASGI extension of our servers (http/asgi.py): whom the client's TLS certificate names."""

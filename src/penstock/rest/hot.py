@@ -1,8 +1,9 @@
-"""Polls and completions straight from the bytes of a connection to the lanes, and from there to its socket.
+"""Polls, completions and starts straight from the bytes of a connection to the lanes, and from there to its socket.
 
-A worker's calls are the same thousands of times a second: no request, no coroutine, no task is made for them. Whatever
+These calls are the same thousands of times a second: no request, no coroutine, no task is made for them. Whatever
 is not as usual (a new body of a poll, a job that another engine leased, an answer of a megabyte, a poll that waits
-for a moment only, a header that means something) is left to the handlers of `jobs`, with the bytes as they came.
+for a moment only, a start that waits for its end, a header that means something) is left to the handlers of `jobs` and
+`starts`, with the bytes as they came.
 Answers are the same to the byte. For connections whose headers say nothing of their own, and with authentication for
 callers who are known without waiting, whose polls wait elsewhere; never with limits on calls.
 """
@@ -22,27 +23,33 @@ from penstock.engine.answers import COPIES, AnswerMemory, Hold, current_hold
 from penstock.engine.hot_jobs import HotJobs, KnownPoll, ParkedPoll
 from penstock.engine.lanes.claims import ClaimItem
 from penstock.engine.lanes.fast_path import FastCompletion
+from penstock.engine.lanes.start_item import StartItem
 from penstock.engine.payload import PayloadLimits, is_plain_object
 from penstock.errors import PenstockError, Unauthenticated
 from penstock.metrics import Metrics
 from penstock.metrics.numbers import Distribution
-from penstock.rest.exchange import JSON, Headers, Reply, RestRequest
+from penstock.offload import INLINE_MAX_BYTES
+from penstock.rest.exchange import CLIENT_GONE_STATUS, JSON, Headers, Reply, RestRequest
 from penstock.rest.jobs import ENCODED_AT_ONCE_BYTES, KNOWN_POLLS_MAX_COUNT, JobRoutes, large_answer
+from penstock.rest.operations import START
 from penstock.rest.problems import bug, problem_of
+from penstock.rest.starts import IDEMPOTENCY_KEY, STARTED, StartRoutes, shown
 from penstock.wire.model import Completion, Job
 
 Sent = list[tuple[bytes, bytes]]
 NEEDS: Final = Permission.WORK
-"""Of both calls."""
+"""Of polls and completions."""
 POLL: Final = b"POST /v1/jobs/poll HTTP/1.1"
+_START: Final = b"POST %b HTTP/1.1" % START.path.encode()
 _BEFORE: Final = b"POST /v1/jobs/"
 _BEHIND: Final = b"/complete HTTP/1.1"
 _AROUND_BYTES: Final = len(_BEFORE) + len(_BEHIND)
 """Of a completion's line beside the id: a batch's is shorter, as one slash ends what is before and begins the rest."""
 _POLL_PATH: Final = "/v1/jobs/poll"
 _COMPLETE_PATH: Final = "/v1/jobs/{id}/complete"
+_START_PATH: Final = START.path
 _JSON: Final = (b"content-type", JSON)
-_MEANING: Final = (b"origin", b"sec-fetch-site", b"traceparent")
+_MEANING: Final = (b"origin", b"sec-fetch-site", b"traceparent", IDEMPOTENCY_KEY)
 """Headers that a call is looked at for."""
 
 _decode_completion = msgspec.json.Decoder(Completion).decode
@@ -96,6 +103,7 @@ class HotRoutes:
         self,
         jobs: HotJobs,
         handlers: JobRoutes,
+        starts: StartRoutes | None,
         memory: AnswerMemory,
         limits: PayloadLimits,
         metrics: Metrics,
@@ -103,9 +111,10 @@ class HotRoutes:
         passes: Callable[[Mapping[bytes, bytes]], bool],
         gate: Gate | None = None,
     ) -> None:
-        """``always``: headers of every answer; ``passes``: whether headers were found good before. Without a ``gate``
-        everybody may do everything."""
+        """``starts``: None leaves these to their handler, as where each has a span; ``always``: headers of every
+        answer; ``passes``: whether headers were found good before. Without a ``gate`` everybody may do everything."""
         self.jobs = jobs
+        self.starts = starts
         self.memory = memory
         self.limits = limits
         self.always = always
@@ -145,7 +154,7 @@ class HotCall:
     """One connection's call, one after the other."""
 
     __slots__ = (
-        "_caller", "_fault", "_gate", "_headers", "_hold", "_item", "_job_id", "_parked", "_poll", "_proofs",
+        "_caller", "_fault", "_gate", "_headers", "_hold", "_item", "_job_id", "_parked", "_path", "_poll", "_proofs",
         "_routes", "_started", "_wire",
     )  # fmt: skip
 
@@ -153,10 +162,11 @@ class HotCall:
         self._routes = routes
         self._wire = wire
         self._hold = Hold(routes.memory)
-        self._item: ClaimItem | FastCompletion | None = None
+        self._item: ClaimItem | FastCompletion | StartItem | None = None
         self._parked: ParkedPoll | None = None
-        self._fault: tuple[str, Reply] | None = None  # (path, answer) of a call that could not be begun
-        self._poll: KnownPoll | None = None  # None: a completion
+        self._fault: Reply | None = None  # to a call that could not be begun
+        self._path = _POLL_PATH  # of the call, as its handler's is called
+        self._poll: KnownPoll | None = None
         self._job_id = ""
         self._started = 0.0
         self._gate = routes.gate
@@ -170,32 +180,41 @@ class HotCall:
 
     def begin(self, line: bytes, headers: Sent, body: bytes) -> bool:
         """Begin the call of a request line; False when it is not for here, or not now."""
-        polls = line == POLL
-        if not (polls or (len(line) > _AROUND_BYTES and line.startswith(_BEFORE) and line.endswith(_BEHIND))):
+        path = self._path_of(line)
+        if path is None:
             return False
-        self._started = perf_counter()
+        self._path, self._started = path, perf_counter()
         try:
             if self._gate is not None and not self._lets_pass(self._gate, headers):
                 return False
-            if polls:
+            if path == _POLL_PATH:
                 return self._begin_poll(body)
-            item = self._begin_completion(line[14:-18].decode("latin-1"), body)
+            item = self._begin_start(body) if path == _START_PATH else self._begin_completion(line, body)
         except PenstockError:  # the handler says so, too
+            self._hold.close()
             return False
         except Exception as error:  # not left to the handler: it may have a part of its effect already
-            reply = bug(error, "POST", line[5:-9].decode("latin-1"))
-            self._fault = (_POLL_PATH if polls else _COMPLETE_PATH, reply)
+            self._fault = bug(error, "POST", line[5:-9].decode("latin-1"))
             self._wire.go_on_soon()
             return True
         self._item = item
         return item is not None
 
+    def _path_of(self, line: bytes) -> str | None:
+        """Of a request line, as its handler's is called; None where it is not for here."""
+        if line == POLL:
+            return _POLL_PATH
+        if len(line) > _AROUND_BYTES and line.startswith(_BEFORE) and line.endswith(_BEHIND):
+            return _COMPLETE_PATH
+        return _START_PATH if line == _START and self._routes.starts is not None else None
+
     def _lets_pass(self, gate: Gate, headers: Sent) -> bool:
-        """Whether it is known at once who calls, and that they may work on jobs."""
+        """Whether it is known at once who calls, and that they may."""
         if headers is not self._headers:
             self._headers, self._proofs = headers, [value for name, value in headers if name == b"authorization"]
         caller = self._caller = gate.find(self._proofs, self._wire.address, ())
-        return caller is not None and NEEDS in caller.permissions
+        needs = START.needs if self._path == _START_PATH else NEEDS
+        return caller is not None and needs in caller.permissions
 
     def _begin_poll(self, body: bytes) -> bool:
         routes = self._routes
@@ -217,7 +236,15 @@ class HotCall:
             wire.go_on_soon()
         return self._parked is not None
 
-    def _begin_completion(self, job_id: str, body: bytes) -> FastCompletion | None:
+    def _begin_start(self, body: bytes) -> StartItem | None:
+        starts, caller = self._routes.starts, self._caller
+        if starts is None or len(body) > INLINE_MAX_BYTES or START.waits_for(body):
+            return None
+        item = starts.begin(body, self._hold, None if caller is None else caller.name, self._wire.now)
+        item.resumes(self)
+        return item
+
+    def _begin_completion(self, line: bytes, body: bytes) -> FastCompletion | None:
         try:
             if not body.isascii():
                 body.decode()
@@ -229,7 +256,7 @@ class HotCall:
             output = None
         if output is not None and not is_plain_object(output, self._routes.limits):
             return None
-        self._poll, self._job_id = None, job_id
+        self._job_id = job_id = line[14:-18].decode("latin-1")
         types = None if self._caller is None else self._caller.job_types
         return self._routes.jobs.complete(
             job_id, read.worker_id or "", read.attempt, output, self, self._wire.now, types
@@ -251,35 +278,39 @@ class HotCall:
         if not item.settled:
             item.resumes(self)
             return
-        self._item, poll = None, self._poll
-        status, headers, body = 204, routes.always, None
+        self._item = None
         try:
-            if poll is None:
-                if not routes.jobs.completed(self._job_id, cast(FastCompletion, item)):
-                    self._wire.leave(None)
-                    return
-            else:
-                body = self._end_poll(poll, cast(ClaimItem, item))
-                if body is None:
-                    return
-                status, headers = 200, routes.with_json
+            ended = self._end(item)
+            if ended is None:
+                return
+            status, headers, body = ended
         except Exception as error:
-            path = _COMPLETE_PATH if poll is None else _POLL_PATH
-            reply = problem_of(error) if isinstance(error, PenstockError) else bug(error, "POST", path)
+            reply = problem_of(error) if isinstance(error, PenstockError) else bug(error, "POST", self._path)
             status, headers, body = reply.status, (*reply.headers, *routes.with_json), reply.body
-        self._answer(_COMPLETE_PATH if poll is None else _POLL_PATH, status, headers, body)
+        self._answer(status, headers, body)
 
-    def _answer(self, path: str, status: int, headers: Headers, body: bytes | None) -> None:
+    def _end(self, item: ClaimItem | FastCompletion | StartItem) -> tuple[int, Headers, bytes | None] | None:
+        """The answer, of a settled item; None: the call goes on, here or elsewhere."""
+        routes = self._routes
+        if isinstance(item, StartItem):
+            return STARTED, routes.with_json, shown(item.given_answer())
+        if isinstance(item, ClaimItem):
+            body = self._end_poll(cast(KnownPoll, self._poll), item)
+            return None if body is None else (200, routes.with_json, body)
+        if routes.jobs.completed(self._job_id, item):
+            return 204, routes.always, None
+        self._wire.leave(None)
+        return None
+
+    def _answer(self, status: int, headers: Headers, body: bytes | None) -> None:
         if self._wire.answer(status, headers, body):
             self._hold.close()
-        self._routes.observe(path, status, perf_counter() - self._started)
+        self._routes.observe(self._path, status, perf_counter() - self._started)
 
     def _answer_fault(self) -> None:
-        fault, self._fault = self._fault, None
-        if fault is None:
-            return  # it was abandoned
-        path, reply = fault
-        self._answer(path, reply.status, (*reply.headers, *self._routes.with_json), reply.body)
+        reply, self._fault = self._fault, None
+        if reply is not None:  # else it was abandoned
+            self._answer(reply.status, (*reply.headers, *self._routes.with_json), reply.body)
 
     def _end_poll(self, poll: KnownPoll, item: ClaimItem) -> bytes | None:
         """The body of the answer; None: the call goes on, here or elsewhere."""
@@ -328,7 +359,7 @@ class HotCall:
             routes.jobs.unpark(parked)
             reply = bug(error, "POST", _POLL_PATH)
             status, body = reply.status, reply.body or b""
-        self._answer(_POLL_PATH, status, routes.with_json, body)
+        self._answer(status, routes.with_json, body)
 
     def _large(self, jobs: list[Job]) -> Callable[[RestRequest], Awaitable[Reply]]:
         async def answer(call: RestRequest) -> Reply:
@@ -346,7 +377,9 @@ class HotCall:
         """The connection ends. Idempotent."""
         item, self._item = self._item, None
         parked, self._parked = self._parked, None
-        self._fault = None
+        fault, self._fault = self._fault, None
+        if item is not None or parked is not None or fault is not None:
+            self._routes.observe(self._path, CLIENT_GONE_STATUS, perf_counter() - self._started)
         if parked is not None:
             self._routes.jobs.unpark(parked)
         if isinstance(item, ClaimItem):

@@ -487,3 +487,4 @@ OPERATIONS: Final[Sequence[Operation]] = (
     *OF_BATCHES,
 )  # fmt: skip
 LIVE: Final = next(operation for operation in OPERATIONS if operation.path == LIVE_PATH)
+START: Final = next(operation for operation in OPERATIONS if operation.id == "startInstance")

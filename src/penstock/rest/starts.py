@@ -7,20 +7,29 @@ from typing import Final
 
 import msgspec
 
+from penstock.engine.answers import Hold
 from penstock.engine.engine import Engine
+from penstock.engine.lanes.start_item import StartItem
 from penstock.engine.payload import check_variables
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.offload import run_sized
 from penstock.rest.batch import BadItem, BatchReader, Starts
 from penstock.rest.codec import decoder, required
 from penstock.rest.exchange import Reply, RestRequest, text_header
-from penstock.wire.model import StartRequest, StartResult
+from penstock.wire.model import Instance, StartRequest, StartResult
 
 IDEMPOTENCY_KEY: Final = b"idempotency-key"
 
 _read_start = decoder(StartRequest)
 _starts = BatchReader(Starts[StartRequest], StartRequest, "items", has_worker=False)
 _encode = msgspec.json.Encoder().encode
+
+STARTED: Final = 201
+
+
+def shown(started: Instance) -> bytes:
+    """The body of the answer to a start."""
+    return _encode(started)
 
 
 class StartRoutes:
@@ -33,7 +42,12 @@ class StartRoutes:
         """``POST /v1/instances``"""
         key = text_header(call.headers, IDEMPOTENCY_KEY)
         request = await run_sized(len(call.body), lambda: self._request(_read_start(call.body), key))
-        return Reply(201, _encode(await self._engine.instances.start(request)))
+        return Reply(STARTED, shown(await self._engine.instances.start(request)))
+
+    def begin(self, body: bytes, hold: Hold, by: str | None, now: float) -> StartItem:
+        """As `start`, of what is small and does not wait for an end: the item, whose answer `shown` makes of it. See
+        `Instances.begin`."""
+        return self._engine.instances.begin(self._request(_read_start(body), None), hold, by, now)
 
     async def start_batch(self, call: RestRequest) -> Reply:
         """``POST /v1/instances/batch``"""

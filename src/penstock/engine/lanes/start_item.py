@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.access.identity import actor
 from penstock.core.start_rules import StartRules
 from penstock.engine.advancer import LongItem
-from penstock.engine.answers import COPIES, current_hold
+from penstock.engine.answers import COPIES, Hold, current_hold
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.waiters import Waiter
 from penstock.spans import current_call
@@ -30,16 +30,19 @@ class StartItem(LongItem[model.Instance]):
         rules: StartRules | None = None,
         call: CodeCall | None = None,
         place: Place | None = None,
+        hold: Hold | None = None,
+        by: str | None = None,
     ) -> None:
         """``call``: of the run of code that waits for its end; it has an instance key then. ``place``: in a batch,
-        which it is the item of."""
+        which it is the item of. ``hold``: of a call that no task serves, and ``by``: who makes it; of all others the
+        task says so."""
         super().__init__()
         self.call = call
         self.place = place
         self.request = request
         self.asked = self.rules = rules  # its definition may add to these
-        self.hold = current_hold()
-        self.actor = actor() if place is None else f"batch:{place.batch}"
+        self.hold = current_hold() if hold is None else hold
+        self.actor = (actor() if hold is None else by) if place is None else f"batch:{place.batch}"
         self.span = current_call()
         self.id = 0
         self.together = False  # all that are in one transaction with it come to be, or none
