@@ -9,8 +9,13 @@ import msgspec
 import pytest
 
 from penstock.engine.batches import BatchStart
+from penstock.engine.definitions import LoadedDefinition
+from penstock.engine.lanes.lane import Lane
+from penstock.engine.lanes.start_item import StartItem
 from penstock.engine.lanes.starts import STARTS_PER_KEY
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, Throttled
+from penstock.store.connection import TrioConnection
+from penstock.store.database import TryAgain
 from penstock.testing.definitions import linear
 from penstock.wire.model import StartRequest
 from penstock.wire.schedule import ScheduleSpec
@@ -69,6 +74,35 @@ async def test_many_at_once_have_one_window(driver: Driver) -> None:
     results = await driver.engine.instances.start_batch(items)
     assert len({result.instance and result.instance.id for result in results}) == 1
     assert driver.rows("SELECT count(*) FROM instance") == [(1,)]
+
+
+async def test_what_has_a_key_changes_lanes_at_a_later_try(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first try has loaded it, and then failed at another one of the batch."""
+    await driver.upload(line({"dedupe": {"key": "${order}", "window": "PT1H"}}))
+    await driver.upload(linear(1, definition_id="other"))
+    definitions, starts = driver.engine.definitions, driver.engine.starts
+    find, apply = definitions.find, starts._full.apply
+    failed, lanes = list[str](), list[str]()
+
+    async def fail_once(connection: TrioConnection, id: str, version: int) -> LoadedDefinition | None:
+        if not failed:
+            failed.append(id)
+            raise TryAgain("once")
+        return await find(connection, id, version)
+
+    async def noted(lane: Lane[StartItem], connection: TrioConnection, items: list[StartItem]) -> None:
+        lanes.append(lane.name)
+        await apply(lane, connection, items)
+
+    monkeypatch.setattr(definitions, "find", fail_once)
+    monkeypatch.setattr(starts._full, "apply", noted)
+    requests = [
+        StartRequest(definition_id="line", variables=b'{"order": 1}'),
+        StartRequest(definition_id="other", definition_version=1, variables=b"{}"),
+    ]
+    results = await driver.engine.instances.start_batch(requests)
+    assert [result.error for result in results] == [None, None]
+    assert (failed, lanes) == (["other"], ["keyed start"])
 
 
 async def test_it_begins_when_its_variables_say(driver: Driver) -> None:

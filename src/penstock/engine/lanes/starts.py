@@ -104,26 +104,29 @@ class Starts:
     async def _batch(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
         fresh = [item for item in items if not item.settled and item.loaded is None]
         await self._load(connection, fresh, self._remembered(fresh))
-        passed_on = self._pass_on([item for item in fresh if item.keyed and not item.settled])
-        known = [
-            (item, item.loaded) for item in items if not (item.settled or item in passed_on) and item.loaded is not None
-        ]
-        plain = [item for item, loaded in known if self._is_fast(loaded) and item.is_plain]
-        others = [item for item, loaded in known if not (self._is_fast(loaded) and item.is_plain)]
+        plain: list[StartItem] = []
+        others: list[StartItem] = []
+        for item in items:
+            if item.settled or item.loaded is None:
+                continue
+            if item.keyed:
+                self._pass_on(item)
+            elif item.is_plain and self._is_fast(item.loaded):
+                plain.append(item)
+            else:
+                others.append(item)
         if plain:
             await self._start_fast(connection, plain, again)
         if others:
             await self._full.apply(self.lane, connection, others)
 
-    def _pass_on(self, items: Sequence[StartItem]) -> set[StartItem]:
-        """Those whose definition has them share a key with others are the other lane's."""
-        for item in items:
-            item.batch = None
-            try:
-                self.keyed.submit_nowait(item)
-            except TooManyRequests as error:
-                item.refuse(error)
-        return set(items)
+    def _pass_on(self, item: StartItem) -> None:
+        """What shares a key with others, as its definition has it, is the other lane's."""
+        item.batch = None
+        try:
+            self.keyed.submit_nowait(item)
+        except TooManyRequests as error:
+            item.refuse(error)
 
     def _is_fast(self, loaded: LoadedDefinition) -> bool:
         """All fast starts of a batch wait in one place; runs of code wait in the queue, also in Kafka mode."""
