@@ -96,8 +96,10 @@ class ProbeWorker:
         self._completions = single_completions(context.host, name, plan.outputs)
         self._completing = -1
         self._sent_at = 0.0
+        self._connection: Connection | None = None
 
     def begin(self, connection: Connection) -> None:
+        self._connection = connection
         connection.send(self._poll)
 
     def answered(self, status: int, body: bytes) -> bytes | None:
@@ -107,10 +109,12 @@ class ProbeWorker:
             jobs = decode_poll(body).jobs if status == 200 else []
             if not jobs:
                 return self._poll
+            assert self._connection is not None
+            self._connection.send(b"POST /v1/jobs/" + jobs[0].id.encode() + self._completions[jobs[0].jobType])
             self._completing = self._order[jobs[0].jobType]
             self._sent_at = now
             self._round.received(self._completing)
-            return b"POST /v1/jobs/" + jobs[0].id.encode() + self._completions[jobs[0].jobType]
+            return None
         position, self._completing = self._completing, -1
         if status != 204:
             context.failed("completion", status, body)
