@@ -58,7 +58,7 @@ class StreamProbe:
             self._round.completed(now - sent_at)
             self._context.counts[Count.COMPLETED] += 1
             if position + 1 == len(self._order):
-                self._round.ended()
+                self._round.ended(now)
             else:
                 self._round.committed(position + 1)
 

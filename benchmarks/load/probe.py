@@ -54,9 +54,8 @@ class Round:
         self._received[position] = time.monotonic()
         self._pair(position)
 
-    def ended(self) -> None:
-        """The last job's completion was confirmed."""
-        now = time.monotonic()
+    def ended(self, now: float) -> None:
+        """The last job's completion was confirmed, at that `time.monotonic()`."""
         self._note("round", now - self._started_at)
         self._context.counts[Count.ENDED] += 1
         self._left -= 1
@@ -121,7 +120,7 @@ class ProbeWorker:
         self._round.completed(now - self._sent_at)
         context.counts[Count.COMPLETED] += 1
         if position + 1 == len(self._order):
-            self._round.ended()
+            self._round.ended(now)
         else:
             self._round.committed(position + 1)
         return self._poll
