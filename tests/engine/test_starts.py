@@ -344,3 +344,28 @@ async def test_a_summary_leaves_the_variables_out(driver: Driver) -> None:
     assert set(msgspec.json.decode(msgspec.json.encode(view))) - set(
         msgspec.json.decode(msgspec.json.encode(found))
     ) == {"variables"}
+
+
+async def test_a_found_instance_that_nobody_waits_for_holds_nothing(driver: Driver, monkeypatch: Any) -> None:
+    await driver.upload(linear(1))
+    await driver.start("linear", {"text": "x" * 10_000}, instance_key="k")
+    lane, memory = driver.engine.starts.keyed, driver.engine.answer_memory
+    apply, go_on = lane._apply_in, trio.Event()
+
+    async def held_up(*args: Any) -> None:
+        await go_on.wait()
+        await apply(*args)
+
+    async def is_queued() -> bool:
+        return memory.used_bytes > 0
+
+    monkeypatch.setattr(lane, "_apply_in", held_up)
+    hold = memory.open()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(driver.start, "linear", {}, instance_key="k"))
+        await wait_until(is_queued)
+        nursery.cancel_scope.cancel()
+    hold.end()
+    go_on.set()
+    await lane.wait_flushed()
+    assert memory.used_bytes == 0

@@ -336,9 +336,6 @@ async def test_who_hangs_up_has_started_nevertheless(
         await go_on.wait()
         await apply(*args)
 
-    async def is_counted() -> bool:
-        return seconds_counted(engine, 499) == 1
-
     async with served(engine, monkeypatch) as both:
         stream = stream_of(both.hot if hot else both.plain)
         submit = lane.submit_nowait

@@ -76,6 +76,8 @@ class Hold(Struct, eq=False):
 
     memory: AnswerMemory
     bytes: int = 0
+    over: bool = False
+    """Its request has ended: what a batch commits for it yet is nobody's answer, and would be held for ever."""
 
     def reserve(self, size_bytes: int) -> None:
         """Hold so many more. Raises Overloaded when there is no room."""
@@ -85,6 +87,8 @@ class Hold(Struct, eq=False):
 
     def add(self, size_bytes: int) -> None:
         """Hold so many more, room or not: of what was committed."""
+        if self.over:
+            return
         self.bytes += size_bytes
         self.memory.used_bytes += size_bytes
 
@@ -124,6 +128,11 @@ class Hold(Struct, eq=False):
             self.bytes = 0
             if memory.waiting:
                 memory.let_in()
+
+    def end(self) -> None:
+        """`close`, of a request that has ended."""
+        self.over = True
+        self.close()
 
 
 class Waiting(NamedTuple):

@@ -221,7 +221,7 @@ class RestApp:
                 status = reply.status
                 await answer(exchange, reply, cors)
         finally:
-            hold.close()
+            hold.end()
             if self._limits is not None and refusal is None and exchange.path not in _HEALTH:
                 self._limits.leave(caller if isinstance(caller, Identity) else None)
             label = method if method in _METHODS else "OTHER"

@@ -381,7 +381,7 @@ class Server:
         """Answer with what came of a call."""
         error = call.outcome if call.handled else call.cancelled_as
         call.finish(error)
-        call.hold.close()
+        call.hold.end()
         self._running -= 1
         call.connection.forget(call)
         self.counts.calls += 1
