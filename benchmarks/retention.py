@@ -61,7 +61,7 @@ async def remove(connection: TrioConnection, *, with_history: bool) -> int:
     [partition] = [each for each in await store.over(connection, "history", 1) if not each.moved]
     count, after = 0, -1
     while found := await store.retired(connection, partition, 1, after):
-        after = found[-1]
+        after = found[-1].id
         for first in range(0, len(found), store.SLICE_MAX_ROWS if with_history else len(found)):
             piece = found[first : first + store.SLICE_MAX_ROWS] if with_history else found
             removed = await (
@@ -81,7 +81,7 @@ async def move(connection: TrioConnection) -> int:
     rules = store.Exceptions([2], [1], [365.0])
     count, after = 0, -1
     while found := await store.retired(connection, partition, 1, after, rules):
-        after = found[-1]
+        after = found[-1].id
         await store.remove_instances(connection, found)
         count += len(found)
     started = time.perf_counter()

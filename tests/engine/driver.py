@@ -13,6 +13,7 @@ from penstock.core.parsing import parse_definition
 from penstock.engine import ids
 from penstock.engine.engine import Engine
 from penstock.errors import Conflict
+from penstock.store.retention import Selected
 from penstock.testing.clock import DatabaseClock
 from penstock.wire.model import (
     Completion,
@@ -200,6 +201,11 @@ def _held(job: Job) -> dict[str, Any]:
 
 def variables_of(about: Instance | Job) -> dict[str, Any]:
     return msgspec.json.decode(about.variables, type=dict[str, Any])  # pyright: ignore[reportArgumentType, reportCallIssue] - a stand-in
+
+
+def selected(driver: Driver, instance: str) -> Selected:
+    """An ended instance, as retention selects it."""
+    return Selected(*driver.rows("SELECT id, xmin::text::bigint FROM instance WHERE id = %s", number(instance))[0])
 
 
 def number(instance: str) -> int:

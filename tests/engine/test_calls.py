@@ -338,10 +338,9 @@ async def test_what_was_called_stays_as_long_as_its_first_caller(make_driver: Ma
         driver.rows(
             "UPDATE instance SET ended_at = ended_at - interval '10 days' WHERE id = %s RETURNING 1", number(parent)
         )
-        assert await retention.retired(connection, everything, 5, -1) == [number(parent)]
-        assert await retention.remove_instances(connection, [number(parent)]) == [number(parent)]
-        assert await retention.retired(connection, everything, 5, -1) == [number(child)]
-        assert await retention.remove_instances(connection, [number(child)]) == [number(child)]
+        for gone in (parent, child):
+            retired = await retention.retired(connection, everything, 5, -1)
+            assert await retention.remove_instances(connection, retired) == [number(gone)]
     assert driver.rows("SELECT count(*) FROM called") == [(0,)]
 
 

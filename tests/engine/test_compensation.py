@@ -14,7 +14,7 @@ from penstock.settings.secret import Secret
 from penstock.store import retention
 from penstock.testing.definitions import Json, definition, end
 from tests.engine.conftest import MakeDriver
-from tests.engine.driver import Driver, completion, number, variables_of
+from tests.engine.driver import Driver, completion, number, selected, variables_of
 from tests.engine.test_calls import child_of, settle
 from tests.engine.test_encryption import KEYS
 from tests.engine.test_polls import parked
@@ -224,7 +224,7 @@ async def test_what_is_known_of_compensation_goes_with_the_instance(make_driver:
     await undo(driver, "cancel-hotel")
     await undo(driver, "cancel-flight")
     async with driver.engine.database.connection() as connection:
-        assert await retention.remove_instances(connection, [number(instance)]) == [number(instance)]
+        assert await retention.remove_instances(connection, [selected(driver, instance)]) == [number(instance)]
     assert driver.rows("SELECT FROM compensation") == driver.rows("SELECT FROM undoing") == []
 
 

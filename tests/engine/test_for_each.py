@@ -18,7 +18,7 @@ from penstock.testing.definitions import Json, definition, end, timer
 from penstock.testing.invariants import assert_invariants
 from penstock.wire.model import Completion, ItemCounts, Job, Park
 from tests.engine.conftest import MakeDriver
-from tests.engine.driver import Driver, number, variables_of
+from tests.engine.driver import Driver, number, selected, variables_of
 from tests.engine.test_calls import settle
 from tests.engine.test_encryption import KEYS
 from tests.shapes import call, task, user
@@ -275,7 +275,7 @@ async def test_what_is_kept_of_a_failed_instance_goes_with_it(make_driver: MakeD
     await driver.fail((await jobs(driver))[0], "boom", retryable=False)
     assert kept(driver) == [1, 2, 0]
     async with driver.engine.database.connection() as connection:
-        removed = await retention.remove_instances(connection, [number(instance)])
+        removed = await retention.remove_instances(connection, [selected(driver, instance)])
     assert removed == [number(instance)]
     assert kept(driver) == [0, 0, 0]
 

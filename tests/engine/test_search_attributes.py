@@ -16,7 +16,7 @@ from penstock.errors import BadRequest, Conflict
 from penstock.settings import Secret
 from penstock.testing.definitions import definition, end
 from tests.engine.conftest import MakeDriver
-from tests.engine.driver import Driver, number
+from tests.engine.driver import Driver, number, selected
 from tests.shapes import parallel, service, task, user
 
 TYPES = {"customer": "STRING", "amount": "NUMBER", "express": "BOOLEAN", "due": "TIME"}
@@ -154,7 +154,7 @@ async def test_they_go_with_their_instance(driver: Driver) -> None:
     id = (await driver.start("order", {"customer": "c"})).id
     await driver.cancel(id)
     async with driver.engine.database.connection() as connection:
-        assert await retention.remove_instances(connection, [number(id)]) == [number(id)]
+        assert await retention.remove_instances(connection, [selected(driver, id)]) == [number(id)]
     assert driver.rows("SELECT count(*) FROM search_attribute") == [(0,)]
 
 

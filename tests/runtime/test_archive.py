@@ -116,7 +116,7 @@ async def test_what_another_engine_removes_meanwhile_leaves_no_half_of_it(
     lines_of = store.lines_of
     async with await TrioConnection.connect(database_dsn) as other:
 
-        async def outrun(connection: TrioConnection, instance: int) -> AsyncGenerator[list[str]]:
+        async def outrun(connection: TrioConnection, instance: retention.Selected) -> AsyncGenerator[list[str]]:
             async for lines in lines_of(connection, instance):
                 yield lines
                 await retention.remove_with_history(other, [instance])

@@ -18,6 +18,7 @@ from penstock.store import retention as store
 from penstock.store.connection import TrioConnection
 from penstock.testing.definitions import definition, end, linear
 from penstock.testing.invariants import assert_invariants
+from tests.engine.driver import selected
 from tests.runtime.conftest import StartEngine, StartLocal
 from tests.runtime.local_engine import LocalEngine
 from tests.shapes import task, user, wait
@@ -265,16 +266,18 @@ async def test_a_round_is_put_off_by_others_and_locks(
     start_local: StartLocal, connection: TrioConnection, database_dsn: str
 ) -> None:
     engine = await keeping(start_local, retention_days=10)
-    await finished(engine)
+    instance = selected(engine, await finished(engine))
     engine.clock.advance(40 * DAY_S)
     [partition, *_] = await store.over(connection, "history", 10)
     with psycopg.connect(database_dsn) as other:
         other.execute("SELECT pg_advisory_xact_lock(1885697139, -2)")
-        assert await store.remove_instances(connection, [1]) is None
+        assert await store.remove_instances(connection, [instance]) is None
         assert await store.drop(connection, partition) is False
     with psycopg.connect(database_dsn) as reader:
         reader.execute("SELECT count(*) FROM history")
         assert await store.drop(connection, partition) is False
+    assert await store.drop(connection, partition) is False, "an instance needs it"
+    assert await store.remove_instances(connection, [instance]) == [instance.id]
     assert await store.drop(connection, partition) is True
     assert await store.drop(connection, partition) is False, "it is gone"
 

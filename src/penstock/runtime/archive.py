@@ -26,6 +26,7 @@ from penstock.runtime.parquet import ParquetFile, lines_of
 from penstock.settings import ArchiveFormat, Settings
 from penstock.store import archive as store
 from penstock.store.connection import TrioConnection
+from penstock.store.retention import Selected
 
 SUFFIXES: Final = {ArchiveFormat.JSONL: ".jsonl.gz", ArchiveFormat.PARQUET: parquet.SUFFIX}
 _UNFINISHED: Final = ".part"
@@ -60,13 +61,13 @@ _File = _JsonLines | ParquetFile
 async def write(
     connection: TrioConnection,
     directory: Path,
-    instances: Sequence[int],
+    instances: Sequence[Selected],
     form: ArchiveFormat = ArchiveFormat.JSONL,
 ) -> Path:
-    """Write instances that ended into a new file of the directory, which is made; its path. Raises OSError and
-    `Removed`, and leaves no file then."""
+    """Write instances that are as they were selected into a new file of the directory, which is made; its path. Raises
+    OSError and `Removed`, and leaves no file then."""
     # the time, as instances that stayed would come again under the same ids, in place of those that are gone
-    name = f"{show_instance(instances[0])}-{show_instance(instances[-1])}-{time.time_ns():x}{SUFFIXES[form]}"
+    name = f"{show_instance(instances[0].id)}-{show_instance(instances[-1].id)}-{time.time_ns():x}{SUFFIXES[form]}"
     unfinished = directory / (name + _UNFINISHED)
     stream = await trio.to_thread.run_sync(_open, unfinished, form)
     try:

@@ -118,7 +118,7 @@ class Retention:
             version, after = self._walks[0]
             due, last = await store.walk(connection, version.definition, after, version.days)
             waiting = set(self._engine.aside.waiting(SERVICE))
-            due = [id for id in due if id not in waiting]
+            due = [each for each in due if each.id not in waiting]
             for first in range(0, len(due), store.SLICE_MAX_ROWS):
                 piece = due[first : first + store.SLICE_MAX_ROWS]
                 if not await self._archive(connection, EARLY, piece):
@@ -145,13 +145,13 @@ class Retention:
             after = self._removed_to.get(partition.name, -1)
             waiting = set(self._engine.aside.waiting(SERVICE))
             found = await store.retired(connection, partition, days, after, exceptions)
-            due = [id for id in found if id not in waiting]
+            due = [each for each in found if each.id not in waiting]
             if due and not await self._archive(connection, partition.name, due):
                 break
             removed = await self._remove(connection, due, with_history=partition.moved)
             if not found or removed is None:
                 break
-            self._removed_to[partition.name] = found[-1]
+            self._removed_to[partition.name] = found[-1].id
             log.debug("instances removed", count=removed, partition=partition.name)
             await trio.sleep(PAUSE_S)
         else:
@@ -195,13 +195,13 @@ class Retention:
             )
         return bool(moved)
 
-    async def _archive(self, connection: TrioConnection, partition: str, ids: Sequence[int]) -> bool:
+    async def _archive(self, connection: TrioConnection, partition: str, due: Sequence[store.Selected]) -> bool:
         """Whether they are archived, where an archive is kept; else nothing may be removed."""
         directory = archive.directory_of(self._engine.settings)
         if directory is None:
             return True
         try:
-            path = await archive.write(connection, directory / partition, ids, self._engine.settings.archive_format)
+            path = await archive.write(connection, directory / partition, due, self._engine.settings.archive_format)
         except OSError as error:
             _unwritten.error(
                 partition,
@@ -212,35 +212,36 @@ class Retention:
             return False
         except archive.Removed:
             return False  # another engine is at it
-        log.info("instances archived", count=len(ids), file=str(path))
+        log.info("instances archived", count=len(due), file=str(path))
         return True
 
     async def _remove(
-        self, connection: TrioConnection, ids: Sequence[int], *, with_history: bool = False
+        self, connection: TrioConnection, due: Sequence[store.Selected], *, with_history: bool = False
     ) -> int | None:
-        """How many instances went; None when another engine is at it. One that can't be removed is set aside."""
+        """How many instances went; None when another engine is at it. One that has changed since it was selected stays;
+        one that can't be removed is set aside."""
         aside = self._engine.aside
         others_turn = False
         rows, started = 0, trio.current_time()
 
-        async def remove(ids: Sequence[int]) -> Sequence[int]:
+        async def remove(due: Sequence[store.Selected]) -> Sequence[int]:
             nonlocal others_turn, rows
             if with_history:
-                whole = await store.remove_with_history(connection, ids)
+                whole = await store.remove_with_history(connection, due)
                 removed, count = (None, 0) if whole is None else whole
                 rows += count
             else:
-                removed = await store.remove_instances(connection, ids)
+                removed = await store.remove_instances(connection, due)
             others_turn |= removed is None
             return removed or []
 
-        def leave(id: int, error: DatabaseError) -> None:
-            aside.set_aside(SERVICE, id, f"instance {show_instance(id)}", error)
+        def leave(one: store.Selected, error: DatabaseError) -> None:
+            aside.set_aside(SERVICE, one.id, f"instance {show_instance(one.id)}", error)
 
         removed: list[int] = []
         most = store.SLICE_MAX_ROWS if with_history else store.REMOVE_MAX_ROWS
-        for first in range(0, len(ids), most):
-            removed += await aside.each(ids[first : first + most], remove, leave)
+        for first in range(0, len(due), most):
+            removed += await aside.each(due[first : first + most], remove, leave)
         for id in removed:
             aside.forget(SERVICE, id)
         if removed and with_history:

@@ -7,16 +7,18 @@ from typing import Any, Final, cast
 
 from penstock.store.arrays import ints
 from penstock.store.connection import TrioConnection
+from penstock.store.retention import Selected
 from penstock.store.statements import SQL
 
 PIECE_ROWS: Final = 200
 """Steps, or records of a journal, that are in memory at once."""
 
 
-async def lines_of(connection: TrioConnection, instance: int) -> AsyncGenerator[list[str]]:
-    """The lines of an instance that ended: itself, its steps in order, of a run of code its journal. None when it is
-    open, or gone."""
-    rows = cast(Any, await connection.fetch(SQL["archived_instance"], (instance,)))
+async def lines_of(connection: TrioConnection, selected: Selected) -> AsyncGenerator[list[str]]:
+    """The lines of an instance that ended: itself, its steps in order, of a run of code its journal. None when it has
+    changed since it was selected, or is gone."""
+    instance = selected.id
+    rows = cast(Any, await connection.fetch(SQL["archived_instance"], selected))
     if not rows:
         return
     yield [rows[0][0]]
@@ -35,7 +37,8 @@ async def lines_of(connection: TrioConnection, instance: int) -> AsyncGenerator[
         position = records[-1][0]
 
 
-async def are_there(connection: TrioConnection, instances: Sequence[int]) -> bool:
+async def are_there(connection: TrioConnection, instances: Sequence[Selected]) -> bool:
     """Whether none of them has been removed."""
-    left = cast(int, (await connection.fetch(SQL["archived_left"], (ints(instances),)))[0][0])
+    ids = ints([each.id for each in instances])
+    left = cast(int, (await connection.fetch(SQL["archived_left"], (ids,)))[0][0])
     return left == len(instances)

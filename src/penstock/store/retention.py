@@ -2,10 +2,11 @@
 
 History and journals are dropped by the partition. A partition goes when no instance that started in its range is left:
 variables of an open instance are folded from its history, however old. Instances themselves are removed row by row, one
-each, in small transactions. History is deleted by the row only of instances that a rule removes before their partition
-goes; journals are where a partition has to stay, as a run has many large ones. Where a rule keeps some longer than
-their partition, their rows of history move to one of their own. Relies on `retention.sql`; a caller's connection is
-outside a transaction.
+each, in small transactions, and only as they were when they were selected: one that was retried, edited or migrated
+since then is selected again when its time has come. History is deleted by the row only of instances that a rule removes
+before their partition goes; journals are where a partition has to stay, as a run has many large ones. Where a rule
+keeps some longer than their partition, their rows of history move to one of their own. Relies on `retention.sql`; a
+caller's connection is outside a transaction.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ JOURNALS_MAX: Final = 100
 """Runs whose journals one transaction deletes: each may have many records."""
 
 _REMOVALS: Final = (
+    "remove_abnormal_ends",
     "remove_signals",
     "remove_signal_ids",
     "remove_instance_keys",
@@ -55,6 +57,13 @@ class Partition(NamedTuple):
     since: datetime
     until: datetime
     moved: bool = False
+
+
+class Selected(NamedTuple):
+    """An instance that is to be removed, as it was when that was decided: ``changed`` is of its row's last change."""
+
+    id: int
+    changed: int
 
 
 class Exceptions(NamedTuple):
@@ -114,11 +123,11 @@ async def over(connection: TrioConnection, parent: str, days: float) -> list[Par
 
 async def retired(
     connection: TrioConnection, partition: Partition, days: float, after: int, exceptions: Exceptions = NO_EXCEPTIONS
-) -> list[int]:
+) -> list[Selected]:
     """The next instances of the partition's range that ended more than ``days`` ago, in order of id from ``after``."""
     excepted = {f"{version} {status}": days for version, status, days in zip(*exceptions, strict=True)}
     params = (partition.since, partition.until, after, days, REMOVE_MAX_ROWS, msgspec.json.encode(excepted).decode())
-    return [cast(int, row[0]) for row in await connection.fetch(SQL["retired_instances"], params)]
+    return [Selected(*cast(Any, row)) for row in await connection.fetch(SQL["retired_instances"], params)]
 
 
 async def versions(connection: TrioConnection) -> dict[int, str]:
@@ -128,21 +137,25 @@ async def versions(connection: TrioConnection) -> dict[int, str]:
 
 async def walk(
     connection: TrioConnection, version: int, after: int, days: Sequence[float]
-) -> tuple[list[int], int | None]:
+) -> tuple[list[Selected], int | None]:
     """Of the next instances of a version those that ended, COMPLETED, FAILED or CANCELLED, more than so many ``days``
     ago; and the last one that was looked at, None at the end."""
     params = (version, after, min(days), floats(days), WALK_MAX_ROWS)
     rows = cast(Any, await connection.fetch(SQL["walk_version"], params))
-    return [id for id, due in rows if due], rows[-1][0] if len(rows) == WALK_MAX_ROWS else None
+    return [Selected(id, changed) for id, changed, due in rows if due], rows[-1][0] if len(
+        rows
+    ) == WALK_MAX_ROWS else None
 
 
-async def remove_instances(connection: TrioConnection, instances: Sequence[int]) -> list[int] | None:
-    """Remove instances that ended; those that went. None when another engine is at it."""
+async def remove_instances(connection: TrioConnection, instances: Sequence[Selected]) -> list[int] | None:
+    """Remove instances that are as they were selected; those that went. None when another engine is at it."""
     async with _removing(connection):
         return await _remove(connection, instances)
 
 
-async def remove_with_history(connection: TrioConnection, instances: Sequence[int]) -> tuple[list[int], int] | None:
+async def remove_with_history(
+    connection: TrioConnection, instances: Sequence[Selected]
+) -> tuple[list[int], int] | None:
     """As `remove_instances`, and what a partition would take with it; those that went, and how many rows of history."""
     async with _removing(connection):
         removed = await _remove(connection, instances)
@@ -163,12 +176,14 @@ async def _removing(connection: TrioConnection) -> AsyncGenerator[None]:
         raise DataError(f"it takes too long to remove: {error}") from error
 
 
-async def _remove(connection: TrioConnection, instances: Sequence[int]) -> list[int] | None:
+async def _remove(connection: TrioConnection, instances: Sequence[Selected]) -> list[int] | None:
     await connection.fetch(SQL["short_locks"])
     if not await _my_turn(connection):
         return None
-    await connection.fetch(SQL["remove_abnormal_ends"], (ints(instances),))
-    removed = [cast(int, row[0]) for row in await connection.fetch(SQL["remove_instances"], (ints(instances),))]
+    ids = ints([each.id for each in instances])
+    await connection.fetch(SQL["lock_abnormal_ends"], (ids,))
+    as_selected = (ids, ints([each.changed for each in instances]))
+    removed = [cast(int, row[0]) for row in await connection.fetch(SQL["remove_instances"], as_selected)]
     await connection.roundtrip([(SQL[name], (ints(removed),)) for name in _REMOVALS])
     return removed
 
@@ -210,13 +225,14 @@ async def left(connection: TrioConnection, partition: Partition) -> Left:
 
 
 async def drop(connection: TrioConnection, partition: Partition) -> bool:
-    """Drop a partition; False when it was locked, or another engine is at it: try later."""
+    """Drop a partition; False when it was locked, another engine is at it, or an instance of it is there: try later."""
     try:
         async with connection.transaction():
             await connection.fetch(SQL["short_locks"])
             if not await _my_turn(connection):
                 return False
-            await connection.fetch(SQL["drop_partition"], (partition.name,))
+            if not await connection.fetch(SQL["drop_partition"], (partition.name,)):
+                return False
     except (errors.LockNotAvailable, errors.NoDataFound, errors.InsufficientPrivilege):
         return False
     # after it: nobody waits for the lock on the parent meanwhile, though a walk over many dead rows takes a while

@@ -2,9 +2,10 @@
 -- without the database. Sealed values stay sealed. Reads only.
 
 -- name: archived_instance
--- The instance $1; nothing when it is open, or gone.
+-- The instance $1; nothing when its last change is not that of $2 any more, when it is open, or gone.
 SELECT json_build_object('instance', row_to_json(i))::text FROM penstock_instances i
 WHERE i.number = $1::bigint AND i.ended_at IS NOT NULL
+  AND EXISTS (SELECT FROM instance r WHERE r.id = $1::bigint AND r.xmin::text::bigint = $2::bigint)
 
 -- name: archived_left
 -- How many of the instances $1 are there.

@@ -30,12 +30,15 @@ SELECT name, since, until, moved_at IS NOT NULL FROM log_partition
 WHERE parent = $1::text AND until <= penstock_now() - $2::float8 * interval '1 day' ORDER BY since
 
 -- name: drop_partition
-SELECT drop_log_partition($1::text)
+-- Nothing where an instance that started in its range is there: it needs its history and journal.
+SELECT drop_log_partition(p.name) FROM log_partition p WHERE p.name = $1::text AND (p.parent = 'audit' OR NOT EXISTS (
+  SELECT FROM instance i WHERE i.id >= first_instance_id(p.since) AND i.id < first_instance_id(p.until)))
 
 -- name: retired_instances
 -- Instances started in [$1, $2) with an id above $3 that ended more than $4 days ago; $5 at most. What was called stays as
--- long as the first instance of its tree. Those for which $6 has `version status` have so many days.
-SELECT id FROM instance WHERE id >= first_instance_id($1::timestamptz) AND id < first_instance_id($2::timestamptz)
+-- long as the first instance of its tree. Those for which $6 has `version status` have so many days. xmin is of the row's
+-- last change: what a retry, an edit or a migration writes has another.
+SELECT id, xmin::text::bigint FROM instance WHERE id >= first_instance_id($1::timestamptz) AND id < first_instance_id($2::timestamptz)
   AND id > $3::bigint AND status <> 0 /* ACTIVE */ AND ended_at < penstock_now() - coalesce(
     ($6::jsonb ->> (definition::text || ' ' || status::text))::float8, $4::float8) * interval '1 day'
   AND NOT EXISTS (SELECT FROM called c JOIN instance r ON r.id = c.root WHERE c.id = instance.id)
@@ -44,7 +47,7 @@ ORDER BY id LIMIT $5::int
 -- name: walk_version
 -- The next $5 instances of the version $1 with an id above $2 that started more than $3 days ago, and whether each is due:
 -- it ended more than $4[status] days ago. What was called stays as long as the first instance of its tree.
-SELECT i.id, i.ended_at IS NOT NULL AND i.ended_at < penstock_now() - ($4::float8[])[i.status] * interval '1 day'
+SELECT i.id, i.xmin::text::bigint, i.ended_at IS NOT NULL AND i.ended_at < penstock_now() - ($4::float8[])[i.status] * interval '1 day'
   AND NOT EXISTS (SELECT FROM called c JOIN instance r ON r.id = c.root WHERE c.id = i.id)
 FROM instance i WHERE (i.definition, i.id) > ($1::int, $2::bigint)
   AND (i.definition, i.id) < ($1, first_instance_id(penstock_now() - $3::float8 * interval '1 day'))
@@ -75,12 +78,17 @@ SELECT move_kept_history($1::text)
 DELETE FROM trace_context t WHERE t.instance_id >= first_instance_id($1::timestamptz)
   AND t.instance_id < first_instance_id($2::timestamptz) AND NOT EXISTS (SELECT FROM instance i WHERE i.id = t.instance_id)
 
--- name: remove_abnormal_ends
--- First of the two: a retry takes these rows before it reopens an instance, so that either it or this comes too late.
-DELETE FROM abnormal_end WHERE instance_id = ANY($1::bigint[])
+-- name: lock_abnormal_ends
+-- First of all: a retry takes these rows before it reopens an instance, so that either it or this comes too late.
+SELECT FROM abnormal_end WHERE instance_id = ANY($1::bigint[]) ORDER BY status, instance_id FOR UPDATE
 
 -- name: remove_instances
-DELETE FROM instance WHERE id = ANY($1::bigint[]) AND status <> 0 /* ACTIVE */ RETURNING id
+-- Those of $1 whose last change is still that of $2.
+DELETE FROM instance i USING unnest($1::bigint[], $2::bigint[]) AS selected(id, changed)
+WHERE i.id = selected.id AND i.xmin::text::bigint = selected.changed AND i.status <> 0 /* ACTIVE */ RETURNING i.id
+
+-- name: remove_abnormal_ends
+DELETE FROM abnormal_end WHERE instance_id = ANY($1::bigint[])
 
 -- name: remove_signals
 -- Those that failed instances kept for their retry.
