@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed[dev]
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types format bench chaos fuzz explore games binary console pictures docs site guides lock psycopg sizes clean
+.PHONY: help demo test quick slow all lint types format bench chaos fuzz explore games binary console pictures docs site guides lock psycopg sizes clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -13,11 +13,16 @@ help: ## this list
 demo: ## run the sample workflow from nothing to its end
 	@$(PYTHON) bootstrap.py demo
 
-test: ## all tests but chaos
+test: ## the quick tests
 	@$(PYTHON) bootstrap.py test -q
 
-quick: $(INSTALLED) ## the fast tests only
-	@$(BIN)/python -m pytest -q -n auto --maxprocesses=4 --dist=worksteal -m "not slow and not chaos"
+quick: test ## the same
+
+slow: ## the other tests, but for chaos
+	@$(PYTHON) bootstrap.py test --slow -q
+
+all: ## both
+	@$(PYTHON) bootstrap.py test --all -q
 
 lint: $(INSTALLED) ## ruff (rules and format) and the layering contracts
 	$(BIN)/ruff check .

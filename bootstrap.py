@@ -2,7 +2,8 @@
 """The shortest way in: makes .venv beside this file, installs Penstock into it, and runs the demo or the tests.
 
     python3 bootstrap.py demo [options of `penstock demo`]
-    python3 bootstrap.py test [options of pytest]
+    python3 bootstrap.py test [options of pytest]           the quick tests
+    python3 bootstrap.py test --slow [options of pytest]    the others; --all: both
     python3 bootstrap.py dev              only installs, with all that tests and linters need
 
 Needs Python >= 3.11 and nothing else. Stays readable for older Pythons, so that they can say what is wrong. Installs
@@ -19,11 +20,13 @@ import hashlib
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 
 NEEDED = (3, 11)
 NEWER = ("python3.14", "python3.13", "python3.12", "python3.11")
+PASSED, FAILED, NO_TESTS = 0, 1, 5  # exit statuses of pytest
 TOP = os.path.dirname(os.path.abspath(__file__))
 VENV = os.path.join(TOP, ".venv")
 PYTHON = os.path.join(VENV, "bin", "python")
@@ -42,15 +45,36 @@ def main(words):
     if words[0] == "demo":
         become([os.path.join(VENV, "bin", "penstock"), "demo"] + words[1:])
     if words[0] == "test":
-        os.chdir(TOP)
-        # Many tests start an engine or a command. Where PYTHONDONTWRITEBYTECODE is set, as in .ci/run, each would
-        # compile all of its modules: a third of its CPU.
-        quiet([PYTHON, "-m", "compileall", "-q", "-j", "0", "src", "chaos", "benchmarks", "examples"])
-        # Each worker process has a database of its own; more than four wait for each other's disk. One more than there
-        # are processors, as many tests wait for time to pass. worksteal: tests take from a millisecond to half a
-        # minute, and one worker would stay with all of the long ones.
-        workers = str(min(4, (os.cpu_count() or 1) + 1))
-        become([PYTHON, "-m", "pytest", "-n", workers, "--dist=worksteal"] + words[1:])
+        sys.exit(run_tests(words[1:]))
+
+
+def run_tests(words):
+    """The exit status of pytest: of the tests that run beside each other, then of those that need the machine alone."""
+    os.chdir(TOP)
+    tier = "all" if "--all" in words else "slow" if "--slow" in words else "quick"
+    words = [word for word in words if word not in ("--slow", "--all")]
+    # Many tests start an engine or a command. Where PYTHONDONTWRITEBYTECODE is set, as in .ci/run, each would compile
+    # all of its modules: a third of its CPU.
+    quiet([PYTHON, "-m", "compileall", "-q", "-j", "0", "src", "chaos", "benchmarks", "examples"])
+    # Each worker process has a database of its own; more than four wait for each other's disk. One more than there are
+    # processors, as many tests wait for time to pass. worksteal: tests take from a millisecond to half a minute, and
+    # one worker would stay with all of the long ones.
+    workers = str(min(4, (os.cpu_count() or 1) + 1))
+    pytest = [PYTHON, "-m", "pytest", "--tier=" + tier]
+    beside = run(pytest + ["-n", workers, "--dist=worksteal", "--timing=without"] + words)
+    if beside not in (PASSED, FAILED, NO_TESTS):
+        return beside
+    alone = run(pytest + ["--timing=only"] + words + ["-n0"])
+    return min(beside, alone) if NO_TESTS in (beside, alone) else max(beside, alone)
+
+
+def run(command):
+    """Its exit status. It gets the signals that this process gets, and ends in its own time."""
+    sys.stdout.flush()
+    child = subprocess.Popen(command)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the child, too
+    signal.signal(signal.SIGTERM, lambda number, frame: child.terminate())
+    return child.wait()
 
 
 def run_with_newer_python(words):

@@ -4,6 +4,9 @@ A test that needs a tool carries its marker (`jdk`, `kafka`, `go`, `browser`) an
 so are those that need `root`, another user who gets to our packages (`open_venv`), many open files (`open_files`), or
 the contract's libraries for other languages (`libraries`, docs/other-languages.md).
 `chaos` tests run only when asked for (`-m chaos`). Left out is not skipped: nothing hides among the dots.
+
+--tier says which tests run (CONTRIBUTING.md has the table), --timing whether those that are about time that passes are
+among them: bootstrap.py runs these after the others, alone.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -28,13 +32,31 @@ pytest_plugins = ["penstock.testing.plugin"]
 TOOLS = {"jdk": ("java", "javac"), "kafka": ("java", "mvn"), "go": ("go",), "browser": ("chromium",)}
 OPEN_FILES_MIN = 4_000
 LEFT_OUT = pytest.StashKey[Counter[str]]()
+TIERS = ("quick", "slow", "all")
+SLOW = "slow: "
+"""Begins what is noted of a slow test that was left out: its folder and its reason follow."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("penstock's own tests")
+    group.addoption("--tier", choices=TIERS, default="all", help="the tests that are not slow, those that are, or both")
+    group.addoption("--timing", choices=("with", "without", "only"), default="with", help="those marked `timing`")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[LEFT_OUT] = Counter()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """--timing=only reads no file without such a test: most of its time would be to import them."""
+    if config.getoption("--timing") == "only" and collection_path.suffix == ".py":
+        return True if b"mark.timing" not in collection_path.read_bytes() else None
+    return None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items[:] = [*in_tier(config, items)]
     reasons = {
         marker: f"no {' and no '.join(missing)} on this machine"
         for marker, tools in TOOLS.items()
@@ -59,6 +81,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.stash[LEFT_OUT].update(f"{marker}: {reasons[marker]}" for marker in left_out.values())
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
+
+
+def in_tier(config: pytest.Config, items: list[pytest.Item]) -> list[pytest.Item]:
+    """Those of the tier that was asked for; those marked `timing` last. Notes what was left out as slow."""
+    tier, timing = config.getoption("--tier"), config.getoption("--timing")
+    beside: list[pytest.Item] = []
+    alone: list[pytest.Item] = []
+    others: list[pytest.Item] = []
+    for item in items:
+        slow = item.get_closest_marker("slow")
+        chosen = alone if item.get_closest_marker("timing") else beside
+        if tier == ("quick" if slow else "slow") or timing == ("without" if chosen is alone else "only"):
+            if slow is not None and tier == "quick" and timing != "only":
+                folder = "/".join(item.nodeid.split("::")[0].split("/")[:-1][:2]) or "."
+                config.stash[LEFT_OUT].update([f"{SLOW}{folder}: {slow.kwargs['reason']}"])
+            chosen = others
+        chosen.append(item)
+    if others:
+        config.hook.pytest_deselected(items=others)
+    return beside + alone
 
 
 @pytest.fixture
@@ -113,7 +155,18 @@ def sendable(data: Any) -> Any:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     left_out = config.stash[LEFT_OUT]
-    if left_out:
-        terminalreporter.section("LEFT OUT", sep="!", yellow=True, bold=True)
-        for reason, count in sorted(left_out.items()):
+    slow: dict[str, Counter[str]] = {}
+    if not left_out:
+        return
+    terminalreporter.section("LEFT OUT", sep="!", yellow=True, bold=True)
+    for reason, count in sorted(left_out.items()):
+        if reason.startswith(SLOW):
+            folder, _, why = reason.removeprefix(SLOW).partition(": ")
+            slow.setdefault(folder, Counter())[why] += count
+        else:
             terminalreporter.line(f"{count} tests were NOT run - {reason}", yellow=True)
+    for folder, counts in slow.items():
+        whys = ", ".join(f"{why} ({count})" for why, count in counts.most_common())
+        terminalreporter.line(f"{counts.total()} slow tests of {folder} were NOT run - {whys}", yellow=True)
+    if slow:
+        terminalreporter.line("python3 bootstrap.py test --slow runs the slow ones", yellow=True)

@@ -1,9 +1,8 @@
-"""Decides about tests that failed once in a whole run: python tools/run_failed_again.py
+"""Says about tests that failed in a whole run whether they fail alone, too: python tools/run_failed_again.py
 
 A shared machine that stalls for seconds makes a test among thousands fail that is right. A test that fails for what
-it tests fails again. So up to LIMIT failed tests are run again, each ROUNDS times and with nothing beside it. Passing
-each time lets the run pass, and prints their names for somebody to mend; anything else fails it: more tests than
-LIMIT, one that fails again, a run that ended before its tests did (no list of failures).
+it tests fails again. So up to LIMIT failed tests are run again, each ROUNDS times and with nothing beside it, and the
+names of those that pass each time are printed: they depend on the machine's speed. The run has failed either way.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def main() -> int:
     print("\n**** FAILED ONCE, PASSED ALONE (mend them: they depend on the machine's speed) ****")
     for name in failed:
         print(f"**** {name}")
-    return 0
+    return 1
 
 
 if __name__ == "__main__":

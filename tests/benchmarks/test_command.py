@@ -57,7 +57,7 @@ def test_wrong_options_are_told_with_exit_code_2(words, told):
     assert (refused.returncode, told in refused.stderr) == (2, True), refused.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a whole run of the benchmarks")
 def test_a_quick_run_measures_its_own_engine_and_keeps_results(tmp_path):
     chosen = ["start-batch", "single-3", "latency", "idle-fleet"]
     done = benchmarks(
@@ -98,7 +98,7 @@ def test_a_quick_run_measures_its_own_engine_and_keeps_results(tmp_path):
     assert [each["name"] for each in json.loads(benchmarks("list", "--json").stdout)] == list(SCENARIOS)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a whole run of the benchmarks")
 def test_an_engine_that_runs_already_is_measured_from_outside(tmp_path):
     directories = deployment.work_directory(Path("/var/tmp"))
     with directories as directory, deployment.engine(directory, {}) as running:
@@ -125,7 +125,7 @@ def test_an_engine_that_runs_already_is_measured_from_outside(tmp_path):
     assert start.figures.keys().isdisjoint({"engine_cpu_s_per_1000", "wal_bytes_per_item"})  # can't be seen from there
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a whole run of the benchmarks")
 @pytest.mark.parametrize("seen", [True, False], ids=["whole", "its port alone"])
 def test_another_engine_is_measured_in_turn_with_ours(tmp_path, seen):
     file = tmp_path / "pairs.json"
@@ -157,7 +157,7 @@ def test_another_engine_is_measured_in_turn_with_ours(tmp_path, seen):
     assert ("wal_bytes_per_item" in block.old[0]) is seen
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a whole run of the benchmarks")
 def test_an_engine_failing_to_start_is_told_with_its_log(tmp_path):
     done = benchmarks("latency", "--quick", "--output", str(tmp_path), "--set", "batch_max_items=many")
     assert done.returncode == 1

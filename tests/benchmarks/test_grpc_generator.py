@@ -26,7 +26,7 @@ BOUND_S = 30.0
 JOBS = 3 * 100
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a benchmark against an engine process")
 @pytest.mark.parametrize(("in_flight", "polled"), [(0, 1), (0, 10), (30, 1)], ids=["unary", "polls of ten", "stream"])
 def test_every_job_is_completed_once_with_its_output(start_engine: StartEngine, in_flight: int, polled: int) -> None:
     engine = start_engine().wait_ready()
@@ -51,7 +51,7 @@ def test_every_job_is_completed_once_with_its_output(start_engine: StartEngine, 
     assert engine.stop() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a benchmark against an engine process")
 def test_the_probe_on_streams_times_every_round(start_engine: StartEngine) -> None:
     engine = start_engine().wait_ready()
     workflow = linear("probe", 3)

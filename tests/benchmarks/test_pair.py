@@ -144,7 +144,7 @@ def test_cpu_is_told_in_units_of_fixed_work() -> None:
     assert told == {"engine_cpu_echoes": pytest.approx(10.0)}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a benchmark in a process")
 def test_a_pair_is_gone_on_with_from_its_file(tmp_path: Path) -> None:
     scenario, file = SCENARIOS["batch-3"], tmp_path / "pairs.json"
     side = pair.side(TOP)

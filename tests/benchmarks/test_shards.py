@@ -17,7 +17,7 @@ def test_ids_name_their_shard() -> None:
     assert shard_of(f"{ids[2]:x}-1f-3") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="two engines and databases")
 def test_two_shards_are_one_installation() -> None:
     with ExitStack() as stack:
         figures = trio.run(play, open_shards(stack, 2), Namespace(seconds=0.5, clients=2))

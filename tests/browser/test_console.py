@@ -17,7 +17,7 @@ from tests import postgres
 from tests.browser import paint
 from tests.runtime.engine_process import EngineProcess
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow(reason="drives the console in Chromium")]
 
 AXE = (Path(__file__).parent / "axe.min.js").read_text()  # axe-core 4.14.1, MPL-2.0
 AXE_RULES = ["wcag2a", "wcag2aa", "wcag21aa"]

@@ -13,7 +13,7 @@ from tests.browser.modeller import Modeller
 from tests.browser.test_console import TIMEOUT_MS, complete, start, upload, violations
 from tests.runtime.engine_process import EngineProcess
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow(reason="drives the console in Chromium")]
 
 PLACES = """name => Object.fromEntries([...document.querySelectorAll(`.twin[aria-label="${name}"] .node`)]
     .map(one => [one.dataset.step, one.getAttribute("transform")]))"""

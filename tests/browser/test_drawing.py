@@ -25,7 +25,7 @@ from tests.browser.modeller import MIDDLE, Modeller
 from tests.browser.test_console import TIMEOUT_MS, Visitor, upload, violations
 from tests.runtime.engine_process import EngineProcess
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow(reason="drives the console in Chromium")]
 
 DRAWN = os.environ.get("DRAWN", "loan-process")
 """Takes half a minute; `python -m tests.browser.drawing film FOLDER` films it step by step."""

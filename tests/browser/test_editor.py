@@ -14,7 +14,7 @@ from tests.browser.modeller import Modeller
 from tests.browser.test_console import TIMEOUT_MS, Visitor, upload, violations
 from tests.runtime.engine_process import EngineProcess
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow(reason="drives the console in Chromium")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LABEL = "The definition as JSON"

@@ -13,7 +13,7 @@ from tests.browser.test_console import TIMEOUT_MS, Visitor, complete, start, tak
 from tests.runtime.engine_process import EngineProcess
 from tests.runtime.waiting import wait_until
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow(reason="drives the console in Chromium")]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from tests import postgres
 from tests.access.people import TOKENS, lines
 from tests.runtime.engine_process import EngineProcess
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow(reason="drives the console in Chromium")]
 
 StartEngine = Callable[..., EngineProcess]
 

@@ -13,7 +13,7 @@ from tests import postgres
 from tests.browser.test_console import TIMEOUT_MS, Visitor, fail, start, take, upload, violations
 from tests.runtime.engine_process import EngineProcess
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow(reason="drives the console in Chromium")]
 
 FAILED = 60
 """More than a page of the list has."""

@@ -16,7 +16,7 @@ from tests.runtime.engine_process import EngineProcess
 from tests.runtime.waiting import wait_until
 from tests.shapes import call
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow(reason="drives the console in Chromium")]
 
 
 @pytest.fixture(scope="module")

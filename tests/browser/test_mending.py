@@ -12,7 +12,7 @@ from tests.browser.test_console import TIMEOUT_MS, Visitor, fail, start, take, u
 from tests.runtime.engine_process import EngineProcess
 from tests.runtime.waiting import wait_until
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow(reason="drives the console in Chromium")]
 
 
 def shop(second: str) -> dict[str, Any]:

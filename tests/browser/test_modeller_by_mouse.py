@@ -17,7 +17,7 @@ from tests.browser.test_console import TIMEOUT_MS, Visitor, upload, violations
 from tests.browser.test_drawing import FORK, IN_VIEW, TASK_MAX_CPU_MS
 from tests.runtime.engine_process import EngineProcess
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow(reason="drives the console in Chromium")]
 
 PLAIN_HOST = "console.test"
 """Of HTTP without TLS: to pages of such a host browsers give no clipboard."""

@@ -12,7 +12,7 @@ from tests.browser.modeller import Modeller
 from tests.browser.test_console import TIMEOUT_MS, start, upload, violations
 from tests.runtime.engine_process import EngineProcess
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow(reason="drives the console in Chromium")]
 
 WAYS = "() => [...document.querySelectorAll('.half .edge[marker-end]')].map(one => one.getAttribute('d'))"
 TOUCHED = """told => told ===

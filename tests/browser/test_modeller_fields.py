@@ -13,7 +13,7 @@ from tests.browser.modeller import Modeller
 from tests.browser.test_console import TIMEOUT_MS, violations
 from tests.shapes import choose
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow(reason="drives the console in Chromium")]
 
 FIELDS = "Form for people: schema: properties"
 

@@ -15,7 +15,7 @@ from tests.browser.test_console import TIMEOUT_MS, upload, violations
 from tests.core.test_draft import REFUSED as REFUSED_STEPS
 from tests.runtime.engine_process import EngineProcess
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow(reason="drives the console in Chromium")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

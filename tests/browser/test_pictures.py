@@ -29,7 +29,7 @@ def stage(postgres_server: postgres.Server) -> Generator[tuple[EngineProcess, Fu
 
 
 @pytest.mark.browser
-@pytest.mark.slow
+@pytest.mark.slow(reason="takes a picture of every page")
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize(("width", "height"), SIZES.items())
 def test_every_pictured_page_is_whole_and_keeps_nobody_out(

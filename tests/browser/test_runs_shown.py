@@ -16,7 +16,7 @@ from tests import postgres
 from tests.browser.test_console import Visitor, violations
 from tests.runtime.engine_process import EngineProcess
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow(reason="drives the console in Chromium")]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.access.people import TOKENS, lines
 from tests.browser.test_console import TIMEOUT_MS, Visitor, violations
 from tests.runtime.engine_process import EngineProcess
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow(reason="drives the console in Chromium")]
 
 
 @pytest.fixture(scope="module")

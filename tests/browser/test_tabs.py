@@ -20,7 +20,7 @@ HIDE = """() => {
     document.dispatchEvent(new Event('visibilitychange'));
 }"""
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow(reason="drives the console in Chromium")]
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from tests import postgres
 from tests.browser.tasks import TASKS, Sizes, Task, busy_engine, done
 from tests.runtime.engine_process import EngineProcess
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow(reason="drives the console in Chromium")]
 
 SIZES = Sizes(instances=1_000, alike=60, tests=150)
 """More test instances than are cancelled without their number; more failed ones than a page has."""

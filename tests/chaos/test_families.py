@@ -18,7 +18,7 @@ def directory() -> Generator[Path]:
     remove_directory(directory)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="attacks engine processes for seconds")
 async def test_families_end_as_undisturbed_ones_whatever_is_killed(directory: Path) -> None:
     report = await attack(directory, "suite-250", seconds=4, rate=2.5, executors=2)
     assert report.broken == []

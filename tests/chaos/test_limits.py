@@ -11,7 +11,7 @@ from chaos.limits import SETTINGS, Attack
 from tests.postgres import Server
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="attacks engine processes for seconds")
 async def test_limits_hold_while_engines_are_killed(postgres_server: Server, tmp_path: Path) -> None:
     with postgres_server.database() as dsn:
         fleet = Fleet(dsn, tmp_path, SETTINGS, engines=2, seconds=3, seed="suite")

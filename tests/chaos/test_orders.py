@@ -18,7 +18,7 @@ def directory() -> Generator[Path]:
     remove_directory(directory)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="attacks engine processes for seconds")
 async def test_orders_end_shipped_or_undone_whatever_is_killed(directory: Path) -> None:
     report = await attack(directory, "suite-23", seconds=8, rate=3, executors=2)
     assert report.broken == []

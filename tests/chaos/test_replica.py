@@ -39,7 +39,7 @@ async def listed(driver: Driver) -> list[Instance]:
     return [*(await driver.engine.instances.list(SHOWN, 0, 20)).items]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="attacks engine processes for seconds")
 async def test_lists_are_read_from_a_standby_that_keeps_up(
     directory: Path, make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from chaos.runs import Attack
 from tests.postgres import Server
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="attacks engine processes for seconds")
 async def test_runs_end_while_executors_and_the_engine_are_killed(
     postgres_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

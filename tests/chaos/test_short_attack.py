@@ -28,7 +28,7 @@ def show(report: Report) -> str:
     return "\n".join([f"{each.at} {each.name}: {each.detail}" for each in report.struck] + report.broken)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="attacks engine processes for seconds")
 async def test_the_guarantees_hold_under_attack(directory: Path) -> None:
     report = await run(Attack("short", QUICK, "suite-1", SECONDS, RATE), directory)
     assert not report.broken, show(report)
@@ -39,7 +39,7 @@ async def test_the_guarantees_hold_under_attack(directory: Path) -> None:
 WAITS = ("pause-in-transaction", "burst-on-drained", "beat-through-both", "nights")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="attacks engine processes for seconds")
 async def test_work_in_the_middle_holds_up_nobody_else(directory: Path) -> None:
     faults = [Struck(0.1, number, name) for number, name in enumerate(WAITS)]
     report = await run(Attack("waits", WAITS, "suite-3", 1, RATE), directory, replay=faults)
@@ -49,7 +49,7 @@ async def test_work_in_the_middle_holds_up_nobody_else(directory: Path) -> None:
     assert report.counts["nights"] == 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="attacks engine processes for seconds")
 @pytest.mark.parametrize("name", ["terminate-in-commit", "promote-standby"])
 async def test_nothing_acknowledged_is_lost_or_doubled_around_a_commit(directory: Path, name: str) -> None:
     twice = [Struck(1, 0, name), Struck(2, 1, name)]
@@ -71,7 +71,7 @@ async def test_attack(directory: Path, name: str) -> None:
     assert report.struck or report.left_out
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="attacks engine processes for seconds")
 async def test_a_replay_strikes_the_same_blows(directory: Path) -> None:
     struck = [Struck(0.1, 3, "terminate-backends"), Struck(0.6, 5, "kill-worker")]
     report = await run(Attack("replay", QUICK, "suite-2", 1, RATE), directory, replay=struck)

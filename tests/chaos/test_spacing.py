@@ -11,7 +11,7 @@ from chaos.spacing import KEYS, OUTAGE_S, OUTAGE_STARTS, Attack
 from tests.postgres import Server
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="attacks engine processes for seconds")
 async def test_late_starts_keep_their_distance_while_engines_are_killed(
     postgres_server: Server, tmp_path: Path
 ) -> None:

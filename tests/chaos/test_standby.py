@@ -27,7 +27,7 @@ def commit(dsn: str) -> None:
         connection.execute("CREATE TABLE t (x int)")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="attacks engine processes for seconds")
 async def test_a_standby_is_waited_for_once_that_was_said(directory: Path, nursery: trio.Nursery) -> None:
     """A primary that was killed at that moment lost what it had acknowledged: the attack then blamed the engine."""
     primary, standby = Server(directory / "primary"), Server(directory / "standby")
@@ -73,7 +73,7 @@ async def test_a_standby_is_waited_for_once_that_was_said(directory: Path, nurse
             await primary.remove()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="attacks engine processes for seconds")
 async def test_a_promotion_under_load_loses_nothing(directory: Path) -> None:
     verdict = await Drill(directory, seconds=0.5, engines=1, clients=2).run()
     assert (verdict.lost, verdict.broken) == ([], [])

@@ -19,7 +19,7 @@ from penstock.client import Client
 from penstock.http import reserved_ports
 from tests.house.sources import TOP
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow(reason="builds the executable file"), pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -215,7 +215,7 @@ def left_behind(tmp_path: Path) -> list[str]:
     return [*processes_about(tmp_path), *(str(path) for path in tmp_path.glob("penstock-demo-*"))]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="the whole demo")
 def test_the_demo_runs_to_its_end_and_leaves_nothing_behind(open_directory):
     demo = start_demo(open_directory, "--instances", "25")
     out, _ = demo.communicate(timeout=120)
@@ -228,7 +228,7 @@ def test_the_demo_runs_to_its_end_and_leaves_nothing_behind(open_directory):
     assert left_behind(open_directory) == []
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="the whole demo")
 def test_an_open_demo_serves_the_console_until_it_is_interrupted(open_directory):
     demo = start_demo(open_directory, "--instances", "5", "--open")
     assert demo.stdout is not None
@@ -244,7 +244,7 @@ def test_an_open_demo_serves_the_console_until_it_is_interrupted(open_directory)
     assert left_behind(open_directory) == []
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="the whole demo")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_demo_that_is_interrupted_stops_its_engine(open_directory, how):
     demo = start_demo(open_directory, "--instances", "20000")

@@ -14,7 +14,7 @@ from tests.cli.shell import CLAIM, Shell
 from tests.runtime.waiting import wait_until
 from tests.sdk.running_engine import RunningEngine
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="commands and engines in processes")
 
 
 def test_versions_are_compared_with_each_other_and_with_files(shell: Shell, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tests.cli.shell import CLAIM, Shell
 from tests.cli.test_json import FOUND
 from tests.sdk.running_engine import RunningEngine
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="commands in processes")
 
 
 OF_ARGUMENTS: Final = {"definitionId", "definitionVersion", "variables"}

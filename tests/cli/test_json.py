@@ -114,7 +114,7 @@ def told(dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
         running.close()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="each command in a process")
 def test_every_command_that_takes_json_answers_with_it(told: Told, dsn: str, tmp_path: Path) -> None:
     for drive in (_definitions, _instances, _batches, _bulk, _flow, _access, _offline):
         drive(told, tmp_path)

@@ -74,7 +74,7 @@ def engine(postgres_server: Server, tmp_path_factory: pytest.TempPathFactory) ->
         yield running
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="commands in processes")
 def test_commands_on_an_engine_end_quietly_too(engine: RunningEngine, tmp_path: Path) -> None:
     with SyncClient(engine.url) as client:
         batch = client.start_batch([StartRequest("linear")] * 3)
@@ -86,7 +86,7 @@ def test_commands_on_an_engine_end_quietly_too(engine: RunningEngine, tmp_path: 
         assert (words, code, told.partition("there are more")[0]) == (words, 141, "")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="commands in processes")
 def test_who_watches_an_instance_may_go(engine: RunningEngine) -> None:
     with SyncClient(engine.url) as client:
         id = client.start_instance("linear").id

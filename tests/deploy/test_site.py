@@ -12,7 +12,7 @@ import pytest
 
 from tests.house.sources import TOP
 
-pytestmark = [pytest.mark.site, pytest.mark.slow]
+pytestmark = [pytest.mark.site, pytest.mark.slow(reason="builds the whole site")]
 
 LANGUAGE = (TOP / "docs" / "definitions.md").read_text(encoding="utf-8")
 LOCAL = re.compile(r'(?:href|src)="(?!https?:|#|data:|mailto:)([^"#?]+)')

@@ -19,7 +19,7 @@ POOL = Holdings(tasks=0, threads=0, files=8)
 """The connections that the engine keeps, and the test's own."""
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="cancels at every point")
 async def test_relay_rounds_cancelled_at_every_point_lose_no_job(kafka: KafkaDriver) -> None:
     await kafka.upload(linear(1))
     started: list[str] = []
@@ -53,7 +53,7 @@ async def test_relay_rounds_cancelled_at_every_point_lose_no_job(kafka: KafkaDri
     assert repeated, "one was cancelled while its record was on its way: what became of it is unknown"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="cancels at every point")
 async def test_a_requeue_cancelled_at_every_point_loses_no_job(kafka: KafkaDriver) -> None:
     """It is done or not: whoever runs it again finishes it, and each job is done once."""
     await kafka.upload(linear(1))

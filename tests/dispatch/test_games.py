@@ -179,6 +179,6 @@ async def test_games_through_kafka_go_by_the_rules(make_kafka: MakeKafka, make_d
     await play_games(make_kafka, make_driver, range(40))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="many random games")
 async def test_many_games_through_kafka_go_by_the_rules(make_kafka: MakeKafka, make_driver: MakeDriver) -> None:
     await play_games(make_kafka, make_driver, range(5000, 5080))

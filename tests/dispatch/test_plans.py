@@ -19,7 +19,7 @@ from penstock.store.outbox import Published
 from tests.postgres import Server, apply_schema
 from tests.store.test_plans import BASE, BLOCKS, SCANS
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="plans over large tables")
 
 ROWS = 200_000
 BIG_TABLES = ("token", "ready", "dispatch_outbox", "instance")

@@ -11,7 +11,7 @@ import pytest
 from tests.durable.programs import JOURNAL, Program, ended, own_directory, until
 
 DONE = 1
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="programs in processes of their own")
 
 
 @pytest.fixture

@@ -176,7 +176,7 @@ def checked(served: Program, *options: str, name: str, edit: str = "pass", messa
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="programs in processes of their own")
 def test_the_command_replays_what_is_open(directory: Path):
     served = Program(directory, PROGRAM.format(edit="pass", message="go"))
     process = served.start()

@@ -21,7 +21,11 @@ BLOCK = re.compile(r"^```python ?(\S*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.parametrize(
-    ("page", "passed"), [("durable-quickstart", 1), pytest.param("durable-testing", 3, marks=pytest.mark.slow)]
+    ("page", "passed"),
+    [
+        ("durable-quickstart", 1),
+        pytest.param("durable-testing", 3, marks=pytest.mark.slow(reason="runs the page's programs")),
+    ],
 )
 def test_the_files_of_a_page_run(tmp_path, page, passed):
     for name, text in BLOCK.findall(PAGE) + BLOCK.findall(PAGES[page]):

@@ -16,7 +16,7 @@ from tests.durable.test_app import ORDER
 from tests.postgres import REPOSITORY
 
 BOUND_S = 50.0
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="web servers in processes of their own")
 
 
 @pytest.fixture

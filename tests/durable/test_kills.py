@@ -86,7 +86,7 @@ def dies_and_is_gone_on_with(dsn: str, world: Path, kind: str, count: int) -> No
     assert_invariants(dsn)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="kills programs at many points")
 @pytest.mark.parametrize(("kind", "count"), FEW)
 def test_an_order_whose_executor_dies_is_shipped_once(database_dsn, tmp_path, kind, count):
     dies_and_is_gone_on_with(database_dsn, tmp_path / "world.sqlite3", kind, count)
@@ -132,7 +132,7 @@ def family_dies_and_is_gone_on_with(dsn: str, world: Path, kind: str, count: int
     assert_invariants(dsn)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="kills programs at many points")
 @pytest.mark.parametrize(("kind", "count"), FAMILY_FEW)
 def test_a_family_whose_executor_dies_ends_as_an_undisturbed_one(database_dsn, tmp_path, kind, count):
     family_dies_and_is_gone_on_with(database_dsn, tmp_path / "world.sqlite3", kind, count)

@@ -34,7 +34,7 @@ def place() -> tuple[tuple[str, int], ...]:
     return ()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="starts an app for each statement it sends")
 async def test_an_app_begins_though_each_statement_loses_its_connection(
     database_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from tests.sdk.running_engine import RunningEngine
 
 LARGE = Order("A-1", [Line("desk", 1, Decimal(900))])
 BOUND_S = 60.0
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="an engine process and programs beside it")
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def first_example() -> str:
     return text.replace('sleep("2s")', 'sleep("10s")')  # so that the kill comes before its end
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="kills a program and starts it again")
 def test_the_first_example_goes_on_after_a_kill(python: Path, directory: Path):
     (directory / "hello.py").write_text(first_example())
     environment = {"WE_DATA_DIR": str(directory / "data"), "HOME": str(directory), "PATH": "/usr/bin:/bin"}

@@ -38,7 +38,7 @@ def listeners(server: Server) -> list[int]:
         return [int(pid) for (pid,) in connection.execute(LISTENERS.encode()).fetchall()]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="restarts PostgreSQL under a program")
 async def test_no_step_begins_twice_when_postgres_is_restarted(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -263,7 +263,7 @@ def test_an_app_starts_nothing_before_its_first_use():
     assert app.rest_url is None
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="two programs in processes of their own")
 def test_two_services_with_one_name_run_their_own(database_dsn: str):
     def service(name: str) -> tuple[App, Any]:
         @workflow

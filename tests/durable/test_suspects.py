@@ -202,7 +202,7 @@ def survives(dsn: str, deaths: int, others: int) -> None:
     assert_invariants(dsn)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a program that dies again and again")
 def test_a_step_that_ends_its_process_spares_its_neighbours(database_dsn: str):
     survives(database_dsn, deaths=4, others=10)
 

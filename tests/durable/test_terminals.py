@@ -17,7 +17,7 @@ from tests.durable.programs import Program, ended, own_directory, until
 from tests.durable.test_app import ORDER, STARTS
 
 COMMAND_MAX_S = 50
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="programs on terminals of their own")
 
 WAITS = "SELECT 1 FROM token WHERE state = 2"
 RUNS = ORDER + 'print(app.run(order, 21, id="o-1"))\n'

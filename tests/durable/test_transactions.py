@@ -341,7 +341,7 @@ KILLS = int(os.environ.get("KILLS", "50"))
 """`KILLS=10000 pytest tests/durable/test_transactions.py -m slow` for more."""
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="kills programs at many points")
 @pytest.mark.timeout(180 + KILLS)
 async def test_money_moves_once_though_sessions_are_killed(bank: str):
     runs = 0

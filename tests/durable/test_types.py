@@ -58,7 +58,7 @@ def wrong(tmp_path):
     return str(path)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="runs a type checker")
 def test_mypy_passes_what_is_right_and_finds_what_is_wrong(wrong, tmp_path):
     mypy = ["mypy", "--strict", f"--cache-dir={tmp_path / 'cache'}"]
     right = checks(*mypy, *RIGHT)
@@ -67,7 +67,7 @@ def test_mypy_passes_what_is_right_and_finds_what_is_wrong(wrong, tmp_path):
     assert {int(line) for line in re.findall(r"wrong_bodies\.py:(\d+): error", found)} == lines_marked(), found
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="runs a type checker")
 def test_pyright_passes_what_is_right_and_finds_what_is_wrong(wrong):
     result = checks("pyright", "--outputjson", "--pythonpath", sys.executable, *RIGHT, wrong)
     errors = [

@@ -49,7 +49,7 @@ def ends(driver: Driver) -> tuple[int, int]:
     return int(done), int(begun)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="waits for statements that hang")
 @pytest.mark.parametrize(("call", "body"), [*CALLS, pytest.param(look, linear(1), id="read")])
 async def test_callers_of_a_server_process_that_hangs_are_refused(
     make_driver: MakeDriver, database_dsn: str, call: Call, body: dict[str, object]
@@ -79,7 +79,7 @@ async def test_callers_of_a_server_process_that_hangs_are_refused(
     assert ends(other) == ((1, 1) if call is complete else (0, 2) if call is start else (0, 1))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="waits for statements that hang")
 @pytest.mark.parametrize(("call", "body"), CALLS)
 async def test_a_commit_that_is_never_answered_is_looked_up(
     make_driver: MakeDriver, proxy: Proxy, database_dsn: str, call: Call, body: dict[str, object]
@@ -98,7 +98,7 @@ async def test_a_commit_that_is_never_answered_is_looked_up(
     assert ends(driver) == ((1, 1) if call is complete else (0, 2))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="waits for statements that hang")
 async def test_who_queues_behind_a_hanging_statement_is_refused_too(
     make_driver: MakeDriver, database_dsn: str, nursery: trio.Nursery
 ) -> None:

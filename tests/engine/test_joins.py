@@ -197,7 +197,7 @@ async def test_many_instances_with_branches_at_once_in_two_engines(make_driver: 
         assert path.count(("join", "COMPLETED")) == path.count(("end", "COMPLETED")) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a thousand branches")
 async def test_a_thousand_branches(driver: Driver) -> None:
     names = [f"b{n}" for n in range(1000)]
     body = definition(

@@ -62,7 +62,7 @@ async def waiting(admin: psycopg.Connection[tuple[object, ...]]) -> int:
     return found[0]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a PostgreSQL with a standby")
 async def test_a_commit_nobody_waits_for_is_in_doubt(
     admin: psycopg.Connection[tuple[object, ...]], nursery: trio.Nursery
 ) -> None:
@@ -82,7 +82,7 @@ async def test_a_commit_nobody_waits_for_is_in_doubt(
     assert admin.execute("SELECT count(*) FROM t").fetchall() == [(1,)]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a PostgreSQL with a standby")
 @pytest.mark.parametrize("way", ["pg_cancel_backend", "pg_terminate_backend"])
 @pytest.mark.parametrize("narrow", [True, False], ids=["narrow", "wide"])
 async def test_answers_wait_for_the_standby_and_nothing_happens_twice(
@@ -136,7 +136,7 @@ async def message_with_an_id(driver: Driver, first: Job) -> None:
 SIGNALLED = definition(service("first", "w"), wait("w", "end"), end(), definition_id="signalled")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a PostgreSQL with a standby")
 @pytest.mark.parametrize(
     ("call", "body"),
     [

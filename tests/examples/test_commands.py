@@ -20,7 +20,7 @@ from tests.runtime.waiting import wait_until
 from tests.sdk.running_engine import REPOSITORY, RunningEngine, running_engine
 
 EXAMPLES = REPOSITORY / "examples"
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="the examples as commands")
 
 SAID = {
     "order_worker": ["A-1 COMPLETED PS-A-1", "A-2 COMPLETED PS-A-2", "A-3 FAILED order A-3 has a negative amount: -1"],

@@ -50,7 +50,7 @@ class Bank:
         return self.call("POST", "/v1/instances", body, 201)["id"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="the whole example with its escalations")
 def test_a_large_loan_is_reviewed_escalated_and_paid_out(start_engine: StartEngine, database_dsn: str) -> None:
     bank = Bank(start_engine().wait_ready())
     bank.upload("loan-disbursement.json")
@@ -105,7 +105,7 @@ def test_a_large_loan_is_reviewed_escalated_and_paid_out(start_engine: StartEngi
     assert {"STARTED", "SIGNALLED", "USER_TASK_COMPLETED", "TIMER_FIRED"} <= {record["kind"] for record in audit}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="the whole example with its escalations")
 def test_a_small_loan_with_a_good_score_needs_nobody(start_engine: StartEngine) -> None:
     bank = Bank(start_engine().wait_ready())
     bank.upload("loan-process.json")
@@ -118,7 +118,7 @@ def test_a_small_loan_with_a_good_score_needs_nobody(start_engine: StartEngine) 
     assert bank.view(loan)["status"] == "COMPLETED"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="the whole example with its escalations")
 def test_a_declined_loan_pays_nothing(start_engine: StartEngine) -> None:
     bank = Bank(start_engine().wait_ready())
     bank.upload("loan-disbursement.json")

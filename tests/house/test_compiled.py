@@ -63,7 +63,7 @@ print(shown_version(), all(module.__file__.endswith(".so") for module in modules
 def needs_compiler(test: Test) -> Test:
     """What the first of them waits for takes minutes beside others."""
     marks = (
-        pytest.mark.slow,
+        pytest.mark.slow(reason="compiles modules to C"),
         pytest.mark.timeout(600),
         pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
     )

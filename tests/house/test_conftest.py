@@ -1,8 +1,9 @@
-"""The top conftest: what can't run here is left out loudly, and any failure is reported, also by pytest-xdist."""
+"""The top conftest: tiers, what can't run here is left out loudly, any failure is reported, also by pytest-xdist."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,13 +26,31 @@ def test_chaos(): pass
 
 def test_plain(): pass
 """
+TIERS = """
+import pytest
+
+def test_quick(): pass
+
+@pytest.mark.timing
+def test_quick_alone(): pass
+
+@pytest.mark.slow(reason="builds the wheel")
+def test_slow(): pass
+
+@pytest.mark.slow(reason="waits for a lease")
+@pytest.mark.timing
+def test_slow_alone(): pass
+
+def test_quick_last(): pass
+"""
+RUNS = [(tier, timing) for tier in ("quick", "slow") for timing in ("without", "only")]
 
 
 @pytest.fixture
 def project(tmp_path):
     shutil.copy(TOP / "conftest.py", tmp_path)
     (tmp_path / "test_it.py").write_text(TESTS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  jdk\n  kafka\n  go\n  chaos\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  jdk\n  kafka\n  go\n  chaos\n  slow\n  timing\n")
     tools = tmp_path / "bin"
     tools.mkdir()
 
@@ -52,7 +71,7 @@ def project(tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [(), ("-n", "2")])
-@pytest.mark.slow
+@pytest.mark.slow(reason="runs pytest in a process")
 def test_what_is_left_out_is_said_with_the_reason(project, arguments):
     out = project(*arguments)
     assert "LEFT OUT" in out
@@ -62,14 +81,14 @@ def test_what_is_left_out_is_said_with_the_reason(project, arguments):
     assert "1 passed" in out
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="runs pytest in a process")
 def test_nothing_is_said_when_everything_ran(project):
     out = project("-m", "chaos or not chaos", tools_there=("java", "javac", "go"))
     assert "LEFT OUT" not in out
     assert "4 passed" in out
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="runs pytest in a process")
 def test_a_failure_message_with_half_a_character_is_reported(project, tmp_path):
     (tmp_path / "test_it.py").write_text(r"""
 def test_half():
@@ -83,10 +102,40 @@ def test_plain(): pass
     assert r"+ \udcff" in out
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="runs pytest in a process")
 def test_what_a_helper_asserts_tells_its_values(project, tmp_path):
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "helper.py").write_text("def check(held):\n    assert len(held) == 0\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
     (tmp_path / "test_it.py").write_text("from tests import helper\ndef test_it(): helper.check(['a lease'])\n")
     assert "len(['a lease'])" in project()
+
+
+@pytest.mark.slow(reason="runs pytest in a process")
+def test_each_test_is_in_one_tier(project, tmp_path):
+    (tmp_path / "test_it.py").write_text(TIERS)
+    ran = {run: ran_in(project("-vv", f"--tier={run[0]}", f"--timing={run[1]}")) for run in RUNS}
+    assert ran == {
+        ("quick", "without"): ["test_quick", "test_quick_last"],
+        ("quick", "only"): ["test_quick_alone"],
+        ("slow", "without"): ["test_slow"],
+        ("slow", "only"): ["test_slow_alone"],
+    }
+    both = ran_in(project("-vv", "--tier=all"))
+    assert both == ["test_quick", "test_slow", "test_quick_last", "test_quick_alone", "test_slow_alone"]
+    assert ran_in(project("-vv")) == both
+
+
+@pytest.mark.slow(reason="runs pytest in a process")
+@pytest.mark.parametrize("arguments", [(), ("-n", "2")])
+def test_the_quick_tier_says_what_it_left_out(project, tmp_path, arguments):
+    (tmp_path / "test_it.py").write_text(TIERS)
+    out = project("--tier=quick", "--timing=without", *arguments)
+    assert "2 slow tests of . were NOT run - builds the wheel (1), waits for a lease (1)\n" in out
+    assert "python3 bootstrap.py test --slow" in out
+    assert "LEFT OUT" not in project("--tier=quick", "--timing=only", *arguments)
+    assert "LEFT OUT" not in project("--tier=slow", *arguments)
+
+
+def ran_in(out: str) -> list[str]:
+    return re.findall(r"::(\w+) PASSED", out)

@@ -54,7 +54,7 @@ def test_the_layers_hold():
         ("store/schema.py", "import penstock.testing", "penstock.store is not allowed to import penstock.testing"),
     ],
 )
-@pytest.mark.slow
+@pytest.mark.slow(reason="checks the layers of a copy")
 def test_an_import_that_points_up_fails_the_check(copy, module, statement, said):
     with (copy / "src" / "penstock" / module).open("a") as file:
         file.write(f"\n{statement}\n")

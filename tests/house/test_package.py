@@ -33,7 +33,7 @@ def wheel(built, tmp_path_factory):
     return unpacked
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="builds and installs the wheel")
 def test_the_wheel_carries_package_files_schema_and_examples(wheel):
     expected = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*") if path.is_file()}
     expected = {path for path in expected if "__pycache__" not in path}
@@ -44,7 +44,7 @@ def test_the_wheel_carries_package_files_schema_and_examples(wheel):
     assert {path for path in carried - expected if not path.startswith(("examples/", "harness/benchmarks/"))} == set()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="builds and installs the wheel")
 def test_the_harness_in_the_wheel_runs_without_the_repository(wheel, tmp_path):
     run = subprocess.run(
         [sys.executable, "-m", "penstock", "bench", "list"],
@@ -57,7 +57,7 @@ def test_the_harness_in_the_wheel_runs_without_the_repository(wheel, tmp_path):
     assert "jobs ≥ 3,000/s" in run.stdout.replace("\n", " ")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="builds and installs the wheel")
 def test_schema_and_examples_are_found_in_the_wheel(wheel):
     code = (
         "from penstock.cli.examples import example\n"
@@ -76,7 +76,7 @@ def test_schema_and_examples_are_found_in_the_wheel(wheel):
     assert run.stdout.splitlines() == [str(wheel / "penstock" / "examples" / "order-fulfilment.json"), "True"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="builds and installs the wheel")
 def test_the_wheel_has_the_command_and_the_licence(wheel):
     [metadata] = wheel.glob("penstock-*.dist-info")
     assert "penstock = penstock.cli:main" in (metadata / "entry_points.txt").read_text()
@@ -98,7 +98,7 @@ def run_plain(plain: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="builds and installs the wheel")
 def test_a_plain_installation_has_client_and_worker_without_the_engine(plain):
     code = """
 import importlib.util, json
@@ -135,7 +135,7 @@ print([name for name in engine if importlib.util.find_spec(name)])
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="builds and installs the wheel")
 @pytest.mark.parametrize("words", [["serve"], ["demo"], ["--help"], ["bench", "list"], []])
 def test_a_plain_installations_command_says_what_to_install(plain, words):
     run = run_plain(plain, "penstock", *words)
@@ -146,7 +146,7 @@ def test_a_plain_installations_command_says_what_to_install(plain, words):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="builds and installs the wheel")
 @pytest.mark.parametrize("word", ["version", "--version"])
 def test_the_command_of_a_plain_installation_knows_its_version(plain, word):
     run = run_plain(plain, "penstock", word)
@@ -192,7 +192,7 @@ def test_another_psycopg_ends_the_command_with_a_sentence(tmp_path):
     assert run.stderr.count("\n") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="builds and installs the wheel")
 def test_the_oldest_psycopg_that_is_allowed_keeps_the_contract(leave_out):
     """A slice of `make psycopg`, which runs all suites over every minor version."""
     oldest = ".".join(map(str, PSYCOPG_FROM))

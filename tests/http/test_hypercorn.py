@@ -356,7 +356,7 @@ async def test_too_large_an_http_2_frame_is_refused_early() -> None:
         assert ErrorCodes.FRAME_SIZE_ERROR.to_bytes(4, "big") in await read_to_the_end(stream)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="seconds of requests in a row")
 async def test_http_2_requests_in_a_row_are_no_slow_head() -> None:
     """Each read ends within a head; every head is whole before its time is over."""
     limits = Limits(header_timeout_seconds=2)

@@ -27,7 +27,7 @@ __all__ = ["start_engine"]  # pytest finds the fixture here
 
 END_TIMEOUT_S = 60  # of a process that ends by itself, most of it for its imports on a busy machine
 LEADER = "workflow_engine_dispatch_relay_leader"
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow(reason="a real broker of Kafka")]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ __all__ = ["start_engine"]  # pytest finds the fixture here
 
 RUNS = 2
 LIMIT = 2
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow(reason="a real broker of Kafka")]
 
 
 async def test_delays_schedules_and_limits_hold_through_kafka(

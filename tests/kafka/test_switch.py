@@ -12,7 +12,7 @@ from tests.runtime.engine_process import EngineProcess
 
 __all__ = ["start_engine"]  # pytest finds the fixture here
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow(reason="a real broker of Kafka")]
 DEADLINE_S = 5
 """Of what was dispatched and not begun when the mode is switched back."""
 

@@ -10,7 +10,7 @@ from tests.kernel.oracle import compare
 PROGRAMS = 1_000
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="hundreds of random programs")
 @pytest.mark.parametrize("ties", [False, True], ids=["no ties", "ties"])
 def test_random_programs_give_one_of_trios_results(ties, monkeypatch):
     monkeypatch.setattr(trio._core._run, "_ALLOW_DETERMINISTIC_SCHEDULING", True)

@@ -77,7 +77,7 @@ def bodies() -> Iterator[tuple[list, tuple, list[Record]]]:
             yield program, seen, journal
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a crash after every record of many programs")
 def test_an_executor_that_dies_after_any_record_changes_nothing():
     records = 0
     for program, seen, journal in bodies():
@@ -89,7 +89,7 @@ def test_an_executor_that_dies_after_any_record_changes_nothing():
     assert records > 5 * BODIES
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a crash after every record of many programs")
 def test_steps_that_start_again_after_a_crash_leave_nothing_open():
     for program, _, journal in bodies():
         for count in range(len(journal) + 1):
@@ -97,7 +97,7 @@ def test_steps_that_start_again_after_a_crash_leave_nothing_open():
             assert survivor.end() == replayed(program, survivor.journal)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a crash after every record of many programs")
 def test_scopes_and_executors_may_end_after_any_record():
     cancels = 0
     for program, _, journal in bodies():

@@ -31,7 +31,13 @@ def rest(engine: ScriptedEngine) -> Rest:
     return Rest(engine)
 
 
-@pytest.fixture(scope="module", params=["native", pytest.param("hypercorn", marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "native",
+        pytest.param("hypercorn", marks=pytest.mark.slow(reason="the same requests through the other server")),
+    ],
+)
 def engine_process(postgres_server: postgres.Server, request: pytest.FixtureRequest) -> Generator[EngineProcess]:
     """One for a module: tests keep apart by the names of their definitions and job types."""
     with (

@@ -70,7 +70,7 @@ def fuzz(engine: EngineProcess, directory: Path, *, examples: int, seed: int, ti
     assert [line for line in engine.lines if line["level"] in ("error", "critical")] == []
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="thousands of random requests")
 def test_no_request_from_the_openapi_document_is_a_500(
     start_engine: StartEngine, tmp_path: Path, database_dsn: str
 ) -> None:

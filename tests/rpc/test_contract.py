@@ -481,7 +481,7 @@ def test_the_limits_of_the_settings_hold(start_engine: StartEngine, google: Goog
     assert engine.stop() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="an idle stream of several seconds")
 def test_an_idle_stream_is_kept_alive_by_its_clients_pings(start_engine: StartEngine, google: Google) -> None:
     engine = start_engine().wait_ready()
     pings = [

@@ -44,7 +44,7 @@ from tests.rpc.storm_requests import METHODS, Requests
 from tests.rpc.test_codec_property import mutated, mutations
 
 __all__ = ["make_driver"]  # pytest finds the fixture here
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="thousands of random messages")
 ANSWERS = {Status.OK, Status.INVALID_ARGUMENT, Status.NOT_FOUND, Status.FAILED_PRECONDITION, Status.ABORTED}
 EXAMPLES = 60
 

@@ -21,7 +21,7 @@ from penstock.rpc.reflection import Reflection
 from tests.rpc.conftest import ROOT, running
 from tests.rpc.services import Engine
 
-pytestmark = [pytest.mark.go, pytest.mark.slow]
+pytestmark = [pytest.mark.go, pytest.mark.slow(reason="compiles programs in Go")]
 
 
 async def output_of(*command: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from tests.runtime.conftest import StartEngine, start_engine
 from tests.runtime.waiting import wait_until
 
 __all__ = ["start_engine"]  # pytest finds the fixture here
-pytestmark = [pytest.mark.go, pytest.mark.slow]
+pytestmark = [pytest.mark.go, pytest.mark.slow(reason="compiles programs in Go")]
 
 ACTIVE, COMPLETED, FAILED = "INSTANCE_STATUS_ACTIVE", "INSTANCE_STATUS_COMPLETED", "INSTANCE_STATUS_FAILED"
 DONE = "STEP_EXECUTION_STATUS_COMPLETED"

@@ -142,7 +142,7 @@ async def test_a_client_that_pings_often_is_not_sent_away(google: Google, run: R
     assert run.server.statistics().counts.floods == 0
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="many threads and thousands of calls")
 async def test_calls_of_many_threads_survive_drains_or_get_unavailable(google: Google) -> None:
     """A client sees OK, or UNAVAILABLE for a connection that could not be made any more; never anything else."""
     with trio.fail_after(60):
@@ -174,7 +174,7 @@ async def test_calls_of_many_threads_survive_drains_or_get_unavailable(google: G
     assert run.server.statistics().counts.broken == 0
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="many threads and thousands of calls")
 async def test_two_thousand_random_cancels_leave_nothing_running(google: Google, run: Running) -> None:
     rng = random.Random(3)
     with grpc.insecure_channel(f"127.0.0.1:{run.port}") as channel:

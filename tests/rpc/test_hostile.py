@@ -300,7 +300,7 @@ async def test_a_client_that_says_nothing_is_cut_off(autojump_clock: trio.testin
         assert trio.current_time() - began == 7.0
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="thousands of calls that are cancelled")
 async def test_thousands_of_cancels_and_drops_leak_nothing(run: Running) -> None:
     """2,500 calls over 250 connections: cancelled by reset at any moment, dropped, or left to end."""
     seed = int.from_bytes(os.urandom(4), "big")

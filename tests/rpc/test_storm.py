@@ -17,7 +17,7 @@ from tests.runtime.conftest import StartLocal, start_local
 __all__ = ["start_local"]  # pytest finds the fixture here
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="thousands of calls that are cancelled")
 async def test_cancels_and_drops_leak_nothing_and_do_nothing_twice(start_local: StartLocal, database_dsn: str) -> None:
     seed = int.from_bytes(os.urandom(4), "big")
     engine = await start_local(**SETTINGS)

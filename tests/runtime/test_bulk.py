@@ -12,7 +12,7 @@ from tests import postgres
 from tests.runtime.engine_process import EngineProcess
 from tests.runtime.waiting import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="kills an engine at work")
 
 COUNT = int(os.environ.get("BULK", "600"))
 """`BULK=2000 pytest tests/runtime/test_bulk.py` kills in the middle of 2,000."""

@@ -168,7 +168,7 @@ async def quiet_but_for_services(engine: LocalEngine) -> None:
             await trio.lowlevel.checkpoint()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="cancels each call at every point")
 @pytest.mark.parametrize("name", CALLS)
 async def test_a_call_cancelled_at_every_point(served: Served, name: str) -> None:
     engine = served.engine
@@ -210,7 +210,7 @@ async def test_a_worker_cancelled_while_it_starts_and_stops_leaves_nothing(serve
     assert points.cancelled >= 3, points
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="cancels each call at every point")
 async def test_a_worker_cancelled_at_many_points_loses_no_job(served: Served) -> None:
     """Whatever it had taken is completed, given back, or comes back when its lease ends."""
     engine = served.engine

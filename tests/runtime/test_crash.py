@@ -47,7 +47,7 @@ def all_ended(dsn: str, target: int) -> bool:
     return row[0] >= target and row[0] == row[1]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="kills engine processes under load")
 def test_an_engine_killed_under_load_loses_nothing(start_engine: StartEngine, database_dsn: str) -> None:
     fast = {"lease_min_seconds": 1, "lease_scan_interval_seconds": 0.5, **NEVER_DEAD}
     engine = start_engine(**fast).wait_ready()
@@ -65,7 +65,7 @@ def test_an_engine_killed_under_load_loses_nothing(start_engine: StartEngine, da
     check(database_dsn, load)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="kills engine processes under load")
 def test_an_engine_goes_on_when_the_other_is_killed(start_engine: StartEngine, database_dsn: str) -> None:
     fast = {"lease_min_seconds": 1, **NEVER_DEAD}
     engines = [start_engine(**fast).wait_ready(), start_engine(**fast).wait_ready()]
@@ -81,7 +81,7 @@ def test_an_engine_goes_on_when_the_other_is_killed(start_engine: StartEngine, d
     check(database_dsn, load)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="kills engine processes under load")
 def test_a_killed_process_on_a_shared_port_is_replaced(start_engine: StartEngine, database_dsn: str) -> None:
     engine = start_engine("--processes", "2", lease_min_seconds=1, lease_scan_interval_seconds=0.5, **NEVER_DEAD)
     engine.wait_ready()

@@ -42,7 +42,7 @@ def server() -> Generator[Server]:
             trio.run(server.remove)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a PostgreSQL of its own that starts late")
 @pytest.mark.parametrize("hot", [False, True], ids=["takes-no-connection", "reads-only"])
 def test_a_recovery_longer_than_the_outage_wait_is_waited_for(
     server: Server, start_engine: StartEngine, hot: bool

@@ -14,7 +14,7 @@ from tests.runtime.embedded_engine import is_alive, postmaster
 from tests.runtime.waiting import wait_until
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a PostgreSQL of its own for each test")
 def test_it_stops_with_the_engine_and_keeps_its_data(start_engine: StartEngine, data_dir: Path) -> None:
     engine = start_engine("--data-dir", str(data_dir), dsn=None).wait_ready()
     assert engine.call("POST", "/v1/definitions", linear(1))[0] == 201
@@ -26,7 +26,7 @@ def test_it_stops_with_the_engine_and_keeps_its_data(start_engine: StartEngine, 
     assert again.stop() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a PostgreSQL of its own for each test")
 def test_the_server_outlives_a_killed_engine_until_the_next(start_engine: StartEngine, data_dir: Path) -> None:
     engine = start_engine(dsn=None, data_dir=data_dir).wait_ready()
     assert engine.call("POST", "/v1/definitions", linear(1))[0] == 201
@@ -40,7 +40,7 @@ def test_the_server_outlives_a_killed_engine_until_the_next(start_engine: StartE
     assert again.stop() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a PostgreSQL of its own for each test")
 def test_two_engines_on_one_data_directory_give_a_clear_error(start_engine: StartEngine, data_dir: Path) -> None:
     first = start_engine(dsn=None, data_dir=data_dir).wait_ready()
     second = start_engine(dsn=None, data_dir=data_dir)
@@ -51,7 +51,7 @@ def test_two_engines_on_one_data_directory_give_a_clear_error(start_engine: Star
     assert first.stop() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a PostgreSQL of its own for each test")
 def test_the_engine_ends_when_its_server_dies(start_engine: StartEngine, data_dir: Path) -> None:
     engine = start_engine(dsn=None, data_dir=data_dir).wait_ready()
     os.kill(postmaster(engine), signal.SIGKILL)

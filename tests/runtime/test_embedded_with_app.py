@@ -27,7 +27,7 @@ def directory() -> Generator[Path]:
     yield from own_directory()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a PostgreSQL of its own and two programs")
 @pytest.mark.parametrize("engine_first", [True, False])
 def test_an_engine_shows_and_reaches_a_programs_runs(
     start_engine: StartEngine, directory: Path, engine_first: bool

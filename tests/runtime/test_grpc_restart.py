@@ -21,7 +21,7 @@ from tests.runtime.engine_process import EngineProcess
 from tests.runtime.waiting import wait_until
 
 __all__ = ["google"]  # pytest finds the fixture here
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="restarts an engine under callers")
 TIMEOUT_S = 30.0
 STEPS = 3
 

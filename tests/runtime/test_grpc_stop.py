@@ -111,7 +111,7 @@ class Callers(Threads):
                     self.stop.wait(0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="stops an engine process under load")
 def test_sigterm_under_load_breaks_no_call(start_engine: StartEngine, google: Google, database_dsn: str) -> None:
     """A call is answered, or could not be made any more: UNAVAILABLE. What was accepted is in the database."""
     engine = start_engine().wait_ready()
@@ -171,7 +171,7 @@ class Stream:
         self.code = answers.code()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="stops an engine process under load")
 def test_sigterm_lets_a_work_stream_hand_in_its_results(
     start_engine: StartEngine, google: Google, database_dsn: str
 ) -> None:
@@ -195,7 +195,7 @@ def _start_many(engine: EngineProcess, count: int) -> None:
         assert engine.call("POST", "/v1/instances/batch", {"items": items})[0] == 200
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="stops an engine process under load")
 def test_a_killed_stream_client_loses_its_jobs_at_once(
     start_engine: StartEngine, google: Google, database_dsn: str
 ) -> None:

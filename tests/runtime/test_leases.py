@@ -37,7 +37,7 @@ def states(engine: LocalEngine) -> list[tuple[int, int]]:
     return engine.rows("SELECT state, expiries FROM token ORDER BY id")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="waits for the end of a lease")
 async def test_a_lease_is_returned_within_a_second_of_its_end(start_local: StartLocal) -> None:
     engine = await start_local(lease_min_seconds=0.2)
     await engine.upload(linear(1))

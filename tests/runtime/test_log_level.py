@@ -12,7 +12,7 @@ from tests.runtime.conftest import StartEngine
 from tests.runtime.engine_process import EngineProcess
 from tests.runtime.waiting import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="an engine process for each way to set the level")
 SET = "the log was set anew"
 
 

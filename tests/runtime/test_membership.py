@@ -162,7 +162,7 @@ async def test_a_timer_armed_here_is_fired_elsewhere_in_time(
     assert told_s == [0.3]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="waits for an engine that is dead")
 async def test_a_dead_engine_is_noticed_and_its_leases_examined(start_local: StartLocal) -> None:
     a = await start_local(lease_scan_interval_seconds=3600, lease_min_seconds=0.2)
     b = await start_local(lease_scan_interval_seconds=3600)
@@ -176,7 +176,7 @@ async def test_a_dead_engine_is_noticed_and_its_leases_examined(start_local: Sta
     assert b.membership.others == {}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="waits for an engine that is dead")
 async def test_the_listening_connection_comes_back(start_local: StartLocal, database_dsn: str) -> None:
     a, b = await start_local(), await start_local()
     await see_each_other(a, b)

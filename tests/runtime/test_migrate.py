@@ -155,7 +155,7 @@ def test_two_at_once_apply_the_schema_once(empty_database_dsn: str) -> None:
     assert (said.count("schema applied"), said.count("the schema is up to date")) == (1, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a PostgreSQL of its own")
 def test_the_embedded_database_is_migrated_too(data_dir: Path) -> None:
     for said in ("schema applied", "the schema is up to date"):  # then that its PostgreSQL stopped
         code, lines = migrate(None, "--data-dir", str(data_dir))

@@ -91,7 +91,7 @@ async def go_through(dsn: str, first: int, stride: int) -> None:
     assert_invariants(dsn)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="stops an engine at many points")
 @pytest.mark.parametrize("first", [7])
 async def test_a_node_cancelled_at_many_points(database_dsn: str, first: int) -> None:
     await go_through(database_dsn, first, STRIDE)

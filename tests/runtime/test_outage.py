@@ -82,7 +82,7 @@ def test_a_short_outage_is_waited_out_and_answers_are_true(
     assert engine.stop() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="waits through outages of the database")
 def test_503_comes_after_the_outage_wait_and_not_before(
     start_engine: StartEngine, gate: Gate, database_dsn: str
 ) -> None:
@@ -103,7 +103,7 @@ def test_503_comes_after_the_outage_wait_and_not_before(
     assert engine.stop() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="waits through outages of the database")
 def test_a_poll_parked_through_an_outage_gets_the_next_job(start_engine: StartEngine, gate: Gate) -> None:
     engine = start_engine(dsn=gate.dsn).wait_ready()
     assert engine.call("POST", "/v1/definitions", linear(1))[0] == 201
@@ -120,7 +120,7 @@ def test_a_poll_parked_through_an_outage_gets_the_next_job(start_engine: StartEn
     assert engine.stop() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="waits through outages of the database")
 def test_a_stop_during_an_outage_ends_within_the_grace(start_engine: StartEngine, gate: Gate) -> None:
     engine = start_engine(dsn=gate.dsn, shutdown_grace_seconds=1, outage_wait_seconds=1).wait_ready()
     (job,) = jobs_of(engine, 1)
@@ -132,7 +132,7 @@ def test_a_stop_during_an_outage_ends_within_the_grace(start_engine: StartEngine
     assert not call.waits or call.answer() is not None
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="waits through outages of the database")
 @pytest.mark.parametrize("second", [False, True], ids=["in-order", "at-once"])
 def test_a_stop_does_not_wait_for_the_database(start_engine: StartEngine, gate: Gate, second: bool) -> None:
     """However long calls may wait for it. A second signal does not wait for the grace either."""
@@ -151,7 +151,7 @@ def test_a_stop_does_not_wait_for_the_database(start_engine: StartEngine, gate: 
     call.answer()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="waits through outages of the database")
 def test_a_server_process_that_hangs_holds_up_no_call(start_engine: StartEngine, database_dsn: str) -> None:
     """SIGSTOP: the socket takes what is sent, and nothing comes back."""
     engine = start_engine(
@@ -169,7 +169,7 @@ def test_a_server_process_that_hangs_holds_up_no_call(start_engine: StartEngine,
     assert engine.stop() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="waits through outages of the database")
 def test_the_engine_survives_a_crash_of_its_postgresql(start_engine: StartEngine, data_dir: Path) -> None:
     """A backend that is killed makes the server end all sessions and recover: 0.2 s without a database."""
     engine = start_engine(dsn=None, data_dir=data_dir, outage_wait_seconds=60).wait_ready()

@@ -16,7 +16,7 @@ from tests.runtime.embedded_engine import children
 from tests.runtime.engine_process import EngineProcess
 from tests.runtime.waiting import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="restarts engines under load")
 CALLERS = 3
 
 

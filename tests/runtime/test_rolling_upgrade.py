@@ -42,7 +42,7 @@ def version_of(dsn: str) -> int:
     return int(row[0])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="upgrades engines under load")
 def test_engines_are_upgraded_one_by_one_under_load(start_engine: StartEngine, database_dsn: str) -> None:
     old = [start_engine(**NEVER_DEAD).wait_ready() for _ in range(2)]
     assert old[0].call("POST", "/v1/definitions", linear(STEPS))[0] == 201

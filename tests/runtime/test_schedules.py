@@ -13,7 +13,7 @@ from tests import postgres
 from tests.runtime.engine_process import EngineProcess
 from tests.runtime.waiting import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="kills engines again and again")
 
 SPEC = {"definitionId": "linear", "every": "PT1S", "overlap": "ALLOW", "catchUp": "ALL"}
 

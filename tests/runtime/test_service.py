@@ -20,7 +20,7 @@ from tests.runtime.engine_process import REPOSITORY
 from tests.runtime.waiting import wait_until
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="starts and stops engine processes")
 def test_a_service_that_crashes_brings_all_down(start_engine: StartEngine, database_dsn: str) -> None:
     engine = start_engine().wait_ready()
     poll = {"workerId": "w", "jobTypes": ["work"], "waitSeconds": 30}
@@ -73,7 +73,7 @@ def test_a_signal_before_it_serves_ends_it_at_once(start_engine: StartEngine) ->
     assert engine.stop(10) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="starts and stops engine processes")
 def test_sigterm_to_the_parent_of_several_stops_all_in_order(start_engine: StartEngine) -> None:
     engine = start_engine("--processes", "2").wait_ready()
     processes = children(engine.process.pid)
@@ -86,7 +86,7 @@ def test_sigterm_to_the_parent_of_several_stops_all_in_order(start_engine: Start
     assert not any(is_alive(pid) for pid in processes)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="starts and stops engine processes")
 def test_children_stop_when_their_parent_is_killed(start_engine: StartEngine) -> None:
     engine = start_engine("--processes", "2").wait_ready()
     processes = children(engine.process.pid)

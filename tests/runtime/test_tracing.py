@@ -25,7 +25,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="engine processes that export traces")
 Found = dict[str, tuple[str, str]]
 """By name: span and parent."""
 

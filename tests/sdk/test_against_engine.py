@@ -166,7 +166,7 @@ def test_the_example_web_application_does_its_step_of_the_order(
     anyio.run(main)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="waits for leases that end")
 @pytest.mark.parametrize(
     ("loop", "over", "how"),
     [("asyncio", "rest", "kill"), ("trio", "rest", "stop"), ("trio", "grpc", "kill"), ("asyncio", "grpc", "stop")],

@@ -844,7 +844,7 @@ def test_a_script_needs_no_event_loop(wire: Wire) -> None:
         assert [each.id for each in client.iterate_instances(definition_id=name)] == [*reversed(others), started.id]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a bad network for seconds")
 def test_a_worker_behind_a_bad_network_completes_every_job_once(wire: Wire) -> None:
     name = f"net-{uuid.uuid4().hex[:8]}"
     flow = WorkflowBuilder(name).service_task("a", f"{name}-a").service_task("b", f"{name}-b").end()

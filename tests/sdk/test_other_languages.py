@@ -49,7 +49,7 @@ def test_the_page_holds_every_worker_word_for_word() -> None:
         assert [name for name in files if (folder / name).read_text() not in PAGE.read_text()] == []
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="programs of other languages")
 @pytest.mark.parametrize(
     "name",
     ["worker.mjs", pytest.param("worker.go", marks=pytest.mark.go), pytest.param("Worker.java", marks=pytest.mark.jdk)],
@@ -78,7 +78,7 @@ def greets(engine: RunningEngine, command: list[str], directory: Path, **environ
     assert (ended.status, ended.variables["greeting"]) == ("COMPLETED", "Hello, Ada")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="programs of other languages")
 @pytest.mark.libraries
 @pytest.mark.parametrize(
     "name",
@@ -101,7 +101,7 @@ def test_a_worker_with_the_contracts_library_completes_jobs(engine: RunningEngin
     greets(engine, command, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="programs of other languages")
 @pytest.mark.parametrize("nothing", [{}, {"variables": None}, {"variables": {}}], ids=["node", "go", "java"])
 def test_libraries_of_the_contract_send_no_more_than_it_has(engine: RunningEngine, nothing: dict[str, object]) -> None:
     """Polls without a wait, reports without an attempt; what sets no variables says so in each language's own way."""

@@ -43,7 +43,7 @@ def paying(port: int, dsn: str, name: str) -> Generator[subprocess.Popen[bytes]]
         process.wait(30)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="kills workers again and again")
 @pytest.mark.timeout(120 + 10 * KILLS)
 def test_money_moves_once_though_workers_are_killed(database_dsn: str) -> None:
     rng = random.Random(11)

@@ -27,7 +27,7 @@ from tests.engine.driver import Driver
 from tests.postgres import FAST_SETTINGS, Server, apply_schema
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="dumps and restores whole databases")
 
 LINE: Final = linear(3, definition_id="line", job_type="line")
 BEFORE, MEANWHILE, AFTER = 20, 10, 10

@@ -179,7 +179,7 @@ async def test_cancelled_at_each_of_its_waits(operation: Operation, empty_databa
         await check_sums(pool, operation)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="hundreds of cancellations")
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("operation", OPERATIONS, ids=ids)
 async def test_cancelled_at_any_time(operation: Operation, seed: int, empty_database_dsn: str) -> None:

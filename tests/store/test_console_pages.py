@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.console_pages import PAGES, measure
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="large tables")
 
 
 async def test_each_page_keeps_to_its_buffers(database_dsn: str) -> None:

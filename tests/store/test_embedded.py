@@ -94,7 +94,7 @@ async def test_it_stops_when_its_block_fails_or_is_cancelled(data_dir: Path) -> 
     assert not alive(pid)  # pyright: ignore[reportPossiblyUnboundVariable] - bound by the block before
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a PostgreSQL of its own that is cancelled as it starts")
 async def test_cancelled_while_it_starts_nothing_is_left_running(directory: Path) -> None:
     data_dir = directory / "data"
     for delay_s in (0.05, 0.2, 0.4, 0.5, 0.6):

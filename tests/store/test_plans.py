@@ -47,7 +47,7 @@ from penstock.testing.definitions import definition, end, step
 from tests.engine.driver import Driver
 from tests.postgres import Server, apply_schema
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="plans over large tables")
 
 MANY = 1_000_000
 FEW = 20_000

@@ -153,7 +153,7 @@ TAKES: dict[str, Callable[[TrioConnection], Awaitable[list[Any]]]] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="races of every statement")
 @pytest.mark.parametrize("name", TAKES)
 async def test_others_are_whole_where_some_change(strict_server: str, nursery: trio.Nursery, name: str) -> None:
     """As long as the deltas were a subselect PostgreSQL 18.4 crashed at claim, claim_and_clear and take_outbox."""

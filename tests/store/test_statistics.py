@@ -22,7 +22,7 @@ from tests.postgres import Server, apply_schema
 from tests.store.test_plans import CASES as ALL_CASES
 from tests.store.test_plans import connect, cost, fill
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="large tables")
 
 DRAINED = 20_000
 BURST = 30_000

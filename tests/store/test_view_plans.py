@@ -11,7 +11,7 @@ import pytest
 from tests.postgres import Server, apply_schema
 from tests.store.test_plans import BASE, BIG_TABLES, FEW, fill
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="plans over large tables")
 
 DEFINITIONS = """INSERT INTO definition (id, version, name, content, uploaded_at)
     SELECT 'flow', n, 'flow', '{"steps": [{"id": "only"}]}', now() FROM generate_series(1, 2) AS n;

@@ -25,7 +25,7 @@ def test_each_picture_is_of_the_definition_above_it() -> None:
         assert picture == mermaid(parse_definition(text.encode())) + "\n"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="runs the page's tests")
 def test_the_examples_run(tmp_path: Path) -> None:
     (tmp_path / SOLUTION.name).write_text(SOLUTION.read_text())
     tests = 0

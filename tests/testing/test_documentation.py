@@ -17,7 +17,7 @@ PAGE = (TOP / "docs" / "testing.md").read_text()
 BLOCKS = re.findall(r"^```(\w+) ?(\S*)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="runs the page's tests")
 def test_the_page_is_true(tmp_path: Path) -> None:
     files = {name: text for language, name, text in BLOCKS if language in ("python", "json")}
     assert "" not in files

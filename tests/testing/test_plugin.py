@@ -132,7 +132,7 @@ def run_pytest(directory: Path, *arguments: str) -> subprocess.CompletedProcess[
     )
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="runs pytest in processes")
 def test_it_works_under_every_asynchronous_plugin_and_xdist(tmp_path: Path) -> None:
     files = {"test_anyio": ANYIO, "test_asyncio": ASYNCIO, "test_trio": TRIO, "test_plain": PLAIN}
     for name, text in {"theirs": THEIRS, **files}.items():
@@ -142,7 +142,7 @@ def test_it_works_under_every_asynchronous_plugin_and_xdist(tmp_path: Path) -> N
     assert "6 passed" in result.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="runs pytest in processes")
 def test_failures_say_where_the_run_stands(tmp_path: Path) -> None:
     (tmp_path / "test_failing.py").write_text(FAILING)
     result = run_pytest(tmp_path, "-p", "no:xdist")

@@ -117,7 +117,7 @@ def test_a_start_that_begins_later_is_tried_so(penstock_sync: SyncTestEngine) ->
     names["test_later"](penstock_sync)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="runs pytest in a process")
 def test_what_was_tried_is_a_file_that_pytest_runs(tmp_path: Path) -> None:
     late: Json = {"type": "TIMER", "duration": "P2D", "interrupting": True, "targetStepId": "call"}
     body = definition(

@@ -100,7 +100,7 @@ def test_every_difference_is_among_the_questions():
 
 
 @pytest.mark.go
-@pytest.mark.slow
+@pytest.mark.slow(reason="compiles a program in Go")
 def test_the_recorded_answers_are_those_of_expr():
     questions = {"environment": ENVIRONMENT, "sources": [answer["source"] for answer in RECORDED["answers"]]}
     run = subprocess.run(
