@@ -348,6 +348,7 @@ CREATE TABLE journal (                 -- of runs of workflows written as code: 
   name        text,
   payload     text,                    -- JSON; anything else is '~<codec>:<base64>', which no JSON begins with
   mark        text,                    -- of `patched`: what the code asked for the first time before this record
+  rules       smallint,                -- by which version of the rules an executor delivered it; null before there were versions, and of what others write
   PRIMARY KEY (instance_id, pos)
 ) PARTITION BY RANGE (instance_id);
 CREATE TABLE journal_other PARTITION OF journal DEFAULT WITH (autovacuum_vacuum_insert_scale_factor = 0.5);
@@ -682,6 +683,25 @@ END $$;
 -- fence, and with the lock of the run until that commits, for which it has 5 s. In the schema of its tables whoever calls.
 CREATE FUNCTION penstock_append(
   run bigint, run_seq bigint, run_attempt int, run_holder text, step_path text, step_name text, value text, arguments int,
+  step_attempt int, record_rules int) RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+  written bigint;
+BEGIN
+  PERFORM set_config('lock_timeout', '2s', true), set_config('idle_in_transaction_session_timeout', '5s', true);
+  PERFORM FROM token t WHERE t.id = run AND t.seq = run_seq AND t.state = 1 /* LOCKED */ AND t.attempt = run_attempt
+    AND t.claimed_by = run_holder FOR NO KEY UPDATE;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'penstock: the run is not held by this executor any more' USING ERRCODE = 'PK001';
+  END IF;
+  INSERT INTO journal (instance_id, pos, at, kind, attempt, digest, path, name, payload, rules)
+    VALUES (run, nextval('step_seq'), penstock_now(), 1, least(step_attempt, 32767), arguments, step_path, step_name, value,
+      nullif(record_rules, 0))
+    RETURNING pos INTO written;
+  RETURN written;
+END $$;
+-- The same of an engine that knows no rules.
+CREATE FUNCTION penstock_append(
+  run bigint, run_seq bigint, run_attempt int, run_holder text, step_path text, step_name text, value text, arguments int,
   step_attempt int) RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
   written bigint;
@@ -877,4 +897,4 @@ FROM timer m LEFT JOIN instance i ON i.id = m.instance_id LEFT JOIN definition d
 LEFT JOIN token t ON t.id = m.token_id AND t.seq = m.seq;
 
 INSERT INTO setting (name, value) VALUES ('open_tasks', 'listed');  -- all that are open; not so in an older database at first
-INSERT INTO penstock_schema (version) VALUES (20);
+INSERT INTO penstock_schema (version) VALUES (21);

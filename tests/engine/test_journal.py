@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ import trio
 from penstock.core.definition import InvalidDefinition
 from penstock.core.state import InstanceStatus
 from penstock.engine.code import CodeWorkflow
-from penstock.engine.journal_items import NewRecord, RunEnd
+from penstock.engine.journal_items import RULES, RULES_VERSION, NewRecord, RunEnd
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, LeaseLost, PayloadTooLarge
 from penstock.settings.secret import Secret
 from penstock.store import journal as store
@@ -42,7 +43,7 @@ async def test_a_run_from_its_start_to_its_end(driver: Driver) -> None:
 
 
 async def test_all_fields_of_a_record_come_back_also_sealed(make_driver: MakeDriver) -> None:
-    record = NewRecord(RETRY, "/2.[sku-9]/0", "chárge", '{"a": "\\u0000"}', 0xFFFFFFFE, 3, 1200, "survey")
+    record = NewRecord(RETRY, "/2.[sku-9]/0", "chárge", '{"a": "\\u0000"}', 0xFFFFFFFE, 3, 1200, "survey", 1)
     odd = NewRecord(1, "/3", None, "~zip:AAAA", 5)
     for keys in (None, Secret("k=" + "A" * 43 + "=")):
         driver = make_driver(encryption_keys=keys)
@@ -53,6 +54,42 @@ async def test_all_fields_of_a_record_come_back_also_sealed(make_driver: MakeDri
         stored = driver.rows(f"SELECT payload FROM journal WHERE instance_id = {run.held.instance} ORDER BY pos")
         assert [("$enc" in payload) for (payload,) in stored] == [keys is not None] * 2
         await finish(driver, run.held)
+
+
+async def test_what_others_wrote_has_the_rules_of_who_wrote_next(driver: Driver) -> None:
+    run = await begin(driver)
+    engine, mail = driver.engine, 0
+    for record in (done("/0"), None, None, done("/1"), None, done("/2", rules=1), None):
+        if record is None:
+            await engine.runs.send(run.instance_id, "go", b"1")
+        else:
+            after = (await read(driver, run.held)).records
+            await append(driver, run.held, record, after=after[-1].pos if after else 0, mail=mail)
+        mail = (await read(driver, run.held)).mail or 0
+    expected = [0, 0, 0, 0, 1, 1, None]
+    rows = (await read(driver, run.held)).records
+    assert [row.rules for row in rows] == expected
+    async with engine.database.connection() as connection:
+        for size in range(1, len(rows)):  # wherever a page ends
+            pages = list[store.JournalRow]()
+            while len(pages) < len(rows):
+                after = pages[-1].pos if pages else 0
+                pages += (await store.read(connection, run.held.instance, after, max_rows=size))[0]
+            assert [row.rules for row in pages] == expected
+
+
+async def test_rules_of_before_count_while_an_older_engine_lives(driver: Driver) -> None:
+    driver.rows(
+        "INSERT INTO engine (number, holder, leased_until, description, dispatch_mode, schema_version)"
+        " VALUES (900, gen_random_uuid(), penstock_now() + interval '1 h', 'old', 'long_poll', 20) RETURNING 1"
+    )
+    needed = "SELECT value FROM setting WHERE name = 'schema_version_needed'"
+    assert (await begin(driver)).rules == 0
+    assert int(driver.rows(needed)[0][0]) < RULES_VERSION
+    driver.rows("UPDATE engine SET leased_until = penstock_now() RETURNING 1")
+    driver.engine.code._rules_asked_at = -inf
+    assert (await begin(driver)).rules == RULES
+    assert driver.rows(needed) == [(str(RULES_VERSION),)]  # no older one joins any more
 
 
 @pytest.mark.parametrize("change", [{"seq": 1}, {"attempt": 2}, {"holder": "e0.0123abcd/shop-2"}, {"instance": 5}])

@@ -220,12 +220,19 @@ class Stream:
     """A Work stream: what is put is sent."""
 
     def __init__(
-        self, client: Client, job_type: str, jobs: int, lease_seconds: int = 60, *, executor: bool = False
+        self,
+        client: Client,
+        job_type: str,
+        jobs: int,
+        lease_seconds: int = 60,
+        *,
+        executor: bool = False,
+        rules: int = 0,
     ) -> None:
         self._client = client
         self._outgoing: queue.SimpleQueue[Any] = queue.SimpleQueue()
         credit = client.p.Credit(job_type=job_type, jobs=jobs)
-        self.put(worker_id="s", lease_seconds=lease_seconds, credits=[credit], executor=executor)
+        self.put(worker_id="s", lease_seconds=lease_seconds, credits=[credit], executor=executor, rules=rules)
         self._answers = client.worker.Work(iter(self._outgoing.get, None), timeout=TIMEOUT_S)
 
     def put(self, **fields: Any) -> None:
@@ -284,12 +291,12 @@ def see_executors(client: Client) -> None:
     p = client.p
     client.ask("Register", runs_v1.RegisterWorkflowsRequest("", [runs_v1.CodeWorkflow("order", 1)]))
     id = client.ask("Start", runs_v1.StartRunRequest("", "order", 1, b'{"n": 7}', "o-1")).instance_id
-    stream = Stream(client, "code:order@1", 1, executor=True)
+    stream = Stream(client, "code:order@1", 1, executor=True, rules=1)
     run = stream.until("runs")
     assert (run.instance_id, run.arguments) == (id, b'{"n": 7}')
     held = {"job_id": run.job_id, "attempt": run.attempt}
     gone = {"job_id": run.job_id, "attempt": 9}
-    told = {"name": "s", "payload": "1", "digest": 5, "took_ms": 3, "mark": "m"}
+    told = {"name": "s", "payload": "1", "digest": 5, "took_ms": 3, "mark": "m", "rules": 1}
     record = p.RunRecord(kind=1, path="/0", attempt=1, **told)
     stream.put(appends=[p.RunAppend(**held, records=[record]), p.RunAppend(**held)])
     first, refused = stream.gather(appended=2)["appended"]

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from penstock.engine import ids
-from penstock.engine.journal_items import Mail
+from penstock.engine.journal_items import RULES, Mail
 from penstock.errors import Unavailable
 from penstock.rpc.run_desk import RunDesk
 from penstock.wire import penstock_v1 as w
@@ -36,7 +36,7 @@ class Desk:
             grant=lambda job_type, count: self.granted.append(job_type),
         )
         self.is_away = False
-        self.desk = RunDesk(cast(Any, engine), cast(Any, jobs), lambda: None)
+        self.desk = RunDesk(cast(Any, engine), cast(Any, jobs), lambda: None, RULES)
 
     async def _wait_mail(self, holder: str) -> list[Mail]:
         return await self._told.receive()

@@ -11,6 +11,7 @@ from grpclib.const import Status
 from psycopg import OperationalError
 
 from penstock.engine.code import CodeWorkflow
+from penstock.engine.journal_items import RULES
 from penstock.rpc import run_desk
 from penstock.settings import DispatchMode
 from penstock.store import takes
@@ -189,3 +190,40 @@ async def test_runs_are_taken_while_jobs_go_through_kafka(make_driver: MakeDrive
             work = Work(grpc.client, await grpc.client.open(WORKER + "Work"))
             await work.send(worker_id="w", credits=[w.Credit("work", 1)])
             assert (await work.ended())[0] is Status.FAILED_PRECONDITION
+
+
+async def test_an_older_app_gets_no_run_of_newer_rules(driver: Driver, grpc: Served) -> None:
+    """What it began itself it goes on with, and its records are those of before."""
+    old = await Desk.opened(grpc)
+    await driver.engine.code.start(ORDER, id="old")
+    mine = await old.run()
+    assert mine.rules == 0
+    await old.append(done(mine, "/0"))
+    await old.send(end=True)
+    assert (await old.ended())[0] is Status.OK
+    old = await Desk.opened(grpc)
+    again = await old.run()
+    assert (again.instance_id, again.rules) == (mine.instance_id, 0)
+    await old.send(finishes=[w.RunFinish(again.job_id, again.attempt, result="7")])
+    await old.gather(finished=1)
+
+    await old.send(credits=[w.Credit(ORDER.job_type, -5)])
+    await old.gather(credits=1)
+    new = await Desk.opened(grpc, rules=RULES)
+    await driver.engine.code.start(ORDER, id="new")
+    run = await new.run()
+    assert run.rules == RULES
+    records = [w.RunRecord(kind=1, path="/0", payload="1", attempt=1, rules=rules) for rules in (RULES, RULES + 1)]
+    items = [w.RunAppend(run.job_id, run.attempt, records=[record]) for record in records]
+    written, refused = await new.append(*items)
+    assert (written.outcome, refused.outcome) == (w.OutcomeCode.OK, w.OutcomeCode.INVALID)
+    await new.send(end=True)
+    assert (await new.ended())[0] is Status.OK
+    await old.send(credits=[w.Credit(ORDER.job_type, 1)])
+    blocked = "SELECT reason FROM history WHERE kind = 10"
+    while not (found := driver.rows(blocked)):
+        await trio.sleep(0.02)
+    assert "upgrade penstock in all Apps" in found[0][0]
+    assert driver.rows("SELECT path, rules::int FROM journal ORDER BY pos") == [("/0", None), ("/0", RULES)]
+    other = (await driver.engine.code.start(ORDER, id="other")).id
+    assert (await old.run()).instance_id == other  # its credit is as it was

@@ -28,7 +28,7 @@ from penstock.kernel.branch import Branch
 from penstock.kernel.drive import Kernel, Limits
 from penstock.kernel.errors import Cancelled, Mismatch, TooSlow, Undecodable
 from penstock.kernel.operation import CallOperation, Outcome, Receive, Sleep, Start
-from penstock.kernel.record import OUTCOMES, Kind, Record
+from penstock.kernel.record import OUTCOMES, RULES, Kind, Record
 from penstock.kernel.replay import marks_of
 from penstock.kernel.scope import CancelScope
 from penstock.masking import mask_text
@@ -134,6 +134,7 @@ class Activation:
         epoch: int = 1,
         payload_max_bytes: int = PAYLOAD_MAX_BYTES,
         strict_args: bool = False,
+        rules: int = RULES,
     ) -> None:
         self.workflow, self.run_id, self.host, self.epoch = workflow, run_id, host, epoch
         self._arguments, self.payload_max_bytes = arguments, payload_max_bytes
@@ -148,7 +149,13 @@ class Activation:
             self._unfit = error  # told when it starts, as of any other argument
         self._odd: list[str] = []
         self.kernel = Kernel(
-            started_at, self.info, limits, self._odd.append, deadline=deadline, strict_args=strict_args
+            started_at,
+            self.info,
+            limits,
+            self._odd.append,
+            deadline=deadline,
+            strict_args=strict_args,
+            rules=rules,
         )
         self.cancel_reason: str | None = None  # what was said by who cancelled the run
         self.calls: dict[str, OpenCall] = {}
@@ -183,6 +190,8 @@ class Activation:
         if begun is not None:
             self._begin_as(begun)
         self.info.replaying = replaying
+        if records and (rules := records[0].rules) is not None:
+            self.kernel.rules = rules
         self.kernel.marks = marks
         self.kernel.is_behind = replaying and (more or len(records) > (begun is not None))
         try:
@@ -247,7 +256,7 @@ class Activation:
         if not kernel.unwritten:
             return list(records)
         marks, kernel.unwritten = kernel.unwritten, []
-        clock = Record(at=kernel.now, kind=Kind.CLOCK)
+        clock = Record(at=kernel.now, kind=Kind.CLOCK, rules=kernel.newest)
         return [msgspec.structs.replace(record or clock, mark=mark) for record, mark in zip_longest(records, marks)]
 
     def settle(self) -> None:
@@ -282,7 +291,7 @@ class Activation:
         due = self.kernel.next_due()
         if due <= now and self.result is None and not self._clock_asked:
             self._clock_asked = True
-            self.host.write(self, Record(at=due, kind=Kind.CLOCK))
+            self.host.write(self, Record(at=due, kind=Kind.CLOCK, rules=self.kernel.newest))
 
     def attempt_ended(self, call: OpenCall, outcome: Outcome, took_ms: int | None = None) -> None:
         """An attempt at a step has ended by itself: what it gave is written, or it is tried again."""
@@ -430,9 +439,9 @@ class Activation:
     def _write(self, call: OpenCall, kind: Kind, payload: str | None, took_ms: int | None) -> None:
         call.is_written, call.due = True, None
         self._waiting.pop(call.path, None)
-        step = call.step
+        step, rules = call.step, self.kernel.newest
         self.host.write(
-            self, Record(0, kind, call.path, step.name, payload, step.digest, call.attempt, took_ms=took_ms)
+            self, Record(0, kind, call.path, step.name, payload, step.digest, call.attempt, 0, took_ms, None, rules)
         )
 
     def _pause_s(self, call: OpenCall, error: BaseException) -> float | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import msgspec
 
 from penstock.kernel.operation import Outcome
-from penstock.kernel.record import Record
+from penstock.kernel.record import RULES, Record
 
 if TYPE_CHECKING:
     from trio import CapacityLimiter
@@ -86,6 +86,7 @@ class Held(msgspec.Struct, frozen=True):
     fence: object = None  # the backend's own
     name: str = ""
     page: Page | None = None
+    rules: int = RULES  # by which what comes next is delivered
 
     def __str__(self) -> str:
         return self.name or self.id

@@ -20,7 +20,7 @@ from penstock.durable.backend import Page
 from penstock.durable.step import Step
 from penstock.durable.workflow import Workflow
 from penstock.kernel.errors import Blocked, Mismatch, Undecodable
-from penstock.kernel.record import Record
+from penstock.kernel.record import RULES, Record
 from penstock.kernel.replay import marks_of
 
 Kept = tuple[str, str, str]
@@ -140,6 +140,7 @@ class SavedRun(msgspec.Struct, frozen=True, rename="camel"):
     arguments: str
     started_at: float
     records: list[Record]
+    rules: int = 0  # of records that tell none; files of before there were versions say nothing of them
 
     def text(self) -> bytes:
         """JSON, for people too."""
@@ -149,9 +150,11 @@ class SavedRun(msgspec.Struct, frozen=True, rename="camel"):
 class Replay:
     """One run against a workflow: pages of its journal go in, what is wrong comes out."""
 
-    def __init__(self, workflow: Workflow[..., Any], run_id: str, arguments: str, started_at: float) -> None:
+    def __init__(
+        self, workflow: Workflow[..., Any], run_id: str, arguments: str, started_at: float, *, rules: int = RULES
+    ) -> None:
         self._workflow = workflow
-        self._activation = Activation(workflow, run_id, arguments, started_at, Still())
+        self._activation = Activation(workflow, run_id, arguments, started_at, Still(), rules=rules)
         self._count = 0
         self._names: list[tuple[str, str | None]] = []  # path and name of records, for the patch
         self._blocked: Blocked | None = None
@@ -203,7 +206,7 @@ class Replay:
 
 def replay_run(workflow: Workflow[..., Any], saved: SavedRun) -> Replayed:
     """A whole journal."""
-    replay = Replay(workflow, saved.run_id, saved.arguments, saved.started_at)
+    replay = Replay(workflow, saved.run_id, saved.arguments, saved.started_at, rules=saved.rules)
     replay.start(marks_of(saved.records), saved.records, more=False)
     replay.feed(saved.records, more=False)
     return replay.result(None)

@@ -129,6 +129,7 @@ class HeldRun:
         return Activation(
             workflow, held.id, held.arguments, held.started_at, self, limits.run, self._warn,
             epoch=held.attempt, payload_max_bytes=limits.payload_max_bytes, strict_args=limits.strict_args,
+            rules=held.rules,
         )  # fmt: skip
 
     def _warn(self, text: str) -> None:

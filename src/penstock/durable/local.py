@@ -51,7 +51,7 @@ from penstock.engine.runs import read_branches
 from penstock.errors import BadRequest, JournalTooLong, PayloadTooLarge, PenstockError, TooManyRequests, Unavailable
 from penstock.errors import LeaseLost as LeaseIsLost
 from penstock.kernel.operation import Outcome
-from penstock.kernel.record import OUTCOMES, Kind, Record
+from penstock.kernel.record import OUTCOMES, RULES, Kind, Record
 from penstock.runtime.database_start import wait_out
 from penstock.store.database import AWAY, first_line
 from penstock.store.journal import OpenRun as StoredRun
@@ -141,6 +141,7 @@ class LocalBackend:
             fence=taken.held,
             name=taken.key or self._runs.names.of(taken.instance_id),
             page=None if taken.page is None else _read_page(taken.page),
+            rules=taken.rules,
         )
 
     async def wait_mail(self) -> list[str]:
@@ -205,7 +206,7 @@ class LocalBackend:
         if self._schema is None:
             self._schema = await _asked(self._engine.journal.schema())
         lease = _lease(held)
-        fence = Fence(lease.instance, lease.seq, lease.attempt, lease.holder, self._schema)
+        fence = Fence(lease.instance, lease.seq, lease.attempt, lease.holder, self._schema, held.rules)
         max_bytes = self._engine.settings.payload_max_bytes
         return await self._transactions.run(held, fence, call, info, after, turn, limiter, max_bytes)
 
@@ -341,6 +342,7 @@ class LocalRuns:
             arguments=msgspec.json.encode(arguments).decode(),
             started_at=began_at,
             records=records,
+            rules=RULES,
         )
 
     async def read_records(self, instance: int, after: int) -> Page:
@@ -437,6 +439,7 @@ def _new_record(record: Record) -> NewRecord:
         attempt=record.attempt,
         took_ms=record.took_ms,
         mark=record.mark,
+        rules=record.rules or 0,
     )
 
 
@@ -448,5 +451,15 @@ def _read_page(page: JournalPage) -> Page:
 
 def _read_record(row: JournalRow) -> Record:
     return Record(
-        row.at, Kind(row.kind), row.path, row.name, row.payload, row.digest, row.attempt, row.pos, row.took_ms, row.mark
+        row.at,
+        Kind(row.kind),
+        row.path,
+        row.name,
+        row.payload,
+        row.digest,
+        row.attempt,
+        row.pos,
+        row.took_ms,
+        row.mark,
+        row.rules,
     )

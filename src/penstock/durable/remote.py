@@ -244,6 +244,7 @@ class RemoteBackend:
             fence=link,
             name=run.key or self._runs.names.of(run.instance_id),
             page=None if run.page is None else _page(run.page),
+            rules=run.rules,
         )
 
     async def wait_mail(self) -> list[str]:
@@ -411,6 +412,7 @@ def _new_record(record: Record) -> tuple[w.RunRecord, int]:
         attempt=record.attempt,
         took_ms=record.took_ms,
         mark=record.mark,
+        rules=record.rules,
     )
     return message, RECORD_BYTES + len(record.path.encode()) + len((record.payload or "").encode())
 
@@ -432,4 +434,5 @@ def _read_record(message: w.RunRecord) -> Record:
         int(message.position, 16),
         message.took_ms,
         message.mark,
+        message.rules,
     )

@@ -16,6 +16,7 @@ from penstock.client.errors import ClientError, ConnectionFailed, InternalError
 from penstock.client.grpc.call import GrpcCall
 from penstock.client.grpc.credit import CreditBook, Wanting
 from penstock.durable.backend import Away, LeaseLost, Refused
+from penstock.kernel.record import RULES
 from penstock.wire import penstock_v1 as w
 from penstock.wire.codec import decode_message, encode_message
 from penstock.wire.protobuf import DecodeError
@@ -133,7 +134,7 @@ class Link:
     # -- out
 
     async def _write(self) -> None:
-        message = w.WorkRequest(worker_id=self._worker_id, executor=True)
+        message = w.WorkRequest(worker_id=self._worker_id, executor=True, rules=RULES)
         message.credits = self._credit.changes([self._intake])
         await self._call.send(encode_message(message))
         while True:

@@ -70,6 +70,7 @@ class Fence(msgspec.Struct, frozen=True):
     attempt: int
     holder: str
     schema: str
+    rules: int = 0  # by which its records are delivered
 
 
 class Journals(Protocol):
@@ -225,8 +226,8 @@ class Transactions:
     ) -> None:
         digest = None if call.digest is None else (call.digest + (1 << 31)) % (1 << 32) - (1 << 31)  # as `int`
         fields = (fence.run, fence.seq, fence.attempt, fence.holder, path, call.name, self._seal(text), digest, attempt)
-        append = sql.SQL("SELECT {}(%s, %s, %s, %s, %s, %s, %s, %s, %s)")
-        connection.execute(append.format(sql.Identifier(fence.schema, "penstock_append")), fields)
+        append = sql.SQL("SELECT {}(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)")
+        connection.execute(append.format(sql.Identifier(fence.schema, "penstock_append")), (*fields, fence.rules))
 
     def _open(self, dsn: str) -> tuple[psycopg.Connection[Any], Session]:
         with self._lock:

@@ -10,9 +10,11 @@ import re
 import secrets
 from collections.abc import Iterable, Sequence
 from itertools import count
+from math import inf
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
+import trio
 
 from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
 from penstock.core.parsing import parse_definition
@@ -22,13 +24,14 @@ from penstock.engine.ids import IdSource, show_instance
 from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.instances import Instances
 from penstock.engine.jobs import Jobs
-from penstock.engine.journal_items import Held, JournalPage, Taken
+from penstock.engine.journal_items import RULES, RULES_VERSION, Held, JournalPage, Taken
 from penstock.engine.payload import EMPTY_OBJECT, check_text
 from penstock.engine.polls import Polls
 from penstock.engine.waiters import Waiter
-from penstock.errors import BadRequest, IdempotencyConflict, NotFound, PayloadTooLarge, Unavailable
+from penstock.errors import BadRequest, Conflict, IdempotencyConflict, NotFound, PayloadTooLarge, Unavailable
 from penstock.settings import Settings
 from penstock.store import engines as engine_store
+from penstock.store import journal as journal_store
 from penstock.store import takes as store
 from penstock.store.database import AWAY, Database, first_line
 from penstock.wire.fields import json_text
@@ -36,6 +39,8 @@ from penstock.wire.model import Instance, Job, StartRequest
 
 SCHEMA_VERSION_NEEDED: Final = 4
 """Of all engines on the database, as an older one would not leave runs alone."""
+RULES_PAUSE_S: Final = 5.0
+"""Between two looks whether an engine lives that does not know rules."""
 VERSION_MAX: Final = (1 << 31) - 1
 SLICE_RUNS: Final = 200
 LOOKED_AT_MAX: Final = 10_000
@@ -107,6 +112,7 @@ class Code:
         self._ids = id_source
         self._versions: dict[CodeWorkflow, int] = {}
         self._streams = count(1)
+        self._rules, self._rules_asked_at = 0, -inf
         self.tag = secrets.token_hex(4)
         """What tells the executors of this engine from those of all others, also of earlier ones with its number."""
 
@@ -193,6 +199,7 @@ class Code:
     async def taken(self, jobs: Sequence[Job]) -> list[Taken]:
         """Jobs that were leased to an executor, as runs. Those that it can't be told of go back: raises Unavailable."""
         try:
+            rules = await self.rules()
             runs = await self._read([job for job in jobs if not _is_fresh(job)])
         except AWAY as error:
             self._polls.releases.release_jobs(jobs)
@@ -200,7 +207,29 @@ class Code:
         except BaseException:
             self._polls.releases.release_jobs(jobs)
             raise
-        return [_taken(job, runs) for job in jobs]
+        return [_taken(job, runs, rules) for job in jobs]
+
+    async def rules(self) -> int:
+        """By which executors deliver what comes next: the newest ones, unless an engine lives that does not know that
+        there are versions of them. From then on none may join."""
+        if self._rules or trio.current_time() < self._rules_asked_at + RULES_PAUSE_S:
+            return self._rules
+        self._rules_asked_at = trio.current_time()
+        try:
+            async with self._database.connection() as connection:
+                await engine_store.require_version(connection, RULES_VERSION)
+            self._rules = RULES
+        except (Conflict, *AWAY):  # the runs of now go on by the rules of before
+            return 0
+        return self._rules
+
+    async def beyond_rules(self, instances: Sequence[int], rules: int) -> set[int]:
+        """Those of these runs that were gone on with by newer rules. Raises Unavailable."""
+        try:
+            async with self._database.connection() as connection:
+                return await journal_store.beyond_rules(connection, instances, rules)
+        except AWAY as error:
+            raise Unavailable(f"the database is away: {first_line(error)}") from error
 
     async def find(self, app: str, id: str, workflows: Iterable[str], *, or_any: bool = False) -> str:
         """The instance id of the run with this id: of these workflows of an app, else of any if there are none, or
@@ -259,7 +288,7 @@ def _is_fresh(job: Job) -> bool:
     return job.attempt == 1 and job.locked_at == job.created_at
 
 
-def _taken(job: Job, runs: dict[int, store.TakenRun]) -> Taken:
+def _taken(job: Job, runs: dict[int, store.TakenRun], rules: int) -> Taken:
     key = ids.read_job(job.id)
     assert job.attempt is not None
     assert job.worker_id is not None
@@ -279,6 +308,7 @@ def _taken(job: Job, runs: dict[int, store.TakenRun]) -> Taken:
         key=run.key,
         expiries=run.expiries,
         page=None if run.records is None else JournalPage(run.records, run.mail, run.more),
+        rules=rules,
     )
 
 

@@ -21,6 +21,10 @@ __all__ = [
 
 
 PATH_MAX_CHARS: Final = 1_000
+RULES: Final = 1
+"""The newest version of the rules by which executors deliver records (`kernel.record.RULES`)."""
+RULES_VERSION: Final = 21
+"""The schema version whose engines know that there are such versions."""
 
 
 class RecordKind(IntEnum):
@@ -87,6 +91,8 @@ class Taken(NamedTuple):
     expiries: int
     """Takeovers without a record so far: from the third on the run is activated alone."""
     page: JournalPage | None
+    rules: int
+    """By which what comes next is delivered: 0 while an engine lives that does not know that there are versions."""
 
 
 class AppendAnswer(NamedTuple):

@@ -33,7 +33,7 @@ from penstock.kernel.errors import (
 )
 from penstock.kernel.nursery import Nursery
 from penstock.kernel.operation import CallOperation, Operation, Outcome, Receive, Sleep, Start, Stop
-from penstock.kernel.record import OUTCOMES, Kind, Record
+from penstock.kernel.record import OUTCOMES, RULES, Kind, Record
 from penstock.kernel.scope import CancelScope, Deadlines
 
 _SLEPT, _CHECK = object(), object()  # in place of a value: what has to be looked at when the branch's turn comes
@@ -70,11 +70,13 @@ class Kernel:
         "limits",
         "mail",
         "marks",
+        "newest",
         "now",
         "pending",
         "receivers",
         "result",
         "root",
+        "rules",
         "strict_args",
         "unwritten",
         "warn",
@@ -89,7 +91,9 @@ class Kernel:
         *,
         deadline: float = inf,
         strict_args: bool = False,
+        rules: int = RULES,
     ) -> None:
+        self.newest = self.rules = rules  # of records that have none of their own; of that which is delivered now
         self.now, self.limits = now, limits or _LIMITS
         self.info = info  # what verbs want to know of the run; the kernel does not look at it
         self.strict_args = strict_args  # other arguments than the recorded ones block the run
@@ -129,6 +133,7 @@ class Kernel:
         Raises `Blocked` (`Mismatch`, `Undecodable`, `Endless`) when this code can't go on; the kernel is
         of no more use then.
         """
+        self.rules = self.newest if record.rules is None else record.rules
         if record.kind in OUTCOMES:
             self._deliver_outcome(record)
         elif record.kind is Kind.MESSAGE:

@@ -24,6 +24,9 @@ class Kind(IntEnum):
     VIEW = 12  # what the run showed last; comes with its end
 
 
+RULES = 1
+"""The newest version of the rules by which records are delivered. 0 are those of before there were versions; A
+run is delivered by one version after the other, never by an older one again, so what is replayed is as it was."""
 OUTCOMES = frozenset({Kind.DONE, Kind.FAILED, Kind.STOPPED, Kind.ABANDONED, Kind.CHILD, Kind.SUPPLIED})
 
 
@@ -32,7 +35,8 @@ class Record(msgspec.Struct, frozen=True):
 
     ``path`` is the operation that it answers, '' for the clock, the scope's for a cancel. ``name`` is the step's or the
     message's. ``at`` is in seconds since 1970, and never goes back within a run. ``payload`` is what was encoded:
-    JSON, or ``~<codec>:<base64>``. ``mark``: what `patched` said yes to the first time, before this record.
+    JSON, or ``~<codec>:<base64>``. ``mark``: what `patched` said yes to the first time, before this record. ``rules``:
+    the version of the rules by which it is delivered, at first and at each replay; None: by those of `Kernel.newest`.
     """
 
     at: float
@@ -45,3 +49,4 @@ class Record(msgspec.Struct, frozen=True):
     pos: int = 0
     took_ms: int | None = None
     mark: str | None = None
+    rules: int | None = None

@@ -18,6 +18,8 @@ def replay(kernel: Kernel, body: Coroutine[Any, Any, Any], records: Sequence[Rec
     """
     open_calls: dict[str, Start] = {}
     kernel.marks, kernel.is_behind = marks_of(records), bool(records)
+    if records and (rules := records[0].rules) is not None:
+        kernel.rules = rules
     kernel.start(body)
     for left, record in zip(range(len(records) - 1, -1, -1), records, strict=True):
         _note(kernel, open_calls)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -23,6 +24,7 @@ from penstock.engine.code import CodeWorkflow
 from penstock.engine.engine import Engine
 from penstock.engine.journal_items import (
     PATH_MAX_CHARS,
+    RULES,
     Held,
     JournalPage,
     JournalRow,
@@ -54,6 +56,11 @@ NUMBER_MAX: Final = (1 << 31) - 1
 KINDS: Final = frozenset({1, 2, 3, 4, 5, 9})
 """Of records that executors append: done, failed, stopped, abandoned, clock, retry."""
 
+TOO_OLD: Final = (
+    "an App with a newer penstock has gone on with this run, by rules that this one does not know: "
+    "upgrade penstock in all Apps that serve the workflow"
+)
+
 Item: TypeAlias = w.RunAppend | w.RunPark | w.RunFinish | w.RunRead | w.RunChild | w.RunExtend
 
 
@@ -83,8 +90,9 @@ class _Slot:
 class RunDesk:
     """See the module. ``wake`` is called when `compose` may have something."""
 
-    def __init__(self, engine: Engine, jobs: JobStream, wake: Callable[[], None]) -> None:
-        self._engine, self._jobs, self._wake = engine, jobs, wake
+    def __init__(self, engine: Engine, jobs: JobStream, wake: Callable[[], None], rules: int) -> None:
+        """``rules``: the newest version of them that the executor knows."""
+        self._engine, self._jobs, self._wake, self._rules = engine, jobs, wake, rules
         self._kinds = (
             _Kind("appends", "appended", w.RunAppended, self._append),
             _Kind("run_parks", "parked", w.RunParked, self._park),
@@ -203,8 +211,15 @@ class RunDesk:
 
     async def _describe(self, jobs: Sequence[Job]) -> None:
         try:
-            for job, taken in zip(jobs, await self._engine.code.taken(jobs), strict=True):
-                self._taken.append(_run(job, taken))
+            runs = await self._engine.code.taken(jobs)
+            beyond = set[int]()
+            if self._rules < RULES:
+                beyond = await self._engine.code.beyond_rules([run.held.instance for run in runs], self._rules)
+            for job, taken in zip(jobs, runs, strict=True):
+                if taken.held.instance in beyond:
+                    self._nursery.start_soon(self._stand_back, job, taken.held)
+                else:
+                    self._taken.append(_run(job, taken, self._rules))
         except PenstockError:  # they went back to the queue, and the credit for them is as it was
             self.forget(job.id for job in jobs)
             for job in jobs:
@@ -213,6 +228,17 @@ class RunDesk:
                     self._jobs.note_settled(job.id, attempt, final=True)
                 self._jobs.grant(job.job_type, 1)
         self._describing -= 1
+        self._wake()
+
+    async def _stand_back(self, job: Job, held: Held) -> None:
+        """A run that this executor is too old for waits for another one."""
+        with suppress(PenstockError, *AWAY):  # then the end of the lease brings it back
+            await self._engine.journal.block(held, TOO_OLD)
+        self.forget([job.id])
+        attempt = self._jobs.note_reported(job.id, held.attempt)
+        if attempt is not None:
+            self._jobs.note_settled(job.id, attempt, final=True)
+        self._jobs.grant(job.job_type, 1)
         self._wake()
 
     def compose(self, message: w.WorkResponse) -> int:
@@ -362,6 +388,8 @@ def _new_record(record: w.RunRecord) -> NewRecord:
     """Raises BadRequest for what is none of an executor's, and would be refused by the database only."""
     if record.kind not in KINDS:
         raise BadRequest(f"kind: {record.kind} is none that an executor writes")
+    if (record.rules or 0) > RULES:
+        raise BadRequest(f"rules: this engine knows versions of them up to {RULES}")
     if record.attempt < 0 or (record.took_ms or 0) > NUMBER_MAX:
         raise BadRequest(f"attempt, took_ms: are between 0 and {NUMBER_MAX}")
     if record.payload is not None and not record.payload.startswith("~"):
@@ -378,6 +406,7 @@ def _new_record(record: w.RunRecord) -> NewRecord:
         attempt=record.attempt,
         took_ms=record.took_ms,
         mark=record.mark,
+        rules=record.rules or 0,
     )
 
 
@@ -391,6 +420,7 @@ def _shown(row: JournalRow) -> w.RunRecord:
         attempt=row.attempt,
         took_ms=row.took_ms,
         mark=row.mark,
+        rules=row.rules,
         position=f"{row.pos:x}",
         at=_time(row.at),
     )
@@ -402,7 +432,7 @@ def _fill(answer: w.RunPage, page: JournalPage) -> w.RunPage:
     return answer
 
 
-def _run(job: Job, taken: Taken) -> tuple[w.Run, int]:
+def _run(job: Job, taken: Taken, rules: int) -> tuple[w.Run, int]:
     """What the executor is told, and how many bytes that is about."""
     is_fresh = taken.held.attempt == 1 and taken.mail == 0
     page = None if taken.page is None or is_fresh else _fill(w.RunPage(), taken.page)
@@ -420,5 +450,6 @@ def _run(job: Job, taken: Taken) -> tuple[w.Run, int]:
         expiries=taken.expiries,
         key=taken.key or "",
         page=page,
+        rules=min(taken.rules, rules),
     )
     return run, len(arguments) + (0 if page is None else _records_size(page.records))

@@ -91,7 +91,7 @@ class WorkStream:
         try:
             async with trio.open_nursery() as nursery:
                 if first.executor:
-                    self._desk = RunDesk(self._engine, self._jobs, self._wake)
+                    self._desk = RunDesk(self._engine, self._jobs, self._wake, first.rules)
                     await nursery.start(self._desk.run, nursery)
                 nursery.start_soon(self._read, first, nursery)
                 nursery.start_soon(self._watch_leases)

@@ -22,6 +22,8 @@ DUE_MAX_S: Final = 253_402_300_799.0
 _UNSIGNED: Final = 1 << 32
 _SIGN: Final = 1 << 31
 _SMALLINT_MAX: Final = (1 << 15) - 1
+OF_OTHERS: Final = (6, 7, 8, 10, 11, 12)
+"""Kinds of records that no executor writes: message, cancel, child, begun, supplied, view."""
 
 
 class Held(NamedTuple):
@@ -34,7 +36,8 @@ class Held(NamedTuple):
 
 
 class NewRecord(NamedTuple):
-    """A record that an executor appends. ``payload`` is JSON, or ``~<codec>:<base64>``. ``mark`` is for `patched`."""
+    """A record that an executor appends. ``payload`` is JSON, or ``~<codec>:<base64>``. ``mark`` is for `patched`.
+    ``rules``: the version of the rules by which it is delivered; 0 for those before there were versions."""
 
     kind: int
     path: str = ""
@@ -44,10 +47,13 @@ class NewRecord(NamedTuple):
     attempt: int = 1
     took_ms: int | None = None
     mark: str | None = None
+    rules: int = 0
 
 
 class JournalRow(NamedTuple):
-    """A row of a journal. ``at`` is in seconds since 1970."""
+    """A row of a journal. ``at`` is in seconds since 1970. ``rules``: the version of the rules by which it was
+    delivered, 0 for those before there were versions; of what others wrote that of the next record which an executor
+    wrote, None where there is none."""
 
     pos: int
     at: float
@@ -59,6 +65,7 @@ class JournalRow(NamedTuple):
     attempt: int
     took_ms: int | None
     mark: str | None
+    rules: int | None = None
 
 
 class Append(NamedTuple):
@@ -254,6 +261,7 @@ async def append(connection: TrioConnection, items: Sequence[Append]) -> dict[in
         arrays.ints(min(record.attempt, _SMALLINT_MAX) for record in records),
         arrays.ints(record.took_ms for record in records),
         arrays.texts(record.mark for record in records),
+        arrays.ints(record.rules for record in records),
     )
     seen = {item.held.instance: item.mail for item in items}
     placed: dict[int, list[Placed]] = {}
@@ -311,7 +319,29 @@ async def read(
         lambda: [read_record(row[:-1], connection.vault) for row in rows[:max_rows]],
     )
     more = bool(rows) and rows[0][-1] > len(found)
-    return found, marks[0][1] if marks else None, more
+    behind = None
+    if more and found and found[-1].kind in OF_OTHERS:
+        params = (instance, found[-1].pos, arrays.ints(OF_OTHERS))
+        behind = next((cast(int, row[0]) for row in await connection.fetch(SQL["rules_behind"], params)), None)
+    return with_rules(found, behind), marks[0][1] if marks else None, more
+
+
+def with_rules(rows: list[JournalRow], behind: int | None) -> list[JournalRow]:
+    """Each with the rules by which it was delivered: what others wrote is delivered by whoever writes next. ``behind``:
+    by those the next one of an executor behind these was."""
+    for index in range(len(rows) - 1, -1, -1):
+        row = rows[index]
+        if row.kind not in OF_OTHERS:
+            behind = row.rules or 0
+        if row.rules != behind:
+            rows[index] = row._replace(rules=behind)
+    return rows
+
+
+async def beyond_rules(connection: TrioConnection, instances: Sequence[int], rules: int) -> set[int]:
+    """Those of these runs that have records which were delivered by newer rules."""
+    rows = await connection.fetch(SQL["newest_rules"], (arrays.ints(instances), rules))
+    return {cast(int, row[0]) for row in rows}
 
 
 async def marks(connection: TrioConnection, instance: int) -> list[str]:
@@ -320,7 +350,7 @@ async def marks(connection: TrioConnection, instance: int) -> list[str]:
 
 
 def read_record(row: Any, vault: Vault | None) -> JournalRow:
-    """A row of the columns of a `JournalRow`. Raises KeyMissing."""
+    """A row of the columns of a `JournalRow`, for `with_rules`. Raises KeyMissing."""
     record = JournalRow(*row)
     if record.digest is not None and record.digest < 0:
         record = record._replace(digest=record.digest + _UNSIGNED)

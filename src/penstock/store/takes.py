@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
-from penstock.store.journal import JournalRow, read_record
+from penstock.store.journal import OF_OTHERS, JournalRow, read_record, with_rules
 from penstock.store.statements import SQL
 from penstock.store.vault import KeyMissing, Vault, offloaded
 
@@ -82,4 +82,11 @@ def _beginnings(rows: Sequence[Any], vault: Vault | None) -> dict[int, tuple[lis
             except KeyMissing:
                 records = None
         found[id] = (records, records is not None and looked > len(records))
-    return found
+    return {id: (_of_known_rules(records, more=more), more) for id, (records, more) in found.items()}
+
+
+def _of_known_rules(records: list[JournalRow] | None, *, more: bool) -> list[JournalRow] | None:
+    """Without the last ones that others wrote, where more follow: these tell by which rules they were delivered."""
+    while more and records and records[-1].kind in OF_OTHERS:
+        records.pop()
+    return None if records is None else with_rules(records, None)

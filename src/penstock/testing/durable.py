@@ -34,7 +34,7 @@ from penstock.durable.workflow import Workflow
 from penstock.kernel.drive import Limits
 from penstock.kernel.errors import TooSlow
 from penstock.kernel.operation import Outcome
-from penstock.kernel.record import Kind, Record
+from penstock.kernel.record import RULES, Kind, Record
 from penstock.testing.shadow import replay_elsewhere, seen
 
 P = ParamSpec("P")
@@ -177,7 +177,7 @@ class Memory:
         self._nested = partial(Memory, fakes=fakes, limits=limits)
         self._begun: set[str] = set()  # paths of children
         self.began = self._at = started_at.timestamp()
-        self._saved = partial(SavedRun, workflow.name, workflow.version, run_id, arguments, self.began)
+        self._saved = partial(SavedRun, workflow.name, workflow.version, run_id, arguments, self.began, rules=RULES)
         self._activate: Callable[[], Activation] = partial(
             Activation, workflow, run_id, arguments, self.began, self, limits, strict_args=True
         )

@@ -128,6 +128,7 @@ class RunRecord(Struct):
     mark: Annotated[str | None, Proto(8)] = None
     position: Annotated[str, Proto(9)] = ""
     at: Annotated[datetime | None, Proto(10)] = None
+    rules: Annotated[int | None, Proto(11, UINT32)] = None
 
 
 class RunAppend(Struct):
@@ -227,6 +228,7 @@ class WorkRequest(Struct):
     children: Annotated[list[RunChild], Proto(13)] = field(default_factory=list[RunChild])
     extends: Annotated[list[RunExtend], Proto(14)] = field(default_factory=list[RunExtend])
     executor: Annotated[bool, Proto(15)] = False
+    rules: Annotated[int, Proto(16, UINT32)] = 0
 
 
 class LeaseLoss(Struct):
@@ -307,6 +309,7 @@ class Run(Struct):
     expiries: Annotated[int, Proto(10)] = 0
     key: Annotated[str, Proto(11)] = ""
     page: Annotated[RunPage | None, Proto(12)] = None
+    rules: Annotated[int, Proto(13, UINT32)] = 0
 
 
 class RunChildAnswer(Struct):

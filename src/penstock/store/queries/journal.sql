@@ -9,7 +9,7 @@
 -- name: append_records
 -- One item per run, in lock order: $1 token $2 seq $3 attempt $4 holder $5 mail seen $6 lease seconds (null: leave it).
 -- One row per record, in the order of delivery: $7 instance $8 kind $9 path $10 name $11 payload $12 digest $13 attempt of
--- the step $14 took ms $15 mark. A run that has no row in the answer was refused; its neighbours commit. Rows without a
+-- the step $14 took ms $15 mark $16 rules (0: those before there were versions of them). A run that has no row in the answer was refused; its neighbours commit. Rows without a
 -- position tell that others wrote (their `mail` is another than what was seen), or that the lease was extended.
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::int[], $6::float8[])
@@ -30,11 +30,11 @@ extended AS (  -- seldom: when half of the lease is over, and the first record a
   WHERE t.ctid = h.ctid AND t.state = 1 /* LOCKED */ AND (h.lease_s IS NOT NULL OR h.expiries > 0 OR h.failures > 0)
   RETURNING t.id, extract(epoch FROM t.lease_until - now)::float8 AS left_s),
 written AS (
-  INSERT INTO journal (instance_id, pos, at, kind, attempt, digest, took_ms, path, name, payload, mark)
-  SELECT instance, nextval('step_seq'), now, kind, attempt, digest, took_ms, path, name, payload, mark
+  INSERT INTO journal (instance_id, pos, at, kind, attempt, digest, took_ms, path, name, payload, mark, rules)
+  SELECT instance, nextval('step_seq'), now, kind, attempt, digest, took_ms, path, name, payload, mark, nullif(rules, 0)
   FROM (SELECT * FROM unnest($7::bigint[], $8::smallint[], $9::text[], $10::text[], $11::text[], $12::int[], $13::smallint[],
-                             $14::int[], $15::text[])
-        WITH ORDINALITY AS r(instance, kind, path, name, payload, digest, attempt, took_ms, mark, n) ORDER BY n) r, clock
+                             $14::int[], $15::text[], $16::smallint[])
+        WITH ORDINALITY AS r(instance, kind, path, name, payload, digest, attempt, took_ms, mark, rules, n) ORDER BY n) r, clock
   WHERE instance NOT IN (SELECT token FROM refused)
   RETURNING instance_id, pos, extract(epoch FROM at)::float8 AS at)
 SELECT instance_id, pos, at, NULL::int AS mail, NULL::float8 AS left_s FROM written
@@ -46,7 +46,7 @@ SELECT id, NULL, NULL, NULL, left_s FROM extended
 -- name: read_journal
 -- Records of a run ($1) beyond a position ($2), oldest first: $3 at most, and as many as have $4 bytes together, but one;
 -- each with how many rows of those $3 there are.
-SELECT pos, extract(epoch FROM at)::float8, kind, path, name, payload, digest, attempt, took_ms, mark, looked FROM (
+SELECT pos, extract(epoch FROM at)::float8, kind, path, name, payload, digest, attempt, took_ms, mark, rules, looked FROM (
   SELECT *, count(*) OVER () AS looked, row_number() OVER w AS n,
     sum(100 + octet_length(path) + coalesce(octet_length(payload), 0)) OVER w AS size
   FROM (SELECT * FROM journal WHERE instance_id = $1::bigint AND pos > $2::bigint ORDER BY pos LIMIT $3::int) j
@@ -60,11 +60,21 @@ SELECT k.id, k.looked, j.* FROM (
   SELECT u.id, (SELECT count(*) FROM (SELECT FROM journal l WHERE l.instance_id = u.id LIMIT $2::int) l) AS looked
   FROM unnest($1::bigint[]) AS u(id)) k
 LEFT JOIN LATERAL (
-  SELECT pos, extract(epoch FROM at)::float8, kind, path, name, payload, digest, attempt, took_ms, mark FROM (
+  SELECT pos, extract(epoch FROM at)::float8, kind, path, name, payload, digest, attempt, took_ms, mark, rules FROM (
     SELECT *, sum(100 + octet_length(path) + coalesce(octet_length(payload), 0)) OVER (ORDER BY pos) AS size
     FROM (SELECT * FROM journal WHERE instance_id = k.id ORDER BY pos LIMIT $2::int) j) j
   WHERE size <= $3::bigint) j ON true
 ORDER BY k.id, j.pos
+
+-- name: rules_behind
+-- By which rules the first record of a run ($1) beyond a position ($2) was delivered that is none of these kinds ($3).
+SELECT coalesce(rules, 0) FROM journal WHERE instance_id = $1::bigint AND pos > $2::bigint AND kind <> ALL($3::smallint[])
+ORDER BY pos LIMIT 1
+
+-- name: newest_rules
+-- Of runs $1 those with records that were delivered by newer rules than $2.
+SELECT k.id FROM unnest($1::bigint[]) AS k(id)
+CROSS JOIN LATERAL (SELECT FROM journal j WHERE j.instance_id = k.id AND j.rules > $2::smallint LIMIT 1) j
 
 -- name: journal_marks
 -- What `patched` said yes to in a run ($1): the marks of all its records.

@@ -1,0 +1,26 @@
+-- What ordinary programs asked for.
+
+-- Workflows as code: by which version of the rules an executor delivered a record; null before there were versions, and of
+-- what others write.
+ALTER TABLE journal ADD COLUMN rules smallint;
+
+-- The outcome of a step, written by the step's own transaction as its last statement (durable/transaction.py): under the
+-- fence, and with the lock of the run until that commits, for which it has 5 s. In the schema of its tables whoever calls.
+CREATE FUNCTION penstock_append(
+  run bigint, run_seq bigint, run_attempt int, run_holder text, step_path text, step_name text, value text, arguments int,
+  step_attempt int, record_rules int) RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+  written bigint;
+BEGIN
+  PERFORM set_config('lock_timeout', '2s', true), set_config('idle_in_transaction_session_timeout', '5s', true);
+  PERFORM FROM token t WHERE t.id = run AND t.seq = run_seq AND t.state = 1 /* LOCKED */ AND t.attempt = run_attempt
+    AND t.claimed_by = run_holder FOR NO KEY UPDATE;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'penstock: the run is not held by this executor any more' USING ERRCODE = 'PK001';
+  END IF;
+  INSERT INTO journal (instance_id, pos, at, kind, attempt, digest, path, name, payload, rules)
+    VALUES (run, nextval('step_seq'), penstock_now(), 1, least(step_attempt, 32767), arguments, step_path, step_name, value,
+      nullif(record_rules, 0))
+    RETURNING pos INTO written;
+  RETURN written;
+END $$;
