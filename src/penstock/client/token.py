@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias, cast
 
 from penstock.client.errors import BadRequest, Unavailable
+from penstock.user_text import repr_of
 
 Token: TypeAlias = str | Callable[[], str] | Callable[[], Awaitable[str]]
 
@@ -32,7 +33,7 @@ async def bearer_of(token: Token) -> str:
         found = cast(object, token())
         text = await found if inspect.isawaitable(found) else found
     except Exception as error:
-        raise Unavailable(f"the token function failed: {error!r}", maybe_applied=False) from error
+        raise Unavailable(f"the token function failed: {repr_of(error)}", maybe_applied=False) from error
     if not isinstance(text, str) or _TEXT.fullmatch(text) is None:
         raise BadRequest("token: the function gave no printable ASCII without blanks")
     return f"Bearer {text}"

@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from penstock.spans import INSTANCE, Span, Spans
+from penstock.user_text import text_of
 from penstock.wire.model import Job
 
 _CURRENT: ContextVar[str | None] = ContextVar("penstock_traceparent", default=None)
@@ -75,7 +76,7 @@ def calling(name: str, *, begins: bool) -> Generator[None]:
         try:
             yield
         except Exception as error:
-            span.fail(f"{type(error).__name__}: {error}")
+            span.fail(f"{type(error).__name__}: {text_of(error)}")
             raise
 
 
@@ -99,5 +100,5 @@ def handling(job: Job) -> Generator[Span | None]:
         try:
             yield span
         except Exception as error:
-            span.fail(f"{type(error).__name__}: {error}")
+            span.fail(f"{type(error).__name__}: {text_of(error)}")
             raise

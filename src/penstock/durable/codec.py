@@ -11,13 +11,13 @@ import re
 import traceback
 import zlib
 from collections.abc import Callable, Iterable
-from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from penstock.durable.errors import PayloadTooLarge, StepFailed, Unencodable
 from penstock.masking import mask_text
+from penstock.user_text import repr_of, said, static_attribute, text_of
 
 PAYLOAD_MAX_BYTES = 256 * 1024
 MAX_SHOWN_CHARS = 120
@@ -30,6 +30,9 @@ _LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 MAX_TRACEBACK_CHARS = 8_000
+MAX_NOTES = 10
+_ARGS: Callable[[BaseException], tuple[Any, ...]] = vars(BaseException)["args"].__get__
+"""What an error was made with, also where its class has an ``args`` of its own."""
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -47,8 +50,8 @@ def encode(value: object, what: str, max_bytes: int = PAYLOAD_MAX_BYTES) -> str:
     """JSON. ``what`` names the value in errors. Raises `Unencodable`, `PayloadTooLarge`."""
     try:
         text = msgspec.json.encode(value, enc_hook=_to_json)
-    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError, RecursionError) as error:
-        raise Unencodable(f"{what} is {type(value).__name__}, which has no JSON form: {error}") from None
+    except Exception as error:  # of a serializer that is the user's, too: whatever it raises
+        raise Unencodable(f"{what} is {type(value).__name__}, which has no JSON form: {text_of(error)}") from None
     if b"null" in text:  # what msgspec makes of NaN and the infinities: a value would come back as another one
         try:
             json.dumps(msgspec.to_builtins(value, enc_hook=_to_json, str_keys=True), allow_nan=False)
@@ -71,8 +74,8 @@ def decode(text: str, type_: Any) -> Any:
     """The value, checked against its type. Raises `ValueError` with the field and the reason."""
     try:
         return msgspec.json.decode(text, type=type_, dec_hook=_from_json)
-    except (msgspec.DecodeError, TypeError, RecursionError) as error:  # TypeError: of a type that can't be asked for
-        raise ValueError(str(error)) from None
+    except Exception as error:  # of a type that can't be asked for; of a validator that is the user's, too
+        raise ValueError(text_of(error)) from None
 
 
 def _depth(text: bytes) -> int:
@@ -96,28 +99,28 @@ def digest_of(text: str) -> int:
 
 def encode_error(error: BaseException) -> str:
     """An error for the journal. Never fails: what has no JSON form is left out, what is long is cut."""
-    args: list[Any] | None = list(error.args)
+    args: list[Any] | None = list(_ARGS(error))
     try:
         encode(args, "args", PAYLOAD_MAX_BYTES // 4)
     except (Unencodable, PayloadTooLarge):
         args = None
     failure = Failure(
         type_name=type(error).__qualname__,
-        message=_said(partial(str, error))[: PAYLOAD_MAX_BYTES // 8],
+        message=text_of(error, PAYLOAD_MAX_BYTES // 8),
         args=args,
-        notes=[_said(partial(str, note))[:MAX_TRACEBACK_CHARS] for note in getattr(error, "__notes__", [])[:10]],
-        cause=_said(partial(repr, error.__cause__))[:MAX_TRACEBACK_CHARS] if error.__cause__ else None,
-        traceback=_said(lambda: "".join(traceback.format_exception(error)))[-MAX_TRACEBACK_CHARS:],
+        notes=_notes(error),
+        cause=None if error.__cause__ is None else repr_of(error.__cause__, MAX_TRACEBACK_CHARS),
+        traceback=said(lambda: "".join(traceback.format_exception(error))[-MAX_TRACEBACK_CHARS:]),
     )
     return msgspec.json.encode(failure).decode()
 
 
-def _said(say: Callable[[], str]) -> str:
-    """What an error says of itself, which is somebody else's code: it may fail, and names of files may be no UTF-8."""
+def _notes(error: BaseException) -> list[str]:
     try:
-        return say().encode(errors="backslashreplace").decode()
-    except Exception as error:
-        return f"<not told: {type(error).__name__}>"
+        found = list(getattr(error, "__notes__", ()))[:MAX_NOTES]
+    except Exception:  # an attribute that the user's class makes up, or no list
+        return []
+    return [text_of(note, MAX_TRACEBACK_CHARS) for note in found]
 
 
 def decode_error(text: str, known: Iterable[type[BaseException]]) -> BaseException:
@@ -139,14 +142,12 @@ def decode_error(text: str, known: Iterable[type[BaseException]]) -> BaseExcepti
 
 
 def _to_json(value: object) -> Any:
-    dump = getattr(value, "model_dump", None)  # pydantic
-    if dump is None:
+    if static_attribute(type(value), "model_dump") is None:  # pydantic's; a mock would answer with one mock more
         raise TypeError(f"{type(value).__name__} is not supported")
-    return dump(mode="json")
+    return cast("Any", value).model_dump(mode="json")
 
 
 def _from_json(type_: type[Any], value: Any) -> Any:
-    validate = getattr(type_, "model_validate", None)
-    if validate is None:
+    if static_attribute(type_, "model_validate") is None:
         raise TypeError(f"{type_.__name__} is not supported")
-    return validate(value)
+    return cast("Any", type_).model_validate(value)

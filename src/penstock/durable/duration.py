@@ -6,6 +6,7 @@ import re
 from datetime import timedelta
 
 from penstock.durable.errors import BadDuration
+from penstock.user_text import repr_of
 
 Duration = float | timedelta | str
 MAX_DAYS = 36_500  # as the durations of definitions
@@ -31,10 +32,10 @@ def seconds_of(duration: Duration) -> float:
     else:
         try:
             seconds = float(duration)
-        except TypeError:
-            raise BadDuration(f"{duration!r} is no duration: seconds, a timedelta, or text") from None
+        except Exception:  # of a conversion that is somebody else's code, too
+            raise BadDuration(f"{repr_of(duration)} is no duration: seconds, a timedelta, or text") from None
     if not 0 <= seconds <= MAX_DAYS * 86_400:  # NaN is not either
-        raise BadDuration(f"{duration!r} is not between 0 and {MAX_DAYS:,} days")
+        raise BadDuration(f"{repr_of(duration)} is not between 0 and {MAX_DAYS:,} days")
     return seconds
 
 

@@ -6,6 +6,7 @@ import os
 import traceback
 
 from penstock.kernel.branch import PACKAGE
+from penstock.user_text import text_of
 
 MAX_CHARS = 4_000
 MAX_LEAVES = 10
@@ -30,7 +31,7 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 
 def _line(error: BaseException) -> str:
-    name, message = type(error).__name__, str(error)
+    name, message = type(error).__name__, text_of(error, MAX_CHARS)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(PACKAGE)]
     place = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
     return f"{name}: {message}{place}" if message else f"{name}{place}"

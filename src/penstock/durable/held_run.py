@@ -42,6 +42,7 @@ from penstock.kernel.errors import Blocked, Cancelled
 from penstock.kernel.operation import Outcome
 from penstock.kernel.record import Kind, Record
 from penstock.kernel.replay import marks_of
+from penstock.user_text import text_of
 
 T = TypeVar("T")
 
@@ -343,7 +344,7 @@ class HeldRun:
 
     def _give_up(self, error: Exception) -> None:
         log.error("run %s can't be gone on with", self.held, exc_info=error)
-        self._leave("blocked", f"{type(error).__name__}: {error}")
+        self._leave("blocked", f"{type(error).__name__}: {text_of(error)}")
 
     def _leave(self, event: str, detail: str = "") -> None:
         if not self.is_gone:

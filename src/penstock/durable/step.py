@@ -200,7 +200,9 @@ class Step(Generic[P, R]):
         own = [
             value
             for value in vars(module or object).values()
-            if isinstance(value, type) and issubclass(value, Exception) and value.__module__ == self.function.__module__
+            if issubclass(type(value), type)  # of the object itself: what stands in for another says another class
+            and issubclass(value, Exception)
+            and value.__module__ == self.function.__module__
         ]
         return [*options.raises, *own]
 

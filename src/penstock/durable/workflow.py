@@ -12,6 +12,7 @@ from penstock.durable.codec import PAYLOAD_MAX_BYTES, decode, encode, shown
 from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.errors import BadDuration, Unencodable
 from penstock.durable.signature import Parameters
+from penstock.user_text import repr_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -86,7 +87,7 @@ class Workflow(Generic[P, R]):
 def check_workflow(given: object) -> None:
     """Raises TypeError for what is none, such as a name."""
     if not isinstance(given, Workflow):
-        raise TypeError(f"pass the @workflow function itself, not {shown(repr(given))}")
+        raise TypeError(f"pass the @workflow function itself, not {shown(repr_of(given))}")
 
 
 def deadline_s(arguments: str) -> float:

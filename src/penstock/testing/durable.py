@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
-import inspect
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from math import inf
+from types import CoroutineType
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast
 
 import msgspec
@@ -36,6 +36,7 @@ from penstock.kernel.errors import TooSlow
 from penstock.kernel.operation import Outcome
 from penstock.kernel.record import RULES, Kind, Record
 from penstock.testing.shadow import replay_elsewhere, seen
+from penstock.user_text import repr_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -293,7 +294,7 @@ class Memory:
         second = _ended(again)
         assert isinstance(second, Outcome)
         if _seen(first, self.activation) != _seen(second, again):
-            raise NotDeterministic(f"first {first}, replayed from its journal {second}")
+            raise NotDeterministic(f"first {repr_of(first)}, replayed from its journal {repr_of(second)}")
 
     def check_elsewhere(self) -> None:
         """The same in a process with another order of sets."""
@@ -354,10 +355,17 @@ class Memory:
             )
             outcome = run.run()
             after_s = run.now() - run.began
-        if outcome.error is not None:
-            self._plan_end(after_s, path, ChildEnd(key, "FAILED", reason=describe(outcome.error)))
+        result = b"null"
+        if outcome.error is None:
+            try:
+                result = encode(outcome.value, f"the result of {child.name}").encode()
+            except (Unencodable, PayloadTooLarge) as error:
+                outcome = Outcome(error=error)
+        if outcome.error is None:
+            end = ChildEnd(key, "COMPLETED", msgspec.Raw(result))
         else:
-            self._plan_end(after_s, path, ChildEnd(key, "COMPLETED", msgspec.Raw(encode(outcome.value, key).encode())))
+            end = ChildEnd(key, "FAILED", reason=describe(outcome.error))
+        self._plan_end(after_s, path, end)
 
     def _plan_end(self, after_s: float, path: str, end: ChildEnd) -> None:
         self.plan(after_s, Record(0, Kind.CHILD, path, payload=msgspec.json.encode(end).decode()))
@@ -375,7 +383,8 @@ class Memory:
         else:
             function = fake.function if isinstance(fake, Takes) else fake
             try:
-                outcome = Outcome(self._call(function or step.step.function, step, self.activation.step_info(call)))
+                function = step.step.function if function is None else function
+                outcome = Outcome(self._call(function, step, self.activation.step_info(call)))
             except Exception as error:
                 outcome = Outcome(error=error)
         self.activation.attempt_ended(call, outcome)
@@ -386,7 +395,7 @@ class Memory:
         starter = current_starter.set(self._start)
         try:
             value = function(*args, **kwargs)
-            return _waited(value) if inspect.iscoroutine(value) else value
+            return _waited(value) if type(value) is CoroutineType else value  # a mock says that it is anything
         finally:
             current_step.reset(token)
             current_sender.reset(sender)
@@ -430,7 +439,7 @@ def _ended(run: Activation) -> Outcome | Record:
 
 
 def _seen(outcome: Outcome, run: Activation) -> tuple[str, str, str | None]:
-    return repr(outcome.value), repr(outcome.error), run.info.view
+    return repr_of(outcome.value), repr_of(outcome.error), run.info.view
 
 
 def _waited(coroutine: Awaitable[Any]) -> Any:

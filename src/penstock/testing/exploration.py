@@ -17,6 +17,7 @@ from penstock.durable.forbidden import calls_checked, watch_bodies
 from penstock.durable.workflow import Workflow
 from penstock.kernel.record import Kind, Record
 from penstock.testing.durable import STARTED_AT, Fakes, Memory, Message, StuckWorkflow, WorkflowRun
+from penstock.user_text import repr_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -127,4 +128,4 @@ _WHAT = {"lost": "crashed before", "kept": "crashed after", "cancel": "cancelled
 
 
 def _outcome(run: WorkflowRun[Any]) -> object:
-    return repr(run.value) if run.error is None else describe(run.error)
+    return repr_of(run.value) if run.error is None else describe(run.error)

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, cast
 
 from penstock.client import Job
 from penstock.client.encoding import to_json_object
+from penstock.user_text import repr_of
 from penstock.worker import NonRetryable
 from penstock.worker.handler import Handler
 
@@ -59,7 +60,7 @@ def returns(variables: object = None, /, *, takes: Duration = 0.0, **more: objec
     async def answer() -> object:
         return variables
 
-    return Answer(f"returns({'' if variables is None else repr(variables)})", answer, takes)
+    return Answer(f"returns({'' if variables is None else repr_of(variables)})", answer, takes)
 
 
 def raises(error: BaseException | type[BaseException], /, *, takes: Duration = 0.0) -> Answer:
@@ -68,7 +69,7 @@ def raises(error: BaseException | type[BaseException], /, *, takes: Duration = 0
     async def answer() -> None:
         raise error
 
-    return Answer(f"raises({error!r})", answer, takes)
+    return Answer(f"raises({repr_of(error)})", answer, takes)
 
 
 def fails(reason: str, /, *, takes: Duration = 0.0) -> Answer:

@@ -13,6 +13,7 @@ from typing import cast
 import anyio
 import msgspec
 
+from penstock.user_text import text_of
 from penstock.wire.model import Completion, Failure, Park
 from penstock.worker.context import JobContext, set_current_job
 from penstock.worker.errors import Later, NonRetryable, Retry, StepError, WaitFor
@@ -80,27 +81,34 @@ def _failure(held: HeldJob, context: JobContext, error: BaseException) -> Failur
         return None
     for inner in _flat(error):
         if isinstance(inner, StepError):
-            context.log.info("job failed with the error %s: %s", inner.code, inner)
-            failure = _failed(held, str(inner), retryable=inner.retryable)
+            context.log.info("job failed with the error %s: %s", inner.code, text_of(inner))
+            failure = _failed(held, text_of(inner), retryable=inner.retryable)
             return msgspec.structs.replace(failure, error_code=inner.code, variables=inner.variables)
     for inner in _flat(error):
         if isinstance(inner, NonRetryable):
-            context.log.warning("job failed, not to be retried: %s", inner)
-            return _failed(held, str(inner) or type(inner).__name__, retryable=False)
-        if getattr(inner, "sqlstate", None) == REFUSED_FOR_GOOD_SQLSTATE:  # of psycopg, which is no dependency
-            context.log.warning("job failed, not to be retried: %s", inner)
-            return _failed(held, f"{type(inner).__name__}: {inner}", retryable=False)
+            context.log.warning("job failed, not to be retried: %s", text_of(inner))
+            return _failed(held, text_of(inner) or type(inner).__name__, retryable=False)
+        if _sqlstate(inner) == REFUSED_FOR_GOOD_SQLSTATE:
+            context.log.warning("job failed, not to be retried: %s", text_of(inner))
+            return _failed(held, f"{type(inner).__name__}: {text_of(inner)}", retryable=False)
     for inner in _flat(error):
         if isinstance(inner, Later | WaitFor):
-            context.log.info("job parked: %s", inner)
+            context.log.info("job parked: %s", text_of(inner))
             return Park(job_id=held.job.id, attempt=held.job.attempt, until=inner.until, signal=inner.signal)
     for inner in _flat(error):
         if isinstance(inner, Retry):
-            context.log.info("job to be tried again: %s", inner)
-            return _failed(held, str(inner), retryable=True, retry_after_s=inner.after_s or None)
+            context.log.info("job to be tried again: %s", text_of(inner))
+            return _failed(held, text_of(inner), retryable=True, retry_after_s=inner.after_s or None)
     context.log.error("job failed: %s", type(error).__name__, exc_info=error)
     first = next(_flat(error))
-    return _failed(held, f"{type(first).__name__}: {first}", retryable=True)
+    return _failed(held, f"{type(first).__name__}: {text_of(first)}", retryable=True)
+
+
+def _sqlstate(error: BaseException) -> object:
+    try:
+        return getattr(error, "sqlstate", None)  # psycopg's: it is no dependency
+    except Exception:  # a property of the user's class
+        return None
 
 
 def _flat(error: BaseException) -> Iterator[BaseException]:

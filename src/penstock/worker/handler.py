@@ -19,6 +19,7 @@ import msgspec
 
 from penstock.client.encoding import to_json_object
 from penstock.client.errors import BadRequest
+from penstock.user_text import text_of
 from penstock.wire.model import Job
 from penstock.wire.noun import Variables
 from penstock.worker.context import JobContext
@@ -201,7 +202,7 @@ def _variables_as(where: str, hint: Any) -> Argument:
         try:
             return validate(context.variables)
         except ValueError as error:  # msgspec.ValidationError and pydantic.ValidationError are both
-            raise NonRetryable(f"the variables do not fit {_name_of(hint)}: {error}") from error
+            raise NonRetryable(f"the variables do not fit {_name_of(hint)}: {text_of(error)}") from error
 
     return argument
 

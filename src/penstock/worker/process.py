@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, BinaryIO
 
+from penstock.user_text import text_of
+
 LENGTH_BYTES = 8
 
 
@@ -29,7 +31,7 @@ def call(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     try:
         return function(*arguments)
     except SystemExit as error:
-        raise HandlerEnded(f"SystemExit: {error}") from error
+        raise HandlerEnded(f"SystemExit: {text_of(error)}") from error
 
 
 def framed(value: object) -> bytes:
@@ -84,6 +86,6 @@ def _answer(answers: BinaryIO, answer: tuple[bool, object]) -> None:
     try:
         data = framed(answer)
     except Exception as error:  # neither every result nor every exception can be pickled
-        data = framed((False, TypeError(f"{type(error).__name__}: {error}")))
+        data = framed((False, TypeError(f"{type(error).__name__}: {text_of(error)}")))
     answers.write(data)
     answers.flush()
