@@ -137,7 +137,7 @@ class MemoryBackend:
                         page = Page(row.records[:BEGINNING], row.mail, more=len(row.records) > BEGINNING)
                         held = Held(
                             row.id, row.id, row.attempt, name, version, arguments, BASE, self.db.now(), lease_s, fresh,
-                            row.expiries, page=None if fresh else page,
+                            row.expiries, page=page,
                         )  # fmt: skip
                         found.append(held)
                 if found:

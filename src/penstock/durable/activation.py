@@ -8,9 +8,9 @@ virtual clock, are its hosts).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
-from itertools import zip_longest
 from math import inf
 from typing import Any, Protocol, cast
 
@@ -162,7 +162,6 @@ class Activation:
         self._warn = warn
         self._touched: dict[str, None] = {}
         self._waiting: dict[str, OpenCall] = {}  # of these, those that have a next attempt
-        self._clock_asked = False
 
     @property
     def result(self) -> Outcome | None:
@@ -233,8 +232,6 @@ class Activation:
             call.is_written, call.is_recorded = False, True
             self._waiting[call.path] = call
             self._touched[call.path] = None
-        elif record.kind is Kind.CLOCK:
-            self._clock_asked = False
         elif record.kind is Kind.CANCEL and not record.path and record.payload is not None:
             self.cancel_reason = _cancel_reason(record.payload)
         self._obey()
@@ -251,13 +248,16 @@ class Activation:
 
     def marked(self, records: Sequence[Record] = ()) -> list[Record]:
         """Those to be appended next, with what `patched` said yes to since the last ones; where these are too few,
-        records of the clock carry the rest."""
+        records of the clock carry the rest. Those that have a mark were to be appended before, and keep it."""
         kernel = self.kernel
         if not kernel.unwritten:
             return list(records)
-        marks, kernel.unwritten = kernel.unwritten, []
-        clock = Record(at=kernel.now, kind=Kind.CLOCK, rules=kernel.newest)
-        return [msgspec.structs.replace(record or clock, mark=mark) for record, mark in zip_longest(records, marks)]
+        marks, kernel.unwritten = deque(kernel.unwritten), []
+        marked = [
+            msgspec.structs.replace(record, mark=marks.popleft()) if marks and record.mark is None else record
+            for record in records
+        ]
+        return marked + [Record(at=kernel.now, kind=Kind.CLOCK, mark=mark, rules=kernel.newest) for mark in marks]
 
     def settle(self) -> None:
         """Acts on what the records since the last time asked for."""
@@ -283,14 +283,14 @@ class Activation:
         return due
 
     def wake(self) -> None:
-        """Begins attempts that are due. Asks for a record of the clock when a sleep or a deadline of the body is."""
+        """Begins attempts that are due. Asks for a record of the clock when a sleep or a deadline of the body is. Not
+        to be called before that was fed, or was lost."""
         now = self.host.now()
         for call in list(self._waiting.values()):
             if call.due is None or call.due <= now:
                 self._begin(call)
         due = self.kernel.next_due()
-        if due <= now and self.result is None and not self._clock_asked:
-            self._clock_asked = True
+        if due <= now and self.result is None:
             self.host.write(self, Record(at=due, kind=Kind.CLOCK, rules=self.kernel.newest))
 
     def attempt_ended(self, call: OpenCall, outcome: Outcome, took_ms: int | None = None) -> None:

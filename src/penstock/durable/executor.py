@@ -30,6 +30,8 @@ TAKERS = 2
 """Calls for runs at a time: what is started while one is answered goes to the other, not through the queue."""
 TAKE_MAX_RUNS = 100
 TAKE_WAIT_S = 30.0
+TAKE_PAUSE_S = 0.2
+"""Who was answered with no run at once asks again after so long."""
 ANSWER_MAX_S = 1.0
 """A lease is taken to be older than its answer by so much at most."""
 BEAT_INTERVAL_S = 1.0
@@ -117,7 +119,10 @@ class Executor:
     async def _let_go(self, run: HeldRun) -> None:
         """A run that waits is parked; another one goes to whoever takes it."""
         with suppress(LeaseLost, Away), trio.move_on_after(RETRY_MAX_S):
-            await run.park()
+            if run.is_quiet:
+                run.park_soon()
+                while run.is_pumped and not run.is_gone:
+                    await self._wait_change()
             if not run.is_gone:
                 run.drop()
                 self.left(run, "given back", "")
@@ -152,6 +157,8 @@ class Executor:
         leased_at = max(before, trio.current_time() - ANSWER_MAX_S)
         for held in found:
             self.sample(held.now)
+        if not found and trio.current_time() - before < TAKE_PAUSE_S:  # of an engine that stops, say
+            await trio.sleep(TAKE_PAUSE_S)
         suspect = next((held for held in found if held.expiries >= ALONE_FROM), None)
         if self._has_suspect:
             await self._give_all_back(found)
@@ -260,11 +267,13 @@ class Executor:
         """The journal's clock, as far as is known: never later than it is."""
         return trio.current_time() + self._offset
 
-    def sample(self, at: float) -> None:
-        """A time that the journal's clock has just shown."""
+    def sample(self, at: float, asked_at: float = -inf) -> None:
+        """A time that the journal's clock has just shown, and has not passed before ``asked_at``."""
         now = trio.current_time()
         if at - now > self._offset or now - self._sampled_at > CLOCK_SAMPLE_S:
             self._offset, self._sampled_at = at - now, now
+        elif at - asked_at < self._offset:  # it was set back: what is due by this clock is not due by that one
+            self._offset, self._sampled_at = at - asked_at, now
 
     def arm(self, run: HeldRun) -> None:
         """See to it that the run is looked at when its time comes."""
@@ -293,12 +302,18 @@ class Executor:
             self._rearmed = trio.Event()
             with trio.move_on_at(self._alarms[0][0] if self._alarms else inf):
                 await self._rearmed.wait()
-            now = trio.current_time()
-            while self._alarms and self._alarms[0][0] <= now:
-                at, _, run = heapq.heappop(self._alarms)
-                if run.alarm_at == at:
-                    run.alarm_at = inf
-                    self._alarm(run)
+            for run in self._take_due():  # those that are armed again meanwhile have their turn after others
+                self._alarm(run)
+
+    def _take_due(self) -> list[HeldRun]:
+        due: list[HeldRun] = []
+        now = trio.current_time()
+        while self._alarms and self._alarms[0][0] <= now:
+            at, _, run = heapq.heappop(self._alarms)
+            if run.alarm_at == at:
+                run.alarm_at = inf
+                due.append(run)
+        return due
 
     def _alarm(self, run: HeldRun) -> None:
         if run.is_gone or run.is_pumped:

@@ -87,8 +87,8 @@ class Keeper(Protocol):
         """The journal's clock, as far as is known: never later than it is."""
         ...
 
-    def sample(self, at: float) -> None:
-        """A time that the journal's clock has just shown."""
+    def sample(self, at: float, asked_at: float = -inf) -> None:
+        """A time that the journal's clock has just shown, and has not passed before ``asked_at``."""
         ...
 
     def arm(self, run: HeldRun) -> None:
@@ -106,15 +106,17 @@ class HeldRun:
     __slots__ = (
         "activation", "alarm_at", "commits", "has_written", "held", "is_again", "is_gone", "is_pumped", "is_started",
         "keeper", "lease_ends", "mail", "must_read", "outbox", "overflow", "page", "pos", "quiet_since", "records",
-        "replaying", "scopes", "shown_before", "wants_park",
+        "replaying", "scopes", "shown_before", "unconfirmed", "wants_park",
     )  # fmt: skip
 
     def __init__(self, keeper: Keeper, held: Held, workflow: Workflow[..., Any], lease_ends: float) -> None:
-        self.page, held = held.page, held if held.page is None else msgspec.structs.replace(held, page=None)
+        self.page = None if held.fresh else held.page  # a fresh run reads nothing now, and later this page is old
+        held = held if held.page is None else msgspec.structs.replace(held, page=None)
         self.keeper, self.held, self.lease_ends = keeper, held, lease_ends
         self.activation = self._activate(workflow)
         self.pos = self.mail = self.records = 0
         self.outbox: deque[Record] = deque()
+        self.unconfirmed: list[Record] = []  # of an append of which only the journal says whether it was written
         self.overflow: str | None = None  # why the journal takes no more
         self.scopes: dict[str, trio.CancelScope] = {}
         self.must_read = self.replaying = not held.fresh
@@ -170,11 +172,11 @@ class HeldRun:
         self.must_read, self.page = True, None
         self.poke()
 
-    async def park(self) -> None:
-        """Give the run up if it only waits; returns when that was tried."""
+    def park_soon(self) -> None:
+        """Let the pump give the run up if it only waits; it is not `is_pumped` any more when that was tried."""
         if self.is_quiet and self.is_started and not self.is_gone:
-            self.wants_park = self.is_pumped = True
-            await self._pump()
+            self.wants_park = True
+            self.poke()
 
     def drop(self) -> None:
         """This copy counts no more. Its steps are cancelled and leave no record."""
@@ -249,9 +251,17 @@ class HeldRun:
                 if self.is_gone:
                     return
         self.mail = page.mail
+        if self.unconfirmed and any(_is_same(record, self.unconfirmed[0]) for record in page.records):
+            self.unconfirmed = []  # all of them stand there, or none
         if page.more:
             self.must_read = True
             return
+        if self.unconfirmed:
+            log.warning(
+                "run %s: %d records are appended again: they were not written", self.held, len(self.unconfirmed)
+            )
+            self.outbox.extendleft(reversed(self.unconfirmed))
+            self.unconfirmed = []
         self.replaying = False
         self.activation.settle()
 
@@ -269,7 +279,7 @@ class HeldRun:
             if (size := size + len((self.outbox[0].payload or "").encode())) > APPEND_MAX_BYTES and batch:
                 break
             batch.append(self.outbox.popleft())
-        batch = self.activation.marked(batch)
+        batch, asked_at = self.activation.marked(batch), trio.current_time()
         try:
             stored = await self._ask(lambda: self.keeper.backend.append(self.held, batch, self.pos, self.mail))
         except JournalFull as error:
@@ -277,9 +287,9 @@ class HeldRun:
             return
         self.has_written = True
         if stored is None:
-            self.must_read = True
+            self.unconfirmed, self.must_read, self.page = batch, True, None
             return
-        self.keeper.sample(stored[-1].at)
+        self.keeper.sample(stored[-1].at, asked_at)
         for record, place in zip(batch, stored, strict=True):
             self._feed(msgspec.structs.replace(record, pos=place.pos, at=place.at))
         self.activation.settle()
@@ -472,6 +482,10 @@ class HeldRun:
                 "stuck step: %r at %s of run %s was cancelled %.0f s ago and still runs; the run waits for its end",
                 call.step.name, call.path, self.held, grace_s,
             )  # fmt: skip
+
+
+def _is_same(stored: Record, sent: Record) -> bool:
+    return (stored.kind, stored.path, stored.attempt) == (sent.kind, sent.path, sent.attempt)
 
 
 class _CommitTurn:
