@@ -9,6 +9,7 @@ here.
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -23,7 +24,6 @@ from penstock.engine.instances import Instances
 from penstock.engine.journal import Journal
 from penstock.engine.journal_items import PATH_MAX_CHARS, ChildEnd, Held, RecordKind
 from penstock.engine.payload import check_text
-from penstock.engine.runs import Runs
 from penstock.engine.timers import Timers
 from penstock.errors import Conflict, IdempotencyConflict, LeaseLost, NotFound, PayloadTooLarge, Unavailable
 from penstock.settings import Settings
@@ -62,7 +62,6 @@ class Children:
         settings: Settings,
         code: Code,
         instances: Instances,
-        runs: Runs,
         journal: Journal,
         timers: Timers,
     ) -> None:
@@ -70,7 +69,6 @@ class Children:
         self._settings = settings
         self._code = code
         self._instances = instances
-        self._runs = runs
         self._journal = journal
         self._timers = timers
         self._enabled = False  # all engines are known to know calls of code, and no others may join
@@ -141,24 +139,18 @@ class Children:
             raise LeaseLost("another executor has the run, or it has ended")
         if found is None:
             return False
-        number, status, is_code = found
+        number, status = found
         if status is InstanceStatus.ACTIVE:
-            await self._cancel(number, is_code=is_code)
+            await self._cancel(number)
         return True
 
-    async def _cancel(self, number: int, *, is_code: bool) -> None:
-        id = show_instance(number)
-        try:
-            if is_code:
-                await self._runs.cancel(id, CANCEL_REASON)
-            else:
-                await self._instances.cancel(id, CANCEL_REASON)
-        except (Conflict, NotFound):  # it has ended meanwhile
-            return
+    async def _cancel(self, number: int) -> None:
+        with suppress(Conflict, NotFound):  # it has ended meanwhile
+            await self._instances.cancel_one_of_many(number, CANCEL_REASON)
 
     async def cancel_called(self, number: int, timer: Timer) -> bool:
         """A run of code was called, and who waited for it does so no more."""
-        await self._cancel(number, is_code=True)
+        await self._cancel(number)
         async with self._database.connection() as connection:
             await connection.roundtrip([delete_timer(*timer)])
         return True

@@ -137,7 +137,7 @@ class Engine:
         self.simulations = Simulations(self.definitions, self.limits, settings)
         self.open_work = OpenWork(database, looks, self.definitions, self.jobs, self.polls, audit=audit)
         self.code = Code(database, settings, self.definitions, self.instances, self.polls, self.jobs, self.ids)
-        self.children = Children(database, settings, self.code, self.instances, self.runs, self.journal, self.timers)
+        self.children = Children(database, settings, self.code, self.instances, self.journal, self.timers)
         self.standing = Standing(self.looks, self.definitions, queues, polled=polled)
         self.failures = Failures(database, looks, self.definitions)
         self.overview = Overview(self.looks, self.definitions, self.polls.activity, queues, settings.retention_days)

@@ -158,17 +158,15 @@ async def hold_caller(connection: TrioConnection, call: CodeCall) -> CallingRun 
     return CallingRun(CalledBy(caller, caller, seq, root, depth + 1, call.path), priority, flow_key)
 
 
-async def called_by_code(
-    connection: TrioConnection, call: CodeCall
-) -> tuple[bool, tuple[int, InstanceStatus, bool] | None]:
-    """Whether the run is the holder's still; and what it has called there: the instance, its status, and whether it is
-    a run of code. None: nothing, and nobody but the holder can. A transaction of its own."""
+async def called_by_code(connection: TrioConnection, call: CodeCall) -> tuple[bool, tuple[int, InstanceStatus] | None]:
+    """Whether the run is the holder's still; and what it has called there: the instance and its status. None: nothing,
+    and nobody but the holder can. A transaction of its own."""
     params = (call.held.instance, call.held.seq, call.path)
     _, held, found, _ = await connection.roundtrip(
         [(SQL["begin"], ()), (SQL["hold_caller"], call.held), (SQL["call_of_code"], params), (SQL["commit"], ())]
     )
     rows = cast(Any, found)
-    return bool(held), (rows[0][0], InstanceStatus(rows[0][1]), rows[0][2]) if rows else None
+    return bool(held), (rows[0][0], InstanceStatus(rows[0][1])) if rows else None
 
 
 async def called_at(connection: TrioConnection, instance: int) -> tuple[int, str | None, InstanceStatus] | None:

@@ -105,8 +105,8 @@ class DeadLetterCommand(Command):
 
 
 class CancelCommand(Command):
-    """Cancel an instance. Raises IsCode for a run of code that is not to be ended by ``force``. ``compensate``: what it
-    did is undone first. ``note`` is for the audit trail; else that has the reason."""
+    """Cancel an instance. Raises IsCode for a run of code that has begun and is not to be ended by ``force``.
+    ``compensate``: what it did is undone first. ``note`` is for the audit trail; else that has the reason."""
 
     __slots__ = ("actor", "compensate", "force", "note", "reason")
 
@@ -132,8 +132,7 @@ class CancelCommand(Command):
         if locked.instance.status is not InstanceStatus.ACTIVE:
             status = locked.instance.status.name
             raise Conflict(f"the run has ended: it is {status}" if loaded.code else f"the instance is {status} already")
-        begun = any(token.state is not TokenState.DELAYED for token in locked.tokens)
-        if loaded.code and begun and not self.force:
+        if loaded.code and not self.force and any(map(_has_begun, locked.tokens)):
             raise IsCode
         if self.compensate and is_undoing(loaded.definition, locked.tokens):
             raise Conflict("the instance is being compensated already")
@@ -142,6 +141,11 @@ class CancelCommand(Command):
     def after(self, effects: Effects, loaded: LoadedDefinition) -> object:
         effects.audit.append(AuditRow("CANCELLED", actor=self.actor, detail=self.note))
         return None
+
+
+def _has_begun(token: Token) -> bool:
+    """Whether an executor has ever had the run of code; before, there is nothing that it could clean up."""
+    return token.state is not TokenState.DELAYED and (token.state is not TokenState.READY or token.attempt > 0)
 
 
 async def take_up(connection: TrioConnection, locked: LockedInstance) -> None:

@@ -21,14 +21,13 @@ SELECT i.priority, i.flow_key FROM instance i WHERE i.id = $1::bigint
 
 -- name: call_of_code
 -- What a run of code ($1 instance $2 seq of its execution) has called at a path ($3), since it began or continued as a new
--- one: the instance, its status, and whether that is a run of code.
-SELECT c.id, i.status, d.code FROM (
+-- one: the instance and its status.
+SELECT c.id, i.status FROM (
   SELECT * FROM called c WHERE c.caller = $1::bigint AND c.path = $3::text
     AND c.seq > greatest($2::bigint, (
       SELECT CASE WHEN j.kind = 10 /* BEGUN */ THEN j.pos END FROM journal j WHERE j.instance_id = $1::bigint ORDER BY j.pos LIMIT 1))
   ORDER BY c.id DESC LIMIT 1) c
 CROSS JOIN LATERAL (SELECT * FROM instance i WHERE i.id = c.id OFFSET 0) i
-CROSS JOIN LATERAL (SELECT d.code FROM definition d WHERE d.key = i.definition OFFSET 0) d
 
 -- name: called_at
 -- By which run of code an instance ($1) was called, at which path, and its status.
