@@ -28,7 +28,7 @@ from penstock.durable import (
     workflow,
 )
 from penstock.durable.held_run import ExecutorLimits
-from penstock.durable.step import StepInfo
+from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.transaction import STEP_TABLE
 from penstock.kernel.operation import Outcome
 from penstock.testing import run_workflow
@@ -295,7 +295,8 @@ async def test_a_commit_under_way_is_ended_whatever_the_time_zone(bank: str, mon
     assert moved(bank) == 2
 
 
-async def test_sessions_that_end_are_no_attempts_of_the_step(bank: str):
+async def test_sessions_that_end_are_no_attempts_of_the_step(bank: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(transaction, "LOST_PAUSE_MAX_S", 0.1)
     ended: list[int] = []
 
     @step.transaction(retries=0)
@@ -319,8 +320,9 @@ async def test_sessions_that_end_are_no_attempts_of_the_step(bank: str):
 async def test_an_outage_in_between_is_not_the_steps_trouble(
     mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ):
-    """Sessions that end are the server's trouble for a minute, counted anew after it was away."""
+    """Sessions that end are the server's trouble for a minute, in which it could be reached."""
     monkeypatch.setattr(transaction, "PAUSE_S", 0.0)
+    monkeypatch.setattr(transaction, "LOST_PAUSE_MAX_S", 0.0)
     lost = transaction._Lost(psycopg.OperationalError("the session ended"))
     fates: list[Exception | None] = [lost, transaction._Away(), lost, None]
 
@@ -333,7 +335,8 @@ async def test_an_outage_in_between_is_not_the_steps_trouble(
     transactions = transaction.Transactions("", cast("Any", None))
     monkeypatch.setattr(transactions, "_attempt", attempt)
     unused, info = cast("Any", None), StepInfo("1/0", 1, "0")
-    found = await transactions.run(unused, unused, unused, info, 0, unused, trio.CapacityLimiter(1), 1_000)
+    call = StepCall(move, move.name, move.options, "{}")
+    found = await transactions.run(unused, unused, call, info, 0, unused, trio.CapacityLimiter(1), 1_000)
     assert (found.value, fates) == ("done", [])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from typing import Any, get_type_hints
 
@@ -65,3 +66,9 @@ class Parameters:
                 name = self._function.__qualname__
                 raise TypeError(f"{name}: its annotations can't be read at run time: {error}") from None
         return self._hints
+
+
+def where_of(function: Callable[..., Any]) -> str:
+    """Return ``shop.py:17``, where a function begins; empty for one that is not written in Python."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return "" if code is None else f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"

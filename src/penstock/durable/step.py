@@ -14,7 +14,7 @@ import msgspec
 from penstock.durable.codec import decode, decode_error, digest_of, encode, shown
 from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.errors import NotInWorkflow, SendRefused, StartRefused, Unencodable
-from penstock.durable.signature import Parameters
+from penstock.durable.signature import Parameters, where_of
 from penstock.kernel.current import current_branch
 from penstock.kernel.errors import Cancelled, Undecodable
 from penstock.kernel.operation import CallOperation, Outcome, block
@@ -166,6 +166,7 @@ class Step(Generic[P, R]):
         self.parameters = Parameters(function, skipped=int(is_transaction))
         self.__name__, self.__doc__, self.__module__ = name, function.__doc__, function.__module__
         self.__wrapped__ = function
+        self.where = where_of(function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
         """In a body: a durable operation. Elsewhere, tests and other steps among them: the function itself; of a

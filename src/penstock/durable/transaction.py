@@ -2,17 +2,20 @@
 
 In the database of the journals `penstock_append` is the transaction's last statement: it writes the record under the
 fence, so a process that lost its run is rolled back. In any other database the outcome is a row of `penstock_step`
-there, written by the same transaction and read before the step would run again. A COMMIT that nobody answered is looked
-up after its session has ended; nothing is taken for rolled back that was not.
+there, written by the same transaction and read before the step would run again. The statement that writes the record
+checks that the transaction is the one that was opened for the step, so only a COMMIT that was sent can be in doubt. It
+is looked up after its session has ended; nothing is taken for rolled back that was not.
 
 Runs in threads of steps, with psycopg's plain connections, which programs know.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -20,6 +23,7 @@ import psycopg
 import trio
 import trio.from_thread
 from psycopg import sql
+from psycopg.rows import tuple_row
 
 from penstock.durable.backend import COMMITTED, Held, LeaseLost, Turn
 from penstock.durable.codec import decode
@@ -36,7 +40,10 @@ IDLE_MAX: Final = 40
 """Connections that are kept open for the next step, of all databases together."""
 PAUSE_S: Final = 0.2
 LOST_MAX_S: Final = 60.0
-"""Sessions that end before their COMMIT, one after another, are the server's trouble for so long, then the step's."""
+"""For so long a transaction whose session ended before its COMMIT is begun again. Then its attempt has failed. The time
+in which the database can't be reached is not counted."""
+LOST_PAUSE_MAX_S: Final = 5.0
+"""The pause between two of these doubles from `PAUSE_S` up to this."""
 
 STEP_TABLE: Final = """CREATE TABLE IF NOT EXISTS penstock_step (
   run        text NOT NULL,            -- id of the instance
@@ -51,8 +58,13 @@ _SESSION: Final = (
     "SELECT pg_backend_pid(), extract(epoch FROM backend_start)::text"
     " FROM pg_stat_activity WHERE pid = pg_backend_pid()"
 )
+_WHICH: Final = "extract(epoch FROM transaction_timestamp())::text"
+"""Tells a transaction from every other one of its session."""
 _LOOK: Final = "SELECT outcome FROM penstock_step WHERE run = %s AND path = %s"
-_KEEP: Final = "INSERT INTO penstock_step (run, path, outcome) VALUES (%s, %s, %s)"
+_KEEP: Final = f"INSERT INTO penstock_step (run, path, outcome) SELECT %s, %s, %s WHERE {_WHICH} = %s"
+_APPEND: Final = f"SELECT {{}}(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) WHERE {_WHICH} = %s"
+
+log = logging.getLogger("penstock.durable")
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -86,8 +98,8 @@ class Journals(Protocol):
 
 
 class _InDoubt(Exception):
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(self, session: Session, error: psycopg.Error) -> None:
+        self.session, self.error = session, error
 
 
 class Transactions:
@@ -114,13 +126,15 @@ class Transactions:
         """`COMMITTED`, or what is to be recorded: an error, or the value of a transaction in another database.
         ``after``: the position in the journal when the step was asked for. Raises `LeaseLost`."""
         path = "/" + info.key.partition("/")[2]
-        lost_until: float | None = None
+        lost_until, pause_s = inf, PAUSE_S
         while True:
+            began = trio.current_time()
             try:
                 return await trio.to_thread.run_sync(
                     self._attempt, fence, call, info, path, turn, max_bytes, limiter=limiter
                 )
             except _InDoubt as doubt:
+                lost: psycopg.Error | None = doubt.error
                 if call.step.database is None:
                     assert self._journals is not None
                     await self._journals.end_session(doubt.session)
@@ -128,13 +142,25 @@ class Transactions:
                         turn.end(committed=True)
                         return COMMITTED
                     turn.end(committed=False)
+            except _Lost as error:
+                lost = error.error
             except _Away:
-                lost_until = None
-            except _Lost as lost:
-                lost_until = lost_until or trio.current_time() + LOST_MAX_S
-                if trio.current_time() > lost_until:
-                    return Outcome(error=lost.error)
-            await trio.sleep(PAUSE_S)
+                lost = None
+            now = trio.current_time()
+            if lost is None:
+                lost_until += PAUSE_S + now - began
+                await trio.sleep(PAUSE_S)
+                continue
+            lost_until = min(lost_until, now + LOST_MAX_S)
+            if now > lost_until:
+                return Outcome(error=lost)
+            log.warning(
+                "run %s: the session of transaction %r at %s ended before its COMMIT: %s. The transaction is undone and"
+                " begun again in %g s. In %.0f s this attempt fails",
+                held, call.name, path, str(lost).split("\n", 1)[0], pause_s, lost_until - now,
+            )  # fmt: skip
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LOST_PAUSE_MAX_S)
 
     def close(self) -> None:
         """End the sessions that are idle."""
@@ -183,51 +209,58 @@ class Transactions:
     ) -> Outcome:
         dsn, run = call.step.database, info.key.removesuffix(path)
         connection, session = self._open(dsn or self._dsn)
-        asked = False
+        has_turn = is_begun = is_sent = False
         try:
             with connection.transaction():
-                if dsn is not None and (found := connection.execute(_LOOK, (run, path)).fetchone()):
+                which = (_fetch(connection, f"SELECT {_WHICH}") or ("",))[0]
+                is_begun = True
+                if dsn is not None and (found := _fetch(connection, _LOOK, (run, path))):
                     return Outcome(decode(found[0], call.step.parameters.result_type()))
-                value = work(connection)
-                try:
-                    text = call.encode_value(value, path, max_bytes)
-                except (Unencodable, PayloadTooLarge) as error:  # it would be so again
-                    raise _Refused(error) from error
+                text = _worked(connection, call, work, path, max_bytes)
                 if dsn is not None:
-                    asked = True
-                    connection.execute(_KEEP, (run, path, text))
+                    is_written = connection.execute(_KEEP, (run, path, text, which)).rowcount == 1
                 else:
                     trio.from_thread.run(turn.begin)
-                    asked = True
-                    self._append(connection, fence, call, path, text, info.attempt)
-            if dsn is None:
+                    has_turn = True
+                    is_written = self._append(connection, fence, call, path, text, info.attempt, which)
+                if not is_written:
+                    raise _Refused(_transaction_ended(call))
+                is_sent = True  # the COMMIT, by the end of this block
+            if has_turn:
                 trio.from_thread.run_sync(_end, turn, True)
-                asked = False
-                return COMMITTED
-            return Outcome(decode(text, call.step.parameters.result_type()))
+                has_turn = False
+            return COMMITTED if dsn is None else Outcome(decode(text, call.step.parameters.result_type()))
         except _Refused as refused:
             return Outcome(error=refused.error)
         except psycopg.Error as error:
-            if asked and not is_rolled_back(error):
-                asked = False  # the turn ends when it is known what became of it
-                raise _InDoubt(session) from error
-            if dsn is not None and asked and error.sqlstate == "23505" and error.diag.table_name == "penstock_step":
+            if is_sent and not is_rolled_back(error):
+                has_turn = False  # the turn ends when it is known what became of it
+                raise _InDoubt(session, error) from error
+            if dsn is not None and error.sqlstate == "23505" and error.diag.table_name == "penstock_step":
                 raise _Away from error  # somebody else has done it: it is read
-            if connection.broken and not asked:  # COMMIT was not sent, so it is undone
-                raise _Lost(error) from error
+            if connection.broken:  # COMMIT was not sent, so it is undone
+                raise (_Lost(error) if is_begun else _Away()) from error
             raise
         finally:
-            if asked and dsn is None:
+            if has_turn:
                 trio.from_thread.run_sync(_end, turn, False)
             self._give_back(dsn or self._dsn, connection, session)
 
     def _append(
-        self, connection: psycopg.Connection[Any], fence: Fence, call: StepCall, path: str, text: str, attempt: int
-    ) -> None:
+        self,
+        connection: psycopg.Connection[Any],
+        fence: Fence,
+        call: StepCall,
+        path: str,
+        text: str,
+        attempt: int,
+        which: str,
+    ) -> bool:
+        """Write the record if this is the transaction ``which``."""
         digest = None if call.digest is None else (call.digest + (1 << 31)) % (1 << 32) - (1 << 31)  # as `int`
         fields = (fence.run, fence.seq, fence.attempt, fence.holder, path, call.name, self._seal(text), digest, attempt)
-        append = sql.SQL("SELECT {}(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)")
-        connection.execute(append.format(sql.Identifier(fence.schema, "penstock_append")), (*fields, fence.rules))
+        append = sql.SQL(_APPEND).format(sql.Identifier(fence.schema, "penstock_append"))
+        return connection.execute(append, (*fields, fence.rules, which)).rowcount == 1
 
     def _open(self, dsn: str) -> tuple[psycopg.Connection[Any], Session]:
         with self._lock:
@@ -270,6 +303,48 @@ class _Refused(Exception):
 
     def __init__(self, error: Exception) -> None:
         self.error = error
+
+
+def _fetch(connection: psycopg.Connection[Any], query: str, fields: tuple[object, ...] = ()) -> tuple[Any, ...] | None:
+    return connection.cursor(row_factory=tuple_row).execute(query.encode(), fields).fetchone()
+
+
+def _worked(
+    connection: psycopg.Connection[Any],
+    call: StepCall,
+    work: Callable[[psycopg.Connection[Any]], Any],
+    path: str,
+    max_bytes: int,
+) -> str:
+    """Return what the function gives, as JSON. Raises `_Refused` for what another attempt would meet again: a value
+    that can't be kept, and a transaction that the function itself has ended."""
+    try:
+        text = call.encode_value(work(connection), path, max_bytes)
+    except (Unencodable, PayloadTooLarge) as error:
+        raise _Refused(error) from error
+    except BaseException as error:
+        is_final = isinstance(error, (KeyboardInterrupt, NonRetryable, call.options.raises))
+        if not is_final and _is_ended(connection):
+            raise _Refused(_transaction_ended(call)) from error
+        raise
+    if _is_ended(connection):
+        raise _Refused(_transaction_ended(call))
+    return text
+
+
+def _is_ended(connection: psycopg.Connection[Any]) -> bool:
+    """Whether the function has ended the transaction, as far as is known without asking the server."""
+    if connection.broken:  # by the server
+        return False
+    return connection.closed or connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+
+def _transaction_ended(call: StepCall) -> NonRetryable:
+    return NonRetryable(
+        f"{call.name} ({call.step.where}) ended the transaction that Penstock had opened for it, with COMMIT or"
+        " ROLLBACK or by closing the connection. What it committed stays, and no outcome was recorded with it. Leave"
+        " the end of the transaction to Penstock: raise an error to undo it"
+    )
 
 
 def _end(turn: Turn, committed: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Coroutine
 from math import inf
 from typing import Any, Generic, ParamSpec, TypeVar, overload
@@ -11,7 +10,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from penstock.durable.codec import PAYLOAD_MAX_BYTES, decode, encode, shown
 from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.errors import BadDuration, Unencodable
-from penstock.durable.signature import Parameters
+from penstock.durable.signature import Parameters, where_of
 from penstock.user_text import repr_of
 
 P = ParamSpec("P")
@@ -40,8 +39,7 @@ class Workflow(Generic[P, R]):
         self.parameters = Parameters(function)
         self.__name__, self.__doc__, self.__module__ = name, function.__doc__, function.__module__
         self.__wrapped__ = function
-        code = function.__code__
-        self.where = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+        self.where = where_of(function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """The function itself: part of the body that awaits it, not a run of its own."""
