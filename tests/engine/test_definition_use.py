@@ -131,6 +131,22 @@ async def test_versions_tell_their_open_instances_once_counted(driver: Driver) -
     assert [(one.version, one.open) for one in (await use.versions("order", None, 10)).items] == [(2, 1), (1, 2)]
 
 
+async def test_versions_tell_their_own_open_instances_only(driver: Driver) -> None:
+    """Two definitions of two versions each: the keys of the one are version numbers of the other."""
+    for body in (FORKED, FIRST, FORKED | {"name": "again"}, SECOND):
+        await driver.upload(body)
+    started = {("order", 1): 1, ("order", 2): 2, ("forked", 1): 3, ("forked", 2): 4}
+    for (id, version), count in started.items():
+        for _ in range(count):
+            await driver.start(id, definition_version=version)
+    use = driver.engine.definition_use
+    await use.tokens("order", 0)
+    found = {
+        (id, one.version): one.open for id in ("order", "forked") for one in (await use.versions(id, None, 9)).items
+    }
+    assert found == started
+
+
 async def test_a_step_tells_how_many_failed_there(driver: Driver) -> None:
     await driver.upload(FIRST)
     for _ in range(3):

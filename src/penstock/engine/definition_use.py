@@ -136,7 +136,7 @@ class DefinitionUse:
         async with self._looks.connection() as connection:
             rows = await store.versions(connection, id, below, limit + 1)
             counted = self._counted if self._is_counted() else None
-            keys = await store.keys(connection, id) if counted is not None else {}
+            keys = await store.keys_by_version(connection, id) if counted is not None else {}
         if not rows and not cursor:
             raise NotFound(f"definition '{id[:256]}' is unknown")
         items = [VersionView(*row, _open(counted, keys.get(row.version))) for row in rows[:limit]]
@@ -169,7 +169,7 @@ class DefinitionUse:
         """Instances of each version by status, newest version first. Raises NotFound, BadRequest, Unavailable."""
         below = read_numbers(cursor, digits=9)[0] if cursor else 2**31 - 1
         async with self._looks.connection() as connection:
-            keys = {version: key for key, version in (await store.keys(connection, id)).items()}
+            keys = await store.keys_by_version(connection, id)
             if not keys:
                 raise Definitions.unknown(id, 0)
             wanted = sorted((version for version in keys if version < below), reverse=True)

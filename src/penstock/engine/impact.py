@@ -81,11 +81,12 @@ class Impact:
                 target, before = Target(definition, found.version + 1, datetime.now(UTC)), found
             counted = await self._use.count(connection)
             after = await _steps(target.definition)
-            keys = await store.keys(connection, id)
-            open_keys = sorted(
-                (key for key in keys if key in counted.by_definition and key != target.key),
-                key=lambda key: -keys[key],
-            )
+            keys = await store.keys_by_version(connection, id)
+            open_keys = [
+                key
+                for _, key in sorted(keys.items(), reverse=True)
+                if key in counted.by_definition and key != target.key
+            ]
             versions: list[VersionImpact] = []
             for key in open_keys[:VERSIONS_MAX]:
                 loaded = await self._definitions.by_key(connection, key)

@@ -49,9 +49,10 @@ async def versions(connection: TrioConnection, id: str, below: int, limit: int) 
     return [VersionRow(*row) for row in rows]
 
 
-async def keys(connection: TrioConnection, id: str) -> dict[int, int]:
-    """The versions of a definition by their keys."""
-    return dict(cast(Any, await connection.fetch(SQL["definition_versions"], (id,))))
+async def keys_by_version(connection: TrioConnection, id: str) -> dict[int, int]:
+    """Return the key of each version of a definition."""
+    rows = cast(list[tuple[int, int]], await connection.fetch(SQL["definition_versions"], (id,)))
+    return {version: key for key, version in rows}
 
 
 async def by_status(connection: TrioConnection, definitions: Sequence[int]) -> tuple[dict[int, Counts], set[int]]:
