@@ -109,7 +109,7 @@ class ScriptedEngine:
         self.simulations = Part(self, "simulations")
         self.watch, self.standing = Part(self, "watch"), Part(self, "standing")
         self.messages, self.attempts = Part(self, "messages"), Part(self, "attempts")
-        self.schedules = Part(self, "schedules")
+        self.schedules, self.queues = Part(self, "schedules"), Part(self, "queues")
         self.batches = Part(self, "batches")
         self.ready = Part(self, "engine").ready
         self.on("definitions.parse", self._parse)

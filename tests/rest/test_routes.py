@@ -27,10 +27,10 @@ from tests.rest.scripted import Rest, ScriptedEngine, instance
         ("POST", "/v1/jobs/poll/"),
         ("POST", "/v1/jobs//complete"),
         ("POST", "/v1/jobs/a/b/complete"),
-        ("POST", "/v1/jobs/a%2Fb/complete"),
         ("POST", "/v1/jobs/a/dance"),
         ("GET", "/v2/instances"),
-        ("GET", "/v1/instances/%E2%82"),
+        ("POST", "/v1%2Fjobs/poll"),
+        ("GET", "/v1/instances%2F1f"),
         ("DELETE", "/nowhere"),
         ("OPTIONS", "/nowhere"),
     ],
@@ -97,7 +97,6 @@ async def test_ids_come_percent_encoded_or_not(rest: Rest, engine: ScriptedEngin
         ("complete", "complete"),
         ("%C3%A9", "é"),
         ("100%25", "100%"),
-        ("a%00b", "a\ufffdb"),
     ],
 )
 async def test_a_step_id_in_the_path_may_be_anything(

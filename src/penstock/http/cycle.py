@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 import trio
 
@@ -17,6 +16,7 @@ from penstock.http.asgi import CERTIFICATE, Headers, Message, Pairs, Scope
 from penstock.http.refusal import error_object
 from penstock.http.request import Request
 from penstock.http.response import LAST_CHUNK, Head, encode_head
+from penstock.wire.paths import read_path
 
 if TYPE_CHECKING:
     from penstock.http.connection import Connection
@@ -51,8 +51,7 @@ class Cycle:
     def __init__(self, connection: Connection, request: Request) -> None:
         self._connection = connection
         self.request = request
-        path = request.raw_path.decode("ascii")
-        self.path = unquote(path) if "%" in path else path
+        self.path = read_path(request.raw_path)
         self._body_given = False
         self._status = 0  # 0: the application has not begun to answer
         self._headers: Headers = []

@@ -6,7 +6,7 @@ decide what a request means.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from time import perf_counter
 from typing import Any, Final
 
@@ -62,7 +62,7 @@ from penstock.rest.operations import LIVE, OPERATIONS
 from penstock.rest.overview import OverviewRoutes
 from penstock.rest.pages import Pages
 from penstock.rest.parameters import UnknownParameters
-from penstock.rest.problems import bug, nothing_at, problem_of
+from penstock.rest.problems import bug, nothing_at, problem, problem_of
 from penstock.rest.queues import QueueRoutes
 from penstock.rest.reading import ROUTE
 from penstock.rest.routed import CALLER, RoutedApp
@@ -73,9 +73,12 @@ from penstock.rest.starts import StartRoutes
 from penstock.rest.tasks import TaskRoutes
 from penstock.rest.tracing import RestCalls, end_call
 from penstock.rest.watch import WatchRoutes
+from penstock.wire.paths import UNREADABLE, read_part
 
 UNKNOWN_PATTERN: Final = "(unknown)"
 """The label of paths that are no route: what clients make up must not become labels."""
+_COMPRESSIONS: Final = frozenset({b"gzip", b"x-gzip", b"deflate", b"br", b"zstd", b"compress", b"x-compress"})
+"""Values of Content-Encoding that change the body. Some clients send others, such as `utf-8`, with a plain body."""
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "PATCH", "DELETE"})
 _BODY_HEADERS: Final = frozenset({b"content-type", b"content-length"})
 _JOBS: Final = "/v1/jobs/"
@@ -199,6 +202,8 @@ class RestApp:
             reply: Reply | None
             if refusal is not None:
                 reply = problem_of(refusal)
+            elif (unfit := _unfit(exchange.path, headers)) is not None:
+                reply = unfit
             elif hot is not None:
                 operation, handler, job_id = hot
                 pattern = operation.path
@@ -211,9 +216,8 @@ class RestApp:
                 self._unknown_parameters.check(LIVE, request.query)
             elif method == "OPTIONS":
                 reply = self._options(exchange.path, headers)
-            elif exchange.path.startswith("//"):  # the framework would take it for one slash
-                reply = nothing_at(exchange.path)
             else:
+                scope["path"] = exchange.path  # hypercorn's is decoded as a whole
                 status = await self._serve_routed(scope, exchange.receive, exchange.send, cors)
                 pattern = scope[ROUTE].path if ROUTE in scope else UNKNOWN_PATTERN
                 return
@@ -241,7 +245,7 @@ class RestApp:
             job_id, _, action = path[len(_JOBS) :].rpartition("/")
             found = self._job_actions.get(action)
             if found is not None and job_id and "/" not in job_id:
-                return *found, job_id
+                return *found, read_part(job_id)
         return None
 
     async def _admit(
@@ -380,6 +384,15 @@ async def _answer_lifespan(receive: Receive, send: Send) -> None:
         await send({"type": f"{message['type']}.complete"})
         if message["type"] == "lifespan.shutdown":
             return
+
+
+def _unfit(path: str, headers: Mapping[bytes, bytes]) -> Reply | None:
+    """Return the answer to a request that no route may see."""
+    if headers.get(b"content-encoding", b"").strip().lower() in _COMPRESSIONS:
+        return problem("unsupported-format", "Content-Encoding: no compressed body is read; send it as it is")
+    if path == UNREADABLE:
+        return problem("bad-request", "the path: it holds NUL or bytes that are not UTF-8")
+    return nothing_at(path) if path.startswith("//") else None  # the framework would take "//" for one slash
 
 
 def _console_place(path: str, headers: dict[bytes, bytes]) -> str | None:

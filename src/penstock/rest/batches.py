@@ -15,7 +15,7 @@ from penstock.offload import run_sized
 from penstock.rest.codec import Body, decoder, optional_decoder
 from penstock.rest.exchange import Reply, text_header
 from penstock.rest.hiding import asked_by_console, hide
-from penstock.rest.reading import body_of, path_text, query_number, query_text, respond
+from penstock.rest.reading import body_of, query_number, query_text, respond
 from penstock.rest.starts import IDEMPOTENCY_KEY
 from penstock.wire.batch import BatchResult
 from penstock.wire.model import StartRequest
@@ -66,13 +66,13 @@ class BatchRoutes:
 
     async def get(self, id: str) -> Response:
         """``GET /v1/batches/{id}``"""
-        found = await self._engine.batches.get(path_text(id), query_number(request, "waitSeconds"))
+        found = await self._engine.batches.get(id, query_number(request, "waitSeconds"))
         return respond(Reply(200, _encode(found)))
 
     async def results(self, id: str) -> Response:
         """``GET /v1/batches/{id}/results``"""
         found = await self._engine.batches.results(
-            path_text(id),
+            id,
             query_text(request, "state"),
             query_text(request, "cursor"),
             query_number(request, "limit", DEFAULT_LIMIT),
@@ -90,7 +90,7 @@ class BatchRoutes:
     async def cancel(self, id: str) -> Response:
         """``POST /v1/batches/{id}/cancel``"""
         body = _read_cancel(await body_of(request))
-        return respond(Reply(202, _encode(await self._engine.batches.cancel(path_text(id), body.reason))))
+        return respond(Reply(202, _encode(await self._engine.batches.cancel(id, body.reason))))
 
     def _read(self, body: bytes, key: str | None) -> BatchStart:
         read = _read_batch(body)

@@ -10,7 +10,7 @@ from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.engine import Engine
 from penstock.errors import NotFound, UnsupportedFormat
 from penstock.rest.exchange import Reply
-from penstock.rest.reading import body_of, path_text, query_number, query_slice, query_text, respond
+from penstock.rest.reading import body_of, query_number, query_slice, query_text, respond
 
 _encode = msgspec.json.Encoder().encode
 
@@ -43,13 +43,13 @@ class DefinitionRoutes:
 
     async def get(self, id: str) -> Response:
         """``GET /v1/definitions/{id}``: the latest version"""
-        return _document(await self._engine.definitions.get(path_text(id)))
+        return _document(await self._engine.definitions.get(id))
 
     async def get_version(self, id: str, number: str) -> Response:
         """``GET /v1/definitions/{id}/versions/{n}``"""
         if not (number.isascii() and number.isdigit() and len(number) <= 10 and int(number) > 0):
             raise NotFound(f"definition '{id[:256]}' version '{number[:20]}' is unknown")
-        return _document(await self._engine.definitions.get(path_text(id), int(number)))
+        return _document(await self._engine.definitions.get(id, int(number)))
 
 
 def _document(stored: LoadedDefinition) -> Response:

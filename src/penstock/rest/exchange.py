@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from penstock.errors import PayloadTooLarge
+from penstock.wire.paths import read_path
 
 Scope: TypeAlias = dict[str, Any]
 Message: TypeAlias = dict[str, Any]
@@ -79,7 +80,10 @@ class Exchange(Protocol):
     """One request and the way to its answer: of our own server without ASGI, of any other through `AsgiExchange`."""
 
     @property
-    def path(self) -> str: ...
+    def path(self) -> str:
+        """As `penstock.wire.paths` reads it."""
+        ...
+
     @property
     def request(self) -> Request: ...
     @property
@@ -120,7 +124,8 @@ class AsgiExchange:
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope = scope
-        self.path: str = scope["path"]
+        raw_path = scope.get("raw_path")  # ASGI lets a server leave it out
+        self.path: str = scope["path"] if raw_path is None else read_path(raw_path)
         self.method: str = scope["method"]
         self._receive = receive
         self._send = send

@@ -49,7 +49,7 @@ _POLL_PATH: Final = "/v1/jobs/poll"
 _COMPLETE_PATH: Final = "/v1/jobs/{id}/complete"
 _START_PATH: Final = START.path
 _JSON: Final = (b"content-type", JSON)
-_MEANING: Final = (b"origin", b"sec-fetch-site", b"traceparent", IDEMPOTENCY_KEY)
+_MEANING: Final = (b"origin", b"sec-fetch-site", b"traceparent", b"content-encoding", IDEMPOTENCY_KEY)
 """Headers that a call is looked at for."""
 
 _decode_completion = msgspec.json.Decoder(Completion).decode

@@ -10,7 +10,7 @@ from penstock.engine.inbox import UserTask
 from penstock.errors import BadRequest
 from penstock.rest.codec import optional_decoder
 from penstock.rest.exchange import Reply
-from penstock.rest.reading import body_of, path_text, query_flag, query_number, query_text, respond
+from penstock.rest.reading import body_of, query_flag, query_number, query_text, respond
 from penstock.wire.page import Page
 
 
@@ -58,11 +58,11 @@ class InboxRoutes:
     async def claim(self, id: str, step_id: str) -> Response:
         """``POST /v1/tasks/{id}/{stepId}/claim``"""
         body = _read(await body_of(request))
-        found = await self._engine.inbox.claim(id, path_text(step_id), body.by, body.execution_id)
+        found = await self._engine.inbox.claim(id, step_id, body.by, body.execution_id)
         return respond(Reply(200, _encode(found)))
 
     async def release(self, id: str, step_id: str) -> Response:
         """``POST /v1/tasks/{id}/{stepId}/release``"""
         body = _read(await body_of(request))
-        found = await self._engine.inbox.release(id, path_text(step_id), body.by, body.execution_id)
+        found = await self._engine.inbox.release(id, step_id, body.by, body.execution_id)
         return respond(Reply(200, _encode(found)))

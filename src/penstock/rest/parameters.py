@@ -1,7 +1,8 @@
-"""Parameters of the query that a route does not have: refused by the additions, else ignored and counted.
+"""Parameters of the query that a route does not have, or that are given twice.
 
-An application that mistypes a filter shall not act on everything. The calls of the contract ignore what they don't
-know, as old clients rely on it: there they are counted, and each route tells it once.
+An application that mistypes a filter shall not act on everything. The additions refuse a parameter that they don't
+have. The calls of the contract ignore it, as old clients rely on that: there it is counted, and each route logs it
+once. Every call refuses a parameter with two values, as it could only obey one of them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,12 @@ class UnknownParameters:
         if not query:
             return
         known = operation.query_names
-        given = [name for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True)]
+        pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+        given = [name for name, _ in pairs]
+        seen: dict[str, str] = {}
+        for name, value in pairs:
+            if name in known and seen.setdefault(name, value) != value:
+                raise BadRequest(f"{name}: is given twice, with different values; give it once")
         families = tuple(name.removesuffix("*") for name in known if name.endswith("*"))
         unknown = [name for name in given if name not in known and not name.startswith(families)]
         if not unknown:

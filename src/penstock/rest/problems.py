@@ -18,6 +18,7 @@ from penstock.log import get_logger
 from penstock.rest.exchange import Headers, Reply
 from penstock.settings import DispatchMode
 from penstock.store.database import AWAY
+from penstock.wire.paths import read_part
 
 log = get_logger(__name__)
 
@@ -101,7 +102,7 @@ def problem_of_status(status: int, reason: str) -> Reply:
 
 def nothing_at(path: str) -> Reply:
     """404 for a path that is no route."""
-    return problem("not-found", f"there is nothing at {path[:SHOWN_PATH_MAX_CHARS]}")
+    return problem("not-found", f"there is nothing at {read_part(path[:SHOWN_PATH_MAX_CHARS])}")
 
 
 def method_not_allowed(method: str, allowed: Sequence[str]) -> Reply:

@@ -8,7 +8,7 @@ from quart import Response, request
 from penstock.engine.engine import Engine
 from penstock.rest.codec import decoder
 from penstock.rest.exchange import NO_CONTENT, Reply
-from penstock.rest.reading import body_of, path_text, query_number, query_text, respond
+from penstock.rest.reading import body_of, query_number, query_text, respond
 from penstock.wire.queue import Queue, QueuePolicy
 
 DEFAULT_LIMIT = 50
@@ -29,24 +29,24 @@ class QueueRoutes:
 
     async def get(self, id: str) -> Response:
         """``GET /v1/queues/{id}``"""
-        return _answer(await self._engine.queues.get(path_text(id)))
+        return _answer(await self._engine.queues.get(id))
 
     async def put(self, id: str) -> Response:
         """``PUT /v1/queues/{id}``"""
-        return _answer(await self._engine.queues.put(path_text(id), _read(await body_of(request))))
+        return _answer(await self._engine.queues.put(id, _read(await body_of(request))))
 
     async def delete(self, id: str) -> Response:
         """``DELETE /v1/queues/{id}``"""
-        await self._engine.queues.delete(path_text(id))
+        await self._engine.queues.delete(id)
         return respond(NO_CONTENT)
 
     async def pause(self, id: str) -> Response:
         """``POST /v1/queues/{id}/pause``"""
-        return _answer(await self._engine.queues.pause(path_text(id), paused=True))
+        return _answer(await self._engine.queues.pause(id, paused=True))
 
     async def resume(self, id: str) -> Response:
         """``POST /v1/queues/{id}/resume``"""
-        return _answer(await self._engine.queues.pause(path_text(id), paused=False))
+        return _answer(await self._engine.queues.pause(id, paused=False))
 
 
 def _answer(queue: Queue) -> Response:

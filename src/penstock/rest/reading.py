@@ -117,8 +117,3 @@ def query_flag(request: Request, name: str) -> bool:
     if flag is None:
         raise BadRequest(f"{name}: must be true or false")
     return flag
-
-
-def path_text(value: str) -> str:
-    """An id from the path. A NUL is in no id, and PostgreSQL does not take one to look for."""
-    return value.replace("\0", "\N{REPLACEMENT CHARACTER}")

@@ -24,17 +24,28 @@ from penstock.rest.operation import Route
 from penstock.rest.parameters import UnknownParameters
 from penstock.rest.problems import bug, method_not_allowed, nothing_at, problem_of, problem_of_status
 from penstock.rest.reading import ROUTE, respond
+from penstock.wire.paths import read_part
 
 CALLER: Final = "penstock.caller"
 """Key in the scope, with authentication: who calls, or the error that says why that is not known."""
 _METHOD_ORDER: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS")
 
 
-class StepConverter(BaseConverter):
-    """A step id, which may hold anything, slashes too."""
+class PartConverter(BaseConverter):
+    """A part of a path. It may hold slashes: those that were sent as ``%2F``."""
+
+    def to_python(self, value: str) -> str:
+        return read_part(value)
+
+
+class StepConverter(PartConverter):
+    """A step id or a key, whose slashes old clients send as they are."""
 
     regex = ".+?"
     part_isolating = False
+
+
+_CONVERTERS: Final = {"part": PartConverter, "step": StepConverter}
 
 
 class RoutedApp:
@@ -45,7 +56,7 @@ class RoutedApp:
         every = Map(
             [Rule(_rule(operation.path), methods=[operation.method]) for operation, _ in routes],
             merge_slashes=False,
-            converters={"step": StepConverter},
+            converters=_CONVERTERS,
         )
         self._map = every.bind("")
 
@@ -84,7 +95,7 @@ def _make_quart(
     for limit in ("MAX_CONTENT_LENGTH", "BODY_TIMEOUT", "RESPONSE_TIMEOUT"):
         quart.config[limit] = None
     quart.url_map.merge_slashes = False
-    quart.url_map.converters["step"] = StepConverter
+    quart.url_map.converters.update(_CONVERTERS)
     routes = {operation.id: operation for operation, _ in every}
     for operation, handler in every:
         if not operation.hot:
@@ -122,6 +133,6 @@ def _make_quart(
 
 
 def _rule(path: str) -> str:
-    """The framework's form of a path. A step id and a key may hold slashes."""
+    """The framework's form of a path."""
     steps = path.replace("{stepId}", "<step:step_id>").replace("{key}", "<step:key>")
-    return steps.replace("{", "<").replace("}", ">")
+    return steps.replace("{", "<part:").replace("}", ">")

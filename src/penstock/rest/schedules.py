@@ -14,7 +14,7 @@ from penstock.engine.schedule_spec import unknown_field
 from penstock.errors import BadRequest
 from penstock.rest.codec import Body, decoder, optional_decoder
 from penstock.rest.exchange import Reply
-from penstock.rest.reading import body_of, path_text, query_number, query_text, respond
+from penstock.rest.reading import body_of, query_number, query_text, respond
 from penstock.wire.schedule import ScheduleSpec
 
 DEFAULT_LIMIT: Final = 50
@@ -57,11 +57,11 @@ class ScheduleRoutes:
     async def put(self, id: str) -> Response:
         """``PUT /v1/schedules/{id}``"""
         spec = _spec(await body_of(request))
-        return respond(Reply(200, _encode(await self._engine.schedules.put(path_text(id), spec))))
+        return respond(Reply(200, _encode(await self._engine.schedules.put(id, spec))))
 
     async def get(self, id: str) -> Response:
         """``GET /v1/schedules/{id}``"""
-        return respond(Reply(200, _encode(await self._engine.schedules.get(path_text(id)))))
+        return respond(Reply(200, _encode(await self._engine.schedules.get(id))))
 
     async def list(self) -> Response:
         """``GET /v1/schedules``"""
@@ -72,27 +72,27 @@ class ScheduleRoutes:
 
     async def delete(self, id: str) -> Response:
         """``DELETE /v1/schedules/{id}``"""
-        await self._engine.schedules.delete(path_text(id))
+        await self._engine.schedules.delete(id)
         return respond(Reply(204))
 
     async def pause(self, id: str) -> Response:
         """``POST /v1/schedules/{id}/pause``"""
         body = _read_pause(await body_of(request))
-        return respond(Reply(200, _encode(await self._engine.schedules.pause(path_text(id), body.note))))
+        return respond(Reply(200, _encode(await self._engine.schedules.pause(id, body.note))))
 
     async def resume(self, id: str) -> Response:
         """``POST /v1/schedules/{id}/resume``"""
-        return respond(Reply(200, _encode(await self._engine.schedules.resume(path_text(id)))))
+        return respond(Reply(200, _encode(await self._engine.schedules.resume(id))))
 
     async def trigger(self, id: str) -> Response:
         """``POST /v1/schedules/{id}/trigger``"""
         body = _read_trigger(await body_of(request))
-        return respond(Reply(200, _encode(await self._engine.schedules.trigger(path_text(id), body.overlap))))
+        return respond(Reply(200, _encode(await self._engine.schedules.trigger(id, body.overlap))))
 
     async def backfill(self, id: str) -> Response:
         """``POST /v1/schedules/{id}/backfill``"""
         body = _read_backfill(await body_of(request))
-        found = await self._engine.schedules.backfill(path_text(id), body.since, body.to, body.overlap)
+        found = await self._engine.schedules.backfill(id, body.since, body.to, body.overlap)
         return respond(Reply(202, _encode(found)))
 
     async def preview(self) -> Response:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-from urllib.parse import unquote
-
 import msgspec
 from quart import Response, request
 
@@ -13,12 +10,9 @@ from penstock.engine.payload import check_variables
 from penstock.offload import run_sized
 from penstock.rest.codec import PublishBody, UserTaskBody, decoder, given_variables, optional_decoder
 from penstock.rest.exchange import NO_CONTENT, Reply, text_header
-from penstock.rest.reading import body_of, path_text, query_flag, query_number, query_slice, query_text, respond
+from penstock.rest.reading import body_of, query_flag, query_number, query_slice, query_text, respond
 from penstock.rest.starts import IDEMPOTENCY_KEY
 from penstock.wire.model import PublishRequest, Signal, UserTaskCompletion
-
-KEYED_PARTS_COUNT: Final = 8
-"""Of `/v1/definitions/{id}/keys/{key}/signals/{stepId}`."""
 
 _read_completion = optional_decoder(UserTaskBody)
 _read_message = decoder(PublishBody)
@@ -43,7 +37,7 @@ class TaskRoutes:
                 variables = given_variables(body.result, limits, "result")
             return UserTaskCompletion(
                 instance_id=id,
-                step_id=path_text(step_id),
+                step_id=step_id,
                 variables=variables,
                 completed_by=body.completed_by or body.worker_id,
                 execution_id=body.execution_id,
@@ -59,10 +53,7 @@ class TaskRoutes:
 
     async def signal_by_key(self, id: str, key: str, step_id: str) -> Response:
         """``POST /v1/definitions/{id}/keys/{key}/signals/{stepId}``"""
-        parts = request.scope["raw_path"].decode("latin-1").split("/")
-        if len(parts) == KEYED_PARTS_COUNT:  # the router takes an encoded slash for one that parts
-            id, key, step_id = (unquote(parts[place]) for place in (3, 5, 7))
-        await self._engine.tasks.signal_by_key(path_text(id), path_text(key), await self._read_signal("", step_id))
+        await self._engine.tasks.signal_by_key(id, key, await self._read_signal("", step_id))
         return respond(NO_CONTENT)
 
     async def _read_signal(self, instance_id: str, step_id: str) -> Signal:
@@ -72,7 +63,7 @@ class TaskRoutes:
         variables = await run_sized(len(body), lambda: check_variables(body, limits, "body") if body.strip() else None)
         return Signal(
             instance_id=instance_id,
-            step_id=path_text(step_id),
+            step_id=step_id,
             variables=variables,
             idempotency_key=text_header(headers, IDEMPOTENCY_KEY),
             signal_id=query_text(request, "signalId"),
