@@ -72,3 +72,32 @@ def where_of(function: Callable[..., Any]) -> str:
     """Return ``shop.py:17``, where a function begins; empty for one that is not written in Python."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return "" if code is None else f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+
+
+def plain_function(given: Callable[..., Any], decorator: str) -> tuple[Callable[..., Any], bool]:
+    """Return the function under ``@staticmethod``, and whether it was under one. A class method raises TypeError."""
+    if isinstance(given, classmethod):
+        raise TypeError(_no_method(given.__func__, "a class method", "the class", decorator))
+    if isinstance(given, staticmethod):
+        return given.__func__, True
+    parameters = list(inspect.signature(given).parameters)
+    owner = getattr(given, "__qualname__", "").rpartition(".")[0]
+    if (
+        owner and not owner.endswith("<locals>") and parameters[:1] == ["cls"]
+    ):  # @classmethod is above, and stays unseen
+        raise TypeError(_no_method(given, "a class method", "the class", decorator))
+    return given, False
+
+
+def refuse_method(function: Callable[..., Any], owner: type, decorator: str) -> None:
+    """Raise TypeError if ``owner`` is the class whose body defines the function."""
+    if function.__qualname__ == f"{owner.__qualname__}.{function.__name__}":
+        raise TypeError(_no_method(function, "an instance method", "the instance", decorator))
+
+
+def _no_method(function: Callable[..., Any], kind: str, first: str, decorator: str) -> str:
+    return (
+        f"{function.__qualname__} ({where_of(function)}) is {kind}, and @{decorator} stores all arguments, but it can't"
+        f" store {first}. Write @staticmethod above @{decorator}, or a function outside of the class, and pass what it"
+        " needs"
+    )

@@ -14,7 +14,7 @@ import msgspec
 from penstock.durable.codec import decode, decode_error, digest_of, encode, shown
 from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.errors import NotInWorkflow, SendRefused, StartRefused, Unencodable
-from penstock.durable.signature import Parameters, where_of
+from penstock.durable.signature import Parameters, plain_function, refuse_method, where_of
 from penstock.kernel.current import current_branch
 from penstock.kernel.errors import Cancelled, Undecodable
 from penstock.kernel.operation import CallOperation, Outcome, block
@@ -151,9 +151,12 @@ class Step(Generic[P, R]):
         *,
         is_transaction: bool = False,
         database: str | None = None,
+        is_static: bool = False,
     ) -> None:
         """``is_transaction``: its first parameter is a connection, in a transaction of ``database``, None for that of
-        the journals."""
+        the journals. ``is_static``: a class may have it."""
+        function, is_staticmethod = plain_function(function, "step")
+        self._is_static = is_static or is_staticmethod
         if not 0 < len(name) <= MAX_NAME_CHARS:
             raise ValueError(f"the name of a step has 1 to {MAX_NAME_CHARS} characters")
         self.function, self.options, self.name = function, options, name
@@ -192,8 +195,13 @@ class Step(Generic[P, R]):
         given = _options(retries, first, cap, timeout, within, raises)
         options = msgspec.structs.replace(self.options, **given)
         return Step(
-            self.function, options, name or self.name, is_transaction=self.is_transaction, database=self.database
-        )
+            self.function, options, name or self.name,
+            is_transaction=self.is_transaction, database=self.database, is_static=True,
+        )  # fmt: skip
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        if not self._is_static:
+            refuse_method(self.function, owner, "step")
 
     def known_errors(self, options: StepOptions) -> list[type[BaseException]]:
         """The classes that a recorded error may come back as: declared ones, and exceptions of the step's module."""

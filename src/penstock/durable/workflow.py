@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine
 from math import inf
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from penstock.durable.codec import PAYLOAD_MAX_BYTES, decode, encode, shown
 from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.errors import BadDuration, Unencodable
-from penstock.durable.signature import Parameters, where_of
+from penstock.durable.signature import Parameters, plain_function, refuse_method, where_of
 from penstock.user_text import repr_of
 
 P = ParamSpec("P")
@@ -27,6 +27,8 @@ class Workflow(Generic[P, R]):
     def __init__(
         self, function: Callable[P, Coroutine[Any, Any, R]], name: str, version: int, queue: str | None = None
     ) -> None:
+        plain, self._is_static = plain_function(function, "workflow")
+        function = cast("Callable[P, Coroutine[Any, Any, R]]", plain)
         if not inspect.iscoroutinefunction(function):
             raise TypeError(f"{name} is no async def: a workflow's body awaits its steps")
         if not 0 < len(name) <= MAX_NAME_CHARS:
@@ -44,6 +46,10 @@ class Workflow(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """The function itself: part of the body that awaits it, not a run of its own."""
         return self.function(*args, **kwargs)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        if not self._is_static:
+            refuse_method(self.function, owner, "workflow")
 
     def encode_arguments(
         self,
