@@ -58,7 +58,6 @@ DIFFERENCES = {
     "only plain notation of numbers in text": ['float("1_0.5")', 'float("0x1p-2")'],
     "an empty array is no nil": ['split("a b c", " ", 0)'],
     "a name of let hides a variable; expr refuses it": ["let f = 2; f"],
-    "not in the core": ["if true { 1 } else { 2 }", "1;2", "(1;2)"],
 }  # fmt: skip
 DIFFERENT = {source for sources in DIFFERENCES.values() for source in sources}
 

@@ -209,7 +209,7 @@ ERRORS = [
     ("replace('', '', 1)", "the third argument of replace must be a string, not a number"),
     ("replace('', '', '', 1.5)", "the fourth argument of replace must be a whole number, not 1.5"),
     ("first('abc')", "the argument of first must be an array, not a string"),
-    ("last(nil)", "the argument of last must be an array, not nil"),
+    ("last(1)", "the argument of last must be an array, not a number"),
     ("sort('ab')", "the first argument of sort must be an array, not a string"),
     ("sort([], 'up')", 'the second argument of sort must be "asc" or "desc"'),
     ("sort([], nil)", 'the second argument of sort must be "asc" or "desc"'),

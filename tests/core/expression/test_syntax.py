@@ -46,12 +46,20 @@ REFUSALS = [
     ("'a' 'b'", 5, "unexpected a string"),
     ("'it''s'", 5, "unexpected a string"),
     ("1)", 2, "unexpected )"),
-    ("1;", 2, "unexpected ;"),
+    ("1;;", 3, "unexpected ;"),
+    ("(1;)", 4, "unexpected )"),
+    ("[1; 2]", 3, "unexpected ;, , was expected"),
     ("a = 1", 3, "unexpected ="),
     ("true.x", 5, "unexpected ."),
     ("1[0]", 2, "unexpected ["),
     ("nil[0]", 4, "unexpected ["),
-    ("if t { 1 } else { 2 }", 4, "unexpected t"),
+    ("if t { 1 }", 11, "unexpected the end of the expression, else was expected"),
+    ("1 + if t { 1 } else { 2 }", 8, "unexpected t"),
+    ("if t { 1 } else { 2 } + 1", 23, "unexpected +"),
+    ("if 5", 5, "unexpected the end of the expression, { was expected"),
+    ("filter(a, #acc)", 11, "#acc is not known in a predicate: the element is #, a variable has no #"),
+    ("b'\\u0041'", 3, "bytes have no \\u: write \\x and two digits"),
+    ("::1", 3, "unexpected 1, a function was expected"),
     # operators
     ("1 ===  2", 5, "unexpected ="),
     ("1 <> 2", 4, "unexpected >"),
@@ -75,7 +83,7 @@ REFUSALS = [
     # calls
     ("foo()", 1, "unknown function foo"),
     ("a | foo()", 5, "unknown function foo"),
-    ("hasPrefix('a', 'b')", 1, "unknown function hasPrefix"),
+    ("hasPrefix('a')", 1, "hasPrefix takes 2 arguments, not 1"),
     ("eval('1')", 1, "unknown function eval"),
     ("a.b.c(", 7, "unexpected the end of the expression"),
     ("len()", 1, "len takes 1 argument, not 0"),
@@ -85,7 +93,7 @@ REFUSALS = [
     ("min()", 1, "min takes at least 1 argument, not 0"),
     ("split('a')", 1, "split takes 2 to 3 arguments, not 1"),
     ("replace('a', 'b')", 1, "replace takes 3 to 4 arguments, not 2"),
-    ("now(1)", 1, "now takes 0 arguments, not 1"),
+    ("now(1, 2)", 1, "now takes 0 to 1 argument, not 2"),
     ("len(a", 6, "unexpected the end of the expression, , was expected"),
     ("len(a b)", 7, "unexpected b, , was expected"),
     ("(len)(a)", 6, "unexpected ("),
@@ -247,3 +255,47 @@ def test_an_error_can_be_stored_whatever_the_source_holds():
         str(error).encode()
         assert "\0" not in str(error)
         assert str(error).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("if", 7),
+        ("if > 3", True),
+        ("(if) + else", 8),
+        ("if ?? 1", 7),
+        ("[if, else]", [7, 1]),
+        ("if == 7 ? 'a' : 'b'", "a"),
+        ("if if > 3 { if } else { else }", 7),
+        ("{if: 1, else: 2}.if", 1),
+        ("let if = 2; if * 2", 4),
+        ("map([1], if)", [7]),
+    ],
+)
+def test_a_variable_may_still_be_called_if_or_else(source, expected):
+    assert value(source, {"if": 7, "else": 1}) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("if 'a' == 'b' { 1 } else if true { let x = 2; x + 1 } else { 4 }", 3),
+        ("filter([1, 2], {if # > 1 { true } else { false }})", [2]),
+        ("false ? 1 : if true { 2 } else { 3 }", 2),
+        ("let a = if true { 1 } else { 2 }; a", 1),
+        ("if true { {'k': 1} } else { nil }", {"k": 1}),
+        ("`a``b`", "a`b"),
+        ("'a\rb'", "a\nb"),
+        ("b'é\\x00\\377'", [195, 169, 0, 255]),
+        ("b'' ", []),
+        ("::len('ab') + 1", 3),
+        ("1; 'x'; 3", 3),
+        ("let a = 1; 5; a", 1),
+    ],
+)
+def test_forms_of_expr_beyond_its_operators(source, expected):
+    assert value(source) == expected
+
+
+def test_what_stands_before_a_semicolon_is_evaluated():
+    assert failure("1 / 0; 2").reason == "division by zero"

@@ -1,9 +1,9 @@
-"""The expression language of definitions: expr's side-effect-free core, as our own parser and evaluator.
+"""The expression language of definitions: all of expr 1.17, as our own parser and evaluator.
 
 `parse` makes an `Expression`, `Expression.evaluate` runs it; everything that can go wrong is an `ExpressionError`.
 Read in this order: lexer, nodes, parser, compiler; then what the compiler calls: values, operators, access,
-predicates, functions (with chronology, notation, regex); result is the way out. The language itself is described
-in docs/expressions.md.
+predicates, functions (with lists, bits, chronology, zones, notation, regex); result is the way out. The language
+itself is described in docs/expressions.md.
 """
 
 from __future__ import annotations

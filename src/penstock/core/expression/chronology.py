@@ -12,8 +12,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final, cast
+from zoneinfo import ZoneInfo
 
-from penstock.core.expression import layout
+from penstock.core.expression import layout, zones
 from penstock.core.expression.failure import Fault
 from penstock.core.expression.frame import Frame
 from penstock.core.expression.values import kind, text, whole
@@ -35,6 +36,8 @@ DATE_STEPS: Final = 20
 """What reading or writing costs, in steps of about 0.1 µs (measured up to 30 µs, 10 µs, 2 µs and 2 µs)."""
 
 _MICROSECOND: Final = timedelta(microseconds=1)
+_BEGINNING: Final = datetime(1, 1, 1, tzinfo=UTC)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS_US: Final = {
     "ns": Decimal("0.001"), "us": Decimal(1), "µs": Decimal(1), "μs": Decimal(1), "ms": Decimal(1_000),
     "s": Decimal(1_000_000), "m": Decimal(60_000_000), "h": Decimal(3_600_000_000),
@@ -54,8 +57,21 @@ _QUANTITY: Final = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|
 # --- text to values ---------------------------------------------------------------------------------------------------
 
 
-def date(frame: Frame, value: object, given_layout: object = None) -> datetime:
-    """`date(text)` and `date(text, layout)` with a layout of Go's."""
+def date(frame: Frame, *arguments: object) -> datetime:
+    """`date(text[, layout[, zone]])` and `date(zone, text[, layout])`, with a layout of Go's."""
+    rest = list(arguments)
+    zone: ZoneInfo | None = None
+    if isinstance(arguments[0], ZoneInfo):
+        zone = arguments[0]
+        del rest[0]
+        if not rest:
+            raise Fault("date needs the text of a date after its time zone")
+    elif len(rest) == len(("text", "layout", "zone")):
+        zone = zones.zone_of(frame, rest.pop(), "the third argument of date")
+    return _read(frame, rest[0], rest[1] if len(rest) > 1 else None, zone)
+
+
+def _read(frame: Frame, value: object, given_layout: object, zone: ZoneInfo | None) -> datetime:
     if isinstance(value, datetime):
         return value
     source = text(value, "the argument of date")
@@ -65,7 +81,7 @@ def date(frame: Frame, value: object, given_layout: object = None) -> datetime:
     layouts = DATE_LAYOUTS if given_layout is None else (text(given_layout, "the layout of date"),)
     frame.charge(LAYOUT_STEPS)
     for candidate in layouts:
-        moment = layout.read(source, candidate)
+        moment = layout.read(source, candidate, zone)
         if moment is not None:
             return moment
     raise Fault(f"{source!a} is no date that is known" + (" in this layout" if given_layout is not None else ""))
@@ -188,7 +204,54 @@ def _add_date(moment: datetime, arguments: Arguments) -> object:
     years, months, days = (whole(argument, "an argument of AddDate") for argument in arguments)
     month = moment.month - 1 + months
     first = moment.replace(year=moment.year + years + month // 12, month=month % 12 + 1, day=1)
-    return first + timedelta(days=moment.day - 1 + days)
+    return _same_clock(first + timedelta(days=moment.day - 1 + days))
+
+
+def _same_clock(moment: datetime) -> datetime:
+    """What its clock shows, with the offset that its zone has then."""
+    zone = zones.zone_at(moment)
+    return moment if zone is None else zones.by_the_clock(moment.replace(tzinfo=None), zone)
+
+
+def _in(moment: datetime, arguments: Arguments) -> object:
+    (zone,) = arguments
+    if not isinstance(zone, ZoneInfo):
+        raise Fault(f"the argument of In must be a time zone, as timezone(name) gives it, not {kind(zone)}")
+    return zones.in_zone(moment, zone)
+
+
+def _truncated(length: timedelta, unit: timedelta) -> timedelta:
+    """Towards zero."""
+    return length if unit <= timedelta() else timedelta(microseconds=_to_zero(length, unit) * (unit // _MICROSECOND))
+
+
+def _to_zero(length: timedelta, unit: timedelta) -> int:
+    times = abs(length) // unit
+    return -times if length < timedelta() else times
+
+
+def _rounded(length: timedelta, unit: timedelta) -> timedelta:
+    """To the nearest, halves away from zero."""
+    if unit <= timedelta():
+        return length
+    below = _truncated(length, unit)
+    rest = abs(length - below)
+    return below if 2 * rest < unit else below + (-unit if length < timedelta() else unit)
+
+
+def _date_truncated(moment: datetime, arguments: Arguments) -> object:
+    return zones.still_in_zone(moment - _since_the_beginning(moment, arguments))
+
+
+def _date_rounded(moment: datetime, arguments: Arguments) -> object:
+    unit, rest = _length(arguments[0]), _since_the_beginning(moment, arguments)
+    return zones.still_in_zone(moment - rest if 2 * rest < unit or unit <= timedelta() else moment - rest + unit)
+
+
+def _since_the_beginning(moment: datetime, arguments: Arguments) -> timedelta:
+    """What is over a multiple of the duration, counted from the year 1, as in Go."""
+    unit = _length(arguments[0])
+    return (moment - _BEGINNING) % unit if unit > timedelta() else timedelta()
 
 
 DateMethod = Callable[[datetime, Arguments], object]
@@ -202,15 +265,27 @@ DATE_METHODS: Final[dict[str, tuple[int, DateMethod]]] = {
     "Second": (0, lambda d, _: d.second),
     "Weekday": (0, lambda d, _: d.isoweekday() % 7),  # Go counts from Sunday, 0
     "YearDay": (0, lambda d, _: d.timetuple().tm_yday),
-    "Unix": (0, lambda d, _: (d - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(seconds=1)),
-    "UnixMilli": (0, lambda d, _: (d - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)),
+    "Unix": (0, lambda d, _: (d - _EPOCH) // timedelta(seconds=1)),
+    "UnixMilli": (0, lambda d, _: (d - _EPOCH) // timedelta(milliseconds=1)),
+    "UnixMicro": (0, lambda d, _: (d - _EPOCH) // _MICROSECOND),
+    "UnixNano": (0, lambda d, _: (d - _EPOCH) // _MICROSECOND * 1_000),
+    "Nanosecond": (0, lambda d, _: d.microsecond * 1_000),
+    "ISOWeek": (0, lambda d, _: d.isocalendar().year),  # the first of Go's two results, as in expr
+    "IsZero": (0, lambda d, _: d == _BEGINNING),
+    "IsDST": (0, lambda d, _: zones.is_summer(d)),
+    "Zone": (0, lambda d, _: (d.tzname() or "") if zones.zone_at(d) else "" if d.utcoffset() else "UTC"),
+    "Location": (0, lambda d, _: zones.zone_at(d) or ZoneInfo("UTC")),
+    "In": (1, _in),
     "UTC": (0, lambda d, _: d.astimezone(UTC)),
     "String": (0, lambda d, _: date_text(d)),
     "Format": (1, lambda d, a: layout.write(d, text(a[0], "the argument of Format"))),
     "Before": (1, lambda d, a: d < _moment(a[0])),
     "After": (1, lambda d, a: d > _moment(a[0])),
     "Equal": (1, lambda d, a: d == _moment(a[0])),
-    "Add": (1, lambda d, a: d + _length(a[0])),
+    "Compare": (1, lambda d, a: (d > _moment(a[0])) - (d < _moment(a[0]))),
+    "Truncate": (1, _date_truncated),
+    "Round": (1, _date_rounded),
+    "Add": (1, lambda d, a: zones.still_in_zone(d + _length(a[0]))),
     "Sub": (1, lambda d, a: d - _moment(a[0])),
     "AddDate": (3, _add_date),
 }
@@ -218,15 +293,25 @@ DURATION_METHODS: Final[dict[str, tuple[int, DurationMethod]]] = {
     "Hours": (0, lambda d, _: d / timedelta(hours=1)),
     "Minutes": (0, lambda d, _: d / timedelta(minutes=1)),
     "Seconds": (0, lambda d, _: d / timedelta(seconds=1)),
-    "Milliseconds": (0, lambda d, _: d // timedelta(milliseconds=1)),
+    "Milliseconds": (0, lambda d, _: _to_zero(d, timedelta(milliseconds=1))),
+    "Microseconds": (0, lambda d, _: d // _MICROSECOND),
+    "Nanoseconds": (0, lambda d, _: d // _MICROSECOND * 1_000),
+    "Abs": (0, lambda d, _: abs(d)),
+    "Truncate": (1, lambda d, a: _truncated(d, _length(a[0]))),
+    "Round": (1, lambda d, a: _rounded(d, _length(a[0]))),
     "String": (0, lambda d, _: go_duration_text(d)),
 }
+
+ZoneMethod = Callable[[ZoneInfo, Arguments], object]
+ZONE_METHODS: Final[dict[str, tuple[int, ZoneMethod]]] = {"String": (0, lambda zone, _: zone.key)}
 
 
 def call_method(frame: Frame, value: object, name: str, arguments: Arguments) -> object:
     """`value.name(arguments)` of a date or a duration. Raises `Fault` when there is no such method."""
     frame.charge(LAYOUT_STEPS if name == "Format" else METHOD_STEPS)
     method: tuple[int, Callable[..., object]] | None = None
+    if isinstance(value, ZoneInfo):
+        method = cast("tuple[int, Callable[..., object]] | None", ZONE_METHODS.get(name))
     if isinstance(value, datetime):
         method = cast("tuple[int, Callable[..., object]] | None", DATE_METHODS.get(name))
     elif isinstance(value, timedelta):

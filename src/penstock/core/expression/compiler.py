@@ -37,6 +37,7 @@ from penstock.core.expression.functions import FUNCTIONS
 from penstock.core.expression.limits import Limits
 from penstock.core.expression.nodes import (
     Access,
+    Accumulator,
     ArrayLiteral,
     Binary,
     Call,
@@ -58,11 +59,13 @@ from penstock.core.expression.nodes import (
     Node,
     Path,
     PredicateCall,
+    Sequence,
     Slice,
     Step,
     Unary,
 )
 from penstock.core.expression.operators import OPERATORS, ORDERINGS, negative, positive
+from penstock.core.expression.predicates import PREDICATES
 from penstock.core.expression.values import kind, ordered, text
 
 CALL_STEPS = 3
@@ -90,10 +93,12 @@ class Compiler:
     def compile(self, node: Node) -> Run:
         self._nodes += 1
         match node:
-            case Literal() | Name() | Environment() | Local() | Element() | ElementIndex():
+            case Literal() | Name() | Environment() | Local() | Element() | ElementIndex() | Accumulator():
                 return _leaf(node)
             case Let():
                 return self._let(node)
+            case Sequence():
+                return self._sequence(node)
             case ArrayLiteral():
                 return self._array(node)
             case MapLiteral():
@@ -123,6 +128,16 @@ class Compiler:
             return body(frame)
 
         return let
+
+    def _sequence(self, node: Sequence) -> Run:
+        *before, last = [self.compile(one) for one in node.nodes]
+
+        def sequence(frame: Frame) -> object:
+            for one in before:
+                one(frame)
+            return last(frame)
+
+        return sequence
 
     def _array(self, node: ArrayLiteral) -> Run:
         items = [self.compile(item) for item in node.items]
@@ -177,10 +192,25 @@ class Compiler:
         cost_steps = self._nodes - before
         name = node.function
         position = node.position
+        if PREDICATES[name].takes_more:
+            return self._over_with_more(node, predicate, cost_steps)
 
         def over(frame: Frame, collection: object) -> object:
             try:
                 return predicates.apply(name, frame, collection, predicate, cost_steps)
+            except Fault as fault:
+                raise at(fault, position) from None
+
+        return over
+
+    def _over_with_more(self, node: PredicateCall, predicate: Run, cost_steps: int) -> Advance:
+        more = self.compile(node.more) if node.more else constant(predicates.ABSENT)
+        name = node.function
+        position = node.position
+
+        def over(frame: Frame, collection: object) -> object:
+            try:
+                return predicates.apply_with_more(name, frame, collection, predicate, cost_steps, more(frame))
             except Fault as fault:
                 raise at(fault, position) from None
 
@@ -192,6 +222,7 @@ class Compiler:
             for condition, value in node.arms
         ]
         otherwise = self.compile(node.otherwise)
+        word = node.word
 
         def choose(frame: Frame) -> object:
             for position, condition, value in arms:
@@ -199,7 +230,7 @@ class Compiler:
                 if verdict is True:
                     return value(frame)
                 if verdict is not False:
-                    raise Fault(f"the condition of ? : must be a bool, not {kind(verdict)}", position)
+                    raise Fault(f"the condition of {word} must be a bool, not {kind(verdict)}", position)
             return otherwise(frame)
 
         return choose
@@ -262,6 +293,8 @@ class Compiler:
         negated = step.negated
 
         def matches(frame: Frame, value: object) -> object:
+            if value is None:  # as for expr, nothing is found in nil
+                return negated
             try:
                 return regex.search(frame, pattern, text(value, "the left side of matches")) is not negated
             except Fault as fault:
@@ -382,5 +415,7 @@ def _leaf(node: Leaf) -> Run:
             return lambda frame: frame.element
         case ElementIndex():
             return lambda frame: frame.index
+        case Accumulator():
+            return lambda frame: frame.accumulator
         case _:
             assert_never(node)

@@ -28,7 +28,7 @@ ITEMS_PER_STEP = 8
 class Frame:
     """Made for one evaluation and dropped with it. ``steps_left`` only goes down."""
 
-    __slots__ = ("element", "index", "limits", "locals", "now", "steps_left", "variables")
+    __slots__ = ("accumulator", "element", "index", "limits", "locals", "now", "steps_left", "variables")
 
     def __init__(self, variables: Mapping[str, object], now: datetime, limits: Limits, slots: int, steps: int) -> None:
         self.variables = variables
@@ -37,6 +37,7 @@ class Frame:
         self.steps_left = steps
         self.element: object = None
         self.index = 0
+        self.accumulator: object = None
         self.locals: list[object] = [None] * slots
 
     def charge(self, steps: int) -> None:

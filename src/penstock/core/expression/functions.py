@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import base64
 import binascii
-import itertools
 import math
 import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, cast
+from typing import Final
 
-from penstock.core.expression import chronology, notation
+from penstock.core.expression import bits, chronology, lists, notation, zones
 from penstock.core.expression.failure import Fault
 from penstock.core.expression.frame import Frame
 from penstock.core.expression.values import (
@@ -101,6 +100,8 @@ def _int(frame: Frame, value: object) -> object:
         if len(value) > NUMBER_MAX_CHARS or not _WHOLE.fullmatch(value):
             raise Fault(f"{value[:40]!a} is no whole number")
         return frame.new_integer(int(value))
+    if isinstance(value, timedelta):  # nanoseconds, as in expr
+        return value // timedelta(microseconds=1) * 1_000
     return frame.new_integer(int(number(value, "the argument of int")))
 
 
@@ -130,26 +131,15 @@ def _max(frame: Frame, *arguments: object) -> object:
 
 def _extreme(frame: Frame, name: str, better: Ordering, arguments: tuple[object, ...]) -> object:
     """Of numbers, dates or durations, and of such in arrays; nil when there is none."""
+    if arguments == (None,):  # as in expr
+        return None
     best: object = None
-    for candidate in _leaves(frame, list(arguments), 0):
+    for candidate in lists.leaves(frame, arguments):
         if not is_number(candidate) and not isinstance(candidate, _TIMES):
             raise Fault(f"{name} takes numbers, or arrays of numbers, not {kind(candidate)}")
         if best is None or ordered(frame, candidate, best, name, better):
             best = candidate
     return best
-
-
-def _leaves(frame: Frame, items: list[object], level: int) -> list[object]:
-    frame.charge(2 * len(items))
-    if level > frame.limits.value_levels:
-        raise Fault(f"a value is nested more than {frame.limits.value_levels} levels deep")
-    leaves: list[object] = []
-    for item in items:
-        if is_array(item):
-            leaves.extend(_leaves(frame, item, level + 1))
-        else:
-            leaves.append(item)
-    return leaves
 
 
 # --- strings ----------------------------------------------------------------------------------------------------------
@@ -191,10 +181,67 @@ def _trim(frame: Frame, value: object, characters: object = None) -> object:
     return source.strip(cut) if cut else source
 
 
+def _trim_prefix(frame: Frame, value: object, prefix: object = " ") -> object:
+    source, start = text(value, "the first argument of trimPrefix"), text(prefix, "the second argument of trimPrefix")
+    frame.charge_chars(len(source) + len(start))
+    return source.removeprefix(start)
+
+
+def _trim_suffix(frame: Frame, value: object, suffix: object = " ") -> object:
+    source, end = text(value, "the first argument of trimSuffix"), text(suffix, "the second argument of trimSuffix")
+    frame.charge_chars(len(source) + len(end))
+    return source.removesuffix(end)
+
+
+def _has_prefix(frame: Frame, value: object, prefix: object) -> object:
+    source, start = text(value, "the first argument of hasPrefix"), text(prefix, "the second argument of hasPrefix")
+    frame.charge_chars(len(start))
+    return source.startswith(start)
+
+
+def _has_suffix(frame: Frame, value: object, suffix: object) -> object:
+    source, end = text(value, "the first argument of hasSuffix"), text(suffix, "the second argument of hasSuffix")
+    frame.charge_chars(len(end))
+    return source.endswith(end)
+
+
+def _index_of(frame: Frame, value: object, part: object) -> object:
+    source, sought = text(value, "the first argument of indexOf"), text(part, "the second argument of indexOf")
+    frame.charge_search(len(source), len(sought))
+    return source.find(sought)
+
+
+def _last_index_of(frame: Frame, value: object, part: object) -> object:
+    source, sought = text(value, "the first argument of lastIndexOf"), text(part, "the second argument of lastIndexOf")
+    # From the end Python always searches in the simple way, whose worst is the product of both lengths.
+    frame.charge(len(source) // 16 + len(source) * len(sought) // 2_048)
+    return source.rfind(sought)
+
+
+def _repeat(frame: Frame, value: object, count: object) -> object:
+    source, times = text(value, "the first argument of repeat"), whole(count, "the second argument of repeat")
+    if times < 0:
+        raise Fault("the second argument of repeat must not be negative")
+    frame.new_text_chars(len(source) * times)
+    return source * times
+
+
+def _split_after(frame: Frame, value: object, separator: object, limit: object = -1) -> object:
+    pieces = _parts(frame, "splitAfter", value, separator, limit)
+    between = text(separator, "the second argument of splitAfter")
+    frame.charge(len(pieces))
+    frame.charge_chars(sum(map(len, pieces)) + len(between) * len(pieces))
+    return [piece + between for piece in pieces[:-1]] + pieces[-1:]
+
+
 def _split(frame: Frame, value: object, separator: object, limit: object = -1) -> object:
-    source = text(value, "the first argument of split")
-    between = text(separator, "the second argument of split")
-    most = whole(limit, "the third argument of split")
+    return _parts(frame, "split", value, separator, limit)
+
+
+def _parts(frame: Frame, name: str, value: object, separator: object, limit: object) -> list[str]:
+    source = text(value, f"the first argument of {name}")
+    between = text(separator, f"the second argument of {name}")
+    most = whole(limit, f"the third argument of {name}")
     if most == 0:
         return []
     frame.charge_search(len(source), len(between))
@@ -272,27 +319,24 @@ def _len(frame: Frame, value: object) -> object:
 
 
 def _first(frame: Frame, value: object) -> object:
+    if value is None:  # as in expr
+        return None
     items = array(value, "the argument of first")
     return items[0] if items else None
 
 
 def _last(frame: Frame, value: object) -> object:
+    if value is None:  # as in expr
+        return None
     items = array(value, "the argument of last")
     return items[-1] if items else None
 
 
 def _sort(frame: Frame, value: object, order: object = "asc") -> object:
+    if value is None:  # as in expr
+        return None
     items = array(value, "the first argument of sort")
-    if order not in ("asc", "desc"):
-        raise Fault('the second argument of sort must be "asc" or "desc"')
-    frame.new_array_items(len(items))
-    frame.charge(len(items) * (4 + len(items).bit_length()) // 4)
-    if len(items) > 1:
-        # Once every neighbour can be ordered all can: the types that can't mix are told apart here, not in the sort.
-        for left, right in itertools.pairwise(items):
-            ordered(frame, left, right, "sort", operator.lt)
-    comparable = cast("list[Any]", items)
-    return sorted(comparable, reverse=order == "desc")
+    return lists.sorted_by(frame, items, items, "sort", descending=lists.is_descending(order, "sort"))
 
 
 def _reverse(frame: Frame, value: object) -> object:
@@ -325,8 +369,8 @@ def _type(frame: Frame, value: object) -> object:
     return type_name(value)
 
 
-def _now(frame: Frame) -> object:
-    return frame.now
+def _now(frame: Frame, zone: object = None) -> object:
+    return frame.now if zone is None else zones.in_zone(frame.now, zones.zone_of(frame, zone, "the argument of now"))
 
 
 _TIMES: Final = (datetime, timedelta)
@@ -343,7 +387,15 @@ FUNCTIONS: Final[dict[str, Function]] = {
     "upper": Function(_upper, 1, 1),
     "lower": Function(_lower, 1, 1),
     "trim": Function(_trim, 1, 2),
+    "trimPrefix": Function(_trim_prefix, 1, 2),
+    "trimSuffix": Function(_trim_suffix, 1, 2),
+    "hasPrefix": Function(_has_prefix, 2, 2),
+    "hasSuffix": Function(_has_suffix, 2, 2),
+    "indexOf": Function(_index_of, 2, 2),
+    "lastIndexOf": Function(_last_index_of, 2, 2),
+    "repeat": Function(_repeat, 2, 2),
     "split": Function(_split, 2, 3),
+    "splitAfter": Function(_split_after, 2, 3),
     "join": Function(_join, 1, 2),
     "replace": Function(_replace, 3, 4),
     "string": Function(_string, 1, 1),
@@ -358,8 +410,26 @@ FUNCTIONS: Final[dict[str, Function]] = {
     "reverse": Function(_reverse, 1, 1),
     "keys": Function(_keys, 1, 1),
     "values": Function(_values, 1, 1),
+    "mean": Function(lists.mean, 1, None),
+    "median": Function(lists.median, 1, None),
+    "get": Function(lists.get, 2, 2),
+    "take": Function(lists.take, 2, 2),
+    "concat": Function(lists.concat, 1, None),
+    "flatten": Function(lists.flatten, 1, 1),
+    "uniq": Function(lists.uniq, 1, 1),
+    "toPairs": Function(lists.to_pairs, 1, 1),
+    "fromPairs": Function(lists.from_pairs, 1, 1),
+    "bitand": Function(bits.both, 2, 2),
+    "bitor": Function(bits.either, 2, 2),
+    "bitxor": Function(bits.one_of, 2, 2),
+    "bitnand": Function(bits.without, 2, 2),
+    "bitnot": Function(bits.invert, 1, 1),
+    "bitshl": Function(bits.left, 2, 2),
+    "bitshr": Function(bits.right, 2, 2),
+    "bitushr": Function(bits.unsigned_right, 2, 2),
     "type": Function(_type, 1, 1),
-    "now": Function(_now, 0, 0),
-    "date": Function(chronology.date, 1, 2),
+    "now": Function(_now, 0, 1),
+    "timezone": Function(zones.timezone, 1, 1),
+    "date": Function(chronology.date, 1, 3),
     "duration": Function(chronology.duration, 1, 1),
 }

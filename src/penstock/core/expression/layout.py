@@ -1,7 +1,7 @@
 """Dates in Go's layouts (`02/01/2006 15:04`), which `date(text, layout)` and `.Format(layout)` take in expr.
 
-Relies on nothing but `re` and `datetime`. Must not look up time zones by name: that is I/O, and a name such as MST
-means different offsets to different people, so only UTC and GMT are known.
+Relies on `zones` for the clocks of a place. A name such as MST means different offsets to different people, so of those
+within a text only UTC and GMT are known.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Final
+from zoneinfo import ZoneInfo
 
+from penstock.core.expression import zones
 from penstock.core.expression.failure import Fault
 
 LAYOUT_MAX_CHARS: Final = 64
@@ -36,7 +38,7 @@ _READ: Final = {
         "Jan": rf"(?P<month_name>{'|'.join(name[:3] for name in _MONTHS)})",
         "Monday": rf"(?:{'|'.join(_DAYS)})",
         "Mon": rf"(?:{'|'.join(name[:3] for name in _DAYS)})",
-        "MST": r"(?:UTC|GMT)",
+        "MST": r"(?P<utc>UTC|GMT)",
         "2006": r"(?P<year>[0-9]{4})",
         "06": r"(?P<short_year>[0-9]{2})",
         "Z07:00": _OFFSET,
@@ -60,12 +62,21 @@ _READ: Final = {
         "5": rf"(?P<second>[0-9]{{1,2}}){_FRACTION}",
     }.items()
 }
+
+
+def _zone_name(moment: datetime) -> str:
+    """What the clocks of its place are called then; an offset without a place has none, and is written itself."""
+    if zones.zone_at(moment):
+        return moment.tzname() or ""
+    return _offset(moment, "") if moment.utcoffset() else "UTC"
+
+
 _WRITE: Final[dict[str, Callable[[datetime], str]]] = {
     "January": lambda d: _MONTHS[d.month - 1],
     "Jan": lambda d: _MONTHS[d.month - 1][:3],
     "Monday": lambda d: _DAYS[d.weekday()],
     "Mon": lambda d: _DAYS[d.weekday()][:3],
-    "MST": lambda d: "UTC" if not d.utcoffset() else _offset(d, "", minutes=False),
+    "MST": _zone_name,
     "2006": lambda d: f"{d.year:04}",
     "06": lambda d: f"{d.year % 100:02}",
     "Z07:00": lambda d: _offset(d, ":") if d.utcoffset() else "Z",
@@ -113,15 +124,22 @@ def _written(moment: datetime, piece: str) -> str:
     return f".{digits}" if digits else ""
 
 
-def read(text: str, layout: str) -> datetime | None:
-    """The date that ``text`` is in ``layout``, None when it is none. In UTC when the layout has no offset."""
+def read(text: str, layout: str, zone: ZoneInfo | None = None) -> datetime | None:
+    """The date that ``text`` is in ``layout``, None when it is none. Where the text has no offset, by the clocks of
+    ``zone``, or of UTC."""
     _check(layout, "a layout")
     _check(text, "a date")
     found = _scan(text, layout)
     if found is None:
         return None
     try:
-        return _moment(found)
+        moment = _moment(found)
+        if zone is None:
+            return moment
+        if "offset" not in found and not found.get("utc"):
+            return zones.by_the_clock(moment.replace(tzinfo=None), zone)
+        local = zones.in_zone(moment, zone)
+        return local if local.utcoffset() == moment.utcoffset() else moment
     except (ValueError, OverflowError):
         return None
 

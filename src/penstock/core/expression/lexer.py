@@ -23,6 +23,7 @@ class Kind(enum.Enum):
 
     NUMBER = enum.auto()
     TEXT = enum.auto()
+    BYTES = enum.auto()
     NAME = enum.auto()
     OPERATOR = enum.auto()
     END = enum.auto()
@@ -38,16 +39,19 @@ class Token(NamedTuple):
 
 
 OPERATOR_WORDS = frozenset({"in", "not", "and", "or", "matches", "contains", "startsWith", "endsWith", "let"})
+NAMED_WORDS = frozenset({"if", "else"})
+"""Words of `if … { } else { }`. They are names elsewhere, so that a variable or a key may be called `if`."""
 
 _TOKEN = re.compile(
     r"""
       (?P<space>\s+|//[^\n]*)
     | (?P<number>0[xX][0-9a-fA-F_]*|0[bB][01_]*|0[oO][0-7_]*
         |(?:[0-9][0-9_]*(?:\.(?!\.)[0-9_]*)?|\.[0-9][0-9_]*)(?:[eE][+-]?[0-9_]*)?)
-    | (?P<symbol>\$\{|\*\*|==|!=|<=|>=|&&|\|\||\?\?|\?\.|\.\.|[-+*/%^!<>?:.,|\#()\[\]{};=])
+    | (?P<symbol>\$\{|\*\*|==|!=|<=|>=|&&|\|\||\?\?|\?\.|\.\.|::|[-+*/%^!<>?:.,|\#()\[\]{};=])
+    | (?P<bytes>[bB](?:"[^"\\\n]*(?:\\[^\n][^"\\\n]*)*"|'[^'\\\n]*(?:\\[^\n][^'\\\n]*)*'))
     | (?P<name>(?:[^\W\d]|\$)[\w$]*)
     | (?P<text>"[^"\\\n]*(?:\\[^\n][^"\\\n]*)*"|'[^'\\\n]*(?:\\[^\n][^'\\\n]*)*')
-    | (?P<raw>`[^`]*`)
+    | (?P<raw>`[^`]*(?:``[^`]*)*`)
     """,
     re.VERBOSE,
 )
@@ -61,6 +65,7 @@ _SIMPLE_ESCAPES = {
 _BASES = {"x": 16, "X": 16, "b": 2, "B": 2, "o": 8, "O": 8}
 _SURROGATES = range(0xD800, 0xE000)
 _MAX_CODE_POINT = 0x10FFFF
+_MAX_BYTE = 0xFF
 
 
 def tokenize(source: str, limits: Limits) -> list[Token]:
@@ -100,7 +105,9 @@ def _token(match: re.Match[str], limits: Limits) -> Token:
             raise Fault(f"bad number: {text}{following}", position)
         return Token(Kind.NUMBER, text, position, _number(text, position, limits))
     if group == "raw":
-        return Token(Kind.TEXT, text, position, text[1:-1])
+        return Token(Kind.TEXT, text, position, text[1:-1].replace("``", "`"))
+    if group == "bytes":
+        return Token(Kind.BYTES, text, position, _unescape_bytes(text[2:-1], position + 2))
     return Token(Kind.TEXT, text, position, _unescape(text[1:-1], position + 1))
 
 
@@ -132,6 +139,8 @@ def _decimal(digits: str, position: int) -> float:
 
 
 def _unescape(body: str, position: int) -> str:
+    if "\r" in body:  # as in expr, the end of a line is one character on every system
+        body = body.replace("\r\n", "\n").replace("\r", "\n")
     if "\\" not in body:
         return body
     pieces: list[str] = []
@@ -144,6 +153,32 @@ def _unescape(body: str, position: int) -> str:
         done = match.end()
     pieces.append(body[done:])
     return "".join(pieces)
+
+
+def _unescape_bytes(body: str, position: int) -> list[object]:
+    """The numbers of the bytes: of a character those of its UTF-8; `\\xff` and `\\377` are bytes themselves."""
+    body = body.replace("\r\n", "\n").replace("\r", "\n")
+    found: list[object] = []
+    done = 0
+    while done < len(body):
+        if body[done] != "\\":
+            try:
+                found.extend(body[done].encode())
+            except UnicodeEncodeError:
+                raise Fault("half a character has no bytes", position + done) from None
+            done += 1
+            continue
+        match = _ESCAPE.match(body, done)
+        assert match is not None  # the pattern's tail is optional: a backslash always matches
+        _, two, *wider, octal = match.groups()
+        if any(wider):
+            raise Fault("bytes have no \\u: write \\x and two digits", position + done)
+        code = int(octal, 8) if octal else int(two, 16) if two else ord(_escaped(match, position + done))
+        if code > _MAX_BYTE:
+            raise Fault("an escape that is no byte", position + done)
+        found.append(code)
+        done = match.end()
+    return found
 
 
 def _escaped(match: re.Match[str], position: int) -> str:

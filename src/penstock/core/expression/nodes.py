@@ -66,6 +66,21 @@ class ElementIndex:
 
 
 @dataclass(frozen=True, slots=True)
+class Accumulator:
+    """`#acc` in the predicate of `reduce`."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """`a; b; c`: each is evaluated, the last one is the value."""
+
+    position: int
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ArrayLiteral:
     position: int
     items: tuple[Node, ...]
@@ -115,12 +130,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class PredicateCall:
-    """A function over an array with a predicate. ``collection`` is None as a step of a `Fold` (a pipe)."""
+    """A function over an array with a predicate. ``collection`` is None as a step of a `Fold` (a pipe). ``more``: the
+    order of `sortBy`, the start value of `reduce`."""
 
     position: int
     function: str
     collection: Node | None
     predicate: Node | None
+    more: Node | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +151,12 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Conditional:
-    """`c1 ? v1 : c2 ? v2 : … : otherwise`; a value of None is the condition itself (`c ?: d`)."""
+    """`c1 ? v1 : c2 ? v2 : … : otherwise`, or the same as `if`; a value of None is the condition itself (`c ?: d`)."""
 
     position: int
     arms: tuple[tuple[Node, Node | None], ...]
     otherwise: Node
+    word: str = "? :"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,5 +202,6 @@ class Path:
 
 Access: TypeAlias = Field | Index | Slice | Method
 Step: TypeAlias = Binary | Comparison | Call | PredicateCall
-Leaf: TypeAlias = Literal | Name | Environment | Local | Element | ElementIndex
-Node: TypeAlias = Leaf | Let | ArrayLiteral | MapLiteral | Unary | Call | PredicateCall | Fold | Conditional | Path
+Leaf: TypeAlias = Literal | Name | Environment | Local | Element | ElementIndex | Accumulator
+Compound: TypeAlias = Let | Sequence | ArrayLiteral | MapLiteral | Unary | Call | PredicateCall | Fold | Conditional
+Node: TypeAlias = Leaf | Compound | Path

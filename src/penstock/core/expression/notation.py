@@ -12,6 +12,7 @@ import math
 import re
 from datetime import datetime, timedelta
 from typing import Final, cast
+from zoneinfo import ZoneInfo
 
 from penstock.core.expression.chronology import date_text, duration_text, go_duration_text
 from penstock.core.expression.failure import Fault
@@ -117,6 +118,8 @@ def _write_json(writer: _Writer, value: object, level: int) -> None:
             writer.add_moment(_json_text(date_text(value)))
         case timedelta():
             writer.add_moment(_json_text(duration_text(value)))
+        case ZoneInfo():
+            writer.add(_json_text(value.key))
         case _:
             writer.add_scalar(value)
 
@@ -219,6 +222,8 @@ def _write_text(writer: _Writer, value: object, level: int) -> None:
             writer.add_moment(date_text(value))
         case timedelta():
             writer.add_moment(go_duration_text(value))
+        case ZoneInfo():
+            writer.add(value.key)
         case _:
             writer.add_scalar(value)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from penstock.core.expression import regex
+from penstock.core.expression import regex, zones
 from penstock.core.expression.failure import Fault
 from penstock.core.expression.frame import Frame
 from penstock.core.expression.values import (
@@ -137,7 +137,8 @@ def _charge_long(frame: Frame, left: object, right: object) -> None:
 
 def _in_range(operation: Callable[[Any, Any], object], left: object, right: object) -> object:
     try:
-        return operation(left, right)
+        result = operation(left, right)
+        return zones.still_in_zone(result) if isinstance(result, datetime) else result
     except (OverflowError, ValueError):
         raise Fault("the date or duration is out of range") from None
 
@@ -177,24 +178,33 @@ def within(frame: Frame, left: object, right: object) -> bool:
 
 
 def contains(frame: Frame, left: object, right: object) -> bool:
+    """False beside nil, as in expr; so are the next three."""
+    if left is None or right is None:
+        return False
     container, part = text(left, "the left side of contains"), text(right, "the right side of contains")
     frame.charge_search(len(container), len(part))
     return part in container
 
 
 def starts_with(frame: Frame, left: object, right: object) -> bool:
+    if left is None or right is None:
+        return False
     whole_text, start = text(left, "the left side of startsWith"), text(right, "the right side of startsWith")
     frame.charge_chars(len(start))
     return whole_text.startswith(start)
 
 
 def ends_with(frame: Frame, left: object, right: object) -> bool:
+    if left is None or right is None:
+        return False
     whole_text, end = text(left, "the left side of endsWith"), text(right, "the right side of endsWith")
     frame.charge_chars(len(end))
     return whole_text.endswith(end)
 
 
 def matches(frame: Frame, left: object, right: object) -> bool:
+    if left is None or right is None:
+        return False
     subject, pattern = text(left, "the left side of matches"), text(right, "the right side of matches")
     return regex.search(frame, regex.compile_pattern(pattern, frame.limits, frame.charge), subject)
 

@@ -18,6 +18,7 @@ from penstock.core.expression.lexer import OPERATOR_WORDS, Kind, Token, tokenize
 from penstock.core.expression.limits import Limits
 from penstock.core.expression.nodes import (
     Access,
+    Accumulator,
     ArrayLiteral,
     Binary,
     Call,
@@ -38,6 +39,7 @@ from penstock.core.expression.nodes import (
     Node,
     Path,
     PredicateCall,
+    Sequence,
     Slice,
     Step,
     Unary,
@@ -61,6 +63,7 @@ RIGHT_ASSOCIATIVE: Final = frozenset({"**", "^"})
 ORDERING: Final = frozenset({"<", ">", "<=", ">="})
 NEGATABLE: Final = frozenset({"in", "matches", "contains", "startsWith", "endsWith"})
 SPELLINGS: Final = {"||": "or", "&&": "and", "^": "**", "!": "not"}
+_BEGIN_CONDITION: Final = frozenset({"not", "!", "-", "+", "(", "[", "{", "#", "${", "::", "let"})
 CONSTANTS: Final[dict[str, object]] = {"true": True, "false": False, "nil": None, "null": None}
 
 
@@ -85,7 +88,7 @@ class Parser:
         self._at = 0
         self._token = self._tokens[0]
         self._depth = 0
-        self._predicates = 0
+        self._predicates: list[str] = []  # the functions whose predicates we are in, the innermost last
         self._locals: dict[str, int] = {}
         self.slots = 0
         self.names: dict[str, int] = {}
@@ -94,7 +97,7 @@ class Parser:
         self._entered: dict[int, tuple[int, int]] = {}  # of variables with a path: its end, and the first dot
 
     def parse(self) -> Node:
-        node = self._expression(0)
+        node = self._sequence()
         if self._token.kind is not Kind.END:
             raise self._unexpected()
         return node
@@ -137,15 +140,29 @@ class Parser:
 
     # --- operators --------------------------------------------------------------------------------------------------
 
+    def _sequence(self) -> Node:
+        """`a; b; c`, or one expression. A semicolon may end the text."""
+        first = self._expression(0)
+        if not self._is(";"):
+            return first
+        nodes = [first]
+        while self._skip(";") and self._token.kind is not Kind.END:
+            nodes.append(self._expression(0))
+        return Sequence(first.position, tuple(nodes)) if len(nodes) > 1 else first
+
     def _expression(self, minimum: int) -> Node:
         """What binds at least as tight as ``minimum``; with 0 also `let`, pipes and `? :`."""
         self._depth += 1
         if self._depth > self._limits.depth_levels:
             levels = self._limits.depth_levels
             raise Fault(f"the expression is nested more than {levels} levels deep", self._token.position)
-        node: Node = self._let() if minimum == 0 and self._is("let") else self._operators(minimum)
-        if minimum == 0 and self._is("?"):
-            node = self._conditional(node)
+        node: Node
+        if minimum == 0 and self._token.kind is Kind.NAME and self._token.text == "if" and self._begins_condition():
+            node = self._if()
+        else:
+            node = self._let() if minimum == 0 and self._is("let") else self._operators(minimum)
+            if minimum == 0 and self._is("?"):
+                node = self._conditional(node)
         self._depth -= 1
         return node
 
@@ -238,8 +255,40 @@ class Parser:
             value = None if self._is(":") else self._expression(0)
             self._expect(":")
             arms.append((condition, value))
-            condition = self._let() if self._is("let") else self._operators(0)
+            if self._is_word("if") and self._begins_condition():
+                condition = self._if()
+            else:
+                condition = self._let() if self._is("let") else self._operators(0)
         return Conditional(position, tuple(arms), condition)
+
+    def _begins_condition(self) -> bool:
+        """Whether the `if` here is that of `if … { }`: a variable of this name has an operator or an end after it."""
+        following = self._tokens[min(self._at + 1, len(self._tokens) - 1)]
+        if following.kind is Kind.OPERATOR:
+            return following.text in _BEGIN_CONDITION or (following.text == "." and bool(self._predicates))
+        return following.kind is not Kind.END
+
+    def _if(self) -> Conditional:
+        """`if c1 { v1 } else if c2 { v2 } else { d }`, in a loop like `_conditional`."""
+        position = self._token.position
+        arms: list[tuple[Node, Node | None]] = []
+        while self._is_word("if"):
+            self._next()
+            condition = self._expression(0)
+            arms.append((condition, self._block()))
+            if not self._is_word("else"):
+                raise self._unexpected("else")
+            self._next()
+        return Conditional(position, tuple(arms), self._block(), "if")
+
+    def _block(self) -> Node:
+        self._expect("{")
+        node = self._sequence()
+        self._expect("}")
+        return node
+
+    def _is_word(self, word: str) -> bool:
+        return self._token.kind is Kind.NAME and self._token.text == word
 
     def _let(self) -> Let:
         self._expect("let")
@@ -255,7 +304,7 @@ class Parser:
         slot = self.slots
         self.slots += 1
         self._locals[token.text] = slot
-        body = self._expression(0)
+        body = self._sequence()
         del self._locals[token.text]
         return Let(token.position, slot, value, body)
 
@@ -266,7 +315,7 @@ class Parser:
         if token.kind is Kind.NUMBER:
             self._next()
             return Literal(token.position, token.value)
-        if token.kind is Kind.TEXT:
+        if token.kind in (Kind.TEXT, Kind.BYTES):
             self._next()
             return self._accesses(Literal(token.position, token.value))
         if token.kind is Kind.NAME:
@@ -285,7 +334,7 @@ class Parser:
         match token.text if token.kind is Kind.OPERATOR else "":
             case "(" | "${":
                 self._next()
-                node = self._expression(0)
+                node = self._sequence()
                 self._expect(")" if token.text == "(" else "}")
                 return node
             case "[":
@@ -297,6 +346,11 @@ class Parser:
             case "#":
                 self._next()
                 return self._pointer(token)
+            case "::":
+                self._next()
+                if self._token.kind is not Kind.NAME:
+                    raise self._unexpected("a function")
+                return self._call(self._next(), piped=False)
             case "." if self._predicates:
                 return Element(token.position)  # `.name` is `#.name`: the access is read next
             case "contains" if self._peek_is("("):
@@ -330,6 +384,8 @@ class Parser:
         if not named:
             return Element(token.position)
         name = self._next().text
+        if name == "acc" and self._predicates[-1] == "reduce":
+            return Accumulator(token.position)
         if name != "index":
             raise Fault(f"#{name} is not known in a predicate: the element is #, a variable has no #", token.position)
         return ElementIndex(token.position)
@@ -399,23 +455,22 @@ class Parser:
             collection = self._expression(0)
             if not self._is(")"):
                 self._expect(",")
+        more: Node | None = None
         if not self._is(")"):
-            predicate = self._predicate()
-            self._skip(",")
+            predicate = self._predicate(token.text)
+            if self._skip(",") and PREDICATES[token.text].takes_more and not self._is(")"):
+                more = self._expression(0)
+                self._skip(",")
         self._expect(")")
         if predicate is None and PREDICATES[token.text].required:
             raise Fault(f"{token.text} needs a predicate", token.position)
-        return PredicateCall(token.position, token.text, collection, predicate)
+        return PredicateCall(token.position, token.text, collection, predicate, more)
 
-    def _predicate(self) -> Node:
+    def _predicate(self, function: str) -> Node:
         """An expression, or one in `{ }`: a map as the result of a predicate needs two pairs of braces, as in expr."""
-        self._predicates += 1
-        if self._skip("{"):
-            node = self._expression(0)
-            self._expect("}")
-        else:
-            node = self._expression(0)
-        self._predicates -= 1
+        self._predicates.append(function)
+        node = self._block() if self._is("{") else self._expression(0)
+        self._predicates.pop()
         return node
 
     # --- accesses ---------------------------------------------------------------------------------------------------

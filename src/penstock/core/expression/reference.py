@@ -50,9 +50,56 @@ FUNCTIONS: Final[Mapping[str, Help]] = {
     "fromJSON": Help("fromJSON(s)", "the value that JSON text stands for", "fromJSON('[1, 2.5]')", "[1, 2.5]"),
     "toBase64": Help("toBase64(s)", "the text in UTF-8, as Base64", 'toBase64("ł")', '"xYI="'),
     "fromBase64": Help("fromBase64(s)", "the text that Base64 stands for", 'fromBase64("xYI=")', '"ł"'),
-    "now": Help("now()", "the time of the evaluation, the same wherever it stands", "now() == now()", "true"),
+    "trimPrefix": Help(
+        "trimPrefix(s[, start])", "without this, or a space, where it begins so", 'trimPrefix("No. 7", "No. ")', '"7"'
+    ),
+    "trimSuffix": Help(
+        "trimSuffix(s[, end])", "without this, or a space, where it ends so", 'trimSuffix("7 km", " km")', '"7"'
+    ),
+    "hasPrefix": Help("hasPrefix(s, start)", "whether it begins so", 'hasPrefix("PL-7", "PL")', "true"),
+    "hasSuffix": Help("hasSuffix(s, end)", "whether it ends so", 'hasSuffix("PL-7", "8")', "false"),
+    "indexOf": Help(
+        "indexOf(s, part)", "where the part is first found, counted from 0, else -1", 'indexOf("abcb", "b")', "1"
+    ),
+    "lastIndexOf": Help(
+        "lastIndexOf(s, part)", "where the part is last found, else -1", 'lastIndexOf("abcb", "b")', "3"
+    ),
+    "repeat": Help("repeat(s, n)", "the text so many times", 'repeat("ab", 3)', '"ababab"'),
+    "splitAfter": Help(
+        "splitAfter(s, by[, most])", "its parts, each with what divides them", 'splitAfter("a,b", ",")', '["a,", "b"]'
+    ),
+    "mean": Help("mean(a, …)", "the average of numbers, or of arrays of numbers; 0 of none", "mean([1, 2, 6])", "3"),
+    "median": Help(
+        "median(a, …)", "the one in the middle, or half-way between two; 0 of none", "median([1, 9, 2])", "2"
+    ),
+    "get": Help("get(x, key)", "an element or the value of a key, nil where there is none", "get([3, 1], 5)", "null"),
+    "take": Help("take(list, n)", "its first n elements", "take([3, 1, 2], 2)", "[3, 1]"),
+    "concat": Help("concat(list, …)", "the elements of all of them as one array", "concat([1], [2, 3])", "[1, 2, 3]"),
+    "flatten": Help(
+        "flatten(list)", "with the elements of the arrays in it, however deep", "flatten([1, [2, [3]]])", "[1, 2, 3]"
+    ),
+    "uniq": Help("uniq(list)", "without what is equal to an earlier element", "uniq([1, 2, 1])", "[1, 2]"),
+    "toPairs": Help(
+        "toPairs(map)",
+        "keys with their values, in the order of the keys",
+        'toPairs({"b": 1, "a": 2})',
+        '[["a", 2], ["b", 1]]',
+    ),
+    "fromPairs": Help("fromPairs(list)", "the map of keys with their values", 'fromPairs([["a", 1]])', '{"a": 1}'),
+    "bitand": Help("bitand(a, b)", "the bits that both numbers have", "bitand(12, 10)", "8"),
+    "bitor": Help("bitor(a, b)", "the bits that one of them has", "bitor(12, 10)", "14"),
+    "bitxor": Help("bitxor(a, b)", "the bits that exactly one of them has", "bitxor(12, 10)", "6"),
+    "bitnand": Help("bitnand(a, b)", "the bits of the first that the second does not have", "bitnand(12, 10)", "4"),
+    "bitnot": Help("bitnot(a)", "all bits turned over", "bitnot(5)", "-6"),
+    "bitshl": Help("bitshl(a, places)", "moved to the left", "bitshl(3, 2)", "12"),
+    "bitshr": Help("bitshr(a, places)", "moved to the right; the sign stays", "bitshr(-9, 1)", "-5"),
+    "bitushr": Help("bitushr(a, places)", "moved to the right as 64 bits without a sign", "bitushr(12, 2)", "3"),
+    "timezone": Help(
+        "timezone(name)", "a time zone, for dates in it", 'date("2031-07-04").In(timezone("Europe/Warsaw")).Hour()', "2"
+    ),
+    "now": Help("now([zone])", "the time of the evaluation, the same wherever it stands", "now() == now()", "true"),
     "date": Help(
-        "date(s[, layout])",
+        "date(s[, layout, zone])",
         "a time, from RFC 3339, 2006-01-02 or as a layout of Go's says",
         'date("2031-05-04").Year()',
         "2031",
@@ -67,6 +114,37 @@ FUNCTIONS: Final[Mapping[str, Help]] = {
     "filter": Help("filter(list, condition)", "the elements of which it is true", "filter([3, 1, 2], # > 1)", "[3, 2]"),
     "find": Help(
         "find(list, condition)", "the first element of which it is true, else nil", "find([3, 1], # < 2)", "1"
+    ),
+    "findIndex": Help(
+        "findIndex(list, condition)", "the place of the first such element, else nil", "findIndex([3, 1], # < 2)", "1"
+    ),
+    "findLast": Help("findLast(list, condition)", "the last such element, else nil", "findLast([3, 1, 2], # > 1)", "2"),
+    "findLastIndex": Help(
+        "findLastIndex(list, condition)",
+        "the place of the last such element, else nil",
+        "findLastIndex([3, 1, 2], # > 2)",
+        "0",
+    ),
+    "groupBy": Help(
+        "groupBy(list, key)",
+        "a map of arrays: the elements by what each one gives",
+        'groupBy([3, 1, 2], # > 1 ? "big" : "small")',
+        '{"big": [3, 2], "small": [1]}',
+    ),
+    "countBy": Help(
+        "countBy(list, key)", "how many elements give each key; ours", 'countBy(["a", "b", "a"], #)', '{"a": 2, "b": 1}'
+    ),
+    "sortBy": Help(
+        'sortBy(list, key[, "desc"])',
+        "in the order of what each element gives",
+        'sortBy(["bb", "a"], len(#))',
+        '["a", "bb"]',
+    ),
+    "reduce": Help(
+        "reduce(list, value[, start])",
+        "one value of all: `#acc` is what came out so far",
+        "reduce([2, 3], #acc * #, 1)",
+        "6",
     ),
     "map": Help("map(list, value)", "what each element gives; `#index` is its place", "map([3, 1], # * 2)", "[6, 2]"),
     "count": Help("count(list[, condition])", "of how many elements it is true", "count([3, 1], # > 2)", "1"),
@@ -86,6 +164,9 @@ OPERATORS: Final[Mapping[str, Help]] = {
     "endsWith": Help("a endsWith b", "text that ends so", '"abc" endsWith "a"', "false"),
     "matches": Help(
         "a matches b", "text in which a regular expression of RE2 is found", '"Ada" matches "^A[a-z]+$"', "true"
+    ),
+    "if": Help(
+        "if a { b } else { c }", "b where a is true, else c; also else if", 'if 1 > 2 { "a" } else { "b" }', '"b"'
     ),
     "let": Help("let name = a; b", "b, in which the name stands for a", "let net = 8; net * 2", "16"),
 }

@@ -10,6 +10,7 @@ import json
 import math
 from datetime import datetime, timedelta
 from typing import Final, cast
+from zoneinfo import ZoneInfo
 
 from penstock.core.expression.chronology import date_text, duration_text
 from penstock.core.expression.failure import Fault
@@ -76,6 +77,8 @@ class _Exit:
                 return date_text(value)
             case timedelta():
                 return duration_text(value)
+            case ZoneInfo():
+                return value.key
             case _:
                 raise Fault(f"the result holds {type_name(value)}")
 

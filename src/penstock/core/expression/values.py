@@ -1,8 +1,8 @@
 """The values of the language and what equality and order mean between them.
 
-JSON values as Python has them (None, bool, int, float, str, list, dict), and inside an evaluation also
-`datetime` (with an offset) and `timedelta`. Relies on `frame` for the budget. Must not coerce: the only two types
-that mix are int and float, which are one type, number; Python's `True == 1` must not shine through.
+JSON values as Python has them (None, bool, int, float, str, list, dict), and inside an evaluation also `datetime` (with
+an offset), `timedelta` and `ZoneInfo`. Relies on `frame` for the budget. Must not coerce: the only two types that mix
+are int and float, which are one type, number; Python's `True == 1` must not shine through.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeGuard
+from zoneinfo import ZoneInfo
 
 from penstock.core.expression.failure import Fault
 from penstock.core.expression.frame import Frame
@@ -26,6 +27,7 @@ _KINDS: Final[dict[type, str]] = {
     dict: "a map",
     datetime: "a date",
     timedelta: "a duration",
+    ZoneInfo: "a time zone",
 }
 _TYPES: Final[dict[type, str]] = {
     type(None): "nil",
@@ -37,6 +39,7 @@ _TYPES: Final[dict[type, str]] = {
     dict: "map",
     datetime: "time.Time",
     timedelta: "time.Duration",
+    ZoneInfo: "time.Location",
 }
 _ORDERED: Final = frozenset({str, datetime, timedelta})
 SHORT_CHARS: Final = 1_024

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.core.expression.chronology import DATE_METHODS, DURATION_METHODS
-from penstock.core.expression.lexer import OPERATOR_WORDS
+from penstock.core.expression.lexer import NAMED_WORDS, OPERATOR_WORDS
 
 _LITERALS: Final = ("true", "false", "nil")
 
 
 def words() -> list[str]:
     """Operators and values that are words."""
-    return sorted((*OPERATOR_WORDS, *_LITERALS))
+    return sorted((*OPERATOR_WORDS, *NAMED_WORDS, *_LITERALS))
 
 
 def methods() -> list[str]:
