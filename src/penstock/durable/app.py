@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 import msgspec
 import trio
 
+from penstock.client.errors import ClientError
 from penstock.client.token import Token
-from penstock.durable.app_thread import AppThread, Portal, in_its_loop, until_ended
+from penstock.durable.app_thread import AppThread, Portal, in_its_loop, only_error, until_ended
 from penstock.durable.backend import Held, Opened, Runs
 from penstock.durable.duration import Duration
 from penstock.durable.executor import Executor
@@ -43,6 +44,8 @@ STOP_GRACE_S = 10.0
 """How long steps may take to end when `main` is told to stop; then they are cancelled, and begun again elsewhere."""
 DRAIN_MAX_S = 60.0
 FIND_MAX = 1_000
+FAILURE_MAX_CHARS = 600
+"""Of the line that says why an app can't start."""
 
 
 class App:
@@ -86,6 +89,7 @@ class App:
         self._workflows = {(each.name, each.version): each for each in workflows}
         if len(self._workflows) != len(workflows):
             raise ValueError("two workflows have one name and version")
+        self._has_opened = False  # so that it was no start that failed
         self._pid: int | None = None
         self._runs: Runs | None = None
         self._news = News()
@@ -116,7 +120,7 @@ class App:
         check_workflow(workflow)
         from penstock.durable.console import serve_one
 
-        value: R = run_ungrouped(serve_one, self, workflow, args, kwargs, id, deadline)
+        value: R = self._run_in_terminal(serve_one, workflow, args, kwargs, id, deadline)
         return value
 
     def main(self) -> None:
@@ -124,7 +128,18 @@ class App:
         self._refuse_loops("main")
         from penstock.durable.console import serve
 
-        run_ungrouped(serve, self)
+        self._run_in_terminal(serve)
+
+    def _run_in_terminal(self, function: Callable[..., Any], *args: Any) -> Any:
+        """What keeps the app from starting is told in one line, with exit code 1."""
+        self._has_opened = False
+        try:
+            return run_ungrouped(function, self, *args)
+        except BaseException as error:
+            line = None if self._has_opened else start_failure(error)
+            if line is None:
+                raise
+            raise SystemExit(f"penstock: the App can't start: {line}") from None
 
     @contextmanager
     def in_thread(self) -> Generator[BlockingApp]:
@@ -141,7 +156,10 @@ class App:
         if not trio.lowlevel.in_trio_run():
             return await self._enter_asyncio()
         stack = AsyncExitStack()
-        await stack.enter_async_context(self.opened())
+        try:
+            await stack.enter_async_context(self.opened())
+        except BaseExceptionGroup as group:
+            raise only_error(group) from None
         self._stack = stack
         return self
 
@@ -156,7 +174,7 @@ class App:
         try:
             return await stack.__aexit__(kind, error, traceback)
         except BaseExceptionGroup as group:  # of the nurseries inside, which are none of the caller's business
-            only = _only(group)
+            only = only_error(group)
             if only is error:
                 return False
             raise only from None
@@ -271,7 +289,7 @@ class App:
         if self._runs is not None:
             raise RuntimeError("this app is in use already")
         async with self._open_backend() as (runs, backend, url), trio.open_nursery() as nursery:
-            self._runs, self.rest_url = runs, url
+            self._runs, self.rest_url, self._has_opened = runs, url, True
             nursery.start_soon(self._news.watch, runs.find_ended)
             try:
                 if backend is None:
@@ -373,14 +391,21 @@ def run_ungrouped(function: Callable[..., Any], *args: Any) -> Any:
     try:
         return trio.run(function, *args, strict_exception_groups=True)
     except BaseExceptionGroup as group:
-        raise _only(group) from None
+        raise only_error(group) from None
 
 
-def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    [error, *more] = group.exceptions
-    if more:
-        return group
-    return _only(cast("BaseExceptionGroup[BaseException]", error)) if isinstance(error, BaseExceptionGroup) else error
+def start_failure(error: BaseException) -> str | None:
+    """The line that says why an app can't start; None for what is no matter of its surroundings."""
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    if isinstance(error, ClientError):
+        return error.reason
+    if not isinstance(error, OSError | ValueError) and type(error).__module__.split(".")[0] not in (
+        "penstock",
+        "psycopg",
+    ):
+        return None
+    return str(error).strip().split("\n", 1)[0][:FAILURE_MAX_CHARS] or type(error).__name__
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 import trio
 import trio.lowlevel
@@ -58,7 +58,7 @@ class AppThread:
             if self.opened.done():
                 self.failed = error
             else:
-                self.opened.set_exception(error)
+                self.opened.set_exception(only_error(error) if isinstance(error, BaseExceptionGroup) else error)
         self._on_end(self.failed)
 
 
@@ -121,6 +121,16 @@ async def until_ended(ended: asyncio.Future[T], cancel: Callable[[], None]) -> T
             ended.exception()  # asked for, as what it gave is nobody's any more
         raise cancelled
     return ended.result()
+
+
+def only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that came alone, without the groups around it; else the group."""
+    [error, *more] = group.exceptions
+    if more:
+        return group
+    if isinstance(error, BaseExceptionGroup):
+        return only_error(cast("BaseExceptionGroup[BaseException]", error))
+    return error
 
 
 class HasPortal(Protocol):

@@ -16,7 +16,9 @@ from penstock.runtime.access import make_gate
 from penstock.runtime.node import Node, address, bind
 from penstock.runtime.stopping import Stopping
 from penstock.settings import Secret, Settings, load_settings
+from penstock.store.database import DatabaseError
 from penstock.store.embedded import run_embedded
+from penstock.store.schema import role_without_rights
 
 MAX_CONNECTIONS = 6
 CLIENT_MAX_CONNECTIONS = 2
@@ -85,10 +87,15 @@ async def open_engine(
     settings = _settings(dsn, serves=works, rest_port=rest_port)
     async with trio.open_nursery() as nursery:
         if settings.postgres_dsn is not None:
-            async with _node(
-                settings, settings.postgres_dsn.reveal(), rest_port, migrate=migrate, works=works
-            ) as found:
-                yield found
+            dsn = settings.postgres_dsn.reveal()
+            try:
+                async with _node(settings, dsn, rest_port, migrate=migrate, works=works) as found:
+                    yield found
+            except (DatabaseError, BaseExceptionGroup) as error:
+                refused = role_without_rights(error, dsn)
+                if refused is None:
+                    raise
+                raise refused from error
         else:
             async with (
                 run_embedded(settings.data_path, shared=True) as server,

@@ -180,6 +180,19 @@ async def _retire(connection: TrioConnection) -> None:
                     await connection.fetch(SQL["unlock_builds"])
 
 
+def role_without_rights(error: BaseException, dsn: str) -> PenstockError | None:
+    """What to say of an error, or of one in a group, that the server gives a role which may not do what engines do."""
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    if not isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return None
+    role = str(psycopg.conninfo.conninfo_to_dict(dsn).get("user") or "of this program")
+    return PenstockError(
+        f"{first_line(error)}: the role '{role}' does not own Penstock's tables. Connect as the role that owns them:"
+        " the one that ran `penstock migrate`"
+    )
+
+
 def _may_not(error: psycopg.errors.InsufficientPrivilege) -> PenstockError:
     return PenstockError(f"{first_line(error)}: run `penstock migrate` with an account that may create tables")
 
