@@ -61,6 +61,16 @@ CREATE TABLE job_type (
   keyed       boolean NOT NULL DEFAULT false  -- in a queue, or had a job with a flow key: its jobs wait in `ready_flow`; stays
 );
 
+CREATE TABLE code_origin (             -- programs that serve workflows as code under no name: two of one workflow are noticed
+  job_type    text NOT NULL,
+  origin      text NOT NULL,           -- import name of the module and the function's name
+  folder      text NOT NULL,           -- of its file, on an embedded database; else ''
+  engine      int NOT NULL,            -- number of the engine that the App lives with; -1: it lives elsewhere
+  holder      uuid,                    -- engine.holder then
+  seen_at     timestamptz NOT NULL,
+  PRIMARY KEY (job_type, origin, folder, engine)
+);
+
 CREATE TABLE definition (
   key         int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,  -- what instance.definition refers to
   id          text NOT NULL,

@@ -23,7 +23,7 @@ SHOWN_MAX_CHARS = 200
 
 app = typer.Typer(
     name="runs",
-    help="Runs of durable functions: list, show, send, cancel, retry, journal. On the database that `--at` or "
+    help="Runs of durable functions: list, show, send, cancel, retry, adopt, journal. On the database that `--at` or "
     "PENSTOCK_AT names, else on that of the settings (WE_POSTGRES_DSN), else on the embedded one of WE_DATA_DIR.",
     no_args_is_help=True,
 )
@@ -166,6 +166,24 @@ def retry(
 
     ask(at, told)
     print_done({"id": id, "retried": True}, f"retried {id}", as_json=as_json)
+
+
+@app.command()
+def adopt(
+    workflow: Annotated[str, typer.Argument(help="Its name, as in `penstock runs list`.", metavar="WORKFLOW")],
+    at: AtOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let the program that serves a workflow next have its runs, when its file or module was moved or renamed.
+
+    Stop the program that served it before. An App with a `name` needs none of this."""
+
+    async def told(runs: LocalRuns) -> list[str]:
+        return await runs.adopt(workflow)
+
+    found = ask(at, told)
+    done = f"the next program that serves {workflow} has its runs"
+    print_done({"workflow": workflow, "jobTypes": found}, done, as_json=as_json)
 
 
 @app.command()

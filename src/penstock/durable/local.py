@@ -55,6 +55,7 @@ from penstock.kernel.record import OUTCOMES, RULES, Kind, Record
 from penstock.runtime.database_start import wait_out
 from penstock.store.database import AWAY, first_line
 from penstock.store.journal import OpenRun as StoredRun
+from penstock.store.origins import Origin
 from penstock.wire.fields import json_text
 from penstock.wire.model import Instance, StartRequest
 
@@ -106,6 +107,7 @@ class LocalBackend:
         self._schema: str | None = None
         self._engine, self._runs = engine, runs or LocalRuns(engine, app)
         self._code = [CodeWorkflow(each.name, each.version, app) for each in workflows]
+        self._origins = {(each.name, each.version): Origin(*each.origin) for each in workflows}
         self._queues = {(each.name, each.version): each.queue for each in workflows}
         self._by_type = {each.job_type: each for each in self._code}
         self._holder = engine.code.holder(app or "app", 1)
@@ -113,8 +115,11 @@ class LocalBackend:
 
     async def register(self) -> None:
         """Make the workflows known, so that their runs can be asked for. Raises the engine's errors."""
+        exclusive = self._engine.settings.postgres_dsn is None  # programs of one person share the embedded one
         for each in self._code:
             await self._engine.code.register(each)
+            origin = self._origins[each.name, each.version]
+            await self._engine.origins.register(each, origin, exclusive=exclusive, lives_here=True)
             queue = self._queues.get((each.name, each.version))
             if queue is not None:
                 await self._engine.queues.join(queue, each.job_type)
@@ -380,6 +385,10 @@ class LocalRuns:
     async def cancel(self, instance_id: str, reason: str | None, *, force: bool, id: str) -> None:
         """Ask the run to end, or end it."""
         await told(self._engine.instances.cancel(instance_id, reason, force=force), id)
+
+    async def adopt(self, workflow: str) -> list[str]:
+        """Let the next program that serves a workflow under no name have its runs; its job types."""
+        return await told(self._engine.origins.adopt(workflow))
 
     async def retry(self, instance_id: str, from_path: str | None, note: str | None, *, id: str) -> None:
         """Let a failed run go on."""

@@ -47,7 +47,7 @@ class RemoteRuns:
 
     async def register(self, workflows: Sequence[Workflow[..., Any]]) -> None:
         """Make workflows known, and learn the engine's limits."""
-        about = [r.CodeWorkflow(each.name, each.version, each.queue or "") for each in workflows]
+        about = [r.CodeWorkflow(each.name, each.version, each.queue or "", each.origin.name) for each in workflows]
         answer = await self._call("Register", r.RegisterWorkflowsRequest(self.app, about), r.RegisterWorkflowsResponse)
         self.payload_max_bytes = answer.payload_max_bytes
 

@@ -10,6 +10,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 from penstock.durable.codec import PAYLOAD_MAX_BYTES, decode, encode, shown
 from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.errors import BadDuration, Unencodable
+from penstock.durable.origin import origin_of
 from penstock.durable.signature import Parameters, plain_function, refuse_method, where_of
 from penstock.user_text import repr_of
 
@@ -41,6 +42,7 @@ class Workflow(Generic[P, R]):
         self.parameters = Parameters(function)
         self.__name__, self.__doc__, self.__module__ = name, function.__doc__, function.__module__
         self.__wrapped__ = function
+        self.origin = origin_of(function)
         self.where = where_of(function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:

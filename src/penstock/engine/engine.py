@@ -51,6 +51,7 @@ from penstock.engine.looks import Looks
 from penstock.engine.messages import Messages
 from penstock.engine.migrations import Migrations
 from penstock.engine.open_work import OpenWork
+from penstock.engine.origins import Origins
 from penstock.engine.overview import Overview
 from penstock.engine.payload import PayloadLimits
 from penstock.engine.polls import Polls
@@ -137,10 +138,13 @@ class Engine:
         self.simulations = Simulations(self.definitions, self.limits, settings)
         self.open_work = OpenWork(database, looks, self.definitions, self.jobs, self.polls, audit=audit)
         self.code = Code(database, settings, self.definitions, self.instances, self.polls, self.jobs, self.ids)
+        self.origins = Origins(database, self.code, engine_number)
         self.children = Children(database, settings, self.code, self.instances, self.journal, self.timers)
         self.standing = Standing(self.looks, self.definitions, queues, polled=polled)
         self.failures = Failures(database, looks, self.definitions)
-        self.overview = Overview(self.looks, self.definitions, self.polls.activity, queues, settings.retention_days)
+        self.overview = Overview(
+            self.looks, self.definitions, self.polls.activity, queues, settings.retention_days, self.origins
+        )
         self.watch = Watch(database, self.overview)
         self.firings = Firings(database, settings, metrics, self.definitions, self.ids, self.transactions)
         self.schedules = Schedules(database, self.limits, self.firings, self.instances, self.aside, audit=audit)

@@ -19,6 +19,7 @@ from penstock.engine.activity import TOOK, Activity, Depth, EngineReport
 from penstock.engine.attention import EMPTY, NOBODY, Attention, Failed
 from penstock.engine.definitions import Definitions
 from penstock.engine.looks import Looks
+from penstock.engine.origins import Origins
 from penstock.engine.queues import Queues, first_kept_back
 from penstock.errors import BadRequest
 from penstock.metrics.registry import DURATION_BUCKETS
@@ -162,8 +163,10 @@ class Overview:
         definitions: Definitions,
         activity: Activity,
         queues: Queues,
-        retention_days: float | None = None,
+        retention_days: float | None,
+        origins: Origins,
     ) -> None:
+        self._origins = origins
         self._looks = looks
         self._queues_known = queues
         self._retention_days = retention_days
@@ -234,6 +237,7 @@ class Overview:
             needs = [
                 *await self._failures(connection),
                 *await self._kept_back(connection, facts, last_polls, now),
+                *await self._origins.attention(connection),
                 *attention.of_engines(engines),
                 *attention.of_this_engine(self._activity.away(), self._activity.worst_lag_s()),
                 *attention.of_retention(self._activity.held, self._retention_days, now),

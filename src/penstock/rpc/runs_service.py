@@ -17,6 +17,7 @@ from penstock.engine.payload import EMPTY_OBJECT, check_count, check_text
 from penstock.errors import BadRequest
 from penstock.rpc.methods import unary
 from penstock.rpc.reading import read_variables, required
+from penstock.store.origins import Origin
 from penstock.wire import runs_v1 as w
 from penstock.wire.model import Instance, RunTree, StartRequest
 
@@ -55,6 +56,7 @@ class Runs:
         for each in request.workflows:
             workflow = CodeWorkflow(required(each.name, "name"), each.version, request.app)
             await self._engine.code.register(workflow)
+            await self._engine.origins.register(workflow, Origin(each.origin), exclusive=False, lives_here=False)
             if each.queue:
                 await self._engine.queues.join(each.queue, workflow.job_type)
         settings = self._engine.settings

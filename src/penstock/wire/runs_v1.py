@@ -23,6 +23,7 @@ class CodeWorkflow(Struct):
     name: Annotated[str, Proto(1)] = ""
     version: Annotated[int, Proto(2)] = 0
     queue: Annotated[str, Proto(3)] = ""
+    origin: Annotated[str, Proto(4)] = ""
 
 
 class RegisterWorkflowsRequest(Struct):

@@ -24,3 +24,13 @@ BEGIN
     RETURNING pos INTO written;
   RETURN written;
 END $$;
+
+CREATE TABLE code_origin (             -- programs that serve workflows as code under no name: two of one workflow are noticed
+  job_type    text NOT NULL,
+  origin      text NOT NULL,           -- import name of the module and the function's name
+  folder      text NOT NULL,           -- of its file, on an embedded database; else ''
+  engine      int NOT NULL,            -- number of the engine that the App lives with; -1: it lives elsewhere
+  holder      uuid,                    -- engine.holder then
+  seen_at     timestamptz NOT NULL,
+  PRIMARY KEY (job_type, origin, folder, engine)
+);
