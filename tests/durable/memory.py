@@ -224,6 +224,9 @@ class MemoryBackend:
         self._row(held).state = "ready"
         self.db.wake()
 
+    async def waits_for(self, workflow: str) -> str | None:
+        return None
+
     async def send(self, run_id: str, name: str, payload: str, dedup: str) -> None:
         await self._reach()
         self.db.tell(run_id, message(name, payload))

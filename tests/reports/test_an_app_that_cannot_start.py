@@ -64,7 +64,7 @@ def test_the_last_line_says_what_to_do(tmp_path: Path, database_dsn: str, verb: 
         port = taken.getsockname()[1]
         told = failing(tmp_path, verb, database_dsn, rest_port=port)
         assert str(port) in told
-        assert "in use" in told
+        assert "taken by another process" in told
 
 
 @pytest.mark.slow(reason="a program for each cause")

@@ -118,6 +118,12 @@ class App:
         """
         self._refuse_loops("run")
         check_workflow(workflow)
+        if self._workflows and (workflow.name, workflow.version) not in self._workflows:
+            raise ValueError(
+                f"run: this App serves {', '.join(self.workflow_names)}, not {workflow.name}@{workflow.version}: it"
+                f" would wait for ever. Write App({workflow.name}, …), or start it from an App without workflows, which"
+                " waits for one that serves it"
+            )
         from penstock.durable.console import serve_one
 
         value: R = self._run_in_terminal(serve_one, workflow, args, kwargs, id, deadline)

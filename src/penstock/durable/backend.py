@@ -195,6 +195,10 @@ class Backend(Protocol):
         """Asks it to end; False where it was never started, and now never will be. Raises `LeaseLost`, `Away`."""
         ...
 
+    async def waits_for(self, workflow: str) -> str | None:
+        """What the latest run of a workflow waits for, in words. A hint. Raises the errors of `penstock.client`."""
+        ...
+
     async def send(self, run_id: str, name: str, payload: str, dedup: str) -> None:
         """A message to any run; with the same ``dedup`` once. Raises `SendRefused` where it can't be delivered ever."""
         ...

@@ -21,6 +21,7 @@ from penstock.durable.backend import Away, Backend, Held, LeaseLost
 from penstock.durable.forbidden import watch_bodies
 from penstock.durable.held_run import RETRY_FIRST_S, RETRY_MAX_S, ExecutorLimits, HeldRun
 from penstock.durable.isolation import Watch, mute_replayed_logs
+from penstock.durable.news import UNSERVED_S, Unserved
 from penstock.durable.step_host import StepHost
 from penstock.durable.workflow import Workflow
 
@@ -78,6 +79,7 @@ class Executor:
         self._asking: dict[trio.CancelScope, int] = {}  # for how many runs
         self._has_suspect = False
         self._early: dict[str, None] = {}
+        self._unserved = Unserved()
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -260,6 +262,15 @@ class Executor:
                 log.debug("the journals are away: %s", error)
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_MAX_S)
+
+    def watch_child(self, run: HeldRun, target: Workflow[..., Any]) -> None:
+        """A run waits for a child: if nobody serves that, it is told."""
+        if (target.name, target.version) not in self._workflows:
+            self.nursery.start_soon(self._tell_unserved, f"run {run.held}: child {target.name!r}", target.name)
+
+    async def _tell_unserved(self, who: str, workflow: str) -> None:
+        await trio.sleep(UNSERVED_S)
+        await self._unserved.tell(who, workflow, lambda: self.backend.waits_for(workflow))
 
     # -- time
 

@@ -95,6 +95,10 @@ class Keeper(Protocol):
         """See to it that the run is looked at when its time comes."""
         ...
 
+    def watch_child(self, run: HeldRun, target: Workflow[..., Any]) -> None:
+        """The run waits for a child of that workflow."""
+        ...
+
     def left(self, run: HeldRun, event: str, detail: str) -> None:
         """The run is not held any more: ended, parked, blocked or lost."""
         ...
@@ -465,6 +469,8 @@ class HeldRun:
             self.activation.attempt_ended(call, Outcome(error=refused))
         elif begun:
             call.is_running, call.is_awaited = False, True
+            if isinstance(child.target, Workflow):
+                self.keeper.watch_child(self, child.target)
         else:
             self.activation.attempt_stopped(call)
         self.keeper.arm(self)

@@ -37,6 +37,7 @@ from penstock.durable.check import OpenRun, SavedRun
 from penstock.durable.child import ChildCall
 from penstock.durable.errors import SendRefused, StartRefused
 from penstock.durable.names import RunNames
+from penstock.durable.news import latest_waits_for
 from penstock.durable.own_engine import open_engine
 from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.transaction import Fence, Session, Transactions
@@ -255,6 +256,10 @@ class LocalBackend:
     async def cancel_child(self, held: Held, path: str) -> bool:
         """Ask it to end."""
         return await _asked(self._engine.children.cancel(_lease(held), path))
+
+    async def waits_for(self, workflow: str) -> str | None:
+        """What the latest run waits for."""
+        return await latest_waits_for(self._runs, workflow)
 
     async def send(self, run_id: str, name: str, payload: str, dedup: str) -> None:
         """A message to a run of this app's workflows, or of any."""

@@ -5,21 +5,63 @@ from __future__ import annotations
 import heapq
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from math import inf
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 import trio
 
 from penstock.client.errors import ClientError
 
+if TYPE_CHECKING:
+    from penstock.durable.backend import Runs
+
 LOOK_FIRST_S, LOOK_MAX_S = 0.05, 1.0
 LOOKS_PER_S = 10_000
 """Runs that are looked for in a second, at most about: who waits for more of them hears of their ends later."""
 LOOK_MAX_RUNS = 1_000
 """One statement asks for so many."""
+UNSERVED_S = 2.0
+"""A run that somebody waits for is looked at after so long, whether anybody serves it."""
+UNSERVED_PAUSE_S = 30.0
+"""Between two looks whether the runs of a workflow are served."""
+UNSERVED_MAX = 1_000
+"""Workflows of which that is remembered."""
 HEARD_MAX_CHARS = 16_384
 """Of a result that is kept for who has a handle; a larger one is read when it is asked for."""
 
 log = logging.getLogger("penstock.durable")
+
+
+class Unserved:
+    """Looks whether runs that somebody waits for are served: after `UNSERVED_S`, of a crowd that waits for one."""
+
+    def __init__(self) -> None:
+        self._looked_at: dict[str, float] = {}
+
+    async def tell(self, who: str, workflow: str, find: Callable[[], Awaitable[str | None]]) -> None:
+        """Log what ``who`` waits for, a run of that workflow, if that is an App which nobody runs. ``find`` gives what
+        the engine says of it. A hint: errors and slow answers are no matter."""
+        now = trio.current_time()
+        if self._looked_at.get(workflow, -inf) > now - UNSERVED_PAUSE_S:
+            return
+        if len(self._looked_at) >= UNSERVED_MAX:
+            self._looked_at.clear()
+        self._looked_at[workflow] = now
+        try:
+            with trio.move_on_after(UNSERVED_S):
+                found = await find()
+                if found is not None and found.startswith("an App with ") and found.endswith("none is connected"):
+                    log.warning("%s waits for %s", who, found)
+        except ClientError as error:
+            log.debug("what %s waits for can't be seen: %s", who, error)
+
+
+async def latest_waits_for(runs: Runs, workflow: str) -> str | None:
+    """What the latest run of a workflow waits for, in the engine's words."""
+    latest = await runs.latest(workflow, None, 1)
+    found: str | None = (await runs.tree(latest[0].id)).get("waitsFor") if latest else None
+    return found
 
 
 class Heard:
@@ -46,6 +88,7 @@ class News:
         self._listed = trio.Event()
         self.held: set[str] = set()  # runs that the executor of this process has: their ends are told
         self.blocked: dict[str, str] = {}
+        self.unserved = Unserved()
 
     def of(self, instance_id: str) -> Heard:
         """What is told of the run from now on."""

@@ -50,6 +50,7 @@ from penstock.durable.backend import (
 )
 from penstock.durable.child import ChildCall
 from penstock.durable.errors import NonRetryable, SendRefused, StartRefused
+from penstock.durable.news import latest_waits_for
 from penstock.durable.remote_runs import AWAY, BACK, RemoteRuns
 from penstock.durable.remote_stream import MESSAGE_MAX_BYTES, Link
 from penstock.durable.step import StepCall, StepInfo
@@ -365,6 +366,10 @@ class RemoteBackend:
         """Ask it to end."""
         answer: w.RunChildAnswer = await _link(held).ask(w.RunChild(held.key, held.attempt, path, cancel=True))
         return not answer.unknown
+
+    async def waits_for(self, workflow: str) -> str | None:
+        """What the latest run waits for."""
+        return await latest_waits_for(self._runs, workflow)
 
     async def send(self, run_id: str, name: str, payload: str, dedup: str) -> None:
         """A message to a run of this app's workflows, or of any."""

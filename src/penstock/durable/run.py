@@ -13,7 +13,7 @@ from penstock.client.errors import TimedOut, Unavailable
 from penstock.durable.app_thread import Portal, in_its_loop
 from penstock.durable.codec import decode, encode
 from penstock.durable.errors import RunBlocked, RunCancelled, RunFailed
-from penstock.durable.news import News
+from penstock.durable.news import UNSERVED_S, News
 from penstock.durable.workflow import Workflow
 from penstock.wire.fields import json_text
 
@@ -77,9 +77,22 @@ class Run(Generic[R]):
                 if blocked is not None:
                     raise RunBlocked(self.id, blocked)
             self._runs()  # closed, nobody would tell
-            await self._news.wait(heard)
+            with trio.move_on_after(UNSERVED_S) as scope:
+                await self._news.wait(heard)
             looks = True
+            if scope.cancelled_caught:
+                await self._tell_unserved()
+                await self._news.wait(heard)
         return self._value(heard.result)
+
+    async def _tell_unserved(self) -> None:
+        async def find() -> str | None:
+            found: str | None = (await self._runs().tree(self.instance_id)).get("waitsFor")
+            return found
+
+        if self.instance_id not in self._news.held:
+            name = "" if self._workflow is None else self._workflow.name
+            await self._news.unserved.tell(f"run {self.id}", name, find)
 
     async def _look_through_outages(self) -> Instance:
         runs = self._runs()
