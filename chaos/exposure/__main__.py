@@ -10,9 +10,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from chaos.exposure import memory, rig, work
+from chaos.exposure import doors, memory, rig, work
 
-ATTACKS: dict[str, rig.Attack] = {**work.ATTACKS, **memory.ATTACKS}
+ATTACKS: dict[str, rig.Attack] = {**work.ATTACKS, **memory.ATTACKS, **doors.ATTACKS}
+SETTINGS = {**work.SETTINGS, **doors.SETTINGS}
 HEAD = f"{'attack':20}  CPU s probe, ms its own turn, ms CPU ms  unanswered  peak MB"
 
 
@@ -27,7 +28,7 @@ def main() -> None:
     wanted = list(ATTACKS) if "all" in options.attack else options.attack
     print(HEAD)
     for name in wanted:
-        found = rig.measure(ATTACKS[name], options.source, **work.SETTINGS.get(name, {}))
+        found = rig.measure(ATTACKS[name], options.source, **SETTINGS.get(name, {}))
         print(
             f"{name:20} {found.cpu_s:6.2f} {found.worst_probe_ms:9.0f} {found.worst_probe_own_ms:7.0f}"
             f" {found.longest_turn_ms:8.0f} {found.longest_turn_cpu_ms:6.0f} {found.unanswered:11} {found.peak_mb:8.0f}"

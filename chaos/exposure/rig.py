@@ -47,7 +47,7 @@ class Target:
     """The engine under attack."""
 
     def __init__(self, source: Path, dsn: str, settings: Mapping[str, str]) -> None:
-        self.rest_port, self.grpc_port = _free_port(), _free_port()
+        self.rest_port, self.grpc_port, self.metrics_port = _free_port(), _free_port(), _free_port()
         self._environment = {
             key: value for key, value in os.environ.items() if not key.startswith(("WE_", "DB_", "PG"))
         }
@@ -64,7 +64,14 @@ class Target:
     def start(self) -> None:
         command = [sys.executable, str(Path(__file__).with_name("engine.py")), "serve", "--config", os.devnull]
         command += ["--bind", "127.0.0.1"]
-        command += ["--rest-port", str(self.rest_port), "--grpc-port", str(self.grpc_port), "--metrics-port", "0"]
+        command += [
+            "--rest-port",
+            str(self.rest_port),
+            "--grpc-port",
+            str(self.grpc_port),
+            "--metrics-port",
+            str(self.metrics_port),
+        ]
         self._process = subprocess.Popen(
             command, env=self._environment, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
         )

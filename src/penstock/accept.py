@@ -1,18 +1,25 @@
-"""The accept loop of all servers: from a listening socket to connected ones, as many as there is room for."""
+"""The door of all servers: from a listening socket to connected ones, as many as there is room for.
+
+Who has proved nothing yet makes room for who comes: those who never asked for anything first, of the host that has the
+most of them. So neither silent connections nor half-sent requests keep a caller out, from one address or from many.
+"""
 
 from __future__ import annotations
 
 import errno
 import select
 import socket
-from collections import Counter
+from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
+from enum import IntEnum
+from functools import partial
 
 import trio
 
 from penstock.addresses import host_of
 from penstock.log import RateLimitedLog, get_logger
+from penstock.poller import HAVE_EPOLL, Poller
 
 rate_limited = RateLimitedLog(get_logger(__name__))
 
@@ -38,6 +45,338 @@ _CLIENT_GONE = frozenset(
 
 ACCEPTED_PER_TURN = 16
 """Of a crowd at the door, in one turn of the loop (0.5 ms): one a turn, and the last waits for as many turns."""
+
+
+CROWD_CONNECTIONS = 64
+"""Connections that were served and have not asked for anything: above it others wait at the door for their first bytes,
+which costs a tenth of what serving them does."""
+HELD_LOOK_S = 0.5
+HELD_BEGUN_S = 1.0
+"""Who has sent a part of a request for so long is served, so that it is told what is wrong with it."""
+PEEK_BYTES = 16 * 1024
+LOOKED_AT_PER_TURN = 64
+TRIED_TO_END = 16
+"""Connections that are asked whether they can be ended, for one that comes."""
+GRACE_S = 0.3
+"""Who came less than this ago is not ended: what it asks for may be on its way."""
+ROOM_LOOK_S = 1.0
+"""How often a full server looks for an idle connection to end."""
+
+
+Start = Callable[[socket.socket, "Guest"], None]
+
+
+class Stage(IntEnum):
+    """How far a connection is that has proved nothing; the first are ended first."""
+
+    HELD = 0
+    """At the door: nobody serves it yet."""
+    BEGUN = 1
+    """It never asked for anything."""
+    ANSWERED = 2
+    """It asked for something, and did not prove who it is."""
+
+
+class Guest:
+    """One connection, as the door knows it."""
+
+    __slots__ = ("_door", "end", "host", "proved", "since", "sock", "stage", "start")
+
+    def __init__(self, door: Door, host: str, sock: socket.socket, start: Start) -> None:
+        self._door = door
+        self.host, self.sock, self.start = host, sock, start
+        self.since = trio.current_time()
+        self.stage = Stage.HELD
+        self.proved = False
+        self.end: Callable[[], bool] = _not_now
+        """Begins to end it, for another's sake; false when what it has sent is being dealt with."""
+
+    def ask(self) -> None:
+        """A whole request has come: a proof where no other is asked for."""
+        if not self.proved:
+            self._door.note_asked(self)
+
+    def prove(self) -> None:
+        """It is known who calls: the connection stays."""
+        if not self.proved:
+            self.proved = True
+            self._door.forget(self)
+
+    def leave(self) -> None:
+        """It was closed."""
+        self.end = _not_now  # each knows the other: thousands that end would wait for one long collection
+        self._door.leave(self)
+
+
+def _not_now() -> bool:
+    return False
+
+
+class _Book:
+    """The connections of one stage; finds in constant time which host has most, and who of it came first."""
+
+    def __init__(self) -> None:
+        self._of_host: dict[str, OrderedDict[Guest, None]] = {}
+        self._hosts: dict[int, OrderedDict[str, None]] = {}  # by how many connections they have
+        self._most = 0
+        self.count = 0
+
+    def of_host(self, host: str) -> int:
+        return len(self._of_host.get(host, ()))
+
+    def add(self, guest: Guest) -> None:
+        guests = self._of_host.setdefault(guest.host, OrderedDict())
+        guests[guest] = None
+        self._move(guest.host, len(guests) - 1, len(guests))
+        self.count += 1
+
+    def remove(self, guest: Guest) -> None:
+        guests = self._of_host.get(guest.host)
+        if guests is None or guest not in guests:
+            return
+        del guests[guest]
+        self._move(guest.host, len(guests) + 1, len(guests))
+        self.count -= 1
+        if not guests:
+            del self._of_host[guest.host]
+
+    def oldest(self, host: str | None) -> Guest | None:
+        """Of a host, or of the one that has most."""
+        if host is None:
+            host = next(iter(self._hosts[self._most]), None) if self._most else None
+        guests = None if host is None else self._of_host.get(host)
+        return next(iter(guests)) if guests else None
+
+    def put_last(self, guest: Guest) -> None:
+        self._of_host[guest.host].move_to_end(guest)
+        self._hosts[len(self._of_host[guest.host])].move_to_end(guest.host)
+
+    def _move(self, host: str, before: int, now: int) -> None:
+        if before:
+            hosts = self._hosts[before]
+            del hosts[host]
+            if not hosts:
+                del self._hosts[before]
+        if now:
+            self._hosts.setdefault(now, OrderedDict())[host] = None
+        if now > self._most or (before == self._most and before not in self._hosts):
+            self._most = now  # one more or one less: it is the most that any has
+
+
+class Door:
+    """Of one server: lets connections in, and knows who of them has proved nothing yet."""
+
+    def __init__(
+        self,
+        most: int,
+        *,
+        unproved_per_host: int,
+        is_whole: Callable[[bytes], bool],
+        first_request_s: float,
+        asking_proves: bool = True,
+        make_room: Callable[[], Awaitable[None]],
+        idle_s: float,
+        closing: trio.CapacityLimiter | None = None,
+    ) -> None:
+        """At most ``most`` connections, half of which only those can have who are known. ``is_whole``: whether these
+        first bytes are worth to be looked at; ``asking_proves``: nobody has to say who they are; ``make_room``: end a
+        connection of those who are known, which was idle for ``idle_s``; ``closing``: has as many places as connections
+        may be closed in one turn of the loop."""
+        self._closing = closing or trio.CapacityLimiter(1)
+        self._most = most
+        self._most_unproved = max(most - most // 2, 1)
+        self._unproved_per_host = unproved_per_host
+        self._is_whole = is_whole
+        self._first_request_s = first_request_s
+        self._asking_proves = asking_proves
+        self._make_room = make_room
+        self._look_s, self._grace_s = min(idle_s, ROOM_LOOK_S), min(idle_s, GRACE_S)
+        self._books = tuple(_Book() for _ in Stage)
+        self._poller: Poller | None = None
+        self._listeners: dict[Guest, Callable[[bool], None]] = {}  # of those at the door
+        self._gone = deque[Guest]()  # clients that left before anybody served them
+        self._any_gone = trio.Event()
+        self._room = trio.Event()  # set when a connection ends; replaced by who waits for it
+        self.open = 0
+        """Connections that were accepted and not closed."""
+        self.ended_total = 0
+        """Connections that had proved nothing and made room for others."""
+
+    @property
+    def held(self) -> int:
+        """Connections that nobody serves yet."""
+        return len(self._listeners) + len(self._gone)
+
+    async def run(self) -> None:
+        """Look after those at the door, until cancelled; in the end they are closed."""
+        if not HAVE_EPOLL:
+            await trio.sleep_forever()
+        self._poller = Poller()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._poller.run)
+                nursery.start_soon(self._close_gone)
+                while True:
+                    await trio.sleep(HELD_LOOK_S)
+                    await self._look_after_held()
+        finally:
+            for guest in [*self._listeners, *self._gone]:
+                self._turn_away(guest)
+            self._poller = None
+
+    async def accept(self, listener: socket.socket, start: Start) -> None:
+        """Accept until cancelled, then close the listener. ``start`` takes the socket over, and calls `Guest.leave`."""
+        await accept_connections(listener, self._wait_for_room, lambda sock: self.let_in(start, sock))
+
+    # -- for guests
+
+    def note_asked(self, guest: Guest) -> None:
+        """See `Guest.ask`."""
+        if self._asking_proves:
+            guest.prove()
+        elif guest.stage is Stage.BEGUN:
+            self._move(guest, Stage.ANSWERED)
+
+    def forget(self, guest: Guest) -> None:
+        """It is none of those any more who can be ended."""
+        self._books[guest.stage].remove(guest)
+
+    def leave(self, guest: Guest) -> None:
+        """See `Guest.leave`."""
+        self.forget(guest)
+        self.open -= 1
+        self._room.set()
+
+    # -- the door itself
+
+    def let_in(self, start: Start, sock: socket.socket) -> Guest | None:
+        """One that was accepted; None when it has left already."""
+        try:
+            host = host_of(str(sock.getpeername()[0]))
+        except OSError:
+            sock.close()
+            return None
+        if sum(book.of_host(host) for book in self._books) >= self._unproved_per_host:
+            self._end_one(host)
+        guest = Guest(self, host, sock, start)
+        self.open += 1
+        self._books[Stage.HELD].add(guest)
+        if self._poller is None or self._books[Stage.BEGUN].count < CROWD_CONNECTIONS:
+            self._begin(guest)
+        else:
+            sock.setblocking(False)
+            if not self._begins(guest):
+                self._listeners[guest] = listener = partial(self._heard, guest)
+                self._poller.add(sock.fileno(), listener)
+        return guest
+
+    async def _wait_for_room(self) -> None:
+        """Until the client that waits may be accepted."""
+        if sum(book.count for book in self._books) >= self._most_unproved:
+            self._end_one(None)
+        while self.open >= self._most:
+            if self._room.is_set():
+                self._room = trio.Event()
+            if not self._end_one(None):
+                await self._make_room()
+            unproved = any(book.count for book in self._books)
+            with trio.move_on_after(self._grace_s / 4 if unproved else self._look_s):
+                await self._room.wait()
+
+    def _end_one(self, host: str | None) -> bool:
+        """Begin to end a connection that proved nothing (of a host, or of any), if there is one that can be."""
+        came_before = trio.current_time() - self._grace_s
+        for book in self._books:
+            for _ in range(TRIED_TO_END):
+                guest = book.oldest(host)
+                if guest is None or guest.since > came_before:
+                    break
+                if guest.stage is Stage.HELD:
+                    if self._begins(guest):
+                        continue
+                    self._turn_away(guest)
+                elif guest.end():
+                    self.forget(guest)
+                else:
+                    book.put_last(guest)
+                    continue
+                self.ended_total += 1
+                rate_limited.warning(
+                    "ended", "connections that asked for nothing were ended to make room for others",
+                    ended_total=self.ended_total, last_from=guest.host,
+                )  # fmt: skip
+                return True
+        return False
+
+    def _move(self, guest: Guest, stage: Stage) -> None:
+        self._books[guest.stage].remove(guest)
+        guest.stage = stage
+        self._books[stage].add(guest)
+
+    def _begin(self, guest: Guest) -> None:
+        self._let_go(guest)
+        self._move(guest, Stage.BEGUN)
+        guest.start(guest.sock, guest)
+
+    def _begins(self, guest: Guest) -> bool:
+        """Serve one at the door if there is something to look at, or if it has left."""
+        begun = self._peek(guest)
+        if begun is None or self._is_whole(begun) or len(begun) == PEEK_BYTES:
+            self._begin(guest)
+            return True
+        return False
+
+    def _peek(self, guest: Guest) -> bytes | None:
+        """What has come; None when nothing more will."""
+        try:
+            return guest.sock.recv(PEEK_BYTES, socket.MSG_PEEK) or None
+        except BlockingIOError:
+            return b""
+        except OSError:
+            return None
+
+    def _heard(self, guest: Guest, hung_up: bool) -> None:
+        if guest in self._listeners:
+            if not hung_up:
+                self._begins(guest)
+            elif self._peek(guest):  # it waits for an answer all the same
+                self._begin(guest)
+            else:
+                self._let_go(guest)
+                self.forget(guest)
+                self._gone.append(guest)
+                self._any_gone.set()
+
+    def _turn_away(self, guest: Guest) -> None:
+        self._let_go(guest)
+        guest.sock.close()
+        self.leave(guest)
+
+    def _let_go(self, guest: Guest) -> None:
+        listener = self._listeners.pop(guest, None)
+        if listener is not None and self._poller is not None:
+            self._poller.remove(guest.sock.fileno(), listener)
+
+    async def _close_gone(self) -> None:
+        while True:
+            await self._any_gone.wait()
+            while self._gone:
+                async with self._closing:
+                    self._turn_away(self._gone.popleft())
+                    await trio.lowlevel.checkpoint()
+            self._any_gone = trio.Event()
+
+    async def _look_after_held(self) -> None:
+        for number, guest in enumerate(list(self._listeners), 1):
+            if guest not in self._listeners:
+                continue
+            age_s = trio.current_time() - guest.since
+            if age_s >= self._first_request_s:
+                self._turn_away(guest)
+            elif age_s >= HELD_BEGUN_S and self._peek(guest) != b"":
+                self._begin(guest)
+            if number % LOOKED_AT_PER_TURN == 0:
+                await trio.lowlevel.checkpoint()
 
 
 class PerAddress:
@@ -68,7 +407,7 @@ class PerAddress:
 async def accept_connections(
     listener: socket.socket,
     wait_for_room: Callable[[], Awaitable[None]],
-    start: Callable[[socket.socket], None],
+    start: Callable[[socket.socket], object],
 ) -> None:
     """Accept until cancelled, then close the listener. ``start`` takes each connected socket over and does not block;
     ``wait_for_room`` is awaited when a client waits, before it is accepted. One is accepted in a turn of the loop, so

@@ -34,6 +34,16 @@ def is_hung_up(fd: int) -> bool:
     return bool(look.poll(0))
 
 
+def has_input(sock: socket.socket | trio.socket.SocketType) -> bool:
+    """Whether there is something to read, or the end: one look. Takes no byte."""
+    look = select.poll()
+    try:
+        look.register(sock.fileno(), select.POLLIN)
+    except (OSError, ValueError):  # it was closed
+        return False
+    return bool(look.poll(0))
+
+
 class Poller:
     """For one `run` only."""
 

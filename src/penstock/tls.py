@@ -12,8 +12,9 @@ from typing import Any, cast
 
 import trio
 
+from penstock.accept import Guest
 from penstock.log import get_logger
-from penstock.poller import PlainStream
+from penstock.poller import PlainStream, has_input
 
 LOOK_AGAIN_S = 5.0
 """Between two looks at the files; renewed certificates overlap by days."""
@@ -131,11 +132,22 @@ class TlsStream(trio.abc.HalfCloseableStream):
         await trio.aclose_forcefully(self._stream)
 
 
-async def accept_tls(stream: PlainStream, tls: Tls, timeout_s: float) -> trio.SSLStream[PlainStream] | None:
+def ends_waiting(stream: PlainStream, waiting: trio.CancelScope) -> bool:
+    """Cancel the wait for a client, unless it has sent something that was not dealt with."""
+    if has_input(stream.socket):
+        return False
+    waiting.cancel()
+    return True
+
+
+async def accept_tls(
+    stream: PlainStream, tls: Tls, timeout_s: float, guest: Guest
+) -> trio.SSLStream[PlainStream] | None:
     """The handshake; None when the client does not finish it in time, or at all. The stream is closed then."""
     secured: trio.SSLStream[PlainStream] = trio.SSLStream(stream, tls.context, server_side=True, https_compatible=True)
     try:
-        with trio.move_on_after(timeout_s):
+        with trio.move_on_after(timeout_s) as patience:
+            guest.end = lambda: ends_waiting(stream, patience)
             await secured.do_handshake()
             return secured
     except (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError):

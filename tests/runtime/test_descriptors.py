@@ -9,7 +9,7 @@ from penstock.settings import Settings
 
 
 def test_with_many_open_files_the_settings_hold() -> None:
-    assert share_files(Settings(), 65_536) == (10_000, 10_000, 100)
+    assert share_files(Settings(), 65_536) == (10_000, 10_000, 2_000)
 
 
 @pytest.mark.parametrize("open_files_max", [128, 256, 1_024, 4_096])

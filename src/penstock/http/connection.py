@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from penstock.accept import Guest
 from penstock.eager import current_call, need_task
 from penstock.http.asgi import App, Pairs
 from penstock.http.cycle import Cycle
@@ -27,7 +28,7 @@ from penstock.http.refusal import Refusal, error_object
 from penstock.http.request import Request
 from penstock.http.response import CONTINUE, encode_head
 from penstock.log import get_logger
-from penstock.poller import RECEIVE_BYTES, is_hung_up
+from penstock.poller import RECEIVE_BYTES, has_input, is_hung_up
 from penstock.tls import TlsStream
 
 if TYPE_CHECKING:
@@ -72,8 +73,10 @@ class Connection:
         server_address: tuple[str, int] | None,
         certificate: tuple[str, ...] | None = None,
         sock: socket.socket | None = None,
+        guest: Guest | None = None,
     ) -> None:
-        """``sock``: of a plain stream, to be read without this task."""
+        """``sock``: of a plain stream, to be read without this task; ``guest``: of a connection that came through the
+        door."""
         self.certificate = certificate
         """Over TLS: whom the client's certificate names."""
         self.client = client
@@ -97,6 +100,11 @@ class Connection:
         self._scope = trio.CancelScope()
         self._body_started_at: float | None = None
         self._direct = None if sock is None else server.make_direct(self, sock)
+        self._guest = guest
+        self._asked = guest is None  # a whole request has come
+        self._unwanted = False
+        if guest is not None:
+            guest.end = self._end_for_room
 
     async def run(self) -> None:
         """Serve the client until the connection ends, and close it. Raises nothing but cancellation."""
@@ -139,14 +147,27 @@ class Connection:
         elif self._direct is not None and self._direct.expires_at < math.inf:
             self._server.expire_soon(self._direct)
 
+    def _end_for_room(self) -> bool:
+        """End it for another's sake, unless it is being served or has sent what was not read."""
+        if self.phase not in _INTERRUPTIBLE or self._unwanted or self._has_input():
+            return False
+        self._unwanted = True
+        self._scope.cancel()
+        return True
+
+    def _has_input(self) -> bool:
+        if self._direct is not None:
+            return self._direct.has_input()
+        return isinstance(self.stream, trio.SocketStream | TlsStream) and has_input(self.stream.socket)
+
     def close_if_idle(self) -> None:
         if self.phase is Phase.IDLE:
             self._scope.cancel()
 
     @property
     def idle_since(self) -> float:
-        """Trio time; infinite while it is not idle."""
-        if self.phase is not Phase.IDLE:
+        """Trio time; infinite while it is not idle, or has asked for nothing."""
+        if self.phase is not Phase.IDLE or not self._asked:
             return math.inf
         return self.expires_at - self._limits.keep_alive_timeout_seconds
 
@@ -172,6 +193,8 @@ class Connection:
                 if self.parser.progress is Progress.NOTHING:
                     return 0  # it was no more than an empty line
             else:
+                if self._unwanted:
+                    return 0  # what has come meanwhile is of one who has proved nothing
                 if self.phase is not Phase.IDLE:
                     self._server.timed_out_total += 1
                     raise self._timed_out()
@@ -216,7 +239,16 @@ class Connection:
         self.phase, self.expires_at = Phase.ANSWERING, math.inf
         self._body_started_at = None
         self._server.requests_total += 1
+        if not self._asked:
+            self._asked = True
+            if self._guest is not None:
+                self._guest.ask()
         return Cycle(self, request)
+
+    def note_proved(self) -> None:
+        """It is known who calls."""
+        if self._guest is not None:
+            self._guest.prove()
 
     def make_hot(self, direct: Direct) -> Hot | None:
         """What takes requests as bytes; None when the application does not."""
@@ -280,7 +312,8 @@ class Connection:
         if progress is Progress.NOTHING:
             if self.phase is not Phase.IDLE or self.expires_at == math.inf:
                 self.phase = Phase.IDLE
-                self.expires_at = now + limits.keep_alive_timeout_seconds
+                patience_s = limits.keep_alive_timeout_seconds if self._asked else limits.header_timeout_seconds
+                self.expires_at = now + patience_s
         elif progress is Progress.HEAD:
             if self.phase is not Phase.RECEIVING:
                 self.phase = Phase.RECEIVING

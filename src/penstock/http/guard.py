@@ -9,7 +9,7 @@ for them for ever. A last send that can't be cancelled gets through.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -48,11 +48,16 @@ class Guard:
     def __init__(self, app: App, shared: Shared) -> None:
         self.shared = shared
         self.running = 0
+        self.answering = 0
+        """Of these, the requests that have come whole."""
         self.idle_since = trio.current_time()
         """Infinite while something runs."""
         self.idle = trio.Event()
         """Set while nothing runs; replaced when something begins to."""
         self.idle.set()
+        self.asked = False
+        """A request has come, at least its head."""
+        self.on_asked: Callable[[], None] = _nothing
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,6 +77,7 @@ class Guard:
             self._end()
 
     def _begin(self) -> None:
+        self.asked = True
         if self.running == 0:
             self.idle = trio.Event()
         self.idle_since = math.inf
@@ -90,7 +96,12 @@ class Guard:
             if not await body.read():
                 return  # the client went away
             self.shared.requests_total += 1
-            await self._app(scope, body.receive, answer.send)
+            self.on_asked()
+            self.answering += 1
+            try:
+                await self._app(scope, body.receive, answer.send)
+            finally:
+                self.answering -= 1
         except Refusal as refusal:
             self.shared.refused_total += 1
             await answer.send_error(refusal.status, refusal.code, refusal.reason)
@@ -109,6 +120,10 @@ class Guard:
     def _record_failure(self, scope: Scope, error: BaseException) -> None:
         self.shared.failed_total += 1
         log.error("request failed", method=scope["method"], path=scope["path"], exc_info=error)
+
+
+def _nothing() -> None:
+    pass
 
 
 async def _decline(scope: Scope, receive: Receive, send: Send) -> None:

@@ -13,6 +13,7 @@ import math
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import h11
@@ -30,13 +31,15 @@ from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 
-from penstock.accept import PerAddress, accept_connections
+from penstock.accept import Door, Guest, PerAddress
 from penstock.allowance import Allowance
-from penstock.http.asgi import CERTIFICATE, App, Receive, Scope, Send
+from penstock.http.asgi import CERTIFICATE, NOTE_PROVED, App, Receive, Scope, Send
 from penstock.http.guard import Guard, Shared
 from penstock.http.interface import Statistics
 from penstock.http.limits import Limits
+from penstock.http.request import is_whole_head
 from penstock.log import get_logger
+from penstock.poller import has_input
 from penstock.tls import Tls, names_of
 
 if TYPE_CHECKING:
@@ -44,8 +47,6 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-ROOM_LOOK_SECONDS = 1.0
-"""How often a full server looks for an idle connection to end."""
 _HEAD_FRAMES = (b"\x01", b"\x09")
 """HEADERS and CONTINUATION."""
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -61,7 +62,9 @@ class HypercornServer:
         *,
         tls: Tls | None = None,
         refusal_headers: Sequence[tuple[bytes, bytes]] = (),
+        asking_proves: bool = True,
     ) -> None:
+        """``asking_proves``: whoever sends a whole request is known; else the application says who is."""
         self.limits = limits or Limits()
         self._config = _config(self.limits)
         self._tls = tls
@@ -70,9 +73,16 @@ class HypercornServer:
         self._accepted_total = 0
         self._open: set[_BoundedStream] = set()
         self._idle: dict[Guard, WorkerContext] = {}
-        self._open_sockets = 0
+        self._door = Door(
+            self.limits.max_connections,
+            unproved_per_host=self.limits.max_unproved_per_address,
+            is_whole=is_whole_head if tls is None else bool,
+            first_request_s=self.limits.header_timeout_seconds,
+            asking_proves=asking_proves,
+            make_room=self._end_idle,
+            idle_s=self.limits.evict_after_idle_seconds,
+        )
         self._drain = trio.Event()
-        self._room = trio.Event()
 
     # -- the Server interface
 
@@ -86,14 +96,14 @@ class HypercornServer:
         """See ``interface.Server``."""
         async with trio.open_nursery() as background:
             background.start_soon(self._abort_when_cancelled)
+            background.start_soon(self._door.run)
             async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
 
-                def start(sock: socket.socket) -> None:
-                    self._open_sockets += 1
-                    connections.start_soon(self._handle_socket, app, sock)
+                def start(sock: socket.socket, guest: Guest) -> None:
+                    connections.start_soon(self._handle_socket, app, sock, guest)
 
                 for sock in sockets:
-                    accepting.start_soon(accept_connections, sock, self._wait_for_room, start)
+                    accepting.start_soon(self._door.accept, sock, start)
                 task_status.started()
                 await self._drain.wait()
                 await trio.sleep(self.limits.drain_quiet_seconds)
@@ -110,8 +120,8 @@ class HypercornServer:
         """``idle_connections`` is an estimate: HTTP/2 runs many requests on one connection."""
         shared = self._shared
         return Statistics(
-            connections=self._open_sockets,
-            idle_connections=max(0, self._open_sockets - shared.running),
+            connections=self._door.open,
+            idle_connections=max(0, self._door.open - shared.running),
             running_requests=shared.running,
             accepted_total=self._accepted_total,
             requests_total=shared.requests_total,
@@ -123,20 +133,19 @@ class HypercornServer:
 
     # -- connections
 
-    async def _handle_socket(self, app: App, sock: socket.socket) -> None:
+    async def _handle_socket(self, app: App, sock: socket.socket, guest: Guest) -> None:
         try:
             address = str(sock.getpeername()[0])
         except OSError:  # it has left already
             address = ""
-        with self._per_address.counted(address) as room:
-            if room:
-                await self._handle_counted(app, sock)
-                return
-        sock.close()
-        self._open_sockets -= 1
-        self._room.set()
+        try:
+            with sock, self._per_address.counted(address) as room:
+                if room:
+                    await self._handle_counted(app, sock, guest)
+        finally:
+            guest.leave()
 
-    async def _handle_counted(self, app: App, sock: socket.socket) -> None:
+    async def _handle_counted(self, app: App, sock: socket.socket, met: Guest) -> None:
         self._accepted_total += 1
         stream: _BoundedStream | None = None
         guard: Guard | None = None
@@ -145,7 +154,9 @@ class HypercornServer:
             stream = _BoundedStream(trio.SocketStream(trio.socket.from_stdlib_socket(sock)), self.limits)
             self._open.add(stream)
             secured = self._over_tls(stream)
-            guard, context = Guard(_naming(app, secured), self._shared), WorkerContext(None)
+            guard, context = Guard(_naming(app, secured, met), self._shared), WorkerContext(None)
+            guard.on_asked = met.ask
+            met.end = partial(_end_for_room, guard, stream)
             self._idle[guard] = context
             # hypercorn's annotations ask for its own TypedDicts and for trio.SocketStream; it needs neither.
             wrapped, transport = ASGIWrapper(cast(Any, guard)), cast(Any, secured)
@@ -167,8 +178,6 @@ class HypercornServer:
                 self._open.discard(stream)
             if guard is not None:
                 self._idle.pop(guard, None)
-            self._open_sockets -= 1
-            self._room.set()
 
     async def _close_when_drained(self, guard: Guard, context: WorkerContext) -> None:
         """Tell hypercorn, once nothing runs on this connection. Told earlier, it says GOAWAY on HTTP/2 between the
@@ -186,17 +195,13 @@ class HypercornServer:
             return stream
         return trio.SSLStream(stream, self._tls.context, server_side=True, https_compatible=True)
 
-    async def _wait_for_room(self) -> None:
-        """Until the client that waits may be accepted. At the limit the longest idle connection makes room."""
-        limits = self.limits
-        while self._open_sockets >= limits.max_connections:
-            if self._room.is_set():
-                self._room = trio.Event()
-            longest = min(self._idle, key=lambda guard: guard.idle_since, default=None)
-            if longest is not None and longest.idle_since <= trio.current_time() - limits.evict_after_idle_seconds:
-                await self._idle.pop(longest).terminated.set()
-            with trio.move_on_after(min(limits.evict_after_idle_seconds, ROOM_LOOK_SECONDS)):
-                await self._room.wait()
+    async def _end_idle(self) -> None:
+        """The longest idle connection makes room."""
+        asked = (guard for guard in self._idle if guard.asked)
+        longest = min(asked, key=lambda guard: guard.idle_since, default=None)
+        idle_before = trio.current_time() - self.limits.evict_after_idle_seconds
+        if longest is not None and longest.idle_since <= idle_before:
+            await self._idle.pop(longest).terminated.set()
 
     async def _abort_when_cancelled(self) -> None:
         """hypercorn shields its writes. When the caller cancels, a client that does not read must not hold it up."""
@@ -219,7 +224,7 @@ class _Connection(TCPServer):
         self._guard = guard
         self._limits = guard.shared.limits
         self._resets = Allowance(self._limits.resets_burst, self._limits.resets_per_second)
-        self._head_since = math.inf
+        self._head_since = trio.current_time()  # of the first request, before its first byte
 
     async def _read_data(self) -> None:
         await self._read_until_gone()
@@ -233,7 +238,10 @@ class _Connection(TCPServer):
         data: bytes | bytearray = b""
         while True:
             within_head = self._waits_for_rest_of_head()
-            self._head_since = min(self._head_since, trio.current_time()) if within_head else math.inf
+            if within_head or not self._guard.asked:
+                self._head_since = min(self._head_since, trio.current_time())
+            else:
+                self._head_since = math.inf
             with trio.move_on_at(self._head_since + self._limits.header_timeout_seconds) as patience:
                 try:
                     data = await self.stream.receive_some(MAX_RECV)
@@ -241,7 +249,7 @@ class _Connection(TCPServer):
                     return
             if patience.cancelled_caught:
                 self._guard.shared.timed_out_total += 1
-                if isinstance(self.protocol.protocol, H11Protocol):
+                if isinstance(self.protocol.protocol, H11Protocol) and within_head:
                     with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
                         await self.stream.send_all(_TOO_SLOW)
                 return
@@ -275,7 +283,7 @@ class _Connection(TCPServer):
                 raise ProtocolError("a frame too large")
             for event in events:
                 if isinstance(event, RequestReceived | TrailersReceived):
-                    self._head_since = math.inf
+                    self._guard.asked, self._head_since = True, math.inf
                 if isinstance(event, StreamReset) and not self._resets.take():
                     protocol.connection.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
                     raise ProtocolError("too many reset streams")
@@ -330,15 +338,23 @@ class _BoundedStream(trio.abc.HalfCloseableStream):
         self.socket.close()
 
 
-def _naming(app: App, stream: trio.abc.Stream) -> App:
-    """The application, told whom the client's certificate names."""
-    if not isinstance(stream, trio.SSLStream):
-        return app
+def _end_for_room(guard: Guard, stream: _BoundedStream) -> bool:
+    """End a connection for another's sake, unless it is being served or has sent what was not read."""
+    if guard.answering or has_input(stream.socket):
+        return False
+    stream.abort()
+    return True
 
-    secured = cast("trio.SSLStream[trio.abc.Stream]", stream)
+
+def _naming(app: App, stream: trio.abc.Stream, guest: Guest) -> App:
+    """The application, told whom the client's certificate names, and whom to tell that it is known who calls."""
+    secured = cast("trio.SSLStream[trio.abc.Stream]", stream) if isinstance(stream, trio.SSLStream) else None
 
     async def named(scope: Scope, receive: Receive, send: Send) -> None:
-        scope.setdefault("extensions", {})[CERTIFICATE] = names_of(secured)
+        extensions = scope.setdefault("extensions", {})
+        extensions[NOTE_PROVED] = guest.prove
+        if secured is not None:
+            extensions[CERTIFICATE] = names_of(secured)
         await app(scope, receive, send)
 
     return named

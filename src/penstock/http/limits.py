@@ -30,13 +30,18 @@ class Limits:
     """Read ahead while a request is answered; above it the socket is not read until the answer is out."""
     max_connections_per_address: int = 10_000
     """One more is closed as soon as it is accepted."""
+    max_unproved_per_address: int = 1_000
+    """Of them those that have not asked for anything yet (with authentication: not proved who they are); at the limit
+    one of them makes room."""
     max_connections: int = 10_000
-    """At the limit the longest idle connection makes room; when none is idle, newcomers wait to be accepted."""
+    """At the limit one makes room that has proved nothing, else the longest idle one; when none is idle, newcomers wait
+    to be accepted."""
     evict_after_idle_seconds: float = 30.0
     """Idle for less than this is not idle: the next request may be on its way, and an old client reports a failure
     when its connection is closed under it."""
     header_timeout_seconds: float = 10.0
-    """From the first byte of a request to the end of its headers, however the bytes trickle in."""
+    """From the first byte of a request to the end of its headers, however the bytes trickle in; and before the first
+    byte of a connection's first request."""
     body_timeout_seconds: float = 30.0
     """Without a byte of the body, and for all of it, lengthened by `min_body_bytes_per_second`."""
     min_body_bytes_per_second: int = 4 * _KIB

@@ -79,3 +79,8 @@ def origin_form(target: bytes) -> bytes:
         return rest[slash:]
     question = rest.find(b"?")
     return b"/" + rest[question:] if question >= 0 else b"/"
+
+
+def is_whole_head(begun: bytes) -> bool:
+    """Whether a request can be looked at: its head is there, or what can be no head's beginning."""
+    return b"\r\n\r\n" in begun or not begun[:1].isalpha() if begun else False

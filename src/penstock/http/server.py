@@ -12,13 +12,13 @@ from operator import itemgetter
 
 import trio
 
-from penstock.accept import PerAddress, accept_connections
+from penstock.accept import Door, Guest, PerAddress
 from penstock.http.asgi import App
 from penstock.http.connection import Connection, Phase
 from penstock.http.direct import Direct
 from penstock.http.interface import Statistics
 from penstock.http.limits import Limits
-from penstock.http.request import BodyBudget
+from penstock.http.request import BodyBudget, is_whole_head
 from penstock.http.response import DateHeader, Heads
 from penstock.log import get_logger
 from penstock.poller import HAVE_EPOLL, PlainStream, Poller, open_stream
@@ -31,8 +31,6 @@ CLOSED_PER_TURN = 20
 """Connections that are closed in one turn: 3,000 clients that left together took three turns of 0.1 s."""
 LOOKS_PER_TURN = 16
 """At what has come, as long as most of it are clients that left: 1,000 of them in 2 ms."""
-ROOM_LOOK_SECONDS = 1.0
-"""How often a full server looks for an idle connection to end."""
 
 log = get_logger(__name__)
 
@@ -46,7 +44,9 @@ class HttpServer:
         *,
         tls: Tls | None = None,
         refusal_headers: Sequence[tuple[bytes, bytes]] = (),
+        asking_proves: bool = True,
     ) -> None:
+        """``asking_proves``: whoever sends a whole request is known; else the application says who is."""
         self.limits = limits or Limits()
         self._tls = tls
         self._per_address = PerAddress(self.limits.max_connections_per_address)
@@ -61,14 +61,22 @@ class HttpServer:
         self.timed_out_total = 0
         self._accepted_total = 0
         self._connections: set[Connection] = set()
-        self._open_sockets = 0  # accepted and not closed: counted before their task runs
+        self._closing = trio.CapacityLimiter(CLOSED_PER_TURN)
+        self._door = Door(
+            self.limits.max_connections,
+            unproved_per_host=self.limits.max_unproved_per_address,
+            is_whole=is_whole_head if tls is None else bool,
+            first_request_s=self.limits.header_timeout_seconds,
+            asking_proves=asking_proves,
+            make_room=self._end_idle,
+            idle_s=self.limits.evict_after_idle_seconds,
+            closing=self._closing,
+        )
         self._poller: Poller | None = None  # while it serves
         self._calls = EagerQueue(self._look)
         self._drain = trio.Event()
         self.draining = False
         self._waited: list[tuple[float, Direct]] = []  # calls whose time is over before the next look at deadlines
-        self._closing = trio.CapacityLimiter(CLOSED_PER_TURN)
-        self._room = trio.Event()  # set when a connection ends; replaced by who waits for it
 
     # -- the Server interface
 
@@ -84,20 +92,17 @@ class HttpServer:
         async with trio.open_nursery() as background:
             background.start_soon(self._enforce_deadlines, background)
             background.start_soon(self._calls.run)
+            background.start_soon(self._door.run)
             if HAVE_EPOLL:
                 self._poller = Poller(LOOKS_PER_TURN if self._tls is None else 1)
                 background.start_soon(self._poller.run)
             async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
 
-                async def accept(sock: socket.socket) -> None:
-                    await accept_connections(sock, self._wait_for_room, start)
-
-                def start(sock: socket.socket) -> None:
-                    self._open_sockets += 1
-                    connections.start_soon(self._handle_socket, app, sock)
+                def start(sock: socket.socket, guest: Guest) -> None:
+                    connections.start_soon(self._handle_socket, app, sock, guest)
 
                 for sock in sockets:
-                    accepting.start_soon(accept, sock)
+                    accepting.start_soon(self._door.accept, sock, start)
                 task_status.started()
                 await self._drain.wait()
                 # Requests that were on their way when the drain began: accepted, read and answered for a moment more.
@@ -115,7 +120,7 @@ class HttpServer:
     def statistics(self) -> Statistics:
         phases = [connection.phase for connection in self._connections]
         return Statistics(
-            connections=len(phases),
+            connections=len(phases) + self._door.held,
             idle_connections=phases.count(Phase.IDLE),
             running_requests=phases.count(Phase.ANSWERING) + phases.count(Phase.WRITING),
             accepted_total=self._accepted_total,
@@ -152,10 +157,11 @@ class HttpServer:
         server_address: tuple[str, int] | None = None,
         certificate: tuple[str, ...] | None = None,
         sock: socket.socket | None = None,
+        guest: Guest | None = None,
     ) -> None:
         """Serve one client on any stream, and close it. ``certificate``: over TLS, whom the client's names; ``sock``:
-        of a plain stream."""
-        connection = Connection(self, app, stream, client, server_address, certificate, sock)
+        of a plain stream; ``guest``: of one that came through the door."""
+        connection = Connection(self, app, stream, client, server_address, certificate, sock, guest)
         self._connections.add(connection)
         self._accepted_total += 1
         try:
@@ -165,7 +171,7 @@ class HttpServer:
         finally:
             self._connections.discard(connection)
 
-    async def _handle_socket(self, app: App, sock: socket.socket) -> None:
+    async def _handle_socket(self, app: App, sock: socket.socket, guest: Guest) -> None:
         try:
             with sock:
                 client, server_address = _address(sock.getpeername()), _address(sock.getsockname())
@@ -174,34 +180,34 @@ class HttpServer:
                         return
                     if self._tls is None:
                         stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
-                        await self.handle(app, stream, client, server_address, sock=sock)
+                        await self.handle(app, stream, client, server_address, sock=sock, guest=guest)
                     else:
                         plain = open_stream(sock, self._poller)
-                        await self._handle_tls(app, plain, self._tls, client, server_address)
+                        await self._handle_tls(app, plain, self._tls, client, server_address, guest)
         except OSError:
             log.debug("a client went away while it was accepted")
         finally:
-            self._open_sockets -= 1
-            self._room.set()
+            guest.leave()
 
     async def _handle_tls(
-        self, app: App, stream: PlainStream, tls: Tls, client: tuple[str, int], server_address: tuple[str, int]
+        self,
+        app: App,
+        stream: PlainStream,
+        tls: Tls,
+        client: tuple[str, int],
+        server_address: tuple[str, int],
+        guest: Guest,
     ) -> None:
-        secured = await accept_tls(stream, tls, self.limits.header_timeout_seconds)
+        secured = await accept_tls(stream, tls, self.limits.header_timeout_seconds, guest)
         if secured is not None:
-            await self.handle(app, TlsStream(secured), client, server_address, names_of(secured))
+            await self.handle(app, TlsStream(secured), client, server_address, names_of(secured), guest=guest)
 
-    async def _wait_for_room(self) -> None:
-        """Until the client that waits may be accepted. At the limit the longest idle connection makes room."""
-        while self._open_sockets >= self.limits.max_connections:
-            if self._room.is_set():
-                self._room = trio.Event()
-            idle_before = trio.current_time() - self.limits.evict_after_idle_seconds
-            idle = [c for c in self._connections if c.idle_since <= idle_before]
-            if idle:
-                min(idle, key=lambda connection: connection.idle_since).close_if_idle()
-            with trio.move_on_after(min(self.limits.evict_after_idle_seconds, ROOM_LOOK_SECONDS)):
-                await self._room.wait()
+    async def _end_idle(self) -> None:
+        """The longest idle connection makes room."""
+        idle_before = trio.current_time() - self.limits.evict_after_idle_seconds
+        idle = [c for c in self._connections if c.idle_since <= idle_before]
+        if idle:
+            min(idle, key=lambda connection: connection.idle_since).close_if_idle()
 
     def expire_soon(self, direct: Direct) -> None:
         """The time of a call is over soon, that waits without a task."""

@@ -32,6 +32,10 @@ CERTIFICATE: Final = "penstock.certificate"
 """The ASGI extension of our servers (http/asgi.py): whom the client's TLS certificate names."""
 
 
+NOTE_PROVED: Final = "penstock.note_proved"
+"""The one to be called when it is known who calls (http/asgi.py)."""
+
+
 class Reply(NamedTuple):
     """An answer. A body of None carries neither content type nor length (204)."""
 
@@ -94,6 +98,10 @@ class Exchange(Protocol):
     @property
     def certificate(self) -> Sequence[str]:
         """Over TLS: whom the client's names."""
+        ...
+
+    def note_proved(self) -> None:
+        """It is known who calls: the connection makes room for nobody."""
         ...
 
     def peer_gone_nowait(self) -> bool:
@@ -160,6 +168,11 @@ class AsgiExchange:
     def certificate(self) -> Sequence[str]:
         found: Sequence[str] = self._scope.get("extensions", {}).get(CERTIFICATE, ())
         return found
+
+    def note_proved(self) -> None:
+        note: Callable[[], None] | None = self._scope.get("extensions", {}).get(NOTE_PROVED)
+        if note is not None:
+            note()
 
     def peer_gone_nowait(self) -> bool:
         ask: Callable[[], bool] | None = self._scope.get("extensions", {}).get(PEER_GONE)

@@ -14,8 +14,11 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     connections_per_address: int = 0
     """Of them from one address; one more is closed. 0: any."""
+    unproved_per_address: int = 1_000
+    """Of them those that made no call yet (with authentication: proved nothing); at the limit one makes room."""
     connections: int = 10_000
-    """Open connections. At the limit the longest idle one makes room; when none is, newcomers wait to be accepted."""
+    """Open connections. At the limit one makes room that has proved nothing, else the longest idle one; when none is,
+    newcomers wait to be accepted."""
     evict_after_idle_s: float = 30.0
     """Without a call for less than this is not idle: the next one may be on its way."""
     streams_per_connection: int = 1_000
@@ -37,6 +40,8 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     handshake_s: float = 10.0
     """From accept to the client's first SETTINGS, TLS included."""
+    first_call_s: float = 60.0
+    """From accept to the first call; then the client is told to go, and comes back when it has one."""
     request_s: float = 60.0
     """From the headers of a unary request to its whole message."""
     stalled_send_s: float = 120.0

@@ -18,7 +18,7 @@ import trio
 from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
 
-from penstock.accept import PerAddress, accept_connections
+from penstock.accept import Door, Guest, PerAddress
 from penstock.access import table
 from penstock.access.gate import EXPIRED, REVOKED, Ending, Gate, reason_of
 from penstock.access.identity import Identity, set_identity
@@ -27,7 +27,7 @@ from penstock.access.roles import Permission
 from penstock.engine.answers import AnswerMemory, Hold
 from penstock.errors import PenstockError, TooManyRequests, Unauthenticated, leaf_of
 from penstock.log import set_trace
-from penstock.poller import HAVE_EPOLL, Poller, open_stream
+from penstock.poller import HAVE_EPOLL, PlainStream, Poller, open_stream
 from penstock.rpc.call import ServerCall
 from penstock.rpc.counts import Counts, Statistics
 from penstock.rpc.inbox import Inbox
@@ -38,7 +38,8 @@ from penstock.rpc.taskless import Taskless
 from penstock.rpc.tracing import begin_call, end_call
 from penstock.rpc.transport import UNAVAILABLE_DRAINED, Connection
 from penstock.spans import Spans
-from penstock.tls import Tls, names_of
+from penstock.tls import Tls, ends_waiting, names_of
+from penstock.wire.http2_frames import PREFACE
 
 if TYPE_CHECKING:
     import socket
@@ -51,8 +52,6 @@ log = logging.getLogger(__name__)
 _LOST = GRPCError(Status.CANCELLED, "the connection was lost")
 _NO_ANSWER = "a unary handler sent no answer"
 _UNKNOWN_METHOD = "unknown"  # a client can name any path; a metric must not grow with it
-ROOM_LOOK_S = 1.0
-"""How often a full server looks for an idle connection to end."""
 PINGED_PER_TURN = 20
 """Connections that are pinged or ended in one turn of the loop, for their silence: 4 ms. Of 10,000 it comes at once."""
 
@@ -110,7 +109,15 @@ class Server:
         self._draining = trio.Event()
         self._drained = trio.Event()
         self._last_left = trio.Event()
-        self._room = trio.Event()  # set when a connection ends; replaced by who waits for it
+        self._door = Door(
+            self.limits.connections,
+            unproved_per_host=self.limits.unproved_per_address,
+            is_whole=bool if tls is not None else _is_whole_preface,
+            first_request_s=self.limits.handshake_s,
+            asking_proves=gate is None,
+            make_room=self._end_idle,
+            idle_s=self.limits.evict_after_idle_s,
+        )
         self.taskless = Taskless(self._look, self.end, self._run_call)
         self._accepting = trio.CancelScope()
         self._scope = trio.CancelScope()
@@ -127,19 +134,20 @@ class Server:
             async with trio.open_nursery() as background:
                 background.start_soon(self._keep_alive)
                 background.start_soon(self.taskless.run)
+                background.start_soon(self._door.run)
                 if HAVE_EPOLL:
                     self._poller = Poller()
                     background.start_soon(self._poller.run)
                 async with trio.open_nursery() as nursery:
 
-                    def start(sock: socket.socket) -> None:
+                    def start(sock: socket.socket, guest: Guest) -> None:
                         self._sockets += 1
-                        nursery.start_soon(self._serve_socket, sock)
+                        nursery.start_soon(self._serve_socket, sock, guest)
 
                     with self._accepting:
                         async with trio.open_nursery() as accepting:
                             for sock in sockets:
-                                accepting.start_soon(accept_connections, sock, self._wait_for_room, start)
+                                accepting.start_soon(self._door.accept, sock, start)
                             task_status.started()
                 background.cancel_scope.cancel()
 
@@ -188,7 +196,7 @@ class Server:
 
     def statistics(self) -> Statistics:
         """Gauges and counts, for metrics and tests."""
-        return Statistics(self._sockets, self._running, self._held, self.is_draining, self.counts)
+        return Statistics(self._sockets + self._door.held, self._running, self._held, self.is_draining, self.counts)
 
     # ---------------------------------------------------------------------------------- connections
 
@@ -196,21 +204,21 @@ class Server:
         if self._sockets:
             await self._last_left.wait()
 
-    async def _wait_for_room(self) -> None:
-        """Until the client that waits may be accepted. At the limit the longest idle connection makes room."""
-        limits = self.limits
-        while self._sockets >= limits.connections:
-            if self._room.is_set():
-                self._room = trio.Event()
-            idle_before = trio.current_time() - limits.evict_after_idle_s
-            idle = [connection for connection in self._connections if connection.idle_since <= idle_before]
-            if idle:
-                self.counts.evicted += 1
-                min(idle, key=lambda connection: connection.idle_since).begin_drain()
-            with trio.move_on_after(min(limits.evict_after_idle_s, ROOM_LOOK_S)):
-                await self._room.wait()
+    async def _end_idle(self) -> None:
+        """The longest idle connection makes room."""
+        idle_before = trio.current_time() - self.limits.evict_after_idle_s
+        idle = [connection for connection in self._connections if connection.idle_since <= idle_before]
+        if idle:
+            self.counts.evicted += 1
+            min(idle, key=lambda connection: connection.idle_since).begin_drain()
 
-    async def _serve_socket(self, sock: socket.socket) -> None:
+    async def _serve_socket(self, sock: socket.socket, guest: Guest) -> None:
+        try:
+            await self._serve_admitted(sock, guest)
+        finally:
+            guest.leave()
+
+    async def _serve_admitted(self, sock: socket.socket, guest: Guest) -> None:
         try:
             peer = sock.getpeername()
             stream = open_stream(sock, self._poller)
@@ -220,7 +228,7 @@ class Server:
         else:
             with self._per_address.counted(str(peer[0])) as room:
                 if room:
-                    await self._serve_counted(stream, peer)
+                    await self._serve_counted(stream, peer, guest)
                     return
             self.counts.refused += 1
             await trio.aclose_forcefully(stream)
@@ -229,20 +237,19 @@ class Server:
     async def serve_stream(self, stream: trio.abc.Stream, peer: object) -> None:
         """Serve one connection that somebody else has accepted, to its end. Raises only Trio's Cancelled."""
         self._sockets += 1
-        await self._serve_counted(stream, peer)
+        await self._serve_counted(stream, peer, None)
 
     def _left(self) -> None:
         self._sockets -= 1
-        self._room.set()
         if not self._sockets and self.is_draining:
             self._last_left.set()
 
-    async def _serve_counted(self, stream: trio.abc.Stream, peer: object) -> None:
+    async def _serve_counted(self, stream: trio.abc.Stream, peer: object, guest: Guest | None) -> None:
         self.counts.accepted += 1
         try:
-            secured = await self._secure(stream)
+            secured = await self._secure(stream, guest)
             if secured is not None:
-                await self._run_connection(Connection(self, secured, peer, names_of(secured)))
+                await self._run_connection(Connection(self, secured, peer, names_of(secured), guest))
         except Exception:
             log.exception("a gRPC connection failed")  # ours to mend, but never the end of the others
         finally:
@@ -270,12 +277,15 @@ class Server:
                 if busy % PINGED_PER_TURN == 0:
                     await trio.lowlevel.checkpoint()
 
-    async def _secure(self, stream: trio.abc.Stream) -> trio.abc.Stream | None:
+    async def _secure(self, stream: trio.abc.Stream, guest: Guest | None) -> trio.abc.Stream | None:
         if self._tls is None:
             return stream
         tls = trio.SSLStream(stream, self._tls.context, server_side=True, https_compatible=True)
         with trio.move_on_after(self.limits.handshake_s) as patience:
             self._handshakes.add(patience)  # a drain does not wait for it
+            if guest is not None and isinstance(stream, PlainStream):
+                plain = stream
+                guest.end = lambda: ends_waiting(plain, patience)
             try:
                 await tls.do_handshake()
             except (trio.BrokenResourceError, ssl.SSLError):
@@ -360,6 +370,8 @@ class Server:
         if self._gate is None or self._call_limits is not None or self._spans is not None:
             return False
         caller = call.caller = self._gate.find(call.authorization, call.address, call.certificate)
+        if caller is not None:
+            call.connection.note_proved()
         return caller is not None and table.RPC.get(call.method.path) in caller.permissions
 
     def go_on(self, call: ServerCall[Any, Any], run: Callable[[Any], Awaitable[None]] | None = None) -> None:
@@ -444,6 +456,8 @@ class Server:
                 caller = await self._gate.identify(call.authorization, call.address, call.certificate)
             except PenstockError as error:
                 caller = error
+            if isinstance(caller, Identity):
+                call.connection.note_proved()
             table.require(needed, caller)
             identity = call.caller = caller if isinstance(caller, Identity) else None
             set_identity(identity)
@@ -492,3 +506,8 @@ class Server:
         self.counts.calls += 1
         if self._on_call is not None:
             self._on_call(path, status.name, seconds)
+
+
+def _is_whole_preface(begun: bytes) -> bool:
+    """Whether what a client says first has come, or what can't be that."""
+    return len(begun) >= len(PREFACE) or not PREFACE.startswith(begun) if begun else False

@@ -13,13 +13,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
+from penstock.accept import Guest
 from penstock.allowance import Allowance
+from penstock.poller import PolledStream, has_input
 from penstock.rpc.inbox import PREFIX_BYTES, is_whole_message
 from penstock.rpc.sending import BROKEN, Sending, open_http2
 from penstock.wire.http2_frames import (
@@ -62,8 +64,14 @@ class Connection(Sending):
     """A client's connection, from its first byte to its last."""
 
     def __init__(
-        self, server: Server, stream: trio.abc.Stream, peer: object, certificate: tuple[str, ...] = ()
+        self,
+        server: Server,
+        stream: trio.abc.Stream,
+        peer: object,
+        certificate: tuple[str, ...] = (),
+        guest: Guest | None = None,
     ) -> None:
+        """``guest``: of a connection that came through the door."""
         self.certificate = certificate
         """Whom the client's TLS certificate names."""
         http2 = open_http2(server.limits, server.read_request)
@@ -92,6 +100,9 @@ class Connection(Sending):
         self.unpaid_answers = 0
         """Answers that were not yet added to what the client may do for them, nor calls that have ended."""
         self._unpaid_calls = 0
+        self._asked = False  # it has made a call
+        self._opened_at = trio.current_time()
+        self._guest = guest
         self._nursery: trio.Nursery
 
     async def run(self) -> None:
@@ -99,6 +110,8 @@ class Connection(Sending):
         try:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._write)
+                if self._guest is not None:
+                    self._guest.end = self._end_for_room
                 if self.server.is_draining:
                     self.begin_drain()
                 try:
@@ -112,7 +125,22 @@ class Connection(Sending):
             for call in self.calls.values():
                 call.closed = True
 
+    def _end_for_room(self) -> bool:
+        """End it for another's sake, unless it has a call or has sent what was not read."""
+        stream = self._stream
+        if isinstance(stream, trio.SSLStream):
+            stream = cast("trio.SSLStream[trio.abc.Stream]", stream).transport_stream
+        if self.calls or (isinstance(stream, trio.SocketStream | PolledStream) and has_input(stream.socket)):
+            return False
+        self._lose()
+        return True
+
     # ---------------------------------------------------------------------------------- for calls
+
+    def note_proved(self) -> None:
+        """It is known who calls."""
+        if self._guest is not None:
+            self._guest.prove()
 
     @property
     def hung_up(self) -> bool:
@@ -228,6 +256,13 @@ class Connection(Sending):
 
     def keep_alive(self, now: float) -> bool:
         """End it when nothing was heard for too long, ping when for long. Whether there was something to do."""
+        if (
+            self._guest is not None
+            and not (self._asked or self._draining)
+            and now >= self._opened_at + self.limits.first_call_s
+        ):
+            self.begin_drain()
+            return True
         if now < self._expires_at:
             return False
         limits, pinged_at = self.limits, self._pinged_at
@@ -302,6 +337,10 @@ class Connection(Sending):
                 handle(self, event)
             if self._closing:
                 break
+        if self._new_calls and not self._asked:
+            self._asked = True
+            if self._guest is not None:
+                self._guest.ask()
         for call in self._new_calls:
             if call.closed:  # reset in the same bytes: it was not begun
                 self.server.abandon(call)

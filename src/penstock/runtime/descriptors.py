@@ -13,7 +13,7 @@ OTHER_FILES = 64
 """Of the process itself: log, epoll, wake-up pipes, listening sockets, Kafka."""
 DATABASE_FILES = 8
 """Connections beside the pool: the listening one, cancels under way."""
-METRICS_MAX_CONNECTIONS = 100
+METRICS_MAX_CONNECTIONS = 2_000
 LEAST_CONNECTIONS = 8
 
 

@@ -97,14 +97,16 @@ class Listeners:
             max_request_memory_bytes=settings.http_max_request_memory_bytes,
             max_connections=self._shares.rest,
             max_connections_per_address=settings.address_max_connections or self._shares.rest,
+            max_unproved_per_address=settings.address_max_unproved_connections,
             header_timeout_seconds=settings.http_header_timeout_seconds,
             body_timeout_seconds=settings.http_body_timeout_seconds,
             keep_alive_timeout_seconds=settings.http_keep_alive_seconds,
             write_timeout_seconds=settings.http_write_timeout_seconds,
         )
         unasked = (*Cors(settings.allowed_origins, settings.cors_headers).unasked, NO_SNIFF)
+        open_to_all = self._gate is None
         if settings.http_server is HttpServerKind.HYPERCORN:
             from penstock.http.hypercorn_seam import HypercornServer
 
-            return HypercornServer(limits, tls=self._tls.rest, refusal_headers=unasked)
-        return HttpServer(limits, tls=self._tls.rest, refusal_headers=unasked)
+            return HypercornServer(limits, tls=self._tls.rest, refusal_headers=unasked, asking_proves=open_to_all)
+        return HttpServer(limits, tls=self._tls.rest, refusal_headers=unasked, asking_proves=open_to_all)

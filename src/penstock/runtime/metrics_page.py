@@ -17,7 +17,7 @@ from penstock.access import table
 from penstock.access.gate import Gate
 from penstock.errors import PenstockError
 from penstock.http import Limits
-from penstock.rest.exchange import CERTIFICATE, App, Receive, Scope, Send, send_reply
+from penstock.rest.exchange import CERTIFICATE, NOTE_PROVED, App, Receive, Scope, Send, send_reply
 from penstock.rest.problems import problem_of
 from penstock.runtime.descriptors import METRICS_MAX_CONNECTIONS
 from penstock.tls import Tls
@@ -33,10 +33,15 @@ class MetricsPage:
         *,
         tls: Tls | None = None,
         max_connections: int = METRICS_MAX_CONNECTIONS,
+        max_unproved_per_address: int = METRICS_MAX_CONNECTIONS,
     ) -> None:
         from penstock.http.hypercorn_seam import HypercornServer
 
-        self._server = HypercornServer(Limits(max_connections=max_connections), tls=tls)
+        self._server = HypercornServer(
+            Limits(max_connections=max_connections, max_unproved_per_address=max_unproved_per_address),
+            tls=tls,
+            asking_proves=gate is None,
+        )
         app: App = cast(Any, prometheus_client).make_asgi_app(registry)  # its own types are partly unknown
         self._app = app if gate is None else _gated(app, gate)
 
@@ -51,6 +56,10 @@ class MetricsPage:
         self._server.drain()
 
 
+def _nothing() -> None:
+    pass
+
+
 def _gated(app: App, gate: Gate) -> App:
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -60,6 +69,7 @@ def _gated(app: App, gate: Gate) -> App:
                 certificate = scope.get("extensions", {}).get(CERTIFICATE, ())
                 identity = await gate.identify(proofs, None if client is None else client[0], certificate)
                 identity.require(table.METRICS)
+                scope.get("extensions", {}).get(NOTE_PROVED, _nothing)()
             except PenstockError as error:
                 await send_reply(send, problem_of(error), ())
                 return

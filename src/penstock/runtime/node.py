@@ -112,7 +112,13 @@ class Node:
         self._tls = ListenerTls(settings)
         self._shares = share_files(settings, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._page = (
-            MetricsPage(self._metrics.registry, gate, tls=self._tls.metrics, max_connections=self._shares.metrics)
+            MetricsPage(
+                self._metrics.registry,
+                gate,
+                tls=self._tls.metrics,
+                max_connections=self._shares.metrics,
+                max_unproved_per_address=settings.address_max_unproved_connections,
+            )
             if "metrics" in sockets
             else None
         )

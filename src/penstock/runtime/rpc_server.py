@@ -56,6 +56,7 @@ class RpcServer:
             limits=Limits(
                 connections=max_connections or settings.grpc_max_connections,
                 connections_per_address=settings.address_max_connections,
+                unproved_per_address=settings.address_max_unproved_connections,
                 streams_per_connection=settings.grpc_max_streams,
                 message_bytes=settings.grpc_max_message_bytes,
             ),

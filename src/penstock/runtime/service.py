@@ -169,7 +169,10 @@ async def _parent(
         async with trio.open_nursery() as nursery:
             supervisor = Supervisor(nursery, Metrics(shown_version()))
             if metrics_sockets:
-                page = MetricsPage(parent.registry, gate, tls=tls.metrics)
+                page = MetricsPage(
+                    parent.registry, gate, tls=tls.metrics,
+                    max_unproved_per_address=settings.address_max_unproved_connections,
+                )  # fmt: skip
                 await supervisor.start("metrics", page.serve, metrics_sockets)
             if gate is not None:
                 for name, step in AccessService(gate, database.connection).steps().items():

@@ -59,6 +59,15 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
             1_000_000,
         ),
     ] = 0
+    address_max_unproved_connections: Annotated[
+        int,
+        _access(
+            "Of these, on each port, those that have asked for nothing (with authentication: not proved who they are); "
+            "at the limit the oldest of them makes room.",
+            1,
+            1_000_000,
+        ),
+    ] = 1_000
     session_max_hours: Annotated[
         float, _access("How long somebody who signed in at the console stays signed in.", 0.01, 8_760)
     ] = 12

@@ -1,0 +1,199 @@
+"""Connections that ask for nothing keep no caller out: silent ones, half-sent requests, and many that prove nothing."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncGenerator, Callable
+from contextlib import ExitStack, asynccontextmanager
+
+import grpc
+import pytest
+import trio
+import trio.testing
+
+from penstock.accept import Door, Guest
+from penstock.http import HttpServer, Limits
+from penstock.http.asgi import NOTE_PROVED, Receive, Scope, Send
+from penstock.http.hypercorn_seam import HypercornServer
+from penstock.http.listen import listen
+from penstock.rpc.health import Health
+from penstock.rpc.limits import Limits as RpcLimits
+from penstock.rpc.server import Server
+from penstock.wire.http2_frames import PREFACE
+
+ROOM = 40
+CROWD = 3 * ROOM
+PATIENCE_S = 15.0
+"""A full server waited for 30 s of idleness before, and never ended these."""
+HALF_HEAD = b"GET /v1/instances HTTP/1.1\r\nhost: localhost\r\nx-half: "
+HALF_BODY = b"POST /v1/instances HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9000\r\n\r\n{"
+ANONYMOUS = b"GET /v1/instances HTTP/1.1\r\nhost: localhost\r\n\r\n"
+KNOWN = b"GET /v1/instances HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer good\r\n\r\n"
+GREETING = PREFACE + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+
+
+async def gated(scope: Scope, receive: Receive, send: Send) -> None:
+    """As an engine with authentication."""
+    known = (b"authorization", b"Bearer good") in list(scope["headers"])
+    if known:
+        scope["extensions"][NOTE_PROVED]()
+    await send({"type": "http.response.start", "status": 200 if known else 401, "headers": []})
+    await send({"type": "http.response.body", "body": b"x"})
+
+
+@asynccontextmanager
+async def serving(kind: str) -> AsyncGenerator[int]:
+    """A server with little room; its port."""
+    (listener,) = listen("127.0.0.1", 0)
+    async with trio.open_nursery() as nursery:
+        if kind == "grpc":
+            health = Health(set())
+            health.set_serving(True)
+            await nursery.start(Server([health], limits=RpcLimits(connections=ROOM)).serve, [listener])
+        else:
+            make = HttpServer if kind == "native" else HypercornServer
+            server = make(Limits(max_connections=ROOM), asking_proves=False)
+            await nursery.start(server.serve, gated, [listener])
+        yield listener.getsockname()[1]
+        nursery.cancel_scope.cancel()
+
+
+def ask(port: int, request: bytes) -> bytes:
+    """The first line of the answer to a new connection's request."""
+    with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as sock:
+        sock.sendall(request)
+        return sock.recv(12)
+
+
+def check_health(port: int) -> bytes:
+    """As a gRPC client does, on a new connection."""
+    with grpc.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        answer: bytes = check(b"", timeout=PATIENCE_S, wait_for_ready=True)
+        return answer
+
+
+def come(stack: ExitStack, port: int, count: int, sent: bytes, hosts: int = 1) -> list[socket.socket]:
+    """So many connections from so many addresses, which send so much each."""
+    crowd: list[socket.socket] = []
+    for number in range(count):
+        sock = stack.enter_context(socket.socket())
+        sock.bind((f"127.0.{1 + number % hosts}.1", 0))
+        sock.connect(("127.0.0.1", port))
+        sock.sendall(sent)
+        crowd.append(sock)
+    return crowd
+
+
+@pytest.mark.parametrize("hosts", [1, 50])
+@pytest.mark.parametrize("sent", [b"", HALF_HEAD, HALF_BODY, b"\x16\x03\x01"], ids=["silent", "head", "body", "hello"])
+@pytest.mark.parametrize("kind", ["native", "hypercorn"])
+async def test_a_known_caller_is_answered_beside_a_crowd(kind: str, sent: bytes, hosts: int) -> None:
+    async with serving(kind) as port:
+        with ExitStack() as stack:
+            come(stack, port, CROWD, sent, hosts)
+            for _ in range(3):
+                assert await trio.to_thread.run_sync(ask, port, KNOWN) == b"HTTP/1.1 200"
+
+
+@pytest.mark.parametrize("hosts", [1, 50])
+@pytest.mark.parametrize("sent", [b"", PREFACE[:10], GREETING], ids=["silent", "cut", "greeted"])
+async def test_a_grpc_client_is_answered_beside_a_crowd(sent: bytes, hosts: int) -> None:
+    async with serving("grpc") as port:
+        with ExitStack() as stack:
+            come(stack, port, CROWD, sent, hosts)
+            assert await trio.to_thread.run_sync(check_health, port) == b"\x08\x01"
+
+
+@pytest.mark.parametrize("kind", ["native", "hypercorn"])
+async def test_who_was_refused_makes_room_and_who_is_known_stays(kind: str) -> None:
+    async with serving(kind) as port:
+        with ExitStack() as stack:
+            known = stack.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE_S))
+
+            def ask_again() -> bytes:
+                known.sendall(KNOWN)
+                answer = known.recv(4_096)
+                while answer and not answer.endswith(b"x"):
+                    answer += known.recv(4_096)
+                return answer[:12]
+
+            assert await trio.to_thread.run_sync(ask_again) == b"HTTP/1.1 200"
+            come(stack, port, CROWD, ANONYMOUS)
+            assert await trio.to_thread.run_sync(ask, port, KNOWN) == b"HTTP/1.1 200"
+            assert await trio.to_thread.run_sync(ask_again) == b"HTTP/1.1 200"
+
+
+@pytest.mark.parametrize("kind", ["native", "hypercorn"])
+async def test_the_first_request_has_a_deadline(kind: str) -> None:
+    (listener,) = listen("127.0.0.1", 0)
+    make = HttpServer if kind == "native" else HypercornServer
+    limits = Limits(header_timeout_seconds=0.2, deadline_tick_seconds=0.05)
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(make(limits).serve, gated, [listener])
+            async with await trio.open_tcp_stream("127.0.0.1", listener.getsockname()[1]) as silent:
+                assert await silent.receive_some() == b""
+            nursery.cancel_scope.cancel()
+
+
+# -- the door by itself
+
+
+class Hall:
+    """A door with guests that note their end."""
+
+    def __init__(self, most: int, per_host: int) -> None:
+        self.ended: list[str] = []
+        self.door = Door(
+            most, unproved_per_host=per_host, is_whole=bool, first_request_s=10, idle_s=0.0, make_room=self._nothing,
+        )  # fmt: skip
+
+    async def _nothing(self) -> None:
+        pass
+
+    def let_in(self, name: str, host: str, *, ends: Callable[[], bool] = lambda: True) -> Guest:
+        def start(_sock: socket.socket, guest: Guest) -> None:
+            def end() -> bool:
+                if ends():
+                    self.ended.append(name)
+                    return True
+                return False
+
+            guest.end = end
+
+        guest = self.door.let_in(start, Socket(host))  # type: ignore[arg-type] - all that a door needs  # pyright: ignore[reportArgumentType] - as said
+        assert guest is not None
+        return guest
+
+
+class Socket:
+    def __init__(self, host: str) -> None:
+        self._host = host
+
+    def getpeername(self) -> tuple[str, int]:
+        return self._host, 1
+
+
+async def test_at_its_limit_a_host_loses_its_oldest(autojump_clock: trio.testing.MockClock) -> None:
+    hall = Hall(100, 2)
+    for name, host in [("a", "10.0.0.1"), ("other", "10.0.0.2"), ("b", "10.0.0.1"), ("c", "10.0.0.1")]:
+        hall.let_in(name, host)
+    assert hall.ended == ["a"]
+
+
+async def test_of_ipv6_a_network_is_one_host(autojump_clock: trio.testing.MockClock) -> None:
+    hall = Hall(100, 2)
+    for number in range(4):
+        hall.let_in(str(number), f"2001:db8:1:2::{number + 1}")
+    hall.let_in("neighbour", "2001:db8:1:3::1")
+    assert hall.ended == ["0", "1"]
+
+
+async def test_who_is_known_or_served_is_not_ended(autojump_clock: trio.testing.MockClock) -> None:
+    hall = Hall(100, 3)
+    hall.let_in("known", "10.0.0.1").prove()
+    hall.let_in("served", "10.0.0.1", ends=lambda: False)
+    for name in "abc":
+        hall.let_in(name, "10.0.0.1")
+    assert hall.ended == ["a"]
