@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-WAIT_TIMEOUT_S = 20.0
+WAIT_TIMEOUT_S = 90.0
 POLL_INTERVAL_S = 0.01
 
 

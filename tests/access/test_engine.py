@@ -57,6 +57,7 @@ def ask(port: int, method: str, path: str, token: str = "", body: Any = None) ->
         connection.close()
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_a_token_counts_on_all_engines_until_it_is_revoked(database_dsn: str, start_engine: StartEngine) -> None:
     engines = [start_engine(authentication=True).wait_ready(), start_engine("--processes", "2", authentication=True)]
     engines[1].wait_ready()
@@ -68,7 +69,7 @@ def test_a_token_counts_on_all_engines_until_it_is_revoked(database_dsn: str, st
     for engine in engines:
         for port, path in ((engine.port, "/v1/definitions"), (engine.metrics_port, "/metrics")):
             assert ask(port, "GET", path)[0] == 401
-            wait_until(lambda port=port, path=path: ask(port, "GET", path, token)[0] == 200, timeout_s=20)
+            wait_until(lambda port=port, path=path: ask(port, "GET", path, token)[0] == 200, timeout_s=120)
             assert ask(port, "GET", "/healthz")[0] == (200 if path != "/metrics" else 401)
     listed = penstock("token", "list", WE_POSTGRES_DSN=database_dsn).stdout
     assert [id, "counts", "ci", "viewer"] == [listed.split()[at] for at in (0, 1, 4, 5)]
@@ -79,7 +80,7 @@ def test_a_token_counts_on_all_engines_until_it_is_revoked(database_dsn: str, st
     assert revoked.stdout == f"revoked {id} (ci)\n"
     for engine in engines:
         for port, path in ((engine.port, "/v1/definitions"), (engine.metrics_port, "/metrics")):
-            wait_until(lambda port=port, path=path: ask(port, "GET", path, token)[0] == 401, timeout_s=20)
+            wait_until(lambda port=port, path=path: ask(port, "GET", path, token)[0] == 401, timeout_s=120)
     assert time.monotonic() - began < 15  # a second or two, on a machine that is not busy with others
     assert penstock("token", "list", WE_POSTGRES_DSN=database_dsn).stdout == ""
     assert " over " in penstock("token", "list", "--all", WE_POSTGRES_DSN=database_dsn).stdout
@@ -120,6 +121,7 @@ def test_audit_rows_name_the_actor(start_engine: StartEngine) -> None:
     assert (first["kind"], first["actor"]) == ("STARTED", "token:admin")
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_tokens_are_made_with_and_without_a_running_embedded_engine(start_engine: StartEngine) -> None:
     with data_directory() as directory:
         made = penstock("token", "new", "a", "--role", "admin", "--data-dir", str(directory))
@@ -132,10 +134,11 @@ def test_tokens_are_made_with_and_without_a_running_embedded_engine(start_engine
         user = str(conninfo_to_dict(running_dsn(directory) or "")["user"])
         allowed = penstock("migrate", "--may-complete", user, "--data-dir", str(directory))
         assert allowed.returncode == 0, allowed.stderr
-        wait_until(lambda: ask(engine.port, "GET", "/v1/me", second.stdout.strip())[0] == 200, timeout_s=20)
+        wait_until(lambda: ask(engine.port, "GET", "/v1/me", second.stdout.strip())[0] == 200, timeout_s=120)
         assert engine.stop() == 0
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_without_authentication_and_bind_the_log_says_where_it_listens(
     database_dsn: str, start_engine: StartEngine
 ) -> None:
@@ -144,13 +147,14 @@ def test_without_authentication_and_bind_the_log_says_where_it_listens(
     assert engine.wait_said("ready", "metrics")["REST"].startswith("127.0.0.1:")
 
 
+@pytest.mark.slow(reason="starts engine processes")
 @pytest.mark.parametrize("settings", [{}, {"insecure": True}, {"authentication": True}])
 def test_an_address_that_others_reach(
     database_dsn: str, start_engine: StartEngine, settings: dict[str, object]
 ) -> None:
     engine = start_engine(dsn=None, postgres_dsn=database_dsn, bind="0.0.0.0", **settings)
     if not settings:
-        assert engine.process.wait(30) == 2
+        assert engine.process.wait(120) == 2
         return
     engine.wait_ready()
     insecure = "insecure" in settings
@@ -161,6 +165,7 @@ def test_an_address_that_others_reach(
     assert ask(engine.port, "GET", "/v1/definitions")[0] == (200 if insecure else 401)
 
 
+@pytest.mark.slow(reason="starts engine processes")
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -172,11 +177,12 @@ def test_settings_that_the_gate_can_t_read_end_the_start(
     start_engine: StartEngine, settings: dict[str, str], said: str
 ) -> None:
     engine = start_engine(authentication=True, **settings)
-    assert engine.process.wait(30) == 2
+    assert engine.process.wait(120) == 2
     assert f"penstock: the settings are wrong:\n  {said}" in engine.told
     assert "pst_secret" not in engine.told
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_an_offline_token_and_its_line_for_the_settings(start_engine: StartEngine) -> None:
     made = penstock("token", "new", "ops", "--role", "operator", "--role", "worker", "--job-type", "work", "--offline")
     line = made.stderr.removeprefix("api_tokens: ").strip()
@@ -192,6 +198,7 @@ def test_a_token_that_makes_no_sense_is_not_made(arguments: tuple[str, ...]) -> 
     assert penstock("token", "new", "x", *arguments).returncode == 2
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_a_worker_by_network_needs_no_header(start_engine: StartEngine) -> None:
     """SDKs that have no place for one: unchanged against an engine with authentication."""
     engine = start_engine(authentication=True, trusted_networks="127.0.0.0/8=worker", api_tokens=",".join(lines()))
@@ -204,6 +211,7 @@ def test_a_worker_by_network_needs_no_header(start_engine: StartEngine) -> None:
     assert bearer("admin").startswith("Bearer pst_")
 
 
+@pytest.mark.slow(reason="starts engine processes")
 async def test_over_http_2_the_same_is_asked(start_engine: StartEngine) -> None:
     engine = start_engine(authentication=True, api_tokens=",".join(lines()), http_server="hypercorn").wait_ready()
     right = ("authorization", bearer("viewer"))
@@ -227,6 +235,7 @@ async def test_over_http_2_the_same_is_asked(start_engine: StartEngine) -> None:
         assert (await client.post("/v1/definitions", headers=[right], json=linear(1))).status_code == 403
 
 
+@pytest.mark.slow(reason="starts engine processes")
 async def test_over_http_2_a_web_page_is_refused_likewise(start_engine: StartEngine) -> None:
     engine = start_engine(http_server="hypercorn").wait_ready()
     here = f"http://127.0.0.1:{engine.port}"

@@ -132,7 +132,7 @@ async def test_a_worker_proves_who_it_is(url: str, engine: EngineProcess) -> Non
 
         async with worker:
             started = await client.start_instance(name)
-            ended = await client.wait_until_ended(started.id, timeout_s=20)
+            ended = await client.wait_until_ended(started.id, timeout_s=120)
         assert (ended.status, ended.variables) == ("COMPLETED", {"did": True})
 
 
@@ -183,7 +183,7 @@ async def test_a_worker_goes_on_when_its_token_counts_again(url: str) -> None:
                 while url.startswith("http") and worker.statistics().unreported == 0:
                     await anyio.lowlevel.checkpoint()
             token[0] = TOKENS["worker"].text
-            ended = await client.wait_until_ended(started.id, timeout_s=30)
+            ended = await client.wait_until_ended(started.id, timeout_s=120)
         assert ended.status == "COMPLETED"
 
 

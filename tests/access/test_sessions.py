@@ -156,7 +156,7 @@ def test_every_engine_takes_a_session_until_it_ends(
     assert not browser.cookies
     browser.cookies = kept
     assert browser.ask("GET", "/v1/me").status == 401
-    wait_until(lambda: other.ask("GET", "/v1/me").status == 401, timeout_s=30)
+    wait_until(lambda: other.ask("GET", "/v1/me").status == 401, timeout_s=120)
 
 
 def test_the_database_keeps_hashes_only(browser: Browser, dsn: str) -> None:
@@ -230,10 +230,10 @@ def test_a_session_ends_with_the_token_that_opened_it(browser: Browser, dsn: str
 
     settings = Settings(postgres_dsn=Secret(dsn))
     made = api_tokens.new(settings, "eve", read_grant("viewer"), None)
-    wait_until(lambda: browser.ask("POST", "/v1/sessions", {"token": made.text}).status == 201, timeout_s=30)
+    wait_until(lambda: browser.ask("POST", "/v1/sessions", {"token": made.text}).status == 201, timeout_s=120)
     assert browser.ask("GET", "/v1/me").body["name"] == "token:eve"
     api_tokens.revoke(settings, made.id)
-    wait_until(lambda: browser.ask("GET", "/v1/me").status == 401, timeout_s=30)
+    wait_until(lambda: browser.ask("GET", "/v1/me").status == 401, timeout_s=120)
 
 
 def test_the_oldest_of_twenty_sessions_ends_for_another(browser: Browser, dsn: str) -> None:

@@ -73,6 +73,7 @@ async def test_beginning_is_begun_or_not(ways: SignIn, issuer: Issuer) -> None:
     assert await at_every_point(prepare, check) >= 3
 
 
+@pytest.mark.slow(reason="cancels at every point")
 async def test_a_code_is_exchanged_once_or_never(ways: SignIn, issuer: Issuer) -> None:
     """Who heard no answer asks again with the same code: it is exchanged then, or it was, and the person signs in
     again."""

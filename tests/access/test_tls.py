@@ -77,7 +77,7 @@ def trust(authority: trustme.CA, *names: str, common_name: str | None = None, by
 
 
 def ask(port: int, context: ssl.SSLContext, path: str, token: str = "") -> tuple[int, Any]:
-    connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=10)
+    connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=60)
     try:
         connection.request("GET", path, headers={"authorization": f"Bearer {token}"} if token else {})
         answer = connection.getresponse()
@@ -98,6 +98,7 @@ def serial(port: int, context: ssl.SSLContext) -> str:
         return str(found["serialNumber"])
 
 
+@pytest.mark.slow(reason="starts engine processes")
 @pytest.mark.parametrize("server", ["native", "hypercorn"])
 @pytest.mark.parametrize("processes", ["1", "2"])
 async def test_all_listeners_speak_tls(
@@ -122,6 +123,7 @@ async def test_all_listeners_speak_tls(
             assert (await client.get_instance(started.id)).variables == {"large": large}
 
 
+@pytest.mark.slow(reason="starts engine processes")
 async def test_a_certificate_takes_the_place_of_a_workers_token(
     authority: trustme.CA, files: Files, start_engine: StartEngine
 ) -> None:
@@ -141,12 +143,13 @@ async def test_a_certificate_takes_the_place_of_a_workers_token(
 
             async with worker:
                 started = await client.start_instance("linear")
-                assert (await client.wait_until_ended(started.id, timeout_s=20)).status == "COMPLETED"
+                assert (await client.wait_until_ended(started.id, timeout_s=120)).status == "COMPLETED"
         async with Client(url, ssl_context=trust(authority)) as nobody:
             with pytest.raises(Unauthenticated):
                 await nobody.list_definitions()
 
 
+@pytest.mark.slow(reason="starts engine processes")
 @pytest.mark.parametrize("server", ["native", "hypercorn"])
 def test_what_a_clients_certificate_may_do(
     authority: trustme.CA, files: Files, start_engine: StartEngine, server: str
@@ -183,6 +186,7 @@ def test_certificates_can_be_required(authority: trustme.CA, files: Files, start
             ask(port, trust(authority), "/healthz")
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_changed_files_are_read_again_and_bad_ones_change_nothing(
     authority: trustme.CA, files: Files, start_engine: StartEngine
 ) -> None:
@@ -194,7 +198,7 @@ def test_changed_files_are_read_again_and_bad_ones_change_nothing(
     engine.wait_said("the certificate could not be read again")
     assert [serial(port, context) for port in ports] == [before, before]
     write(authority, files.cert.parent)
-    wait_until(lambda: all(serial(port, context) != before for port in ports), timeout_s=20)
+    wait_until(lambda: all(serial(port, context) != before for port in ports), timeout_s=120)
 
 
 def test_tls_takes_what_changed_only(authority: trustme.CA, files: Files) -> None:
@@ -213,7 +217,8 @@ def test_tls_takes_what_changed_only(authority: trustme.CA, files: Files) -> Non
         Tls(str(files.cert), str(files.key), protocols=[], client_ca="/nowhere")
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_files_that_can_t_be_used_end_the_start(files: Files, start_engine: StartEngine) -> None:
     engine = start_engine(tls_cert_path=files.key, tls_key_path=files.cert)
-    assert engine.process.wait(30) == 1
+    assert engine.process.wait(120) == 1
     assert engine.said("the engine could not start")

@@ -55,12 +55,12 @@ async def runs_a_workflow(binary, dsn, tmp_path, rest, grpc, metrics):
     try:
         url = f"http://127.0.0.1:{rest}"
         async with Client(url) as client:
-            await client.wait_until_ready(timeout_s=60)
+            await client.wait_until_ready(timeout_s=120)
             definition = await client.upload_definition(example("order-fulfilment.json"))
             variables = {"orderId": 1, "quantity": 2, "price": 30}
             instance = await client.start_instance(definition.id, variables)
             async with order_worker(url, lambda step: done.update([step])):
-                ended = await client.wait_until_ended(instance.id, timeout_s=60)
+                ended = await client.wait_until_ended(instance.id, timeout_s=120)
         assert (ended.status, ended.variables["paid"], done.total()) == ("COMPLETED", 60, 5)
         process.send_signal(signal.SIGTERM)
         with trio.fail_after(60):

@@ -140,7 +140,7 @@ def test_open_jobs_and_workers_are_listed(shell: Shell, engine: RunningEngine) -
     def seen() -> list[str]:
         return [each["id"] for each in json.loads(shell.out("worker", "list", "--json"))]
 
-    wait_until(lambda: "w" in seen(), timeout_s=60)
+    wait_until(lambda: "w" in seen(), timeout_s=120)
     assert any(line.split()[0] == "w" for line in shell.out("worker", "list").splitlines()[1:])
 
 

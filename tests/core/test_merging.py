@@ -15,14 +15,16 @@ from penstock.core.merging import merged, token_states
 from penstock.core.state import InstanceStatus, Token, TokenState
 from penstock.testing.random_definitions import START_VARIABLES, random_definition, random_output
 from tests.core.machine import Machine
+from tests.shares import in_shares
 
 ROUNDS = 8
 GAMES = 250
 
 
-def test_a_merged_outcome_leaves_the_same_rows() -> None:
+@in_shares
+def test_a_merged_outcome_leaves_the_same_rows(share: int) -> None:
     seen: Counter[str] = Counter()
-    for seed in range(GAMES):
+    for seed in range(GAMES // share):
         source = random.Random(seed)
         machine = Machine(random_definition(source, failing=seed % 3 == 0), START_VARIABLES, max_automatic_steps=40)
         for _ in range(ROUNDS):
@@ -42,7 +44,10 @@ def test_a_merged_outcome_leaves_the_same_rows() -> None:
             before.check()
             assert rows_of(before) == rows_of(machine), seed
             seen[f"{min(len(outcomes), 3)} together"] += 1
-    assert min(seen[name] for name in ("1 together", "2 together", "3 together", "ended", "fired", "a call ended")) > 5
+    assert (
+        share > 1
+        or min(seen[name] for name in ("1 together", "2 together", "3 together", "ended", "fired", "a call ended")) > 5
+    )
 
 
 def replica(machine: Machine) -> Machine:

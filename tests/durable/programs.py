@@ -20,7 +20,7 @@ from tests.postgres import MEMORY
 from tests.store.servers import postmaster_pid
 
 JOURNAL = "SELECT kind::int, path, name FROM journal ORDER BY pos"
-WAIT_S = 50.0
+WAIT_S = 150.0
 
 
 def own_directory() -> Generator[Path]:

@@ -226,7 +226,6 @@ def directory() -> Generator[Path]:
     yield from own_directory()
 
 
-@pytest.mark.slow(reason="kills a program and starts it again")
 def test_a_killed_program_of_asyncio_goes_on(directory: Path):
     program = Program(directory, SERVES)
     process = program.start()

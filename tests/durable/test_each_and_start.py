@@ -32,6 +32,7 @@ def test_results_come_in_the_order_of_the_items():
     assert explore(body, 4).crashes == 8
 
 
+@pytest.mark.slow(reason="ten thousand branches")
 def test_ten_thousand_items_hold_few_branches():
     @workflow
     async def body() -> int:

@@ -176,7 +176,7 @@ def test_bodies_in_two_threads_know_their_own_runs():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     assert results == {"one": ["one"] * 20, "two": ["two"] * 20}
 
 

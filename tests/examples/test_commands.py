@@ -76,13 +76,13 @@ def works_until_it_is_told_to_stop(engine: RunningEngine, port: int) -> None:
         order = {"orderId": "W-1", "amount": 3, "items": ["pen"]}
         placed = httpx.post(f"http://127.0.0.1:{port}/orders", json=order, trust_env=False).json()
         with SyncClient(engine.url) as client:
-            assert client.wait_until_ended(placed["id"], timeout_s=60).variables["trackingNumber"] == "PS-W-1"
+            assert client.wait_until_ended(placed["id"], timeout_s=120).variables["trackingNumber"] == "PS-W-1"
         shown = httpx.get(f"http://127.0.0.1:{port}/orders/{placed['id']}", trust_env=False).json()
         assert shown["status"] == "COMPLETED"
     finally:
         for process in processes:
             process.send_signal(signal.SIGTERM)
-        assert [process.wait(30) for process in processes] == [0, 0]
+        assert [process.wait(120) for process in processes] == [0, 0]
 
 
 def test_the_readme_lists_every_example_with_command_and_test() -> None:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.house.sources import TOP, all_python, name, tree
 
 MIN_WORDS = 2
+PROMISED = {
+    "an engine process is killed": ("tests/runtime/test_crash.py", "test_an_engine_goes_on_when_the_other_is_killed"),
+    "a page in Chromium": ("tests/browser/test_first_page.py", "test_a_step_tells_what_it_wrote_and_hides_cards"),
+    "both wires": ("tests/sdk/test_both_wires.py", "test_a_failure_is_retried_until_success_or_the_last_retry"),
+    "a workflow is killed": ("tests/durable/test_asyncio.py", "test_a_killed_program_of_asyncio_goes_on"),
+}
+"""What CONTRIBUTING.md says of the quick tier, and the test that shows it."""
+NOTHING_QUICK = {"examples"}
+"""Folders of which the quick tier has nothing."""
 
 
 def marks(module: ast.AST) -> Iterator[tuple[int, str]]:
@@ -42,3 +52,35 @@ def test_every_slow_test_gives_its_reason():
     found = [(f"{name(path)}:{line}", reason) for path in tests for line, reason in marks(tree(path))]
     assert found
     assert [where for where, reason in found if len(reason.split()) < MIN_WORDS] == []
+
+
+def quick_tests(path: Path) -> set[str]:
+    """The tests of a file that are not slow."""
+    module = tree(path)
+    if any(isinstance(node, ast.Assign) and [*marks(node)] for node in module.body):  # `pytestmark`
+        return set()
+    return {
+        node.name
+        for node in module.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+        and not any(ast.unparse(each).startswith("pytest.mark.slow") for each in node.decorator_list)
+    }
+
+
+@pytest.mark.parametrize(("file", "test"), PROMISED.values(), ids=PROMISED.keys())
+def test_the_quick_tier_has_what_is_promised(file, test):
+    assert test in quick_tests(TOP / file)
+
+
+def test_the_quick_tier_has_something_of_each_folder():
+    folders: dict[str, set[str]] = {}
+    for path in (TOP / "tests").rglob("test_*.py"):
+        folders.setdefault(str(path.relative_to(TOP).parts[1]), set()).update(quick_tests(path))
+    assert {folder for folder, tests in folders.items() if not tests} == NOTHING_QUICK
+
+
+def test_the_quick_tier_has_something_of_each_report():
+    found = {name(path): quick_tests(path) for path in (TOP / "tests" / "reports").glob("test_*.py")}
+    assert found
+    assert [file for file, tests in found.items() if not tests] == []

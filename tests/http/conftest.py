@@ -17,7 +17,7 @@ from penstock.http.asgi import App
 from penstock.http.hypercorn_seam import HypercornServer
 from tests.http.raw import RawClient
 
-DEADLINE_SECONDS = 20
+DEADLINE_SECONDS = 90
 REFUSAL_HEADERS = [(b"access-control-allow-origin", b"*")]
 
 

@@ -52,6 +52,7 @@ from tests.model.moves import (
     without_ids,
 )
 from tests.model.reference_model import ModelToken, ReferenceModel, kind, map_of
+from tests.shares import in_shares
 
 GAMES_AT_ONCE = 8
 MOVES = {
@@ -697,9 +698,10 @@ async def play_games(make_driver: MakeDriver, seeds: range) -> Counter[str]:
     return seen
 
 
-async def test_the_engine_plays_by_the_rules(make_driver: MakeDriver) -> None:
-    seen = await play_games(make_driver, range(150))
-    assert set(seen) == MOVES, seen
+@in_shares
+async def test_the_engine_plays_by_the_rules(make_driver: MakeDriver, share: int) -> None:
+    seen = await play_games(make_driver, range(150 // share))
+    assert share > 1 or set(seen) == MOVES, seen
 
 
 @pytest.mark.chaos

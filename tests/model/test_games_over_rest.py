@@ -33,6 +33,7 @@ from tests.engine.driver import Driver
 from tests.model.moves import MAX_AUTOMATIC, MAX_WORK, PARK_SIGNAL, PARK_UNTIL, SIGNAL, Move, output_of
 from tests.model.reference_model import TASKS, ReferenceModel, kind
 from tests.model.test_games_in_database import GAMES_AT_ONCE, MOVES, Played, seq_of, without_times
+from tests.shares import in_shares
 
 GAMES_DEFAULT = 60
 GAMES = int(os.environ.get("PENSTOCK_REST_GAMES", GAMES_DEFAULT))
@@ -464,10 +465,11 @@ async def engines(make_driver: MakeDriver, nursery: trio.Nursery) -> AsyncGenera
         server.drain()
 
 
-async def test_the_engine_plays_by_the_rules_over_rest(engines: list[tuple[Driver, str]]) -> None:
+@in_shares
+async def test_the_engine_plays_by_the_rules_over_rest(engines: list[tuple[Driver, str]], share: int) -> None:
     drivers = [driver for driver, _ in engines]
     clock = drivers[0].clock
-    left = list(islice((seed for seed in count(FIRST) if is_long(seed)), GAMES))
+    left = list(islice((seed for seed in count(FIRST) if is_long(seed)), GAMES // share))
     moves: Counter[str] = Counter()
     calls: Counter[str] = Counter()
 
@@ -489,7 +491,7 @@ async def test_the_engine_plays_by_the_rules_over_rest(engines: list[tuple[Drive
     ):
         for _ in range(GAMES_AT_ONCE):
             nursery.start_soon(player, [one, two])
-    if GAMES >= GAMES_DEFAULT:  # enough of everything, else it would prove nothing
+    if GAMES // share >= GAMES_DEFAULT:  # enough of everything, else it would prove nothing
         assert set(moves) == MOVES
         assert moves.total() > 3.5 * GAMES
         assert set(calls) == {

@@ -24,7 +24,7 @@ from tests.runtime.engine_process import EngineProcess
 
 __all__ = ["start_engine"]
 
-pytestmark = [pytest.mark.slow(reason="answers of many megabytes"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow(reason="answers of many megabytes")]
 
 BUDGET_MB = 64
 OVERHEAD_MB = 80

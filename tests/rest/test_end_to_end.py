@@ -14,7 +14,7 @@ from tests.rest.drivers import JobView, RestDriver
 from tests.runtime.engine_process import EngineProcess
 from tests.waiting import wait_until
 
-WAIT_S = 20.0
+WAIT_S = 90.0
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from tests.waiting import wait_until
 
 __all__ = ["start_engine"]
 
-pytestmark = [pytest.mark.slow(reason="floods an engine process for seconds"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow(reason="floods an engine process for seconds")]
 
 IDLE_CONNECTIONS = 3_000
 ANSWER_MAX_S = 10.0

@@ -13,7 +13,7 @@ import trio
 from penstock.testing.definitions import definition, end, fork, linear, service, step, timer
 from tests.rest.drivers import Driver, JobView, Refused
 
-WAIT_S = 20.0
+WAIT_S = 90.0
 
 
 async def one(driver: Driver, *job_types: str, worker: str = "w", lease_s: int = 30) -> JobView:

@@ -22,7 +22,7 @@ from tests.runtime.engine_process import EngineProcess
 from tests.runtime.waiting import wait_until
 
 __all__ = ["start_engine"]  # pytest finds the fixture here
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 ANSWERS = {"Register": runs_v1.RegisterWorkflowsResponse, "Start": runs_v1.StartRunResponse}
 INVALID, EXHAUSTED = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED
 

@@ -20,7 +20,7 @@ from tests.rpc.conftest import Google, Running, running
 from tests.rpc.test_tls import server_context
 
 T = TypeVar("T")
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Self
 
-JOIN_TIMEOUT_S = 30.0
+JOIN_TIMEOUT_S = 120.0
 
 
 class Background:
@@ -56,4 +56,4 @@ class Threads:
     def __exit__(self, *_: object) -> None:
         self.stop.set()
         for thread in self._threads:
-            thread.join(60)
+            thread.join(120)

@@ -15,7 +15,7 @@ from typing import Any
 from tests.runtime.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 120.0
 
 
 class EngineProcess:
@@ -80,7 +80,7 @@ class EngineProcess:
         self.metrics_port = int(line["metrics"].rpartition(":")[2])
         return self
 
-    def stop(self, timeout_s: float = 50.0) -> int:
+    def stop(self, timeout_s: float = 120.0) -> int:
         """SIGTERM and the exit code."""
         self.process.send_signal(signal.SIGTERM)
         try:
@@ -92,7 +92,7 @@ class EngineProcess:
         """SIGKILL."""
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(30)
+        self.process.wait(120)
 
     def call(self, method: str, path: str, body: object = None, timeout_s: float = 60.0) -> tuple[int, Any]:
         """One request on a connection of its own: status and decoded body."""
@@ -100,7 +100,7 @@ class EngineProcess:
 
     def metric(self, name: str) -> float:
         """The sum of a metric's samples."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.metrics_port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.metrics_port, timeout=60)
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()
         connection.close()

@@ -45,7 +45,7 @@ def test_each_is_retried_once_when_engines_are_killed(postgres_server: postgres.
             status, made = first.call("POST", "/v1/instances/bulk", request)
             assert status == 202
             where = f"/v1/bulk/{made['id']}"
-            wait_until(lambda: first.call("GET", where)[1]["done"] >= COUNT // 4 or None, timeout_s=60)
+            wait_until(lambda: first.call("GET", where)[1]["done"] >= COUNT // 4 or None, timeout_s=120)
             first.kill()
         with EngineProcess(dsn) as second:
             second.wait_ready()

@@ -71,9 +71,10 @@ def health(port: int) -> tuple[int, int] | None:
         return None
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_a_missing_server_is_tried_for_the_outage_wait(start_engine: StartEngine) -> None:
     engine = start_engine(dsn="host=127.0.0.1 port=1 user=x dbname=x", WE_OUTAGE_WAIT_SECONDS="0.5")
-    assert engine.process.wait(30) == 1
+    assert engine.process.wait(120) == 1
     said = engine.said("the engine could not start") or engine.said("the engine could not go on")
     assert said is not None
     assert "can't be reached" in said["error"]
@@ -127,9 +128,10 @@ def make_pool(database_dsn: str) -> Generator[MakePool]:
         yield make
         for process in processes:
             process.terminate()
-            process.wait(30)
+            process.wait(120)
 
 
+@pytest.mark.slow(reason="starts engine processes")
 @needs_pgbouncer
 @pytest.mark.parametrize("mode", ["transaction", "statement"])
 def test_a_pooler_that_gives_sessions_away_is_refused_by_name(
@@ -137,7 +139,7 @@ def test_a_pooler_that_gives_sessions_away_is_refused_by_name(
 ) -> None:
     dsn = make_pool(mode)
     engine = start_engine(dsn=dsn, WE_OUTAGE_WAIT_SECONDS="1")
-    assert engine.process.wait(30) == 1
+    assert engine.process.wait(120) == 1
     said = engine.said("the engine could not start") or engine.said("the engine could not go on")
     assert said is not None
     assert "PgBouncer" in said["error"] if mode == "transaction" else "statement" in said["error"]
@@ -146,6 +148,7 @@ def test_a_pooler_that_gives_sessions_away_is_refused_by_name(
     assert mode in problems[0].found
 
 
+@pytest.mark.slow(reason="starts engine processes")
 @needs_pgbouncer
 def test_through_a_pooler_in_session_mode_two_engines_serve(
     make_pool: MakePool, start_engine: StartEngine, database_dsn: str

@@ -44,7 +44,7 @@ def test_the_server_outlives_a_killed_engine_until_the_next(start_engine: StartE
 def test_two_engines_on_one_data_directory_give_a_clear_error(start_engine: StartEngine, data_dir: Path) -> None:
     first = start_engine(dsn=None, data_dir=data_dir).wait_ready()
     second = start_engine(dsn=None, data_dir=data_dir)
-    assert second.process.wait(20) == 1
+    assert second.process.wait(120) == 1
     (line,) = [line for line in second.lines if line.get("level") == "error"]
     assert f"the data directory {data_dir} is in use by another engine (pid {first.process.pid})" in line["error"]
     assert first.call("GET", "/readyz")[0] == 200
@@ -55,5 +55,5 @@ def test_two_engines_on_one_data_directory_give_a_clear_error(start_engine: Star
 def test_the_engine_ends_when_its_server_dies(start_engine: StartEngine, data_dir: Path) -> None:
     engine = start_engine(dsn=None, data_dir=data_dir).wait_ready()
     os.kill(postmaster(engine), signal.SIGKILL)
-    assert engine.process.wait(20) == 1
+    assert engine.process.wait(120) == 1
     assert any("the embedded PostgreSQL ended by itself" in str(line.get("error")) for line in engine.lines)

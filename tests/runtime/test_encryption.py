@@ -15,6 +15,7 @@ K1, K2 = (f"{name}={base64.b64encode(name.encode() * 16).decode()}" for name in 
 SECRET = {"name": "s3kr1t", "n": 5}
 
 
+@pytest.mark.slow(reason="starts engine processes")
 @pytest.mark.parametrize("processes", [1, 2])
 def test_clients_read_what_the_database_does_not_show(
     start_engine: StartEngine, database_dsn: str, processes: int
@@ -38,6 +39,7 @@ def test_clients_read_what_the_database_does_not_show(
     assert all("s3kr1t" not in str(line) and K1 not in str(line) for line in engine.lines)
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_an_engine_without_the_key_says_so_and_lives(start_engine: StartEngine) -> None:
     engine = start_engine(encryption_keys=K1).wait_ready()
     engine.call("POST", "/v1/definitions", linear(1))
@@ -52,6 +54,7 @@ def test_an_engine_without_the_key_says_so_and_lives(start_engine: StartEngine) 
     assert other.call("GET", "/readyz")[0] == 200
 
 
+@pytest.mark.slow(reason="starts engine processes")
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
@@ -62,6 +65,6 @@ def test_an_engine_without_the_key_says_so_and_lives(start_engine: StartEngine) 
 )
 def test_bad_keys_end_the_start_without_being_shown(start_engine: StartEngine, keys: str, said: str) -> None:
     engine = start_engine(encryption_keys=keys)
-    assert engine.process.wait(30) == 2
+    assert engine.process.wait(120) == 2
     assert f"penstock: the settings are wrong:\n  {said}\n" in engine.told
     assert "hunter2" not in engine.told

@@ -56,7 +56,7 @@ def threads(count: int, work: Callable[[int], None], stop: threading.Event) -> G
     finally:
         stop.set()
         for thread in running:
-            thread.join(60)
+            thread.join(120)
     assert not any(thread.is_alive() for thread in running)
 
 
@@ -185,7 +185,7 @@ def test_work_streams_report_all_and_continue_with_the_other_engine(
             assert streams.outcomes[1] < STEPS * instances  # it is stopped under load
             assert leaver.stop() == 0
             start(stayer, 500)  # what is done now is done by the other, however fast the first was emptied
-            wait_until(lambda: streams.outcomes[1] >= STEPS * instances, timeout_s=60)
+            wait_until(lambda: streams.outcomes[1] >= STEPS * instances, timeout_s=120)
     assert streams.unanswered == []
     assert streams.outcomes == {1: STEPS * instances}
     assert set(streams.ends) == {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}

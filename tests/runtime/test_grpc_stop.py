@@ -28,6 +28,7 @@ __all__ = ["certificate", "google"]  # pytest finds the fixtures here
 TIMEOUT_S = 30.0
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_health_reflection_and_metrics_are_served(start_engine: StartEngine, google: Google) -> None:
     engine = start_engine().wait_ready()
     with grpc.insecure_channel(f"127.0.0.1:{engine.grpc_port}") as channel:
@@ -47,6 +48,7 @@ def test_health_reflection_and_metrics_are_served(start_engine: StartEngine, goo
     assert engine.stop() == 0
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_two_processes_share_the_grpc_port(start_engine: StartEngine, google: Google) -> None:
     engine = start_engine("--processes", "2").wait_ready()
     for _ in range(8):
@@ -56,6 +58,7 @@ def test_two_processes_share_the_grpc_port(start_engine: StartEngine, google: Go
     assert engine.stop() == 0
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_tls_from_the_settings(start_engine: StartEngine, google: Google, certificate: tuple[Path, Path]) -> None:
     engine = start_engine(grpc_tls_cert_path=certificate[0], grpc_tls_key_path=certificate[1]).wait_ready()
     credentials = grpc.ssl_channel_credentials(certificate[0].read_bytes())
@@ -65,19 +68,21 @@ def test_tls_from_the_settings(start_engine: StartEngine, google: Google, certif
     assert engine.stop() == 0
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_unusable_tls_files_are_a_start_up_error(start_engine: StartEngine) -> None:
     engine = start_engine(grpc_tls_cert_path="/nowhere.pem", grpc_tls_key_path="/nowhere.key")
-    assert engine.process.wait(20) == 1
+    assert engine.process.wait(120) == 1
     assert any("certificate /nowhere.pem" in str(line.get("error")) for line in engine.lines)
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_a_taken_grpc_port_is_named_and_nothing_is_left(start_engine: StartEngine) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         engine = start_engine("--grpc-port", str(port))
-        assert engine.process.wait(20) == 1
+        assert engine.process.wait(120) == 1
         assert any(f"gRPC can't listen on 127.0.0.1:{port}" in str(line.get("error")) for line in engine.lines)
 
 
@@ -147,11 +152,11 @@ class Stream:
 
     def __exit__(self, *_: object) -> None:
         self._outgoing.put(None)
-        self._thread.join(60)
+        self._thread.join(120)
         self._channel.close()
 
     def wait_ended(self) -> None:
-        self._thread.join(60)
+        self._thread.join(120)
 
     def _requests(self) -> Iterator[Any]:
         while (request := self._outgoing.get()) is not None:

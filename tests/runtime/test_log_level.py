@@ -38,7 +38,7 @@ def test_a_signal_sets_the_log_of_all_processes(start_engine: StartEngine, tmp_p
         os.kill(pid, signal.SIGUSR1)
     engine.process.send_signal(signal.SIGUSR1)
     everybody = 1 if processes == 1 else processes + 1
-    wait_until(lambda: set_anew(engine, "debug") == everybody, timeout_s=60)
+    wait_until(lambda: set_anew(engine, "debug") == everybody, timeout_s=120)
     now = [line["pid"] for line in engine.lines if line.get("message") == "engine process started"]
     assert now == started, "none of them ended"
     assert engine.stop() == 0

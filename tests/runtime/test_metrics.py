@@ -500,7 +500,7 @@ def test_an_engine_that_polls_shows_nothing_of_kafka() -> None:
 
 
 def page(engine: EngineProcess) -> Samples:
-    connection = http.client.HTTPConnection("127.0.0.1", engine.metrics_port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", engine.metrics_port, timeout=60)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
     connection.close()
@@ -528,7 +528,7 @@ def test_a_running_engine(start_engine: StartEngine, google: Google) -> None:
     assert before["penstock_build_info", (("version", __version__),)] == 1
     assert before["penstock_task_up", (("task", "timers"),)] == 1
     assert engine.call("GET", "/v1/instances/1f")[0] == 404
-    rest = http.client.HTTPConnection("127.0.0.1", engine.port, timeout=10)
+    rest = http.client.HTTPConnection("127.0.0.1", engine.port, timeout=60)
     rest.request("GET", "/healthz")
     rest.getresponse().read()  # and the connection stays
     with grpc.insecure_channel(f"127.0.0.1:{engine.grpc_port}") as channel:

@@ -150,7 +150,7 @@ def test_two_at_once_apply_the_schema_once(empty_database_dsn: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "WE_POSTGRES_DSN": empty_database_dsn}
     command = [sys.executable, "-m", "penstock", "migrate", "--config", os.devnull]
     both = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = "".join(process.communicate(timeout=60)[1] for process in both)
+    said = "".join(process.communicate(timeout=120)[1] for process in both)
     assert [process.returncode for process in both] == [0, 0]
     assert (said.count("schema applied"), said.count("the schema is up to date")) == (1, 1)
 

@@ -47,7 +47,7 @@ class Callers:
     def end(self) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(60)
+            thread.join(120)
 
 
 def test_processes_are_restarted_one_by_one_without_a_refused_call(

@@ -50,7 +50,7 @@ def test_engines_are_upgraded_one_by_one_under_load(start_engine: StartEngine, d
 
     def goes_on() -> None:
         done = len(load.completed)
-        wait_until(lambda: len(load.completed) > done + 30 or all_ended(database_dsn, TARGET), timeout_s=60)
+        wait_until(lambda: len(load.completed) > done + 30 or all_ended(database_dsn, TARGET), timeout_s=120)
 
     with Load(lambda: [each.port for each in alive], workers=6, target=TARGET) as load:
         goes_on()
@@ -68,11 +68,11 @@ def test_engines_are_upgraded_one_by_one_under_load(start_engine: StartEngine, d
             alive.append(new[-1])
             goes_on()
         use_what_is_new(database_dsn)
-        wait_until(lambda: all_ended(database_dsn, TARGET), timeout_s=90)
+        wait_until(lambda: all_ended(database_dsn, TARGET), timeout_s=120)
     check(database_dsn, load)
     assert_invariants(database_dsn)
     late = start_engine()
-    assert late.process.wait(60) == 1
+    assert late.process.wait(120) == 1
     assert f"the database has schema version {NEWER}, this penstock knows versions up to {NEWER - 1}" in late.told
     for engine in new:
         assert engine.stop() == 0, engine.told

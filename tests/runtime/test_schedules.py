@@ -30,15 +30,15 @@ def test_each_second_is_fired_once_when_engines_are_killed(postgres_server: post
             second.wait_ready()
             assert first.call("POST", "/v1/definitions", linear(1))[0] == 201
             assert first.call("PUT", "/v1/schedules/ticks", SPEC)[0] == 200
-            wait_until(lambda: len(times(dsn)) >= 2 or None, timeout_s=60)
+            wait_until(lambda: len(times(dsn)) >= 2 or None, timeout_s=120)
             first.kill()
             seen = len(times(dsn))
-            wait_until(lambda: len(times(dsn)) >= seen + 1 or None, timeout_s=60)
+            wait_until(lambda: len(times(dsn)) >= seen + 1 or None, timeout_s=120)
             second.kill()
         with EngineProcess(dsn) as third:
             third.wait_ready()
             seen = len(times(dsn))
-            wait_until(lambda: len(times(dsn)) >= seen + 1 or None, timeout_s=60)
+            wait_until(lambda: len(times(dsn)) >= seen + 1 or None, timeout_s=120)
             assert third.call("POST", "/v1/schedules/ticks/pause")[0] == 200
             found = times(dsn)
             assert found == [found[0] + timedelta(seconds=n) for n in range(len(found))]

@@ -28,19 +28,21 @@ def test_a_service_that_crashes_brings_all_down(start_engine: StartEngine, datab
     wait_until(lambda: engine.metric("penstock_parked_polls") == 1)
     with psycopg.connect(database_dsn) as connection:
         connection.execute("DROP TABLE engine")  # which no service expects
-    assert engine.process.wait(20) == 1
+    assert engine.process.wait(120) == 1
     assert isinstance(parked.answer(), OSError)
     assert any("engine" in str(line.get("error")) for line in engine.lines if line["level"] == "error")
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_a_schema_of_another_version_is_a_clear_error(start_engine: StartEngine, database_dsn: str) -> None:
     with psycopg.connect(database_dsn) as connection:
         connection.execute("UPDATE penstock_schema SET version = 7000")
     engine = start_engine()
-    assert engine.process.wait(20) == 1
+    assert engine.process.wait(120) == 1
     assert any("schema version 7000" in str(line.get("error")) for line in engine.lines)
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_it_may_open_as_many_files_as_the_system_allows(start_engine: StartEngine) -> None:
     engine = start_engine().wait_ready()
     limits = Path(f"/proc/{engine.process.pid}/limits").read_text().splitlines()
@@ -67,6 +69,7 @@ def test_the_start_imports_hypercorns_seam_for_metrics_only() -> None:
     assert "penstock.http.hypercorn_seam" not in loaded.stdout.split()
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_a_signal_before_it_serves_ends_it_at_once(start_engine: StartEngine) -> None:
     engine = start_engine(dsn="host=127.0.0.1 port=1 dbname=x", outage_wait_seconds=60)
     engine.wait_said("starting")
@@ -92,6 +95,6 @@ def test_children_stop_when_their_parent_is_killed(start_engine: StartEngine) ->
     processes = children(engine.process.pid)
     assert len(processes) == 2
     engine.process.send_signal(signal.SIGKILL)
-    engine.process.wait(10)
+    engine.process.wait(120)
     wait_until(lambda: not any(is_alive(pid) for pid in processes))
     assert sum(line.get("message") == "stopped" for line in engine.lines) == 2

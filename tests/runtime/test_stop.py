@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 import psycopg
+import pytest
 
 from penstock.testing.definitions import linear
 from tests.runtime.conftest import StartEngine
@@ -28,11 +29,12 @@ def test_sigterm_answers_parked_polls_and_exits_0(start_engine: StartEngine) -> 
     wait_until(lambda: engine.metric("penstock_parked_polls") == 5)
     assert engine.stop() == 0
     for thread, results in parked:
-        thread.join(10)
+        thread.join(120)
         assert results == [(200, {"jobs": []})]
     assert engine.said("stopped") is not None
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_sigterm_answers_requests_in_flight(start_engine: StartEngine, database_dsn: str) -> None:
     engine = start_engine().wait_ready()
     assert engine.call("POST", "/v1/definitions", linear(1))[0] == 201
@@ -46,13 +48,14 @@ def test_sigterm_answers_requests_in_flight(start_engine: StartEngine, database_
         engine.process.send_signal(signal.SIGTERM)
         engine.wait_said("stopping")
         assert thread.is_alive()
-    thread.join(20)
+    thread.join(120)
     assert results == [(204, None)]
-    assert engine.process.wait(20) == 0
+    assert engine.process.wait(120) == 0
     with psycopg.connect(database_dsn) as connection:
         assert connection.execute("SELECT status FROM instance").fetchall() == [(1,)]
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_past_the_grace_requests_are_cut_and_their_statements_cancelled(
     start_engine: StartEngine, database_dsn: str
 ) -> None:
@@ -67,10 +70,11 @@ def test_past_the_grace_requests_are_cut_and_their_statements_cancelled(
         wait_until(lambda: _waiting_for_locks(database_dsn) > 0)
         assert engine.stop(20) == 0
         wait_until(lambda: _waiting_for_locks(database_dsn) == 0)
-    thread.join(10)
+    thread.join(120)
     assert engine.said("requests were cut off") is not None
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_a_second_signal_ends_at_once(start_engine: StartEngine, database_dsn: str) -> None:
     engine = start_engine().wait_ready()
     with psycopg.connect(database_dsn) as blocker:
@@ -80,26 +84,28 @@ def test_a_second_signal_ends_at_once(start_engine: StartEngine, database_dsn: s
         engine.process.send_signal(signal.SIGTERM)
         engine.wait_said("stopping")
         engine.process.send_signal(signal.SIGTERM)
-        assert engine.process.wait(10) == 1
-    thread.join(10)
+        assert engine.process.wait(20) == 1  # the grace is 25 s
+    thread.join(120)
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_a_taken_port_is_named_and_nothing_is_left(start_engine: StartEngine) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         engine = start_engine("--rest-port", str(port))
-        assert engine.process.wait(20) == 1
+        assert engine.process.wait(120) == 1
         assert any(str(port) in str(line.get("error")) for line in engine.lines)
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_a_database_that_never_answers_is_a_clear_error(start_engine: StartEngine) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))  # and kept, so that nobody else listens there
         port = silent.getsockname()[1]
         engine = start_engine(dsn=f"host=127.0.0.1 port={port} user=x dbname=x", outage_wait_seconds=0.5)
-        assert engine.process.wait(20) == 1
+        assert engine.process.wait(120) == 1
     assert any("database" in str(line.get("error")) for line in engine.lines)
 
 
@@ -119,6 +125,7 @@ def _call_or_none(call: Any, *args: Any) -> Any:
         return None
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_a_job_is_not_lost_to_a_vanished_client(start_engine: StartEngine) -> None:
     engine = start_engine().wait_ready()
     engine.call("POST", "/v1/definitions", linear(1))

@@ -22,6 +22,7 @@ def reflection_code(port: int) -> grpc.StatusCode:
         return grpc.StatusCode.OK
 
 
+@pytest.mark.slow(reason="starts engine processes")
 @pytest.mark.parametrize("processes", [1, 2])
 def test_metrics_docs_and_reflection_can_be_switched_off(start_engine: StartEngine, processes: int) -> None:
     off = {"metrics_enabled": "false", "docs_enabled": "false", "grpc_reflection_enabled": "false"}
@@ -36,6 +37,7 @@ def test_metrics_docs_and_reflection_can_be_switched_off(start_engine: StartEngi
     assert engine.stop() == 0
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_they_are_on_by_default(start_engine: StartEngine) -> None:
     engine = start_engine().wait_ready()
     assert engine.call("GET", "/openapi.json")[0] == 200

@@ -73,7 +73,7 @@ async def buy(url: str, provider: TracerProvider, job_type: str, logged: list[An
         async with worker:
             with tracer.start_as_current_span("buy") as span:
                 started = await client.start_instance(job_type, {"x": 1})
-            ended = await client.wait_until_ended(started.id, timeout_s=40)
+            ended = await client.wait_until_ended(started.id, timeout_s=120)
     assert ended.status == "COMPLETED"
     return f"{span.get_span_context().trace_id:032x}"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-WAIT_TIMEOUT_S = 20.0
+WAIT_TIMEOUT_S = 90.0
 POLL_INTERVAL_S = 0.02
 
 

@@ -14,7 +14,7 @@ from tests.sdk.running_engine import RunningEngine
 from tests.sdk.scripted_engine import ScriptedEngine
 from tests.sdk.virtual_time import StillTime
 
-TEST_TIMEOUT_S = 60
+TEST_TIMEOUT_S = 240
 
 
 @pytest.fixture(params=["asyncio", "trio"])

@@ -18,8 +18,8 @@ from penstock.http import reserved_ports
 from penstock.testing.postgres import Server, apply_schema
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-READY_TIMEOUT_S = 30
-STOP_TIMEOUT_S = 40
+READY_TIMEOUT_S = 120
+STOP_TIMEOUT_S = 120
 
 
 class RunningEngine:

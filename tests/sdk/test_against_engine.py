@@ -46,7 +46,7 @@ def module_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 async def run_to_the_end(client: Client, definition_id: str, variables: dict[str, Any]) -> Instance:
     started = await client.start_instance(definition_id, variables)
-    return await client.wait_until_ended(started.id, timeout_s=20)
+    return await client.wait_until_ended(started.id, timeout_s=120)
 
 
 def test_the_example_worker_fulfils_the_example_order(
@@ -63,7 +63,7 @@ def test_the_example_worker_fulfils_the_example_order(
             requests = [StartRequest(definition_id="order-fulfilment", variables=order) for order in orders]
             async with example.worker:
                 for result in await client.start_instances(requests):
-                    ended = await client.wait_until_ended(result.unwrap().id, timeout_s=20)
+                    ended = await client.wait_until_ended(result.unwrap().id, timeout_s=120)
                     assert ended.status == "COMPLETED", ended.failure_reason
                     assert ended.variables["trackingNumber"] == f"PS-{ended.variables['orderId']}"
                     history = await client.get_history(ended.id)
@@ -78,6 +78,7 @@ def test_the_example_worker_fulfils_the_example_order(
     run(main)
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_the_example_for_processors_counts_in_another_process(
     run: Run, engine: RunningEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +98,7 @@ def test_the_example_for_processors_counts_in_another_process(
     run(main)
 
 
+@pytest.mark.slow(reason="starts engine processes")
 @pytest.mark.parametrize("wire", ["rest", "grpc"])
 @pytest.mark.parametrize("engines", [1, 2])
 def test_a_cancel_reaches_the_running_handler_within_a_second(
@@ -141,6 +143,7 @@ def test_a_cancel_reaches_the_running_handler_within_a_second(
     assert sum(delay_s < 1 for delay_s in delays_s) == 2
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_the_example_web_application_does_its_step_of_the_order(
     engine: RunningEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +161,7 @@ def test_the_example_web_application_does_its_step_of_the_order(
             assert first.status_code == again.status_code == 202
             placed = await first.get_json()
             assert placed == await again.get_json()
-            await client.wait_until_ended(placed["id"], timeout_s=20)
+            await client.wait_until_ended(placed["id"], timeout_s=120)
             shown = await browser.get(f"/orders/{placed['id']}")
             assert await shown.get_json() == {"status": "COMPLETED", "steps": [], "notified": 1}
             assert (await browser.get("/orders/zz")).status_code == 404
@@ -232,6 +235,7 @@ def test_a_restart_under_a_thousand_jobs_loses_no_completion(
     anyio.run(bounded, backend=loop)
 
 
+@pytest.mark.slow(reason="starts engine processes")
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_client_and_worker_over_grpc_with_tls(loop: str, database_dsn: str, tmp_path: Path) -> None:
     authority = trustme.CA()

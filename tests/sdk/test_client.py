@@ -637,7 +637,7 @@ def test_readiness_is_waited_for(still: StillTime, scripted: ScriptedEngine) -> 
     async def main() -> None:
         async with Client(scripted.url) as client:
             assert not await client.is_ready()
-            await client.wait_until_ready(timeout_s=10)
+            await client.wait_until_ready(timeout_s=120)
             scripted.on("GET", "/readyz", not_ready)
             with pytest.raises(Unavailable, match="starting"):
                 await client.wait_until_ready(timeout_s=0.2)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.sdk.running_engine import REPOSITORY, RunningEngine
 
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 
 BLOCKING = """
 import os, sys
@@ -117,14 +117,17 @@ def test_a_forked_child_and_its_parent_have_separate_connections(url: str) -> No
     ]
 
 
+@pytest.mark.slow(reason="forks programs that use an engine")
 def test_a_child_that_ignores_its_parents_client_can_end(url: str) -> None:
     assert output_of(UNUSED, url) == ["child", "parent True"]
 
 
+@pytest.mark.slow(reason="forks programs that use an engine")
 def test_a_used_client_works_in_a_forked_event_loop(url: str) -> None:
     assert output_of(ASYNC, url) == ["parent was answered", "child was answered", "parent was answered"]
 
 
+@pytest.mark.slow(reason="forks programs that use an engine")
 def test_an_own_httpx_client_is_refused_after_a_fork(
     engine: RunningEngine,
 ) -> None:

@@ -69,7 +69,7 @@ def greets(engine: RunningEngine, command: list[str], directory: Path, **environ
         try:
             with SyncClient(engine.url) as client:
                 made = client.start_instance("greeting", {"name": "Ada"})
-                ended = client.wait_until_ended(made.id, timeout_s=50)
+                ended = client.wait_until_ended(made.id, timeout_s=120)
         except TimedOut as error:
             raise AssertionError((directory / "log").read_text()) from error
         finally:

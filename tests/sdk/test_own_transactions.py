@@ -40,7 +40,7 @@ def paying(port: int, dsn: str, name: str) -> Generator[subprocess.Popen[bytes]]
         yield process
     finally:
         process.kill()
-        process.wait(30)
+        process.wait(120)
 
 
 @pytest.mark.slow(reason="kills workers again and again")
@@ -68,13 +68,13 @@ def test_money_moves_once_though_workers_are_killed(database_dsn: str) -> None:
             starts = [{"definitionId": "paying"}] * PER_KILL
             assert engine.call("POST", "/v1/instances/batch", {"items": starts})[0] == 200
             paid = count("SELECT count(*) FROM payment")
-            wait_until(lambda: count("SELECT count(*) FROM payment") > paid, timeout_s=60)  # noqa: B023 - called here
+            wait_until(lambda: count("SELECT count(*) FROM payment") > paid, timeout_s=120)  # noqa: B023 - called here
             for _ in range(rng.randrange(20)):
                 count("SELECT 1")  # a little later, in the middle of something
             victim = killed % WORKERS
             held[victim].kill()
             held[victim] = workers.enter_context(paying(engine.port, database_dsn, f"w-{killed}-{victim}"))
-        wait_until(lambda: not count("SELECT count(*) FROM instance WHERE status = 0"), timeout_s=90)
+        wait_until(lambda: not count("SELECT count(*) FROM instance WHERE status = 0"), timeout_s=120)
         started = KILLS * PER_KILL
         assert count("SELECT count(*) FROM instance WHERE status = 1") == started
         assert count("SELECT count(*) FROM payment") == count("SELECT count(DISTINCT key) FROM payment") == 2 * started

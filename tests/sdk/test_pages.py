@@ -51,6 +51,7 @@ def worker_blocks() -> list[Any]:
     return [pytest.param(source, id=f"{page}-{number}") for number, (page, source) in enumerate(programs)]
 
 
+@pytest.mark.slow(reason="runs the programs of the pages")
 @pytest.mark.parametrize("source", worker_blocks())
 def test_a_worker_in_the_pages_works_and_ends_on_sigint(engine: RunningEngine, source: str, tmp_path: Path) -> None:
     program = tmp_path / "validate.py"
@@ -72,7 +73,7 @@ def test_a_worker_in_the_pages_works_and_ends_on_sigint(engine: RunningEngine, s
             client.run(watch)
             assert moved == ["reserve-stock"]
             process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 0
+            assert process.wait(120) == 0
         finally:
             process.kill()
             process.wait()
@@ -89,7 +90,7 @@ def test_the_first_worker_of_the_guide_runs(engine: RunningEngine, backend: str)
             await client.upload_definition(WorkflowBuilder("pay").service_task("charge", "payment.charge").end())
             for amount, status in ((5, "COMPLETED"), (0, "FAILED")):
                 started = await client.start_instance("pay", {"orderId": "7", "amount": amount})
-                ended = await client.wait_until_ended(started.id, timeout_s=20)
+                ended = await client.wait_until_ended(started.id, timeout_s=120)
                 assert ended.status == status
                 if amount:
                     assert ended.variables["paymentId"].startswith("p-")
@@ -111,6 +112,7 @@ def test_the_options_of_a_connection_are_shown_as_they_are(engine: RunningEngine
     anyio.run(main)
 
 
+@pytest.mark.slow(reason="runs the programs of the pages")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("over", ["http://127.0.0.1:8080", "grpc://127.0.0.1:9090"])
 def test_the_clients_page_runs_from_top_to_bottom(
@@ -160,6 +162,6 @@ def test_programs_of_the_pages_of_schedules_and_starts_run(
         batch = client.get_batch(client.list_batches().items[0].id)
         assert (batch.state, batch.total, batch.completed) == ("DONE", 2, 2)
         assert batch.completion_id is not None
-        assert client.wait_until_ended(batch.completion_id, timeout_s=20).variables["batch"]["completed"] == 2
+        assert client.wait_until_ended(batch.completion_id, timeout_s=120).variables["batch"]["completed"] == 2
         made = client.get_schedule("nightly")
         assert (made.definition_id, made.cron, made.time_zone) == ("report", ["0 2 * * *"], "Europe/Berlin")

@@ -75,7 +75,7 @@ def test_a_signal_drains_the_worker_and_releases_unfinished_jobs(
         scripted.wait_seen("/v1/jobs/b/heartbeat")
         scripted.wait_seen("/v1/jobs/poll", 2)
         process.send_signal(number)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     (completed,) = scripted.seen("/v1/jobs/complete")
     (released,) = scripted.seen("/v1/jobs/release")
@@ -106,6 +106,6 @@ def test_a_second_signal_ends_the_grace(scripted: ScriptedEngine, backend: str) 
             if "draining" in line:
                 break
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert [request.body["jobs"] for request in scripted.seen("/v1/jobs/release")] == [[{"jobId": "a", "attempt": 1}]]

@@ -24,7 +24,7 @@ from tests.store.servers import alive, engine, fetch, mode, postmaster_pid, runn
 pytestmark = pytest.mark.root
 
 SECRET = "s3cret-of-the-engine"
-START_TIMEOUT_S = 20
+START_TIMEOUT_S = 90
 
 
 @pytest.fixture

@@ -512,7 +512,7 @@ async def test_real_workers_reach_it_over_http_on_virtual_time(engine: TestEngin
         async with worker, Client(url) as client:
             started = await client.start_instance("test")
             await engine.advance(days=30)
-            ended = await client.wait_until_ended(started.id, timeout_s=20)
+            ended = await client.wait_until_ended(started.id, timeout_s=120)
         assert engine.run(started.id).variables == ended.variables == {"by": "worker"}
     with pytest.raises(httpx.ConnectError):
         async with httpx.AsyncClient(trust_env=False) as http:
