@@ -58,7 +58,9 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
 
 def found_in(edited: Workflow[..., Any], original: Workflow[..., Any], records: int) -> Finding | None:
     """What is said of a run of the original that has so many records."""
-    run = run_workflow(original, Order("A-1", [Line("pen", 2, Decimal(3))]), messages=PAID)
+    order_class = original.parameters.hints()["o"]
+    order = msgspec.convert(msgspec.to_builtins(Order("A-1", [Line("pen", 2, Decimal(3))])), order_class)
+    run = run_workflow(original, order, messages=PAID)
     saved = msgspec.structs.replace(run.saved, records=run.journal[:records])
     assert replay_run(original, saved).finding is None
     return replay_run(edited, saved).finding

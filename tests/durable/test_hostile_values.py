@@ -113,13 +113,12 @@ REFUSED: list[tuple[Any, Any, str]] = [
     ({None: 1}, Any, "has no JSON form"),
     (object(), Any, "has no JSON form"),
     (ValueError("x"), Any, "has no JSON form"),
-    (1j, complex, "has no JSON form"),
+    (1j, Any, "has no JSON form"),
 ]
 WRONG: list[tuple[Any, Any, str]] = [
     (None, str, "Expected `str`, got `null`"),
     (True, int, "Expected `int`, got `bool`"),
     ({"size": "large"}, Box, "Expected `int`, got `str` - at `$.size`"),
-    (1, Box | Sealed, "Type unions may not contain more than one"),
 ]
 
 

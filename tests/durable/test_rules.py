@@ -13,8 +13,8 @@ import trio
 
 from penstock.durable import App, Event, StepFailed, now, open_nursery, receive, run_info, sleep, step, workflow
 from penstock.durable.backend import Stored
-from penstock.durable.codec import Failure
 from penstock.durable.executor import ExecutorLimits
+from penstock.durable.recorded_error import Failure
 from penstock.kernel.record import Kind, Record
 from tests.durable.memory import Database, kinds, message
 from tests.durable.test_executor import executing

@@ -178,7 +178,7 @@ async def test_runs_with_such_errors_end_and_can_be_cancelled(database_dsn: str,
     assert "can't be gone on with" not in caplog.text
 
 
-def test_values_of_users_in_our_messages_are_asked_with_a_guard():
+def test_values_in_our_messages_are_asked_with_a_guard():
     class Silent:
         def __repr__(self) -> str:
             raise RuntimeError("no text")

@@ -92,12 +92,12 @@ def test_a_mock_as_a_step_ends_and_names_the_mock(fake: Any):
 
 
 @pytest.mark.parametrize("fake", [Mock(return_value=7), MagicMock(return_value=7), AsyncMock(return_value=7)])
-def test_a_mock_with_a_return_value_stands_in_for_a_step(fake: Any):
+def test_a_mock_with_a_return_value_stands_in(fake: Any):
     assert run_workflow(order, 1, steps={charge: fake}).result() == "7"
     fake.assert_called_once_with(1)
 
 
-def test_a_stand_in_that_is_false_is_called_all_the_same():
+def test_a_stand_in_that_is_false_is_called():
     class Empty:
         def __len__(self) -> int:
             return 0
@@ -109,7 +109,7 @@ def test_a_stand_in_that_is_false_is_called_all_the_same():
 
 
 @pytest.mark.parametrize("make", STAND_INS)
-def test_a_stand_in_as_an_argument_or_view_is_refused_at_its_line(make: Callable[[], Any]):
+def test_a_stand_in_as_an_argument_is_refused_there(make: Callable[[], Any]):
     said: list[str] = []
 
     @workflow
@@ -135,7 +135,7 @@ def test_a_mock_as_a_child_fails_the_child():
     assert "no JSON form" in str(run.error)
 
 
-def test_lazy_objects_in_the_module_of_a_step_are_left_alone():
+def test_lazy_objects_in_a_module_are_left_alone():
     module = types.ModuleType("lazy_module")
     sys.modules["lazy_module"] = module
     try:

@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from penstock.durable.child import ChildCall
-from penstock.durable.codec import PAYLOAD_MAX_BYTES, decode, encode_error
+from penstock.durable.codec import PAYLOAD_MAX_BYTES, decode
 from penstock.durable.errors import ContinueAsNew, NonRetryable, PayloadTooLarge, Unencodable
 from penstock.durable.failure import describe
 from penstock.durable.isolation import body_runs
@@ -300,13 +300,13 @@ class Activation:
             try:
                 text = call.step.encode_value(outcome.value, call.path, self.payload_max_bytes)
             except (Unencodable, PayloadTooLarge) as error:  # it would be so again
-                self._write(call, Kind.FAILED, encode_error(error), took_ms)
+                self._write(call, Kind.FAILED, call.step.encode_error(error, self.kernel.newest), took_ms)
             else:
                 self._write(call, Kind.DONE, text, took_ms)
             return
         pause_s = None if call.stopping else self._pause_s(call, outcome.error)
         if pause_s is None:
-            self._write(call, Kind.FAILED, encode_error(outcome.error), took_ms)
+            self._write(call, Kind.FAILED, call.step.encode_error(outcome.error, self.kernel.newest), took_ms)
             return
         if self._warn is not None:
             told = (
@@ -315,7 +315,9 @@ class Activation:
             self._warn(f"step {told}: {mask_text(describe(outcome.error))}. It is tried again in {pause_s:g} s")
         due = self.host.now() + pause_s
         if pause_s > MAX_HELD_PAUSE_S:
-            retry = Retry(due, call.begun_at, msgspec.Raw(encode_error(outcome.error).encode()))
+            retry = Retry(
+                due, call.begun_at, msgspec.Raw(call.step.encode_error(outcome.error, self.kernel.newest).encode())
+            )
             self._write(call, Kind.RETRY, msgspec.json.encode(retry).decode(), took_ms)
         else:
             call.attempt, call.due, call.is_recorded = call.attempt + 1, due, False

@@ -1,23 +1,21 @@
-"""Values of a journal as text: JSON, by type. Errors too.
+"""Values of a journal as text: JSON, by type.
 
 What msgspec knows (dataclasses, structs, TypedDicts, enums, dates, Decimal, UUID, sets, bytes) and pydantic's models.
-A stored name is never imported: an error comes back as a class that the step declares, or as `StepFailed`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import traceback
 import zlib
-from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import msgspec
 
-from penstock.durable.errors import PayloadTooLarge, StepFailed, Unencodable
+from penstock.durable.errors import PayloadTooLarge, Unencodable
+from penstock.durable.kept import ANNOTATE, is_model, loss
 from penstock.masking import mask_text
-from penstock.user_text import repr_of, said, static_attribute, text_of
+from penstock.user_text import static_attribute, text_of
 
 PAYLOAD_MAX_BYTES = 256 * 1024
 MAX_SHOWN_CHARS = 120
@@ -29,21 +27,10 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-MAX_TRACEBACK_CHARS = 8_000
-MAX_NOTES = 10
-_ARGS: Callable[[BaseException], tuple[Any, ...]] = vars(BaseException)["args"].__get__
-"""What an error was made with, also where its class has an ``args`` of its own."""
 
 
-class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An error in a journal. ``args`` is there when they have a JSON form."""
-
-    type_name: str
-    message: str
-    args: list[Any] | None = None
-    notes: list[str] = []
-    cause: str | None = None
-    traceback: str = ""
+class NotKept(ValueError):
+    """A value would come back as another one."""
 
 
 def encode(value: object, what: str, max_bytes: int = PAYLOAD_MAX_BYTES) -> str:
@@ -78,6 +65,14 @@ def decode(text: str, type_: Any) -> Any:
         raise ValueError(text_of(error)) from None
 
 
+def decode_kept(text: str, type_: Any, given: object) -> Any:
+    """The value, as the next process will read it. Raises `ValueError` when it is not the one that was ``given``."""
+    back = decode(text, type_)
+    if (lost := loss(given, back)) is not None:
+        raise NotKept(lost + (f"; {ANNOTATE} it" if type_ is Any else ""))
+    return back
+
+
 def _depth(text: bytes) -> int:
     """Of JSON; no further than one beyond what may be."""
     brackets, depth = _STRING.sub(b"", text).translate(_BRACKETS, _NO_BRACKETS), 0
@@ -97,57 +92,20 @@ def digest_of(text: str) -> int:
     return zlib.crc32(text.encode())
 
 
-def encode_error(error: BaseException) -> str:
-    """An error for the journal. Never fails: what has no JSON form is left out, what is long is cut."""
-    args: list[Any] | None = list(_ARGS(error))
-    try:
-        encode(args, "args", PAYLOAD_MAX_BYTES // 4)
-    except (Unencodable, PayloadTooLarge):
-        args = None
-    failure = Failure(
-        type_name=type(error).__qualname__,
-        message=text_of(error, PAYLOAD_MAX_BYTES // 8),
-        args=args,
-        notes=_notes(error),
-        cause=None if error.__cause__ is None else repr_of(error.__cause__, MAX_TRACEBACK_CHARS),
-        traceback=said(lambda: "".join(traceback.format_exception(error))[-MAX_TRACEBACK_CHARS:]),
-    )
-    return msgspec.json.encode(failure).decode()
-
-
-def _notes(error: BaseException) -> list[str]:
-    try:
-        found = list(getattr(error, "__notes__", ()))[:MAX_NOTES]
-    except Exception:  # an attribute that the user's class makes up, or no list
-        return []
-    return [text_of(note, MAX_TRACEBACK_CHARS) for note in found]
-
-
-def decode_error(text: str, known: Iterable[type[BaseException]]) -> BaseException:
-    """The error: of a class in ``known`` with that name if its arguments were kept, else `StepFailed`."""
-    failure = msgspec.json.decode(text, type=Failure)
-    error: BaseException | None = None
-    for class_ in known:
-        if class_.__qualname__ == failure.type_name and failure.args is not None:
-            try:
-                error = class_(*failure.args)
-            except Exception:  # its constructor takes something else: then it can't come back as itself
-                error = None
-            break
-    if error is None:
-        error = StepFailed(failure.type_name, failure.message, failure.traceback)
-    for note in failure.notes:
-        error.add_note(note)
-    return error
-
-
 def _to_json(value: object) -> Any:
     if static_attribute(type(value), "model_dump") is None:  # pydantic's; a mock would answer with one mock more
         raise TypeError(f"{type(value).__name__} is not supported")
-    return cast("Any", value).model_dump(mode="json")
+    model = cast("Any", value)
+    return model.model_dump(mode="json", round_trip=True) if is_model(type(value)) else model.model_dump(mode="json")
 
 
 def _from_json(type_: type[Any], value: Any) -> Any:
     if static_attribute(type_, "model_validate") is None:
         raise TypeError(f"{type_.__name__} is not supported")
-    return cast("Any", type_).model_validate(value)
+    class_ = cast("Any", type_)
+    if not is_model(type_):
+        return class_.model_validate(value)
+    try:  # as JSON, where a strict model takes text for a date; by name, as it was written
+        return class_.model_validate_json(msgspec.json.encode(value), by_name=True)
+    except (ValueError, TypeError):  # TypeError: of pydantic before 2.11
+        return class_.model_validate(value)

@@ -514,7 +514,9 @@ class _CommitTurn:
 def _ending(outcome: Outcome, run: Activation) -> Ending:
     if outcome.error is None:
         try:
-            return Ending(result=run.workflow.encode_result(outcome.value, run.payload_max_bytes))
+            return Ending(
+                result=run.workflow.encode_result(outcome.value, run.payload_max_bytes, rules=run.kernel.rules)
+            )
         except (Unencodable, PayloadTooLarge) as error:
             return Ending(failure=describe(error))
     if isinstance(outcome.error, Cancelled):

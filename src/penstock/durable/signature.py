@@ -5,11 +5,16 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from contextlib import suppress
+from typing import Any, Never, NoReturn, get_type_hints
 
 import msgspec
 
-from penstock.durable.codec import decode
+from penstock.durable.codec import decode, decode_kept
+from penstock.durable.kept import SCALARS, refused_type
+
+_ANYTHING = (object, NoReturn, Never)
+"""Annotations that say nothing of a value."""
 
 
 class Parameters:
@@ -26,6 +31,8 @@ class Parameters:
                 raise TypeError(f"{function.__qualname__} takes *{parameter.name}: arguments are stored by name")
         kinds = {parameter.kind for parameter in self._signature.parameters.values()}
         self._positional = None if inspect.Parameter.KEYWORD_ONLY in kinds else tuple(self._signature.parameters)
+        with suppress(NameError):  # a name that its module has later
+            self._hints = self._read_hints()
 
     def bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """By name. Raises TypeError as the call itself would."""
@@ -54,6 +61,22 @@ class Parameters:
                 positional.append(value)
         return positional, named
 
+    def check_kept(self, given: dict[str, Any], text: str) -> None:
+        """The function will get what was ``given``, by parameter name, from its JSON. Raises `ValueError` with the
+        parameter and the reason."""
+        hints = self.hints()
+        others = [
+            name for name, value in given.items() if type(value) not in SCALARS or hints.get(name) is not type(value)
+        ]
+        if not others:
+            return
+        raw = decode(text, dict[str, msgspec.Raw])
+        for name in others:
+            try:
+                decode_kept(bytes(raw[name]).decode(), hints.get(name, Any), given[name])
+            except ValueError as error:
+                raise type(error)(f"{name}: {error}") from None
+
     def result_type(self) -> Any:
         """What the function says that it gives; anything when it does not say."""
         return self.hints().get("return", Any)
@@ -61,11 +84,27 @@ class Parameters:
     def hints(self) -> dict[str, Any]:
         if self._hints is None:
             try:
-                self._hints = get_type_hints(self._function)
+                self._hints = self._read_hints()
             except NameError as error:
                 name = self._function.__qualname__
                 raise TypeError(f"{name}: its annotations can't be read at run time: {error}") from None
         return self._hints
+
+    def _read_hints(self) -> dict[str, Any]:
+        """Raises NameError, and TypeError for a type of which no value can be kept. A parameter with a default may have
+        any type: its value is checked when one is given."""
+        hints = {name: Any if hint in _ANYTHING else hint for name, hint in get_type_hints(self._function).items()}
+        parameters = self._signature.parameters
+        for name, hint in hints.items():
+            is_result = name == "return"
+            if not is_result and (name not in parameters or parameters[name].default is not inspect.Parameter.empty):
+                continue
+            if (why := refused_type(hint)) is not None:
+                what = "its result" if is_result else f"its parameter {name}"
+                raise TypeError(
+                    f"{self._function.__qualname__}: {what} is annotated as a type that can't be kept: {why}"
+                )
+        return hints
 
 
 def where_of(function: Callable[..., Any]) -> str:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
-from penstock.durable.codec import decode, decode_error, digest_of, encode, shown
+from penstock.durable.codec import NotKept, decode, decode_kept, digest_of, encode, shown
 from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.errors import NotInWorkflow, SendRefused, StartRefused, Unencodable
+from penstock.durable.kept import SCALARS
+from penstock.durable.recorded_error import decode_error, encode_error
 from penstock.durable.signature import Parameters, plain_function, refuse_method, where_of
 from penstock.kernel.current import current_branch
 from penstock.kernel.errors import Cancelled, Undecodable
 from penstock.kernel.operation import CallOperation, Outcome, block
 from penstock.kernel.record import Kind, Record
+from penstock.user_text import repr_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -113,13 +115,22 @@ class StepCall:
         `PayloadTooLarge`."""
         text = encode(value, f"{self.name} at {path} returned a value that", max_bytes)
         type_ = self.step.parameters.result_type()
+        if type(value) in SCALARS and type_ is type(value):
+            return text
         try:
-            if type_ is not Any:
-                decode(text, type_)
+            decode_kept(text, type_, value)
+        except NotKept as error:
+            raise Unencodable(
+                f"{self.name} at {path} returned a value that would not come back as it is: {error}"
+            ) from None
         except ValueError as error:
             what = f"{self.name} at {path} returned {shown(text)} which is no {self._type()}"
             raise Unencodable(f"{what}: {error}") from None
         return text
+
+    def encode_error(self, error: BaseException, rules: int) -> str:
+        """What it raised, for a record that is delivered by these rules."""
+        return encode_error(error, self.options.raises, self.step.function.__module__, rules=rules)
 
     def _type(self) -> str:
         type_ = self.step.parameters.result_type()
@@ -131,7 +142,7 @@ class StepCall:
             return Outcome(error=Cancelled())
         text = record.payload or "null"
         if record.kind is Kind.FAILED:
-            return Outcome(error=decode_error(text, self.step.known_errors(self.options)))
+            return Outcome(error=decode_error(text, self.options.raises, self.step.function.__module__))
         try:
             return Outcome(decode(text, self.step.parameters.result_type()))
         except ValueError as error:
@@ -203,18 +214,6 @@ class Step(Generic[P, R]):
         if not self._is_static:
             refuse_method(self.function, owner, "step")
 
-    def known_errors(self, options: StepOptions) -> list[type[BaseException]]:
-        """The classes that a recorded error may come back as: declared ones, and exceptions of the step's module."""
-        module = sys.modules.get(self.function.__module__)
-        own = [
-            value
-            for value in vars(module or object).values()
-            if issubclass(type(value), type)  # of the object itself: what stands in for another says another class
-            and issubclass(value, Exception)
-            and value.__module__ == self.function.__module__
-        ]
-        return [*options.raises, *own]
-
     async def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         result = self.function(*args, **kwargs)
         value: R = await result if self.is_async else result
@@ -222,7 +221,14 @@ class Step(Generic[P, R]):
 
     async def _recorded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         self.parameters.hints()  # raises here, in the body, when there are none to be had
-        arguments = encode(self.parameters.bound(args, kwargs), f"the arguments of {self.name}")
+        bound = self.parameters.bound(args, kwargs)
+        arguments = encode(bound, f"the arguments of {self.name}")
+        branch = current_branch()
+        if branch is not None and branch.kernel.rules:  # before, a call went on with what came back
+            try:
+                self.parameters.check_kept(bound, arguments)
+            except ValueError as error:
+                raise Unencodable(f"{self.name} would not get these arguments as they are: {error}") from None
         value: R = await block(CallOperation(StepCall(self, self.name, self.options, arguments)))
         return value
 
@@ -363,8 +369,28 @@ def _options(
     if retries is not None:
         given["retries"] = retries
     if raises is not None:
-        given["raises"] = tuple(raises)
+        given["raises"] = _error_classes(raises)
     return given
+
+
+def _error_classes(raises: Any) -> tuple[type[BaseException], ...]:
+    """What ``raises`` lists. Raises TypeError for anything that is no exception class."""
+    name = raises.__name__ if isinstance(raises, type) and issubclass(raises, BaseException) else None
+    if name is not None:
+        raise TypeError(f"raises is {name}: give a list of exception classes, raises=[{name}]")
+    try:
+        classes: tuple[Any, ...] | None = None if isinstance(raises, str) else tuple(raises)
+    except TypeError:
+        classes = None
+    if classes is None:
+        raise TypeError(f"raises is {repr_of(raises)}: give a list of exception classes, such as raises=[ValueError]")
+    for index, each in enumerate(classes):
+        if not (issubclass(type(each), type) and issubclass(each, BaseException)):
+            what = f"raises[{index}] is {repr_of(each)}"
+            raise TypeError(
+                f"{what}: an exception class is needed there, such as ValueError, without quotes or parentheses"
+            )
+    return classes
 
 
 async def _send(run_id: str, name: str, payload: str) -> None:

@@ -7,11 +7,14 @@ from collections.abc import Callable, Coroutine
 from math import inf
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
-from penstock.durable.codec import PAYLOAD_MAX_BYTES, decode, encode, shown
+from penstock.durable.codec import PAYLOAD_MAX_BYTES, NotKept, decode, decode_kept, encode, shown
 from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.errors import BadDuration, Unencodable
+from penstock.durable.kept import SCALARS
 from penstock.durable.origin import origin_of
 from penstock.durable.signature import Parameters, plain_function, refuse_method, where_of
+from penstock.kernel.current import current_branch
+from penstock.kernel.record import RULES
 from penstock.user_text import repr_of
 
 P = ParamSpec("P")
@@ -66,18 +69,33 @@ class Workflow(Generic[P, R]):
         if deadline is not None:
             bound[DEADLINE] = seconds_of(deadline)
         text = encode(bound, f"the arguments of {self.name}", max_bytes)
+        branch = current_branch()
         try:
-            self.parameters.arguments(text)
+            if branch is None or branch.kernel.rules:
+                bound.pop(DEADLINE, None)
+                self.parameters.check_kept(bound, text)
+            else:  # before, it went on with what came back
+                self.parameters.arguments(text)
+        except NotKept as error:
+            raise Unencodable(f"{self.name} would not get these arguments as they are: {error}") from None
         except ValueError as error:
             raise TypeError(f"{self.name} does not take these arguments: {error}") from None
         return text
 
-    def encode_result(self, value: object, max_bytes: int = PAYLOAD_MAX_BYTES) -> str:
-        """JSON that comes back as what the body says that it gives. Raises `Unencodable`, `PayloadTooLarge`."""
+    def encode_result(self, value: object, max_bytes: int = PAYLOAD_MAX_BYTES, *, rules: int = RULES) -> str:
+        """JSON that comes back as what the function gave. ``rules``: of the record after which it ended; by those of
+        before, another value might come back. Raises `Unencodable`, `PayloadTooLarge`."""
         text = encode(value, f"the result of {self.name}", max_bytes)
         type_ = self.parameters.result_type()
+        if type(value) in SCALARS and type_ is type(value):
+            return text
         try:
-            decode(text, type_)
+            if rules:
+                decode_kept(text, type_, value)
+            else:
+                decode(text, type_)
+        except NotKept as error:
+            raise Unencodable(f"the result of {self.name} would not come back as it is: {error}") from None
         except ValueError as error:
             name = getattr(type_, "__name__", type_)
             raise Unencodable(f"the result of {self.name} is {shown(text)} which is no {name}: {error}") from None
