@@ -13,9 +13,10 @@ import heapq
 import itertools
 import sys
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from math import inf
 
+import outcome
 import trio
 import trio.testing
 
@@ -23,10 +24,10 @@ from penstock.kernel.drive import Kernel
 from penstock.kernel.errors import Cancelled
 from penstock.kernel.local import Event, Semaphore, open_channel
 from penstock.kernel.nursery import Nursery
-from penstock.kernel.operation import CallOperation, Outcome, Sleep, Start, block
-from penstock.kernel.record import Kind, Record
+from penstock.kernel.operation import CallOperation, Outcome, Receive, Sleep, Start, block
+from penstock.kernel.record import RULES, Kind, Record
 from penstock.kernel.scope import CancelScope
-from tests.kernel.programs import Failure, Interpreter, Programs, label
+from tests.kernel.programs import Failure, Interpreter, Program, Programs, label
 
 STUCK_AT = 2_000.0  # when what waits for an event that nobody sets is released
 MAX_ORDERS = (
@@ -34,20 +35,163 @@ MAX_ORDERS = (
 )
 
 
+async def wait_among(waiting: dict[trio.lowlevel.Task, object], beside: object = None) -> object:
+    """Until another task wakes it, with a value; cancelled it is no longer among them."""
+    task = trio.lowlevel.current_task()
+    waiting[task] = beside
+
+    def abort(_) -> trio.lowlevel.Abort:
+        del waiting[task]
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    return await trio.lowlevel.wait_task_rescheduled(abort)
+
+
+def wake_first(waiting: dict[trio.lowlevel.Task, object], value: object = None) -> object:
+    """What stood beside it."""
+    task = next(iter(waiting))
+    trio.lowlevel.reschedule(task, outcome.Value(value))
+    return waiting.pop(task)
+
+
+class Queue:
+    """On Trio: who takes waits, looks for a cancel, and takes without a checkpoint after it."""
+
+    def __init__(self) -> None:
+        self.items: deque = deque()
+        self.waiting: dict[trio.lowlevel.Task, object] = {}
+        self.promised = 0
+
+    def has_free(self) -> bool:
+        return len(self.items) > self.promised
+
+    def pop(self):
+        return self.items.popleft()
+
+    def put(self, item) -> None:
+        self.items.append(item)
+        self.offer()
+
+    def offer(self) -> None:
+        while self.waiting and self.has_free():
+            self.promise()
+            wake_first(self.waiting)
+
+    def promise(self) -> None:
+        self.promised += 1
+
+    async def take(self):
+        at_once = self.has_free()
+        if at_once:
+            self.promise()
+        else:
+            error = await wait_among(self.waiting)
+            if isinstance(error, Exception):
+                raise error
+        if at_once:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        self.promised -= 1
+        try:
+            if trio.current_effective_deadline() > -inf:
+                return self.pop()
+        finally:
+            self.offer()
+        return await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.SUCCEEDED)
+
+
+class Permits(Queue):
+    """A semaphore."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.items += [None] * count
+
+    acquire = Queue.take
+
+    def release(self) -> None:
+        self.put(None)
+
+    async def __aenter__(self) -> None:
+        await self.acquire()
+
+    async def __aexit__(self, *_) -> None:
+        self.release()
+
+
+class Items(Queue):
+    """A memory channel with one end of each kind; it is closed as a whole."""
+
+    def __init__(self, room: float) -> None:
+        super().__init__()
+        self.room, self.senders, self.is_closed = room, {}, False
+
+    def has_free(self) -> bool:
+        return len(self.items) + len(self.senders) > self.promised
+
+    def promise(self) -> None:
+        super().promise()
+        if len(self.items) < self.promised and self.senders:
+            self.items.append(wake_first(self.senders))
+
+    def pop(self):
+        if self.is_closed:
+            raise trio.ClosedResourceError
+        return super().pop()
+
+    async def receive(self):
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self.is_closed:
+            raise trio.ClosedResourceError
+        return await self.take()
+
+    async def send(self, item) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self.is_closed:
+            raise trio.ClosedResourceError
+        if self.waiting or (not self.senders and len(self.items) - self.promised < self.room):
+            self.put(item)
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            return
+        if await wait_among(self.senders, item):
+            raise trio.ClosedResourceError
+
+    def close(self) -> None:
+        if not self.is_closed:
+            self.is_closed = True
+            self.items.clear()
+            while self.senders:
+                wake_first(self.senders, "closed")
+            while self.waiting:
+                wake_first(self.waiting, trio.EndOfChannel())
+
+
 class TrioSide:
     """Trio with a virtual clock, and an executor that hands outcomes out one by one."""
 
-    Event, Semaphore, sleep, open_nursery = trio.Event, trio.Semaphore, staticmethod(trio.sleep), trio.open_nursery
+    Event, Semaphore, sleep, open_nursery = trio.Event, Permits, staticmethod(trio.sleep), trio.open_nursery
     now = staticmethod(trio.current_time)
 
     def __init__(self, outside: trio.Nursery) -> None:
         self.outside = outside
+        self.mail: defaultdict[str, Queue] = defaultdict(Queue)
         self.due: deque[trio.Event] = deque()
         self.some = trio.Event()
 
     @staticmethod
     def open_memory_channel(room: int):
-        return trio.open_memory_channel(room)
+        items = Items(room)
+        return items, items
+
+    def receive(self, name: str):
+        return self.mail[name].take()
+
+    def tell_now(self, name: str, value: object) -> None:
+        self.mail[name].put(value)
+
+    async def tell(self, messages: list) -> None:
+        for at, name, value in messages:
+            await trio.sleep_until(at)
+            self.mail[name].put(value)
 
     @staticmethod
     def CancelScope(*, shield: bool = False) -> trio.CancelScope:  # noqa: N802 - Trio's name
@@ -99,19 +243,19 @@ class TrioSide:
             raise Failure(f"step {i}")
 
 
-def on_trio(program: list, seed: int) -> tuple:
+def on_trio(program: Program, seed: int) -> tuple:
     """Outcome and trace; the seed decides how Trio shuffles."""
     trio._core._run._r.seed(seed)
 
     async def run() -> tuple:
-        outcome: BaseException | None = None
+        ended: BaseException | None = None
 
         async def guarded() -> None:
-            nonlocal outcome
+            nonlocal ended
             try:
-                await interpreter.main(program)
+                await interpreter.main(program.body)
             except BaseException as error:
-                outcome = error
+                ended = error
             outside.cancel_scope.cancel()
 
         async with trio.open_nursery() as outside:
@@ -119,11 +263,12 @@ def on_trio(program: list, seed: int) -> tuple:
             interpreter = Interpreter(side)
             outside.start_soon(guarded)
             outside.start_soon(side.hand_out)
+            outside.start_soon(side.tell, program.messages)
             await trio.sleep(STUCK_AT)
             interpreter.release()
             await trio.sleep(STUCK_AT)
             raise AssertionError("a program waits for ever")
-        return label(outcome), interpreter.frozen()
+        return label(ended), interpreter.frozen()
 
     return trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
 
@@ -167,6 +312,12 @@ class KernelSide:
     def sleep(self, seconds: float):
         return block(Sleep(seconds))
 
+    def receive(self, name: str):
+        return block(Receive(name, lambda record: Outcome(record.payload)))
+
+    def tell_now(self, name: str, value: str) -> None:
+        self.kernel.mailbox(name).put(Record(0, Kind.MESSAGE, name=name, payload=value), self.kernel)
+
     def step(self, i: int, seconds: float, fails: bool, stubborn: bool):
         return block(CallOperation(StepCall(i, seconds, fails, stubborn)))
 
@@ -174,8 +325,9 @@ class KernelSide:
 class Executor:
     """Runs a kernel's steps on a virtual clock; keeps the journal."""
 
-    def __init__(self, kernel: Kernel, interpreter: Interpreter) -> None:
+    def __init__(self, kernel: Kernel, interpreter: Interpreter, messages: list) -> None:
         self.kernel, self.interpreter = kernel, interpreter
+        self.messages = deque(messages)
         self.journal: list[Record] = []
         self.running: dict[str, StepCall] = {}
         self.ends: list[tuple[float, int, str]] = []
@@ -222,7 +374,11 @@ class Executor:
             self.hand_out()
             if self.kernel.result is not None:
                 return
-            at = min(self.kernel.next_due(), self.ends[0][0] if self.ends else inf)
+            at = min(
+                self.kernel.next_due(),
+                self.ends[0][0] if self.ends else inf,
+                self.messages[0][0] if self.messages else inf,
+            )
             if at == inf:
                 if self.released:
                     return
@@ -239,7 +395,10 @@ class Executor:
                 path = heapq.heappop(self.ends)[2]
                 if path in self.running and path not in stopping:
                     self.ended(path)
-            if self.kernel.next_due() <= at:
+            if self.messages and self.messages[0][0] <= at:  # nobody had the time to note that a sleep is over
+                _, name, value = self.messages.popleft()
+                self.record(Record(at=at, kind=Kind.MESSAGE, name=name, payload=str(value)))
+            elif self.kernel.next_due() <= at:
                 self.record(Record(at=at, kind=Kind.CLOCK))
 
 
@@ -247,12 +406,12 @@ def outcome_of(kernel: Kernel, interpreter: Interpreter) -> tuple:
     return label(kernel.result.error) if kernel.result else "stuck", interpreter.frozen()
 
 
-def on_kernel(program: list) -> tuple[tuple, list[Record]]:
+def on_kernel(program: Program, rules: int = RULES) -> tuple[tuple, list[Record]]:
     """Outcome and trace, and the journal."""
-    kernel = Kernel()
+    kernel = Kernel(rules=rules)
     interpreter = Interpreter(KernelSide(kernel))
-    executor = Executor(kernel, interpreter)
-    kernel.start(interpreter.main(program))
+    executor = Executor(kernel, interpreter, program.messages)
+    kernel.start(interpreter.main(program.body))
     executor.run()
     seen = outcome_of(kernel, interpreter)
     if kernel.result is None:
@@ -262,11 +421,11 @@ def on_kernel(program: list) -> tuple[tuple, list[Record]]:
     return seen, executor.journal
 
 
-def replayed(program: list, journal: list[Record]) -> tuple:
-    kernel = Kernel()
+def replayed(program: Program, journal: list[Record], rules: int = RULES) -> tuple:
+    kernel = Kernel(rules=rules)
     interpreter = Interpreter(KernelSide(kernel))
 
-    kernel.start(interpreter.main(program))
+    kernel.start(interpreter.main(program.body))
     for record in journal:
         if record.name == "release":
             interpreter.release()
@@ -278,16 +437,16 @@ def replayed(program: list, journal: list[Record]) -> tuple:
     return outcome_of(kernel, interpreter)
 
 
-def compare(seed: int, *, ties: bool) -> tuple[str, int, bool]:
+def compare(seed: int, *, ties: bool, rules: int = RULES, orders: int = MAX_ORDERS) -> tuple[str, int, bool]:
     """What is wrong ('' when nothing), the number of records, whether Trio itself gave more than one result."""
-    program = Programs(seed, ties=ties).body(4)
-    seen, journal = on_kernel(program)
-    if replayed(program, journal) != seen:
+    program = Programs(seed, ties=ties).program()
+    seen, journal = on_kernel(program, rules)
+    if replayed(program, journal, rules) != seen:
         return "replay differs", len(journal), False
     trios: set[tuple] = set()
-    for order in range(MAX_ORDERS):
-        outcome = on_trio(program, order)
-        trios.add(("stuck", ()) if outcome[0] == "Cancelled" and seen[0] == "stuck" else outcome)
+    for order in range(orders):
+        found = on_trio(program, order)
+        trios.add(("stuck", ()) if found[0] == "Cancelled" and seen[0] == "stuck" else found)
         if seen in trios:
             return "", len(journal), len(trios) > 1
     return f"none of Trio's {len(trios)} results", len(journal), len(trios) > 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import defaultdict
+from typing import NamedTuple
 
 import trio
 
@@ -12,7 +13,17 @@ from penstock.kernel.errors import Cancelled, TooSlow
 from penstock.kernel.local import BrokenChannel, ClosedChannel, EndOfChannel
 
 EVENTS = 2
+NAMES = ("a", "b", "c")
+MESSAGES_MAX = 8
+ENOUGH = 50  # of messages and permits, for all that waits in one program
 Node = tuple  # (kind, id, …)
+
+
+class Program(NamedTuple):
+    """A body, and the messages that come meanwhile: when, name, value. Each at a moment of its own."""
+
+    body: list[Node]
+    messages: list[tuple[float, str, int]]
 
 
 CHANNEL_ERRORS: dict[type[BaseException], str] = {
@@ -38,16 +49,25 @@ class Programs:
     def pause(self) -> float:
         return self.random.choice([0, 1, 1, 2, 2, 3]) if self.ties else self.random.randrange(1, 1 << 13) / 1024
 
+    def program(self) -> Program:
+        body = self.body(4)
+        moments = {self.pause() * self.random.choice([1, 1, 2, 4]) for _ in range(self.random.randrange(MESSAGES_MAX))}
+        return Program(
+            body,
+            [(at, self.random.choice(NAMES), number) for number, at in enumerate(sorted(moments - {0}))],
+        )
+
     def body(self, depth: int, scopes: tuple[int, ...] = (), nurseries: tuple[int, ...] = ()) -> list[Node]:
         return [self.node(depth, scopes, nurseries) for _ in range(self.random.choice([1, 1, 2, 2, 3, 4]))]
 
     def node(self, depth: int, scopes: tuple[int, ...], nurseries: tuple[int, ...]) -> Node:
         r, i, below = self.random, next(self.ids), depth - 1
         kinds = ["sleep"] * 3 + ["step"] * 5 + ["check", "raise", "set", "wait", "limited", "send", "receive"]
+        kinds += ["message"] * 4
         kinds += ["cancel"] * 2 if scopes else []
         kinds += ["spawn"] * 2 if nurseries else []
         if depth > 0:
-            kinds += ["timeout"] * 4 + ["nursery"] * 5 + ["try"] * 4 + ["scope"] * 2 + ["first"] * 2
+            kinds += ["timeout"] * 4 + ["nursery"] * 5 + ["try"] * 4 + ["scope"] * 2 + ["first"] * 4 + ["each"]
         match r.choice(kinds):
             case "sleep":
                 return "sleep", i, self.pause()
@@ -71,12 +91,34 @@ class Programs:
                 children = [self.body(below, *inner) for _ in range(r.choice([1, 2, 2, 3]))]
                 return "nursery", i, children, self.body(below, *inner)
             case "first":
-                return "first", i, [self.body(below, scopes, nurseries) for _ in range(2)]
+                return "first", i, [self.alternative(below, scopes, nurseries) for _ in range(r.choice([2, 2, 3]))]
+            case "each":
+                bodies = [self.alternative(below, scopes, nurseries) for _ in range(r.choice([2, 3]))]
+                return "each", i, r.choice([1, 2]), bodies
+            case "message":
+                return "message", i, r.choice(NAMES)
             case "try":
                 kind = r.choice(["error", "base", "finally", "swallow"])
                 return "try", i, kind, self.body(below, scopes, nurseries), self.body(0, scopes, nurseries)
             case kind:
                 return kind, i
+
+    def alternative(self, depth: int, scopes: tuple[int, ...], nurseries: tuple[int, ...]) -> list[Node]:
+        """Often only what waits, as people write it: the value is lost with the branch."""
+        r = self.random
+        if r.random() < 0.5:
+            return self.body(depth, scopes, nurseries)
+        kind = r.choice(["message", "message", "sleep", "receive", "take", "step"])
+        i = next(self.ids)
+        match kind:
+            case "message":
+                return [(kind, i, r.choice(NAMES))]
+            case "sleep":
+                return [(kind, i, self.pause())]
+            case "step":
+                return [(kind, i, self.pause(), False, False)]
+            case _:
+                return [(kind, i)]
 
 
 def label(error: BaseException | None) -> str:
@@ -110,6 +152,10 @@ class Interpreter:
 
     def release(self) -> None:
         """Ends whatever programs may wait for without a time limit."""
+        for _ in range(ENOUGH):
+            self.semaphore.release()
+            for name in NAMES:
+                self.env.tell_now(name, "late")
         for event in self.events:
             event.set()
         self.sender.close()
@@ -157,6 +203,10 @@ class Interpreter:
                 await self.sender.send(i)
             case "receive", _:
                 self.note(branch, i, f"got {await self.receiver.receive()}")
+            case "message", _, name:
+                self.note(branch, i, f"got {name} {await env.receive(name)}")
+            case "take", _:
+                await self.semaphore.acquire()
             case "limited", _, body:
                 async with self.semaphore:
                     await self.sequence(body, branch)
@@ -188,6 +238,8 @@ class Interpreter:
                     for number, child in enumerate(children):
                         nursery.start_soon(self.sequence, child, f"{i}.{number}")
                     await self.sequence(body, branch)
+            case "each", _, limit, bodies:
+                await self.each(i, limit, bodies)
             case "first", _, alternatives:
                 self.note(branch, i, f"won={await self.first(i, alternatives)}")
             case "try", _, "finally", body, clean_up:
@@ -206,6 +258,20 @@ class Interpreter:
                         await self.sequence(clean_up, branch)
                     if kind == "base":
                         raise
+
+    async def each(self, i: int, limit: int, bodies: list[list[Node]]) -> None:
+        room = self.env.Semaphore(limit)
+
+        async def one(number: int, body: list[Node]) -> None:
+            try:
+                await self.sequence(body, f"{i}.{number}")
+            finally:
+                room.release()
+
+        async with self.env.open_nursery() as nursery:
+            for number, body in enumerate(bodies):
+                await room.acquire()
+                nursery.start_soon(one, number, body)
 
     async def first(self, i: int, alternatives: list[list[Node]]) -> list[int]:
         won: list[int] = []

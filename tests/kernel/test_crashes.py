@@ -12,7 +12,7 @@ from penstock.kernel.drive import Kernel
 from penstock.kernel.operation import Start
 from penstock.kernel.record import OUTCOMES, Kind, Record
 from tests.kernel.oracle import Executor, KernelSide, on_kernel, outcome_of, replayed
-from tests.kernel.programs import Interpreter, Programs
+from tests.kernel.programs import Interpreter, Program, Programs
 
 BODIES = 200
 
@@ -21,10 +21,11 @@ class Survivor(Executor):
     """Goes on from another one's journal. With ``again`` the steps that were running start from the beginning, as in a
     new process; else they went on outside, so the run comes out as if nothing had happened."""
 
-    def __init__(self, program: list, journal: list[Record], *, again: bool) -> None:
+    def __init__(self, program: Program, journal: list[Record], *, again: bool) -> None:
         kernel = Kernel()
-        super().__init__(kernel, Interpreter(KernelSide(kernel)))
-        kernel.start(self.interpreter.main(program))
+        told = sum(record.kind is Kind.MESSAGE for record in journal)
+        super().__init__(kernel, Interpreter(KernelSide(kernel)), program.messages[told:])
+        kernel.start(self.interpreter.main(program.body))
         self.obey()
         for record in journal:
             self.at = record.at
@@ -65,11 +66,11 @@ class Survivor(Executor):
         return outcome_of(self.kernel, self.interpreter)
 
 
-def bodies() -> Iterator[tuple[list, tuple, list[Record]]]:
+def bodies() -> Iterator[tuple[Program, tuple, list[Record]]]:
     """Bodies that do something, what became of them undisturbed, and their journals."""
     found, seed = 0, 0
     while found < BODIES:
-        program = Programs(seed, ties=False).body(4)
+        program = Programs(seed, ties=False).program()
         seen, journal = on_kernel(program)
         seed += 1
         if len(journal) > 2:
@@ -115,7 +116,7 @@ def test_scopes_and_executors_may_end_after_any_record():
     assert cancels > 10 * BODIES
 
 
-def open_scopes(program: list, journal: list[Record]) -> list[str]:
+def open_scopes(program: Program, journal: list[Record]) -> list[str]:
     kernel = Survivor(program, journal, again=False).kernel
     found, todo = [], [kernel.root]
     while todo:

@@ -199,7 +199,7 @@ class Life:
             assert done is (self.seen == self.mail)
         if self.seen == self.mail:
             self.records = [(BEGUN, ""), *[(MESSAGE, "")] * len(kept)]
-            self.known = 0
+            self.known, self.mail = 0, len(kept)
             await self.read()
 
     async def fail(self) -> None:

@@ -349,7 +349,7 @@ class Activation:
 
     def unread(self) -> list[int]:
         """The positions of the messages that nobody has received."""
-        return sorted(record.pos for records in self.kernel.mail.values() for record in records)
+        return sorted(record.pos for mailbox in self.kernel.mail.values() for record in mailbox.records)
 
     def ending(self) -> Outcome:
         """How the body ended; of one that asked to go on, and was cancelled: so."""

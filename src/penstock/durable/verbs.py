@@ -93,7 +93,8 @@ def open_memory_channel(max_buffer_size: float) -> tuple[MemorySendChannel[Any],
 
 
 async def receive(name: str, type_: type[T]) -> T:
-    """The next message of that name; one that came before was kept. Raises `BadMessage` when it is no ``type_``."""
+    """The next message of that name; one that came before was kept. It is taken when this returns: cancelled before, it
+    is there for the next one. Raises `BadMessage` when it is no ``type_``."""
     _branch("receive", "a message channel of your own")
     _check_name(name)
     value: T = await block(Receive(name, _decoder(name, type_)))
@@ -173,7 +174,9 @@ async def each(
 async def first(**alternatives: Awaitable[T]) -> Won[T]:
     """Runs the alternatives side by side until one of them ends; the others are cancelled, and awaited.
 
-    An error of any of them fails all, as an exception group.
+    A `receive` that loses leaves its message for the next one; an alternative that went on after it has used it up. A
+    step or a child that ended beside the winner has done its work, and nobody gets what it gave. An error of any
+    alternative fails all, as an exception group.
     """
     branch = _branch("first", "a nursery")
     if not alternatives:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import inspect
-from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from math import inf
 from typing import Any
@@ -32,11 +31,9 @@ from penstock.kernel.errors import (
     Undecodable,
 )
 from penstock.kernel.nursery import Nursery
-from penstock.kernel.operation import CallOperation, Operation, Outcome, Receive, Sleep, Start, Stop
+from penstock.kernel.operation import CallOperation, Mailbox, Operation, Outcome, Sleep, Start, Stop
 from penstock.kernel.record import OUTCOMES, RULES, Kind, Record
 from penstock.kernel.scope import CancelScope, Deadlines
-
-_SLEPT, _CHECK = object(), object()  # in place of a value: what has to be looked at when the branch's turn comes
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -73,7 +70,6 @@ class Kernel:
         "newest",
         "now",
         "pending",
-        "receivers",
         "result",
         "root",
         "rules",
@@ -105,8 +101,7 @@ class Kernel:
         self.discarded = False
         self.commands: list[Start | Stop] = []
         self.pending: dict[str, Branch] = {}  # calls that have no outcome yet, by path
-        self.mail: dict[str, deque[Record]] = {}  # messages that nobody has received yet, by name
-        self.receivers: dict[str, dict[Branch, Receive]] = {}
+        self.mail: dict[str, Mailbox] = {}  # by name
         self.marks: Collection[str] = ()  # of its journal's records; set before it starts
         self.is_behind = False  # the journal goes on behind what is delivered
         self.answers: dict[str, bool] | None = None  # what `patched` said; most runs ask nothing
@@ -133,12 +128,14 @@ class Kernel:
         Raises `Blocked` (`Mismatch`, `Undecodable`, `Endless`) when this code can't go on; the kernel is
         of no more use then.
         """
-        self.rules = self.newest if record.rules is None else record.rules
+        if record.rules is None:  # others wrote it, and nobody has delivered it before
+            record = msgspec.structs.replace(record, rules=self.newest)
+        self.rules = record.rules or 0
         if record.kind in OUTCOMES:
             self._deliver_outcome(record)
         elif record.kind is Kind.MESSAGE:
             self._advance(record.at)  # the deadline wins against a message, and the message is kept
-            self._deliver_message(record)
+            self.mailbox(record.name or "").put(record, self)
         elif record.kind is Kind.CANCEL:
             self._advance(record.at)
             scope = self.root.find(record.path)
@@ -182,17 +179,6 @@ class Kernel:
         """File and line of the innermost open branch that an operation with this path would be of."""
         found = [branch for branch in self.open_branches() if path.startswith(f"{branch.path}/")]
         return max(found, key=lambda branch: len(branch.path)).where() if found else None
-
-    def _deliver_message(self, record: Record) -> None:
-        name = record.name or ""
-        receivers = self.receivers.get(name)
-        if not receivers:
-            self.mail.setdefault(name, deque()).append(record)
-            return
-        branch = next(iter(receivers))
-        receive = receivers.pop(branch)
-        branch.operation = None
-        self.answer(branch, receive.outcome(record))
 
     def next_due(self) -> float:
         """When a deadline or a sleep is due, `inf` when none is: a CLOCK record then brings it."""
@@ -281,9 +267,16 @@ class Kernel:
         """The branch is due, with this outcome of what it waited for."""
         self._ready.append((branch, outcome.value, outcome.error))
 
-    def checkpoint(self, branch: Branch) -> None:
-        """The branch is due; when its turn comes it is looked whether its scope is cancelled."""
-        self._ready.append((branch, _CHECK, None))
+    def look(self, branch: Branch, operation: Operation) -> None:
+        """The branch is due; what it gets is looked at when its turn comes (`Operation.turn`)."""
+        self._ready.append((branch, operation, None))
+
+    def mailbox(self, name: str) -> Mailbox:
+        """The messages of that name."""
+        found = self.mail.get(name)
+        if found is None:
+            found = self.mail[name] = Mailbox()
+        return found
 
     def wake_at(self, due: float, branch: Branch, operation: Sleep) -> None:
         """The branch sleeps until then."""
@@ -323,7 +316,7 @@ class Kernel:
             _, _, branch, operation = heapq.heappop(sleepers)
             if branch.operation is operation:
                 branch.operation = None
-                self._ready.append((branch, _SLEPT, None))
+                self._ready.append((branch, operation, None))
 
     def _run(self) -> None:
         before = running.branch
@@ -342,13 +335,11 @@ class Kernel:
             running.branch = before
 
     def _resume(self, branch: Branch, value: Any, error: BaseException | None) -> None:
-        if value is _SLEPT:
-            value, error = None, Cancelled() if branch.scope.effective else None
-        elif value is _CHECK:
-            value = None
-            if branch.scope.effective:
-                self._ready.append((branch, None, Cancelled()))
+        if isinstance(value, Operation):
+            outcome = value.turn(branch, self)
+            if outcome is None:
                 return
+            value, error = outcome.value, outcome.error
         if error is not None and type(error) is Cancelled and self._swallows(branch):
             return
         running.branch = branch

@@ -11,7 +11,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock.kernel.current import current_branch
-from penstock.kernel.operation import Checkpoint, Park, ShieldedYield, block
+from penstock.kernel.operation import (
+    CHECKPOINT,
+    NOTHING,
+    TAKEN_IN_TURN,
+    Outcome,
+    Park,
+    ShieldedYield,
+    Supply,
+    Take,
+    block,
+)
 
 if TYPE_CHECKING:
     from penstock.kernel.branch import Branch
@@ -35,11 +45,17 @@ class WouldBlock(Exception):
     """A ``…_nowait`` call would have to wait."""
 
 
+def _hands_over() -> bool:
+    """Whether what is delivered now follows the rules of before: see `TAKEN_IN_TURN`."""
+    branch = current_branch()
+    return branch is not None and branch.kernel.rules < TAKEN_IN_TURN
+
+
 async def _look_for_cancel() -> None:
     branch = current_branch()
     assert branch is not None
     if branch.scope.effective:
-        await block(Checkpoint())
+        await block(CHECKPOINT)
 
 
 def _resume_first(waiters: dict[Branch, Any], value: object = None) -> Any:
@@ -50,11 +66,12 @@ def _resume_first(waiters: dict[Branch, Any], value: object = None) -> Any:
     return beside
 
 
-def _resume_own(waiters: dict[Branch, Any], end: object, value: object) -> None:
-    """Lets those go on who wait at this end of a channel."""
-    for branch in [branch for branch, beside in waiters.items() if beside[1] is end]:
-        del waiters[branch]
-        branch.kernel.resume(branch, value)
+def _answer_first(waiters: dict[Branch, Take], outcome: Outcome) -> None:
+    """Hands it to who has waited longest."""
+    branch = next(iter(waiters))
+    del waiters[branch]
+    branch.operation = None
+    branch.kernel.answer(branch, outcome)
 
 
 class Event:
@@ -78,50 +95,61 @@ class Event:
 
     async def wait(self) -> None:
         """Until it is set."""
-        await block(Checkpoint() if self._set else Park(self._waiters))
+        await block(CHECKPOINT if self._set else Park(self._waiters))
 
 
-class Semaphore:
-    """At most ``initial_value`` branches inside at once; first come, first served."""
+class Semaphore(Supply):
+    """At most ``initial_value`` branches inside at once; first come, first served. A permit is taken when the branch
+    runs again that waited for it: one that is cancelled by then leaves it to the next."""
 
-    __slots__ = ("_max", "_value", "_waiters")
+    __slots__ = ("_max", "_value")
 
     def __init__(self, initial_value: int, *, max_value: int | None = None) -> None:
         if initial_value < 0:
             raise ValueError("initial value must be >= 0")
         if max_value is not None and max_value < initial_value:
             raise ValueError("max_value must be >= initial_value")
+        super().__init__()
         self._value, self._max = initial_value, max_value
-        self._waiters: dict[Branch, Any] = {}
+
+    def has_free(self) -> bool:
+        """Whether somebody may come in at once."""
+        return self._value > self.due
+
+    def take(self, take: Take) -> Outcome:
+        """The turn of a branch has come for which there is a permit."""
+        self._value -= 1
+        return NOTHING
 
     @property
     def value(self) -> int:
         """How many may still come in."""
-        return self._value
+        return self._value - self.due
 
     def acquire_nowait(self) -> None:
         """Takes a place or raises `WouldBlock`."""
-        if self._value <= 0:
+        if not self.has_free():
             raise WouldBlock
         self._value -= 1
 
     async def acquire(self) -> None:
         """Takes a place, waiting for one."""
         await _look_for_cancel()
-        if self._value > 0:
+        if _hands_over() and self._value > 0:
             self._value -= 1
             await block(ShieldedYield())
         else:
-            await block(Park(self._waiters))
+            await block(Take(self))
 
     def release(self) -> None:
         """Gives a place back; who has waited longest gets it."""
-        if self._waiters:
-            _resume_first(self._waiters)
+        if self.waiters and _hands_over():
+            _answer_first(self.waiters, NOTHING)
             return
-        if self._max is not None and self._value >= self._max:
+        if not self.waiters and self._max is not None and self.value >= self._max:
             raise ValueError("semaphore released too many times")
         self._value += 1
+        self.offer()
 
     async def __aenter__(self) -> Semaphore:
         await self.acquire()
@@ -133,17 +161,49 @@ class Semaphore:
         self.release()
 
 
-class _Channel(Generic[T]):
+class _Channel(Supply, Generic[T]):
     """What the two ends share."""
 
-    __slots__ = ("items", "open_receivers", "open_senders", "receivers", "room", "senders")
+    __slots__ = ("items", "open_receivers", "open_senders", "room", "senders")
 
     def __init__(self, room: float) -> None:
+        super().__init__()
         self.room = room
         self.items: deque[T] = deque()
         self.senders: dict[Branch, Any] = {}  # who waits to send, beside its value
-        self.receivers: dict[Branch, Any] = {}
         self.open_senders = self.open_receivers = 1
+
+    def has_free(self) -> bool:
+        return len(self.items) + len(self.senders) > self.due
+
+    def hold(self) -> None:
+        if len(self.items) < self.due:
+            self.fill()
+
+    def fill(self) -> None:
+        """What somebody waits to send is in the channel."""
+        self.items.append(_resume_first(self.senders)[0])
+
+    def take(self, take: Take) -> Outcome:
+        assert isinstance(take, _TakeItem)
+        if take.end.is_closed:
+            return Outcome(error=ClosedChannel())
+        return Outcome(self.items.popleft()) if self.items else Outcome(error=EndOfChannel())
+
+    def offer(self) -> None:
+        super().offer()
+        while self.waiters and not (self.items or self.senders or self.open_senders):
+            _answer_first(self.waiters, Outcome(error=EndOfChannel()))
+
+
+class _TakeItem(Take):
+    """An item of a channel, at one of its ends."""
+
+    __slots__ = ("end",)
+
+    def __init__(self, supply: Supply, end: MemoryReceiveChannel[Any]) -> None:
+        super().__init__(supply)
+        self.end = end
 
 
 class MemorySendChannel(Generic[T]):
@@ -156,14 +216,16 @@ class MemorySendChannel(Generic[T]):
 
     def send_nowait(self, value: T) -> None:
         """Sends, or raises `WouldBlock` when there is no room and nobody waits."""
+        channel = self._channel
         if self._closed:
             raise ClosedChannel
-        if not self._channel.open_receivers:
+        if not channel.open_receivers:
             raise BrokenChannel
-        if self._channel.receivers:
-            _resume_first(self._channel.receivers, (value, None))
-        elif len(self._channel.items) < self._channel.room:
-            self._channel.items.append(value)
+        if channel.waiters and _hands_over():
+            _answer_first(channel.waiters, Outcome(value))
+        elif channel.waiters or (not channel.senders and len(channel.items) - channel.due < channel.room):
+            channel.items.append(value)
+            channel.offer()
         else:
             raise WouldBlock
 
@@ -190,10 +252,12 @@ class MemorySendChannel(Generic[T]):
         if self._closed:
             return
         self._closed = True
-        _resume_own(self._channel.senders, self, ClosedChannel())
+        senders = self._channel.senders
+        for branch in [branch for branch, (_, end) in senders.items() if end is self]:
+            del senders[branch]
+            branch.kernel.resume(branch, ClosedChannel())
         self._channel.open_senders -= 1
-        while not self._channel.open_senders and self._channel.receivers:
-            _resume_first(self._channel.receivers, (None, EndOfChannel()))
+        self._channel.offer()
 
     def __enter__(self) -> MemorySendChannel[T]:
         return self
@@ -213,53 +277,61 @@ class MemorySendChannel(Generic[T]):
 
 
 class MemoryReceiveChannel(Generic[T]):
-    """The receiving end of `open_memory_channel`; an asynchronous iterator."""
+    """The receiving end of `open_memory_channel`; an asynchronous iterator. An item is taken when the branch runs again
+    that waited for it: one that is cancelled by then leaves it in the channel."""
 
-    __slots__ = ("_channel", "_closed")
+    __slots__ = ("_channel", "is_closed")
 
     def __init__(self, channel: _Channel[T]) -> None:
-        self._channel, self._closed = channel, False
+        self._channel, self.is_closed = channel, False
 
     def receive_nowait(self) -> T:
         """What was sent first, or `WouldBlock`."""
         channel = self._channel
-        if self._closed:
+        if self.is_closed:
             raise ClosedChannel
         if channel.senders:
-            channel.items.append(_resume_first(channel.senders)[0])
-        if channel.items:
-            return channel.items.popleft()
-        if not channel.open_senders:
+            channel.fill()
+        if len(channel.items) > channel.due:
+            value = channel.items[channel.due]
+            del channel.items[channel.due]  # those before it are for branches that were woken
+            return value
+        if not channel.open_senders and not channel.items:
             raise EndOfChannel
         raise WouldBlock
 
     async def receive(self) -> T:
         """What was sent first, waiting for it. Raises `EndOfChannel` when nothing will come."""
         await _look_for_cancel()
-        try:
+        channel = self._channel
+        if self.is_closed:
+            raise ClosedChannel
+        if not (channel.items or channel.senders or channel.open_senders):
+            raise EndOfChannel
+        if _hands_over() and channel.has_free():
             value = self.receive_nowait()
-        except WouldBlock:
-            got, error = await block(Park(self._channel.receivers, (None, self)))
-            if error is not None:
-                raise error from None
-            taken: T = got
-            return taken
-        await block(ShieldedYield())
-        return value
+            await block(ShieldedYield())
+            return value
+        taken: T = await block(_TakeItem(channel, self))
+        return taken
 
     def clone(self) -> MemoryReceiveChannel[T]:
         """Another receiving end."""
-        if self._closed:
+        if self.is_closed:
             raise ClosedChannel
         self._channel.open_receivers += 1
         return MemoryReceiveChannel(self._channel)
 
     def close(self) -> None:
         """Nothing more is taken here. Idempotent."""
-        if self._closed:
+        if self.is_closed:
             return
-        self._closed = True
-        _resume_own(self._channel.receivers, self, (None, ClosedChannel()))
+        self.is_closed = True
+        waiters = self._channel.waiters
+        for branch in [branch for branch, take in waiters.items() if isinstance(take, _TakeItem) and take.end is self]:
+            del waiters[branch]
+            branch.operation = None
+            branch.kernel.answer(branch, Outcome(error=ClosedChannel()))
         self._channel.open_receivers -= 1
         if not self._channel.open_receivers:
             while self._channel.senders:

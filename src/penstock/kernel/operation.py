@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import types
+from collections import deque
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
+
+from penstock.kernel.errors import Cancelled
 
 if TYPE_CHECKING:
     from penstock.kernel.branch import Branch
@@ -20,6 +23,12 @@ class Outcome(msgspec.Struct, frozen=True):
 
     value: Any = None
     error: BaseException | None = None
+
+
+NOTHING = Outcome()
+TAKEN_IN_TURN = 1
+"""The rules by which a message, an item of a channel or a permit is taken when the turn of its branch comes. Before, it
+was handed over when it came, and lost where the branch was cancelled until its turn."""
 
 
 class Call(Protocol):
@@ -60,6 +69,11 @@ class Operation:
     def abort(self, branch: Branch, kernel: Kernel) -> bool:
         """The branch was cancelled while it waits. True: it gets `Cancelled` now; False: it waits for the real end."""
         return False
+
+    def turn(self, branch: Branch, kernel: Kernel) -> Outcome | None:
+        """The turn of a branch has come that was due with this operation in place of a value: what it gets. None: it is
+        not its turn yet."""
+        raise AssertionError("an operation that is looked at says what comes of it")
 
 
 @types.coroutine
@@ -115,7 +129,7 @@ class Sleep(Operation):
     def enter(self, branch: Branch, kernel: Kernel) -> None:
         branch.next_path()
         if self.seconds <= 0:
-            kernel.checkpoint(branch)
+            kernel.look(branch, CHECKPOINT)
             return
         branch.operation = self
         self.due = kernel.now + self.seconds
@@ -123,6 +137,9 @@ class Sleep(Operation):
 
     def abort(self, branch: Branch, kernel: Kernel) -> bool:
         return True
+
+    def turn(self, branch: Branch, kernel: Kernel) -> Outcome:
+        return Outcome(error=Cancelled()) if branch.scope.effective else NOTHING
 
 
 class Checkpoint(Operation):
@@ -132,7 +149,16 @@ class Checkpoint(Operation):
     shielded = True
 
     def enter(self, branch: Branch, kernel: Kernel) -> None:
-        kernel.checkpoint(branch)
+        kernel.look(branch, self)
+
+    def turn(self, branch: Branch, kernel: Kernel) -> Outcome | None:
+        if branch.scope.effective:
+            kernel.answer(branch, Outcome(error=Cancelled()))
+            return None
+        return NOTHING
+
+
+CHECKPOINT = Checkpoint()
 
 
 class ShieldedYield(Operation):
@@ -178,10 +204,108 @@ class Park(Operation):
         return True
 
 
-class Receive(Operation):
+class Supply:
+    """What branches take one at a time, first come, first served: messages of a name, items of a channel, permits.
+
+    A branch that waits is woken when there is one for it, and takes it when its turn comes: by then it may have been
+    cancelled, and what it was woken for is there for the next one.
+    """
+
+    __slots__ = ("due", "waiters")
+
+    def __init__(self) -> None:
+        self.waiters: dict[Branch, Take] = {}
+        self.due = 0  # branches that were woken, and had no turn since
+
+    def has_free(self) -> bool:
+        """Whether there is one that nobody was woken for."""
+        raise AssertionError("a supply says whether there is one")
+
+    def hold(self) -> None:
+        """One is there for a branch that is woken now."""
+
+    def take(self, take: Take) -> Outcome:
+        """What the branch gets whose turn it is; there is one for it."""
+        raise AssertionError("a supply says what is taken")
+
+    def offer(self) -> None:
+        """Wake who waits, as far as there is something for them."""
+        while self.waiters and self.has_free():
+            branch = next(iter(self.waiters))
+            self.wake(branch, self.waiters.pop(branch))
+
+    def wake(self, branch: Branch, take: Take) -> None:
+        """The branch takes one when its turn comes."""
+        self.due += 1
+        self.hold()
+        branch.operation = None
+        branch.kernel.look(branch, take)
+
+
+class Take(Operation):
+    """One of a supply, as soon as there is one."""
+
+    __slots__ = ("supply",)
+
+    def __init__(self, supply: Supply) -> None:
+        self.supply = supply
+
+    def enter(self, branch: Branch, kernel: Kernel) -> None:
+        supply = self.supply
+        if supply.has_free():
+            supply.wake(branch, self)
+        else:
+            branch.operation = self
+            supply.waiters[branch] = self
+
+    def abort(self, branch: Branch, kernel: Kernel) -> bool:
+        self.supply.waiters.pop(branch, None)
+        return True
+
+    def turn(self, branch: Branch, kernel: Kernel) -> Outcome | None:
+        supply = self.supply
+        supply.due -= 1
+        outcome = CHECKPOINT.turn(branch, kernel)
+        if outcome is not None:
+            outcome = supply.take(self)
+        supply.offer()
+        return outcome
+
+
+class Mailbox(Supply):
+    """The messages of a name that nobody has received."""
+
+    __slots__ = ("records",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: deque[Record] = deque()
+
+    def has_free(self) -> bool:
+        return len(self.records) > self.due
+
+    def take(self, take: Take) -> Outcome:
+        assert isinstance(take, Receive)
+        return take.outcome(self.records.popleft())
+
+    def put(self, record: Record, kernel: Kernel) -> None:
+        """A message has come."""
+        if kernel.rules < TAKEN_IN_TURN and self.waiters:
+            branch = next(iter(self.waiters))
+            receive = self.waiters.pop(branch)
+            assert isinstance(receive, Receive)
+            branch.operation = None
+            kernel.answer(branch, receive.outcome(record))
+        else:
+            self.records.append(record)
+            self.offer()
+
+
+class Receive(Take):
     """The next message of a name; one that came earlier was kept."""
 
     __slots__ = ("name", "outcome", "path")
+    supply: Mailbox
 
     def __init__(self, name: str, outcome: Callable[[Record], Outcome]) -> None:
         self.name, self.outcome = name, outcome
@@ -189,13 +313,8 @@ class Receive(Operation):
 
     def enter(self, branch: Branch, kernel: Kernel) -> None:
         self.path = branch.next_path()
-        kept = kernel.mail.get(self.name)
-        if kept:
-            kernel.answer(branch, self.outcome(kept.popleft()))
-            return
-        branch.operation = self
-        kernel.receivers.setdefault(self.name, {})[branch] = self
-
-    def abort(self, branch: Branch, kernel: Kernel) -> bool:
-        kernel.receivers[self.name].pop(branch, None)
-        return True
+        self.supply = kernel.mailbox(self.name)
+        if kernel.rules < TAKEN_IN_TURN and self.supply.records:
+            kernel.answer(branch, self.outcome(self.supply.records.popleft()))
+        else:
+            super().enter(branch, kernel)

@@ -48,15 +48,16 @@ DELETE FROM signal_id s WHERE s.instance_id = $1::bigint AND s.id = '~cancel' AN
 -- name: continue_run
 -- A run goes on as a new one: $1 token $2 seq $3 attempt $4 holder $5 mail seen; the root is locked. Its journal is a record
 -- with the name $6, which tells it from those of earlier continuations, and the payload $7 (one in an array), then the
--- messages at the positions $8, which nobody has received. A run that is not returned has mail, or is not the holder's;
+-- messages at the positions $8, which nobody has received: they are what others wrote from then on. A run that is not returned
+-- has mail, or is not the holder's;
 -- one that was continued by an earlier try is returned, and stays as it is.
 WITH held AS MATERIALIZED (
-  SELECT t.id FROM token t WHERE t.id = $1::bigint AND t.seq = $2::bigint AND t.state = 1 /* LOCKED */
-    AND t.attempt = $3::int AND t.claimed_by = $4::text AND t.mail = $5::int),
-new AS MATERIALIZED (
-  SELECT id FROM held WHERE coalesce((
+  SELECT t.id, t.mail, coalesce((
     SELECT j.kind <> 10 /* BEGUN */ OR j.name <> $6::text FROM journal j
-    WHERE j.instance_id = $1::bigint ORDER BY j.pos LIMIT 1), true)),
+    WHERE j.instance_id = $1::bigint ORDER BY j.pos LIMIT 1), true) AS is_new
+  FROM token t WHERE t.id = $1::bigint AND t.seq = $2::bigint AND t.state = 1 /* LOCKED */
+    AND t.attempt = $3::int AND t.claimed_by = $4::text),
+new AS MATERIALIZED (SELECT id FROM held WHERE is_new AND mail = $5::int),
 gone AS (
   DELETE FROM journal WHERE instance_id = $1::bigint AND EXISTS (SELECT FROM new) RETURNING pos, kind, name, payload),
 clock AS MATERIALIZED (SELECT penstock_now() AS now),
@@ -66,5 +67,7 @@ begun AS (
 kept AS (
   INSERT INTO journal (instance_id, pos, at, kind, attempt, path, name, payload)
   SELECT $1::bigint, nextval('step_seq'), now, kind, 1, '', name, payload
-  FROM begun, clock, (SELECT * FROM gone WHERE pos = ANY($8::bigint[]) ORDER BY pos) g)
-SELECT id FROM held
+  FROM begun, clock, (SELECT * FROM gone WHERE pos = ANY($8::bigint[]) ORDER BY pos) g RETURNING pos),
+counted AS (
+  UPDATE token t SET mail = (SELECT count(*) FROM kept) FROM new WHERE t.id = new.id AND t.mail <> (SELECT count(*) FROM kept))
+SELECT id FROM held WHERE mail = $5::int OR NOT is_new
