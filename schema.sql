@@ -304,9 +304,9 @@ CREATE TABLE undoing (                 -- instances that are undone before they 
   job         boolean NOT NULL         -- whether that was a job
 );
 
-CREATE TABLE item_output (             -- what items of a forEach completed with, of those that can be undone
+CREATE TABLE item_output (             -- what items of a forEach that can be undone completed with; raw results to be mapped
   instance_id bigint NOT NULL,
-  pos         bigint NOT NULL,         -- of the item's row in history
+  pos         bigint NOT NULL,         -- of its row in history
   output      jsonb NOT NULL,
   PRIMARY KEY (instance_id, pos)
 );
@@ -818,7 +818,7 @@ CREATE FUNCTION penstock_kind(kind int) RETURNS text LANGUAGE sql IMMUTABLE PARA
     WHEN 4 /* INTERRUPTED */ THEN 'INTERRUPTED' WHEN 5 /* CAUGHT */ THEN 'CAUGHT' WHEN 6 /* COMPENSATED */ THEN 'COMPENSATED' WHEN 10 /* ATTEMPT_FAILED */ THEN 'ATTEMPT_FAILED'
     WHEN 11 /* ATTEMPT_EXPIRED */ THEN 'ATTEMPT_EXPIRED' WHEN 12 /* ATTEMPT_RELEASED */ THEN 'ATTEMPT_RELEASED'
     WHEN 13 /* ATTEMPT_REDISPATCHED */ THEN 'ATTEMPT_REDISPATCHED' WHEN 14 /* ATTEMPT_PARKED */ THEN 'ATTEMPT_PARKED'
-    WHEN 15 /* JOB_SIGNALLED */ THEN 'JOB_SIGNALLED' ELSE kind::text END $$;
+    WHEN 15 /* JOB_SIGNALLED */ THEN 'JOB_SIGNALLED' WHEN 16 /* OUTPUT_MAPPED */ THEN 'OUTPUT_MAPPED' ELSE kind::text END $$;
 
 -- Behind the steps of the definition come the hidden ones: a handler for each that has one, then what undoes an instance.
 CREATE FUNCTION penstock_step_id(content text, step int) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE

@@ -74,6 +74,8 @@ class ModelToken:
     parked: bool = False
     signal: str = ""  # that it waits for
     done: bool = False  # its step is; where it leads could not be decided
+    raw: dict[str, Any] | None = None  # what it was done with, where the engine's own mapping of that has failed
+    undone_by: int = -1  # the place in `completed` of what was done so
     timers: set[int] = field(default_factory=set)
     called: dict[str, Any] | None = None  # what its call gave to the instance that it waits for
     failed_child: dict[str, Any] | None = None  # the same of one that failed, and goes on with a retry
@@ -200,10 +202,11 @@ class ReferenceModel:
         self._begin()
         step = self.steps[token.step]
         if kind(step) == "CALL_ACTIVITY":
+            output = called_with(token, output)
             try:
-                output = self._come_back(token, step, output) if token.item is None else called_with(token, output)
+                output = self._come_back(token, step, output) if token.item is None else output
             except Stuck as stuck:
-                self._fail(token, str(stuck))
+                self._keep_raw(token, output, "COMPLETED", stuck)
                 self._settle()
                 return
         self._leave_with(token, output)
@@ -416,7 +419,7 @@ class ReferenceModel:
                 each.open = False
             self._entries += 1
             token.entered = self._entries
-        token.failed_child = None
+        token.failed_child = token.raw = None
         if token.item is not None:
             self._finish_item(token, output, "SKIPPED")
             self._settle()
@@ -466,6 +469,8 @@ class ReferenceModel:
         for each in below:
             self._vanish(each)
         token.open = token.done = False
+        for each in (token, *below):
+            each.raw = None
         self._go(token, target)
         self._settle()
 
@@ -604,9 +609,45 @@ class ReferenceModel:
         """What comes back of the instance that a call waited for."""
         if not step.get("output"):
             return {}
-        result = called_with(token, output)
-        self._spend(len(msgspec.json.encode(result)) // BYTES_PER_STEP)
-        return self._assign(step["output"], {**copy.deepcopy(self.variables), "result": result})
+        self._spend(len(msgspec.json.encode(output)) // BYTES_PER_STEP)
+        return self._assign(step["output"], {**copy.deepcopy(self.variables), "result": copy.deepcopy(output)})
+
+    def _keep_raw(self, token: ModelToken, output: dict[str, Any], how: str, stuck: Stuck) -> None:
+        """What was done is done; that it could not be mapped fails the instance after it."""
+        if how == "COMPLETED" and f"{token.step}/compensation" in self.steps:
+            token.undone_by = len(self.completed)
+            self.completed.append((token.step, copy.deepcopy(output), token.item))
+        self._close(token, how)
+        token.raw = copy.deepcopy(output)
+        self._mapping_failed(token, stuck)
+
+    def _mapping_failed(self, token: ModelToken, stuck: Stuck) -> None:
+        if token.item is not None:
+            self._close(map_of(token).owner, "FAILED")
+        token.done = token.open = True  # for the retry
+        self.failure_code = None
+        self._end("FAILED", str(stuck), but=token)
+
+    def _map_again(self, token: ModelToken, raw: dict[str, Any]) -> bool:
+        """After a retry; whether the token still has to leave the step."""
+        try:
+            if token.item is not None:
+                about = map_of(token)
+                kept, enough = self._judge(about, token, raw)
+                token.done, token.raw = False, None
+                self._item_over(about, token, kept, "COMPLETED", enough=enough)
+                return False
+            output = self._come_back(token, self.steps[token.step], raw)
+        except Stuck as stuck:
+            self._mapping_failed(token, stuck)
+            return False
+        token.raw = None
+        self.variables.update(copy.deepcopy(output))
+        if token.undone_by >= 0 and output:
+            step, _, item = self.completed[token.undone_by]
+            self.completed[token.undone_by] = step, copy.deepcopy(output), item
+        token.undone_by = -1
+        return True
 
     def _take_signal(self, token: ModelToken) -> None:
         self._automatic += 1
@@ -742,7 +783,7 @@ class ReferenceModel:
         try:
             kept, enough = self._judge(about, token, output)
         except Stuck as stuck:
-            self._fail(token, str(stuck))
+            self._keep_raw(token, output, how, stuck)
             return
         if how == "COMPLETED" and f"{token.step}/compensation" in self.steps:
             self.completed.append((token.step, copy.deepcopy(output), item))
@@ -890,6 +931,8 @@ class ReferenceModel:
             return
         step = self.steps[token.step]
         token.done = True
+        if token.raw is not None and not self._map_again(token, token.raw):
+            return
         try:
             target = self._choose(step) if step.get("conditionalNextSteps") else step.get("nextStep")
         except Stuck as stuck:

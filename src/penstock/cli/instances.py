@@ -217,6 +217,9 @@ def retry(
         str | None, typer.Option("--from", help="Go on at this step instead of the failed one.", metavar="STEP")
     ] = None,
     note: NoteOption = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Also where work would be done again that was done already.")
+    ] = False,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
@@ -227,7 +230,7 @@ def retry(
     """
     with connected(url, token_file) as client:
         for each in ids:
-            _tell(client.retry_instance(each, from_step=from_step, note=note), as_json=as_json)
+            _tell(client.retry_instance(each, from_step=from_step, note=note, again=again), as_json=as_json)
 
 
 @app.command()

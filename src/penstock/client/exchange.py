@@ -257,7 +257,8 @@ def _edit_variables(operation: EditVariables) -> Exchange:
 
 
 def _retry_instance(operation: RetryInstance) -> Exchange:
-    body = given(fromStepId=operation.from_step_id, stepId=operation.step_id, note=operation.note)
+    again = operation.again or None
+    body = given(fromStepId=operation.from_step_id, stepId=operation.step_id, note=operation.note, again=again)
     return Exchange("POST", f"/v1/instances/{quoted(operation.id)}/retry", _read_instance, body or None)
 
 

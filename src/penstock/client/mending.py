@@ -23,19 +23,28 @@ class MendingCalls(Caller):
     """Retry, skip, move, change variables. ``note`` goes into the audit trail. None is repeated on a lost answer."""
 
     async def retry_instance(
-        self, instance_id: str, *, from_step: str | None = None, step: str | None = None, note: str | None = None
+        self,
+        instance_id: str,
+        *,
+        from_step: str | None = None,
+        step: str | None = None,
+        note: str | None = None,
+        again: bool = False,
     ) -> Instance:
         """Reopen the failed step of a failed instance, with a full count of retries.
 
         With ``from_step`` it goes on there instead, with the variables that it has now. ``step`` names which of the
-        steps that the failure closed is given up for it, where it is not the one that failed.
+        steps that the failure closed is given up for it, where it is not the one that failed. ``again``: also where
+        work would be done again that was done already, and whose result was not kept.
 
         Raises:
             NotFound: no such instance.
-            Conflict: it has not failed, or a join would never end.
+            Conflict: it has not failed, a join would never end, or work would be done again.
             BadRequest: it has no such step.
         """
-        return await self.call(RetryInstance(id=instance_id, from_step_id=from_step, step_id=step, note=note))
+        return await self.call(
+            RetryInstance(id=instance_id, from_step_id=from_step, step_id=step, note=note, again=again)
+        )
 
     async def set_priority(self, instance_id: str, priority: int) -> Instance:
         """Change how early the jobs of an instance come: those that wait now, and those that come to wait later. 0 to

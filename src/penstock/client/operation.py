@@ -287,6 +287,7 @@ class RetryInstance(Once[Instance], frozen=True):
     from_step_id: str | None = None
     step_id: str | None = None
     note: str | None = None
+    again: bool = False
 
 
 class EditVariables(Once[Instance], frozen=True):

@@ -50,6 +50,7 @@ from penstock.core.event import (
     TimerFired,
     TokenMoved,
 )
+from penstock.core.for_each import RawNeeded
 from penstock.core.mending import Mending
 from penstock.core.recorder import Inputs, PositionsExhausted
 from penstock.core.retry import backoff_s
@@ -238,7 +239,7 @@ class _Run(Branches, Calls, Mending, Waiting):
         try:
             output = self.result_of(step, step.callee, event.result)
         except StepFailed as failed:
-            self.fail(token, failed.reason, failed.code)
+            self.keep_raw(token, HistoryKind.COMPLETED, failed, event.result)
             return
         self.finish_step(token, output=output)
 
@@ -374,7 +375,8 @@ class _Run(Branches, Calls, Mending, Waiting):
     def leave(self, token: Token) -> None:
         """Go where a step that is done leads: conditions first, then `nextStep`, else a dead end.
 
-        When no condition holds, the instance fails and the work stays done: `retry` comes back to here.
+        When no condition holds, the instance fails and the work stays done: `retry` comes back to here. Likewise where
+        the result of a call, or of an item, could not be mapped.
         """
         step = self.definition.steps[token.step]
         if step.compensates is not None:
@@ -382,6 +384,9 @@ class _Run(Branches, Calls, Mending, Waiting):
             if undoing is not None:
                 self.out.ended_as = undoing
                 self.end_instance(undoing.status, undoing.failure, code=undoing.code)
+            return
+        token.leaving = True
+        if token.raw is not None and not self.map_again(token, token.raw):
             return
         token.leaving = True
         try:
@@ -394,3 +399,29 @@ class _Run(Branches, Calls, Mending, Waiting):
             self.end_token(token)
         else:
             self.entering.append((token, target))
+
+    def map_again(self, token: Token, position: int) -> bool:
+        """A `retry` came back to what is done and was not mapped; whether the token still has to leave the step. Raises
+        RawNeeded."""
+        step = self.definition.steps[token.step]
+        raw = self.inputs.raw.get(position)
+        if raw is None:
+            raise RawNeeded(position)
+        try:
+            if token.item is not None:
+                kept, enough = self.judge_item(token, raw)
+                self.forget_raw(token)
+                token.leaving = False
+                self.item_over(token, kept, HistoryKind.COMPLETED, enough=enough)
+                return False
+            assert step.callee is not None
+            output = self.result_of(step, step.callee, raw)
+        except StepFailed as failed:
+            self.mapping_failed(token, failed)
+            return False
+        self.forget_raw(token)
+        output = self.merge(token, output)
+        self.record(token, HistoryKind.OUTPUT_MAPPED, output=output)
+        if step.compensation is not None and output is not None:
+            self.out.item_outputs.append((position, output))
+        return True

@@ -200,7 +200,9 @@ class Effects(msgspec.Struct):
     unsubscribed: list[tuple[int, int]] = []
     received: list[int] = []  # messages that are done with
     maps: MapEffects | None = None
-    item_outputs: list[tuple[int, bytes]] = []  # by position, of items that can be undone: what they completed with
+    item_outputs: list[tuple[int, bytes]] = []  # by position: of items that can be undone, and raw results
+    raw_kept: bool = False  # among them is a result that could not be mapped
+    mapped: list[int] = []  # positions of raw results that were mapped now, or are not to be any more
     undone: list[Undone] = []
     freed: list[int] = []  # tokens of handlers that were closed: what they were to undo, others will
     undoing: Undoing | None = None  # it is undone from now on

@@ -85,12 +85,41 @@ class Ending(Compensation):
         try:
             kept, enough = self.judge_item(token, output)
         except StepFailed as failed:
-            self.fail(token, failed.reason, failed.code, worker=worker)
+            self.keep_raw(token, kind, failed, output, worker=worker, reason=reason)
             return
         self.close(token, kind, worker=worker, reason=reason)
         if output is not None and self.definition.steps[token.step].compensation is not None:
             self.out.item_outputs.append((self.out.history[-1].position, output))
         self.item_over(token, kept, kind, enough=enough)
+
+    def keep_raw(
+        self,
+        token: Token,
+        kind: HistoryKind,
+        failed: StepFailed,
+        raw: bytes | None,
+        *,
+        worker: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """The work of the step, or of an item, is done, and the engine's own mapping of its result has failed: the step
+        is closed as done, its raw result kept for a `retry`, and the instance fails after it."""
+        if not self.inputs.keeps_raw:
+            self.fail(token, failed.reason, failed.code, worker=worker)
+            return
+        self.close(token, kind, worker=worker, reason=reason)
+        token.raw = self.out.history[-1].position
+        self.out.item_outputs.append((token.raw, raw or b"{}"))
+        self.out.raw_kept = True
+        self.mapping_failed(token, failed)
+
+    def mapping_failed(self, token: Token, failed: StepFailed) -> None:
+        """The instance fails behind a step that is done."""
+        whole = self.whole(token)
+        if whole is not token:
+            self.close(whole, HistoryKind.FAILED, reason=failed.reason, code=failed.code)
+        token.leaving = True
+        self.end_instance(InstanceStatus.FAILED, failed.reason, culprit=token, code=failed.code)
 
     def end_instance(
         self, status: InstanceStatus, reason: str | None, culprit: Token | None = None, code: str | None = None

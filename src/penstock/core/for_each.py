@@ -68,6 +68,14 @@ class ResultsNeeded(Exception):
         self.token = token
 
 
+class RawNeeded(Exception):
+    """The raw result of the row at this position has to be read: then advance again."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__()
+        self.position = position
+
+
 class Items(Evaluator):
     """An `Evaluator` that knows the items of forEach steps."""
 
@@ -87,6 +95,12 @@ class Items(Evaluator):
             return None
         counts = {"total": state.total, "completed": state.done, "failed": state.failed, "running": 0}
         return msgspec.json.encode(counts)
+
+    def forget_raw(self, token: Token) -> None:
+        """Its raw result is mapped, or never will be. A handler is told it, where there is one."""
+        if token.raw is not None and self.definition.steps[token.step].compensation is None:
+            self.out.mapped.append(token.raw)
+        token.raw = None
 
     def whole(self, token: Token) -> Token:
         """Of an item the token of its forEach; any other token itself."""
@@ -165,6 +179,7 @@ class Items(Evaluator):
         gathered."""
         if closed:
             for token in self.items_of(whole):
+                self.forget_raw(token)
                 self.remove(token)
         else:
             self._skip_items(whole, reason, but)

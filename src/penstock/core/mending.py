@@ -56,7 +56,9 @@ class Mending(Ending):
         items = self.items_of(token)
         if failed:
             self.reopen({token.id, *(item.id for item in items)})
+        self.forget_raw(token)
         if token.item is not None:
+            token.leaving = False
             if failed:
                 self.begin_execution(token, self.definition.steps[token.step])
             self.finish_item(token, HistoryKind.SKIPPED, reason=event.reason, output=event.output)
@@ -83,6 +85,7 @@ class Mending(Ending):
                 if each.is_open or self.is_map(each):
                     self.close(each, HistoryKind.SKIPPED, reason=event.reason)
         for each in (token, *below):
+            self.forget_raw(each)
             if self.is_map(each):
                 self.forget_map(each)
         for branch in below:

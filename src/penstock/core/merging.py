@@ -43,6 +43,8 @@ def merged(outcomes: Sequence[Effects]) -> Effects:
         out.abandoned += one.abandoned
         out.received += one.received
         out.item_outputs += one.item_outputs
+        out.mapped += one.mapped
+        out.raw_kept = out.raw_kept or one.raw_kept
         out.undone += one.undone
         out.freed += one.freed
         out.steps_run += one.steps_run

@@ -56,6 +56,8 @@ class Inputs(msgspec.Struct):
     maps: Mapping[int, MapState] = {}  # of each token of a forEach
     items: Mapping[tuple[int, int], bytes] = {}  # by that token and index: variables of items that were read
     results: Mapping[int, Mapping[int, bytes]] = {}  # by that token: what was collected, where it was asked for
+    raw: Mapping[int, bytes] = {}  # by position: raw results, where they were asked for
+    keeps_raw: bool = True  # False: an engine may live that would forget a raw result
 
 
 class Recorder:

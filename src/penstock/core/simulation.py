@@ -22,7 +22,7 @@ from penstock.core.definition import Definition
 from penstock.core.effect import ChildStart, Effects, HistoryRow, MapState, Timer, Undoing
 from penstock.core.event import ChildEnded, Event, MessageReceived, TimerFired
 from penstock.core.fast_path import needs_variables
-from penstock.core.for_each import ItemsNeeded, ResultsNeeded
+from penstock.core.for_each import ItemsNeeded, RawNeeded, ResultsNeeded
 from penstock.core.recorder import MAX_WORK_STEPS
 from penstock.core.state import (
     CLOSING_KINDS,
@@ -115,6 +115,7 @@ class Simulation:
         answers: dict[Question, Found] = {}
         mark = work.mark()
         items: dict[tuple[int, int], bytes] = {}
+        raw: dict[int, bytes] = {}
         results: dict[int, dict[int, bytes]] = {}
         while True:
             try:
@@ -134,6 +135,7 @@ class Simulation:
                         maps=self.maps,
                         items=items,
                         results=results,
+                        raw=raw,
                         **inputs,
                     ),
                 )
@@ -144,6 +146,8 @@ class Simulation:
             except ItemsNeeded as needed:
                 # all that may follow, as the store reads ahead: else each item has everything before it done again
                 items |= {at: own for at, own in self.items.items() if at[0] == needed.token and at[1] >= needed.first}
+            except RawNeeded as needed:
+                raw[needed.position] = self.item_outputs[needed.position]
             except ResultsNeeded as needed:
                 results[needed.token] = {i: value for (id, i), value in self.results.items() if id == needed.token}
             work.rewind(mark)
@@ -285,6 +289,8 @@ class Simulation:
                 self.written_bytes += len(row.output)
                 self.variables.update(msgspec.json.decode(row.output))
         self.handlers |= {undone.position: undone.token_id for undone in out.undone}
+        for position in out.mapped:
+            del self.item_outputs[position]
         self.item_outputs |= dict(out.item_outputs)
         self.undoing = out.undoing or self.undoing
         self.history += out.history

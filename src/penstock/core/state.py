@@ -96,6 +96,7 @@ class HistoryKind(enum.IntEnum):
     ATTEMPT_REDISPATCHED = 13
     ATTEMPT_PARKED = 14  # its worker waits for a time or a signal
     JOB_SIGNALLED = 15  # of a parked job: what its signal brought; ends no attempt
+    OUTPUT_MAPPED = 16  # of a call that was done before: what its `output` made of the result, when a `retry` came back
 
 
 CLOSING_KINDS = frozenset(kind for kind in HistoryKind if kind < HistoryKind.ATTEMPT_FAILED)
@@ -232,6 +233,7 @@ class Token(msgspec.Struct):
     lease_until: datetime | None = None
     timeout_s: float | None = None  # an attempt's lease is never extended beyond (step `timeout`)
     leaving: bool = False  # of what a failure closed: the step is done, and where it leads is still to be decided
+    raw: int | None = None  # likewise: position of the row with whose raw result its mapping is to be evaluated again
     priority: int = PRIORITY_DEFAULT
     flow_key: str | None = None  # while READY: it waits among those with keys ('': without one of its own)
     held: int | None = None  # slots that its attempt holds; see `schema.sql`

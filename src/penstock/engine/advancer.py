@@ -25,7 +25,7 @@ from penstock.core.advance import Inputs, PositionsExhausted, advance
 from penstock.core.completion import CompletionsNeeded
 from penstock.core.effect import ChildStart, Effects
 from penstock.core.event import Event, Started
-from penstock.core.for_each import NO_ITEMS, ItemsNeeded, KeptItems, ResultsNeeded
+from penstock.core.for_each import NO_ITEMS, ItemsNeeded, KeptItems, RawNeeded, ResultsNeeded
 from penstock.core.state import Instance, Token
 from penstock.core.work import LongWork, Record, Work
 from penstock.engine.definitions import Definitions, LoadedDefinition
@@ -98,6 +98,7 @@ def _place(token: Token) -> tuple[object, ...]:
         token.pending,
         token.arrived,
         token.leaving,
+        token.raw,
         token.item,
     )
 
@@ -298,7 +299,7 @@ class Advancer:
             text: bytes = await call(work.keep, partial(msgspec.json.encode, values))
             starts.append(_Following(advanced.chained, text, dict(values), instance.id, chained=True))
         for made in effects.calls:
-            failed = await supply.find_failed(made)
+            failed = await supply.find_earlier(made)
             if failed is not None:
                 recalled.append((failed, made.seq))
                 continue
@@ -340,7 +341,7 @@ class Advancer:
         found: dict[tuple[str, int], LoadedDefinition | None] = {}
         needed = len(supply.positions)
         answers = Answers(supply, case.instance.id, case.kept)
-        mark = work.mark()
+        mark, keeps_raw = work.mark(), True
         while True:
             inputs = Inputs(
                 now=case.now,
@@ -359,6 +360,8 @@ class Advancer:
                 maps=case.kept.states,
                 items=answers.items,
                 results=answers.results,
+                raw=answers.raw,
+                keeps_raw=keeps_raw,
             )
             copies = [copy(token) for token in case.tokens]
             start = msgspec.structs.replace(case.instance)
@@ -371,7 +374,7 @@ class Advancer:
                 supply.positions.extend(await supply.more(needed))
                 work.rewind(mark)
                 continue
-            except (ItemsNeeded, ResultsNeeded, CompletionsNeeded) as needed_rows:
+            except (ItemsNeeded, ResultsNeeded, RawNeeded, CompletionsNeeded) as needed_rows:
                 await answers.read(needed_rows)
                 work.rewind(mark)
                 continue
@@ -381,6 +384,10 @@ class Advancer:
                 # a bug of ours; that the process ended would not help: the same call would end the next one too
                 log.exception("an advance failed", instance=f"{start.id:x}", definition=case.loaded.definition.id)
                 raise PenstockError("the instance could not be advanced; the engine's log has the reason") from error
+            if effects.raw_kept and not await supply.may_keep_raw():
+                keeps_raw = False
+                work.rewind(mark)
+                continue
             await _find_called(effects, supply, found)
             if any(found[made.definition_id, made.version] is None for made in effects.calls):
                 work.rewind(mark)

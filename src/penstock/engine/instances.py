@@ -265,12 +265,12 @@ class Instances:
             await self._runs.cancel(id, text)
         return await self._view(id, committed=True)
 
-    async def retry(self, id: str, note: str | None = None) -> Instance:
+    async def retry(self, id: str, note: str | None = None, *, again: bool = False) -> Instance:
         """Let a FAILED instance go on where it failed; ``note`` is for the audit trail. Raises NotFound, BadRequest,
-        and Conflict when it is not FAILED."""
+        and Conflict when it is not FAILED, or when work would be done ``again``."""
         if note is not None:
             check_text(note, "note", REASON_MAX_CHARS)
-        await self._retry(ids.read_instance(id), note)
+        await self._retry(ids.read_instance(id), note, again=again)
         return await self._view(id, committed=True)
 
     async def retry_run(self, id: str, from_path: str | None, note: str | None = None) -> Instance:
@@ -285,10 +285,16 @@ class Instances:
         return await self._view(id, committed=True)
 
     async def _retry(
-        self, instance: int, note: str | None, failed_until: datetime | None = None, bulk: int | None = None
+        self,
+        instance: int,
+        note: str | None,
+        failed_until: datetime | None = None,
+        bulk: int | None = None,
+        *,
+        again: bool = False,
     ) -> None:
         try:
-            await self._full_path.submit(RetryCommand(instance, note, failed_until).of(bulk))
+            await self._full_path.submit(RetryCommand(instance, note, failed_until, again=again).of(bulk))
         except IsCode:
             await self._full_path.submit(RetryRunCommand(instance, note, failed_until).of(bulk))
 

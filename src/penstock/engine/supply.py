@@ -11,12 +11,16 @@ from contextlib import AbstractAsyncContextManager
 
 from penstock.core.completion import CompletionsNeeded, Found, Question
 from penstock.core.effect import ChildStart
-from penstock.core.for_each import ItemsNeeded, KeptItems, ResultsNeeded
+from penstock.core.for_each import ItemsNeeded, KeptItems, RawNeeded, ResultsNeeded
 from penstock.engine.definitions import CODE_CALLS_VERSION, Definitions, LoadedDefinition
+from penstock.errors import Conflict
 from penstock.store import calls, compensation, for_each
 from penstock.store.connection import TrioConnection
-from penstock.store.engines import needed_version
+from penstock.store.engines import needed_version, require_version
 from penstock.store.vault import KeyMissing
+
+RAW_RESULTS_VERSION = 21
+"""Older engines would forget a raw result, and go on without what its mapping gives."""
 
 
 class Supply:
@@ -54,13 +58,25 @@ class Supply:
         self.note(None if found is None else found.key)
         return found
 
-    async def find_failed(self, call: ChildStart) -> int | None:
-        """The instance that failed, of those that an entry of a call started."""
+    async def find_earlier(self, call: ChildStart) -> int | None:
+        """The instance that goes on or has completed, of those that an entry of a call started before."""
         found = None
         if call.entry is not None:
             async with self.connect() as connection:
-                found = await calls.failed_child(connection, call.token_id, call.entry)
+                found = await calls.earlier_child(connection, call.token_id, call.entry)
         self.note(found)
+        return found
+
+    async def may_keep_raw(self) -> bool:
+        """Whether a raw result may be kept: not while an engine lives that would forget it."""
+        async with self.connect() as connection:
+            try:
+                await require_version(connection, RAW_RESULTS_VERSION)
+            except Conflict:
+                found = False
+            else:
+                found = True
+        self.note(int(found))
         return found
 
 
@@ -74,8 +90,9 @@ class Answers:
         self.items = dict(kept.items)
         self.results: dict[int, dict[int, bytes]] = {}
         self.completions: dict[Question, Found] = {}
+        self.raw: dict[int, bytes] = {}
 
-    async def read(self, needed: ItemsNeeded | ResultsNeeded | CompletionsNeeded) -> None:
+    async def read(self, needed: ItemsNeeded | ResultsNeeded | RawNeeded | CompletionsNeeded) -> None:
         """Read it: then advance again. Raises KeyMissing, and CompletionsNeeded for what is still to be written."""
         async with self._supply.connect() as connection:
             match needed:
@@ -90,6 +107,11 @@ class Answers:
                     written = await for_each.results(connection, self._instance, needed.token)
                     decided = {item: value for (id, item), value in self._collected.items() if id == needed.token}
                     self.results[needed.token] = written | decided
+                case RawNeeded():
+                    result = await compensation.raw_result(connection, self._instance, needed.position)
+                    if result is None:
+                        raise Conflict("the result of the step that is done is not kept any more: skip the step")
+                    self.raw[needed.position] = result
                 case CompletionsNeeded():
                     if not self._supply.first:
                         raise needed

@@ -54,11 +54,12 @@ class CancelBody(Body):
 
 class RetryBody(Body):
     """``note``: for the audit trail. ``from_step_id``: where it goes on in place of the step that failed, or of
-    ``step_id``."""
+    ``step_id``. ``again``: also where work would be done again that was done already."""
 
     note: str | None = None
     from_step_id: str | None = None
     step_id: str | None = None
+    again: bool | None = None
 
 
 class MessageBody(Body):

@@ -188,7 +188,7 @@ class InstanceRoutes:
         elif body.step_id is not None:
             raise BadRequest("stepId: needs a fromStepId, where the instance is to go on")
         else:
-            view = await self._instances.retry(id, body.note)
+            view = await self._instances.retry(id, body.note, again=bool(body.again))
         return respond(Reply(200, await self._shown(view)))
 
     async def skip(self, id: str) -> Response:

@@ -297,7 +297,8 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "POST", "/v1/instances/{id}/retry", InstanceRoutes.retry, Permission.OPERATE,
         "retryInstance", "instances", "Let a failed instance go on (addition)",
         "Reopens the failed step and every step which that failure closed, with full retries. With `fromStepId` "
-        "(addition) it goes on there in place of the failed step, or of `stepId`.",
+        "(addition) it goes on there in place of the failed step, or of `stepId`. Where that would do work again "
+        "that was done before it failed, it is refused unless `again` (addition) is true.",
         body=struct(RetryBody), body_required=False, answer=struct(Instance), errors=(400, 404, 409),
     ),
     Operation(

@@ -69,7 +69,7 @@ class Repair:
             return await self._engine.repair.retry_from(id, request.from_step_id, request.step_id or None, note)
         if request.step_id:
             raise BadRequest("step_id: needs a from_step_id, where the instance is to go on")
-        return await self._engine.instances.retry(id, note)
+        return await self._engine.instances.retry(id, note, again=request.again)
 
     async def skip(self, request: w.SkipStepRequest, _call: object) -> Instance:
         """Its result is merged as a completion's."""

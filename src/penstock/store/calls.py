@@ -89,9 +89,9 @@ async def root_of(connection: TrioConnection, instance: int) -> int:
     return cast(int, rows[0][0]) if rows else instance
 
 
-async def failed_child(connection: TrioConnection, token: int, entry: int) -> int | None:
-    """The instance that failed, of those that an entry of a call started."""
-    rows = await connection.fetch(SQL["failed_child"], (token, entry))
+async def earlier_child(connection: TrioConnection, token: int, entry: int) -> int | None:
+    """The instance that failed and goes on, or has completed, of those that an entry of a call started before."""
+    rows = await connection.fetch(SQL["earlier_child"], (token, entry))
     return cast(int, rows[0][0]) if rows else None
 
 

@@ -39,6 +39,17 @@ async def find(connection: TrioConnection, instance: int, question: Question) ->
     return Found(_done(position, step, text, item), undoing)
 
 
+async def raw_result(connection: TrioConnection, instance: int, position: int) -> bytes | None:
+    """What a step execution of an instance that is locked completed with, where that could not be mapped. Raises
+    KeyMissing."""
+    rows = cast(Any, await connection.fetch(SQL["raw_result"], (instance, position)))
+    if not rows:
+        return None
+    text, vault = cast(str, rows[0][0]), connection.vault
+    connection.note_read(len(text))
+    return (text if vault is None else await offloaded(len(text), partial(vault.open, text))).encode()
+
+
 async def of_handlers(connection: TrioConnection, tokens: Sequence[int]) -> dict[int, DoneExecution]:
     """What the handlers on tokens are to undo. Left out: what can't be read for want of a key."""
     rows = cast(Any, await connection.fetch(SQL["completions_of_handlers"], (arrays.ints(tokens),)))
@@ -67,6 +78,8 @@ def write(outcomes: Sequence[Effects], add: Callable[..., None], vault: Vault | 
     """The rows of outcomes."""
     ints, texts = arrays.ints, arrays.texts
     outputs = [(out.instance.id, *kept) for out in outcomes for kept in out.item_outputs]
+    mapped = [(out.instance.id, position) for out in outcomes for position in out.mapped]
+    add("delete_item_outputs", mapped, ints, ints)
     add("insert_item_outputs", outputs, ints, ints, partial(arrays.sealed, vault=vault))
     add("free_completions", [(token,) for out in outcomes for token in out.freed], ints)
     undone = [(out.instance.id, one.position, one.token_id) for out in outcomes for one in out.undone]

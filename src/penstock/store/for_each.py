@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, cast
 
+from penstock.core.definition import StepType
 from penstock.core.effect import Effects, MapState
 from penstock.core.for_each import KeptItems
-from penstock.core.state import InstanceStatus
+from penstock.core.state import InstanceStatus, Token
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL
@@ -68,6 +69,22 @@ async def results(connection: TrioConnection, instance: int, token: int) -> dict
         return {item: text.encode() for item, text in rows}
     size_bytes = sum(len(text) for _, text in rows)
     return await offloaded(size_bytes, lambda: {item: vault.open_value(text, ITEM).encode() for item, text in rows})
+
+
+async def failed_when_done(
+    connection: TrioConnection, instance: int, items: Sequence[Token], types: Sequence[StepType]
+) -> Token | None:
+    """The first of the items, with the types of their steps, that failed by no error of its own: whoever had it did the
+    work."""
+    if not items:
+        return None
+    columns = (
+        arrays.ints([token.id for token in items]),
+        arrays.ints([token.seq for token in items]),
+        arrays.bools([each is StepType.USER_TASK for each in types]),
+    )
+    rows = cast(Any, await connection.fetch(SQL["failed_when_done"], (instance, *columns)))
+    return next((token for token in items if (token.id,) in rows), None)
 
 
 async def _clear(

@@ -465,6 +465,7 @@ def _failure(change: Change) -> tuple[int | None, str | None, str | None]:
         return None, None, None
     undone = change.effects.ended_as
     failed = [row.step for row in change.effects.history if row.kind is HistoryKind.FAILED]
+    failed += [token.step for token in change.effects.snapshot or () if token.leaving]
     if undone is not None and undone.step is not None:
         failed = [undone.step]
     step = change.definition.step_id_of(failed[-1]) if failed else None

@@ -32,6 +32,7 @@ class RetryInstanceRequest(Struct):
     from_step_id: Annotated[str, Proto(2)] = ""
     step_id: Annotated[str, Proto(3)] = ""
     note: Annotated[str, Proto(4)] = ""
+    again: Annotated[bool, Proto(5)] = False
 
 
 class SkipStepRequest(Struct):

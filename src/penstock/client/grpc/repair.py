@@ -50,7 +50,7 @@ def _edit(operation: EditVariables) -> Exchange:
 
 def _retry(operation: RetryInstance) -> Exchange:
     request = w.RetryInstanceRequest(
-        operation.id, operation.from_step_id or "", operation.step_id or "", operation.note or ""
+        operation.id, operation.from_step_id or "", operation.step_id or "", operation.note or "", operation.again
     )
     return Exchange(f"{_SERVICE}RetryInstance", request, Instance, _as_it_is)
 

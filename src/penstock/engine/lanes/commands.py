@@ -30,7 +30,7 @@ from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.ids import show_instance
 from penstock.engine.lanes.command import Command, IsCode, Settled, WritesOnly
 from penstock.errors import BadRequest, Conflict, NotFound, PenstockError
-from penstock.store import calls, inbox, keys, timers
+from penstock.store import calls, for_each, inbox, keys, timers
 from penstock.store.connection import TrioConnection
 from penstock.store.full_path import LockedInstance
 from penstock.store.jobs import ExecutionInfo, JobKey
@@ -171,14 +171,40 @@ def failed_tokens(locked: LockedInstance, failed_until: datetime | None) -> list
     return msgspec.json.decode(locked.snapshot, type=list[Token])
 
 
+async def check_undone(connection: TrioConnection, locked: LockedInstance, loaded: LoadedDefinition) -> None:
+    """Before a FAILED instance is retried: no item may have been done whose result an older engine could not map and
+    did not keep. Raises Conflict."""
+    if locked.instance.status is not InstanceStatus.FAILED or locked.snapshot is None or not loaded.maps:
+        return
+    steps = loaded.definition.steps
+    items = [
+        token
+        for token in msgspec.json.decode(locked.snapshot, type=list[Token])
+        if token.item is not None
+        and token.raw is None
+        and (each := steps[token.step].for_each) is not None
+        and (each.collect is not None or each.until is not None)
+        and steps[token.step].callee is None  # its instance says what it gave
+    ]
+    done = await for_each.failed_when_done(connection, locked.instance.id, items, [steps[t.step].type for t in items])
+    if done is not None:
+        raise Conflict(
+            f"step '{steps[done.step].id}': item {done.item} was done before its result could not be mapped, and an "
+            'older engine did not keep the result: a retry with `"again": true` does the work again; or skip the step'
+        )
+
+
 class RetryCommand(Command):
     """Let a failed instance go on. ``failed_until``: only if it failed by then, so that nothing is retried twice.
-    Raises IsCode for a run of code."""
+    ``again``: also where that does work again. Raises IsCode for a run of code."""
 
-    __slots__ = ("actor", "failed_until", "note")
+    __slots__ = ("actor", "again", "failed_until", "note")
 
-    def __init__(self, instance: int, note: str | None = None, failed_until: datetime | None = None) -> None:
+    def __init__(
+        self, instance: int, note: str | None = None, failed_until: datetime | None = None, *, again: bool = False
+    ) -> None:
         super().__init__(instance)
+        self.again = again
         self.actor = actor()
         self.note = note
         self.failed_until = failed_until
@@ -187,6 +213,8 @@ class RetryCommand(Command):
 
     async def prepare(self, connection: TrioConnection, locked: LockedInstance, loaded: LoadedDefinition) -> None:
         await take_up(connection, locked)
+        if not self.again:
+            await check_undone(connection, locked, loaded)
 
     def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool

@@ -34,3 +34,10 @@ CREATE TABLE code_origin (             -- programs that serve workflows as code 
   seen_at     timestamptz NOT NULL,
   PRIMARY KEY (job_type, origin, folder, engine)
 );
+-- A step whose work is done and whose result could not be mapped: what its mapping gave when a `retry` came back.
+CREATE OR REPLACE FUNCTION penstock_kind(kind int) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  AS $$ SELECT CASE kind WHEN 1 /* COMPLETED */ THEN 'COMPLETED' WHEN 2 /* FAILED */ THEN 'FAILED' WHEN 3 /* SKIPPED */ THEN 'SKIPPED'
+    WHEN 4 /* INTERRUPTED */ THEN 'INTERRUPTED' WHEN 5 /* CAUGHT */ THEN 'CAUGHT' WHEN 6 /* COMPENSATED */ THEN 'COMPENSATED' WHEN 10 /* ATTEMPT_FAILED */ THEN 'ATTEMPT_FAILED'
+    WHEN 11 /* ATTEMPT_EXPIRED */ THEN 'ATTEMPT_EXPIRED' WHEN 12 /* ATTEMPT_RELEASED */ THEN 'ATTEMPT_RELEASED'
+    WHEN 13 /* ATTEMPT_REDISPATCHED */ THEN 'ATTEMPT_REDISPATCHED' WHEN 14 /* ATTEMPT_PARKED */ THEN 'ATTEMPT_PARKED'
+    WHEN 15 /* JOB_SIGNALLED */ THEN 'JOB_SIGNALLED' WHEN 16 /* OUTPUT_MAPPED */ THEN 'OUTPUT_MAPPED' ELSE kind::text END $$;

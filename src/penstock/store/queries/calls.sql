@@ -57,16 +57,17 @@ CROSS JOIN LATERAL (SELECT d.id, d.code FROM definition d WHERE d.key = i.defini
 -- The first instance of the tree of an instance that was called.
 SELECT c.root FROM called c WHERE c.id = $1::bigint
 
--- name: failed_child
--- The instance that failed and can go on, of those that an entry of a call ($1 token $2 entry) started. Not a run of code:
--- another one is started.
+-- name: earlier_child
+-- Of the instances that an entry of a call ($1 token $2 entry) started, the last one that failed and can go on, or has
+-- completed: its work is done. Of a run of code that failed another one is started.
 SELECT c.id FROM called c
 CROSS JOIN LATERAL (
-  SELECT FROM instance i JOIN definition d ON d.key = i.definition WHERE i.id = c.id AND NOT d.code OFFSET 0) d
-CROSS JOIN LATERAL (
-  SELECT FROM abnormal_end e
-  WHERE e.status = 2 /* FAILED */ AND e.instance_id = c.id AND e.tokens IS NOT NULL OFFSET 0) e  -- else it was undone
-WHERE c.token_id = $1::bigint AND c.seq >= $2::bigint ORDER BY c.seq DESC LIMIT 1
+  SELECT i.status, d.code FROM instance i JOIN definition d ON d.key = i.definition WHERE i.id = c.id OFFSET 0) d
+LEFT JOIN LATERAL (
+  SELECT true AS found FROM abnormal_end e
+  WHERE e.status = 2 /* FAILED */ AND e.instance_id = c.id AND e.tokens IS NOT NULL OFFSET 0) e ON true  -- else it was undone
+WHERE c.token_id = $1::bigint AND c.seq >= $2::bigint AND (d.status = 1 /* COMPLETED */ OR (e.found AND NOT d.code))
+ORDER BY c.seq DESC LIMIT 1
 
 -- name: recall
 -- Instances that failed ($1) are what calls wait for again, under another seq ($2).

@@ -42,5 +42,14 @@ INSERT INTO undoing (instance_id, status, failure, failure_code, step, job)
 SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::text[], $4::text[], $5::smallint[], $6::boolean[])
 
 -- name: insert_item_outputs
--- $1 instance $2 position $3 output
+-- $1 instance $2 position $3 output. In place of a raw result that was mapped since.
 INSERT INTO item_output (instance_id, pos, output) SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::jsonb[])
+ON CONFLICT (instance_id, pos) DO UPDATE SET output = excluded.output
+
+-- name: delete_item_outputs
+-- $1 instance $2 position
+DELETE FROM item_output o USING unnest($1::bigint[], $2::bigint[]) AS d(instance_id, pos)
+WHERE o.instance_id = d.instance_id AND o.pos = d.pos
+
+-- name: raw_result
+SELECT output::text FROM item_output WHERE instance_id = $1::bigint AND pos = $2::bigint

@@ -73,3 +73,11 @@ DELETE FROM map_state m USING ended e WHERE m.instance_id = e.instance_id AND m.
 WITH items AS (DELETE FROM item_vars WHERE instance_id = ANY($1::bigint[])),
 results AS (DELETE FROM map_result WHERE instance_id = ANY($1::bigint[]))
 DELETE FROM map_state WHERE instance_id = ANY($1::bigint[])
+
+-- name: failed_when_done
+-- Of executions of items of the instance $1 ($2 token $3 seq $4 whether it is a task) those that a worker, or a person, had
+-- and that failed without a code: an expression failed after they were done.
+SELECT u.token_id FROM unnest($2::bigint[], $3::bigint[], $4::boolean[]) AS u(token_id, seq, task)
+CROSS JOIN LATERAL (
+  SELECT FROM history h WHERE h.instance_id = $1::bigint AND h.pos > u.seq AND h.token_id = u.token_id AND h.seq = u.seq
+    AND h.kind = 2 /* FAILED */ AND h.error_code IS NULL AND (u.task OR h.worker IS NOT NULL) OFFSET 0) h
