@@ -83,6 +83,11 @@ CREATE TABLE definition (
   UNIQUE (id, version)
 );
 
+CREATE TABLE active_version (          -- of ids whose new starts do not use the newest version: which one they use
+  id          text PRIMARY KEY,        -- of the definition
+  key         int NOT NULL             -- definition.key
+);
+
 CREATE TABLE instance (
   id          bigint PRIMARY KEY,      -- made by the engine, time-ordered: 41 bits ms | 10 bits engine | 12 bits count
   started_at  timestamptz NOT NULL,

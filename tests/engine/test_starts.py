@@ -19,7 +19,7 @@ from penstock.errors import BadRequest, IdempotencyConflict, NotFound
 from penstock.store import instances as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import IdTaken
-from penstock.store.definitions import latest_keys
+from penstock.store.definitions import active_keys
 from penstock.store.outcome import InDoubt
 from penstock.testing.definitions import definition, end, fork, linear, service, step
 from penstock.wire.model import Instance, StartRequest
@@ -84,9 +84,9 @@ async def test_a_new_version_is_started_though_none_is_asked_for(
 
     async def counted(connection: TrioConnection, ids: list[str]) -> dict[str, int]:
         asked.append(ids)
-        return await latest_keys(connection, ids)
+        return await active_keys(connection, ids)
 
-    monkeypatch.setattr(lanes, "latest_keys", counted)
+    monkeypatch.setattr(lanes, "active_keys", counted)
     await one.upload(linear(1, job_type="old"))
     for _ in range(3):
         await one.start("linear")

@@ -83,6 +83,7 @@ RPC: Final[Mapping[str, Permission]] = {
     _REPAIR + "ListBulk": VIEW,
     _REPAIR + "StopBulk": OPERATE,
     _REPAIR + "GetImpact": VIEW,
+    _REPAIR + "ActivateVersion": MODEL,
     _REPAIR + "GetInstance": VIEW,
     _REPAIR + "GetTree": VIEW,
     _RUNS + "Register": EXECUTE,

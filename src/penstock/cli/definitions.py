@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="definition",
-    help="Definitions of a running engine: upload, list, show, compare, impact, export, import.",
+    help="Definitions of a running engine: upload, activate, list, show, compare, impact, export, import.",
     no_args_is_help=True,
 )
 
@@ -45,12 +45,28 @@ def upload(
 ) -> None:
     """Upload definitions, one after another; the first that is refused ends it, with every problem told.
 
-    A content that the engine has already gives the version that exists. `--json`: a line for each.
+    A content that the engine has already gives the version that exists; new starts use it. `--json`: a line for each.
     """
     with connected(url, token_file) as client:
         for file in files:
             made = client.upload_definition(file)
-            print_done(made, f"{made.id} version {made.version}", as_json=as_json)
+            unused = " (new starts use another version: see `penstock definition activate`)"
+            told = f"{made.id} version {made.version}" + (unused if made.active is False else "")
+            print_done(made, told, as_json=as_json)
+
+
+@app.command()
+def activate(
+    id: Annotated[str, typer.Argument(help="The definition's id.")],
+    version: Annotated[int, typer.Argument(help="The version that new starts are to use.", min=1)],
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let new starts use a version, also those of schedules. Open instances stay on theirs."""
+    with connected(url, token_file) as client:
+        made = client.activate_version(id, version)
+        print_done(made, f"new starts of {made.id} use version {made.version}", as_json=as_json)
 
 
 @app.command(name="list")
@@ -61,7 +77,7 @@ def list_definitions(
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the latest version of each definition, in order of id."""
+    """List the version of each definition that new starts use, in order of id."""
     with connected(url, token_file) as client:
         page = client.list_definitions(keyword=keyword, limit=limit)
     print_page(
@@ -77,7 +93,7 @@ def list_definitions(
 @app.command()
 def show(
     id: Annotated[str, typer.Argument(help="The definition's id.")],
-    version: Annotated[int | None, typer.Option(help="[default: the latest]", min=1)] = None,
+    version: Annotated[int | None, typer.Option(help="[default: the active one]", min=1)] = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonAnyway = False,
@@ -91,7 +107,7 @@ def show(
 def diff(
     id: Annotated[str, typer.Argument(help="The definition's id.")],
     file: Annotated[Path | None, typer.Argument(help="What it is compared with: a definition as JSON.")] = None,
-    old: Annotated[int | None, typer.Option("--from", help="A version. [default: the latest]", min=1)] = None,
+    old: Annotated[int | None, typer.Option("--from", help="A version. [default: the active one]", min=1)] = None,
     new: Annotated[int | None, typer.Option("--to", help="A version, in place of a file.", min=1)] = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,

@@ -9,7 +9,14 @@ import anyio
 import anyio.to_thread
 
 from penstock.client.caller import Caller
-from penstock.client.operation import GetDefinition, GetImpact, ListDefinitions, UploadDefinition, Window
+from penstock.client.operation import (
+    ActivateVersion,
+    GetDefinition,
+    GetImpact,
+    ListDefinitions,
+    UploadDefinition,
+    Window,
+)
 from penstock.client.validation import Document, check, document_of
 from penstock.wire.model import DefinitionSummary
 from penstock.wire.page import Page
@@ -25,7 +32,8 @@ class DefinitionCalls(Caller):
     async def upload_definition(self, definition: Document, *, validate: bool = True) -> DefinitionSummary:
         """Upload a definition: a file's path, JSON bytes, a mapping, a struct or a builder. Its order of keys is kept.
 
-        Idempotent: the same content again gives the version that exists. The engine's validator runs here first
+        Idempotent: the same content again gives the version that exists. New starts use it from then on, also where it
+        is a former one: ``active`` says so. The engine's validator runs here first
         (see ``validate_definition``), so a definition with problems is refused without a call; ``validate=False``
         leaves it to the engine, for one that is newer than this package.
 
@@ -42,7 +50,7 @@ class DefinitionCalls(Caller):
         return await self.call(UploadDefinition(document=document))
 
     async def get_definition(self, definition_id: str, version: int | None = None) -> dict[str, Any]:
-        """The definition as JSON, with its ``version``; the latest when no version is given.
+        """The definition as JSON, with its ``version``; the active one when no version is given.
 
         Over gRPC without ``retryBackoff``, ``timeout``, ``duration`` and ``until``, which its message lacks.
 
@@ -50,6 +58,16 @@ class DefinitionCalls(Caller):
             NotFound: no such definition or version.
         """
         return await self.call(GetDefinition(id=definition_id, version=version))
+
+    async def activate_version(self, definition_id: str, version: int) -> DefinitionSummary:
+        """Let new starts use a version: those of schedules, calls and chains that name none, too. Instances that are
+        open stay on theirs. Idempotent.
+
+        Raises:
+            NotFound: no such definition or version.
+            Conflict: a workflow written as code; or an engine of an older version still lives.
+        """
+        return await self.call(ActivateVersion(id=definition_id, version=version))
 
     async def get_impact(
         self, definition_id: str, definition: Document | None = None, *, version: int | None = None
@@ -76,7 +94,7 @@ class DefinitionCalls(Caller):
         cursor: str | None = None,
         limit: int | None = None,
     ) -> Page[DefinitionSummary]:
-        """One page of the latest versions whose id or name contains the keyword, in order of id.
+        """One page of the active versions whose id or name contains the keyword, in order of id.
 
         ``page``, ``limit`` and ``cursor`` as with ``list_instances``.
         """

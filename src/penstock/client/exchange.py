@@ -14,6 +14,7 @@ from penstock.client.bulk_exchange import BULK_EXCHANGES
 from penstock.client.http_exchange import Exchange, given, list_reader, nothing, quoted, reader, start_body
 from penstock.client.model import StartResult
 from penstock.client.operation import (
+    ActivateVersion,
     CancelInstance,
     CheckMigration,
     CheckReady,
@@ -148,6 +149,11 @@ def _get_definition(operation: GetDefinition) -> Exchange:
     if operation.version is not None:
         path += f"/versions/{operation.version}"
     return Exchange("GET", path, _read_document)
+
+
+def _activate_version(operation: ActivateVersion) -> Exchange:
+    path = f"/v1/definitions/{quoted(operation.id)}/versions/{operation.version}/activate"
+    return Exchange("POST", path, _read_summary)
 
 
 def _list_definitions(operation: ListDefinitions) -> Exchange:
@@ -420,6 +426,7 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     CheckReady: _check_ready,
     UploadDefinition: _upload_definition,
     GetDefinition: _get_definition,
+    ActivateVersion: _activate_version,
     ListDefinitions: _list_definitions,
     GetImpact: _get_impact,
     StartInstance: _start_instance,

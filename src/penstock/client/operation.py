@@ -125,6 +125,13 @@ class UploadDefinition(Operation[DefinitionSummary], frozen=True):
     document: bytes
 
 
+class ActivateVersion(Operation[DefinitionSummary], frozen=True):
+    """Let new starts use a version of a definition."""
+
+    id: str
+    version: int
+
+
 class GetDefinition(Operation[dict[str, Any]], frozen=True):
     """Read a definition back; version None is the latest."""
 

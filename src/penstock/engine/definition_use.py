@@ -41,11 +41,13 @@ _TYPES: Final[Mapping[bytes, str]] = {
 
 
 class VersionView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A version of a definition. ``open``: its open instances, where they were counted within the last minute."""
+    """A version of a definition. ``open``: its open instances, where they were counted within the last minute.
+    ``active``: new starts use it."""
 
     version: int
     name: str
     uploaded_at: datetime
+    active: bool = False
     open: int | None = None
 
 

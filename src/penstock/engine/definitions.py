@@ -150,7 +150,8 @@ class Definitions:
         self._job_type_names: dict[int, str] = {}
 
     async def upload(self, definition: Definition, *, code: bool = False) -> DefinitionSummary:
-        """Store a definition; the same content as that of an existing version gives that version again.
+        """Store a definition, and let new starts use it; the same content as that of an existing version gives that
+        version again.
 
         An outage of the database is waited out. ``code``: it was generated for a workflow written as code. Raises
         InvalidDefinition for what only such ones may have, and in Kafka mode for a job type that can't be a topic's
@@ -192,7 +193,7 @@ class Definitions:
             if needed:
                 await engine_store.require_version(connection, needed)
             types = await self._job_types(connection, definition)
-            row, new = await store.save(
+            row, new, active = await store.save(
                 connection,
                 id=definition.id,
                 name=definition.name,
@@ -208,14 +209,28 @@ class Definitions:
         if new or again:
             self._metrics.definitions_uploaded.inc()
             self._uploaded({s.job_type for s in definition.steps if s.type is StepType.SERVICE_TASK and s.job_type})
-        return DefinitionSummary(
-            id=row.id, version=row.version, name=row.name, description=row.description, uploaded_at=row.uploaded_at
-        )
+        return _summary(row, active=None if code else active)
+
+    async def activate(self, id: str, version: int) -> DefinitionSummary:
+        """Let new starts use a version: those of schedules, calls and chains that name none, too. Idempotent. Raises
+        NotFound; Conflict for a workflow written as code, and while an engine lives that would not know."""
+        if not 0 < version < 1 << 31:
+            raise self.unknown(id, version)
+        async with self._database.connection() as connection:
+            try:
+                row = await store.activate(connection, id, version, actor(), audit=self._audit)
+            except store.OtherKind:
+                raise Conflict(f"'{id}' is a workflow written as code: its executors say what they start") from None
+            if row is None:
+                raise self.unknown(id, version)
+            loaded = await self._load(connection, row)
+        self._uploaded(loaded.types_of_jobs)
+        return _summary(row, active=True)
 
     async def _calls_code(self, connection: TrioConnection, definition: Definition) -> bool:
         """Whether it calls a workflow written as code that is there."""
         called = sorted({step.callee.definition_id for step in definition.steps if step.callee is not None})
-        keys = await store.latest_keys(connection, called) if called else {}
+        keys = await store.active_keys(connection, called) if called else {}
         return any([(await self.by_key(connection, key)).code for key in keys.values()])
 
     async def let_call(self, id: str) -> None:
@@ -227,7 +242,7 @@ class Definitions:
                     await engine_store.require_version(connection, CODE_CALLS_VERSION)
 
     async def get(self, id: str, version: int = 0) -> LoadedDefinition:
-        """A version, 0 for the latest. Raises NotFound."""
+        """A version, 0 for the active one. Raises NotFound."""
         async with self._database.connection() as connection:
             loaded = await self.find(connection, id, version)
         if loaded is None:
@@ -263,7 +278,7 @@ class Definitions:
     async def find(
         self, connection: TrioConnection, id: str, version: int, *, locks: bool = False
     ) -> LoadedDefinition | None:
-        """A version by id, 0 for the latest (which is asked of the database: another engine may have a newer one).
+        """A version by id, 0 for the active one (which is asked of the database: another engine may know another one).
 
         ``locks``: the connection holds some. Raises LongWork instead of parsing what is not in memory then.
         """
@@ -345,18 +360,29 @@ class Definitions:
         return self._by_key[key]
 
     async def list(self, keyword: str | None, page: int, page_size: int) -> Page[DefinitionSummary]:
-        """Latest versions in order of id. Raises BadRequest for a negative page."""
+        """Active versions in order of id. Raises BadRequest for a negative page."""
         page_size, offset = page_bounds(page, page_size)
         async with self._database.connection() as connection:
             rows, total = await store.page(connection, keyword, page_size, offset)
         return Page(items=_summaries(rows), page=page, page_size=page_size, total=total)
 
     async def list_slice(self, keyword: str | None, cursor: str | None, limit: int) -> Page[DefinitionSummary]:
-        """Latest versions after ``cursor`` (an id) in order of id."""
+        """Active versions after ``cursor`` (an id) in order of id."""
         limit = slice_limit(limit)
         async with self._database.connection() as connection:
             rows, _ = await store.page(connection, keyword, limit + 1, after=cursor or "")
         return Page(items=_summaries(rows[:limit]), next=rows[limit - 1].id if len(rows) > limit else None)
+
+
+def _summary(row: DefinitionRow, *, active: bool | None) -> DefinitionSummary:
+    return DefinitionSummary(
+        id=row.id,
+        version=row.version,
+        name=row.name,
+        description=row.description,
+        uploaded_at=row.uploaded_at,
+        active=active,
+    )
 
 
 def _summaries(rows: Sequence[ListedDefinition]) -> list[DefinitionSummary]:

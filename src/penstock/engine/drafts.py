@@ -173,7 +173,7 @@ class Drafts:
             return DraftCheck(valid=False, problems=named, hints=await self._hints_of_part(body), identifiers=[])
         async with self._database.connection() as connection:
             same = await store.same(connection, definition.id, definition.content)
-            newest = await store.find(connection, definition.id, 0)
+            newest = await store.newest(connection, definition.id)
             polled = await activity_store.read_worker_counts(connection) if self._asks_who_polls(definition) else None
         expressions = await run_sized(len(definition.content), lambda: list(_expressions(definition)))
         names = {name for _, expression, own in expressions for name in expression.names - own}
@@ -185,7 +185,7 @@ class Drafts:
             identifiers=sorted(names)[:IDENTIFIERS_MAX],
             reads=places,
             same=same,
-            latest=None if newest is None else newest.version,
+            latest=newest,
         )
 
     async def _hints_of_part(self, body: bytes) -> list[DraftHint]:

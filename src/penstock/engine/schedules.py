@@ -114,7 +114,7 @@ class Schedules:
             )  # fmt: skip
         self.look_soon()
         async with self._database.connection() as connection:
-            known = await definition_store.latest_keys(connection, [spec.definition_id])
+            known = await definition_store.active_keys(connection, [spec.definition_id])
         return msgspec.structs.replace(await self.get(id), hint=hint_of(spec, is_known=bool(known)))
 
     async def get(self, id: str) -> Schedule:

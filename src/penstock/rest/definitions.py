@@ -42,14 +42,23 @@ class DefinitionRoutes:
         return respond(Reply(200, _encode(page)))
 
     async def get(self, id: str) -> Response:
-        """``GET /v1/definitions/{id}``: the latest version"""
+        """``GET /v1/definitions/{id}``: the active version"""
         return _document(await self._engine.definitions.get(id))
 
     async def get_version(self, id: str, number: str) -> Response:
         """``GET /v1/definitions/{id}/versions/{n}``"""
-        if not (number.isascii() and number.isdigit() and len(number) <= 10 and int(number) > 0):
-            raise NotFound(f"definition '{id[:256]}' version '{number[:20]}' is unknown")
-        return _document(await self._engine.definitions.get(id, int(number)))
+        return _document(await self._engine.definitions.get(id, _version(id, number)))
+
+    async def activate(self, id: str, number: str) -> Response:
+        """``POST /v1/definitions/{id}/versions/{n}/activate``"""
+        active = await self._engine.definitions.activate(id, _version(id, number))
+        return respond(Reply(200, _encode(active)))
+
+
+def _version(id: str, number: str) -> int:
+    if not (number.isascii() and number.isdigit() and len(number) <= 10 and int(number) > 0):
+        raise NotFound(f"definition '{id[:256]}' version '{number[:20]}' is unknown")
+    return int(number)
 
 
 def _document(stored: LoadedDefinition) -> Response:

@@ -195,20 +195,27 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation(
         "POST", "/v1/definitions", DefinitionRoutes.upload, Permission.MODEL,
         "uploadDefinition", "definitions", "Upload a definition",
-        "The same content for an id gives its existing version again, changed content the next one. Every "
-        "problem is named in one answer.",
+        "The same content for an id gives its existing version again, changed content the next one; new starts use it "
+        "from then on (`active`, addition). Every problem is named in one answer.",
         body=ref("Definition"), status=201, answer=struct(DefinitionSummary), errors=(400, 415),
     ),
     Operation(
         "GET", "/v1/definitions", DefinitionRoutes.list, Permission.VIEW,
-        "listDefinitions", "definitions", "List the latest versions",
+        "listDefinitions", "definitions", "List the active versions",
         parameters=(Parameter("keyword", "query", "In the id or the name, whatever its case."), *PAGE),
         answer=struct(Page[DefinitionSummary]), errors=(400,),
     ),
     Operation(
         "GET", "/v1/definitions/{id}", DefinitionRoutes.get, Permission.VIEW,
-        "getDefinition", "definitions", "Read the latest version",
+        "getDefinition", "definitions", "Read the active version",
         answer=ref("Definition"), errors=(404,),
+    ),
+    Operation(
+        "POST", "/v1/definitions/{id}/versions/{number}/activate", DefinitionRoutes.activate, Permission.MODEL,
+        "activateVersion", "definitions", "Let new starts use a version (addition)",
+        "Those of schedules, calls and chains that name no version, too. Instances that are open stay on theirs. The "
+        "next upload makes what it uploads the active version.",
+        answer=struct(DefinitionSummary), errors=(404, 409),
     ),
     Operation(
         "GET", "/v1/definitions/{id}/versions/{number}", DefinitionRoutes.get_version, Permission.VIEW,

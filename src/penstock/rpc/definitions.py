@@ -47,22 +47,24 @@ class DefinitionCalls:
         }
 
     async def upload(self, request: m.UploadDefinitionRequest, _call: object) -> m.UploadDefinitionResponse:
-        """The same content as the latest version's gives that version again."""
+        """The same content as that of a version gives that version again. New starts use it."""
         message = request.definition
         if message is None:
             raise BadRequest("definition: is required")
         parsed = await self._definitions.parse(lambda: tree_of(message), _size_of(message))
         summary = await self._definitions.upload(parsed)
-        return m.UploadDefinitionResponse(id=summary.id, version=summary.version, uploaded_at=summary.uploaded_at)
+        return m.UploadDefinitionResponse(
+            id=summary.id, version=summary.version, uploaded_at=summary.uploaded_at, active=bool(summary.active)
+        )
 
     async def get(self, request: m.GetDefinitionRequest, _call: object) -> m.GetDefinitionResponse:
-        """Version 0 is the latest."""
+        """Version 0 is the active one."""
         id = required(request.id, "id").replace("\0", "\N{REPLACEMENT CHARACTER}")  # PostgreSQL takes no NUL
         stored = await self._definitions.get(id, request.version)
         return m.GetDefinitionResponse(await _message_of_soon(stored))
 
     async def list(self, request: m.ListDefinitionsRequest, _call: object) -> m.ListDefinitionsResponse:
-        """Latest versions, with their steps."""
+        """Active versions, with their steps."""
         keyword = given(request.keyword, "keyword")
         if (part := slice_of(request)) is not None:
             some = await self._definitions.list_slice(keyword, *part)

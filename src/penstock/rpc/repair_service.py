@@ -47,6 +47,7 @@ class Repair:
             "ListBulk": unary(self.list_bulk, w.ListBulkRequest, w.ListBulkResponse),
             "StopBulk": unary(self.stop_bulk, w.StopBulkRequest, BulkView),
             "GetImpact": unary(self.impact, w.GetImpactRequest, ImpactView),
+            "ActivateVersion": unary(self.activate, w.ActivateVersionRequest, w.ActivateVersionResponse),
             "GetInstance": unary(self.get, w.GetInstanceRequest, Instance),
             "GetTree": unary(self.tree, w.GetTreeRequest, RunTree),
         }
@@ -129,6 +130,16 @@ class Repair:
     async def stop_bulk(self, request: w.StopBulkRequest, _call: object) -> BulkView:
         """What is done stays done."""
         return await self._engine.bulk.stop(required(request.id, "id"))
+
+    async def activate(self, request: w.ActivateVersionRequest, _call: object) -> w.ActivateVersionResponse:
+        """NOT_FOUND for version 0, too: it has to be named."""
+        id = required(request.definition_id, "definition_id").replace("\0", "\N{REPLACEMENT CHARACTER}")
+        if request.version <= 0:
+            raise self._engine.definitions.unknown(id, request.version)
+        made = await self._engine.definitions.activate(id, request.version)
+        return w.ActivateVersionResponse(
+            made.id, made.version, made.name, made.description or "", made.uploaded_at, bool(made.active)
+        )
 
     async def impact(self, request: w.GetImpactRequest, _call: object) -> ImpactView:
         """Nothing is stored."""

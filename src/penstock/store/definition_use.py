@@ -41,6 +41,7 @@ class VersionRow(NamedTuple):
     version: int
     name: str
     uploaded_at: datetime
+    active: bool
 
 
 async def versions(connection: TrioConnection, id: str, below: int, limit: int) -> list[VersionRow]:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
+from penstock.errors import Conflict
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
+from penstock.store.engines import require_version
 from penstock.store.statements import SQL
+
+ACTIVE_VERSION: Final = 21
+"""Of the schema: older engines use the newest version, whatever is active."""
 
 
 class DefinitionRow(NamedTuple):
@@ -26,12 +31,20 @@ class DefinitionRow(NamedTuple):
     code: bool = False
 
 
+class Saved(NamedTuple):
+    """What an upload has stored, or found. ``active``: new starts use it."""
+
+    row: DefinitionRow
+    new: bool
+    active: bool
+
+
 class OtherKind(Exception):
     """The id is that of definitions of the other kind: of graphs, or of code."""
 
 
 class ListedDefinition(NamedTuple):
-    """What a list shows of the latest version."""
+    """What a list shows of the active version."""
 
     id: str
     version: int
@@ -50,35 +63,81 @@ async def save(
     audit: bool,
     actor: str | None = None,
     code: bool = False,
-) -> tuple[DefinitionRow, bool]:
-    """Store a definition unless some version of its id has the same content; also, whether it is new. Raises OtherKind.
+) -> Saved:
+    """Store a definition unless some version of its id has the same content, and let new starts use it; also, whether
+    it is new, and whether they do: not of workflows written as code, whose executors say which version they start, nor
+    an older version while an engine lives that would not know. Raises OtherKind.
 
     Safe under concurrent uploads of the same id: they are served one after the other. Begins a transaction of its own.
     """
     async with connection.transaction():
         await connection.roundtrip([(SQL["patient_locks"], ()), (SQL["lock_definition"], (id,))])
         same = await connection.fetch(SQL["same_definition"], (id, content))
-        found = same or await connection.fetch(SQL["latest_definition"], (id,))
+        found = same or await connection.fetch(SQL["newest_definition"], (id,))
         newest = DefinitionRow(*cast(Any, found[0])) if found else None
         if newest is not None and newest.code is not code:
             raise OtherKind
         if same and newest is not None:
-            return newest, False
+            active = not code and await _activate_if_known(connection, newest, actor, audit=audit)
+            return Saved(newest, False, active)
         version = 1 if newest is None else newest.version + 1
         row = (await connection.fetch(SQL["insert_definition"], (id, version, name, description, content, code)))[0]
         key, uploaded_at = cast(Any, row)
+        await connection.fetch(SQL["activate"], (id, key))
         if audit:
-            await connection.fetch(SQL["audit_upload"], (f"{id} version {version}", actor))
-        return DefinitionRow(key, id, version, name, description, content, uploaded_at, code), True
+            await connection.fetch(SQL["audit_definition"], ("DEFINITION_UPLOADED", f"{id} version {version}", actor))
+        return Saved(DefinitionRow(key, id, version, name, description, content, uploaded_at, code), True, not code)
+
+
+async def activate(
+    connection: TrioConnection, id: str, version: int, actor: str | None, *, audit: bool
+) -> DefinitionRow | None:
+    """Let new starts of an id use this version; None when there is no such version. Safe under concurrent uploads.
+    Raises OtherKind for a workflow written as code, and Conflict while an engine lives that would not know."""
+    async with connection.transaction():
+        await connection.roundtrip([(SQL["patient_locks"], ()), (SQL["lock_definition"], (id,))])
+        row = await find(connection, id, version)
+        if row is None:
+            return None
+        if row.code:
+            raise OtherKind
+        await _activate(connection, row, actor, audit=audit)
+    return row
+
+
+async def _activate_if_known(connection: TrioConnection, row: DefinitionRow, actor: str | None, *, audit: bool) -> bool:
+    try:
+        await _activate(connection, row, actor, audit=audit)
+    except Conflict:
+        return False
+    return True
+
+
+async def _activate(connection: TrioConnection, row: DefinitionRow, actor: str | None, *, audit: bool) -> None:
+    """Under the lock of the id."""
+    active = await find(connection, row.id, 0)
+    if active is not None and active.key == row.key:
+        return
+    await require_version(connection, ACTIVE_VERSION)
+    await connection.fetch(SQL["activate"], (row.id, row.key))
+    if audit:
+        about = f"{row.id} version {row.version}"
+        await connection.fetch(SQL["audit_definition"], ("DEFINITION_ACTIVATED", about, actor))
 
 
 async def find(connection: TrioConnection, id: str, version: int) -> DefinitionRow | None:
-    """A version, 0 for the latest."""
+    """A version, 0 for the active one."""
     if version:
         rows = await connection.fetch(SQL["definition_version"], (id, version))
     else:
-        rows = await connection.fetch(SQL["latest_definition"], (id,))
+        rows = await connection.fetch(SQL["active_definition"], (id,))
     return DefinitionRow(*cast(Any, rows[0])) if rows else None
+
+
+async def newest(connection: TrioConnection, id: str) -> int | None:
+    """The newest version of an id, whether or not it is the active one."""
+    rows = await connection.fetch(SQL["newest_definition"], (id,))
+    return DefinitionRow(*cast(Any, rows[0])).version if rows else None
 
 
 async def same(connection: TrioConnection, id: str, content: str) -> int | None:
@@ -106,7 +165,7 @@ async def keys_of(connection: TrioConnection, id: str, version: int | None = Non
 async def page(
     connection: TrioConnection, keyword: str | None, limit: int, offset: int = 0, after: str = ""
 ) -> tuple[list[ListedDefinition], int]:
-    """A page of latest versions with ids beyond ``after`` in order of id, and how many there are in all. ``keyword``
+    """A page of active versions with ids beyond ``after`` in order of id, and how many there are in all. ``keyword``
     matches id or name, any case."""
     pattern = None if not keyword else "%" + keyword.translate(_LIKE) + "%"
     rows, count = await connection.roundtrip(
@@ -140,7 +199,7 @@ async def is_mentioned(connection: TrioConnection, id: str) -> bool:
     return bool((await connection.fetch(SQL["is_mentioned"], (msgspec.json.encode(id).decode(),)))[0][0])
 
 
-async def latest_keys(connection: TrioConnection, ids: Sequence[str]) -> dict[str, int]:
-    """The key of the latest version of each id; unknown ids are left out."""
-    rows = cast(Any, await connection.fetch(SQL["latest_keys"], (arrays.texts(ids),)))
+async def active_keys(connection: TrioConnection, ids: Sequence[str]) -> dict[str, int]:
+    """The key of the version of each id that new starts use; unknown ids are left out."""
+    rows = cast(Any, await connection.fetch(SQL["active_keys"], (arrays.texts(ids),)))
     return dict(rows)

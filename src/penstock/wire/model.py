@@ -425,6 +425,7 @@ class DefinitionSummary(Answer, frozen=True):
     name: str
     uploaded_at: datetime | None = None
     description: str | None = None
+    active: bool | None = None
 
 
 class JournalRecord(Answer, frozen=True):

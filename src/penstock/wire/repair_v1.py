@@ -125,6 +125,20 @@ class GetImpactRequest(Struct):
     definition: Annotated[bytes, Proto(3)] = b""
 
 
+class ActivateVersionRequest(Struct):
+    definition_id: Annotated[str, Proto(1)] = ""
+    version: Annotated[int, Proto(2)] = 0
+
+
+class ActivateVersionResponse(Struct):
+    id: Annotated[str, Proto(1)] = ""
+    version: Annotated[int, Proto(2)] = 0
+    name: Annotated[str, Proto(3)] = ""
+    description: Annotated[str, Proto(4)] = ""
+    uploaded_at: Annotated[datetime | None, Proto(5)] = None
+    active: Annotated[bool, Proto(6)] = False
+
+
 class GetInstanceRequest(Struct):
     instance_id: Annotated[str, Proto(1)] = ""
 

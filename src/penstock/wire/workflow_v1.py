@@ -119,6 +119,7 @@ class UploadDefinitionResponse(Struct):
     id: Annotated[str, Proto(1)] = ""
     version: Annotated[int, Proto(2)] = 0
     uploaded_at: Annotated[datetime | None, Proto(3)] = None
+    active: Annotated[bool, Proto(40)] = False
 
 
 class GetDefinitionRequest(Struct):

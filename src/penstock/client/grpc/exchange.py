@@ -122,6 +122,7 @@ def _upload_definition(operation: UploadDefinition) -> Exchange:
             name=message.name,
             description=message.description or None,
             uploaded_at=answer.uploaded_at,
+            active=answer.active,
         )
 
     request = m.UploadDefinitionRequest(message)

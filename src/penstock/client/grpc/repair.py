@@ -10,6 +10,7 @@ from penstock.client.errors import BadRequest
 from penstock.client.grpc.unary import Exchange
 from penstock.client.grpc.values import int32, json_text, status_number
 from penstock.client.operation import (
+    ActivateVersion,
     CheckMigration,
     EditVariables,
     GetImpact,
@@ -23,7 +24,7 @@ from penstock.client.operation import (
 )
 from penstock.wire import repair_v1 as w
 from penstock.wire.bulk import BulkFilter, BulkRequest
-from penstock.wire.model import Instance, RunTree
+from penstock.wire.model import DefinitionSummary, Instance, RunTree
 from penstock.wire.page import Page
 from penstock.wire.repair import BulkPreview, BulkStarted, BulkView, ImpactView, MigrationCheck
 
@@ -136,6 +137,17 @@ def _filter(wanted: BulkFilter | None) -> w.BulkFilter | None:
     )
 
 
+def _activate_version(operation: ActivateVersion) -> Exchange:
+    request = w.ActivateVersionRequest(operation.id, int32(operation.version, "version"))
+    return Exchange(f"{_SERVICE}ActivateVersion", request, w.ActivateVersionResponse, _read_version)
+
+
+def _read_version(answer: w.ActivateVersionResponse) -> DefinitionSummary:
+    return DefinitionSummary(
+        answer.id, answer.version, answer.name, answer.uploaded_at, answer.description or None, answer.active
+    )
+
+
 def _get_impact(operation: GetImpact) -> Exchange:
     version = int32(operation.version, "version")
     request = w.GetImpactRequest(operation.id, version, operation.document or b"")
@@ -156,5 +168,6 @@ REPAIR_EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     ListBulk: _list_bulk,
     StopBulk: lambda each: Exchange(f"{_SERVICE}StopBulk", w.StopBulkRequest(each.id), BulkView, _as_it_is),
     GetImpact: _get_impact,
+    ActivateVersion: _activate_version,
     GetTree: lambda each: Exchange(f"{_SERVICE}GetTree", w.GetTreeRequest(each.instance_id), RunTree, _as_it_is),
 }

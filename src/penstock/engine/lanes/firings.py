@@ -34,7 +34,7 @@ from penstock.store import full_path as full_store
 from penstock.store import schedules as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, WrittenApart
-from penstock.store.definitions import latest_keys
+from penstock.store.definitions import active_keys
 from penstock.store.full_path import NewInstance
 from penstock.store.schedules import LockedSchedule, Moved, NewRun, Scheduled
 from penstock.store.statements import Statement
@@ -262,7 +262,7 @@ class Firings:
         self, connection: TrioConnection, wanted: set[tuple[str, int]]
     ) -> dict[tuple[str, int], LoadedDefinition | PenstockError]:
         latest = sorted({name for name, version in wanted if not version})
-        keys = await latest_keys(connection, latest) if latest else {}
+        keys = await active_keys(connection, latest) if latest else {}
         found: dict[tuple[str, int], LoadedDefinition | PenstockError] = {}
         for name, version in wanted:
             loaded = None

@@ -36,7 +36,7 @@ from penstock.store import flow as flow_store
 from penstock.store import instances as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import LOCKED, Database, IdTaken, Outdated
-from penstock.store.definitions import latest_keys
+from penstock.store.definitions import active_keys
 from penstock.store.engines import require_version
 from penstock.store.instances import FastStart
 from penstock.store.journal import Held
@@ -153,7 +153,7 @@ class Starts:
         """Find the definitions; refuses items whose definition is unknown. The latest version is asked for once."""
         latest = {item.request.definition_id for item in items if not item.request.definition_version}
         asked = sorted(latest - remembered.keys())
-        keys = {**remembered, **(await latest_keys(connection, asked) if asked else {})}
+        keys = {**remembered, **(await active_keys(connection, asked) if asked else {})}
         if len(self._latest) > LATEST_MAX_COUNT:
             self._latest.clear()
         self._latest.update(keys)
@@ -261,7 +261,7 @@ class Starts:
         """The latest version for items whose earlier try may be committed yet: their ids keep them from being started
         twice, so it stays the version that was tried where the latest one goes another way, under other ids."""
         asked = sorted({item.request.definition_id for item in items})
-        keys = await latest_keys(connection, asked) if asked else {}
+        keys = await active_keys(connection, asked) if asked else {}
         for item in items:
             key = keys.get(item.request.definition_id)
             loaded = None if key is None else await self._definitions.by_key(connection, key)

@@ -41,3 +41,9 @@ CREATE OR REPLACE FUNCTION penstock_kind(kind int) RETURNS text LANGUAGE sql IMM
     WHEN 11 /* ATTEMPT_EXPIRED */ THEN 'ATTEMPT_EXPIRED' WHEN 12 /* ATTEMPT_RELEASED */ THEN 'ATTEMPT_RELEASED'
     WHEN 13 /* ATTEMPT_REDISPATCHED */ THEN 'ATTEMPT_REDISPATCHED' WHEN 14 /* ATTEMPT_PARKED */ THEN 'ATTEMPT_PARKED'
     WHEN 15 /* JOB_SIGNALLED */ THEN 'JOB_SIGNALLED' WHEN 16 /* OUTPUT_MAPPED */ THEN 'OUTPUT_MAPPED' ELSE kind::text END $$;
+
+-- Which version new starts of a definition use, where that is not the newest.
+CREATE TABLE active_version (  -- of ids whose new starts do not use the newest version: which one they use
+  id          text PRIMARY KEY,        -- of the definition
+  key         int NOT NULL             -- definition.key
+);

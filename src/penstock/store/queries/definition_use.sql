@@ -2,7 +2,9 @@
 
 -- name: versions_of
 -- Versions of the definition $1 below $2, newest first.
-SELECT version, name, uploaded_at FROM definition WHERE id = $1::text AND version < $2::int ORDER BY version DESC LIMIT $3::int
+SELECT version, name, uploaded_at, key = coalesce((SELECT a.key FROM active_version a WHERE a.id = $1::text),
+  (SELECT n.key FROM definition n WHERE n.id = $1::text ORDER BY n.version DESC LIMIT 1))
+FROM definition WHERE id = $1::text AND version < $2::int ORDER BY version DESC LIMIT $3::int
 
 -- name: definition_versions
 -- The keys and versions of the definition $1.

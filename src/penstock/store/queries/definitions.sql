@@ -8,7 +8,20 @@ SELECT set_config('lock_timeout', '8s', true)
 -- Serializes uploads of one id until the transaction ends.
 SELECT pg_advisory_xact_lock(hashtextextended('penstock definition ' || $1::text, 0))
 
--- name: latest_definition
+-- name: active_definition
+-- The version that new starts use: the newest, unless another one was made the active one.
+SELECT key, id, version, name, description, content, uploaded_at, code FROM definition
+WHERE key = coalesce((SELECT a.key FROM active_version a WHERE a.id = $1::text),
+  (SELECT d.key FROM definition d WHERE d.id = $1::text ORDER BY d.version DESC LIMIT 1))
+
+-- name: activate
+-- New starts of $1 use the version with the key $2. The newest one needs no row.
+WITH newest AS MATERIALIZED (SELECT key FROM definition WHERE id = $1::text ORDER BY version DESC LIMIT 1),
+gone AS (DELETE FROM active_version a USING newest n WHERE a.id = $1::text AND n.key = $2::int)
+INSERT INTO active_version (id, key) SELECT $1::text, $2::int FROM newest n WHERE n.key <> $2::int
+ON CONFLICT (id) DO UPDATE SET key = excluded.key
+
+-- name: newest_definition
 SELECT key, id, version, name, description, content, uploaded_at, code FROM definition
 WHERE id = $1::text ORDER BY version DESC LIMIT 1
 
@@ -27,9 +40,10 @@ SELECT key, id, version, name, description, content, uploaded_at, code FROM defi
 INSERT INTO definition (id, version, name, description, content, uploaded_at, code)
 VALUES ($1, $2, $3, $4, $5, penstock_now(), $6::boolean) RETURNING key, uploaded_at
 
--- name: audit_upload
+-- name: audit_definition
+-- $1 kind $2 detail $3 actor
 INSERT INTO audit (pos, at, kind, detail, actor)
-VALUES (nextval('step_seq'), penstock_now(), 'DEFINITION_UPLOADED', $1::text, $2::text)
+VALUES (nextval('step_seq'), penstock_now(), $1::text, $2::text, $3::text)
 
 -- name: any_code
 SELECT EXISTS (SELECT FROM definition WHERE code)
@@ -38,15 +52,17 @@ SELECT EXISTS (SELECT FROM definition WHERE code)
 SELECT key FROM definition WHERE id = $1::text AND ($2::int IS NULL OR version = $2)
 
 -- name: list_definitions
--- Latest versions, by id; $1 keyword (null: all) as a LIKE pattern, $2 limit $3 offset $4 only ids above
+-- Active versions, by id; $1 keyword (null: all) as a LIKE pattern, $2 limit $3 offset $4 only ids above
 SELECT id, version, name, uploaded_at, description FROM (
-  SELECT DISTINCT ON (id) id, version, name, uploaded_at, description FROM definition ORDER BY id, version DESC) latest
+  SELECT DISTINCT ON (id) id, version, name, uploaded_at, description FROM definition d LEFT JOIN active_version a USING (id)
+  ORDER BY id, d.key IS NOT DISTINCT FROM a.key DESC, version DESC) active
 WHERE id > $4::text AND ($1::text IS NULL OR id ILIKE $1 OR name ILIKE $1)
 ORDER BY id LIMIT $2::int OFFSET $3::int
 
 -- name: count_definitions
 SELECT count(*) FROM (
-  SELECT DISTINCT ON (id) id, name FROM definition ORDER BY id, version DESC) latest
+  SELECT DISTINCT ON (id) id, name FROM definition d LEFT JOIN active_version a USING (id)
+  ORDER BY id, d.key IS NOT DISTINCT FROM a.key DESC, version DESC) active
 WHERE $1::text IS NULL OR id ILIKE $1 OR name ILIKE $1
 
 -- name: add_job_types
@@ -55,10 +71,11 @@ INSERT INTO job_type (name) SELECT DISTINCT n FROM unnest($1::text[]) AS n ORDER
 -- name: job_types
 SELECT name, id FROM job_type WHERE name = ANY($1::text[])
 
--- name: latest_keys
--- The key of the latest version of each id that exists.
-SELECT d.id, d.key FROM unnest($1::text[]) AS w(id)
-JOIN LATERAL (SELECT id, key FROM definition WHERE definition.id = w.id ORDER BY version DESC LIMIT 1) d ON true
+-- name: active_keys
+-- The key of the active version of each id that exists.
+SELECT w.id, coalesce(a.key, d.key) FROM unnest($1::text[]) AS w(id)
+JOIN LATERAL (SELECT key FROM definition WHERE definition.id = w.id ORDER BY version DESC LIMIT 1) d ON true
+LEFT JOIN active_version a ON a.id = w.id
 
 -- name: is_mentioned
 -- Whether the content of a definition has this id ($1, as JSON text) somewhere; the table is read.

@@ -17,7 +17,7 @@ begun AS (
 -- name: start_fast
 -- Starts instances whose first step is a plain service task: $1 id $2 definition key $3 variables $4 business key
 -- $5 job type $6 worker of a direct dispatch (null: to the queue) $7 lease seconds $8 whether to the outbox instead of the queue
--- $9 the caller that was proved $10 ids of definitions of which $11 has the keys of the latest versions: where one is not, nothing
+-- $9 the caller that was proved $10 ids of definitions of which $11 has the keys of the active versions: where one is not, nothing
 -- is started.
 WITH item AS MATERIALIZED (
   SELECT *, direct_to IS NULL AS to_queue
@@ -26,7 +26,8 @@ WITH item AS MATERIALIZED (
 clock AS MATERIALIZED (
   SELECT penstock_now() AS now WHERE NOT EXISTS (
     SELECT FROM unnest($10::text[], $11::int[]) AS l(id, key)
-    WHERE l.key IS DISTINCT FROM (SELECT d.key FROM definition d WHERE d.id = l.id ORDER BY d.version DESC LIMIT 1))),
+    WHERE l.key IS DISTINCT FROM coalesce((SELECT a.key FROM active_version a WHERE a.id = l.id),
+      (SELECT d.key FROM definition d WHERE d.id = l.id ORDER BY d.version DESC LIMIT 1)))),
 -- steps of: begun
 opened AS (
 -- steps of: opened
@@ -47,7 +48,8 @@ WITH item AS NOT MATERIALIZED (
     $6::text AS direct_to, $7::float8 AS lease_s, $8::text AS started_by, false AS to_queue),
 clock AS MATERIALIZED (
   SELECT penstock_now() AS now
-  WHERE $9::text IS NULL OR $10::int = (SELECT d.key FROM definition d WHERE d.id = $9::text ORDER BY d.version DESC LIMIT 1)),
+  WHERE $9::text IS NULL OR $10::int = coalesce((SELECT a.key FROM active_version a WHERE a.id = $9::text),
+    (SELECT d.key FROM definition d WHERE d.id = $9::text ORDER BY d.version DESC LIMIT 1))),
 -- steps of: begun
 opened AS (
 -- steps of: opened

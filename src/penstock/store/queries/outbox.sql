@@ -172,9 +172,10 @@ SELECT CASE WHEN $1::boolean THEN EXISTS (SELECT FROM dispatch_outbox)
   ELSE EXISTS (SELECT FROM ready WHERE job_type <> ALL (ARRAY(SELECT j.id FROM job_type j WHERE j.keyed OR j.name LIKE 'code:%'))) END
 
 -- name: dispatched_types
--- The job types that need a topic: of the latest versions, and of open jobs. Walks over all tokens, once at start.
+-- The job types that need a topic: of the newest and the active versions, and of open jobs. Walks over all tokens, once at start.
 SELECT DISTINCT j.type FROM (
-  SELECT DISTINCT ON (id) content FROM definition WHERE NOT code ORDER BY id, version DESC) latest
+  (SELECT DISTINCT ON (id) content FROM definition WHERE NOT code ORDER BY id, version DESC)
+  UNION ALL SELECT d.content FROM active_version a JOIN definition d USING (key)) latest
 CROSS JOIN LATERAL jsonb_array_elements(latest.content::jsonb -> 'steps') AS s(step)
 CROSS JOIN LATERAL (VALUES
   (CASE WHEN s.step ->> 'type' = 'SERVICE_TASK' THEN s.step ->> 'jobType' END),
