@@ -22,7 +22,7 @@ from penstock.core.schedule_times import ScheduleError
 from penstock.engine import ids
 from penstock.engine.aside import Aside
 from penstock.engine.instances import Instances
-from penstock.engine.lanes.firings import FiringItem, Firings, Trigger
+from penstock.engine.lanes.firings import OVERTAKEN_REASON, FiringItem, Firings, Trigger
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import EMPTY_OBJECT, PayloadLimits, check_text, check_variables
 from penstock.engine.schedule_spec import (
@@ -62,7 +62,6 @@ PREVIEW_MAX: Final = 100
 BACKFILL_MAX: Final = 10_000
 """Times of one backfill."""
 SERVICE: Final = "schedules"
-OVERTAKEN_REASON: Final = "a later run of its schedule took its place"
 _BUSY: Final = (Unavailable, TooManyRequests)
 
 
@@ -245,7 +244,7 @@ class Schedules:
         return told
 
     async def cancel_overtaken(self, instance: int, timer: tuple[int, int, int]) -> bool:
-        """A run is to end, as its schedule starts another one. The timer goes when that is done."""
+        """A run of code is to end, as its schedule starts another one. The timer goes when that is done."""
         with contextlib.suppress(Conflict, NotFound):  # it has ended by itself
             await self._instances.cancel_one_of_many(instance, OVERTAKEN_REASON)
         async with self._database.connection(ahead=True) as connection:

@@ -75,8 +75,9 @@ async def lock_and_load(
     workers: Sequence[str] = (),
     timers: Sequence[tuple[int, int, int]] = (),
     positions: int,
+    begun: bool = False,
 ) -> LockedBatch:
-    """Begin a transaction, lock ``instances`` and read them.
+    """Begin a transaction, unless one has ``begun``, lock ``instances`` and read them.
 
     ``jobs`` with their ``workers`` and ``timers`` (token, seq, index) are looked up under the locks. Leaves the
     transaction open: `write` or leaving the pool's block ends it.
@@ -86,7 +87,7 @@ async def lock_and_load(
     timer_columns = list(zip(*timers, strict=True)) or [(), (), ()]
     results: Any = await connection.roundtrip(
         [
-            (SQL["begin"], ()),
+            (SQL["transaction_id"] if begun else SQL["begin"], ()),
             (SQL["lock_roots"], (ids,)),
             (SQL["lock_ended"], (ids,)),
             (SQL["lock_branches"], (ids,)),

@@ -144,6 +144,11 @@ class ReopenChildCommand(_Told):
 
     __slots__ = ("_tells",)
 
+    @property
+    def arms(self) -> bool:
+        """The caller is told by a timer."""
+        return self._tells
+
     def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
     ) -> Event:

@@ -48,6 +48,11 @@ class Command(LongItem[Any]):
     output: bytes | None = None
     """The variables that it brings."""
 
+    @property
+    def arms(self) -> bool:
+        """Whether its `statements` write timers that are due at once."""
+        return False
+
     def __init__(
         self,
         instance: int,

@@ -7,17 +7,18 @@ others pass it by. What can't be started is recorded, and the schedule goes on, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import trio
 
-from penstock.core.event import Started
+from penstock.core.effect import AuditRow
+from penstock.core.event import CancelRequested, Started
 from penstock.core.schedule import Backfill, Decision, Overlap, Rules, RunOutcome, Standing, decide
 from penstock.core.schedule_times import ScheduleError
-from penstock.core.state import Instance
+from penstock.core.state import Instance, InstanceStatus
 from penstock.core.work import LongWork
 from penstock.engine.advancer import Case, LongItem
 from penstock.engine.definitions import Definitions, LoadedDefinition
@@ -29,13 +30,13 @@ from penstock.errors import NotFound, PenstockError
 from penstock.metrics import Metrics
 from penstock.offload import run_long
 from penstock.settings import Settings
-from penstock.store import audit
+from penstock.store import audit, for_each
 from penstock.store import full_path as full_store
 from penstock.store import schedules as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, WrittenApart
 from penstock.store.definitions import active_keys
-from penstock.store.full_path import NewInstance
+from penstock.store.full_path import Change, LockedInstance, NewInstance
 from penstock.store.schedules import LockedSchedule, Moved, NewRun, Scheduled
 from penstock.store.statements import Statement
 from penstock.wire.schedule import ScheduleSpec
@@ -51,6 +52,7 @@ VARIABLE: Final = "schedule"
 TRIGGERS_AT_ONCE: Final = 1_000
 """Times after now that something has become of already, on a clock that stands still or was set back."""
 REASON_MAX_CHARS: Final = 1_000
+OVERTAKEN_REASON: Final = "a later run of its schedule took its place"
 
 Fired = list[tuple[datetime, RunOutcome, int | None, str | None]]
 """What a look decided: time, outcome, instance, reason."""
@@ -120,11 +122,12 @@ class Firings:
             asked = [item.schedule for item in items if item.trigger is not None]
             locked = await store.lock(connection, [*by_schedule], asked)
             looks = await self._look(connection, locked, by_schedule, now)
+            looks, overtaken = await self._hold_overtaken(connection, looks, again)
             await self._leave(connection, items, {one.id for one in locked}, again)
             if not looks:
                 await connection.rollback()
                 return
-            writes = await self._start(connection, transaction, looks)
+            writes = await self._start(connection, transaction, looks, overtaken)
             done = [look.item for look in looks]
             await self.lane.commit(connection, transaction, await transaction.writes(connection, done, writes))
         await transaction.carry_out(connection, now)
@@ -181,7 +184,66 @@ class Firings:
             await trio.lowlevel.checkpoint()
         return looks
 
-    async def _start(self, connection: TrioConnection, transaction: Transaction, looks: Sequence[_Look]) -> list[Any]:
+    async def _hold_overtaken(
+        self, connection: TrioConnection, looks: Sequence[_Look], again: bool
+    ) -> tuple[list[_Look], Mapping[int, LockedInstance]]:
+        """Hold the runs that others take the place of: they end in the transaction that starts those. A look at a
+        schedule whose run somebody else holds, or that its worker's own transaction has changed, comes again. A token
+        is locked after a schedule here: nobody who has a token waits for a schedule."""
+        olds = {look.locked.last_instance: look for look in looks if look.decision.cancels}
+        wanted = sorted(old for old in olds if old is not None)
+        if not wanted:
+            return list(looks), {}
+        held = await full_store.held_instances(connection, wanted)
+        free = [old for old in wanted if old not in held]
+        locked: Mapping[int, LockedInstance] = {}
+        if free:
+            batch = await full_store.lock_and_load(connection, free, positions=1, begun=True)
+            locked = batch.instances
+        held |= {id for id, about in locked.items() if any(token.is_recorded for token in about.tokens)}
+        put_off = [olds[id] for id in held]
+        self.lane.stand_aside([look.item for look in put_off], again)
+        return [look for look in looks if look not in put_off], locked
+
+    async def _overtake(self, connection: TrioConnection, transaction: Transaction, old: LockedInstance) -> bool:
+        """End a run in whose place another one was started. False for a run of code, whose code ends it: it is told."""
+        loaded = await self._definitions.by_key(connection, old.definition)
+        if old.instance.status is not InstanceStatus.ACTIVE:
+            return True
+        if loaded.code:
+            return False
+        id = old.instance.id
+        kept = (await for_each.read(connection, [id], []))[id] if loaded.maps else old.kept
+        event = CancelRequested(OVERTAKEN_REASON)
+        case = Case(loaded, old.instance, old.tokens, None, event, transaction.now, old.signals, id, kept)
+        change = await self._advance(connection, transaction, case, old.business_key)
+        change.effects.audit.append(AuditRow("CANCELLED", detail=OVERTAKEN_REASON))
+        return True
+
+    @staticmethod
+    async def _advance(
+        connection: TrioConnection,
+        transaction: Transaction,
+        case: Case,
+        business_key: str | None,
+        new: NewInstance | None = None,
+    ) -> Change:
+        item: LongItem[Any] = LongItem()
+        try:
+            return await transaction.advance(connection, item, case, new, business_key=business_key)
+        except LongWork:
+            item.stays = (
+                True  # evaluated in a thread: only the schedules' rows, and runs that end, are locked meanwhile
+            )
+            return await transaction.advance(connection, item, case, new, business_key=business_key)
+
+    async def _start(
+        self,
+        connection: TrioConnection,
+        transaction: Transaction,
+        looks: Sequence[_Look],
+        locked: Mapping[int, LockedInstance],
+    ) -> list[Any]:
         """Start what was decided, and plan the answers; what is written beside the instances."""
         loaded = await self._load(connection, {(look.spec.definition_id, _version(look.spec)) for look in looks})
         moved: list[Moved] = []
@@ -203,8 +265,11 @@ class Firings:
                 last = begun
                 fired.append((at, RunOutcome.STARTED, begun, None))
                 scheduled.append(Scheduled(begun, one.name, at, _is_watched(look)))
-            if decision.cancels and last is not None and one.last_instance is not None:
-                overtaken.append(one.last_instance)
+            old = None if one.last_instance is None else locked.get(one.last_instance)
+            cancels = decision.cancels and last is not None
+            if cancels and old is not None and not await self._overtake(connection, transaction, old):
+                overtaken.append(old.instance.id)
+                transaction.note_armed(transaction.now)
             backfill = None if decision.backfill is None else msgspec.json.encode(decision.backfill)
             pauses = None
             if failure is not None and look.spec.pause_on_failure:
@@ -230,7 +295,6 @@ class Firings:
         if isinstance(definition, PenstockError):
             return definition.reason[:REASON_MAX_CHARS]
         id = self._ids.next()
-        start: LongItem[Any] = LongItem()
         variables = _with_schedule(look.variables, look.locked.name, at)
         known = variables if definition.needs_variables else None
         priority, flow_key = look.spec.priority, look.spec.flow_key
@@ -241,11 +305,7 @@ class Firings:
         key = look.spec.business_key
         new = NewInstance(id, definition.key, variables, key, started_by=f"schedule:{look.locked.name}")
         try:
-            try:
-                await transaction.advance(connection, start, case, new, business_key=key)
-            except LongWork:
-                start.stays = True  # evaluated in a thread: only the schedules' rows are locked meanwhile
-                await transaction.advance(connection, start, case, new, business_key=key)
+            await self._advance(connection, transaction, case, key, new)
         except PenstockError as error:
             return error.reason[:REASON_MAX_CHARS]
         return id

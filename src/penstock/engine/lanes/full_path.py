@@ -246,6 +246,8 @@ class FullPath(Lane[Command]):
         """Write, fold the variable deltas that are due, and commit. ``behind``: of instances where something stands
         recorded, which may be taken up for their sake."""
         extra = [statement for item in decided for statement in item.statements()]
+        if any(item.arms for item in decided):
+            transaction.note_armed(transaction.now)
         extra += bulk.counts((item.for_bulk, item.instance) for item in decided)
         if behind:
             extra.append(recorded.forget(sorted({item.instance for item in behind})))

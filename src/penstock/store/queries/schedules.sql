@@ -1,5 +1,6 @@
 -- Schedules. Whoever acts on one has its row under its lock, and writes what it did in the same transaction: a time that was
--- decided about lies behind `done_until`. No token is locked after a schedule: a run that ends tells its schedule by a timer.
+-- decided about lies behind `done_until`. Nobody who has a token waits for a schedule: a run that ends tells its schedule by a timer.
+-- So whoever has a schedule may take the tokens of the run that another one takes the place of.
 
 -- name: put_schedule
 -- $1 name $2 spec $3 variables $4 definition id $5 paused, null: as it is $6 fields of the spec that say nothing about times:
@@ -114,7 +115,7 @@ INSERT INTO scheduled (instance_id, schedule, at, watched)
 SELECT * FROM unnest($1::bigint[], $2::text[], $3::timestamptz[], $4::boolean[])
 
 -- name: overtake_runs
--- Instances ($1) whose schedules start another one in their place.
+-- Runs of code ($1) whose schedules start another one in their place.
 INSERT INTO timer (fire_at, token_id, seq, instance_id, index)
 SELECT penstock_now(), i.id, 0, i.id, -13 FROM unnest($1::bigint[]) AS i(id)
 ON CONFLICT (token_id, seq, index) DO NOTHING
