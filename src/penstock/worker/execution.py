@@ -39,7 +39,8 @@ async def run_handler(
     """Run the handler for a held job to its end, once there is a free slot. Its time limit counts from then on.
 
     Returns what to report; None when there is nothing to report, because the job was lost, cancelled or is to be
-    given back (``held.stop_reason`` says which). Never raises but for the worker's own cancellation.
+    given back (``held.stop_reason`` says which). Never raises but for the worker's own cancellation: whatever else the
+    handler ends with fails the job.
     """
     set_current_job(context)
     result: msgspec.Raw | None = None
@@ -55,13 +56,10 @@ async def run_handler(
                     held.scope.deadline = anyio.current_time() + handler.timeout_s
                 result = await handler(context, pools)
             finished = True
-        except (Exception, SystemExit) as error:
-            failure = _failure(held, context, error)
-        except anyio.get_cancelled_exc_class():
-            if anyio.current_effective_deadline() == -math.inf:
-                raise
-            # asyncio only: the handler awaited something that others cancelled. Nobody cancelled the handler.
-            failure = _failed(held, "the handler was cancelled from within", retryable=True)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and handler.is_async:
+                held.interrupt = error  # Ctrl-C, where nobody handles signals: it ends the worker, and the job counts
+            failure = _judge(held, context, error)
     held.running = False
     if held.scope.cancel_called and held.stop_reason is None:
         held.stop_reason = StopReason.DEADLINE
@@ -72,6 +70,21 @@ async def run_handler(
     if held.stop_reason is StopReason.DEADLINE:
         return _failed(held, f"not finished within its time limit of {handler.timeout_s:g} s", retryable=True)
     return None if held.stop_reason is StopReason.STOPPING else failure
+
+
+def _judge(held: HeldJob, context: JobContext, error: BaseException) -> Failure | Park | None:
+    """As `_failure`, of what may be a cancellation: that of the handler's scope, or of the worker, is raised again."""
+    cancelled = anyio.get_cancelled_exc_class()
+    ours, rest = (error, None) if isinstance(error, cancelled) else (None, error)
+    if isinstance(error, BaseExceptionGroup):
+        ours, rest = cast("BaseExceptionGroup[BaseException]", error).split(cancelled)
+    if ours is not None and anyio.current_effective_deadline() == -math.inf:
+        if rest is not None:
+            context.log.debug("the handler ended with errors while it was cancelled", exc_info=rest)
+        raise ours
+    if rest is None:  # asyncio only: the handler awaited something that others cancelled. Nobody cancelled the handler.
+        return _failed(held, "the handler was cancelled from within", retryable=True)
+    return _failure(held, context, rest)
 
 
 def _failure(held: HeldJob, context: JobContext, error: BaseException) -> Failure | Park | None:

@@ -82,7 +82,7 @@ class Handler:
         self.timeout_s = timeout_s
         self._function = function
         self._arguments = _arguments_of(job_type, function, names or {})
-        self._is_async = _is_async(function)
+        self.is_async = _is_async(function)
         self._in_process = in_process
         if in_process:
             self._check_for_process()
@@ -95,13 +95,15 @@ class Handler:
             Exception: whatever the function raises.
         """
         arguments = [argument(context) for argument in self._arguments]
-        if self._is_async:
+        if self.is_async:
             result = await self._function(*arguments)
         elif self._in_process:
             result = await pools.processes.run(self._function, arguments)
         else:
-            call = functools.partial(self._function, *arguments)
-            result = await anyio.to_thread.run_sync(call, limiter=pools.threads)
+            call = functools.partial(_caught, self._function, arguments)
+            result, error = await anyio.to_thread.run_sync(call, limiter=pools.threads)
+            if error is not None:
+                raise error
         if result is None:
             return None
         try:
@@ -111,12 +113,21 @@ class Handler:
 
     def _check_for_process(self) -> None:
         where = f"the handler for {self.job_type!r}"
-        if self._is_async:
+        if self.is_async:
             raise TypeError(f"{where} is async: only a plain function can run in a process of its own")
         if _context in self._arguments:
             raise TypeError(f"{where} takes a JobContext, which can't go to another process: take the Job instead")
         if {"<locals>", "<lambda>"} & set(getattr(self._function, "__qualname__", "").split(".")):
             raise TypeError(f"{where} is a local function: another process can't import it")
+
+
+def _caught(function: HandlerFunction, arguments: Sequence[Any]) -> tuple[Any, BaseException | None]:
+    """What a function gives in a thread, or raises: some exceptions (GeneratorExit) are none that a loop lets through
+    to whoever waits for a thread."""
+    try:
+        return function(*arguments), None
+    except BaseException as error:
+        return None, error
 
 
 def _is_async(function: HandlerFunction) -> bool:

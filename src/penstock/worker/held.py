@@ -57,6 +57,8 @@ class HeldJob:
         self.started_at: float | None = None
         """When its handler began to run; None while it waits for a slot."""
         self.running = False
+        self.interrupt: KeyboardInterrupt | None = None
+        """With which its handler ended: the worker ends by it, once the job's failure is reported."""
         values = (job.id, job.job_type, job.instance_id, job.step_id, job.attempt)
         self.log_fields: dict[str, object] = dict(zip(JOB_LOG_FIELDS, values, strict=True))
         if job.traceparent is not None:

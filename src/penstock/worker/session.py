@@ -194,6 +194,9 @@ class Session:
         if held.started_at is not None:
             seconds = anyio.current_time() - held.started_at
             self._observer.on_handler_ended(handler.job_type, _end_of(held, report), seconds)
+        if held.interrupt is not None:
+            await self._count(held, report)
+            raise held.interrupt
         if report is None or held.key not in self._leases:  # lost, or given back already
             return
         if isinstance(report, Completion):
@@ -202,6 +205,17 @@ class Session:
             self._parks.put_nowait(held, report)
         else:
             self._failures.put_nowait(held, report)
+
+    async def _count(self, held: HeldJob, report: Report | None) -> None:
+        """Report a job that ends the worker: given back, it would end the next one, and so on for ever."""
+        if not isinstance(report, Failure) or held.key not in self._leases:
+            return
+        self._leases.remove(held)
+        with anyio.move_on_after(LAST_CALLS_S, shield=True):
+            try:
+                await self._transport.fail([report])
+            except ClientError as error:
+                held.log.warning("its failure could not be reported, its lease will end: %s", error)
 
     # -- letting go of jobs
 

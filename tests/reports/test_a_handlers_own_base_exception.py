@@ -1,0 +1,136 @@
+"""Whatever a handler ends with fails its job: it neither ends the worker nor sends the job round for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from penstock.client import Failure
+from penstock.worker import NonRetryable, Worker
+from tests.sdk.conftest import run
+from tests.sdk.loops import Run
+from tests.sdk.scripted_transport import ScriptedTransport, job
+
+__all__ = ["run"]
+
+
+class Own(BaseException):
+    """What a library may raise to get past `except Exception`."""
+
+
+def good() -> None:
+    """Nothing is wrong with it."""
+
+
+ERRORS: list[tuple[Callable[[], BaseException], str]] = [
+    (lambda: Own("mine"), "Own: mine"),
+    (GeneratorExit, "GeneratorExit: "),
+    (lambda: SystemExit(3), "SystemExit: 3"),
+    (lambda: BaseExceptionGroup("g", [Own("a"), ValueError("b")]), "Own: a"),
+    (lambda: BaseExceptionGroup("g", [BaseExceptionGroup("h", [SystemExit(1)])]), "SystemExit: 1"),
+    (lambda: BaseExceptionGroup("g", [Own("a"), NonRetryable("never")]), "never"),
+    (lambda: BaseExceptionGroup("g", [KeyboardInterrupt("k")]), "KeyboardInterrupt: k"),
+]
+
+
+def worked(run: Run, raise_: Callable[[], BaseException], *, in_thread: bool) -> tuple[list[Failure], list[str]]:
+    """A worker whose handler of `bad` raises; then it gets a job of `good`. Failures, and what was completed."""
+
+    async def bad() -> None:
+        raise raise_()
+
+    def bad_in_thread() -> None:
+        raise raise_()
+
+    async def main() -> tuple[list[Failure], list[str]]:
+        transport = ScriptedTransport()
+        worker = Worker(transport)
+        worker.handler("bad")(bad_in_thread if in_thread else bad)
+        worker.handler("good")(good)
+        async with worker:
+            transport.hand_out(job("1", "bad"))
+            await transport.wait_until(lambda: transport.failed)
+            transport.hand_out(job("2", "good"))
+            await transport.wait_until(lambda: transport.completed)
+        assert transport.released == []
+        return transport.failed, [done.job_id for done in transport.completed]
+
+    return run(main)
+
+
+@pytest.mark.parametrize("in_thread", [False, True], ids=["async", "thread"])
+@pytest.mark.parametrize(("raise_", "message"), ERRORS, ids=[message for _, message in ERRORS])
+def test_it_fails_the_job_and_the_worker_goes_on(
+    run: Run, raise_: Callable[[], BaseException], message: str, in_thread: bool
+) -> None:
+    failed, completed = worked(run, raise_, in_thread=in_thread)
+    assert [report.error_message for report in failed] == [message]
+    assert failed[0].retryable is (message != "never")
+    assert completed == ["2"]
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), StopIteration(1), KeyboardInterrupt()], ids=repr)
+def test_what_loops_take_for_theirs_fails_the_job_of_a_thread(run: Run, error: BaseException) -> None:
+    def raise_() -> BaseException:
+        return error
+
+    failed, completed = worked(run, raise_, in_thread=True)
+    assert len(failed) == 1
+    assert completed == ["2"]
+
+
+def test_errors_of_a_clean_up_do_not_end_a_worker_that_lets_the_job_go(run: Run) -> None:
+    """The handler is cancelled, as its time is over, and raises in a task of its own meanwhile."""
+
+    async def slow() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fail_when_cancelled)
+            await anyio.sleep_forever()
+
+    async def fail_when_cancelled() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise Own("the clean-up failed")
+
+    async def main() -> list[Failure]:
+        transport = ScriptedTransport()
+        worker = Worker(transport)
+        worker.handler("t", timeout_s=0.01)(slow)
+        worker.handler("good")(good)
+        async with worker:
+            transport.hand_out(job())
+            await transport.wait_until(lambda: transport.failed)
+            transport.hand_out(job("2", "good"))
+            await transport.wait_until(lambda: transport.completed)
+        return transport.failed
+
+    [failure] = run(main)
+    assert "time limit" in failure.error_message
+
+
+def test_a_keyboard_interrupt_ends_the_worker_and_counts_the_job(run: Run) -> None:
+    """Where nobody handles signals it may be Ctrl-C."""
+    transports: list[ScriptedTransport] = []
+
+    async def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    async def main() -> Any:
+        transport = ScriptedTransport()
+        transports.append(transport)
+        worker = Worker(transport)
+        worker.handler("t")(interrupted)
+        transport.hand_out(job())
+        await worker.run(handle_signals=False)
+
+    with pytest.raises(BaseException) as ended:
+        run(main)
+    assert "KeyboardInterrupt" in repr(ended.value)
+    [transport] = transports
+    assert [report.error_message for report in transport.failed] == ["KeyboardInterrupt: "]
+    assert transport.released == []
