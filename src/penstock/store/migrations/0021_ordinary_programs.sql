@@ -34,6 +34,7 @@ CREATE TABLE code_origin (             -- programs that serve workflows as code 
   seen_at     timestamptz NOT NULL,
   PRIMARY KEY (job_type, origin, folder, engine)
 );
+
 -- A step whose work is done and whose result could not be mapped: what its mapping gave when a `retry` came back.
 CREATE OR REPLACE FUNCTION penstock_kind(kind int) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
   AS $$ SELECT CASE kind WHEN 1 /* COMPLETED */ THEN 'COMPLETED' WHEN 2 /* FAILED */ THEN 'FAILED' WHEN 3 /* SKIPPED */ THEN 'SKIPPED'
