@@ -58,7 +58,8 @@ CREATE TABLE job_type (
   id          int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name        text NOT NULL UNIQUE,
   queue       int,                     -- whose policy its jobs are under
-  keyed       boolean NOT NULL DEFAULT false  -- in a queue, or had a job with a flow key: its jobs wait in `ready_flow`; stays
+  keyed       boolean NOT NULL DEFAULT false, -- in a queue, or had a job with a flow key: its jobs wait in `ready_flow`; stays
+  placed      boolean NOT NULL DEFAULT false  -- somebody has put it into its queue: no program moves it
 );
 
 CREATE TABLE code_origin (             -- programs that serve workflows as code under no name: two of one workflow are noticed

@@ -46,7 +46,7 @@ def test_a_worker_is_limited_to_job_types():
         "root",
         "Admin",
         "viewer+",
-        "executor(a)",
+        "admin+executor(a)",
         "viewer(a)",
         "worker()",
         "worker(a||b)",

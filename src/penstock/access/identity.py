@@ -32,6 +32,8 @@ class Identity(msgspec.Struct, frozen=True):
     """Proved by where the call comes from (network, certificate): a browser sends such a proof for any page."""
     session: bytes = b""
     """Digest of the session's cookie; empty without one."""
+    apps: frozenset[str] | None = None
+    """What an executor is limited to; None is any."""
 
     @property
     def limited(self) -> bool:
@@ -42,7 +44,9 @@ class Identity(msgspec.Struct, frozen=True):
     def of(
         cls, name: str, grant: Grant, *, key: str = "", expires_at: float = math.inf, ambient: bool = False
     ) -> Identity:
-        return cls(name, grant.permissions, grant.job_types, key or name, expires_at, ambient)
+        return cls(
+            name, grant.permissions, grant.job_types, key or name, expires_at, ambient, apps=grant.apps
+        )  # fmt: skip
 
     def require(self, permission: Permission) -> None:
         """Raises Forbidden, with the least role that would do."""
@@ -83,3 +87,18 @@ def check_job_types(job_types: Iterable[str]) -> None:
     for name in job_types:
         if name not in limit:
             raise Forbidden(f"this needs the role worker for job type '{name}', which {actor()} does not have")
+
+
+def may(permission: Permission) -> bool:
+    """Whether this call's caller has a permission; without authentication everybody has all."""
+    identity = _current.get()
+    return identity is None or permission in identity.permissions
+
+
+def check_app(app: str, otherwise: Permission | None = None) -> None:
+    """Raises Forbidden when the caller is limited to other Apps; ``otherwise``: has not this permission either."""
+    identity = _current.get()
+    if identity is None or identity.apps is None or app in identity.apps or otherwise in identity.permissions:
+        return
+    named = f"App '{app}'" if app else "Apps without a name"
+    raise Forbidden(f"this needs the role executor for {named}, which {identity.name} does not have")

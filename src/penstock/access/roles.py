@@ -70,10 +70,11 @@ LEAST_ROLE: Final[Mapping[Permission, Role]] = {
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """Roles, and for workers the job types: None is any."""
+    """Roles, for workers the job types, and for executors the Apps: None is any."""
 
     roles: frozenset[Role]
     job_types: frozenset[str] | None = None
+    apps: frozenset[str] | None = None
 
     @property
     def permissions(self) -> frozenset[Permission]:
@@ -81,49 +82,55 @@ class Grant(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         """The form that `read_grant` takes."""
-        types = "" if self.job_types is None else f"({'|'.join(sorted(self.job_types))})"
-        return "+".join(role + (types if role is Role.WORKER else "") for role in Role if role in self.roles)
+        limits = {Role.WORKER: self.job_types, Role.EXECUTOR: self.apps}
+        found = ((role, limits.get(role)) for role in Role if role in self.roles)
+        return "+".join(role if names is None else f"{role}({'|'.join(sorted(names))})" for role, names in found)
 
 
-def grant_of(roles: Iterable[Role], job_types: Iterable[str] | None) -> Grant:
-    """Raises BadRequest for job types without the role that they limit."""
+def grant_of(roles: Iterable[Role], job_types: Iterable[str] | None, apps: Iterable[str] | None = None) -> Grant:
+    """Raises BadRequest for job types or Apps without the role that they limit."""
     found = frozenset(roles)
-    types = None if job_types is None else frozenset(job_types)
+    types, names = (None if each is None else frozenset(each) for each in (job_types, apps))
     if not found:
         raise BadRequest("at least one role is needed")
-    if types is None:
-        return Grant(found)
-    if not types or not all(types) or len(types) > JOB_TYPES_MAX:
-        raise BadRequest(f"a worker is limited to 1 to {JOB_TYPES_MAX} job types, none of them empty")
-    if Role.WORKER not in found or Role.ADMIN in found:
-        raise BadRequest("job types limit the role worker; admin may work on all")
-    return Grant(found, types)
+    for limit, role, what in ((types, Role.WORKER, "job types"), (names, Role.EXECUTOR, "Apps")):
+        if limit is None:
+            continue
+        if not limit or not all(limit) or len(limit) > JOB_TYPES_MAX:
+            raise BadRequest(f"a role {role} is limited to 1 to {JOB_TYPES_MAX} {what}, none of them empty")
+        if role not in found or Role.ADMIN in found:
+            raise BadRequest(f"{what} limit the role {role}; admin may work on all")
+    return Grant(found, types, names)
 
 
 def read_grant(text: str) -> Grant:
-    """``viewer``, ``clerk+worker``, ``worker(pack|ship)``. Raises BadRequest."""
+    """``viewer``, ``clerk+worker``, ``worker(pack|ship)``, ``executor(shop)``. Raises BadRequest."""
     roles: list[Role] = []
-    job_types: set[str] | None = None
+    limits: dict[Role, set[str]] = {}
     for part in re.split(r"\+(?![^(]*\))", text):
         match = _ROLE.fullmatch(part.strip())
         if match is None or match[1] not in list(Role):
             raise BadRequest(f"{part.strip()!r} is none of the roles {', '.join(Role)}")
         roles.append(Role(match[1]))
         if match[2] is not None:
-            if roles[-1] is not Role.WORKER:
-                raise BadRequest(f"{roles[-1]} takes no job types, worker does")
-            job_types = {*(job_types or ()), *match[2].split("|")}
-    return grant_of(roles, job_types)
+            if roles[-1] not in (Role.WORKER, Role.EXECUTOR):
+                raise BadRequest(f"{roles[-1]} takes no job types, worker does; executor takes Apps")
+            limits.setdefault(roles[-1], set()).update(match[2].split("|"))
+    return grant_of(roles, limits.get(Role.WORKER), limits.get(Role.EXECUTOR))
 
 
 def merged(grants: Iterable[Grant]) -> Grant | None:
     """All that several grants allow; None for none of them."""
     roles: set[Role] = set()
     job_types: set[str] | None = set[str]()
+    apps: set[str] | None = set[str]()
     for grant in grants:
         roles |= grant.roles
         if Role.WORKER in grant.roles and job_types is not None:
             job_types = None if grant.job_types is None else job_types | grant.job_types
+        if Role.EXECUTOR in grant.roles and apps is not None:
+            apps = None if grant.apps is None else apps | grant.apps
     if not roles:
         return None
-    return Grant(frozenset(roles), frozenset(job_types) if job_types and Role.ADMIN not in roles else None)
+    limits = (frozenset(each) if each and Role.ADMIN not in roles else None for each in (job_types, apps))
+    return Grant(frozenset(roles), *limits)

@@ -30,7 +30,8 @@ def new(
     role: Annotated[
         list[str],
         typer.Option(
-            help="viewer, clerk, worker, executor, operator, admin, or executor+operator; may be given several times."
+            help="viewer, clerk, worker, executor, operator, admin, executor+operator, or executor(shop), of one App; "
+            "may be given several times."
         ),
     ],
     job_type: Annotated[
@@ -50,8 +51,10 @@ def new(
     from penstock.errors import PenstockError
 
     try:
-        roles = [*(found for each in role for found in read_grant(each).roles)]
-        grant = grant_of(roles, job_type)
+        given = [read_grant(each) for each in role]
+        apps = [app for each in given for app in each.apps or ()]
+        types = [*(job_type or ()), *(name for each in given for name in each.job_types or ())]
+        grant = grant_of([found for each in given for found in each.roles], types or None, apps or None)
     except PenstockError as error:
         raise typer.BadParameter(error.reason) from error
     if offline:

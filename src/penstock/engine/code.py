@@ -16,6 +16,8 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 import trio
 
+from penstock.access.identity import may
+from penstock.access.roles import Permission
 from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
 from penstock.core.parsing import parse_definition
 from penstock.engine import ids
@@ -30,9 +32,11 @@ from penstock.engine.polls import Polls
 from penstock.engine.waiters import Waiter
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, NotFound, PayloadTooLarge, Unavailable
 from penstock.settings import Settings
+from penstock.store import definitions as definition_store
 from penstock.store import engines as engine_store
 from penstock.store import journal as journal_store
 from penstock.store import takes as store
+from penstock.store.connection import TrioConnection
 from penstock.store.database import AWAY, Database, first_line
 from penstock.wire.fields import json_text
 from penstock.wire.model import Instance, Job, StartRequest
@@ -49,6 +53,10 @@ _NAME: Final = re.compile(r"[^\s:@/\x00-\x1f]{1,100}")
 _APP: Final = re.compile(r"[^\s:@/\x00-\x1f]{0,100}")
 
 _UNWRITTEN: Final = store.TakenRun(0, 0, None, None, None, more=False)
+
+
+APP_VERSIONS_MAX: Final = 1_000
+"""Versions of workflows that the programs of one App may register."""
 
 
 class CodeWorkflow(NamedTuple):
@@ -90,6 +98,11 @@ class CodeWorkflow(NamedTuple):
         return msgspec.json.encode(body)
 
 
+def app_of(definition_id: str) -> str:
+    """Of a workflow's definition, or of its job type without the prefix."""
+    return definition_id.rpartition(":")[0]
+
+
 class Code:
     """Registers workflows, starts runs, and gives them to executors."""
 
@@ -127,8 +140,8 @@ class Code:
     async def register(self, workflow: CodeWorkflow) -> int:
         """Make sure that its definition exists; the version of it. Idempotent.
 
-        Raises BadRequest (a name that can't be one), Conflict (the id is a graph's; older engines live here),
-        Unavailable.
+        Raises BadRequest (a name that can't be one), Conflict (the id is a graph's; older engines live here; the App
+        has too many), Unavailable.
         """
         if workflow in self._versions:
             return self._versions[workflow]
@@ -136,12 +149,41 @@ class Code:
         try:
             async with self._database.connection() as connection:
                 await engine_store.require_version(connection, SCHEMA_VERSION_NEEDED)
+                await self._check_count(connection, workflow)
             stored = await self._definitions.upload(parse_definition(workflow.definition()), code=True)
             await self._definitions.let_call(workflow.definition_id)
         except AWAY as error:
             raise Unavailable(f"the database is away: {first_line(error)}") from error
         self._versions[workflow] = stored.version
         return stored.version
+
+    async def _check_count(self, connection: TrioConnection, workflow: CodeWorkflow) -> None:
+        """Raises Conflict where one more would be too many."""
+        if await definition_store.count_code(connection, workflow.app, APP_VERSIONS_MAX) < APP_VERSIONS_MAX:
+            return
+        content = parse_definition(workflow.definition()).content
+        if await definition_store.same(connection, workflow.definition_id, content) is None:
+            raise Conflict(
+                f"workflow: the App has {APP_VERSIONS_MAX:,} versions of workflows; '{workflow.name}' is one more"
+            )
+
+    async def known(self, workflow: CodeWorkflow) -> int:
+        """The version of its definition, which only those make who may execute. Raises as `register`, and NotFound."""
+        if workflow in self._versions or may(Permission.EXECUTE):
+            return await self.register(workflow)
+        workflow.check()
+        content = parse_definition(workflow.definition()).content
+        try:
+            async with self._database.connection() as connection:
+                version = await definition_store.same(connection, workflow.definition_id, content)
+        except AWAY as error:
+            raise Unavailable(f"the database is away: {first_line(error)}") from error
+        if version is None:
+            raise NotFound(
+                f"workflow: no executor has registered '{workflow.definition_id}' in version {workflow.version}: start "
+                "the program that serves it first"
+            )
+        return version
 
     async def start(
         self,
@@ -154,10 +196,10 @@ class Code:
     ) -> Instance:
         """Start a run. ``arguments`` is a JSON object by parameter name. With ``id`` at most one is ever started: a
         second call gives that one. ``asked``: when it begins, what becomes of others with its key, priority and flow
-        key. Registers the workflow when that was not done.
+        key. Registers the workflow when that was not done, for those who may execute.
 
-        Raises BadRequest, PayloadTooLarge, IdempotencyConflict (the id was used with other arguments), Throttled,
-        Unavailable.
+        Raises NotFound (for others), BadRequest, PayloadTooLarge, IdempotencyConflict (the id was used with other
+        arguments), Throttled, Unavailable.
         """
         if len(arguments) > self._settings.payload_max_bytes:
             raise PayloadTooLarge(f"arguments: {self._settings.payload_max_bytes} bytes at most; store them elsewhere")
@@ -170,7 +212,7 @@ class Code:
             msgspec.structs.replace(
                 asked or StartRequest(),
                 definition_id=workflow.definition_id,
-                definition_version=await self.register(workflow),
+                definition_version=await self.known(workflow),
                 variables=arguments,
                 business_key=id,
                 instance_key=id,

@@ -383,8 +383,15 @@ class Jobs:
             loaded, step = lease.loaded, lease.step
         else:
             known = await self.looks.submit(Lookup(job, ""))
-            if known.definition is None or known.step is None:
+            if known.definition is None:
                 return
+            if known.step is None:  # it is over: whether it is done is told to those only who might have done it
+                await need_task()
+                async with self._database.connection() as connection:
+                    place = await store.step_of_closed(connection, job)
+                if place is None:
+                    return
+                known = known._replace(definition=place[0], step=place[1])
             loaded, step = await self._load(known)
         check_job_types((loaded.definition.steps[step].job_type or "",))
 

@@ -33,6 +33,8 @@ LIMIT_MAX: Final = 1_000_000
 WEIGHTS_MAX: Final = 1_000
 WEIGHT_MAX: Final = 100
 KEYS_SHOWN_MAX: Final = 20
+JOINED_QUEUES_MAX: Final = 1_000
+"""Of all queues, when a program that registers makes one more."""
 LOOK_INTERVAL_S: Final = 1.0
 T = TypeVar("T")
 
@@ -161,11 +163,18 @@ class Queues:
 
     async def join(self, name: str, job_type: str) -> None:
         """Put the job type of a workflow written as code into a queue, which is made without limits where it is not
-        there. Raises BadRequest; Conflict while an older engine lives."""
+        there; one that an operator has placed stays where it is. Raises BadRequest; Conflict while an older engine
+        lives, and where there are too many queues."""
         check_name(name)
         async with self._database.connection() as connection:
             await self._require(connection)
-            await store.join(connection, name, job_type)
+            try:
+                await store.join(connection, name, job_type, JOINED_QUEUES_MAX, actor=actor(), audit=self._audit)
+            except store.TooManyQueues:
+                raise Conflict(
+                    f"queue: there are {JOINED_QUEUES_MAX:,} queues, and '{name}' would be one more: delete some, or "
+                    "let an operator make it"
+                ) from None
             await self.refresh(connection)
 
     async def get(self, name: str) -> Queue:

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from penstock.access.identity import check_job_types
+from penstock.access.identity import check_app, check_job_types
 from penstock.core.fencing import CallKind, FenceRequest, Verdict, judge
 from penstock.core.state import TokenState
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
+from penstock.engine.code import app_of
 from penstock.engine.definitions import CODE_PREFIX, refuse_executors
 from penstock.engine.engine import Engine
 from penstock.engine.jobs import JOB_TYPES_MAX
@@ -101,6 +102,8 @@ class JobStream:
             check_job_types((job_type,))
         elif not job_type.startswith(CODE_PREFIX):
             raise BadRequest(f"credits: executors take '{CODE_PREFIX}…' only, not '{job_type}'")
+        else:
+            check_app(app_of(job_type.removeprefix(CODE_PREFIX)))
 
     def credit(self, job_type: str) -> int:
         """How many jobs of the type may still come."""

@@ -16,6 +16,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 import trio
 
+from penstock.access.identity import check_app, may
+from penstock.access.roles import Permission
 from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
 from penstock.core.state import InstanceStatus
 from penstock.engine import ids
@@ -34,7 +36,7 @@ from penstock.engine.journal_items import (
 )
 from penstock.engine.payload import EMPTY_OBJECT, check_count, check_text
 from penstock.engine.streams import JobStream
-from penstock.errors import BadRequest, JournalTooLong, LeaseLost, PenstockError, Unavailable
+from penstock.errors import BadRequest, Forbidden, JournalTooLong, LeaseLost, PenstockError, Unavailable
 from penstock.errors import TooManyRequests as Busy
 from penstock.offload import run_sized
 from penstock.rpc.reading import given, read_variables, required
@@ -320,6 +322,10 @@ class RunDesk:
         target: CodeWorkflow | str = given(item.definition_id, "definition_id") or CodeWorkflow(
             required(item.workflow, "workflow"), item.version, item.app
         )
+        if isinstance(target, CodeWorkflow):
+            check_app(target.app, Permission.OPERATE)
+        elif not may(Permission.OPERATE):
+            raise Forbidden("definition_id: starting instances of a graph needs the role operator beside executor")
         id = item.id or own_id(required(item.key, "key"), held.seq)
         check_text(id, "id", BUSINESS_KEY_MAX_CHARS)
         arguments = await read_variables(item.arguments, limits, "arguments") or EMPTY_OBJECT

@@ -10,8 +10,10 @@ from typing import Final
 import msgspec
 from grpclib.const import Handler
 
+from penstock.access.identity import check_app, may
+from penstock.access.roles import Permission
 from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
-from penstock.engine.code import CodeWorkflow
+from penstock.engine.code import CodeWorkflow, app_of
 from penstock.engine.engine import Engine
 from penstock.engine.payload import EMPTY_OBJECT, check_count, check_text
 from penstock.errors import BadRequest
@@ -53,6 +55,7 @@ class Runs:
     async def register(self, request: w.RegisterWorkflowsRequest, _call: object) -> w.RegisterWorkflowsResponse:
         """Each is registered; the first that can't be is told."""
         check_count(len(request.workflows), "workflows")
+        check_app(request.app)
         for each in request.workflows:
             workflow = CodeWorkflow(required(each.name, "name"), each.version, request.app)
             await self._engine.code.register(workflow)
@@ -64,8 +67,9 @@ class Runs:
         return w.RegisterWorkflowsResponse(max(min(settings.payload_max_bytes, fits), 1))
 
     async def start(self, request: w.StartRunRequest, _call: object) -> w.StartRunResponse:
-        """Registers the workflow when nobody has."""
+        """Registers the workflow when nobody has, if the caller may execute."""
         workflow = CodeWorkflow(required(request.workflow, "workflow"), request.version, request.app)
+        check_app(request.app, Permission.OPERATE)
         arguments = await read_variables(request.arguments, self._engine.limits, "arguments") or EMPTY_OBJECT
         started = await self._engine.code.start(
             workflow,
@@ -103,6 +107,8 @@ class Runs:
     async def send(self, request: w.SendToRunRequest, _call: object) -> w.SendToRunResponse:
         """FAILED_PRECONDITION when the run has ended."""
         instance_id = request.instance_id or (await self._find(request.to) if request.to is not None else "")
+        if not may(Permission.OPERATE):
+            check_app(app_of((await self._engine.instances.get(required(instance_id, "instance_id"))).definition_id))
         await self._engine.runs.send(
             required(instance_id, "instance_id"), request.name, request.payload, dedup=request.dedup or None
         )

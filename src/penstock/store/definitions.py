@@ -146,6 +146,11 @@ async def same(connection: TrioConnection, id: str, content: str) -> int | None:
     return DefinitionRow(*cast(Any, rows[0])).version if rows else None
 
 
+async def count_code(connection: TrioConnection, app: str, most: int) -> int:
+    """How many versions of workflows written as code an App has, counted so far."""
+    return cast(int, (await connection.fetch(SQL["count_code"], (app, most)))[0][0])
+
+
 async def by_key(connection: TrioConnection, key: int) -> DefinitionRow:
     """The version that an instance refers to; it exists."""
     rows = await connection.fetch(SQL["definition_by_key"], (key,))

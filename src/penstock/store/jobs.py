@@ -405,6 +405,12 @@ async def look_up(connection: TrioConnection, keys: Sequence[JobKey], workers: S
     return [execution_info(row) for row in cast(Rows, await connection.fetch(SQL["look_up"], params))]
 
 
+async def step_of_closed(connection: TrioConnection, job: JobKey) -> tuple[int, int] | None:
+    """The definition's key and the step of an execution that is over; None where nothing is known of it."""
+    rows = await connection.fetch(SQL["step_of_closed"], (job.instance, job.token, job.seq))
+    return cast(Any, rows[0]) if rows else None
+
+
 def execution_info(row: Sequence[Any]) -> ExecutionInfo:
     """One row of the statement ``look_up``."""
     status, kind, closed_attempt, state, holder, attempt, step, lease_until, definition, business_key, failed = row

@@ -22,6 +22,10 @@ COUNTED_MAX_ITEMS: Final = 100_000
 """Jobs that are counted, and flow keys that are looked at, to show how a queue stands."""
 
 
+class TooManyQueues(Exception):
+    """No program may make one more."""
+
+
 class TypesTaken(Exception):
     """Job types that are in another queue: (type, queue)."""
 
@@ -175,14 +179,22 @@ async def put(connection: TrioConnection, name: str, policy: QueuePolicy, *, act
         await _changed(connection, "QUEUE_CHANGED", f"{name}: {text[:1000]}", actor, audit=audit)
 
 
-async def join(connection: TrioConnection, name: str, job_type: str) -> None:
-    """Put a job type into a queue, which is made without limits where it is not there."""
+async def join(
+    connection: TrioConnection, name: str, job_type: str, queues_max: int, *, actor: str | None, audit: bool
+) -> None:
+    """Put a job type into a queue, which is made without limits where it is not there; one that somebody placed stays
+    where it is. Raises TooManyQueues."""
     await ensure_job_types(connection, [job_type])
     async with connection.transaction():
         await connection.roundtrip([(SQL["patient_locks"], ()), (SQL["lock_queues"], ())])
+        free, found, count = cast(Any, (await connection.fetch(SQL["may_join"], (job_type, name)))[0])
+        if not free:
+            return
+        if not found and count >= queues_max:
+            raise TooManyQueues
         id = (await connection.fetch(SQL["make_queue"], (name,)))[0][0]
         if await connection.fetch(SQL["join_queue"], (id, job_type)):
-            await _changed(connection, "", "", None, audit=False)
+            await _changed(connection, "QUEUE_JOINED", f"{name}: {job_type}", actor, audit=audit)
 
 
 async def pause(connection: TrioConnection, name: str, paused: bool, *, actor: str | None, audit: bool) -> bool:

@@ -48,3 +48,4 @@ CREATE TABLE active_version (  -- of ids whose new starts do not use the newest 
   id          text PRIMARY KEY,        -- of the definition
   key         int NOT NULL             -- definition.key
 );
+ALTER TABLE job_type ADD COLUMN placed boolean NOT NULL DEFAULT false;  -- somebody has put it into its queue: no program moves it

@@ -30,6 +30,11 @@ WHERE id = $1::text ORDER BY version DESC LIMIT 1
 SELECT key, id, version, name, description, content, uploaded_at, code FROM definition
 WHERE id = $1::text AND content = $2::text ORDER BY version DESC LIMIT 1
 
+-- name: count_code
+-- How many versions of workflows written as code there are of the App $1 ('': of those without a name), to $2.
+SELECT count(*) FROM (SELECT FROM definition d
+  WHERE d.code AND CASE WHEN $1::text = '' THEN position(':' IN d.id) = 0 ELSE starts_with(d.id, $1::text || ':') END LIMIT $2::int) found
+
 -- name: definition_version
 SELECT key, id, version, name, description, content, uploaded_at, code FROM definition WHERE id = $1::text AND version = $2::int
 

@@ -449,6 +449,14 @@ LEFT JOIN LATERAL (
   ORDER BY h.pos LIMIT 1) c ON true
 ORDER BY k.n
 
+-- name: step_of_closed
+-- Which step (definition, number) an execution that is over was of ($1 instance $2 token $3 seq): by its closing row, as above.
+SELECT definition_at(i.id, h.pos, i.definition), h.step FROM instance i JOIN LATERAL (
+  SELECT h.pos, h.step FROM history h
+  WHERE h.instance_id = i.id AND h.pos > $3::bigint AND h.token_id = $2::bigint AND h.seq = $3::bigint
+  ORDER BY h.pos LIMIT 1) h ON true
+WHERE i.id = $1::bigint
+
 -- name: failed_jobs
 -- Jobs that failed for good, newest instance first ($1 job type, null: any, $2 limit $3 offset $4 only instances below).
 SELECT h.instance_id, h.token_id, h.seq, h.step, h.ended_at, h.reason, h.worker, definition_at(i.id, h.pos, i.definition), h.error_code

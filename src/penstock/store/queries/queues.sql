@@ -21,8 +21,8 @@ SELECT q.id, q.name, q.policy::text, ARRAY(SELECT j.name FROM job_type j WHERE j
 FROM queue q WHERE q.name > $1::text AND ($3::text IS NULL OR q.name = $3::text COLLATE "C") ORDER BY q.name LIMIT $2::int
 
 -- name: types_of_other_queues
--- Which of the job types $2 are in a queue that is not called $1.
-SELECT j.name, q.name FROM job_type j JOIN queue q ON q.id = j.queue WHERE j.name = ANY($2::text[]) AND q.name <> $1::text ORDER BY 1
+-- Which of the job types $2 are in a queue that is not called $1, and not because a workflow's program said so.
+SELECT j.name, q.name FROM job_type j JOIN queue q ON q.id = j.queue WHERE j.name = ANY($2::text[]) AND q.name <> $1::text AND (j.placed OR j.name NOT LIKE 'code:%') ORDER BY 1
 
 -- name: put_queue
 -- $1 name $2 policy $3 whether a pause stays; its own row of slots is made with it.
@@ -35,13 +35,19 @@ counted AS (INSERT INTO slot (queue, flow_key) SELECT id, '' FROM kept ON CONFLI
 SELECT id FROM kept
 
 -- name: assign_job_types
--- The job types of the queue $1 are now those called $2, and those that joined it: of workflows written as code.
-UPDATE job_type SET queue = CASE WHEN name = ANY($2::text[]) THEN $1::int END, keyed = true
-WHERE queue = $1::int AND name <> ALL($2::text[]) AND name NOT LIKE 'code:%' OR name = ANY($2::text[]) AND (queue IS DISTINCT FROM $1::int OR NOT keyed)
+-- The job types of the queue $1 are now those called $2, and those that joined it: of workflows written as code. What somebody placed
+-- stays there, whatever its program says (`join_queue`).
+UPDATE job_type SET queue = CASE WHEN name = ANY($2::text[]) THEN $1::int END, keyed = true, placed = name = ANY($2::text[])
+WHERE queue = $1::int AND name <> ALL($2::text[]) AND (placed OR name NOT LIKE 'code:%')
+  OR name = ANY($2::text[]) AND (queue IS DISTINCT FROM $1::int OR NOT keyed OR NOT placed)
 
 -- name: join_queue
 -- The job type $2 is in the queue $1 from now on.
-UPDATE job_type SET queue = $1::int, keyed = true WHERE name = $2::text AND queue IS DISTINCT FROM $1::int RETURNING id
+UPDATE job_type SET queue = $1::int, keyed = true WHERE name = $2::text AND queue IS DISTINCT FROM $1::int AND NOT placed RETURNING id
+
+-- name: may_join
+-- Whether the job type $1 is not where somebody placed it, whether the queue called $2 is there, and how many queues there are.
+SELECT NOT placed, EXISTS (SELECT FROM queue WHERE name = $2::text), (SELECT count(*) FROM queue) FROM job_type WHERE name = $1::text
 
 -- name: make_queue
 -- The queue called $1, without limits where it is new.
@@ -66,7 +72,7 @@ RETURNING id
 -- name: delete_queue
 -- Its jobs are free at once. What slots are still held goes with `purge_slots`.
 WITH gone AS (DELETE FROM queue WHERE name = $1::text RETURNING id),
-freed AS (UPDATE job_type SET queue = NULL WHERE queue IN (SELECT id FROM gone))
+freed AS (UPDATE job_type SET queue = NULL, placed = false WHERE queue IN (SELECT id FROM gone))
 SELECT id FROM gone
 
 
