@@ -20,11 +20,12 @@ from penstock.durable.child import ChildCall
 from penstock.durable.codec import PAYLOAD_MAX_BYTES, decode
 from penstock.durable.errors import ContinueAsNew, NonRetryable, PayloadTooLarge, Unencodable
 from penstock.durable.failure import describe
-from penstock.durable.isolation import body_runs
+from penstock.durable.isolation import body_runs, close_left
 from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.verbs import RunInfo
 from penstock.durable.workflow import Workflow, deadline_s
 from penstock.kernel.branch import Branch
+from penstock.kernel.current import current_branch
 from penstock.kernel.drive import Kernel, Limits
 from penstock.kernel.errors import Cancelled, Mismatch, TooSlow, Undecodable
 from penstock.kernel.operation import CallOperation, Outcome, Receive, Sleep, Start
@@ -199,7 +200,7 @@ class Activation:
             body = self.workflow.body(self._arguments)
         except ValueError as error:
             raise Undecodable(f"{self.workflow.name} does not take the arguments of its start: {error}") from None
-        with body_runs(muted=replaying):
+        with body_runs(self._left, muted=replaying):
             self.kernel.start(body)
         self._obey()
 
@@ -215,7 +216,7 @@ class Activation:
         ``behind``: there are others behind it."""
         self.info.replaying, self.kernel.is_behind = replaying, behind
         try:
-            with body_runs(muted=replaying):
+            with body_runs(self._left, muted=replaying):
                 self.kernel.deliver(record)
         except Mismatch as error:
             raise error if error.where else error.at(self.workflow.where) from None
@@ -330,7 +331,7 @@ class Activation:
 
     def discard(self) -> None:
         """Gives this copy of the run up: another executor has the run, or will."""
-        with body_runs(muted=True, ending=True):
+        with body_runs(self._left, muted=True, ending=True):
             self.kernel.discard()
         self.calls.clear()
 
@@ -424,6 +425,10 @@ class Activation:
         return ", ".join(words[:5]) + (f" and {len(words) - 5} more" if len(words) > 5 else "")
 
     # -- inside
+
+    def _left(self, generator: Any) -> None:
+        branch = current_branch()
+        close_left(generator, is_mine=branch is not None and branch.kernel is self.kernel)
 
     def _obey(self) -> None:
         for command in self.kernel.take_commands():

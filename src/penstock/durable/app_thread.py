@@ -11,6 +11,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
+from contextvars import copy_context
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
@@ -35,7 +36,7 @@ class AppThread:
         self.opened: Future[trio.lowlevel.TrioToken] = Future()
         self._leave: Future[Callable[[], None]] = Future()
         self.failed: BaseException | None = None
-        self.thread = threading.Thread(target=self._run, name="penstock app", daemon=True)
+        self.thread = threading.Thread(target=copy_context().run, args=(self._run,), name="penstock app", daemon=True)
         self.thread.start()
 
     def leave(self) -> None:

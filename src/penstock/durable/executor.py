@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from math import inf
 from typing import Any, TypeVar
 
@@ -67,6 +68,7 @@ class Executor:
         self.limits = limits or ExecutorLimits()
         self.steps = StepHost(self.limits.step_threads, self.limits.step_tasks, loop)
         self.nursery: trio.Nursery
+        self.context = copy_context()
         self._on_event, self.on_result = on_event, on_result
         self._runs: dict[str, HeldRun] = {}
         self._left_alone: dict[str, tuple[float, str]] = {}

@@ -16,9 +16,10 @@ import sys
 import sysconfig
 import threading
 import time
+import weakref
 from collections.abc import Generator
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 from penstock.kernel.branch import PACKAGE
@@ -73,12 +74,17 @@ _MAY = ("<frozen importlib", "<frozen zipimport", *(
 ))  # fmt: skip
 """What Python itself does for a body: lazy imports, log records, warnings, time zones. It changes nothing."""
 _TIME_ZONES = f"{os.sep}zoneinfo{os.sep}"
+_FINALIZE = weakref.finalize.__call__.__code__
+FILES_MAX = 100
+"""Of one traceback that are looked at."""
 _DRIVE = PACKAGE + os.path.join("kernel", "drive.py")
 
 
 class _Here(threading.local):
     is_body = False
     checks_calls = False
+    collecting = 0  # the garbage collector is at work
+    shown: frozenset[str] = frozenset()  # files whose lines Python shows, of an error that nobody could raise
     broken: ForeignAwait | None = None
     profile_before: Any = None
 
@@ -88,7 +94,7 @@ _here = _Here()
 
 def enter_body() -> None:
     """From now on this thread runs a body."""
-    _here.is_body, _here.broken = True, None
+    _here.is_body, _here.broken, _here.shown = True, None, frozenset()
     if _here.checks_calls and sys.getprofile() is None:
         sys.setprofile(_profile)
 
@@ -103,8 +109,28 @@ def leave_body() -> ForeignAwait | None:
 
 def refuse(error: ForeignAwait) -> ForeignAwait:
     """To be raised at the body's line; the run is blocked, whatever the body makes of it."""
-    _here.broken = _here.broken or error
+    if not _is_of_others(sys._getframe(1)):  # pyright: ignore[reportPrivateUsage] - documented
+        _here.broken = _here.broken or error
     return error
+
+
+def _is_of_others(frame: FrameType | None) -> bool:
+    """Whether it happens while a body runs, and is none of its doing: the garbage collector's, a finalizer's, or the
+    hook's that is told what a finalizer raised."""
+    if _here.collecting:
+        return True
+    theirs = {getattr(callback, "__code__", None) for callback in (*gc.callbacks, sys.unraisablehook)}
+    while frame is not None and frame.f_code.co_filename != _DRIVE:
+        code = frame.f_code
+        if code in theirs or code is _FINALIZE or code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _note_collection(phase: str, info: dict[str, int], here: _Here = _here) -> None:
+    """Finalizers of anybody's garbage run between the two."""
+    here.collecting = 1 if phase == "start" else 0
 
 
 @contextmanager
@@ -120,15 +146,31 @@ def calls_checked() -> Generator[None]:
 @functools.cache
 def watch_bodies() -> None:
     """From now on bodies in this process are told of files, sockets and processes. Idempotent."""
+    gc.callbacks.append(_note_collection)
     sys.addaudithook(_audit)
 
 
 def _audit(event: str, arguments: tuple[Any, ...], here: _Here = _here) -> None:
     """``here`` is held by it: at the end of the process the module's names are gone before the hook is."""
-    if here.is_body and (event in _EVENTS or event.startswith(_FAMILIES)):
-        if event == "open" and _TIME_ZONES in str(arguments[0]):  # read in C, without a frame of zoneinfo's
+    if not here.is_body:
+        return
+    if event == "sys.unraisablehook":
+        here.shown = _files_of(arguments[1])
+    elif event in _EVENTS or event.startswith(_FAMILIES):
+        # read in C, without a frame of zoneinfo's, or of what shows a traceback
+        if event == "open" and (_TIME_ZONES in str(arguments[0]) or os.path.basename(str(arguments[0])) in here.shown):
             return
         _check(event, sys._getframe(1))  # pyright: ignore[reportPrivateUsage] - documented
+
+
+def _files_of(unraisable: Any) -> frozenset[str]:
+    """Whose lines are shown with an error that nobody could raise."""
+    names: set[str] = set()
+    traceback: TracebackType | None = unraisable.exc_traceback
+    while traceback is not None and len(names) < FILES_MAX:
+        names.add(os.path.basename(traceback.tb_frame.f_code.co_filename))
+        traceback = traceback.tb_next
+    return frozenset(names)
 
 
 def _profile(frame: FrameType, event: str, argument: Any) -> None:
@@ -146,9 +188,10 @@ def _profile(frame: FrameType, event: str, argument: Any) -> None:
 def _check(used: str, frame: FrameType | None) -> None:
     """Raises for a call of the body, or of what it calls."""
     frames: list[FrameType] = []
-    collecting = {getattr(callback, "__code__", None) for callback in gc.callbacks}
+    if _is_of_others(frame):
+        return
     while frame is not None and frame.f_code.co_filename != _DRIVE:
-        if frame.f_code.co_filename.startswith(_MAY) or frame.f_code in collecting:
+        if frame.f_code.co_filename.startswith(_MAY):
             return
         frames.append(frame)
         frame = frame.f_back

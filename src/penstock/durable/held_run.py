@@ -11,6 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from functools import partial
 from math import inf
 from typing import Any, Protocol, TypeVar
@@ -80,6 +81,8 @@ class Keeper(Protocol):
     limits: ExecutorLimits
     steps: StepHost
     nursery: trio.Nursery
+    context: Context
+    """That of the program when the app was opened: each attempt at a step has a copy of it."""
     on_result: Callable[[Held, str], None]
     """Hears what a run has completed with, as JSON: that is durable."""
 
@@ -402,7 +405,7 @@ class HeldRun:
 
     def _soon(self, call: OpenCall, function: Callable[..., Awaitable[None]]) -> None:
         scope = self.scopes[call.path] = trio.CancelScope()
-        self.keeper.nursery.start_soon(partial(function, call, scope=scope))
+        self.keeper.context.run(self.keeper.nursery.start_soon, partial(function, call, scope=scope))
 
     def stop(self, run: Activation, call: OpenCall) -> None:
         """Cancel the attempt; say so when it does not end. A child that begins just now is cancelled when it has."""

@@ -16,6 +16,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
@@ -91,23 +92,24 @@ def _refused(frame: FrameType | None) -> ForeignAwait:
 
 
 class body_runs:  # noqa: N801 - reads as what it is: `with body_runs():`
-    """Around every call into the kernel that runs a body. ``muted``: what it logs was logged before. ``ending``: the
-    kernel is given up, and nothing that the body does is of interest.
+    """Around every call into the kernel that runs a body. ``left`` is told of asynchronous generators that nobody goes
+    on with (`close_left`). ``muted``: what it logs was logged before. ``ending``: the kernel is given up, and nothing
+    that the body does is of interest.
 
     Raises `ForeignAwait` for a body that used what it must not, even if it caught that; `Endless` for one that ran too
     long without an await, where this thread has a `Watch`.
     """
 
-    __slots__ = ("_before", "_ending", "_hooks", "_muted", "_watch")
+    __slots__ = ("_before", "_ending", "_hooks", "_left", "_muted", "_watch")
 
-    def __init__(self, *, muted: bool = False, ending: bool = False) -> None:
-        self._muted, self._ending = muted, ending
+    def __init__(self, left: Callable[[Any], None] | None = None, *, muted: bool = False, ending: bool = False) -> None:
+        self._left, self._muted, self._ending = left, muted, ending
 
     def __enter__(self) -> None:
         context = _CONTEXT.__dict__
         self._before = (context.get("task"), context.get("runner"), _here.muted)
         self._hooks = sys.get_asyncgen_hooks()
-        sys.set_asyncgen_hooks(None, None)  # Trio would end a body's asynchronous generators in tasks of its own
+        sys.set_asyncgen_hooks(None, self._left)  # Trio would end a body's asynchronous generators in tasks of its own
         context["task"] = context["runner"] = _HIDDEN
         _here.muted = self._muted
         self._watch = _here.watch
@@ -138,6 +140,28 @@ class body_runs:  # noqa: N801 - reads as what it is: `with body_runs():`
             raise Endless(text) from None
         if broken is not None and not self._ending:
             raise broken from None
+
+
+def close_left(generator: Any, *, is_mine: bool) -> None:
+    """An asynchronous generator that a body has left by `break`, or that the garbage collector found: it is closed at
+    once, and what its clean-up awaits can't be. ``is_mine``: the body that runs now had it, and is told."""
+    frame: FrameType | None = generator.ag_frame
+    closing = generator.aclose()
+    try:
+        closing.send(None)
+    except BaseException:  # it is closed; what it raised nobody can be told
+        return
+    if is_mine and frame is not None:
+        name = generator.ag_code.co_name
+        place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        refuse(
+            ForeignAwait(
+                f"{place} awaits in the clean-up of {name}(), which was left before its end: nobody waits there. "
+                f"Write `async with aclosing({name}(…)) as items:` around the loop"
+            )
+        )
+    with suppress(BaseException):
+        closing.close()
 
 
 def _put(context: dict[str, Any], name: str, value: Any) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.kernel.errors import Discarded
 
 if TYPE_CHECKING:
+    from contextvars import Context
     from types import FrameType
 
     from penstock.kernel.drive import Kernel
@@ -24,8 +25,8 @@ class Branch:
     """``path`` is its identity: from the order of the program, never from scheduling."""
 
     __slots__ = (
-        "activation", "cancels", "coroutine", "draws", "entered", "kernel", "nursery", "operation", "path", "scope",
-        "ticket",
+        "activation", "cancels", "context", "coroutine", "draws", "entered", "kernel", "nursery", "operation", "path",
+        "scope", "ticket",
     )  # fmt: skip
 
     def __init__(
@@ -36,9 +37,11 @@ class Branch:
         nursery: Nursery | None,
         scope: CancelScope,
         ticket: int,
+        context: Context,
     ) -> None:
         self.kernel, self.coroutine, self.path = kernel, coroutine, path
         self.nursery, self.scope, self.ticket = nursery, scope, ticket
+        self.context = context  # its variables: of the body empty at first, of a child a copy of its spawner's
         self.operation: Operation | None = None  # what it waits for; None when it is due to run
         self.entered = 0  # operations, scopes and nurseries so far: the next one's index
         self.draws = 0  # random streams so far
@@ -90,6 +93,6 @@ class Branch:
         """Ends the coroutine without letting it do anything that counts: each operation raises `Discarded`."""
         for _ in range(MAX_DISCARD_THROWS):
             try:
-                self.coroutine.throw(Discarded())
+                self.context.run(self.coroutine.throw, Discarded())
             except BaseException:
                 return

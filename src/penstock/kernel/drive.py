@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Coroutine
+from contextvars import Context, copy_context
 from math import inf
 from typing import Any
 
@@ -252,7 +253,8 @@ class Kernel:
             )
         self._ticket += 1
         scope = self.root if nursery is None else nursery.cancel_scope
-        branch = Branch(self, coroutine, path, nursery, scope, self._ticket)
+        context = Context() if nursery is None else copy_context()
+        branch = Branch(self, coroutine, path, nursery, scope, self._ticket, context)
         self._open += 1
         scope.add(branch)
         self._ready.append((branch, None, None))
@@ -344,7 +346,10 @@ class Kernel:
             return
         running.branch = branch
         try:
-            operation = branch.coroutine.send(value) if error is None else branch.coroutine.throw(error)
+            if error is None:
+                operation = branch.context.run(branch.coroutine.send, value)
+            else:
+                operation = branch.context.run(branch.coroutine.throw, error)
         except StopIteration as stop:
             self._ended(branch, Outcome(stop.value))
         except (KeyboardInterrupt, Overrun):  # the person at the terminal, or the executor, not the body

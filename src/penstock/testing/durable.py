@@ -384,7 +384,8 @@ class Memory:
             function = fake.function if isinstance(fake, Takes) else fake
             try:
                 function = step.step.function if function is None else function
-                outcome = Outcome(self._call(function, step, self.activation.step_info(call)))
+                info = self.activation.step_info(call)
+                outcome = Outcome(contextvars.copy_context().run(self._call, function, step, info))
             except Exception as error:
                 outcome = Outcome(error=error)
         self.activation.attempt_ended(call, outcome)
