@@ -148,7 +148,8 @@ TOLD = [
     'indexOf("héłło", "o")', 'lastIndexOf("héłło", "ł")', "s[1]", "2.5 ** 1000", '{"a": 1} == {"a": 1.0}',
     "uniq([m, {'k': 1.0}])", "first(s)", "min(s)", 'split(s, "l", 0)', 'date("10:00:00")', 'fromBase64("//79")',
     "string(1500000.5)", "type(ceil(1))", "reduce(l, #acc + #)", "::len(a)", "b'ab'", "let q = 1; q; 3", "(1; 2)",
-    "t && i", "a[f]", "a[1:f]", "1..f", "bitand(mean(a), 1)", "a?.x", "+s", "date('2024-01-31') | toJSON()",
+    "t && i", "a[f]", "a[1:f]", "1..f", "bitand(mean(a), 1)", "a?.x", "+s", "a[9] ?? 1",
+    "date('2024-01-31') | toJSON()",
     "1 in m", "n.x",
 ]  # fmt: skip
 """Of every row of the table at least one, beside what comes by chance."""
@@ -497,6 +498,7 @@ DIFFERENCES: dict[str, Callable[[Case], bool]] = {
     "of what is no list": _ours("must be an array, not|in needs an array"),
     "of one value that is no number": _ours("^(min|max) takes numbers"),
     "a duration is a number of nanoseconds": _any_of(
+        _both_give(r"type\(.*duration"),
         _ours("not a duration$|a number and a duration|a duration and a (number|duration)"),
         lambda case: re.search(r'"-?PT', json.dumps(case.ours)) is not None and not _theirs_gives(r'"\$duration"')(case)
     ),
@@ -515,6 +517,7 @@ DIFFERENCES: dict[str, Callable[[Case], bool]] = {
     "a time of day alone": _any_of(
         _theirs_gives("0000-"), lambda case: _ours("is no date that is known")(case) and "Monday January" in case.source
     ),
+    "`a[9] ?? 1`": lambda case: "??" in case.source and _theirs("index out of range")(case),
     "`AddDate(nil, 1, 1)`": _ours("of AddDate must be a whole number, not nil"),
     "whole and decimal numbers within maps": _both_give(r"1\.0}"),
     "`string(1500000.5)`": _both_give(r"string\(1500000\.5\)"),

@@ -12,6 +12,10 @@ from penstock.core.expression.values import is_array, is_map, kind, whole
 MAX_SHOWN_NAME_CHARS = 60
 
 
+class OutOfRange(Fault):
+    """There is no element at an index. `??` behind the path makes nil of it."""
+
+
 def field(value: object, name: str) -> object:
     """`value.name`: nil when the map has no such key. Raises `Fault` when ``value`` is no map."""
     if is_map(value):
@@ -30,7 +34,7 @@ def at(value: object, index: object) -> object:
         place = whole(index, "an index")
         if -len(value) <= place < len(value):
             return value[place]
-        raise Fault(f"the index {_shown(place)} is out of range: the length is {len(value)}")
+        raise OutOfRange(f"the index {_shown(place)} is out of range: the length is {len(value)}")
     raise Fault(f"can't take an element of {kind(value)}")
 
 

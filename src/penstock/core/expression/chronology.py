@@ -7,6 +7,7 @@ duration, which is what definitions use for both. Relies on `layout`. Must not r
 
 from __future__ import annotations
 
+import calendar
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -16,10 +17,11 @@ from zoneinfo import ZoneInfo
 
 from penstock.core.expression import layout, zones
 from penstock.core.expression.failure import Fault
-from penstock.core.expression.frame import Frame
+from penstock.core.expression.frame import ABSENT, Frame
 from penstock.core.expression.values import kind, text, whole
 
 DURATION_MAX_CHARS: Final = 64
+LAST_DAY: Final = 31
 DATE_LAYOUTS: Final = (
     "2006-01-02",
     "2006-01-02 15:04:05",
@@ -68,7 +70,7 @@ def date(frame: Frame, *arguments: object) -> datetime:
             raise Fault("date needs the text of a date after its time zone")
     elif len(rest) == len(("text", "layout", "zone")):
         zone = zones.zone_of(frame, rest.pop(), "the third argument of date")
-    return _read(frame, rest[0], rest[1] if len(rest) > 1 else None, zone)
+    return _read(frame, rest[0], rest[1] if len(rest) > 1 else ABSENT, zone)
 
 
 def _read(frame: Frame, value: object, given_layout: object, zone: ZoneInfo | None) -> datetime:
@@ -76,15 +78,15 @@ def _read(frame: Frame, value: object, given_layout: object, zone: ZoneInfo | No
         return value
     source = text(value, "the argument of date")
     frame.charge(DATE_STEPS)
-    if given_layout is None and _RFC_3339.fullmatch(source):
+    if given_layout is ABSENT and _RFC_3339.fullmatch(source):
         return _exact(source)
-    layouts = DATE_LAYOUTS if given_layout is None else (text(given_layout, "the layout of date"),)
+    layouts = DATE_LAYOUTS if given_layout is ABSENT else (text(given_layout, "the layout of date"),)
     frame.charge(LAYOUT_STEPS)
     for candidate in layouts:
         moment = layout.read(source, candidate, zone)
         if moment is not None:
             return moment
-    raise Fault(f"{source!a} is no date that is known" + (" in this layout" if given_layout is not None else ""))
+    raise Fault(f"{source!a} is no date that is known" + (" in this layout" if given_layout is not ABSENT else ""))
 
 
 def _exact(source: str) -> datetime:
@@ -145,7 +147,7 @@ def date_text(moment: datetime) -> str:
     try:
         shown = moment.astimezone(UTC).isoformat(timespec="microseconds")[: -len("+00:00")]
     except OverflowError:
-        raise Fault("the date or duration is out of range") from None
+        raise _out_of_range() from None
     return shown.rstrip("0").rstrip(".") + "Z" if "." in shown else shown + "Z"
 
 
@@ -254,6 +256,47 @@ def _since_the_beginning(moment: datetime, arguments: Arguments) -> timedelta:
     return (moment - _BEGINNING) % unit if unit > timedelta() else timedelta()
 
 
+# --- functions of our own ---------------------------------------------------------------------------------------------
+
+
+def add_months(frame: Frame, value: object, count: object) -> object:
+    """`addMonths(date, n)`: the same day of another month, or its last one where it has no such day."""
+    frame.charge(METHOD_STEPS)
+    moment, months = _moment(value), whole(count, "the second argument of addMonths")
+    try:
+        return _same_clock(_in_month(moment, moment.year * 12 + moment.month - 1 + months, moment.day))
+    except (OverflowError, ValueError):
+        raise _out_of_range() from None
+
+
+def end_of_month(frame: Frame, value: object) -> object:
+    """`endOfMonth(date)`: its last day, at the same time of day."""
+    frame.charge(METHOD_STEPS)
+    moment = _moment(value)
+    return _same_clock(_in_month(moment, moment.year * 12 + moment.month - 1, LAST_DAY))
+
+
+def _in_month(moment: datetime, months: int, day: int) -> datetime:
+    year, month = months // 12, months % 12 + 1
+    return moment.replace(year=year, month=month, day=min(day, calendar.monthrange(year, month)[1]))
+
+
+def days_between(frame: Frame, start: object, end: object) -> object:
+    """`daysBetween(from, to)`: how often the day changes from one to the other, by the clocks of the first one."""
+    frame.charge(METHOD_STEPS)
+    first, second = _moment(start), _moment(end)
+    zone = zones.zone_at(first)
+    try:
+        there = zones.in_zone(second, zone) if zone else second.astimezone(first.tzinfo)
+    except OverflowError:
+        raise _out_of_range() from None
+    return there.toordinal() - first.toordinal()
+
+
+def _out_of_range() -> Fault:
+    return Fault("the date or duration is out of range")
+
+
 DateMethod = Callable[[datetime, Arguments], object]
 DurationMethod = Callable[[timedelta, Arguments], object]
 DATE_METHODS: Final[dict[str, tuple[int, DateMethod]]] = {
@@ -324,4 +367,4 @@ def call_method(frame: Frame, value: object, name: str, arguments: Arguments) ->
     try:
         return method[1](value, arguments)
     except (OverflowError, ValueError):
-        raise Fault("the date or duration is out of range") from None
+        raise _out_of_range() from None

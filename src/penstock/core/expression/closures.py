@@ -195,3 +195,17 @@ def element_at(index: Run, position: int) -> Advance:
             raise at(fault, position) from None
 
     return take
+
+
+def without_range(walk: Run, places: frozenset[int]) -> Run:
+    """A path before `??`: nil where the index at one of these places is out of range."""
+
+    def walk_within(frame: Frame) -> object:
+        try:
+            return walk(frame)
+        except access.OutOfRange as fault:
+            if fault.position in places:
+                return None
+            raise
+
+    return walk_within

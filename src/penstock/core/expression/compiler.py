@@ -30,9 +30,10 @@ from penstock.core.expression.closures import (
     ordering,
     variable,
     variable_field,
+    without_range,
 )
 from penstock.core.expression.failure import Fault
-from penstock.core.expression.frame import Advance, Frame, Run
+from penstock.core.expression.frame import ABSENT, Advance, Frame, Run
 from penstock.core.expression.functions import FUNCTIONS
 from penstock.core.expression.limits import Limits
 from penstock.core.expression.nodes import (
@@ -204,7 +205,7 @@ class Compiler:
         return over
 
     def _over_with_more(self, node: PredicateCall, predicate: Run, cost_steps: int) -> Advance:
-        more = self.compile(node.more) if node.more else constant(predicates.ABSENT)
+        more = self.compile(node.more) if node.more else constant(ABSENT)
         name = node.function
         position = node.position
 
@@ -356,7 +357,8 @@ class Compiler:
                 value = step(frame, value)
             return value
 
-        return walk
+        places = frozenset(step.position for step in node.accesses if isinstance(step, Index))
+        return without_range(walk, places) if node.absent and places else walk
 
     def _access(self, step: Access) -> Advance:
         self._nodes += 1

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from penstock.core.expression.failure import Fault
 from penstock.core.expression.limits import Limits
+
+ABSENT: Final = object()
+"""Stands for an argument that is left out, where nil is none."""
 
 CHARS_PER_STEP = 64
 """Copying or scanning text costs about 1/64 of evaluating a node, per character."""

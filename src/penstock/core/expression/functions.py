@@ -14,11 +14,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Final
 
-from penstock.core.expression import bits, chronology, lists, notation, zones
+from penstock.core.expression import bits, chronology, decimals, formats, lists, notation, zones
 from penstock.core.expression.failure import Fault
-from penstock.core.expression.frame import Frame
+from penstock.core.expression.frame import ABSENT, Frame
 from penstock.core.expression.values import (
     Ordering,
     array,
@@ -66,23 +67,46 @@ def _arguments(count: int) -> str:
 
 
 def _abs(frame: Frame, value: object) -> object:
+    if isinstance(value, Decimal):
+        return decimals.operate(frame, "-", 0, value) if value < 0 else value
     return abs(number(value, "the argument of abs"))
 
 
 def _ceil(frame: Frame, value: object) -> object:
-    return _rounded(value, "ceil", math.ceil)
+    return _rounded(frame, value, "ceil", math.ceil)
 
 
 def _floor(frame: Frame, value: object) -> object:
-    return _rounded(value, "floor", math.floor)
+    return _rounded(frame, value, "floor", math.floor)
 
 
-def _round(frame: Frame, value: object) -> object:
-    return _rounded(value, "round", _half_away)
+def _round(frame: Frame, value: object, places: object = None) -> object:
+    if places is None:
+        return _rounded(frame, value, "round", _half_away)
+    count = whole(places, "the second argument of round")
+    if isinstance(value, Decimal):
+        return decimals.rounded_to(frame, value, count)
+    given = number(value, "the first argument of round")
+    exact = decimals.decimal_of(frame, given)
+    if exact is None:
+        raise Fault("the first argument of round is no finite number")
+    made = decimals.rounded_to(frame, exact, count)
+    # A decimal has no more places than it is written with: what it would be rounded to beyond them is the number.
+    return given if made == exact else frame.new_integer(int(made)) if type(given) is int else float(made)
 
 
-def _rounded(value: object, name: str, rounding: Callable[[float], int]) -> object:
+def _decimal(frame: Frame, value: object, places: object = None) -> object:
+    source = text(value, "the argument of decimal") if type(value) is str else None
+    made = decimals.decimal_of(frame, value) if source is None else decimals.decimal_in(frame, source)
+    if made is None:
+        raise Fault(f"the argument of decimal must be a number, or text that is one, not {kind(value)}")
+    return made if places is None else decimals.rounded_to(frame, made, whole(places, "the second argument of decimal"))
+
+
+def _rounded(frame: Frame, value: object, name: str, rounding: Callable[[float], int]) -> object:
     """A decimal stays one, as in expr: `type(ceil(1.5))` is float. A whole number is kept, whatever its size."""
+    if isinstance(value, Decimal):
+        return decimals.rounded_to(frame, value, 0, decimals.TO_WHOLE[name])
     given = number(value, f"the argument of {name}")
     return given if type(given) is int else float(rounding(given))
 
@@ -100,6 +124,8 @@ def _int(frame: Frame, value: object) -> object:
         if len(value) > NUMBER_MAX_CHARS or not _WHOLE.fullmatch(value):
             raise Fault(f"{value[:40]!a} is no whole number")
         return frame.new_integer(int(value))
+    if isinstance(value, Decimal):
+        return frame.new_integer(int(value))
     if isinstance(value, timedelta):  # nanoseconds, as in expr
         return value // timedelta(microseconds=1) * 1_000
     return frame.new_integer(int(number(value, "the argument of int")))
@@ -110,6 +136,8 @@ def _float(frame: Frame, value: object) -> object:
         frame.charge_chars(len(value))
         if len(value) > NUMBER_MAX_CHARS or not _DECIMAL.fullmatch(value):
             raise Fault(f"{value[:40]!a} is no number")
+        result = float(value)
+    elif isinstance(value, Decimal):
         result = float(value)
     else:
         try:
@@ -171,10 +199,10 @@ def _upper_character(character: str) -> str:
     return character
 
 
-def _trim(frame: Frame, value: object, characters: object = None) -> object:
+def _trim(frame: Frame, value: object, characters: object = ABSENT) -> object:
     source = text(value, "the first argument of trim")
     frame.charge_chars(2 * len(source))
-    if characters is None:
+    if characters is ABSENT:
         return source.strip()
     cut = text(characters, "the second argument of trim")
     frame.charge(len(source) * len(cut) // 512)
@@ -369,17 +397,18 @@ def _type(frame: Frame, value: object) -> object:
     return type_name(value)
 
 
-def _now(frame: Frame, zone: object = None) -> object:
-    return frame.now if zone is None else zones.in_zone(frame.now, zones.zone_of(frame, zone, "the argument of now"))
+def _now(frame: Frame, zone: object = ABSENT) -> object:
+    return frame.now if zone is ABSENT else zones.in_zone(frame.now, zones.zone_of(frame, zone, "the argument of now"))
 
 
-_TIMES: Final = (datetime, timedelta)
+_TIMES: Final = (datetime, timedelta, Decimal)
 
 FUNCTIONS: Final[dict[str, Function]] = {
     "abs": Function(_abs, 1, 1),
     "ceil": Function(_ceil, 1, 1),
     "floor": Function(_floor, 1, 1),
-    "round": Function(_round, 1, 1),
+    "round": Function(_round, 1, 2),
+    "decimal": Function(_decimal, 1, 2),
     "int": Function(_int, 1, 1),
     "float": Function(_float, 1, 1),
     "min": Function(_min, 1, None),
@@ -408,6 +437,12 @@ FUNCTIONS: Final[dict[str, Function]] = {
     "last": Function(_last, 1, 1),
     "sort": Function(_sort, 1, 2),
     "reverse": Function(_reverse, 1, 1),
+    "merge": Function(lists.merge, 1, None),
+    "pad": Function(formats.pad, 2, 3),
+    "formatNumber": Function(formats.format_number, 2, 3),
+    "addMonths": Function(chronology.add_months, 2, 2),
+    "endOfMonth": Function(chronology.end_of_month, 1, 1),
+    "daysBetween": Function(chronology.days_between, 2, 2),
     "keys": Function(_keys, 1, 1),
     "values": Function(_values, 1, 1),
     "mean": Function(lists.mean, 1, None),

@@ -9,9 +9,11 @@ import itertools
 import math
 import operator
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import Any, Final, cast
 
-from penstock.core.expression import access, notation
+from penstock.core.expression import access, decimals, notation
+from penstock.core.expression.decimals import is_decimal
 from penstock.core.expression.failure import Fault
 from penstock.core.expression.frame import Frame
 from penstock.core.expression.values import (
@@ -64,6 +66,8 @@ def sorted_by(frame: Frame, items: list[object], keys: list[object], name: str, 
     # Once every neighbour can be ordered all can: the types that can't mix are told apart here, not in the sort.
     for left, right in itertools.pairwise(keys):
         ordered(frame, left, right, name, operator.lt)
+    if any(map(is_decimal, keys)):
+        keys = [decimals.decimal_of(frame, key) for key in keys]
     comparable = cast("list[Any]", keys)
     return [items[place] for place in sorted(range(len(items)), key=comparable.__getitem__, reverse=descending)]
 
@@ -73,35 +77,47 @@ def sorted_by(frame: Frame, items: list[object], keys: list[object], name: str, 
 
 def mean(frame: Frame, *arguments: object) -> object:
     """`mean(list)`: 0 of none, as in expr."""
-    numbers = _decimals(frame, "mean", arguments)
-    return _finite(sum(numbers) / len(numbers)) if numbers else 0.0
+    numbers = _numbers(frame, "mean", arguments)
+    if any(map(is_decimal, numbers)):
+        return decimals.average(frame, _exact(frame, numbers))
+    return _half_way(_floats(numbers))
 
 
 def median(frame: Frame, *arguments: object) -> object:
     """`median(list)`: the one in the middle, or half-way between the two there; 0 of none, as in expr."""
-    numbers = sorted(_decimals(frame, "median", arguments))
-    if not numbers:
-        return 0.0
+    numbers = _numbers(frame, "median", arguments)
     frame.charge(len(numbers) * len(numbers).bit_length() // 8)
-    middle = len(numbers) // 2
-    return numbers[middle] if len(numbers) % 2 else _finite((numbers[middle - 1] + numbers[middle]) / 2)
+    middle = slice((len(numbers) - 1) // 2, len(numbers) // 2 + 1)
+    if any(map(is_decimal, numbers)):
+        found = sorted(_exact(frame, numbers))[middle]
+        return found[0] if len(found) == 1 else decimals.average(frame, found)
+    return _half_way(sorted(_floats(numbers))[middle] if numbers else [])
 
 
-def _decimals(frame: Frame, name: str, arguments: tuple[object, ...]) -> list[float]:
-    found: list[float] = []
-    for number in leaves(frame, arguments):
-        if not is_number(number):
+def _numbers(frame: Frame, name: str, arguments: tuple[object, ...]) -> list[object]:
+    found = leaves(frame, arguments)
+    for number in found:
+        if not is_number(number) and not is_decimal(number):
             raise Fault(f"{name} takes numbers, or arrays of numbers, not {kind(number)}")
-        try:
-            found.append(float(number))
-        except OverflowError:
-            raise Fault("the number is too large for a decimal number") from None
     return found
 
 
-def _finite(number: float) -> float:
-    if math.isfinite(number):
-        return number
+def _exact(frame: Frame, numbers: list[object]) -> list[Decimal]:
+    return [each for each in (decimals.decimal_of(frame, number) for number in numbers) if each is not None]
+
+
+def _floats(numbers: list[object]) -> list[float]:
+    try:
+        return [float(cast("int | float", number)) for number in numbers]
+    except OverflowError:
+        raise Fault("the number is too large for a decimal number") from None
+
+
+def _half_way(numbers: list[float]) -> float:
+    """Their average, 0 of none."""
+    average = sum(numbers) / len(numbers) if numbers else 0.0
+    if math.isfinite(average):
+        return average
     raise Fault("the result is too large for a decimal number")
 
 
@@ -207,3 +223,11 @@ def from_pairs(frame: Frame, value: object) -> object:
             raise Fault("fromPairs needs arrays of a key and its value")
         made[keys.text(pair[0])] = pair[1]
     return made
+
+
+def merge(frame: Frame, *arguments: object) -> object:
+    """`merge(map, …)`: the entries of all of them, of equal keys the last one. Maps within them are not merged."""
+    maps = [mapping(argument, "an argument of merge") for argument in arguments]
+    frame.new_array_items(sum(map(len, maps)))
+    frame.charge(sum(map(len, maps)) // 2)
+    return {key: value for each in maps for key, value in each.items()}

@@ -193,11 +193,13 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """``base``, then each access in turn; an optional access on nil makes the whole path nil."""
+    """``base``, then each access in turn; an optional access on nil makes the whole path nil. ``absent``: so does an
+    index out of range."""
 
     position: int
     base: Node
     accesses: tuple[Field | Index | Slice | Method, ...]
+    absent: bool = False
 
 
 Access: TypeAlias = Field | Index | Slice | Method

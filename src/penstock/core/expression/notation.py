@@ -11,9 +11,11 @@ import json
 import math
 import re
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Final, cast
 from zoneinfo import ZoneInfo
 
+from penstock.core.expression import decimals
 from penstock.core.expression.chronology import date_text, duration_text, go_duration_text
 from penstock.core.expression.failure import Fault
 from penstock.core.expression.frame import Frame
@@ -120,6 +122,8 @@ def _write_json(writer: _Writer, value: object, level: int) -> None:
             writer.add_moment(_json_text(duration_text(value)))
         case ZoneInfo():
             writer.add(_json_text(value.key))
+        case Decimal():
+            writer.add(_json_text(decimals.decimal_text(value)))
         case _:
             writer.add_scalar(value)
 
@@ -224,6 +228,8 @@ def _write_text(writer: _Writer, value: object, level: int) -> None:
             writer.add_moment(go_duration_text(value))
         case ZoneInfo():
             writer.add(value.key)
+        case Decimal():
+            writer.add(decimals.decimal_text(value))
         case _:
             writer.add_scalar(value)
 

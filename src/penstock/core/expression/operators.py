@@ -11,9 +11,11 @@ import math
 import operator
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any, Final
 
-from penstock.core.expression import regex, zones
+from penstock.core.expression import decimals, regex, zones
+from penstock.core.expression.decimals import is_decimal
 from penstock.core.expression.failure import Fault
 from penstock.core.expression.frame import Frame
 from penstock.core.expression.values import (
@@ -45,7 +47,7 @@ def add(frame: Frame, left: object, right: object) -> object:
         return _in_range(operator.add, left, right)
     if isinstance(left, timedelta) and isinstance(right, datetime | timedelta):
         return _in_range(operator.add, right, left)
-    raise _mismatch("+", left, right)
+    return _decimal("+", frame, left, right)
 
 
 def subtract(frame: Frame, left: object, right: object) -> object:
@@ -55,7 +57,7 @@ def subtract(frame: Frame, left: object, right: object) -> object:
         return _in_range(operator.sub, left, right)
     if isinstance(left, timedelta) and isinstance(right, timedelta):
         return _in_range(operator.sub, left, right)
-    raise _mismatch("-", left, right)
+    return _decimal("-", frame, left, right)
 
 
 def multiply(frame: Frame, left: object, right: object) -> object:
@@ -65,12 +67,12 @@ def multiply(frame: Frame, left: object, right: object) -> object:
         return _in_range(operator.mul, left, right)
     if isinstance(right, timedelta) and is_number(left):
         return _in_range(operator.mul, right, left)
-    raise _mismatch("*", left, right)
+    return _decimal("*", frame, left, right)
 
 
 def divide(frame: Frame, left: object, right: object) -> object:
     if not is_number(left) or not is_number(right):
-        raise _mismatch("/", left, right)
+        return _decimal("/", frame, left, right)
     if right == 0:
         raise Fault("division by zero")
     _charge_long(frame, left, right)
@@ -85,7 +87,7 @@ def _quotient(left: Number, right: Number) -> float:
 def remainder(frame: Frame, left: object, right: object) -> object:
     """With the sign of the left side, as in Go; Python's has the sign of the right."""
     if not is_number(left) or not is_number(right):
-        raise _mismatch("%", left, right)
+        return _decimal("%", frame, left, right)
     dividend, divisor = whole(left, "the left side of %"), whole(right, "the right side of %")
     if divisor == 0:
         raise Fault("division by zero")
@@ -97,7 +99,7 @@ def remainder(frame: Frame, left: object, right: object) -> object:
 def power(frame: Frame, left: object, right: object) -> object:
     """Exact for whole numbers with an exponent of at least 0, decimal otherwise."""
     if not is_number(left) or not is_number(right):
-        raise _mismatch("**", left, right)
+        return _decimal("**", frame, left, right)
     if type(left) is int and type(right) is int and right >= 0:
         return _whole_power(frame, left, right)
     try:
@@ -143,8 +145,13 @@ def _in_range(operation: Callable[[Any, Any], object], left: object, right: obje
         raise Fault("the date or duration is out of range") from None
 
 
-def _mismatch(symbol: str, left: object, right: object) -> Fault:
-    return Fault(f"{symbol} can't join {kind(left)} and {kind(right)}")
+def _decimal(symbol: str, frame: Frame, left: object, right: object) -> object:
+    """The operator where a side is a decimal. Raises `Fault` where the two can't be joined."""
+    if is_decimal(left) or is_decimal(right):
+        result = decimals.operate(frame, symbol, left, right)
+        if result is not None:
+            return result
+    raise Fault(f"{symbol} can't join {kind(left)} and {kind(right)}")
 
 
 # --- comparison and membership ----------------------------------------------------------------------------------------
@@ -224,11 +231,13 @@ def negative(frame: Frame, value: object) -> object:
         return _settle(frame, -value)
     if isinstance(value, timedelta):
         return _in_range(operator.sub, timedelta(), value)
+    if is_decimal(value):
+        return decimals.operate(frame, "-", 0, value)
     raise Fault(f"- needs a number, not {kind(value)}")
 
 
 def positive(frame: Frame, value: object) -> object:
-    if is_number(value) or isinstance(value, timedelta):
+    if is_number(value) or isinstance(value, timedelta | Decimal):
         return value
     raise Fault(f"+ needs a number, not {kind(value)}")
 

@@ -192,14 +192,17 @@ class Parser:
         return Fold(first.position, first, tuple(steps)) if steps else first
 
     def _may_be_absent(self, left: Node) -> Node:
-        """What stands before `??`: a variable there, or one that is entered optionally, need not be defined."""
+        """What stands before `??`: a variable there, or one that is entered optionally, need not be defined, nor an
+        element at an index."""
         match left:
             case Name():
                 self._optional.add(left.position)
                 return replace(left, optional=True)
             case Path(base=Name() as base, accesses=(Field(optional=True) | Index(optional=True), *_)):
                 self._optional.add(base.position)
-                return replace(left, base=replace(base, optional=True))
+                return replace(left, base=replace(base, optional=True), absent=True)
+            case Path():
+                return replace(left, absent=True)
             case _:
                 return left
 

@@ -12,7 +12,7 @@ from typing import Final, cast
 
 from penstock.core.expression import lists
 from penstock.core.expression.failure import Fault
-from penstock.core.expression.frame import Frame, Run
+from penstock.core.expression.frame import ABSENT, Frame, Run
 from penstock.core.expression.operators import add
 from penstock.core.expression.values import array, boolean
 
@@ -27,10 +27,6 @@ class Predicate:
     call: Callable[..., object]
     required: bool = True
     takes_more: bool = False
-
-
-ABSENT: Final = object()
-"""Stands for the argument after the predicate where there is none."""
 
 
 # The four loops. Each puts the outer element back; a fault leaves it, and ends the evaluation.

@@ -25,7 +25,48 @@ FUNCTIONS: Final[Mapping[str, Help]] = {
     "abs": Help("abs(n)", "a number without its sign", "abs(-2.5)", "2.5"),
     "ceil": Help("ceil(n)", "the next whole number above", "ceil(2.1)", "3"),
     "floor": Help("floor(n)", "the next whole number below", "floor(2.9)", "2"),
-    "round": Help("round(n)", "the nearest whole number; halves go away from zero", "round(-2.5)", "-3"),
+    "round": Help(
+        "round(n[, digits])",
+        "the nearest number with so many digits after the point, or whole",
+        "round(2.675, 2)",
+        "2.68",
+    ),
+    "decimal": Help(
+        "decimal(x[, digits])",
+        "an exact number, written as text with its digits; ours",
+        'decimal("19.90") * 3',
+        '"59.70"',
+    ),
+    "merge": Help(
+        "merge(map, …)", "the entries of all; of equal keys the last; ours", 'merge({"a": 1}, {"a": 2})', '{"a": 2}'
+    ),
+    "pad": Help(
+        "pad(s, width[, filler])",
+        "filled up at its end, or its beginning where the width is negative; ours",
+        'pad("7", -3, "0")',
+        '"007"',
+    ),
+    "formatNumber": Help(
+        "formatNumber(n, picture[, options])",
+        "as people write it; ours",
+        'formatNumber(1234.5, "#,##0.00")',
+        '"1,234.50"',
+    ),
+    "addMonths": Help(
+        "addMonths(date, n)",
+        "the same day of another month, or its last; ours",
+        'addMonths(date("2031-01-31"), 1).Day()',
+        "28",
+    ),
+    "endOfMonth": Help(
+        "endOfMonth(date)", "the last day of its month; ours", 'endOfMonth(date("2032-02-03")).Day()', "29"
+    ),
+    "daysBetween": Help(
+        "daysBetween(from, to)",
+        "how often the day changes in between; ours",
+        'daysBetween(date("2031-05-04"), date("2031-06-01"))',
+        "28",
+    ),
     "int": Help("int(x)", "a number without its fraction, or a string that is a whole one", 'int("42")', "42"),
     "float": Help("float(x)", "a number, or a string that is one", 'float("4.2")', "4.2"),
     "string": Help("string(x)", "text of any value", "string(1.5)", '"1.5"'),

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import math
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Final, cast
 from zoneinfo import ZoneInfo
 
 from penstock.core.expression.chronology import date_text, duration_text
+from penstock.core.expression.decimals import decimal_text
 from penstock.core.expression.failure import Fault
 from penstock.core.expression.frame import CHARS_PER_STEP
 from penstock.core.expression.limits import Limits
@@ -79,6 +81,8 @@ class _Exit:
                 return duration_text(value)
             case ZoneInfo():
                 return value.key
+            case Decimal():
+                return self._text(decimal_text(value))
             case _:
                 raise Fault(f"the result holds {type_name(value)}")
 

@@ -1,8 +1,8 @@
 """The values of the language and what equality and order mean between them.
 
 JSON values as Python has them (None, bool, int, float, str, list, dict), and inside an evaluation also `datetime` (with
-an offset), `timedelta` and `ZoneInfo`. Relies on `frame` for the budget. Must not coerce: the only two types that mix
-are int and float, which are one type, number; Python's `True == 1` must not shine through.
+an offset), `timedelta`, `ZoneInfo` and `Decimal`. Relies on `frame` for the budget, on `decimals` for the last of them.
+Must not coerce: the only types that mix are those of numbers; Python's `True == 1` must not shine through.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any, Final, TypeGuard
 from zoneinfo import ZoneInfo
 
+from penstock.core.expression import decimals
+from penstock.core.expression.decimals import is_decimal
 from penstock.core.expression.failure import Fault
 from penstock.core.expression.frame import Frame
 
@@ -28,6 +31,7 @@ _KINDS: Final[dict[type, str]] = {
     datetime: "a date",
     timedelta: "a duration",
     ZoneInfo: "a time zone",
+    Decimal: "a decimal",
 }
 _TYPES: Final[dict[type, str]] = {
     type(None): "nil",
@@ -40,8 +44,9 @@ _TYPES: Final[dict[type, str]] = {
     datetime: "time.Time",
     timedelta: "time.Duration",
     ZoneInfo: "time.Location",
+    Decimal: "decimal",
 }
-_ORDERED: Final = frozenset({str, datetime, timedelta})
+_ORDERED: Final = frozenset({str, datetime, timedelta, Decimal})
 SHORT_CHARS: Final = 1_024
 """Strings up to this length are compared without being counted: that costs less than the counting."""
 
@@ -123,7 +128,11 @@ def mapping(value: object, what: str) -> dict[str, object]:
 def equal(frame: Frame, left: object, right: object, level: int = 0) -> bool:
     """Whether two values are the same JSON value. Values of different types are unequal, never an error."""
     if left.__class__ is not right.__class__:
-        return is_number(left) and is_number(right) and left == right
+        if left is None or right is None:
+            return False
+        if is_number(left) and is_number(right):
+            return left == right
+        return (is_decimal(left) or is_decimal(right)) and decimals.compared(frame, left, right) == 0
     if type(left) is str and type(right) is str:
         _charge_texts(frame, left, right)
     elif is_array(left) and is_array(right):
@@ -173,4 +182,8 @@ def ordered(frame: Frame, left: object, right: object, operator: str, compare: O
         if type(left) is str and type(right) is str:
             _charge_texts(frame, left, right)
         return compare(left, right)
+    if is_decimal(left) or is_decimal(right):
+        verdict = decimals.compared(frame, left, right)
+        if verdict is not None:
+            return compare(verdict, 0)
     raise Fault(f"{operator} can't order {kind(left)} and {kind(right)}")
