@@ -2403,7 +2403,7 @@ export interface components {
             path: string;
             text: string;
             /** @enum {unknown} */
-            kind: "FORM" | "NEVER_TRUE" | "NOBODY_POLLS" | "NO_OTHERWISE" | "UNUSED";
+            kind: "FORM" | "NEVER_TRUE" | "NOBODY_POLLS" | "NO_OTHERWISE" | "TEMPLATE" | "UNUSED";
         };
         /**
          * DraftProblem

@@ -28,7 +28,7 @@ from penstock.core.draft_boundaries import BoundaryDraft, BoundaryReader, CatchD
 from penstock.core.draft_expressions import Compiler, is_expression
 from penstock.core.draft_for_each import ForEachReader
 from penstock.core.duration import DurationError, TimestampError, parse_duration, parse_timestamp
-from penstock.core.expression import Expression
+from penstock.core.expression import TEMPLATE, Expression, template_in
 from penstock.core.field_reader import FieldReader, Problems, kind_of
 from penstock.core.strict_json import join_path, quote
 from penstock.core.turns import read_turn
@@ -275,18 +275,32 @@ class StepReader:
         used = _uses(draft, "message")
         about = FieldReader(fields, reader.at("message"), self._problems)
         name = about.text("name", required=used, max_chars=NAME_MAX_CHARS)
-        key = about.text("correlationKey", required=used, max_chars=self._limits.expression_max_chars)
+        key, compiled = self._key(about, "correlationKey", KEY_MAX_CHARS, required=used, used=used)
         about.refuse_unknown()
         reader.given["message"] = about.given
         if not used or key is None:
             return
-        compiled: Expression | str | None = key
-        if is_expression(key):
-            compiled = self.compiler.compile(key, about.at("correlationKey"))
-        elif len(key) > KEY_MAX_CHARS:
-            about.refuse("correlationKey", f"longer than {KEY_MAX_CHARS} characters")
         if name is not None and compiled is not None:
             draft.message = AwaitedMessage(name, compiled)
+
+    def _key(
+        self, reader: FieldReader, name: str, max_chars: int, *, required: bool, used: bool
+    ) -> tuple[object | None, Expression | str | None]:
+        """What the field has, and what it means where it is ``used``: text, an expression or a template."""
+        given = reader.text_or_object(name, required=required, max_chars=self._limits.expression_max_chars)
+        if given is None or not used:
+            return given, None
+        if not isinstance(given, str):
+            template = template_in(given)
+            if template is not None and isinstance(template[0], str):
+                return given, self.compiler.compile_template(template[0], reader.at(name))
+            reader.refuse(name, f'must be a string, or a template such as {{"{TEMPLATE}": "${{a}}-${{b}}"}}')
+            return given, None
+        if is_expression(given):
+            return given, self.compiler.compile(given, reader.at(name))
+        if len(given) > max_chars:
+            reader.refuse(name, f"longer than {max_chars} characters")
+        return given, given
 
     def _read_call_fields(self, reader: FieldReader, draft: StepDraft) -> None:
         """Of these the canonical form has what was given, as it was given."""
@@ -297,16 +311,11 @@ class StepReader:
         version = reader.whole_number("definitionVersion")
         given = reader.fields("input")
         output = reader.fields("output")
-        key = reader.text("businessKey", max_chars=self._limits.expression_max_chars)
+        _, compiled = self._key(reader, "businessKey", BUSINESS_KEY_MAX_CHARS, required=False, used=used)
         if not used:
             return
         if version is not None and not 0 <= version < 1 << 31:
             reader.refuse("definitionVersion", "must lie between 0 (the latest) and 2147483647")
-        compiled: Expression | str | None = key
-        if key is not None and is_expression(key):
-            compiled = self.compiler.compile(key, reader.at("businessKey"))
-        elif key is not None and len(key) > BUSINESS_KEY_MAX_CHARS:
-            reader.refuse("businessKey", f"longer than {BUSINESS_KEY_MAX_CHARS} characters")
         draft.callee = Callee(
             definition_id or "",
             version or 0,
@@ -390,6 +399,8 @@ class StepReader:
                 self._problems.add(path, f"the name is longer than {limits.id_max_chars} characters")
             if isinstance(value, str) and is_expression(value):
                 assignments.append((variable, self.compiler.compile(value, path)))
+            elif (template := template_in(value)) is not None:
+                assignments.append((variable, self.compiler.compile_template(template[0], path)))
             else:
                 assignments.append((variable, value))
         return tuple(assignments)

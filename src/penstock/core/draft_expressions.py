@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+
 from penstock.core.definition import DefinitionLimits
-from penstock.core.expression import Expression, ExpressionError, parse
+from penstock.core.expression import TEMPLATE, Expression, ExpressionError, parse, parse_template
 from penstock.core.field_reader import Problems
+from penstock.core.strict_json import join_path
 
 
 class Compiler:
@@ -24,7 +28,22 @@ class Compiler:
         if len(source) > self._limits.expression_max_chars:
             self._problems.add(path, f"the expression is longer than {self._limits.expression_max_chars} characters")
             return None
-        compiled = self._compiled.get(source)
+        return self._compile(source, source, path, lambda: parse(source))
+
+    def compile_template(self, template: object, path: str) -> Expression | None:
+        """The expression of an object at ``path`` that is a template, None with a problem at the text that is wrong."""
+        try:
+            source = json.dumps(template, ensure_ascii=False)
+        except RecursionError:
+            self._problems.add(path, "the template is nested too deeply")
+            return None
+        # a key of its own: the same text may stand elsewhere as an expression
+        return self._compile(
+            f"{TEMPLATE}\0{source}", source, join_path(path, TEMPLATE), lambda: parse_template(template)
+        )
+
+    def _compile(self, key: str, source: str, path: str, read: Callable[[], Expression]) -> Expression | None:
+        compiled = self._compiled.get(key)
         if compiled is None:
             self._compiled_chars += len(source)
             if self._compiled_chars > self._limits.expressions_max_chars:
@@ -33,7 +52,7 @@ class Compiler:
                 return None
             if self._is_costly():
                 return None
-            compiled = self._compiled[source] = _parse(source)
+            compiled = self._compiled[key] = _read(read)
             if isinstance(compiled, Expression):
                 self.nodes += compiled.nodes
                 self.pattern_steps += compiled.pattern_steps
@@ -42,7 +61,10 @@ class Compiler:
             if self._is_costly():
                 return None
         if isinstance(compiled, ExpressionError):
-            self._problems.add(path, str(compiled), compiled.position)
+            place = path
+            for part in compiled.path:
+                place = f"{place}[{part}]" if isinstance(part, int) else join_path(place, part)
+            self._problems.add(place, str(compiled), compiled.position)
             return None
         return compiled
 
@@ -61,10 +83,10 @@ class Compiler:
         return False
 
 
-def _parse(source: str) -> Expression | ExpressionError:
+def _read(read: Callable[[], Expression]) -> Expression | ExpressionError:
     """The compiled expression, or why there is none."""
     try:
-        return parse(source)
+        return read()
     except ExpressionError as error:
         return error.with_traceback(None)
 

@@ -105,6 +105,12 @@ class FieldReader:
             self.text(name, max_chars=max_chars) if isinstance(self._fields.get(name), str) else self.whole_number(name)
         )
 
+    def text_or_object(self, name: str, *, max_chars: int, required: bool = False) -> str | dict[str, object] | None:
+        """A string that is not empty, an object, or None."""
+        if isinstance(self._fields.get(name), dict):
+            return self.fields(name, required=required)
+        return self.text(name, max_chars=max_chars, required=required)
+
     def flag(self, name: str) -> bool:
         """True or false; false when absent."""
         value = self._take(name, required=False)

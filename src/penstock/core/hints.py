@@ -5,22 +5,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Final, Literal
+from itertools import islice
+from typing import Final, Literal, cast
 
 import msgspec
 
 from penstock.core.definition import Definition, Step, StepType
 from penstock.core.draft import FIELDS_BY_TYPE
+from penstock.core.expression import TEMPLATE, Expression, holds_expressions, is_joined
 from penstock.core.form_hints import form_hints
 from penstock.core.strict_json import join_path
 
 UNUSED_MAX: Final = 1_000
 _NEVER: Final = re.compile(r"\s*false(\s*\|\|\s*false)*\s*")
+_AS_TEMPLATE: Final = f'for a text of values write the whole as {{"{TEMPLATE}": …}}'
 _COMMON: Final = frozenset({"id", "name", "type", "description"})
 
 
-HintKind = Literal["NEVER_TRUE", "NO_OTHERWISE", "FORM", "UNUSED", "NOBODY_POLLS"]
-"""For programs: a condition, the last one, a form for people, a field that does nothing, a job type."""
+HintKind = Literal["NEVER_TRUE", "NO_OTHERWISE", "TEMPLATE", "FORM", "UNUSED", "NOBODY_POLLS"]
+"""For programs: a condition, the last one, a text that may be meant as a template, a form for people, a field that does
+nothing, a job type."""
 
 
 class Hint(msgspec.Struct, frozen=True):
@@ -40,9 +44,10 @@ class _Fields(msgspec.Struct):
 
 
 def hints(definition: Definition) -> list[Hint]:
-    """By step, then of forms for people, then the fields that do nothing, at most `UNUSED_MAX`."""
+    """By step, then of forms for people, then the fields that do nothing, at most `UNUSED_MAX`; so many texts, too."""
     return [
         *(hint for step in definition.steps for hint in _of_conditions(step)),
+        *islice((hint for step in definition.steps for hint in _of_texts(step)), UNUSED_MAX),
         *(Hint(path, text, "FORM") for path, text in form_hints(definition)),
         *_unused(definition.content),
     ]
@@ -60,6 +65,47 @@ def _of_conditions(step: Step) -> Iterable[Hint]:
             "where no condition is true the instance fails; a last one that is `true` takes the rest",
             "NO_OTHERWISE",
         )
+
+
+def _of_texts(step: Step) -> Iterable[Hint]:
+    """Texts with `${ }` that stay as they are, and expressions that look like texts with more than one."""
+    path = f"steps[{step.index}]"
+    named: list[tuple[str, object]] = []
+    callee = step.callee
+    for field, assignments in (
+        ("transformations", step.transformations),
+        ("output", step.result or ()),
+        ("input", (callee.input or ()) if callee else ()),
+        ("output", callee.output if callee else ()),
+    ):
+        named += ((join_path(f"{path}.{field}", name), value) for name, value in assignments)
+    if callee is not None:
+        named.append((f"{path}.businessKey", callee.business_key))
+    if step.message is not None:
+        named.append((f"{path}.message.correlationKey", step.message.key))
+    for where, value in named:
+        if isinstance(value, Expression):
+            if not value.is_template and value.source.startswith("${") and is_joined(value.source):
+                text = f"is one expression: what stands between }} and ${{ is an operator; {_AS_TEMPLATE}"
+                yield Hint(where, text, "TEMPLATE")
+        else:
+            yield from (
+                Hint(place, f"stays as it is, with its ${{ }}; {_AS_TEMPLATE}", "TEMPLATE")
+                for place in _literal_texts(where, value)
+            )
+
+
+def _literal_texts(path: str, value: object) -> Iterable[str]:
+    """Where in a literal value a text is with `${ }`. Definitions are nested to their limit, no deeper."""
+    if isinstance(value, str):
+        if holds_expressions(value):
+            yield path
+    elif isinstance(value, dict):
+        for name, item in cast("dict[str, object]", value).items():
+            yield from _literal_texts(join_path(path, name), item)
+    elif isinstance(value, list):
+        for at, item in enumerate(cast("list[object]", value)):
+            yield from _literal_texts(f"{path}[{at}]", item)
 
 
 def _unused(content: str) -> list[Hint]:

@@ -306,6 +306,7 @@ def _reads(expressions: Iterable[_Read]) -> list[VariableRead]:
     found = (
         VariableRead(path=path, name=one.name, start=one.start, end=one.end, dot=one.dot)
         for path, expression, own in expressions
+        if not expression.is_template
         for one in reads(expression.source)
         if one.name not in own
     )

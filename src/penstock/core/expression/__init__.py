@@ -8,8 +8,12 @@ itself is described in docs/expressions.md.
 
 from __future__ import annotations
 
-from penstock.core.expression.expression import Expression, parse, reads
+from penstock.core.expression.expression import Expression, parse, parse_template, reads
 from penstock.core.expression.failure import ExpressionError, OutOfSteps
 from penstock.core.expression.limits import DEFAULT, Limits
+from penstock.core.expression.template import TEMPLATE, holds_expressions, is_joined, template_in
 
-__all__ = ["DEFAULT", "Expression", "ExpressionError", "Limits", "OutOfSteps", "parse", "reads"]
+__all__ = [
+    "DEFAULT", "TEMPLATE", "Expression", "ExpressionError", "Limits", "OutOfSteps", "holds_expressions", "is_joined",
+    "parse", "parse_template", "reads", "template_in",
+]  # fmt: skip

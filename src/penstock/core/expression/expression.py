@@ -6,6 +6,7 @@ no logging; the same expression on the same variables at the same `now` gives th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,6 +18,7 @@ from penstock.core.expression.frame import Frame, Run
 from penstock.core.expression.limits import DEFAULT, Limits
 from penstock.core.expression.parser import Parser, Read
 from penstock.core.expression.result import leave
+from penstock.core.expression.template import Template
 
 BASE_STEPS: Final = 12
 """What an evaluation costs beside its nodes: about 1 µs."""
@@ -34,6 +36,9 @@ class Expression:
 
     names: frozenset[str] = field(compare=False, repr=False)
     """The variables it reads; each must be defined when it is evaluated, but for those before `??`."""
+
+    is_template: bool = field(repr=False)
+    """Whether the source is the text of a template, or the JSON text of one that is no text."""
 
     _positions: tuple[tuple[str, int], ...] = field(compare=False, repr=False)
     _slots: int = field(compare=False, repr=False)
@@ -79,7 +84,8 @@ class Expression:
             if frame.steps_left < 0 and granted < bounds.steps:
                 raise OutOfSteps from None
             taken = self._base_steps + granted - frame.steps_left
-            raise ExpressionError(fault.reason, max(fault.position, 0), self.source, taken) from None
+            where = self.source if fault.source is None else fault.source
+            raise ExpressionError(fault.reason, max(fault.position, 0), where, taken) from None
         except RecursionError:
             raise ExpressionError(NO_STACK, 0, self.source) from None
         taken = self._base_steps + granted - frame.steps_left + leaving
@@ -106,6 +112,7 @@ def parse(source: str, limits: Limits = DEFAULT) -> Expression:
     return Expression(
         source,
         frozenset(parser.names),
+        False,
         tuple(parser.needed),
         parser.slots,
         compiler.nodes,
@@ -121,3 +128,32 @@ def reads(source: str, limits: Limits = DEFAULT) -> list[Read]:
     parser = Parser(source, limits)
     parser.parse()
     return parser.reads
+
+
+def parse_template(value: object, limits: Limits = DEFAULT) -> Expression:
+    """What gives the JSON ``value`` with the expressions in `${ }` of its texts evaluated.
+
+    Raises `ExpressionError`, whose ``source`` is the text that is wrong, and whose ``path`` says where in ``value``.
+    """
+    compiler = Compiler(limits)
+    template = Template(compiler, limits)
+    try:
+        run = template.compile(value)
+    except Fault as fault:
+        error = ExpressionError(fault.reason, max(fault.position, 0), fault.source or "")
+        error.path = template.path
+        raise error from None
+    except RecursionError:
+        raise ExpressionError(NO_STACK, 0, "") from None
+    return Expression(
+        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False),
+        frozenset(template.names),
+        True,
+        (),
+        template.slots,
+        compiler.nodes,
+        compiler.pattern_steps,
+        BASE_STEPS + compiler.nodes,
+        run,
+        limits,
+    )

@@ -19,6 +19,8 @@ class Fault(Exception):
         super().__init__(reason)
         self.reason = reason
         self.position = position
+        self.source: str | None = None
+        """The text that the position is in, where it is one of several."""
 
 
 class OutOfSteps(Exception):
@@ -39,6 +41,8 @@ class ExpressionError(Exception):
         self.source = source
         self.steps = steps
         """What the evaluation took until then; 0 for one that can't be parsed."""
+        self.path: tuple[str | int, ...] = ()
+        """Of a template, the keys and indexes to the text in it that can't be parsed."""
 
     @property
     def line(self) -> int:

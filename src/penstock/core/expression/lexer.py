@@ -66,15 +66,18 @@ _BASES = {"x": 16, "X": 16, "b": 2, "B": 2, "o": 8, "O": 8}
 _SURROGATES = range(0xD800, 0xE000)
 _MAX_CODE_POINT = 0x10FFFF
 _MAX_BYTE = 0xFF
+_OPENING = frozenset({"{", "${"})
 
 
-def tokenize(source: str, limits: Limits) -> list[Token]:
-    """The tokens of ``source``, the last of kind ``END``. Raises `Fault` with the position of what is wrong."""
+def tokenize(source: str, limits: Limits, start: int | None = None) -> list[Token]:
+    """The tokens of ``source``, the last of kind ``END``. With ``start``, those from there to the `}` that closes what
+    was opened before it. Raises `Fault` with the position of what is wrong."""
     if len(source) > limits.source_chars:
         raise Fault(f"the expression has {len(source)} characters, more than {limits.source_chars}", 0)
     tokens: list[Token] = []
-    position = 0
+    position = start or 0
     end = len(source)
+    opened = 0
     while position < end:
         if source.startswith("/*", position):
             position = _after_comment(source, position)
@@ -85,8 +88,16 @@ def tokenize(source: str, limits: Limits) -> list[Token]:
         if match.lastgroup != "space":
             if len(tokens) >= limits.tokens:
                 raise Fault(f"the expression has more than {limits.tokens} tokens", position)
-            tokens.append(_token(match, limits))
+            token = _token(match, limits)
+            if start is not None and token.kind is Kind.OPERATOR:
+                opened += token.text in _OPENING
+                opened -= token.text == "}"
+                if opened < 0:
+                    return [*tokens, Token(Kind.END, "", position)]
+            tokens.append(token)
         position = match.end()
+    if start is not None:
+        raise Fault("what ${ opens is not closed by }", start - len("${"))
     tokens.append(Token(Kind.END, "", end))
     return tokens
 

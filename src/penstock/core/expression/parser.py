@@ -81,10 +81,11 @@ class Parser:
     """One parse. Afterwards ``names`` holds each free identifier with its first position, ``needed`` those that have to
     be defined."""
 
-    def __init__(self, source: str, limits: Limits) -> None:
+    def __init__(self, source: str, limits: Limits, start: int | None = None) -> None:
+        """``start``: only what is from there to the `}` that closes it."""
         self._source = source
         self._limits = limits
-        self._tokens = tokenize(source, limits)
+        self._tokens = tokenize(source, limits, start)
         self._at = 0
         self._token = self._tokens[0]
         self._depth = 0
@@ -101,6 +102,11 @@ class Parser:
         if self._token.kind is not Kind.END:
             raise self._unexpected()
         return node
+
+    @property
+    def end(self) -> int:
+        """Where the text ends that is read: its length, or the place of the `}`."""
+        return self._tokens[-1].position
 
     # --- tokens -----------------------------------------------------------------------------------------------------
 
