@@ -3,7 +3,7 @@ import LOAN from "../../../examples/loan-process.json?raw";
 import { edgesOf } from "../graph/edges";
 import { definitionOf, LAYOUT, readDraft } from "./draft";
 import { aligned } from "./align";
-import { addBoundary, addStep, beginElsewhere, connect, copySteps, disconnect, EMPTY, insertOnWay, leadElsewhere, makeFirst, mayHang, pasteSteps, pin, removeSteps, renameStep, renameStepAsTyped, successorsOf, tidy } from "./edits";
+import { addBoundary, addStep, beginElsewhere, connect, copySteps, disconnect, EMPTY, HTTP_REQUEST, insertOnWay, leadElsewhere, makeFirst, mayHang, pasteSteps, pin, removeSteps, renameStep, renameStepAsTyped, successorsOf, tidy } from "./edits";
 import { EDGE_HANDLES } from "./handles";
 import { nodeAt, parse, pretty, set, valueOf } from "./json";
 import { referencesOf, STEP, STEP_TYPES, type Schema } from "./language";
@@ -32,6 +32,13 @@ test("of every type one can be added, and taken out again", () => {
     const ids = stepsOf(text).flatMap((step) => (stepOf(LOAN, String(step.id)) ? [] : [String(step.id)]));
     expect(stepsOf(removeSteps(text, ids, undefined))).toEqual(stepsOf(LOAN));
   }
+});
+
+test("an HTTP request is a job of the ready worker, and the step that sets what it is", () => {
+  const { text, id } = addStep(EMPTY, HTTP_REQUEST, "end");
+  const [set, request] = stepsOf(text);
+  expect([set!.id, set!.nextStep, request!.nextStep, request!.jobType]).toEqual([id, request!.id, "end", "http.request"]);
+  expect(Object.keys(set!.transformations as object)).toEqual([request!.id]);
 });
 
 test("a parallel block has branches that meet", () => {

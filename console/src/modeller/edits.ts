@@ -19,6 +19,8 @@ const NAMES: Record<string, [id: string, name: string]> = {
   JOIN_GATEWAY: ["join", "Join"],
   END: ["end", "End"],
 };
+/** No type of step, but a pair of them: what is to be requested, and the job of the ready worker that does it. */
+export const HTTP_REQUEST = "HTTP_REQUEST";
 const OTHERWISE = "true";
 /** By what these keep, beside the steps, by id of step. */
 const KEYED_BY_STEP: Path[] = [["metadata", "forms"], LAYOUT];
@@ -93,8 +95,15 @@ export function insertOnWay(text: string, type: string, way: DraftEdge): { text:
   return { id, text: made.reduce((done, step, nth) => insert(done, ["steps"], at + nth, step), leadElsewhere(text, way, id)) };
 }
 
-/** A parallel gateway comes with two branches and a join. */
+/** A parallel gateway comes with two branches and a join, an HTTP request with the step that sets what it is. */
 function stepsOfType(type: string, taken: Set<string>, next: string | undefined): Record<string, unknown>[] {
+  if (type === HTTP_REQUEST) {
+    const [set, request] = [freeId("set-request", taken), freeId("request", taken)];
+    return [
+      { ...template("TRANSFORMATION", set, request), name: "Set the request", transformations: { [request]: { method: "GET", url: "https://api.example/" } } },
+      { ...template("SERVICE_TASK", request, next), name: "HTTP request", jobType: "http.request" },
+    ];
+  }
   const id = freeId(NAMES[type]?.[0] ?? "step", taken);
   if (type !== "PARALLEL_GATEWAY") return [template(type, id, next)];
   const [first, second, join] = [freeId("branch", taken), freeId("branch", taken), freeId("join", taken)];

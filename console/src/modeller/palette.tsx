@@ -1,6 +1,7 @@
 // The types of step: drag one into the picture, press its button, or its letter.
 import { EVENTS, shapeOf } from "../graph/shapes";
 import { DRAGGED } from "./canvas";
+import { HTTP_REQUEST } from "./edits";
 import { words } from "./fields";
 import { STEP_TYPES } from "./language";
 
@@ -29,6 +30,7 @@ export const SAYS: Record<string, string> = {
   PARALLEL_GATEWAY: "Goes several ways at once, which meet at its join.",
   JOIN_GATEWAY: "The ways of a parallel gateway meet here.",
   END: "The instance ends here.",
+  [HTTP_REQUEST]: "Calls an HTTP API: `penstock worker http` does it. The first of its two steps says what is requested.",
   TIMER: "After a time it goes on elsewhere, or something begins beside the step.",
   ERROR: "When the step fails for good, it goes on elsewhere.",
 };
@@ -56,7 +58,10 @@ interface Choosable {
   name: string;
   letter: string | undefined;
 }
-export const STEPS: readonly Choosable[] = STEP_TYPES.map((type) => ({ type, name: words(type.toLowerCase().replaceAll("_", " ")), letter: LETTERS[type] }));
+export const STEPS: readonly Choosable[] = [
+  ...STEP_TYPES.map((type) => ({ type, name: words(type.toLowerCase().replaceAll("_", " ")), letter: LETTERS[type] })),
+  { type: HTTP_REQUEST, name: "HTTP request", letter: undefined },
+];
 export const EVENTS_ON_IT: readonly Choosable[] = BOUNDARY_TYPES.map((type) => ({ type, name: BOUNDARIES[type].name, letter: BOUNDARIES[type].letter }));
 
 /** Its shape, its name and its letter. */

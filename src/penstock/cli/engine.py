@@ -36,7 +36,7 @@ def connected(url: str, token_file: Path | None) -> Generator[SyncClient]:
     from penstock.client import BadRequest, ClientError, SyncClient
 
     try:
-        with SyncClient(url, token=_token(token_file), timeout_s=CALL_TIMEOUT_S) as client:
+        with SyncClient(url, token=read_token(token_file), timeout_s=CALL_TIMEOUT_S) as client:
             yield client
     except ClientError as error:
         problems = error.problems if isinstance(error, BadRequest) else []
@@ -48,7 +48,8 @@ def connected(url: str, token_file: Path | None) -> Generator[SyncClient]:
         raise typer.Exit(2) from error
 
 
-def _token(file: Path | None) -> str | None:
+def read_token(file: Path | None) -> str | None:
+    """Return the token of a file, else that of the environment. Raises OSError."""
     if file is not None:
         return file.read_text(encoding="utf-8").strip()
     return os.environ.get(TOKEN_VARIABLE) or None

@@ -1,13 +1,17 @@
-"""`penstock worker …`: who does the work of a running engine."""
+"""`penstock worker …`: who does the work of a running engine; a ready worker."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
-from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected
+from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected, read_token
 from penstock.cli.options import JsonOption, print_json, print_table, shown_time
 
-app = typer.Typer(name="worker", help="Workers that engines have seen.", no_args_is_help=True)
+app = typer.Typer(name="worker", help="Workers that engines have seen, and a ready one.", no_args_is_help=True)
 
 
 @app.command(name="list")
@@ -31,3 +35,60 @@ def list_workers(url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = Non
         for each in workers
     ]
     print_table(("worker", "last poll", "leased", "done", "failed", "engine", "job types"), rows)
+
+
+@app.command(name="http")
+def run_http(
+    allow: Annotated[
+        list[str],
+        typer.Option(metavar="URL", help="Where requests may go, with all below it; may be given several times."),
+    ],
+    private: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CIDR", help="A private network that may be called, such as 10.0.0.0/8."),
+    ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[=URL]",
+            help="A variable of this process's environment that headers may name as {{NAME}}; a URL limits where to.",
+        ),
+    ] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Authorities to trust instead of the well-known ones, as PEM.")
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, max=1000, help="How many requests run at once.")] = 16,
+    max_bytes: Annotated[int, typer.Option(min=1, help="The most bytes of an answer's body.")] = 256 * 1024,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+) -> None:
+    """Run a worker that makes HTTP requests: jobs of the type http.request. It runs until SIGTERM or Ctrl-C.
+
+    A request goes only below an address that --allow gives, and to no private network unless --private gives it.
+    """
+    import ipaddress
+    import ssl
+
+    from penstock.worker import Worker
+    from penstock.worker.http_requests import JOB_TYPE, HttpRequests, Place, Secret
+
+    try:
+        secrets: dict[str, Secret] = {}
+        for each in secret or []:
+            name, _, place = each.partition("=")
+            if name not in os.environ:
+                raise ValueError(f"--secret {name}: the environment has no such variable")
+            secrets[name] = Secret(os.environ[name], Place.parse(place) if place else None)
+        requests = HttpRequests(
+            [Place.parse(each) for each in allow],
+            private=[ipaddress.ip_network(each) for each in private or []],
+            secrets=secrets,
+            answer_max_bytes=max_bytes,
+            tls=None if ca_file is None else ssl.create_default_context(cafile=str(ca_file)),
+        )
+        worker = Worker(url, token=read_token(token_file), concurrency=concurrency)
+    except (OSError, ValueError) as error:
+        typer.echo(f"penstock: {error}", err=True)
+        raise typer.Exit(2) from error
+    worker.handler(JOB_TYPE)(requests.handle)
+    worker.main()

@@ -150,7 +150,7 @@ class RestTransport:
             params=query or None,
         )
         if content is not None:
-            request.stream = _Body(content)
+            request.stream = OnePieceBody(content)
         return request
 
 
@@ -168,7 +168,7 @@ def _http_client(base_url: str, headers: dict[str, str], verify: bool | ssl.SSLC
     )
 
 
-class _Body(httpx.AsyncByteStream):
+class OnePieceBody(httpx.AsyncByteStream):
     """A request's body in one piece.
 
     httpx's own is an async generator; a call that is cancelled while it is sent leaves that suspended, and the event
