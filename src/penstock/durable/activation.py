@@ -20,6 +20,7 @@ from penstock.durable.child import ChildCall
 from penstock.durable.codec import PAYLOAD_MAX_BYTES, decode
 from penstock.durable.errors import ContinueAsNew, NonRetryable, PayloadTooLarge, Unencodable
 from penstock.durable.failure import describe
+from penstock.durable.forbidden import foreign_end
 from penstock.durable.isolation import body_runs, close_left
 from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.verbs import RunInfo
@@ -202,6 +203,7 @@ class Activation:
             raise Undecodable(f"{self.workflow.name} does not take the arguments of its start: {error}") from None
         with body_runs(self._left, muted=replaying):
             self.kernel.start(body)
+        self._look_at_end()
         self._obey()
 
     def _begin_as(self, record: Record) -> None:
@@ -220,6 +222,7 @@ class Activation:
                 self.kernel.deliver(record)
         except Mismatch as error:
             raise error if error.where else error.at(self.workflow.where) from None
+        self._look_at_end()
         if self._odd and self._warn is not None:  # only now: what is logged within is dropped at replay
             for text in self._odd:
                 self._warn(text)
@@ -425,6 +428,11 @@ class Activation:
         return ", ".join(words[:5]) + (f" and {len(words) - 5} more" if len(words) > 5 else "")
 
     # -- inside
+
+    def _look_at_end(self) -> None:
+        """Raises `ForeignAwait` where the body ended as an event loop of another kind is not there."""
+        if self.result is not None and (foreign := foreign_end(self.result.error)) is not None:
+            raise foreign
 
     def _left(self, generator: Any) -> None:
         branch = current_branch()

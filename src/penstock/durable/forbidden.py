@@ -7,6 +7,9 @@ Python's audit events tell of files, sockets and processes, everywhere. Clocks a
 from __future__ import annotations
 
 import _thread
+import asyncio
+import asyncio.events
+import asyncio.tasks
 import datetime as dt
 import functools
 import gc
@@ -16,11 +19,12 @@ import sys
 import sysconfig
 import threading
 import time
+import traceback
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, cast
 
 from penstock.kernel.branch import PACKAGE
 from penstock.kernel.errors import ForeignAwait
@@ -74,7 +78,15 @@ _MAY = ("<frozen importlib", "<frozen zipimport", *(
 ))  # fmt: skip
 """What Python itself does for a body: lazy imports, log records, warnings, time zones. It changes nothing."""
 _TIME_ZONES = f"{os.sep}zoneinfo{os.sep}"
-_FINALIZE = weakref.finalize.__call__.__code__
+_FINALIZE = cast(Any, weakref.finalize).__call__.__code__
+_ASYNCIO = os.path.dirname(asyncio.__file__) + os.sep
+_LOOPS = (_ASYNCIO, f"{os.sep}anyio{os.sep}", f"{os.sep}sniffio{os.sep}")
+_INSTEAD = {
+    "TaskGroup": "open_nursery", "create_task": "open_nursery", "ensure_future": "open_nursery",
+    "gather": "open_nursery or each", "sleep": "sleep", "timeout": "fail_after", "timeout_at": "fail_after",
+    "wait": "first", "wait_for": "fail_after",
+}  # fmt: skip
+"""Of asyncio, and of ours."""
 FILES_MAX = 100
 """Of one traceback that are looked at."""
 _DRIVE = PACKAGE + os.path.join("kernel", "drive.py")
@@ -148,6 +160,14 @@ def watch_bodies() -> None:
     """From now on bodies in this process are told of files, sockets and processes. Idempotent."""
     gc.callbacks.append(_note_collection)
     sys.addaudithook(_audit)
+    for module, names in (
+        (asyncio.events, ("_get_event_loop", "_get_running_loop", "get_event_loop", "get_running_loop")),
+        (asyncio.tasks, ("current_task",)),
+        (asyncio, ("current_task", "get_event_loop", "get_running_loop")),
+    ):
+        for name in names:
+            if (function := getattr(module, name, None)) is not None:
+                setattr(module, name, _refusing(function))
 
 
 def _audit(event: str, arguments: tuple[Any, ...], here: _Here = _here) -> None:
@@ -163,13 +183,62 @@ def _audit(event: str, arguments: tuple[Any, ...], here: _Here = _here) -> None:
         _check(event, sys._getframe(1))  # pyright: ignore[reportPrivateUsage] - documented
 
 
+def _refusing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What asks for asyncio's loop: in a body there is none, and Python's error would end the run for good."""
+
+    @functools.wraps(function)
+    def asked(*args: Any, **kwargs: Any) -> Any:
+        if _here.is_body:
+            frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] - documented
+            file = frame.f_code.co_filename
+            # a library that only asks whether there is a loop goes on without one
+            if (file.startswith(_ASYNCIO) or not _is_library(file)) and not _is_of_others(frame):
+                raise refuse(_foreign_loop([each for each, _ in traceback.walk_stack(frame)][::-1]))
+        return function(*args, **kwargs)
+
+    return asked
+
+
+def _foreign_loop(frames: list[FrameType]) -> ForeignAwait:
+    """``frames``: outermost first, up to what needs a loop of another kind. The line is the user's."""
+    started = next((i for i in range(len(frames) - 1, -1, -1) if frames[i].f_code.co_filename == _DRIVE), -1)
+    inside = [each for each in frames[started + 1 :] if not each.f_code.co_filename.startswith((PACKAGE, "<"))]
+    own = [i for i, each in enumerate(inside) if not _is_library(each.f_code.co_filename)]
+    user = inside[own[-1]]
+    called = inside[own[-1] + 1].f_code if own[-1] + 1 < len(inside) else None
+    place = f"{os.path.basename(user.f_code.co_filename)}:{user.f_lineno}"
+    if called is None:
+        return ForeignAwait(f"{place} uses asyncio in a workflow body. Move it into a step.")
+    class_, _, method = getattr(called, "co_qualname", called.co_name).rpartition(".")
+    name = class_.rpartition(".")[2] if class_ and method.startswith("_") else called.co_name
+    at = next((each for each in _LOOPS if each in called.co_filename), None)
+    module = "a library on an event loop" if at is None else at.rstrip(os.sep).rpartition(os.sep)[2]
+    ours = _INSTEAD.get(name) if at == _ASYNCIO else None
+    what = f"{module}: {name}" if at is None else f"{module}.{name}"
+    hint = f"Use penstock.durable.{ours}, or move it into a step." if ours else "Move it into a step."
+    return ForeignAwait(f"{place} uses {what} in a workflow body. {hint}")
+
+
+def foreign_end(error: BaseException | None) -> ForeignAwait | None:
+    """For a body that ended as an event loop of another kind is not there: it is blocked instead."""
+    if isinstance(error, BaseExceptionGroup):
+        found = map(foreign_end, cast("BaseExceptionGroup[BaseException]", error).exceptions)
+        return next((each for each in found if each is not None), None)
+    if not isinstance(error, RuntimeError):
+        return None
+    frames = [each for each, _ in traceback.walk_tb(error.__traceback__)]
+    if not frames or not any(each in frames[-1].f_code.co_filename for each in _LOOPS):
+        return None
+    return _foreign_loop(frames) if any(not _is_library(each.f_code.co_filename) for each in frames) else None
+
+
 def _files_of(unraisable: Any) -> frozenset[str]:
     """Whose lines are shown with an error that nobody could raise."""
     names: set[str] = set()
-    traceback: TracebackType | None = unraisable.exc_traceback
-    while traceback is not None and len(names) < FILES_MAX:
-        names.add(os.path.basename(traceback.tb_frame.f_code.co_filename))
-        traceback = traceback.tb_next
+    at: TracebackType | None = unraisable.exc_traceback
+    while at is not None and len(names) < FILES_MAX:
+        names.add(os.path.basename(at.tb_frame.f_code.co_filename))
+        at = at.tb_next
     return frozenset(names)
 
 
