@@ -175,11 +175,11 @@ async def test_a_worker_goes_on_when_its_token_counts_again(url: str) -> None:
 
         async with worker:
             started = await client.start_instance(name)
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 await begun.wait()
             token[0] = "wrong"
             go_on.set()
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 while url.startswith("http") and worker.statistics().unreported == 0:
                     await anyio.lowlevel.checkpoint()
             token[0] = TOKENS["worker"].text

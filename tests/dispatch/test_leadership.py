@@ -37,7 +37,7 @@ class Candidate(Leadership):
                         await trio.sleep_forever()
 
     async def wait_elected(self) -> None:
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             await self.wait_leading()
 
 

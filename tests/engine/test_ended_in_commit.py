@@ -45,7 +45,7 @@ async def at_every_message(
     """Call ``operation`` once for each message of the answer to what carries ``pattern``; how often that was."""
     for heard in itertools.count():
         cut: Cut = proxy.cut_at(pattern, committed=True, heard=heard, fatal=fatal)
-        with trio.fail_after(15):
+        with trio.fail_after(60):
             await operation(heard)
             await cut.done.wait()
         if heard == len(messages(cut.answer)):

@@ -227,6 +227,6 @@ async def test_a_retry_claimed_before_the_failures_news_stays_watched(
 
     monkeypatch.setattr(Transaction, "carry_out", overtaken)
     await driver.fail(job)
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         await told.wait()
     assert (again[0].attempt, watched_attempt(driver, job)) == (2, 2)

@@ -131,7 +131,7 @@ async def test_an_answer_breaks_off_at_each_of_its_messages(
 async def test_what_the_server_never_got_is_done_once(cut_driver: Driver, proxy: Proxy, operation: Operation) -> None:
     run = await begin(cut_driver)
     cut = proxy.cut_at(MARK.encode(), committed=False)
-    with trio.fail_after(15):
+    with trio.fail_after(60):
         await operation(cut_driver, run)
         await cut.done.wait()
 
@@ -141,7 +141,7 @@ async def test_an_append_that_comes_late_comes_to_nothing(cut_driver: Driver, pr
     anything is looked for. (Without that the records stand twice.)"""
     run = await begin(cut_driver)
     cut = proxy.cut_late(MARK.encode())
-    with trio.fail_after(15):
+    with trio.fail_after(60):
         await an_append_only(cut_driver, run)
         assert cut.late is not None
         cut.late.set()

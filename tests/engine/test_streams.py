@@ -35,7 +35,7 @@ class Worker:
         self._news.set()
 
     async def one(self) -> Job:
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while not (jobs := self.stream.take_nowait(1, 1_000_000)):
                 await self._news.wait()
                 self._news = trio.Event()

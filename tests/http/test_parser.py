@@ -355,6 +355,11 @@ def test_too_large_a_declared_length_is_refused_before_the_body() -> None:
     assert refusal_of(post("/", b"x" * 101)[:-101], max_body_bytes=100).status == 413
 
 
+def test_chunks_too_large_together_are_refused() -> None:
+    assert refusal_of(chunked("/", b"x" * 60, b"x" * 41), max_body_bytes=100).status == 413
+    assert parse(chunked("/", b"x" * 60, b"x" * 40), max_body_bytes=100)
+
+
 def test_many_headers_may_be_sent_byte_by_byte() -> None:
     data = get("/", *[f"X-{n}: {n}" for n in range(50)])
     (request,) = feed(parser(), [data[i : i + 1] for i in range(len(data))])

@@ -50,7 +50,7 @@ WANTED = {
 
 
 @pytest.mark.parametrize("source", WANTED)
-def test_a_definition_with_an_expression_of_expr_is_taken_and_does_what_expr_does(source):
+def test_a_definition_does_what_expr_does(source):
     steps = [
         {
             "id": "t",

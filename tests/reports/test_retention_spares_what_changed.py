@@ -127,7 +127,7 @@ async def test_what_changes_behind_its_archive_stays_with_all_it_has(
     assert_invariants(engine.dsn)
 
 
-async def test_what_changes_before_its_archive_is_in_no_file_of_then(
+async def test_what_changes_before_its_archive_is_in_no_file(
     start_local: StartLocal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = await keeping(start_local, archive_dir=str(tmp_path), retention_days=10)

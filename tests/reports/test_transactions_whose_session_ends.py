@@ -140,7 +140,7 @@ SERVER_ENDS: dict[str, Ends] = {
 
 
 @pytest.mark.parametrize("what", SERVER_ENDS)
-async def test_a_session_that_the_server_ends_each_time_fails_the_step(
+async def test_a_session_ended_each_time_fails_the_step(
     place: tuple[str, str | None], what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(transaction, "PAUSE_S", 0.01)
@@ -157,7 +157,7 @@ async def test_a_session_that_the_server_ends_each_time_fails_the_step(
     assert len(calls) == len(lost) + 2
 
 
-async def test_a_commit_that_ends_its_session_each_time_fails_the_step(
+async def test_a_commit_that_ends_its_session_fails_the_step(
     place: tuple[str, str | None], monkeypatch: pytest.MonkeyPatch
 ):
     with psycopg.connect(place[1] or place[0], autocommit=True) as connection:

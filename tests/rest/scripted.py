@@ -217,7 +217,7 @@ class Rest:
                 answer.body += message.get("body", b"")
                 self.pieces.append(len(message.get("body", b"")))
 
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             await self.app(scope, receive, send)
         return answer
 

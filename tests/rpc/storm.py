@@ -102,7 +102,7 @@ class Storm:
         async def steady() -> None:
             rng = random.Random(f"{self._seed}/steady")
             while done < self._calls:
-                with trio.fail_after(20):
+                with trio.fail_after(60):
                     await self._call(self._run.client, rng, rng.choice(["reset", "torn"]))
                     await self._burst(self._run.client, rng)
                 await trio.sleep(rng.random() * 0.06)  # slower than what is taken for an attack (Limits.resets_per_s)

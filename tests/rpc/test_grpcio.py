@@ -122,7 +122,7 @@ async def test_tls_with_the_clients_own_check_of_the_certificate(
     google: Google, certificate: tuple[Path, Path]
 ) -> None:
     credentials = grpc.ssl_channel_credentials(certificate[0].read_bytes())
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with running(ssl_context=server_context(certificate)) as run:
             with grpc.secure_channel(f"localhost:{run.port}", credentials) as channel:
                 stub = google.workflow_grpc.WorkflowEngineStub(channel)

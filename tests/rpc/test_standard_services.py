@@ -29,7 +29,7 @@ def status_in(message: bytes) -> int:
 
 async def test_health_tells_of_all_services_and_of_each() -> None:
     health = Health([SERVICE])
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with running(more=[health]) as run, run.client() as client:
             for name in ("", SERVICE, "grpc.health.v1.Health"):
                 assert status_in((await client.call(CHECK, asks(name))).messages[0]) == 2
@@ -41,7 +41,7 @@ async def test_health_tells_of_all_services_and_of_each() -> None:
 
 async def test_a_watcher_is_told_every_change_and_the_drain() -> None:
     health = Health([SERVICE])
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with running(more=[health]) as run, run.client() as client, trio.open_nursery() as nursery:
             stream_id = await client.open(WATCH)
             await client.send(stream_id, framed(asks(SERVICE)), end=True)
@@ -57,7 +57,7 @@ async def test_a_watcher_is_told_every_change_and_the_drain() -> None:
 
 
 async def test_a_watcher_of_an_unknown_service_is_kept() -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with running(more=[Health([])]) as run, run.client() as client:
             stream_id = await client.open(WATCH)
             await client.send(stream_id, framed(asks("other")), end=True)
@@ -81,7 +81,7 @@ async def test_reflection_lists_services_and_gives_files_with_all_they_need(vers
         ServerReflectionRequest(all_extension_numbers_of_type="nothing"),
         ServerReflectionRequest(),
     ]
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with running(more=[Reflection(services)]) as run, run.client() as client:
             stream_id = await client.open(f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo")
             for request in requests:

@@ -361,7 +361,7 @@ async def test_the_schema_applied_and_cancelled_at_every_point(postgres_server: 
             async with looking(dsn) as connection:
                 tables = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
                 ((count,),) = await connection.fetch(tables)
-                with trio.fail_after(10):
+                with trio.fail_after(60):
                     applied = await ensure_schema(connection)
                 assert (applied == 0) == (count == 0)
                 assert await connection.fetch("SELECT version FROM penstock_schema") == [(SCHEMA_VERSION,)]
