@@ -280,6 +280,9 @@ class StepCall:
         self.i, self.seconds, self.fails, self.stubborn = i, seconds, fails, stubborn
         self.name, self.digest = f"step {i}", None
 
+    def digest_by(self, rules: int) -> int | None:
+        return self.digest
+
     def outcome(self, record: Record) -> Outcome:
         if record.kind is Kind.DONE:
             return Outcome()

@@ -456,7 +456,10 @@ class Activation:
         self._waiting.pop(call.path, None)
         step, rules = call.step, self.kernel.newest
         self.host.write(
-            self, Record(0, kind, call.path, step.name, payload, step.digest, call.attempt, 0, took_ms, None, rules)
+            self,
+            Record(
+                0, kind, call.path, step.name, payload, step.digest_by(rules), call.attempt, 0, took_ms, None, rules
+            ),
         )
 
     def _pause_s(self, call: OpenCall, error: BaseException) -> float | None:

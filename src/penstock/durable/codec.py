@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.durable.errors import PayloadTooLarge, Unencodable
 from penstock.durable.kept import ANNOTATE, is_model, loss
+from penstock.durable.ordered import ordered
 from penstock.masking import mask_text
 from penstock.user_text import static_attribute, text_of
 
@@ -36,7 +37,9 @@ class NotKept(ValueError):
 def encode(value: object, what: str, max_bytes: int = PAYLOAD_MAX_BYTES) -> str:
     """JSON. ``what`` names the value in errors. Raises `Unencodable`, `PayloadTooLarge`."""
     try:
-        text = msgspec.json.encode(value, enc_hook=_to_json)
+        text = _encoded(value)
+        if b"[" in text and (sorted_ := ordered(value, _encoded)) is not value:
+            text = _encoded(sorted_)
     except Exception as error:  # of a serializer that is the user's, too: whatever it raises
         raise Unencodable(f"{what} is {type(value).__name__}, which has no JSON form: {text_of(error)}") from None
     if b"null" in text:  # what msgspec makes of NaN and the infinities: a value would come back as another one
@@ -55,6 +58,10 @@ def encode(value: object, what: str, max_bytes: int = PAYLOAD_MAX_BYTES) -> str:
             f"{what} is {len(text) / 1024:.0f} kB; at most {max_bytes / 1024:.0f} kB. Store it and return a key"
         )
     return text.decode()
+
+
+def _encoded(value: object) -> bytes:
+    return msgspec.json.encode(value, enc_hook=_to_json)
 
 
 def decode(text: str, type_: Any) -> Any:
@@ -88,7 +95,14 @@ def shown(text: str) -> str:
 
 
 def digest_of(text: str) -> int:
-    """Of arguments, to notice at replay that they differ."""
+    """Of arguments, to notice at replay that they differ; in whatever order their dictionaries are."""
+    if text.count("{") > 1 or text.count(",") > 0:
+        return zlib.crc32(msgspec.json.encode(msgspec.json.decode(text), order="sorted"))
+    return zlib.crc32(text.encode())
+
+
+def former_digest_of(text: str) -> int:
+    """As it was before there were versions of rules: of the text as it is."""
     return zlib.crc32(text.encode())
 
 
@@ -96,7 +110,9 @@ def _to_json(value: object) -> Any:
     if static_attribute(type(value), "model_dump") is None:  # pydantic's; a mock would answer with one mock more
         raise TypeError(f"{type(value).__name__} is not supported")
     model = cast("Any", value)
-    return model.model_dump(mode="json", round_trip=True) if is_model(type(value)) else model.model_dump(mode="json")
+    if not is_model(type(value)):
+        return model.model_dump(mode="json")
+    return model.model_dump(mode="json", round_trip=True, warnings=False)  # a sorted list stands for a set
 
 
 def _from_json(type_: type[Any], value: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, over
 
 import msgspec
 
-from penstock.durable.codec import NotKept, decode, decode_kept, digest_of, encode, shown
+from penstock.durable.codec import NotKept, decode, decode_kept, digest_of, encode, former_digest_of, shown
 from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.errors import NotInWorkflow, SendRefused, StartRefused, Unencodable
 from penstock.durable.kept import SCALARS
@@ -104,11 +104,16 @@ def step_info() -> StepInfo:
 class StepCall:
     """One call of a step, as the kernel and an executor see it. ``arguments`` is JSON by parameter name."""
 
-    __slots__ = ("arguments", "digest", "name", "options", "step")
+    __slots__ = ("arguments", "digest", "former_digest", "name", "options", "step")
 
     def __init__(self, step: Step[Any, Any], name: str, options: StepOptions, arguments: str) -> None:
         self.step, self.name, self.options, self.arguments = step, name, options, arguments
         self.digest: int | None = digest_of(arguments)
+        self.former_digest: int | None = former_digest_of(arguments)
+
+    def digest_by(self, rules: int) -> int | None:
+        """The digest of a record that is delivered by these rules."""
+        return self.digest if rules else self.former_digest
 
     def encode_value(self, value: object, path: str, max_bytes: int) -> str:
         """What it gave, as JSON that comes back as what the step says that it gives. Raises `Unencodable`,
@@ -375,8 +380,8 @@ def _options(
 
 def _error_classes(raises: Any) -> tuple[type[BaseException], ...]:
     """What ``raises`` lists. Raises TypeError for anything that is no exception class."""
-    name = raises.__name__ if isinstance(raises, type) and issubclass(raises, BaseException) else None
-    if name is not None:
+    if issubclass(type(raises), type) and issubclass(raises, BaseException):
+        name = raises.__name__
         raise TypeError(f"raises is {name}: give a list of exception classes, raises=[{name}]")
     try:
         classes: tuple[Any, ...] | None = None if isinstance(raises, str) else tuple(raises)

@@ -257,7 +257,8 @@ class Transactions:
         which: str,
     ) -> bool:
         """Write the record if this is the transaction ``which``."""
-        digest = None if call.digest is None else (call.digest + (1 << 31)) % (1 << 32) - (1 << 31)  # as `int`
+        digest = call.digest_by(fence.rules)
+        digest = None if digest is None else (digest + (1 << 31)) % (1 << 32) - (1 << 31)  # as `int`
         fields = (fence.run, fence.seq, fence.attempt, fence.holder, path, call.name, self._seal(text), digest, attempt)
         append = sql.SQL(_APPEND).format(sql.Identifier(fence.schema, "penstock_append"))
         return connection.execute(append, (*fields, fence.rules, which)).rowcount == 1
