@@ -37,6 +37,7 @@ from penstock.cli.options import (
     print_json,
     print_table,
 )
+from penstock.cli.plain import echo
 
 app = typer.Typer(
     name="penstock",
@@ -187,7 +188,7 @@ def requeue(
     try:
         returned, mode = bring_back(settings, job_type or [])
     except (PenstockError, DatabaseError) as error:
-        typer.echo(f"penstock: {first_line(error)}", err=True)
+        echo(f"penstock: {first_line(error)}", err=True)
         raise typer.Exit(1) from error
     where = "published again" if mode == "kafka_outbox" else "in the queue"
     told = f"{returned} jobs came back; they are {where} (dispatch mode {mode})"
@@ -231,7 +232,7 @@ def bench(context: typer.Context) -> None:
     try:
         run_bench(context.args)
     except HarnessMissing as error:
-        typer.echo(f"penstock: {error}", err=True)
+        echo(f"penstock: {error}", err=True)
         raise typer.Exit(2) from error
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.options import JsonAnyway, JsonOption, print_json, print_table
+from penstock.cli.plain import echo
 
 if TYPE_CHECKING:
     from penstock.runtime.archive import Archived
@@ -59,7 +60,7 @@ def show(
         if each.instance["id"] == id:
             found = each  # the latest counts
     if found is None:
-        typer.echo(f"penstock: instance {id} is not in {directory}", err=True)
+        echo(f"penstock: instance {id} is not in {directory}", err=True)
         raise typer.Exit(NOT_FOUND)
     steps = [line["step"] for line in found.lines if "step" in line]
     records = [line["record"] for line in found.lines if "record" in line]
@@ -72,5 +73,5 @@ def _read(directory: Path) -> Iterator[Archived]:
     try:
         yield from read(directory)
     except (OSError, ValueError) as error:
-        typer.echo(f"penstock: {error}", err=True)
+        echo(f"penstock: {error}", err=True)
         raise typer.Exit(NOT_FOUND) from error

@@ -9,6 +9,7 @@ import typer
 
 from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected
 from penstock.cli.options import JsonAnyway, JsonOption, LimitOption, print_json, print_page, shown_time
+from penstock.cli.plain import echo
 
 if TYPE_CHECKING:
     from penstock.client import Batch, BatchResult, StartRequest
@@ -50,14 +51,14 @@ def start(
     with connected(url, token_file) as client:
         made = client.start_batch(items, on_complete=on_complete, note=note, idempotency_key=key)
         if wait:
-            typer.echo(made.id, err=True)
+            echo(made.id, err=True)
             made = _wait(client, made.id, as_json=as_json)
     if wait:
         _exit(made)
     elif as_json:
         _print(made, as_json=True)
     else:
-        typer.echo(made.id)
+        echo(made.id)
 
 
 @app.command(name="list")
@@ -161,13 +162,13 @@ def _print(batch: Batch, *, as_json: bool) -> None:
         "cancelled": batch.cancelled, "refused": batch.refused, "removed": batch.removed,
     }  # fmt: skip
     told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    typer.echo(f"{batch.state}: {told or 'nothing'}, of {batch.total}")
+    echo(f"{batch.state}: {told or 'nothing'}, of {batch.total}")
     if batch.on_complete is not None:
         then = batch.completion_id or batch.completion_error
-        typer.echo(f"then {batch.on_complete}" + (f": {then}" if then else ""))
+        echo(f"then {batch.on_complete}" + (f": {then}" if then else ""))
     for text in (batch.note, batch.reason):
         if text:
-            typer.echo(text)
+            echo(text)
 
 
 def _wait(client: SyncClient, id: str, *, as_json: bool) -> Batch:
@@ -178,9 +179,9 @@ def _wait(client: SyncClient, id: str, *, as_json: bool) -> Batch:
         if not count:
             continue
         for result in client.list_batch_results(id, state=state, limit=REASONS_MAX).items:
-            typer.echo(_told(result), err=True)
+            echo(_told(result), err=True)
         if count > REASONS_MAX:
-            typer.echo(f"… {count - REASONS_MAX} more: penstock batch results {id} --state {state}", err=True)
+            echo(f"… {count - REASONS_MAX} more: penstock batch results {id} --state {state}", err=True)
     return batch
 
 

@@ -20,6 +20,7 @@ from penstock.cli.options import (
     read_pairs,
     shown_time,
 )
+from penstock.cli.plain import echo, echo_lines
 
 if TYPE_CHECKING:
     from penstock.client import BulkFilter, BulkPreview, BulkView, SyncClient
@@ -219,9 +220,9 @@ def _run(action: str, options: _Options, act: dict[str, Any]) -> None:
     with connected(options.url, options.token_file) as client:
         preview = client.preview_bulk(request)
         if options.dry_run:
-            print_json(preview) if options.as_json else typer.echo(_met(preview))
+            print_json(preview) if options.as_json else echo_lines(_met(preview))
             return
-        typer.echo(_met(preview), err=True)
+        echo_lines(_met(preview), err=True)
         if preview.count == 0:
             if options.as_json:
                 print_json(preview)
@@ -229,7 +230,7 @@ def _run(action: str, options: _Options, act: dict[str, Any]) -> None:
         if not options.yes:
             typer.confirm(f"{action} {_count(preview)}?", abort=True, err=True)
         begun = client.start_bulk(request)
-        typer.echo(f"bulk operation {begun.id}", err=True)
+        echo(f"bulk operation {begun.id}", err=True)
         found = client.get_bulk(begun.id) if options.detach else _followed(client, begun.id, quiet=options.as_json)
     _print(found, as_json=options.as_json)
     if not options.detach:
@@ -259,7 +260,7 @@ def _count(preview: BulkPreview) -> str:
     return f"{'' if preview.exact else 'more than '}{preview.count} instances"
 
 
-def _met(preview: BulkPreview) -> str:
+def _met(preview: BulkPreview) -> list[str]:
     lines = [f"{_count(preview)} match"]
     lines += [f"  {step.count} at step {step.step_id}" for step in preview.by_step]
     lines += [f"  {cause.count} failed: {cause.text}" for cause in preview.by_cause]
@@ -267,7 +268,7 @@ def _met(preview: BulkPreview) -> str:
         lines.append(f"  of the newest {preview.refusals.checked} {preview.refusals.refused} can't be migrated")
         shown = preview.refusals.instances[:SHOWN_REASONS]
         lines += [f"    {check.instance_id}: {'; '.join(check.reasons)}" for check in shown]
-    return "\n".join(lines)
+    return lines
 
 
 def _total(view: BulkView) -> str:
@@ -282,7 +283,7 @@ def _print(view: BulkView, *, as_json: bool) -> None:
     if as_json:
         print_json(view)
         return
-    typer.echo("\n".join([_line(view), *(f"  {error}" for error in view.errors)]))
+    echo_lines([_line(view), *(f"  {error}" for error in view.errors)])
 
 
 def _followed(client: SyncClient, id: str, *, quiet: bool) -> BulkView:
@@ -293,7 +294,7 @@ def _followed(client: SyncClient, id: str, *, quiet: bool) -> BulkView:
         nonlocal last
         if not quiet and now.state == "RUNNING" and _line(now) != last:
             last = _line(now)
-            typer.echo(last, err=True)
+            echo(last, err=True)
 
     return client.wait_for_bulk(id, on_look=told)
 

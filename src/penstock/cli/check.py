@@ -13,6 +13,7 @@ import msgspec
 import typer
 
 from penstock.cli.options import print_json
+from penstock.cli.plain import echo, echo_lines
 from penstock.cli.runs import ask
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def run_check(target: str, name: str | None, at: str | None, processes: int | No
     try:
         owner, workflows = load(target)
     except NotLoaded as error:
-        print(f"penstock: {error}", file=sys.stderr)
+        echo(f"penstock: {error}", err=True)
         return NOT_LOADED
 
     count = processes or (1 if getattr(sys, "frozen", False) else min(os.cpu_count() or 1, PROCESSES_MAX))
@@ -57,7 +58,7 @@ def run_check(target: str, name: str | None, at: str | None, processes: int | No
         print_json([_json(report) for report in reports])
     else:
         for report in reports:
-            print("\n".join(_lines(report)))
+            echo_lines(_lines(report))
     return BREAKS if any(report.breaks for report in reports) else 0
 
 

@@ -8,6 +8,7 @@ import typer
 
 from penstock.cli.configuration import refuse
 from penstock.cli.options import ConfigOption, JsonOption, print_json, print_table
+from penstock.cli.plain import echo
 
 app = typer.Typer(name="config", help="The settings as an engine would read them here.", no_args_is_help=True)
 
@@ -40,7 +41,7 @@ def show(
         return
     print_table(("setting", "value", "from"), [(n, _text(v), sources.get(n, "default")) for n, v in shown.items()])
     for name, nearest in unknown.items():
-        typer.echo(f"{name}: means nothing to the engine{did_you_mean(nearest)}", err=True)
+        echo(f"{name}: means nothing to the engine{did_you_mean(nearest)}", err=True)
 
 
 def _text(value: object) -> str:

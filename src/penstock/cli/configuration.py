@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
+from penstock.cli.plain import echo
+
 if TYPE_CHECKING:
     from penstock.settings import Settings
 
@@ -29,7 +31,7 @@ def read_settings(config: Path | None, **options: object) -> Settings:
 
 def refuse(problems: list[str]) -> NoReturn:
     """End the command with exit code 2."""
-    typer.echo("penstock: the settings are wrong:", err=True)
+    echo("penstock: the settings are wrong:", err=True)
     for problem in problems:
-        typer.echo(f"  {problem}", err=True)
+        echo(f"  {problem}", err=True)
     raise typer.Exit(2)

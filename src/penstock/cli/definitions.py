@@ -20,6 +20,7 @@ from penstock.cli.options import (
     read_bytes,
     shown_time,
 )
+from penstock.cli.plain import echo
 
 if TYPE_CHECKING:
     from penstock.client import ImpactView, SyncClient
@@ -135,7 +136,7 @@ def diff(
         print_json({"same": not told, "lines": told})
     else:
         for line in told:
-            typer.echo(line)
+            echo(line)
     if told:
         raise typer.Exit(DIFFERENT)
 
@@ -182,7 +183,7 @@ def _print_impact(found: ImpactView) -> None:
     if changes is not None:
         for name, steps in (("adds", changes.added), ("changes", changes.changed), ("removes", changes.removed)):
             if steps:
-                typer.echo(f"{name} {', '.join(steps)}")
+                echo(f"{name} {', '.join(steps)}")
     rows = [
         (str(version.version), step.step_id, str(step.open), step.change.lower(), "; ".join(step.reasons))
         for version in found.versions
@@ -192,9 +193,9 @@ def _print_impact(found: ImpactView) -> None:
     refusals = found.refusals
     if refusals is None or not refusals.refused:
         return
-    typer.echo(f"of the newest {refusals.checked} instances {refusals.refused} can't go on in it:")
+    echo(f"of the newest {refusals.checked} instances {refusals.refused} can't go on in it:")
     for check in refusals.instances[:REFUSALS_SHOWN]:
-        typer.echo(f"  {check.instance_id}  version {check.from_version}  {'; '.join(check.reasons)}")
+        echo(f"  {check.instance_id}  version {check.from_version}  {'; '.join(check.reasons)}")
 
 
 def _lines(document: Any) -> list[str]:
@@ -231,7 +232,7 @@ def export(
                 path = directory / f"{id.replace(':', '%3A')}@{version}.json"
                 path.write_bytes(_bytes(document))
                 made.append({"id": id, "version": version, "file": str(path)})
-    print_json(made) if as_json else typer.echo(f"{len(made)} definitions exported to {directory}")
+    print_json(made) if as_json else echo(f"{len(made)} definitions exported to {directory}")
 
 
 def _all(client: SyncClient) -> Iterator[tuple[str, int]]:
@@ -272,4 +273,4 @@ def import_(
     if as_json:
         print_json(made)
     else:
-        typer.echo(f"{len(made)} definitions are there")
+        echo(f"{len(made)} definitions are there")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.options import read_bytes
+from penstock.cli.plain import echo
 
 if TYPE_CHECKING:
     from penstock.client.blocking import SyncClient
@@ -41,10 +42,10 @@ def connected(url: str, token_file: Path | None) -> Generator[SyncClient]:
     except ClientError as error:
         problems = error.problems if isinstance(error, BadRequest) else []
         for told in [f"{each.path}: {each.reason}" for each in problems] or [str(error)]:
-            typer.echo(f"penstock: {told}", err=True)
+            echo(f"penstock: {told}", err=True)
         raise typer.Exit(1) from error
     except (OSError, ValueError) as error:
-        typer.echo(f"penstock: {error}", err=True)
+        echo(f"penstock: {error}", err=True)
         raise typer.Exit(2) from error
 
 

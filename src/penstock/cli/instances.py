@@ -22,6 +22,7 @@ from penstock.cli.options import (
     read_pairs,
     shown_time,
 )
+from penstock.cli.plain import echo
 from penstock.cli.starts import start
 
 if TYPE_CHECKING:
@@ -121,22 +122,20 @@ def show(
     if as_json:
         print_json({"instance": instance, "history": history})
         return
-    typer.echo(instance_line(instance))
+    echo(instance_line(instance))
     if why is not None:
-        typer.echo(why.text + (f" (next: {shown_time(why.next)} UTC)" if why.next else ""))
+        echo(why.text + (f" (next: {shown_time(why.next)} UTC)" if why.next else ""))
     if instance.business_key:
-        typer.echo(f"business key {instance.business_key}")
+        echo(f"business key {instance.business_key}")
     if instance.flow_key:
-        typer.echo(f"flow key {instance.flow_key}")
+        echo(f"flow key {instance.flow_key}")
     if instance.priority is not None:
-        typer.echo(f"priority {instance.priority}")
+        echo(f"priority {instance.priority}")
     if instance.start_at is not None:
-        typer.echo(
-            f"begins {shown_time(instance.start_at)} UTC: its start waits (a time, a delay, throttle or debounce)"
-        )
+        echo(f"begins {shown_time(instance.start_at)} UTC: its start waits (a time, a delay, throttle or debounce)")
     print_table(("step", "status", "entered", "took", "attempts", "reason"), [_row(each) for each in history])
     if instance.result is not None:
-        typer.echo("result")
+        echo("result")
         print_json(instance.result)
     if variables:
         print_json(instance.variables)
@@ -162,7 +161,7 @@ def tree(
     if as_json:
         print_json(found)
         return
-    typer.echo(f"{found.id}  {found.status}  {found.workflow}:{found.version}")
+    echo(f"{found.id}  {found.status}  {found.workflow}:{found.version}")
     for branch in found.branches:
         _print_branch(branch, INDENT)
 
@@ -172,7 +171,7 @@ def _print_branch(branch: Branch, indent: str) -> None:
     about = "  ".join(
         part for part in (branch.status, branch.name, branch.instance_id, shown_time(branch.ended_at)) if part
     )
-    typer.echo(f"{indent}{branch.path}  {about}")
+    echo(f"{indent}{branch.path}  {about}")
     for child in branch.children:
         _print_branch(child, indent + INDENT)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from penstock.cli.options import print_json
+from penstock.cli.plain import echo
 from penstock.durable.lint import lint
 
 SKIPPED = {".git", ".venv", "venv", "node_modules", "__pycache__", "build", "dist", ".tox", ".mypy_cache"}
@@ -24,7 +24,7 @@ def run_lint(paths: list[Path], *, as_json: bool) -> int:
             findings = lint(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, SyntaxError, RecursionError) as error:
             line = getattr(error, "lineno", None)
-            print(f"{path}{f':{line}' if line else ''}: {getattr(error, 'msg', None) or error}", file=sys.stderr)
+            echo(f"{path}{f':{line}' if line else ''}: {getattr(error, 'msg', None) or error}", err=True)
             unread = True
             continue
         found.extend({"path": str(path), **msgspec.structs.asdict(finding)} for finding in findings)
@@ -32,7 +32,7 @@ def run_lint(paths: list[Path], *, as_json: bool) -> int:
         print_json(found)
     else:
         for finding in found:
-            print("{path}:{line}: {rule}: {text}".format(**finding))
+            echo("{path}:{line}: {rule}: {text}".format(**finding))
     if unread:
         return NOT_READ
     return FOUND if found else 0

@@ -16,6 +16,7 @@ from penstock.cli.options import (
     print_page,
     shown_time,
 )
+from penstock.cli.plain import echo
 
 app = typer.Typer(name="message", help="Messages of a running engine: publish, list.", no_args_is_help=True)
 
@@ -43,9 +44,9 @@ def publish(
         print_json(published)
         return
     for receiver in published.delivered:
-        typer.echo(f"{receiver.instance_id} {receiver.step_id}")
+        echo(f"{receiver.instance_id} {receiver.step_id}")
     if not published.delivered:
-        typer.echo("kept" if published.kept else "nobody waits for it", err=True)
+        echo("kept" if published.kept else "nobody waits for it", err=True)
 
 
 @app.command(name="list")

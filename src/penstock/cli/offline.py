@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +13,7 @@ from penstock.cli.drawing import mermaid
 from penstock.cli.engine import JSON_MAX_BYTES
 from penstock.cli.layout import TooLarge
 from penstock.cli.options import print_done, print_json, read_bytes
+from penstock.cli.plain import echo, echo_lines
 from penstock.cli.svg import svg
 from penstock.core.definition import Definition, DefinitionLimits, InvalidDefinition, Problem
 from penstock.core.expression import ExpressionError, parse
@@ -46,7 +46,7 @@ def run_validate(files: list[Path], limits: DefinitionLimits, *, as_json: bool) 
         try:
             body = read_bytes(file, limits.body_max_bytes)
         except OSError as error:
-            print(f"{file}: {error.strerror}", file=sys.stderr)
+            echo(f"{file}: {error.strerror}", err=True)
             unread = True
             continue
         try:
@@ -61,9 +61,9 @@ def run_validate(files: list[Path], limits: DefinitionLimits, *, as_json: bool) 
         print_json({**verdict, "hints": hinted} if hinted else verdict)
     else:
         for each in problems:
-            print(f"{each.file}: {each}")
+            echo(f"{each.file}: {each}")
         for hint in hinted:
-            print(f"{hint.file}: hint: {hint}")
+            echo(f"{hint.file}: hint: {hint}")
     if unread:
         return NOT_READ
     return INVALID if problems else 0
@@ -86,15 +86,18 @@ def run_draw(file: Path, form: PictureFormat, *, as_json: bool) -> int:
     try:
         picture = draw(_read(file, DefinitionLimits()))
     except TooLarge:
-        print(f"{file}: too large to be laid out as SVG; --format mermaid prints it", file=sys.stderr)
+        echo(f"{file}: too large to be laid out as SVG; --format mermaid prints it", err=True)
         return INVALID
     except OSError as error:
-        print(f"{file}: {error.strerror}", file=sys.stderr)
+        echo(f"{file}: {error.strerror}", err=True)
         return NOT_READ
     except PenstockError as error:
-        print(f"{file}: {error.reason}", file=sys.stderr)
+        echo(f"{file}: {error.reason}", err=True)
         return INVALID
-    print_done({"format": form, "picture": picture}, picture, as_json=as_json)
+    if as_json:
+        print_done({"format": form, "picture": picture}, None, as_json=True)
+    else:
+        echo_lines(picture.split("\n"))
     return 0
 
 
@@ -109,21 +112,21 @@ def run_expression(source: str, variables: str, file: Path | None) -> int:
         body = variables.encode() if file is None else read_bytes(file, JSON_MAX_BYTES)
         tree = read_json(body)
     except (OSError, BadJson) as error:
-        print(f"variables: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
+        echo(f"variables: {getattr(error, 'strerror', None) or error}", err=True)
         return NOT_READ
     if not isinstance(tree, dict):
-        print("variables: must be a JSON object", file=sys.stderr)
+        echo("variables: must be a JSON object", err=True)
         return NOT_READ
     known = cast("dict[str, object]", tree)
     limits = DefinitionLimits()
     flaws = find_flaws(known, nesting_max_levels=limits.nesting_max_levels, number_max_digits=limits.number_max_digits)
     if flaw := next(flaws, None):
-        print(f"variables: {Problem(*flaw)}", file=sys.stderr)
+        echo(f"variables: {Problem(*flaw)}", err=True)
         return NOT_READ
     try:
         result = parse(source).evaluate(known, datetime.now(UTC))
     except ExpressionError as error:
-        print(error, file=sys.stderr)
+        echo_lines(str(error).splitlines(), err=True)
         return INVALID
     print(msgspec.json.encode(result).decode())
     return 0

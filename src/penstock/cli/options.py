@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from penstock.cli.plain import echo, escaped
+
 if TYPE_CHECKING:
     from penstock.client import Instance
     from penstock.wire.page import Page
@@ -58,14 +60,15 @@ def print_done(value: object, text: str | None, *, as_json: bool) -> None:
     if as_json:
         typer.echo(msgspec.json.encode(value))
     elif text is not None:
-        typer.echo(text)
+        echo(text)
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Columns as wide as they need to be, one row a line whatever the terminal: so that grep and cut work."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    for row in (head, *rows):
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    lines = [[escaped(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for row in lines:
+        echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def print_page(
@@ -78,9 +81,9 @@ def print_page(
     else:
         print_table(head, [row(each) for each in page.items])
     if page.next is not None and len(page.items) < limit:
-        typer.echo(f"the list was cut off after {len(page.items)}: there may be more", err=True)
+        echo(f"the list was cut off after {len(page.items)}: there may be more", err=True)
     elif page.next is not None and not as_json:
-        typer.echo(f"there are more than {limit}: --limit, {narrower}", err=True)
+        echo(f"there are more than {limit}: --limit, {narrower}", err=True)
 
 
 def read_pairs(given: Sequence[str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ import typer
 
 from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected, json_object
 from penstock.cli.options import JsonOption, LimitOption, print_done, print_json, print_page, print_table
+from penstock.cli.plain import echo
 
 if TYPE_CHECKING:
     from penstock.wire.queue import Queue, QueuePolicy, Rate
@@ -62,13 +63,13 @@ def show(
     if as_json:
         print_json(queue)
         return
-    typer.echo(f"{queue.name}: {_limits(queue)}")
-    typer.echo(f"job types: {', '.join(queue.policy.job_types)}")
+    echo(f"{queue.name}: {_limits(queue)}")
+    echo(f"job types: {', '.join(queue.policy.job_types)}")
     running = _counted(queue.running)
     if queue.open_runs is not None:
         running += f"; open runs: {queue.open_runs}"
     oldest = "" if queue.oldest_s is None else f", the first for {queue.oldest_s:.0f} s"
-    typer.echo(f"running: {running}; waiting: {queue.waiting}{oldest}")
+    echo(f"running: {running}; waiting: {queue.waiting}{oldest}")
     if queue.keys:
         rows = [(key.flow_key, _counted(key.running), shown_waiting(key.waiting)) for key in queue.keys]
         print_table(("flow key", "running", "waiting"), rows)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from penstock.cli.options import JsonAnyway, JsonOption, LimitOption, print_done, print_json, print_table, shown_time
+from penstock.cli.plain import echo
 
 if TYPE_CHECKING:
     from penstock.durable.check import SavedRun
@@ -68,7 +69,7 @@ def list_runs(
         print_json(found)
         return
     if not found:
-        typer.echo(NONE_FOUND if workflow is None else NONE_OF.format(workflow), err=True)
+        echo(NONE_FOUND if workflow is None else NONE_OF.format(workflow), err=True)
     print_table(
         ("id", "workflow", "started", "status", "waits for, or why it failed"),
         [
@@ -95,13 +96,13 @@ def show(id: IdArgument, at: AtOption = None, as_json: JsonOption = False) -> No
     if as_json:
         print_json(tree)
         return
-    typer.echo(f"{id}  {tree['workflow']}@{tree['version']}  {tree['status']}")
+    echo(f"{id}  {tree['workflow']}@{tree['version']}  {tree['status']}")
     if tree.get("waitsFor"):
-        typer.echo(f"waits for {tree['waitsFor']}")
+        echo(f"waits for {tree['waitsFor']}")
     if tree.get("view") is not None:
-        typer.echo(f"shows {_json(tree['view'])}")
+        echo(f"shows {_json(tree['view'])}")
     for line in _branches(tree.get("branches") or [], 1):
-        typer.echo(line)
+        echo(line)
 
 
 @app.command()
@@ -202,7 +203,7 @@ def save(
     try:
         file.write_bytes(saved.text())
     except OSError as error:
-        typer.echo(f"penstock: {file}: {error.strerror}", err=True)
+        echo(f"penstock: {file}: {error.strerror}", err=True)
         raise typer.Exit(1) from error
     about = {"file": str(file), "workflow": saved.workflow, "version": saved.version, "records": len(saved.records)}
     done = f"{file}: {len(saved.records):,} records of {saved.workflow}@{saved.version}"
@@ -255,7 +256,7 @@ def ask(at: str | None, call: Callable[[LocalRuns], Awaitable[T]], owner: str = 
     try:
         answer: T = run_ungrouped(ask)
     except (ClientError, PenstockError, DatabaseError, ValueError) as error:
-        typer.echo(f"penstock: {getattr(error, 'reason', None) or first_line(error)}", err=True)
+        echo(f"penstock: {getattr(error, 'reason', None) or first_line(error)}", err=True)
         raise typer.Exit(1) from error
     return answer
 

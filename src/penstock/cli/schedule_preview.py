@@ -12,6 +12,7 @@ import typer
 
 from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected
 from penstock.cli.options import JsonOption, print_json, print_table
+from penstock.cli.plain import echo
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -95,7 +96,8 @@ def preview(
         if met and zone is not None:
             local = change.at.astimezone(zone)
             was = (change.at + change.before).replace(tzinfo=None)
-            typer.echo(f"\nOn {local:%Y-%m-%d} the clock goes from {was:%H:%M} to {local:%H:%M}:")
+            echo()
+            echo(f"On {local:%Y-%m-%d} the clock goes from {was:%H:%M} to {local:%H:%M}:")
             _print(met, zone)
 
 
@@ -106,7 +108,7 @@ def _zone(name: str | None) -> ZoneInfo | None:
     try:
         return ZoneInfo(name) if name else None
     except ZoneInfoNotFoundError:
-        typer.echo(f"this machine does not know {name}: times are in UTC", err=True)
+        echo(f"this machine does not know {name}: times are in UTC", err=True)
         return None
 
 

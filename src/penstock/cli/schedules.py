@@ -20,6 +20,7 @@ from penstock.cli.options import (
     print_table,
     shown_time,
 )
+from penstock.cli.plain import echo
 from penstock.cli.schedule_preview import (
     AnchorOption,
     CronOption,
@@ -149,7 +150,7 @@ def next_times(
         print_json(times)
         return
     for at in times:
-        typer.echo(at)
+        echo(at)
 
 
 @app.command()
@@ -222,12 +223,12 @@ def _print(schedule: Schedule, as_json: bool) -> None:
     if as_json:
         print_json(schedule)
         return
-    typer.echo(f"{schedule.id}: starts {schedule.definition_id}, {_when(schedule)}; {_state(schedule)}")
+    echo(f"{schedule.id}: starts {schedule.definition_id}, {_when(schedule)}; {_state(schedule)}")
     for text in (schedule.note, schedule.pause_note, f"hint: {schedule.hint}" if schedule.hint else None):
         if text:
-            typer.echo(text)
-    typer.echo(f"overlap {schedule.overlap}, catch-up {schedule.catch_up}")
-    typer.echo("next: " + (", ".join(schedule.next_times[:3]) or "never"))
+            echo(text)
+    echo(f"overlap {schedule.overlap}, catch-up {schedule.catch_up}")
+    echo("next: " + (", ".join(schedule.next_times[:3]) or "never"))
     if schedule.runs:
         rows = [(shown_time(run.at), run.outcome, run.instance_id or "", run.reason or "") for run in schedule.runs]
         print_table(("time", "outcome", "instance", "reason"), rows)

@@ -17,6 +17,7 @@ from penstock.cli.options import (
     instance_line,
     print_json,
 )
+from penstock.cli.plain import echo
 
 if TYPE_CHECKING:
     from msgspec import Struct
@@ -99,13 +100,13 @@ def start(
         )
         _tell_where_it_was(made)
         if wait:
-            typer.echo(made.id, err=True)
+            echo(made.id, err=True)
             made = client.wait_until_ended(made.id)
     waited = wait or bool(wait_seconds)
     if as_json:
         print_json(made)
     else:
-        typer.echo(instance_line(made) if waited else made.id)
+        echo(instance_line(made) if waited else made.id)
     if waited and made.status != "COMPLETED":
         raise typer.Exit(NOT_COMPLETED)
 
@@ -113,7 +114,7 @@ def start(
 def _tell_where_it_was(made: Instance) -> None:
     """On standard error: what is printed for programs is the same, and so is the exit code."""
     if made.deduplicated:
-        typer.echo(f"{made.id} was there before, {made.status}: nothing else was started", err=True)
+        echo(f"{made.id} was there before, {made.status}: nothing else was started", err=True)
 
 
 def _rule(kind: type[R], text: str | None, option: str) -> R | None:

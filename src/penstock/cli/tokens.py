@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from penstock.cli.options import ConfigOption, DataDirOption, JsonOption, print_done, print_json
+from penstock.cli.plain import echo
 
 if TYPE_CHECKING:
     from penstock.settings import Settings
@@ -64,7 +65,7 @@ def new(
         setting = f"{name}={grant}=sha256:{made.digest.hex()}"
         about = {"apiTokens": setting}
         if not as_json:
-            typer.echo(f"api_tokens: {setting}", err=True)
+            echo(f"api_tokens: {setting}", err=True)
     else:
         from penstock.runtime import api_tokens
 
@@ -72,9 +73,9 @@ def new(
         made = run(lambda: api_tokens.new(settings_of(config, data_dir), name, grant, expires_s))
         about = {"id": made.id}
         if not as_json:
-            typer.echo(f"token {made.id} for {name}, roles {grant}. It is shown this once:", err=True)
+            echo(f"token {made.id} for {name}, roles {grant}. It is shown this once:", err=True)
     if Role.ADMIN in grant.roles:
-        typer.echo("an admin may do everything: keep it as you keep the database's password", err=True)
+        echo("an admin may do everything: keep it as you keep the database's password", err=True)
     print_done({"token": made.text, "name": name, "roles": str(grant), **about}, made.text, as_json=as_json)
 
 
@@ -98,7 +99,7 @@ def list_tokens(
         state = _state(token, now)
         if with_ended or state != "over":
             days = f"{_day(token.created_at)}  {_day(token.expires_at)}"
-            typer.echo(f"{token.id}  {state:8}  {days}  {token.name}  {token.roles}")
+            echo(f"{token.id}  {state:8}  {days}  {token.name}  {token.roles}")
 
 
 @app.command()
@@ -139,5 +140,5 @@ def run(act: Callable[[], T]) -> T:
     try:
         return act()
     except (PenstockError, DatabaseError) as error:
-        typer.echo(f"penstock: {first_line(error)}", err=True)
+        echo(f"penstock: {first_line(error)}", err=True)
         raise typer.Exit(1) from error
