@@ -325,3 +325,10 @@ async def test_keys_come_from_the_url_in_the_issuers_document() -> None:
 def test_roles_that_can_t_be_read_end_the_start(jwks: Path, roles: Any) -> None:
     with pytest.raises(BadRequest, match="oidc_roles: "):
         Gate(settings(jwks, oidc_roles=roles))
+
+
+@pytest.mark.parametrize("exp", [10**400, -(10**400), 10**18, "1e400", "nan", [], {}, True, 1e308])
+async def test_an_exp_that_is_no_time_is_a_refusal(jwks: Path, exp: object) -> None:
+    gate = await ready(jwks)
+    with pytest.raises(Unauthenticated):
+        await gate.identify([f"Bearer {token(exp=exp)}".encode()], None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import importlib
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ TOKEN_MAX_BYTES: Final = 16 * 1024
 CACHE_MAX_ITEMS: Final = 10_000
 NAME_MAX_CHARS: Final = 200
 RSA_MIN_BITS: Final = 2_048
+LATEST_S: Final = 253_402_300_800
+"""The beginning of the year 10000, in seconds since the epoch: what is later is no time here."""
 
 _RSA: Final[Sequence[str]] = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _BY_CURVE: Final[Mapping[str, str]] = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512", "Ed25519": "EdDSA"}
@@ -147,7 +150,7 @@ class JwtVerifier:
             )
         except jwt.PyJWTError as error:
             raise Unauthenticated(f"the token is not valid: {_cause(error)}") from None
-        except (ValueError, TypeError, RecursionError):
+        except (ValueError, TypeError, RecursionError, OverflowError):
             raise Unauthenticated("the token is not valid") from None
         return claims
 
@@ -158,7 +161,12 @@ class JwtVerifier:
         grant = merged(self._grants_of(claims))
         permissions = grant or Grant(frozenset())
         subject = claims.get("sub", name)
-        expires_at = float(claims["exp"]) + self._skew_s
+        try:
+            expires_at = float(claims["exp"]) + self._skew_s
+        except (ValueError, TypeError, OverflowError):  # a number of 400 digits, or none
+            expires_at = math.nan
+        if not 0 < expires_at < LATEST_S:
+            raise Unauthenticated("the token is not valid: its exp is no time")
         return Identity.of(f"oidc:{name}", permissions, key=f"oidc:{subject}", expires_at=expires_at)
 
     def _grants_of(self, claims: Mapping[str, Any]) -> list[Grant]:
