@@ -16,6 +16,7 @@ from penstock.engine.ids import show_instance
 from penstock.engine.paging import CAUSE_MAX_CHARS
 from penstock.engine.queues import KeptBack
 from penstock.store.activity import KnownEngine, QueueFacts
+from penstock.store.engines import NUMBER_LEASE_S
 
 CAUSES_MAX: Final = 10
 LAG_S: Final = 0.5
@@ -29,6 +30,8 @@ _GROWS_OVER: Final = 30
 _GROWS_FROM_JOBS: Final = 100
 _GROWS_AGE_S: Final = 60.0
 _NO_WORKER_AGE_S: Final = 5.0
+SILENT_S: Final = 10.0
+"""An engine tells of itself every five seconds."""
 FULL_AGE_S: Final = 300.0
 """Limits are there to keep jobs back, but not for so long."""
 Paused = Callable[[str], str | None]
@@ -167,9 +170,20 @@ def _grows(measured: Sequence[Mapping[str, Depth]], name: str, depth: Depth) -> 
     return depth.waiting > 1.2 * measured[-_GROWS_OVER].get(name, EMPTY).waiting
 
 
-def of_engines(engines: Sequence[KnownEngine]) -> list[Attention]:
-    """Those that went away."""
-    return [
+def of_engines(engines: Sequence[KnownEngine], now: datetime) -> list[Attention]:
+    """Those that went away, and those that have said nothing for a while."""
+    silent = [
+        Attention(
+            "engine-silent",
+            "warning",
+            f"Engine {engine.number}: No heartbeat since {now - timedelta(seconds=silent_s):%H:%M:%S} UTC",
+            f"{engine.description}. It is gone, stands still, or is cut off from the database. Unless it comes back, "
+            f"others go on with its work in {in_words(engine.left_s)}, or as soon as it is known to be dead.",
+        )
+        for engine in engines
+        if engine.left_s > 0 and (silent_s := NUMBER_LEASE_S - engine.left_s) >= SILENT_S
+    ]
+    return silent + [
         Attention(
             "engine-gone",
             "warning",

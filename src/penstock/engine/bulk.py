@@ -10,7 +10,7 @@ counted again. Instances started later are left out.
 from __future__ import annotations
 
 import builtins
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -75,6 +75,8 @@ FILTERS_SINCE_VERSION: Final = 13
 SUMMARIES_MAX: Final = 1_000
 """Of these causes and steps are counted."""
 LIST_MAX: Final = 200
+DEAD_MAX: Final = 1_024
+"""Engines that died of late and are remembered: as many as there are numbers."""
 
 
 class _Wanted(BulkFilter, frozen=True, rename="camel", omit_defaults=True):
@@ -105,6 +107,12 @@ class Bulk:
         self._limits = limits
         self._engine = engine_number
         self._made = trio.Event()
+        self._dead: deque[str] = deque(maxlen=DEAD_MAX)
+
+    def note_dead(self, tags: Sequence[str]) -> None:
+        """These engines are dead: what they worked on is taken over at once."""
+        self._dead.extend(tag for tag in tags if tag not in self._dead)
+        self._made.set()
 
     # -- for callers
 
@@ -240,7 +248,7 @@ class Bulk:
     async def step(self) -> None:
         """One round of the service loop: a whole operation, or a wait for one."""
         async with self._database.connection() as connection:
-            work = await store.claim(connection, self._engine, LEASE_S)
+            work = await store.claim(connection, self._engine, LEASE_S, self._dead)
         if work is None:
             with trio.move_on_after(IDLE_S):
                 await self._made.wait()

@@ -238,7 +238,7 @@ class Overview:
                 *await self._failures(connection),
                 *await self._kept_back(connection, facts, last_polls, now),
                 *await self._origins.attention(connection),
-                *attention.of_engines(engines),
+                *attention.of_engines(engines, now),
                 *attention.of_this_engine(self._activity.away(), self._activity.worst_lag_s()),
                 *attention.of_retention(self._activity.held, self._retention_days, now),
             ]

@@ -28,9 +28,9 @@ from penstock.store import engines as store
 from penstock.store import outbox as outbox_store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
+from penstock.store.engines import NUMBER_LEASE_S
 from penstock.store.schema import SCHEMA_VERSION
 
-NUMBER_LEASE_S = 30.0
 LOOK_INTERVAL_S = 1.0
 RENEW_INTERVAL_S = 5.0
 FRESH_S = 2 * RENEW_INTERVAL_S

@@ -264,6 +264,7 @@ class Node:
         sweeper = LeaseSweeper(engine)
         engine.events.engine_lost.listen(sweeper.scan_soon)
         engine.events.engines_dead.listen(sweeper.note_dead)
+        engine.events.engines_dead.listen(engine.bulk.note_dead)
         housekeeping = Housekeeping(engine)
         migration = DispatchMigration(engine)
         if dispatch is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
 
@@ -97,9 +97,9 @@ async def create(connection: TrioConnection, new: NewBulk) -> int:
     return cast(int, (await connection.fetch(SQL["create_bulk"], params))[0][0])
 
 
-async def claim(connection: TrioConnection, engine: int, lease_s: float) -> BulkWork | None:
-    """The oldest one that no other engine works on."""
-    rows = cast(Any, await connection.fetch(SQL["claim_bulk"], (engine, lease_s)))
+async def claim(connection: TrioConnection, engine: int, lease_s: float, dead: Sequence[str] = ()) -> BulkWork | None:
+    """The oldest one that no other engine works on, or one that is ``dead`` (by its tag)."""
+    rows = cast(Any, await connection.fetch(SQL["claim_bulk"], (engine, lease_s, arrays.texts(dead))))
     if not rows:
         return None
     vault, (id, action, chosen, step, output, *rest) = connection.vault, rows[0]

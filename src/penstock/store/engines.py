@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from penstock.errors import Conflict, PenstockError
 from penstock.store.connection import TrioConnection
 from penstock.store.schema import SCHEMA_VERSION
 from penstock.store.statements import SQL
+
+NUMBER_LEASE_S: Final = 30.0
+"""How long an engine has its number for after it told of itself last."""
 
 
 class OtherEngine(NamedTuple):

@@ -9,11 +9,13 @@ SELECT $1::text, $2::jsonb, $3::text, $4::text, $5::text, $6::text, $7::float8, 
 RETURNING id
 
 -- name: claim_bulk
--- The oldest operation that nobody works on, for $2 seconds for the engine $1.
+-- The oldest operation that nobody works on, for $2 seconds for the engine $1. Who died with a tag of $3 works on none: the row
+-- of its number has its holder until another engine takes it.
 UPDATE bulk_operation b SET engine = $1::int, leased_until = penstock_now() + $2::float8 * interval '1 s'
 WHERE b.id = (
   SELECT o.id FROM bulk_operation o
-  WHERE o.stage = 'RUNNING' AND (o.leased_until IS NULL OR o.leased_until <= penstock_now() OR o.engine = $1::int)
+  WHERE o.stage = 'RUNNING' AND (o.leased_until IS NULL OR o.leased_until <= penstock_now() OR o.engine = $1::int
+    OR EXISTS (SELECT FROM engine e WHERE e.number = o.engine AND left(e.holder::text, 8) = ANY($3::text[])))
   ORDER BY o.id LIMIT 1 FOR UPDATE SKIP LOCKED)
 RETURNING id, action, filter::text, step, output, note, actor, per_second, created_at, below, details::text
 
