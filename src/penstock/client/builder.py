@@ -32,6 +32,13 @@ FOLLOWING: Final = _Following()
 NextStep = str | None | _Following
 
 
+def _listed(name: str, given: Sequence[Any]) -> list[Any]:
+    """What stands for a list in the document. Raises TypeError for a text, whose letters are no list."""
+    if isinstance(given, str | bytes | Mapping):
+        raise TypeError(f"{name}: takes a list, not {type(given).__name__}: write [{given!r}]")
+    return list(given)
+
+
 def timer(duration: str, target: str, *, interrupting: bool = True) -> JsonObject:
     """A boundary timer: after ``duration`` (ISO 8601: ``PT30S``, ``P2D``) goes to the target step.
 
@@ -70,8 +77,11 @@ def for_each(
     return _given(**fields)
 
 
-def backoff(initial: str, *, multiplier: float = 2.0, maximum: str | None = None, jitter: float = 0.2) -> JsonObject:
-    """Pauses between the retries of a service task, as ISO 8601 durations."""
+def backoff(
+    initial: str, *, multiplier: float = 2.0, maximum: str | None = None, jitter: float | None = None
+) -> JsonObject:
+    """Pauses between the retries of a service task, as ISO 8601 durations. ``jitter`` (0 to 1): the share by which each
+    may be shorter; without it none is."""
     return _given(initial=initial, multiplier=multiplier, max=maximum, jitter=jitter)
 
 
@@ -90,8 +100,8 @@ def compensation(
         retryCount=retries or None,
         retryBackoff=retry_backoff,
         timeout=timeout,
-        retryOn=list(retry_on) or None,
-        noRetryOn=list(no_retry_on) or None,
+        retryOn=_listed("retry_on", retry_on) or None,
+        noRetryOn=_listed("no_retry_on", no_retry_on) or None,
     )
 
 
@@ -166,14 +176,14 @@ class WorkflowBuilder:
                 retryCount=retries or None,
                 retryBackoff=retry_backoff,
                 timeout=timeout,
-                retryOn=list(retry_on) or None,
-                noRetryOn=list(no_retry_on) or None,
+                retryOn=_listed("retry_on", retry_on) or None,
+                noRetryOn=_listed("no_retry_on", no_retry_on) or None,
                 flowKey=flow_key,
                 priority=priority,
                 forEach=for_each,
                 compensation=compensation,
                 conditionalNextSteps=dict(conditions) if conditions else None,
-                boundaryEvents=list(boundary) or None,
+                boundaryEvents=_listed("boundary", boundary) or None,
             ),
             then,
         )
@@ -212,7 +222,7 @@ class WorkflowBuilder:
                 forEach=for_each,
                 compensation=compensation,
                 conditionalNextSteps=dict(conditions) if conditions else None,
-                boundaryEvents=list(boundary) or None,
+                boundaryEvents=_listed("boundary", boundary) or None,
             ),
             then,
         )
@@ -236,7 +246,7 @@ class WorkflowBuilder:
                 jobType=label,
                 forEach=for_each,
                 conditionalNextSteps=dict(conditions) if conditions else None,
-                boundaryEvents=list(boundary) or None,
+                boundaryEvents=_listed("boundary", boundary) or None,
             ),
             then,
         )
@@ -293,7 +303,7 @@ class WorkflowBuilder:
                 buffer=buffer or None,
                 message=None if message is None else {"name": message[0], "correlationKey": message[1]},
                 conditionalNextSteps=dict(conditions) if conditions else None,
-                boundaryEvents=list(boundary) or None,
+                boundaryEvents=_listed("boundary", boundary) or None,
             ),
             then,
         )
@@ -309,7 +319,7 @@ class WorkflowBuilder:
     ) -> Self:
         """Starts every branch (its first step); they meet at the join."""
         step = _step(step_id, "PARALLEL_GATEWAY", name, description)
-        return self._add(step | {"parallelNextSteps": list(branches), "joinStep": join}, None)
+        return self._add(step | {"parallelNextSteps": _listed("branches", branches), "joinStep": join}, None)
 
     def join(
         self,
@@ -332,7 +342,7 @@ class WorkflowBuilder:
         description: str | None = None,
     ) -> Self:
         """Undoes what has completed of ``steps``, by default of all that have a compensation, the last first."""
-        made = _step(step_id, "COMPENSATE", name, description) | _given(steps=list(steps) or None)
+        made = _step(step_id, "COMPENSATE", name, description) | _given(steps=_listed("steps", steps) or None)
         return self._add(made, then)
 
     def end(

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from decimal import Decimal
 from typing import Any, cast
 
 import msgspec
@@ -17,30 +20,41 @@ from penstock.client.errors import BadRequest
 
 
 def to_json(value: object) -> bytes:
-    """Encode a value: JSON types, dataclasses, msgspec structs, pydantic models, dates, UUIDs, decimals.
+    """Encode a value: JSON types, dataclasses, msgspec structs, pydantic models, dates, UUIDs, decimals as text.
 
     Raises:
         BadRequest: the value has no JSON form; nothing was sent.
     """
-    try:
-        encoded = _ENCODER.encode(value)
-    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise BadRequest(f"not representable as JSON: {error}") from error
-    # Only a text with `null` in it can hide a NaN: most values are spared the walk.
-    if b"null" in encoded and (path := _non_finite_at(value)) is not None:
-        raise BadRequest(f"not representable as JSON: {path} is not a finite number")
-    return encoded
+    return _encoded(_ENCODER, value, _non_finite_float)
 
 
 def to_json_object(value: object) -> bytes:
-    """Encode a value that has to be a JSON object (variables).
+    """Encode a value that has to be a JSON object (variables), as expressions read it: decimals are numbers.
 
     Raises:
-        BadRequest: it has no JSON form, or another one than an object.
+        BadRequest: it has no JSON form, another one than an object, or a time without its zone, which no expression
+            can read.
     """
-    encoded = to_json(value)
+    encoded = _encoded(_VARIABLES_ENCODER, value, _non_finite)
     if not encoded.startswith(b"{"):
         raise BadRequest(f"variables must be a JSON object, got {type(value).__name__}")
+    # Only a text with such a time can hide a datetime without a zone: most are spared the walk.
+    if _WITHOUT_ZONE.search(encoded) is not None and (path := _path_to(value, _without_zone)):
+        raise BadRequest(
+            f"{path} is a datetime without a zone, which no expression can read as a time: give it one, as in"
+            " datetime.now(UTC), or write it as text"
+        )
+    return encoded
+
+
+def _encoded(encoder: msgspec.json.Encoder, value: object, refused: Callable[[object], bool]) -> bytes:
+    try:
+        encoded = encoder.encode(value)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise BadRequest(f"not representable as JSON: {error}") from error
+    # Only a text with one of these in it can hide a NaN: most values are spared the walk.
+    if any(word in encoded for word in _NO_NUMBERS) and (path := _path_to(value, refused)):
+        raise BadRequest(f"not representable as JSON: {path} is not a finite number")
     return encoded
 
 
@@ -60,12 +74,27 @@ def _plain(value: object) -> object:
 
 
 _ENCODER = msgspec.json.Encoder(enc_hook=_plain)
+_VARIABLES_ENCODER = msgspec.json.Encoder(enc_hook=_plain, decimal_format="number")
+_NO_NUMBERS = (b"null", b"NaN", b"Infinity")
+_WITHOUT_ZONE = re.compile(rb'"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?"')
 
 
-def _non_finite_at(value: Any, path: str = "value") -> str | None:
-    """The path of the first NaN or infinity inside ``value``; None when there is none."""
-    if isinstance(value, float):
-        return None if math.isfinite(value) else path
+def _non_finite_float(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _non_finite(value: object) -> bool:
+    return _non_finite_float(value) or (isinstance(value, Decimal) and not value.is_finite())
+
+
+def _without_zone(value: object) -> bool:
+    return isinstance(value, datetime) and value.tzinfo is None
+
+
+def _path_to(value: Any, wanted: Callable[[object], bool], path: str = "value") -> str | None:
+    """The path of the first value of that kind inside ``value``; None when there is none."""
+    if wanted(value):
+        return path
     if isinstance(value, Mapping):
         children: list[tuple[Any, Any]] = list(cast("Mapping[object, object]", value).items())
     elif isinstance(value, msgspec.Struct):
@@ -79,7 +108,7 @@ def _non_finite_at(value: Any, path: str = "value") -> str | None:
     else:
         return None
     for name, child in children:
-        found = _non_finite_at(child, f"{path}.{name}")
+        found = _path_to(child, wanted, f"{path}.{name}")
         if found is not None:
             return found
     return None
