@@ -65,7 +65,7 @@ async def test_the_old_run_has_ended_when_the_new_one_is_there(driver: Driver, s
     assert {job.instance_id for job in await driver.poll("work")} == {new}
     with pytest.raises(Conflict):
         await driver.complete(leased, attempt=leased.attempt)
-    kinds = [record.kind for record in await driver.engine.instances.audit(old)]
+    kinds = [record.kind for record in (await driver.engine.instances.audit(old)).items]
     assert kinds.count("CANCELLED") == 1
 
 
