@@ -132,7 +132,7 @@ async def test_the_method_is_the_requests_own(name: str) -> None:
 )
 async def test_no_spelling_of_a_path_gets_around_the_table(path: str) -> None:
     api = rest()
-    assert (await api.get(path)).status in (401, 404)
+    assert (await api.get(path)).status in ((400,) if "%00" in path else (401, 404))
     assert not api.engine.calls
 
 

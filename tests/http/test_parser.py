@@ -355,6 +355,11 @@ def test_too_large_a_declared_length_is_refused_before_the_body() -> None:
     assert refusal_of(post("/", b"x" * 101)[:-101], max_body_bytes=100).status == 413
 
 
+def test_a_limit_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_body_bytes must be above 0"):
+        Limits(max_body_bytes=0)
+
+
 def test_chunks_too_large_together_are_refused() -> None:
     assert refusal_of(chunked("/", b"x" * 60, b"x" * 41), max_body_bytes=100).status == 413
     assert parse(chunked("/", b"x" * 60, b"x" * 40), max_body_bytes=100)

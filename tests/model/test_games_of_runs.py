@@ -217,8 +217,8 @@ class Life:
         if ended:
             self.closer = self.run
             self.let_go(ENDED)
-            if self.is_awaited:
-                self.is_awaited = not await self.engine.due()
+            if self.is_awaited and await self.engine.due():  # the child, which nobody has had, is cancelled at once
+                self.child, self.is_awaited = None, False
 
     async def retry(self) -> None:
         """From a path, the start, the end, or the step that failed last."""
