@@ -77,6 +77,8 @@ _MAY = ("<frozen importlib", "<frozen zipimport", *(
     )
 ))  # fmt: skip
 """What Python itself does for a body: lazy imports, log records, warnings, time zones. It changes nothing."""
+_ASSERTIONS = f"{os.sep}_pytest{os.sep}assertion{os.sep}"
+"""What pytest does to explain an `assert` that failed."""
 _TIME_ZONES = f"{os.sep}zoneinfo{os.sep}"
 _FINALIZE = cast(Any, weakref.finalize).__call__.__code__
 _ASYNCIO = os.path.dirname(asyncio.__file__) + os.sep
@@ -260,7 +262,7 @@ def _check(used: str, frame: FrameType | None) -> None:
     if _is_of_others(frame):
         return
     while frame is not None and frame.f_code.co_filename != _DRIVE:
-        if frame.f_code.co_filename.startswith(_MAY):
+        if frame.f_code.co_filename.startswith(_MAY) or _ASSERTIONS in frame.f_code.co_filename:
             return
         frames.append(frame)
         frame = frame.f_back

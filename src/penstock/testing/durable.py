@@ -29,6 +29,7 @@ from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.errors import PayloadTooLarge, Unencodable
 from penstock.durable.failure import describe
 from penstock.durable.forbidden import calls_checked, watch_bodies
+from penstock.durable.isolation import mute_replayed_logs
 from penstock.durable.step import Step, StepCall, StepInfo, current_sender, current_starter, current_step
 from penstock.durable.workflow import Workflow
 from penstock.kernel.drive import Limits
@@ -42,10 +43,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 STARTED_AT = datetime(2030, 1, 1, tzinfo=UTC)
 MAX_RECORDS = 100_000
+MAX_TICKS = 2_000
+"""Times that the clock moved on, one after the other, and nothing else happened."""
+MAX_VIRTUAL_S = 100 * 366 * 86_400.0
+NO_END = "a workflow function without an end? `cancel_after=` or `deadline=` ends it"
 
 
 class StuckWorkflow(AssertionError):
-    """Nothing is due and nothing will come: the run would wait for ever."""
+    """The run would wait for ever, as nothing will come, or never end."""
 
 
 class NotDeterministic(AssertionError):
@@ -142,6 +147,7 @@ def run_workflow(
     `Blocked` for what an engine would block, and for a body that asks Python for the time or chance.
     """
     watch_bodies()
+    mute_replayed_logs()  # the run is replayed when it has ended
     arguments = workflow.encode_arguments(args, kwargs, deadline=deadline)
     memory = Memory(workflow, arguments, steps or {}, str(seed), started_at, limits)
     for message in messages:
@@ -193,7 +199,7 @@ class Memory:
         self._written: deque[Record] = deque()
         self._coming: list[tuple[float, int, Record | OpenCall]] = []
         self._running: dict[str, int] = {}  # by path the number of the planned end
-        self._planned = 0
+        self._planned = self._ticks = 0
 
     def plan(self, after_s: float, what: Record | OpenCall) -> None:
         """Comes that many seconds after now."""
@@ -228,7 +234,11 @@ class Memory:
     def _run_one(self) -> None:
         while self.activation.result is None:  # another one after a crash
             if len(self.former) + len(self.journal) >= MAX_RECORDS:
-                raise StuckWorkflow(f"{MAX_RECORDS:,} records and no end")
+                self._stop(f"{MAX_RECORDS:,} records and no end: {NO_END}")
+            if self._ticks > MAX_TICKS:
+                self._stop(f"the clock moved on {MAX_TICKS:,} times and nothing else happened: {NO_END}")
+            if self._at - self.began > MAX_VIRTUAL_S:
+                self._stop(f"more than 100 years passed and no end: {NO_END}")
             if self._written:
                 self.deliver(self._written.popleft())
                 continue
@@ -250,6 +260,7 @@ class Memory:
 
     def deliver(self, record: Record) -> None:
         """Into the journal, and to the body."""
+        self._ticks = self._ticks + 1 if record.kind is Kind.CLOCK else 0
         told = record.kind in (Kind.MESSAGE, Kind.CANCEL, Kind.CHILD)  # by others, who know nothing of marks
         for each in [record] if told else self.activation.marked([record]):
             stored = msgspec.structs.replace(each, at=self._at, pos=len(self.journal) + 1)
@@ -410,6 +421,9 @@ class Memory:
         return id
 
     def _stuck(self) -> NoReturn:
+        self._stop("nothing is due and nothing will come")
+
+    def _stop(self, reason: str) -> NoReturn:
         kernel = self.activation.kernel
         waiting = [
             f"{branch.path or 'the body'} at {branch.where()}"
@@ -417,7 +431,7 @@ class Memory:
             if branch.operation is not None
         ]
         self.activation.discard()
-        raise StuckWorkflow("nothing is due and nothing will come; waiting: " + ", ".join(waiting))
+        raise StuckWorkflow(f"{reason}; waiting: {', '.join(waiting)}")
 
 
 def _arguments(child: ChildCall) -> tuple[Sequence[Any], dict[str, Any]]:
