@@ -31,17 +31,6 @@ def _template(description: str) -> Schema:
     return {"type": "string", "format": "template", "description": description}
 
 
-def _key(description: str) -> Schema:
-    return {
-        "format": "template",
-        "description": description,
-        "oneOf": [
-            {"type": "string"},
-            {"type": "object", "properties": {"$template": {"type": "string"}}, "required": ["$template"]},
-        ],
-    }
-
-
 def _lasting(description: str) -> Schema:
     return {**_DURATION, "description": description}
 
@@ -190,7 +179,7 @@ _FIELDS: Final[dict[str, Schema]] = {
     "definitionVersion": {"type": "integer", "minimum": 0, "description": "`CALL_ACTIVITY`: 0, or none: the latest."},
     "input": _assignments("`CALL_ACTIVITY`: its variables; none: all (addition)."),
     "output": _assignments("`END`: the instance's result; `CALL_ACTIVITY`: what comes back (addition)."),
-    "businessKey": _key("`CALL_ACTIVITY`: its key (addition)."),
+    "businessKey": _template("`CALL_ACTIVITY`: its key (addition)."),
     "transformations": _assignments("Name to a JSON literal or `${expression}`, in this order."),
     "duration": _template("`WAIT`: goes on after this time (addition)."),
     "until": _template("`WAIT`: goes on at this time (addition)."),
@@ -198,7 +187,7 @@ _FIELDS: Final[dict[str, Schema]] = {
         "type": "object",
         "properties": {
             "name": _text("What kind of message it is."),
-            "correlationKey": _key("Which one of them: text, `${expression}` or a template."),
+            "correlationKey": _template("Which one of them: text or `${expression}`."),
         },
         "required": ["name", "correlationKey"],
         "description": "`WAIT`: goes on with a message of this name and key, text or `${expression}` (addition).",
