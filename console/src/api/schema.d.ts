@@ -7,12 +7,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List the latest versions */
+        /** List the active versions */
         get: operations["listDefinitions"];
         put?: never;
         /**
          * Upload a definition
-         * @description The same content for an id gives its existing version again, changed content the next one. Every problem is named in one answer.
+         * @description The same content for an id gives its existing version again, changed content the next one; new starts use it from then on (`active`, addition). Every problem is named in one answer.
          */
         post: operations["uploadDefinition"];
         delete?: never;
@@ -28,10 +28,30 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Read the latest version */
+        /** Read the active version */
         get: operations["getDefinition"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/definitions/{id}/versions/{number}/activate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Let new starts use a version (addition)
+         * @description Those of schedules, calls and chains that name no version, too. Instances that are open stay on theirs. The next upload makes what it uploads the active version.
+         */
+        post: operations["activateVersion"];
         delete?: never;
         options?: never;
         head?: never;
@@ -202,7 +222,7 @@ export interface paths {
         put?: never;
         /**
          * Let a failed instance go on (addition)
-         * @description Reopens the failed step and every step which that failure closed, with full retries. With `fromStepId` (addition) it goes on there in place of the failed step, or of `stepId`.
+         * @description Reopens the failed step and every step which that failure closed, with full retries. With `fromStepId` (addition) it goes on there in place of the failed step, or of `stepId`. Where that would do work again that was done before it failed, it is refused unless `again` (addition) is true.
          */
         post: operations["retryInstance"];
         delete?: never;
@@ -2362,6 +2382,7 @@ export interface components {
             /** Format: date-time */
             uploadedAt: string;
             description?: string;
+            active?: boolean;
         };
         /**
          * DefinitionSummaryPage
@@ -3380,12 +3401,13 @@ export interface components {
         /**
          * RetryBody
          * @description `note`: for the audit trail. `from_step_id`: where it goes on in place of the step that failed, or of
-         *         `step_id`.
+         *         `step_id`. `again`: also where work would be done again that was done already.
          */
         RetryBody: {
             note?: string;
             fromStepId?: string;
             stepId?: string;
+            again?: boolean;
         };
         /**
          * RunTree
@@ -4290,12 +4312,14 @@ export interface components {
         /**
          * VersionView
          * @description A version of a definition. `open`: its open instances, where they were counted within the last minute.
+         *         `active`: new starts use it.
          */
         VersionView: {
             version: number;
             name: string;
             /** Format: date-time */
             uploadedAt: string;
+            active?: boolean;
             open?: number;
         };
         /**
@@ -4567,6 +4591,94 @@ export interface operations {
             };
             /** @description Unknown. */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    activateVersion: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+                /** @description Version, 1 or more. */
+                number: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DefinitionSummary"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Its state does not allow it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };
