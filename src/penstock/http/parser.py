@@ -25,7 +25,7 @@ import httptools
 from penstock.http.asgi import Headers
 from penstock.http.limits import Limits
 from penstock.http.refusal import Refusal, bad_request, no_room
-from penstock.http.request import BodyBudget, Request, origin_form
+from penstock.http.request import BodyBudget, Request, authority_of, origin_form
 
 # Only what is a valid line: anything else stays in the head and llhttp refuses it.
 _UPGRADE_LINE = re.compile(rb"\r\nupgrade:[\t\x20-\x7e\x80-\xff]*(?=\r\n)", re.IGNORECASE)
@@ -387,12 +387,16 @@ class RequestParser:
             self._known[self._header_block] = _KnownHead(self._headers.copy(), 0 if length is None else int(length))
             if length is not None:
                 self._note_shape(self._header_block, length)
+        headers, authority = self._headers, authority_of(self._target)
+        if authority:  # it counts, whatever `Host` says (RFC 9112, 3.2.2)
+            _check_host(authority)
+            headers = [(b"host", authority), *(pair for pair in headers if pair[0] != b"host")]
         request = Request(
             "POST" if self._is_known else self._llhttp.get_method().decode("ascii"),
             raw_path,
             query,
             self._http_version,
-            self._headers,
+            headers,
             bytes(self._body),
             self._keep_alive,
         )

@@ -81,6 +81,13 @@ def origin_form(target: bytes) -> bytes:
     return b"/" + rest[question:] if question >= 0 else b"/"
 
 
+def authority_of(target: bytes) -> bytes:
+    """Which host a target in absolute form names, with its port; nothing of others."""
+    if target.startswith(b"/"):
+        return b""
+    return target.partition(b"://")[2].partition(b"/")[0].partition(b"?")[0]
+
+
 def is_whole_head(begun: bytes) -> bool:
     """Whether a request can be looked at: its head is there, or what can be no head's beginning."""
     return b"\r\n\r\n" in begun or not begun[:1].isalpha() if begun else False
