@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SHOWN_MAX_CHARS = 200
+BLOCKED: Final = "BLOCKED"
+"""For people, in place of the status, of a run that no deployed code can go on with."""
 
 app = typer.Typer(
     name="runs",
@@ -77,8 +79,10 @@ def list_runs(
                 row["id"],
                 row["workflow"],
                 shown_time(row["startedAt"]),
-                row["status"],
-                _cut(row["waitsFor"] or row["failureReason"] or ""),
+                BLOCKED if _is_blocked(row["waitsFor"]) else row["status"],
+                row["waitsFor"]
+                if _is_blocked(row["waitsFor"])
+                else _cut(row["waitsFor"] or row["failureReason"] or ""),
             )
             for row in found
         ],
@@ -87,16 +91,37 @@ def list_runs(
 
 @app.command()
 def show(id: IdArgument, at: AtOption = None, as_json: JsonOption = False) -> None:
-    """A run: how it stands, what it waits for, what it shows, and its branches with file and line."""
+    """A run: how it stands, what it waits for, what it shows, and its branches with file and line. Of one that failed
+    the reason, and the traceback."""
 
     async def told(runs: LocalRuns) -> dict[str, Any]:
-        return await runs.tree(await runs.find(id, {}))
+        instance_id = await runs.find(id, {})
+        tree, run = await runs.tree(instance_id), await runs.look(instance_id)
+        if run.failure_reason:
+            tree["failureReason"] = run.failure_reason
+        if run.status == "FAILED":
+            errors = await runs.raised(instance_id)
+            if len(errors) > 1 and errors[-1].type_name != "StepFailed" and errors[0].message != errors[-1].message:
+                errors = errors[1:]  # that step's error was dealt with
+            tree["errors"] = [
+                {"path": each.path, "name": each.name, "type": each.type_name, "message": each.message}
+                | {"traceback": each.traceback}
+                for each in errors
+            ]
+        return tree
 
     tree = ask(at, told)
     if as_json:
         print_json(tree)
         return
-    echo(f"{id}  {tree['workflow']}@{tree['version']}  {tree['status']}")
+    status = BLOCKED if _is_blocked(tree.get("waitsFor")) else tree["status"]
+    echo(f"{id}  {tree['workflow']}@{tree['version']}  {status}")
+    if tree.get("failureReason"):
+        echo(f"because {tree['failureReason']}")
+    for error in tree.get("errors") or ():
+        where = f"step {error['name']} at {error['path']}" if error["path"] else "the workflow function"
+        echo(f"{where} raised:")
+        echo("\n".join(f"    {line}" for line in error["traceback"].rstrip().splitlines()))
     if tree.get("waitsFor"):
         echo(f"waits for {tree['waitsFor']}")
     if tree.get("view") is not None:
@@ -259,6 +284,11 @@ def ask(at: str | None, call: Callable[[LocalRuns], Awaitable[T]], owner: str = 
         echo(f"penstock: {getattr(error, 'reason', None) or first_line(error)}", err=True)
         raise typer.Exit(1) from error
     return answer
+
+
+def _is_blocked(waits_for: str | None) -> bool:
+    """Whether code that can go on with the run has to be deployed, as `engine.runs` says it."""
+    return waits_for is not None and waits_for.startswith("other code: ")
 
 
 def _branches(branches: list[dict[str, Any]], depth: int) -> list[str]:

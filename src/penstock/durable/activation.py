@@ -102,6 +102,10 @@ class Host(Protocol):
         """Append the record, then `feed` what was stored."""
         ...
 
+    def step_failed(self, run: Activation, call: OpenCall, error: BaseException) -> None:
+        """The last attempt at the step has failed: tell it."""
+        ...
+
 
 class Still:
     """The host of a replay: it begins nothing."""
@@ -118,6 +122,9 @@ class Still:
 
     def write(self, run: Activation, record: Record) -> None:
         """Nothing is written by a replay."""
+
+    def step_failed(self, run: Activation, call: OpenCall, error: BaseException) -> None:
+        """Never called: none has begun."""
 
 
 class Activation:
@@ -304,12 +311,15 @@ class Activation:
             try:
                 text = call.step.encode_value(outcome.value, call.path, self.payload_max_bytes)
             except (Unencodable, PayloadTooLarge) as error:  # it would be so again
+                self.host.step_failed(self, call, error)
                 self._write(call, Kind.FAILED, call.step.encode_error(error, self.kernel.newest), took_ms)
             else:
                 self._write(call, Kind.DONE, text, took_ms)
             return
         pause_s = None if call.stopping else self._pause_s(call, outcome.error)
         if pause_s is None:
+            if not call.stopping:
+                self.host.step_failed(self, call, outcome.error)
             self._write(call, Kind.FAILED, call.step.encode_error(outcome.error, self.kernel.newest), took_ms)
             return
         if self._warn is not None:

@@ -101,12 +101,15 @@ class Stored(msgspec.Struct, frozen=True):
 
 class Ending(msgspec.Struct, frozen=True):
     """How a run ends: with ``result`` (JSON), or with ``failure``, for people. ``cancelled``: as was asked. ``view``:
-    what it showed last (JSON)."""
+    what it showed last (JSON). ``error``: what its function raised, as the journal keeps it (JSON). ``traceback``: for
+    the log."""
 
     result: str | None = None
     failure: str | None = None
     cancelled: bool = False
     view: str | None = None
+    error: str | None = None
+    traceback: str | None = None
 
 
 class Beat(msgspec.Struct, frozen=True):

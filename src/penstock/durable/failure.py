@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
+import sysconfig
 import traceback
+from collections.abc import Sequence
 
 from penstock.kernel.branch import PACKAGE
-from penstock.user_text import text_of
+from penstock.masking import mask_text
+from penstock.user_text import said, text_of
 
 MAX_CHARS = 4_000
+TRACEBACK_MAX_CHARS = 16_000
+"""In a log; of a longer one the end, which has the error."""
 MAX_LEAVES = 10
+_PYTHON = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
+_LOOPS = ("trio", "outcome")
+"""Between a step and us."""
+_LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
 
 
 def describe(error: BaseException) -> str:
@@ -32,6 +41,58 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 def _line(error: BaseException) -> str:
     name, message = type(error).__name__, text_of(error, MAX_CHARS)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(PACKAGE)]
-    place = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+    frame = user_frame(traceback.extract_tb(error.__traceback__))
+    place = f" ({os.path.basename(frame.filename)}:{frame.lineno})" if frame is not None else ""
     return f"{name}: {message}{place}" if message else f"{name}{place}"
+
+
+def user_frame(frames: Sequence[traceback.FrameSummary]) -> traceback.FrameSummary | None:
+    """The innermost frame of the user's code: not ours, Python's, or a library's that the user's code has called.
+
+    Code that is installed among the libraries, as a service is in a container, is the user's if the outermost frame is
+    of the same package.
+    """
+    own = [frame for frame in frames if not _is_foreign(frame.filename)]
+    if not own:
+        return None
+    package = _package(own[0].filename)
+    return next(frame for frame in reversed(own) if _package(frame.filename) in (package, None))
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback for a log, without the frames of ours and of Trio's. Never fails."""
+
+    def tell() -> str:
+        told = traceback.TracebackException.from_exception(error)
+        todo, seen = [told], set[int]()
+        while todo:
+            each = todo.pop()
+            if id(each) in seen:
+                continue
+            seen.add(id(each))
+            kept = [
+                frame
+                for frame in each.stack
+                if not frame.filename.startswith(PACKAGE) and _package(frame.filename) not in _LOOPS
+            ]
+            each.stack = traceback.StackSummary.from_list(kept)
+            todo += [other for other in (each.__cause__, each.__context__) if other is not None]
+            todo += each.exceptions or ()
+        return "".join(told.format())
+
+    return mask_text(said(tell))[-TRACEBACK_MAX_CHARS:].rstrip()
+
+
+def _is_foreign(filename: str) -> bool:
+    if filename.startswith(("<frozen", PACKAGE)):
+        return True
+    package = _package(filename)
+    return package in _LOOPS or (package is None and filename.startswith(_PYTHON))
+
+
+def _package(filename: str) -> str | None:
+    """Of a file among the installed libraries: which one it is of."""
+    for folder in _LIBRARIES:
+        if filename.startswith(folder):
+            return filename[len(folder) :].split(os.sep, maxsplit=1)[0]
+    return None

@@ -34,7 +34,8 @@ from penstock.durable.backend import (
 from penstock.durable.child import ChildCall
 from penstock.durable.codec import PAYLOAD_MAX_BYTES
 from penstock.durable.errors import PayloadTooLarge, StartRefused, Unencodable
-from penstock.durable.failure import describe
+from penstock.durable.failure import describe, traceback_of
+from penstock.durable.recorded_error import encode_error
 from penstock.durable.step import StepCall, StepInfo, current_sender, current_starter, current_transaction
 from penstock.durable.step_host import StepHost, has_cancelled
 from penstock.durable.workflow import Workflow
@@ -43,6 +44,7 @@ from penstock.kernel.errors import Blocked, Cancelled
 from penstock.kernel.operation import Outcome
 from penstock.kernel.record import Kind, Record
 from penstock.kernel.replay import marks_of
+from penstock.masking import mask_text
 from penstock.user_text import text_of
 
 T = TypeVar("T")
@@ -343,6 +345,9 @@ class HeldRun:
         if ended:
             if ending.result is not None:
                 self.keeper.on_result(self.held, ending.result)
+            if ending.failure is not None and not ending.cancelled:
+                told = f"\n{ending.traceback}" if ending.traceback else ""
+                log.error("run %s failed: %s%s", self.held, mask_text(ending.failure), told)
             self._leave("ended", ending.failure or "")
         else:
             self.must_read = True
@@ -395,6 +400,13 @@ class HeldRun:
         """To be appended by the pump."""
         self.outbox.append(record)
         self.poke()
+
+    def step_failed(self, run: Activation, call: OpenCall, error: BaseException) -> None:
+        """Tell it, with the user's traceback."""
+        log.error(
+            "run %s: step %r at %s failed for good, attempt %d of %d: %s\n%s", self.held, call.step.name, call.path,
+            call.attempt, call.step.options.retries + 1, mask_text(describe(error)), traceback_of(error),
+        )  # fmt: skip
 
     def begin(self, run: Activation, call: OpenCall) -> None:
         """Start the attempt as a task."""
@@ -524,4 +536,8 @@ def _ending(outcome: Outcome, run: Activation) -> Ending:
             return Ending(failure=describe(error))
     if isinstance(outcome.error, Cancelled):
         return Ending(failure=run.cancel_reason or describe(outcome.error), cancelled=True)
-    return Ending(failure=describe(outcome.error))
+    record = None
+    if run.kernel.newest:  # an older App would not know what to do with it
+        text = encode_error(outcome.error)
+        record = text if len(text.encode()) <= run.payload_max_bytes else None
+    return Ending(failure=describe(outcome.error), error=record, traceback=traceback_of(outcome.error))

@@ -48,7 +48,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.ids import read_instance, show_instance
 from penstock.engine.journal_items import Held as Lease
 from penstock.engine.journal_items import JournalPage, JournalRow, NewRecord, RunEnd, Taken
-from penstock.engine.runs import read_branches
+from penstock.engine.runs import Raised, read_branches
 from penstock.errors import BadRequest, JournalTooLong, PayloadTooLarge, PenstockError, TooManyRequests, Unavailable
 from penstock.errors import LeaseLost as LeaseIsLost
 from penstock.kernel.operation import Outcome
@@ -188,7 +188,7 @@ class LocalBackend:
         elif ending.cancelled:
             end = RunEnd(InstanceStatus.CANCELLED, failure=ending.failure, view=view)
         else:
-            end = RunEnd(InstanceStatus.FAILED, failure=ending.failure or "failed", view=view)
+            end = RunEnd(InstanceStatus.FAILED, failure=ending.failure or "failed", view=view, error=ending.error)
         return await _asked(self._engine.journal.finish(_lease(held), end, mail=mail))
 
     async def continue_as_new(self, held: Held, mail: int, begun: Record, kept: Sequence[int]) -> bool:
@@ -390,6 +390,10 @@ class LocalRuns:
     async def cancel(self, instance_id: str, reason: str | None, *, force: bool, id: str) -> None:
         """Ask the run to end, or end it."""
         await told(self._engine.instances.cancel(instance_id, reason, force=force), id)
+
+    async def raised(self, instance_id: str) -> list[Raised]:
+        """What a run's steps raised last, then its function."""
+        return await told(self._engine.runs.raised(instance_id))
 
     async def adopt(self, workflow: str) -> list[str]:
         """Let the next program that serves a workflow under no name have its runs; its job types."""

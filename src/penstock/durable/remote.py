@@ -300,9 +300,9 @@ class RemoteBackend:
             failure = failure[: self._runs.payload_max_bytes]
         item = w.RunFinish(
             held.key, held.attempt, mail,
-            result=ending.result, failure=failure, cancelled=ending.cancelled, view=view,
+            result=ending.result, failure=failure, cancelled=ending.cancelled, view=view, error=ending.error or "",
         )  # fmt: skip
-        size_bytes = len((ending.result or failure or "").encode()) + len(view)
+        size_bytes = len((ending.result or failure or "").encode()) + len(view) + len(item.error.encode())
         answer: w.RunFinished = await _link(held).ask(item, size_bytes)
         return self._let_go(held, not answer.unread)
 

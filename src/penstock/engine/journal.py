@@ -266,7 +266,8 @@ class Journal:
             check_variables(end.output, self._limits, "result")
         failure = None if end.failure is None else clean_text(end.failure, self._settings.payload_max_bytes)
         view = None if end.view is None else check_json_value(end.view, self._limits, "view").decode()
-        item = FinishItem(store.Finish(held, mail, end.status, END_STEP, end.output, failure, view))
+        error = None if end.error is None else check_text(end.error, "error", self._settings.payload_max_bytes)
+        item = FinishItem(store.Finish(held, mail, end.status, END_STEP, end.output, failure, view, error))
         return bool(await self.lanes.finish.submit(item))
 
     async def continue_as_new(self, held: Held, payload: str, *, name: str, mail: int, kept: Sequence[int]) -> bool:

@@ -39,6 +39,7 @@ class RecordKind(IntEnum):
     BEGUN = 10
     SUPPLIED = 11
     VIEW = 12
+    ERROR = 13
 
 
 FAILED_KINDS: Final = (RecordKind.FAILED,)
@@ -111,12 +112,13 @@ class AppendAnswer(NamedTuple):
 
 class RunEnd(NamedTuple):
     """How a run ends. ``output`` is the JSON object ``{"result": …}`` of one that completed, ``view`` what it showed
-    last (JSON)."""
+    last, ``error`` what its function raised (JSON)."""
 
     status: InstanceStatus
     output: bytes | None = None
     failure: str | None = None
     view: bytes | None = None
+    error: str | None = None
 
 
 class Extended(NamedTuple):

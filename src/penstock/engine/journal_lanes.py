@@ -403,7 +403,9 @@ class JournalLanes:
 
     async def _end(self, connection: TrioConnection, items: list[FinishItem]) -> None:
         with self._metrics.db_transaction_seconds["finish"].time():
-            done = await store.finish(connection, [item.finish for item in items], view=RecordKind.VIEW)
+            done = await store.finish(
+                connection, [item.finish for item in items], view=RecordKind.VIEW, error=RecordKind.ERROR
+            )
         refused: list[FinishItem] = []
         for item in items:
             if item.instance in done:

@@ -7,7 +7,7 @@ import re
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, assert_never, cast
+from typing import Any, Final, NamedTuple, assert_never, cast
 
 import msgspec
 
@@ -44,7 +44,7 @@ TREE_MAX_RECORDS: Final = 10_000
 """The latest ones; a tree of a longer journal lacks what ended before."""
 KINDS: Final = {
     1: "done", 2: "failed", 3: "stopped", 4: "abandoned", 5: "clock", 6: "message", 7: "cancel", 8: "child", 9: "retry",
-    10: "begun", 11: "supplied", 12: "view",
+    10: "begun", 11: "supplied", 12: "view", 13: "error",
 }  # fmt: skip
 """Kinds of records as clients read them."""
 RECORD_COST: Final = 100
@@ -52,6 +52,24 @@ RECORD_COST: Final = 100
 _STATUS: Final = {1: "done", 2: "failed", 3: "stopped", 4: "abandoned", 8: "done", 9: "retrying", 11: "done"}
 _LAST: Final = re.compile(r"(?:/\d+|\.\d+|\.\[[^\]]*\])$")
 """The last part of a path: an operation's index, or a child's place or key in its nursery."""
+
+
+class Raised(NamedTuple):
+    """An error in a run's journal, for people: of the step at a path, or of the workflow function (without one)."""
+
+    path: str
+    name: str | None
+    type_name: str
+    message: str
+    traceback: str
+
+
+class _Told(msgspec.Struct, frozen=True):
+    """Of what an executor writes of an error (`durable.codec`)."""
+
+    type_name: str = ""
+    message: str = ""
+    traceback: str = ""
 
 
 class OpenBranch(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -140,6 +158,13 @@ class Runs:
         replayed = _replayed(records, taken, more=more)
         items = [_shown(record, known) for record, known in zip(records, replayed, strict=True)]
         return Page(items=items, next=f"{records[-1].pos:x}" if more else None)
+
+    async def raised(self, instance_id: str) -> list[Raised]:
+        """What a run's steps raised last, then its function: as far as its journal has it."""
+        async with self._database.connection() as connection:
+            number = ids.read_instance(instance_id)
+            found = await store.last_errors(connection, number, RecordKind.FAILED, RecordKind.ERROR)
+        return [_raised(row) for row in found]
 
     async def tree(self, instance_id: str) -> RunTree:
         """The run's branches: what has ended from its journal, what is open as the executor last said. Of an instance
@@ -268,6 +293,14 @@ def _shown(record: JournalRow, replayed: bool | None) -> JournalRecord:
         codec=codec,
         replayed=replayed,
     )
+
+
+def _raised(row: store.RaisedRow) -> Raised:
+    try:
+        told = msgspec.json.decode(row.payload or "{}", type=_Told)
+    except msgspec.MsgspecError:  # of another version: it is for people only
+        told = _Told()
+    return Raised(row.path, row.name, told.type_name, told.message, told.traceback)
 
 
 def _open_branches(about: store.RunAbout | None) -> list[OpenBranch]:

@@ -387,7 +387,16 @@ def _end(item: w.RunFinish, view: bytes | None) -> RunEnd:
         return RunEnd(InstanceStatus.COMPLETED, output=b'{"result":' + item.result.encode() + b"}", view=view)
     if item.cancelled:
         return RunEnd(InstanceStatus.CANCELLED, failure=item.failure, view=view)
-    return RunEnd(InstanceStatus.FAILED, failure=item.failure or "failed", view=view)
+    if item.error:
+        _check_json(item.error, "error")
+    return RunEnd(InstanceStatus.FAILED, failure=item.failure or "failed", view=view, error=item.error or None)
+
+
+def _check_json(text: str, what: str) -> None:
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRequest(f"{what}: is no JSON: {error}") from None
 
 
 def _new_record(record: w.RunRecord) -> NewRecord:
@@ -399,10 +408,7 @@ def _new_record(record: w.RunRecord) -> NewRecord:
     if record.attempt < 0 or (record.took_ms or 0) > NUMBER_MAX:
         raise BadRequest(f"attempt, took_ms: are between 0 and {NUMBER_MAX}")
     if record.payload is not None and not record.payload.startswith("~"):
-        try:
-            msgspec.json.decode(record.payload, type=msgspec.Raw)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise BadRequest(f"payload: is no JSON: {error}") from None
+        _check_json(record.payload, "payload")
     return NewRecord(
         kind=record.kind,
         path=record.path,

@@ -165,6 +165,7 @@ class Finish(NamedTuple):
     output: bytes | None
     failure: str | None
     view: str | None = None
+    error: str | None = None
 
 
 class Woken(NamedTuple):
@@ -367,6 +368,26 @@ async def last_view(connection: TrioConnection, instance: int, view: int) -> str
     return text if vault is None or text is None else vault.open_value(text, PAYLOAD)
 
 
+class RaisedRow(NamedTuple):
+    """An error in a journal; ``payload`` is JSON."""
+
+    kind: int
+    path: str
+    name: str | None
+    payload: str | None
+
+
+async def last_errors(connection: TrioConnection, instance: int, failed: int, error: int) -> list[RaisedRow]:
+    """What a run's steps raised last (kind ``failed``), and its function (``error``). Raises KeyMissing."""
+    vault, found = connection.vault, list[RaisedRow]()
+    for row in await connection.fetch(SQL["last_errors"], (instance, failed, error)):
+        raised = RaisedRow(*cast(Any, row))
+        if vault is not None and raised.payload is not None:
+            raised = raised._replace(payload=vault.open_value(raised.payload, PAYLOAD))
+        found.append(raised)
+    return found
+
+
 async def run_states(connection: TrioConnection, runs: Sequence[Held]) -> list[RunState]:
     """How runs stand now, in order. Reads only."""
     params = (arrays.ints(run.instance for run in runs), arrays.ints(run.seq for run in runs))
@@ -437,9 +458,9 @@ async def wake(connection: TrioConnection, timers: Sequence[tuple[int, int]]) ->
     return [Woken(*cast(Any, row)) for row in rows]
 
 
-async def finish(connection: TrioConnection, items: Sequence[Finish], *, view: int) -> dict[int, LetGo]:
-    """End runs; by instance, whether others may be told. ``view``: the kind of record for what they showed last. Those
-    that are not in the answer were refused."""
+async def finish(connection: TrioConnection, items: Sequence[Finish], *, view: int, error: int) -> dict[int, LetGo]:
+    """End runs; by instance, whether others may be told. ``view`` and ``error``: the kinds of records for what they
+    showed last, and raised. Those that are not in the answer were refused."""
     params = (
         *_held([item.held for item in items]),
         arrays.ints(item.mail for item in items),
@@ -449,6 +470,8 @@ async def finish(connection: TrioConnection, items: Sequence[Finish], *, view: i
         arrays.texts(item.failure for item in items),
         seal([item.view for item in items], connection.vault),
         view,
+        seal([item.error for item in items], connection.vault),
+        error,
     )
     return _let_go(await connection.fetch(SQL["finish_runs"], params))
 

@@ -323,6 +323,9 @@ class Memory:
         """Delivered before the clock moves on."""
         self._written.append(record)
 
+    def step_failed(self, run: Activation, call: OpenCall, error: BaseException) -> None:
+        """The test sees it in the outcome."""
+
     def begin(self, run: Activation, call: OpenCall) -> None:
         """Its end comes when the step's time is over."""
         if isinstance(call.step, ChildCall):

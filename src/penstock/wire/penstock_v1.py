@@ -170,6 +170,7 @@ class RunFinish(Struct):
     view: Annotated[bytes, Proto(7)] = b""
     begun: Annotated[RunRecord | None, Proto(8)] = None
     kept: Annotated[list[str], Proto(9)] = field(default_factory=list[str])
+    error: Annotated[str, Proto(10)] = ""
 
 
 class RunRead(Struct):

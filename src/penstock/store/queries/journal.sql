@@ -107,6 +107,13 @@ ORDER BY i.id
 SELECT payload FROM (SELECT kind, payload FROM journal WHERE instance_id = $1::bigint ORDER BY pos DESC LIMIT 1) j
 WHERE kind = $2::smallint
 
+-- name: last_errors
+-- Of a run ($1 instance) what its steps raised last ($2 kind), and its function ($3 kind): one record each at most, with path
+-- and name.
+(SELECT kind, path, name, payload FROM journal WHERE instance_id = $1::bigint AND kind = $2::smallint ORDER BY pos DESC LIMIT 1)
+UNION ALL
+(SELECT kind, path, name, payload FROM journal WHERE instance_id = $1::bigint AND kind = $3::smallint ORDER BY pos DESC LIMIT 1)
+
 -- name: run_states
 -- How runs stand ($1 instance $2 seq), in order: the token's columns, or how the execution was closed and by whom; and the
 -- instance's flow key.
@@ -266,19 +273,20 @@ FROM run r LEFT JOIN woken w ON w.id = r.token_id
 
 -- name: finish_runs
 -- Ends runs: $1 token $2 seq $3 attempt $4 holder $5 mail seen $6 status $7 index of the END step $8 output $9 failure
--- $10 what it showed last (null: nothing), which becomes its last record, of the kind $11. Answers whether others may be told,
+-- $10 what it showed last (null: nothing), which becomes its last record, of the kind $11; $12 what its function raised (null:
+-- nothing), a record of the kind $13 before that. Answers whether others may be told,
 -- and as `park_runs`. A run that is not returned has mail, or is not the holder's.
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::int[], $6::smallint[], $7::smallint[],
-                       $8::text[], $9::text[], $10::text[])
-    AS i(token, seq, attempt, holder, mail, status, end_step, output, failure, shown)),
+                       $8::text[], $9::text[], $10::text[], $12::text[])
+    AS i(token, seq, attempt, holder, mail, status, end_step, output, failure, shown, raised)),
 ended AS (
   DELETE FROM token t USING item i CROSS JOIN LATERAL (
     SELECT o.ctid FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
   WHERE t.ctid = old.ctid AND t.seq = i.seq AND t.state = 1 /* LOCKED */ AND t.attempt = i.attempt
     AND t.claimed_by = i.holder AND t.mail = i.mail
   RETURNING t.id, t.instance_id, t.seq, t.step, t.attempt, t.entered_at, t.claimed_at, t.claimed_by, i.status, i.end_step,
-    i.output, i.failure, i.shown, t.job_type, t.held, t.flow_key, t.run_queue, t.watched),
+    i.output, i.failure, i.shown, i.raised, t.job_type, t.held, t.flow_key, t.run_queue, t.watched),
 released AS (  -- as `give_back`, and open runs
   UPDATE slot s SET running = s.running - r.n, open_runs = s.open_runs - r.runs FROM (
     SELECT queue, flow_key, sum(n)::int AS n, sum(runs)::int AS runs FROM (
@@ -302,7 +310,10 @@ closed AS (
   FROM ended, clock),
 shown AS (
   INSERT INTO journal (instance_id, pos, at, kind, attempt, path, payload)
-  SELECT instance_id, nextval('step_seq'), now, $11::smallint, 1, '', shown FROM ended, clock WHERE shown IS NOT NULL),
+  SELECT instance_id, nextval('step_seq'), now, kind, 1, '', payload
+  FROM (SELECT e.instance_id, r.kind, r.payload FROM ended e
+        CROSS JOIN LATERAL (VALUES (1, $13::smallint, e.raised), (2, $11::smallint, e.shown)) AS r(n, kind, payload)
+        WHERE r.payload IS NOT NULL ORDER BY e.instance_id, r.n) r, clock),
 finished AS (
   UPDATE instance i SET status = e.status, ended_at = clock.now, failure = e.failure
   FROM ended e CROSS JOIN LATERAL (SELECT o.ctid FROM instance o WHERE o.id = e.instance_id OFFSET 0) old, clock

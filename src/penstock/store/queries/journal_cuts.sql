@@ -38,7 +38,7 @@ ORDER BY pos LIMIT 1
 -- A cancel that is forgotten may come again.
 WITH gone AS (
   DELETE FROM journal WHERE instance_id = $1::bigint
-    AND (kind = 12 /* VIEW */ OR pos >= $2::bigint AND kind NOT IN (6 /* MESSAGE */, 10 /* BEGUN */))),
+    AND (kind IN (12 /* VIEW */, 13 /* ERROR */) OR pos >= $2::bigint AND kind NOT IN (6 /* MESSAGE */, 10 /* BEGUN */))),
 begun AS (
   UPDATE journal SET kind = 5 /* CLOCK */, path = '', name = NULL, payload = NULL, digest = NULL, attempt = 1, took_ms = NULL
   WHERE instance_id = $1::bigint AND pos < $2::bigint AND kind = 9 /* RETRY */ AND path = $3::text)
