@@ -23,7 +23,7 @@ from fastapi import FastAPI, HTTPException
 from fastapi.requests import Request
 from fastapi.responses import JSONResponse
 
-from penstock.client import Conflict, NotFound, TimedOut
+from penstock.client import Conflict, NotFound, TimedOut, Unavailable
 from penstock.durable import App, RunFailed
 
 app = App(order)
@@ -88,3 +88,9 @@ async def not_found(request: Request, error: NotFound) -> JSONResponse:
 @api.exception_handler(Conflict)
 async def conflict(request: Request, error: Conflict) -> JSONResponse:
     return JSONResponse({"error": error.reason}, 409)
+
+
+@api.exception_handler(Unavailable)
+async def unavailable(request: Request, error: Unavailable) -> JSONResponse:
+    """The database is away or has too much to do: what was sent may be sent again, as an order has its number."""
+    return JSONResponse({"error": error.reason}, 503, {"Retry-After": "1"})

@@ -22,7 +22,7 @@ from durable_order import Line, Order, Payment, order
 from flask import Flask
 from flask.typing import ResponseReturnValue
 
-from penstock.client import NotFound, TimedOut
+from penstock.client import NotFound, TimedOut, Unavailable
 from penstock.durable import App, RunFailed
 from penstock.durable.blocking import BlockingApp
 
@@ -74,3 +74,9 @@ def result(id: str) -> ResponseReturnValue:
 @web.errorhandler(NotFound)
 def not_found(error: NotFound) -> ResponseReturnValue:
     return {"error": error.reason}, 404
+
+
+@web.errorhandler(Unavailable)
+def unavailable(error: Unavailable) -> ResponseReturnValue:
+    """The database is away or has too much to do: what was sent may be sent again."""
+    return {"error": error.reason}, 503, {"Retry-After": "1"}

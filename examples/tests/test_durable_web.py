@@ -7,11 +7,14 @@ import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 import durable_order
 import httpx
 import pytest
 from durable_order import World
+
+from penstock.client import Unavailable
 
 BASKET = {"lines": [{"sku": "pen", "count": 2, "price": "3"}]}
 
@@ -26,6 +29,10 @@ def fresh(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, penstock_dsn: str) -> None:
     monkeypatch.setattr(durable_order, "world", World(tmp_path / "world.sqlite3"))
     monkeypatch.setenv("PENSTOCK_AT", penstock_dsn)
+
+
+def away(*args: object, **named: object) -> NoReturn:
+    raise Unavailable("the database is away")
 
 
 def test_an_order_over_fastapi(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,6 +54,9 @@ def test_an_order_over_fastapi(monkeypatch: pytest.MonkeyPatch) -> None:
             await browser.put("/orders/A-2", json=BASKET)
             await browser.post("/orders/A-2/payment", json={"card": "stolen"})
             assert (await browser.get("/orders/A-2/result?wait_s=30")).status_code == 409
+            monkeypatch.setattr(module.app, "get", away)
+            refused = await browser.get("/orders/A-1")
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
 
     asyncio.run(test())
 
@@ -61,3 +71,6 @@ def test_an_order_over_flask(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (shipped.status_code, list(shipped.get_json())) == (200, ["tracking"])
         assert browser.get("/orders/B-1").get_json()["status"] == "COMPLETED"
         assert browser.get("/orders/none").status_code == 404
+        monkeypatch.setattr(module, "shop", away)
+        refused = browser.get("/orders/B-1")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")

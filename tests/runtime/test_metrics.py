@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.engine.aside import Aside
 from penstock.engine.batches import BatchStart
-from penstock.errors import LeaseLost
+from penstock.errors import LeaseLost, Unavailable
 from penstock.kafka.producer import NOT_CONNECTED, KafkaProducer
 from penstock.metrics import Metrics
 from penstock.metrics import registry as metrics_registry
@@ -27,6 +27,7 @@ from penstock.metrics.registry import MAX_ROWS_ASIDE
 from penstock.runtime.dispatch import Dispatch
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.supervise import forever
+from penstock.store.pool_errors import PoolTimeout
 from penstock.testing.definitions import definition, end, fork, linear, timer
 from penstock.wire.model import Completion, Failure, Heartbeat, StartRequest
 from penstock.wire.queue import QueuePolicy, Rate
@@ -422,6 +423,23 @@ async def test_a_row_that_another_transaction_holds(driver: Driver) -> None:
     assert growth.of("penstock_db_transactions_repeated_total", cause="55P03") >= 1
     assert growth.of("engine_db_lock_wait_duration_seconds_count", operation="wide") >= 2
     assert growth.of("engine_db_lock_wait_duration_seconds_sum", operation="wide") > 0
+
+
+@drives("penstock_calls_late", "Calls refused as they had no turn in time, while no statement failed")
+async def test_calls_without_a_turn_in_time(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = await driver.run(definition(user("u"), end()))
+    growth, lane = Growth(driver), driver.engine.full_path
+
+    async def no_connection(*_: object, **__: object) -> None:
+        raise PoolTimeout("no connection", all_in_use=True)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lane, "_within_s", 0.0)
+        patched.setattr(lane, "_once", no_connection)
+        with pytest.raises(Unavailable, match="no turn in time"):
+            await driver.cancel(view)
+    assert growth.of("penstock_calls_late_total", lane=lane.name) == 1
+    await driver.cancel(view)
 
 
 # -- Kafka

@@ -54,7 +54,7 @@ from penstock.errors import LeaseLost as LeaseIsLost
 from penstock.kernel.operation import Outcome
 from penstock.kernel.record import OUTCOMES, RULES, Kind, Record
 from penstock.runtime.database_start import wait_out
-from penstock.store.database import AWAY, first_line
+from penstock.store.database import AWAY, away_reason, first_line
 from penstock.store.journal import OpenRun as StoredRun
 from penstock.store.origins import Origin
 from penstock.wire.fields import json_text
@@ -411,7 +411,7 @@ async def told(call: Awaitable[T], id: str | None = None) -> T:
     except PenstockError as error:
         raise error_for(error.code, error.reason if id is None else f"run {id}: {error.reason}") from None
     except AWAY as error:
-        raise error_for("unavailable", f"the database is away: {first_line(error)}") from error
+        raise error_for("unavailable", f"{away_reason(error)}: {first_line(error)}") from error
 
 
 async def _asked(call: Awaitable[T]) -> T:

@@ -33,7 +33,7 @@ from penstock.store import instances as instance_store
 from penstock.store import journal as journal_store
 from penstock.store.calls import CodeCall, EndForCode
 from penstock.store.connection import TrioConnection
-from penstock.store.database import AWAY, Database, first_line
+from penstock.store.database import AWAY, Database, away_reason, first_line
 from penstock.store.timers import Timer
 from penstock.store.timers import delete as delete_timer
 from penstock.wire.model import StartRequest
@@ -85,7 +85,7 @@ class Children:
         try:
             return await self._start(held, path, target, arguments, id)
         except AWAY as error:
-            raise Unavailable(f"the database is away: {first_line(error)}") from error
+            raise Unavailable(f"{away_reason(error)}: {first_line(error)}") from error
 
     async def _start(self, held: Held, path: str, target: CodeWorkflow | str, arguments: bytes, id: str) -> str:
         check_text(path, "path", PATH_MAX_CHARS)
@@ -134,7 +134,7 @@ class Children:
             async with self._database.connection() as connection:
                 is_held, found = await store.called_by_code(connection, CodeCall(held, path))
         except AWAY as error:
-            raise Unavailable(f"the database is away: {first_line(error)}") from error
+            raise Unavailable(f"{away_reason(error)}: {first_line(error)}") from error
         if not is_held:
             raise LeaseLost("another executor has the run, or it has ended")
         if found is None:

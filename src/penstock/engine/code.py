@@ -37,7 +37,7 @@ from penstock.store import engines as engine_store
 from penstock.store import journal as journal_store
 from penstock.store import takes as store
 from penstock.store.connection import TrioConnection
-from penstock.store.database import AWAY, Database, first_line
+from penstock.store.database import AWAY, Database, away_reason, first_line
 from penstock.wire.fields import json_text
 from penstock.wire.model import Instance, Job, StartRequest
 
@@ -153,7 +153,7 @@ class Code:
             stored = await self._definitions.upload(parse_definition(workflow.definition()), code=True)
             await self._definitions.let_call(workflow.definition_id)
         except AWAY as error:
-            raise Unavailable(f"the database is away: {first_line(error)}") from error
+            raise Unavailable(f"{away_reason(error)}: {first_line(error)}") from error
         self._versions[workflow] = stored.version
         return stored.version
 
@@ -177,7 +177,7 @@ class Code:
             async with self._database.connection() as connection:
                 version = await definition_store.same(connection, workflow.definition_id, content)
         except AWAY as error:
-            raise Unavailable(f"the database is away: {first_line(error)}") from error
+            raise Unavailable(f"{away_reason(error)}: {first_line(error)}") from error
         if version is None:
             raise NotFound(
                 f"workflow: no executor has registered '{workflow.definition_id}' in version {workflow.version}: start "
@@ -245,7 +245,7 @@ class Code:
             runs = await self._read([job for job in jobs if not _is_fresh(job)])
         except AWAY as error:
             self._polls.releases.release_jobs(jobs)
-            raise Unavailable(f"the database is away: {first_line(error)}") from error
+            raise Unavailable(f"{away_reason(error)}: {first_line(error)}") from error
         except BaseException:
             self._polls.releases.release_jobs(jobs)
             raise
@@ -271,7 +271,7 @@ class Code:
             async with self._database.connection() as connection:
                 return await journal_store.beyond_rules(connection, instances, rules)
         except AWAY as error:
-            raise Unavailable(f"the database is away: {first_line(error)}") from error
+            raise Unavailable(f"{away_reason(error)}: {first_line(error)}") from error
 
     async def find(self, app: str, id: str, workflows: Iterable[str], *, or_any: bool = False) -> str:
         """The instance id of the run with this id: of these workflows of an app, else of any if there are none, or

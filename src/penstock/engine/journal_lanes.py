@@ -201,9 +201,7 @@ class JournalLanes:
                 )
         except InDoubt:
             for item in items:
-                self._doubts.setdefault(item.instance, set()).add(backend)
-            while len(self._doubts) > DOUBTS_MAX:
-                self._doubts.popitem(last=False)
+                self._doubt(item.instance).add(backend)
             raise
         refused: list[AppendItem] = []
         for item in items:
@@ -214,9 +212,18 @@ class JournalLanes:
             if found.lease_left_s is not None:
                 self._extended(item.held, found.lease_left_s)
             placed = [] if item.doubtful else found.placed
+            if item.settled:  # refused meanwhile, as it took too long: the caller will ask for the same again
+                self._doubt(item.instance)
             item.answer(AppendAnswer(placed, found.mail, item.doubtful, found.lease_left_s))
         if refused:
             self._refuse(refused, await store.run_states(connection, [item.held for item in refused]))
+
+    def _doubt(self, instance: int) -> set[Backend]:
+        """The next append for the run looks first. The sessions of those that may still be at work."""
+        sessions = self._doubts.setdefault(instance, set())
+        while len(self._doubts) > DOUBTS_MAX:
+            self._doubts.popitem(last=False)
+        return sessions
 
     async def _resolve(self, connection: TrioConnection, items: list[AppendItem]) -> None:
         """Look what became of earlier appends for these runs; answers those that were written."""

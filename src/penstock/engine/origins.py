@@ -16,7 +16,7 @@ from penstock.errors import Conflict, NotFound, Unavailable
 from penstock.log import get_logger
 from penstock.store import origins as store
 from penstock.store.connection import TrioConnection
-from penstock.store.database import AWAY, Database, first_line
+from penstock.store.database import AWAY, Database, away_reason, first_line
 from penstock.store.origins import Origin, Registered, Shared
 
 ORIGIN_MAX_CHARS: Final = 1_000
@@ -52,7 +52,7 @@ class Origins:
                     raise Conflict(f"{why}: {_advice(workflow)}")
                 await store.write(connection, workflow.job_type, origin, self._number if lives_here else None)
         except AWAY as error:
-            raise Unavailable(f"the database is away: {first_line(error)}") from error
+            raise Unavailable(f"{away_reason(error)}: {first_line(error)}") from error
         if why is not None:
             log.error("two programs serve one workflow", workflow=workflow.name, detail=f"{why}: {_advice(workflow)}")
 

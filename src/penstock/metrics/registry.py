@@ -143,6 +143,13 @@ class Metrics:
         self.db_retries: Family[str, Counter] = Family(
             self._counter("penstock_db_transactions_repeated", "Transactions run again, by cause", "cause")
         )
+        self.calls_late: Family[str, Counter] = Family(
+            self._counter(
+                "penstock_calls_late",
+                "Calls refused as they had no turn in time, while no statement failed",
+                "lane",
+            )
+        )
         self.pool_connections: Family[str, Gauge] = Family(
             self._gauge("penstock_pool_connections", "Connections of the pool: idle, busy, unanswered", "state")
         )

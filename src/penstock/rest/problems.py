@@ -17,7 +17,7 @@ from penstock.errors import DispatchModeConflict, PenstockError, Throttled
 from penstock.log import get_logger
 from penstock.rest.exchange import Headers, Reply
 from penstock.settings import DispatchMode
-from penstock.store.database import AWAY
+from penstock.store.database import AWAY, away_reason
 from penstock.wire.paths import read_part
 
 log = get_logger(__name__)
@@ -89,7 +89,7 @@ def bug(error: BaseException, method: str, path: str) -> Reply:
     """The answer for what should not have happened; the trace goes to the log. A database that is away may happen:
     reads do not wait for it."""
     if isinstance(error, AWAY):
-        return problem("unavailable", "the database is away", RETRY_LATER)
+        return problem("unavailable", away_reason(error), RETRY_LATER)
     log.error("request failed", method=method, path=path, exc_info=error)
     return problem("internal-error", "the request failed inside the engine; the engine's log says why")
 

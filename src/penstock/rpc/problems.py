@@ -9,7 +9,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from penstock.errors import Overloaded, PenstockError
-from penstock.store.database import AWAY
+from penstock.store.database import AWAY, away_reason
 
 STATUS_BY_CODE = {
     "bad-request": Status.INVALID_ARGUMENT,
@@ -34,7 +34,7 @@ STATUS_BY_CODE = {
 def status_of(error: Exception) -> GRPCError | None:
     """What a client is told of an operating error; None for anything else (INTERNAL, and it is logged)."""
     if isinstance(error, AWAY):  # reads don't wait for a database that is away
-        return GRPCError(Status.UNAVAILABLE, "the database is away")
+        return GRPCError(Status.UNAVAILABLE, away_reason(error))
     if not isinstance(error, PenstockError):
         return None
     # gRPC has a status of its own for it; REST has 503 for both.

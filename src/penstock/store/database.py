@@ -16,6 +16,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from penstock.store.connection import TrioConnection
 from penstock.store.pool import Pool, PooledConnection
+from penstock.store.pool_errors import PoolTimeout
 from penstock.store.statements import SQL
 from penstock.store.vault import Vault
 
@@ -94,6 +95,18 @@ READ_ONLY = pg_errors.ReadOnlySqlTransaction
 AWAY = (psycopg.OperationalError, psycopg.InterfaceError, READ_ONLY)
 """The database can't be reached or can't write now (also: no connection in time, disk full, read-only, shutdown), or
 what it did is `InDoubt`. Who writes takes all of it for in doubt, and looks."""
+
+
+AWAY_REASON: Final = "the database is away"
+LATE_REASON: Final = (
+    "the call had no turn in time, though no statement has failed: the engine or its database has too much to do, or"
+    " too little CPU"
+)
+
+
+def away_reason(error: BaseException) -> str:
+    """What a caller is told of one of `AWAY`: no connection had become free is no outage."""
+    return LATE_REASON if isinstance(error, PoolTimeout) and error.all_in_use else AWAY_REASON
 
 
 class TryAgain(psycopg.OperationalError):

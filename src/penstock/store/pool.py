@@ -306,7 +306,8 @@ class Pool:
     def _timeout(self) -> PoolTimeout:
         return PoolTimeout(
             f"no connection to the database within {self._acquire_timeout_s} s"
-            f" ({len(self._busy)} of {self._max_size} in use, {len(self._unanswered)} without an answer)"
+            f" ({len(self._busy)} of {self._max_size} in use, {len(self._unanswered)} without an answer)",
+            all_in_use=len(self._busy) >= self._max_size and not self._unanswered,
         )
 
 

@@ -6,7 +6,12 @@ import psycopg
 
 
 class PoolTimeout(psycopg.OperationalError):
-    """No connection could be had within the time."""
+    """No connection could be had within the time. ``all_in_use``: there were as many as may be, and all at work; else
+    the server gave none."""
+
+    def __init__(self, text: str, *, all_in_use: bool = False) -> None:
+        super().__init__(text)
+        self.all_in_use = all_in_use
 
 
 class PoolClosed(psycopg.OperationalError):

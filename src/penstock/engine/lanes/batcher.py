@@ -197,6 +197,11 @@ class Batcher(Generic[I]):
             finally:
                 self._retried_at, self._retrying = None, []
 
+    @property
+    def begun_at(self) -> float:
+        """When the oldest batch began that is being applied; `math.inf` when none is."""
+        return min((at for at in (self._begun_at, self._retried_at) if at is not None), default=math.inf)
+
     async def _wait_begun(self) -> None:
         """Wait until there is something to do."""
         if self.statistics().idle:

@@ -15,6 +15,7 @@ Cancelling `submit` abandons the answer, not the item.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -31,7 +32,9 @@ from penstock.settings import Settings
 from penstock.store.connection import TrioConnection
 from penstock.store.database import (
     AWAY,
+    AWAY_REASON,
     CLASH,
+    LATE_REASON,
     LOCKED,
     REPEATABLE,
     TOO_LARGE,
@@ -39,6 +42,7 @@ from penstock.store.database import (
     DatabaseError,
     DataError,
     TryAgain,
+    away_reason,
     first_line,
     is_id_taken,
     table_is_locked,
@@ -62,7 +66,6 @@ Apply = Callable[[TrioConnection, list[I], bool], Awaitable[None]]
 FindHeld = Callable[[TrioConnection, list[I]], Awaitable[list[I]]]
 Look = Callable[[TrioConnection, list[I]], Awaitable[None]]
 
-AWAY_REASON = "the database is away"
 STOPPING_REASON = "the engine is shutting down"
 HELD_REASON = "another transaction holds what the call needs; try again"
 BUSY_REASON = "too many transactions at once on this instance; try again"
@@ -150,6 +153,8 @@ class Lane(Batcher[I]):
         self._divide_batch = divide
         self._finish = finish
         self._in_doubt: list[Committable] = []
+        self._late = metrics.calls_late[name]
+        self._away_at = -math.inf  # when a statement failed last, as the database is away
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """As `Batcher.run`; who waits in or behind a batch that takes long is answered by its deadline."""
@@ -161,7 +166,11 @@ class Lane(Batcher[I]):
         while True:
             await self._wait_begun()
             await trio.sleep(LATE_LOOK_S)
-            _refuse_overdue(self._take_late(trio.current_time() - HANGING_S), AWAY_REASON)
+            late = self._take_late(trio.current_time() - HANGING_S)
+            if late and self._away_at < self.begun_at:
+                self._late.inc(_refuse_overdue(late, LATE_REASON))
+            else:
+                _refuse_overdue(late, AWAY_REASON)
 
     async def apply_batch(self, items: list[I]) -> None:
         """Apply a batch; every item is settled then, stands aside or is with another queue."""
@@ -215,13 +224,20 @@ class Lane(Batcher[I]):
                     item.refuse(Unavailable(STOPPING_REASON))
             except AWAY as error:
                 again = True
-                lane = self.name
-                _outages.warning(lane, AWAY_REASON, lane=lane, error=first_line(error), waiting=len(pending))
-                _refuse_overdue(_pending(pending, batch), AWAY_REASON)
+                self._refuse_away(_pending(pending, batch), error)
                 await trio.sleep(pause_s)
                 pause_s = min(pause_s * 2, RETRY_MAX_S)
             except DatabaseError as error:
                 await self._divide(pending, batch, error, again)
+
+    def _refuse_away(self, items: Sequence[I], error: BaseException) -> None:
+        reason = away_reason(error)
+        _outages.warning(self.name, reason, lane=self.name, error=first_line(error), waiting=len(items))
+        refused = _refuse_overdue(items, reason)
+        if reason == LATE_REASON:
+            self._late.inc(refused)
+        else:
+            self._away_at = trio.current_time()
 
     async def _once(self, items: list[I], *, again: bool, ask: bool) -> None:
         async with self._database.connection(ahead=True) as connection:
@@ -336,11 +352,13 @@ def _pending(items: Iterable[I], batch: object) -> list[I]:
     return [item for item in items if item.batch is batch and not (item.aside or item.moved)]
 
 
-def _refuse_overdue(items: Iterable[Item[Any]], reason: str) -> None:
+def _refuse_overdue(items: Iterable[Item[Any]], reason: str) -> int:
+    """Gives how many."""
     now = trio.current_time()
-    for item in items:
-        if item.deadline <= now:
-            item.refuse(Unavailable(reason))
+    overdue = [item for item in items if item.deadline <= now and not item.settled]
+    for item in overdue:
+        item.refuse(Unavailable(reason))
+    return len(overdue)
 
 
 def _refusal(name: str, error: DatabaseError) -> PenstockError:
