@@ -59,7 +59,7 @@ class AppThread:
             if self.opened.done():
                 self.failed = error
             else:
-                self.opened.set_exception(only_error(error) if isinstance(error, BaseExceptionGroup) else error)
+                self.opened.set_exception(only_error(error))
         self._on_end(self.failed)
 
 
@@ -124,14 +124,12 @@ async def until_ended(ended: asyncio.Future[T], cancel: Callable[[], None]) -> T
     return ended.result()
 
 
-def only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def only_error(error: BaseException) -> BaseException:
     """The error that came alone, without the groups around it; else the group."""
-    [error, *more] = group.exceptions
-    if more:
-        return group
-    if isinstance(error, BaseExceptionGroup):
-        return only_error(cast("BaseExceptionGroup[BaseException]", error))
-    return error
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    [first, *more] = cast("BaseExceptionGroup[BaseException]", error).exceptions
+    return error if more else only_error(first)  # pyright: ignore[reportUnknownVariableType] - isinstance leaves it open
 
 
 class HasPortal(Protocol):
