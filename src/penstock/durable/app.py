@@ -143,7 +143,7 @@ class App:
             return run_ungrouped(function, self, *args)
         except BaseException as error:
             line = None if self._has_opened else start_failure(error)
-            if line is None:
+            if line is None or hasattr(sys, "ps1"):  # at a prompt of Python no call ends the program
                 raise
             raise SystemExit(f"penstock: the App can't start: {line}") from None
 

@@ -53,7 +53,7 @@ class Unserved:
                 found = await find()
                 if found is not None and found.startswith("an App with ") and found.endswith("none is connected"):
                     log.warning("%s waits for %s", who, found)
-        except ClientError as error:
+        except Exception as error:  # a hint fails nothing
             log.debug("what %s waits for can't be seen: %s", who, error)
 
 
