@@ -46,7 +46,7 @@ def test_run_refuses_what_its_app_does_not_serve():
         app.run(newer)
 
 
-async def test_a_client_is_told_when_nobody_serves_its_run(
+async def test_a_client_hears_that_nobody_serves_its_run(
     at: str, database_dsn: str, caplog: pytest.LogCaptureFixture
 ):
     async with App(at=database_dsn, migrate=True):

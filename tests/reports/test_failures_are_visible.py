@@ -149,7 +149,7 @@ async def test_penstock_runs_show_tells_reason_and_traceback(database_dsn: str):
 
 
 @pytest.mark.slow(reason="a program on a database for each question")
-async def test_people_see_that_a_run_is_blocked_and_the_whole_reason(database_dsn: str):
+async def test_people_see_that_a_run_is_blocked_and_why(database_dsn: str):
     async with App(as_begun, at=database_dsn) as app:
         run = await app.start(as_begun, id="17")
         with trio.fail_after(BOUND_S):

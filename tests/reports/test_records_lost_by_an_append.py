@@ -151,7 +151,7 @@ async def test_a_journal_clock_that_was_set_back_is_asked_seldom(autojump_clock)
     assert kinds(row) == ["CLOCK", "CLOCK"], "too early by 0.9 s, and in time"
 
 
-async def test_a_park_given_up_takes_no_record_with_it(autojump_clock):
+async def test_a_park_that_is_given_up_loses_no_record(autojump_clock):
     """A drain waits 2 s for each run that it parks; the run's own task goes on."""
     began: list[int] = []
 
