@@ -33,14 +33,14 @@ from penstock.durable.backend import (
 )
 from penstock.durable.child import ChildCall
 from penstock.durable.codec import PAYLOAD_MAX_BYTES
+from penstock.durable.endings import ending_of
 from penstock.durable.errors import PayloadTooLarge, StartRefused, Unencodable
 from penstock.durable.failure import describe, traceback_of
-from penstock.durable.recorded_error import encode_error
 from penstock.durable.step import StepCall, StepInfo, current_sender, current_starter, current_transaction
 from penstock.durable.step_host import StepHost, has_cancelled
 from penstock.durable.workflow import Workflow
 from penstock.kernel.drive import Limits
-from penstock.kernel.errors import Blocked, Cancelled
+from penstock.kernel.errors import Blocked
 from penstock.kernel.operation import Outcome
 from penstock.kernel.record import Kind, Record
 from penstock.kernel.replay import marks_of
@@ -320,7 +320,7 @@ class HeldRun:
             await self._finish(Ending(failure=f"continue_as_new: {describe(error)}"))
             return
         if begun is None:
-            await self._finish(_ending(self.activation.ending(), self.activation))
+            await self._finish(ending_of(self.activation))
             return
         kept, backend = self.activation.unread(), self.keeper.backend
         try:
@@ -524,20 +524,3 @@ class _CommitTurn:
         self._run.commits.release()
         if committed:
             self._run.look_again()
-
-
-def _ending(outcome: Outcome, run: Activation) -> Ending:
-    if outcome.error is None:
-        try:
-            return Ending(
-                result=run.workflow.encode_result(outcome.value, run.payload_max_bytes, rules=run.kernel.rules)
-            )
-        except (Unencodable, PayloadTooLarge) as error:
-            return Ending(failure=describe(error))
-    if isinstance(outcome.error, Cancelled):
-        return Ending(failure=run.cancel_reason or describe(outcome.error), cancelled=True)
-    record = None
-    if run.kernel.newest:  # an older App would not know what to do with it
-        text = encode_error(outcome.error)
-        record = text if len(text.encode()) <= run.payload_max_bytes else None
-    return Ending(failure=describe(outcome.error), error=record, traceback=traceback_of(outcome.error))

@@ -138,14 +138,11 @@ class Engine:
         self.simulations = Simulations(self.definitions, self.limits, settings)
         self.open_work = OpenWork(database, looks, self.definitions, self.jobs, self.polls, audit=audit)
         self.code = Code(database, settings, self.definitions, self.instances, self.polls, self.jobs, self.ids)
-        self.origins = Origins(database, self.code, engine_number)
         self.children = Children(database, settings, self.code, self.instances, self.journal, self.timers)
         self.standing = Standing(self.looks, self.definitions, queues, polled=polled)
-        self.failures = Failures(database, looks, self.definitions)
-        self.overview = Overview(
-            self.looks, self.definitions, self.polls.activity, queues, settings.retention_days, self.origins
-        )
-        self.watch = Watch(database, self.overview)
+        kept = queues, settings.retention_days, Origins(database, self.code, engine_number)
+        self.overview = Overview(self.looks, self.definitions, self.polls.activity, *kept)
+        self.watch, self.failures = Watch(database, self.overview), Failures(database, looks, self.definitions)
         self.firings = Firings(database, settings, metrics, self.definitions, self.ids, self.transactions)
         self.schedules = Schedules(database, self.limits, self.firings, self.instances, self.aside, audit=audit)
         self.bulk, self.batches = self._bulk(engine_number), Batches(database, settings, metrics, self.instances)
@@ -165,6 +162,11 @@ class Engine:
         self._cache.clear()
         self.polls.leases.doubt()
         self.polls.claims.floors.drop()
+
+    @property
+    def origins(self) -> Origins:
+        """Which programs serve workflows as code."""
+        return self.overview.origins
 
     def batchers(self) -> list[Batcher[Any]]:
         """The flushers to run, each in a task of its own."""

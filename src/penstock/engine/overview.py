@@ -166,7 +166,7 @@ class Overview:
         retention_days: float | None,
         origins: Origins,
     ) -> None:
-        self._origins = origins
+        self.origins = origins
         self._looks = looks
         self._queues_known = queues
         self._retention_days = retention_days
@@ -237,7 +237,7 @@ class Overview:
             needs = [
                 *await self._failures(connection),
                 *await self._kept_back(connection, facts, last_polls, now),
-                *await self._origins.attention(connection),
+                *await self.origins.attention(connection),
                 *attention.of_engines(engines, now),
                 *attention.of_this_engine(self._activity.away(), self._activity.worst_lag_s()),
                 *attention.of_retention(self._activity.held, self._retention_days, now),

@@ -143,13 +143,6 @@ class Metrics:
         self.db_retries: Family[str, Counter] = Family(
             self._counter("penstock_db_transactions_repeated", "Transactions run again, by cause", "cause")
         )
-        self.calls_late: Family[str, Counter] = Family(
-            self._counter(
-                "penstock_calls_late",
-                "Calls refused as they had no turn in time, while no statement failed",
-                "lane",
-            )
-        )
         self.pool_connections: Family[str, Gauge] = Family(
             self._gauge("penstock_pool_connections", "Connections of the pool: idle, busy, unanswered", "state")
         )
@@ -170,6 +163,13 @@ class Metrics:
             self._histogram("grpc_requests_duration_seconds", "gRPC calls", LATENCY_BUCKETS, "method", "code")
         )
         self._open_connections = self._gauge("penstock_open_connections", "Client connections", "listener")
+        self.calls_late: Family[str, Counter] = Family(
+            self._counter(
+                "penstock_calls_late",
+                "Calls refused as they had no turn in time, while no statement failed",
+                "lane",
+            )
+        )
 
     def _jobs(self) -> None:
         self.job_retries = self._counter("job_retries", "Attempts that failed retryably, with retries left")
