@@ -7,6 +7,7 @@ import trio
 
 from penstock.durable import App, child, move_on_after, workflow
 from penstock.durable.news import Unserved
+from tests.waiting import wait_until
 
 BOUND_S = 60.0
 
@@ -46,9 +47,7 @@ def test_run_refuses_what_its_app_does_not_serve():
         app.run(newer)
 
 
-async def test_a_client_hears_that_nobody_serves_its_run(
-    at: str, database_dsn: str, caplog: pytest.LogCaptureFixture
-):
+async def test_a_client_hears_that_nobody_serves_its_run(at: str, database_dsn: str, caplog: pytest.LogCaptureFixture):
     async with App(at=database_dsn, migrate=True):
         pass
     async with App(at=at) as client, trio.open_nursery() as nursery:
@@ -59,14 +58,17 @@ async def test_a_client_hears_that_nobody_serves_its_run(
             results.append(await run.result(BOUND_S))
 
         nursery.start_soon(wait)
-        with trio.fail_after(BOUND_S):
-            while not told(caplog):
-                await trio.sleep(0.05)
+
+        async def is_told() -> bool:
+            return bool(told(caplog))
+
+        async def has_ended() -> bool:
+            return bool(results)
+
+        await wait_until(is_told)
         assert results == []
         async with App(other, at=at):
-            with trio.fail_after(BOUND_S):
-                while not results:
-                    await trio.sleep(0.05)
+            await wait_until(has_ended)
     assert results == ["other"], "it waits for one that serves it"
     assert told(caplog) == ["run 17 waits for an App with other@1: none is connected"]
 
@@ -78,9 +80,11 @@ async def test_a_parent_tells_of_a_child_that_nobody_serves(
         pass
     async with App(parent, at=at) as app:
         run = await app.start(parent, id="17")
-        with trio.fail_after(BOUND_S):
-            while not told(caplog):
-                await trio.sleep(0.05)
+
+        async def is_told() -> bool:
+            return bool(told(caplog))
+
+        await wait_until(is_told)
         assert told(caplog)[0] == "run 17: child 'other' waits for an App with other@1: none is connected"
         async with App(other, at=at):
             assert await run.result(BOUND_S) == "other"

@@ -16,6 +16,7 @@ from penstock.durable import App, ChildFailed, RunCancelled, child, move_on_afte
 from penstock.durable.run import Run
 from penstock.testing.invariants import assert_invariants
 from penstock.wire.queue import QueuePolicy
+from tests.waiting import wait_until
 
 BOUND_S = 60.0
 """Before, all of this lasted for ever."""
@@ -79,9 +80,10 @@ def left(dsn: str) -> dict[str, int]:
 
 
 async def check_nothing_is_left(dsn: str) -> None:
-    with trio.fail_after(BOUND_S):
-        while any(left(dsn).values()):  # what was told of an end goes by its timer
-            await trio.sleep(0.05)
+    async def is_empty() -> bool:
+        return not any(left(dsn).values())
+
+    await wait_until(is_empty)  # what was told of an end goes by its timer
     await trio.to_thread.run_sync(assert_invariants, dsn)
     assert begun == []
 
@@ -108,9 +110,11 @@ async def test_a_run_that_never_began_is_cancelled_at_once(at: str, database_dsn
         else:
             await run.cancel("enough")
             caller = await app.start(patient, "y", deadline="0.3 s" if how == "deadline" else None)
-            with trio.fail_after(BOUND_S):
-                while not await app.find(unserved):
-                    await trio.sleep(0.02)
+
+            async def is_there() -> bool:
+                return bool(await app.find(unserved))
+
+            await wait_until(is_there)
             if how == "parent":
                 await caller.cancel("so be it")
             with pytest.raises(Exception, match="so be it" if how == "parent" else "deadline"):
@@ -136,9 +140,11 @@ async def test_a_run_that_has_begun_cleans_up(at: str, client: Client):
 
     async with App(careful, at=at) as app:
         run = await app.start(careful)
-        with trio.fail_after(BOUND_S):
-            while (await run.tree()).get("waitsFor") is None:
-                await trio.sleep(0.02)
+
+        async def waits() -> bool:
+            return (await run.tree()).get("waitsFor") is not None
+
+        await wait_until(waits)
         await run.cancel("enough")
         with pytest.raises(RunCancelled, match="enough"):
             await run.result(BOUND_S)

@@ -20,6 +20,7 @@ from penstock.cli import app as command_line
 from penstock.durable import App, RunBlocked, RunFailed, StepFailed, receive, step, workflow
 from penstock.durable.failure import describe, traceback_of
 from penstock.durable.run import Run
+from tests.waiting import wait_until
 
 BOUND_S = 60.0
 
@@ -152,9 +153,11 @@ async def test_penstock_runs_show_tells_reason_and_traceback(database_dsn: str):
 async def test_people_see_that_a_run_is_blocked_and_why(database_dsn: str):
     async with App(as_begun, at=database_dsn) as app:
         run = await app.start(as_begun, id="17")
-        with trio.fail_after(BOUND_S):
-            while (await run.tree())["status"] != "WAITING":
-                await trio.sleep(0.05)
+
+        async def waits() -> bool:
+            return bool((await run.tree())["status"] == "WAITING")
+
+        await wait_until(waits)
     async with App(as_deployed, at=database_dsn) as app:
         run = await app.get("17", as_deployed)
         await run.send("go", "on")
