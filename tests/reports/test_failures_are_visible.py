@@ -20,6 +20,7 @@ from penstock.cli import app as command_line
 from penstock.durable import App, RunBlocked, RunFailed, StepFailed, receive, step, workflow
 from penstock.durable.failure import describe, traceback_of
 from penstock.durable.run import Run
+from penstock.durable.signature import Parameters
 from tests.waiting import wait_until
 
 BOUND_S = 60.0
@@ -186,8 +187,10 @@ def raised(function: Callable[[], object]) -> BaseException:
 
 
 def test_the_line_is_the_innermost_one_of_the_users_file():
+    bound = Parameters(charge.function)
+
     def wrong_call() -> object:
-        return charge(1, 2, 3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue] - that is the test
+        return bound.bound((1, 2, 3), {})
 
     def bad_json() -> object:
         return json.loads("{")
