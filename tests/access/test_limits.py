@@ -53,6 +53,11 @@ async def test_each_token_has_calls_of_its_own(autojump_clock: trio.testing.Mock
     assert books.enter(known("a")) == "more than 2 calls per second come from a"
 
 
+async def test_less_than_one_call_a_second_lets_the_first_in() -> None:
+    books = limits(token_max_calls_per_second=0.5)
+    assert [books.enter(known("a")) is None for _ in range(2)] == [True, False]
+
+
 async def test_each_address_has_calls_of_its_own_whoever_calls() -> None:
     books = limits(address_max_calls_per_second=1)
     assert books.take("1.1.1.1") is None

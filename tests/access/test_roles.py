@@ -67,6 +67,7 @@ def test_job_types_without_the_role_are_refused():
 def test_grants_add_up():
     assert merged([]) is None
     assert str(merged([read_grant("worker(a)"), read_grant("worker(b)+viewer")])) == "viewer+worker(a|b)"
+    assert str(merged([read_grant("viewer"), read_grant("worker(a)")])) == "viewer+worker(a)"
     assert str(merged([read_grant("worker(a)"), read_grant("worker")])) == "worker"
     assert str(merged([read_grant("worker(a)"), read_grant("admin")])) == "worker+admin"
 
