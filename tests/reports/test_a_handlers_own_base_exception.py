@@ -74,7 +74,7 @@ def test_it_fails_the_job_and_the_worker_goes_on(
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), StopIteration(1), KeyboardInterrupt()], ids=repr)
-def test_what_loops_take_for_theirs_fails_the_job_of_a_thread(run: Run, error: BaseException) -> None:
+def test_what_loops_take_for_theirs_fails_a_job(run: Run, error: BaseException) -> None:
     def raise_() -> BaseException:
         return error
 
@@ -83,7 +83,7 @@ def test_what_loops_take_for_theirs_fails_the_job_of_a_thread(run: Run, error: B
     assert completed == ["2"]
 
 
-def test_errors_of_a_clean_up_do_not_end_a_worker_that_lets_the_job_go(run: Run) -> None:
+def test_errors_of_a_clean_up_do_not_end_the_worker(run: Run) -> None:
     """The handler is cancelled, as its time is over, and raises in a task of its own meanwhile."""
 
     async def slow() -> None:

@@ -54,7 +54,7 @@ async def next_run(driver: Driver) -> str:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_the_old_run_has_ended_when_the_new_one_is_there(driver: Driver, shape: str) -> None:
+async def test_the_old_run_ends_as_the_new_one_begins(driver: Driver, shape: str) -> None:
     old = await scheduled(driver, SHAPES[shape])
     leased = await driver.one("work")
     new = await next_run(driver)
@@ -128,7 +128,7 @@ async def test_a_run_of_code_is_told_at_once(driver: Driver) -> None:
         await driver.engine.timers.wait_due()
 
 
-async def test_a_caller_that_is_told_again_hears_of_it_at_once(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_caller_told_again_hears_of_it_at_once(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     async def never(_: Supply) -> bool:
         return False
 

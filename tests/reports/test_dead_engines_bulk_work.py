@@ -56,7 +56,7 @@ async def test_what_a_living_engine_works_on_is_left_to_it(driver: Driver, other
         assert await store.hold(connection, int(id), 7, LEASE_S)
 
 
-async def test_a_new_engine_with_the_number_of_a_dead_one_keeps_its_work(driver: Driver) -> None:
+async def test_a_new_engine_with_that_number_keeps_its_work(driver: Driver) -> None:
     await begun_by_another(driver, tag=OTHER)
     async with driver.engine.database.connection() as connection:
         assert await store.claim(connection, 0, LEASE_S, [DEAD]) is None

@@ -290,7 +290,7 @@ async def test_of_an_older_failure_the_child_says_what_it_gave(
 
 
 @pytest.mark.parametrize("name", ["collect of tasks", "until of tasks"])
-async def test_of_an_older_failure_a_retry_asks_before_it_works_again(
+async def test_of_an_older_failure_a_retry_asks_first(
     make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     driver = make_driver()

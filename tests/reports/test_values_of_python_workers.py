@@ -90,7 +90,7 @@ def test_texts_that_look_like_times_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
-def test_such_a_result_fails_the_job_for_good_with_the_path(run: Run, in_thread: bool) -> None:
+def test_such_a_result_fails_the_job_for_good(run: Run, in_thread: bool) -> None:
     async def handle() -> dict[str, Any]:
         return {"due": NAIVE}
 
@@ -118,6 +118,6 @@ def test_a_text_is_no_list_of_a_builder(build: Callable[[WorkflowBuilder], objec
         build(WorkflowBuilder("w"))
 
 
-def test_a_back_off_of_a_builder_has_the_defaults_of_json() -> None:
+def test_a_back_off_has_the_defaults_of_json() -> None:
     assert backoff("PT1S") == {"initial": "PT1S", "multiplier": 2.0}
     assert backoff("PT1S", jitter=0.2)["jitter"] == 0.2
