@@ -31,7 +31,7 @@ NOT_OURS = {
 ELSEWHERE = {
     "core/effect.py: JobRef": "a job by its numbers, where the core knows no ids of the wire",
     "core/state.py: Instance": "the row that the machine moves",
-    "durable/codec.py: Failure": "how an error of a step stands in the journal",
+    "durable/recorded_error.py: Failure": "how an error of a step stands in the journal",
     "kernel/branch.py: Branch": "the branch itself, of which the noun is what is shown",
     "kernel/operation.py: Park": "a branch among those that wait for the same",
     "store/journal.py: Park": "a run of code that waits, which no worker has",
