@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import ssl
 import sys
-import threading
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
@@ -21,14 +28,25 @@ import trio
 
 from penstock.client.errors import ClientError
 from penstock.client.token import Token
-from penstock.durable.app_thread import AppThread, Portal, in_its_loop, only_error, until_ended
+from penstock.durable.app_thread import AppThread, Portal, event_set, in_its_loop, only_error, until_ended
 from penstock.durable.backend import Held, Opened, Runs
 from penstock.durable.duration import Duration
 from penstock.durable.executor import Executor
 from penstock.durable.held_run import ExecutorLimits
 from penstock.durable.news import News
 from penstock.durable.run import Run
+from penstock.durable.signals import Signals
 from penstock.durable.starts import start_request
+from penstock.durable.step_loop import (
+    BACKENDS,
+    AsyncioLoop,
+    Backend,
+    Serve,
+    StepLoop,
+    TrioLoop,
+    loop_in_thread,
+    run_beside,
+)
 from penstock.durable.workflow import Workflow, check_workflow
 
 if TYPE_CHECKING:
@@ -62,6 +80,9 @@ class App:
     ``strict_args``: a step that is asked for with other arguments than the journal has blocks its run; without it that
     is a warning in the log.
 
+    ``backend``: the loop in which async steps run, ``"asyncio"`` or ``"trio"``. Without it an App that is entered from
+    a Trio program runs them as tasks of that program, and every other App runs them in asyncio.
+
     ``name`` keeps the workflows of two services on one database apart; a client of one has the same. Without
     workflows it is a client: it starts, finds and talks to runs, and executes none.
     """
@@ -77,8 +98,11 @@ class App:
         rest_port: int | None = None,
         strict_args: bool = False,
         limits: ExecutorLimits | None = None,
+        backend: Backend | None = None,
     ) -> None:
-        self.name, self.at = name, at
+        if backend is not None and backend not in BACKENDS:
+            raise ValueError(f"backend is 'asyncio' or 'trio', not {backend!r}")
+        self.name, self.at, self._backend = name, at, backend
         self.rest_url: str | None = None
         """Of the REST interface and the console, while the app is open with a ``rest_port``."""
         self._token, self._ssl_context = token, ssl_context
@@ -95,9 +119,7 @@ class App:
         self._news = News()
         self._stack: AsyncExitStack | None = None
         self.portal: Portal | None = None
-        """Into the app's loop, while it serves for a program of asyncio."""
-        self._thread: AppThread | None = None
-        self._ended: asyncio.Future[None] | None = None
+        """Into the app's loop, while it is entered."""
         self.on_event: Callable[[str, Held, str], None] = lambda event, held, detail: None
 
     # -- in a program without a loop
@@ -126,7 +148,9 @@ class App:
             )
         from penstock.durable.console import serve_one
 
-        value: R = self._run_in_terminal(serve_one, workflow, args, kwargs, id, deadline)
+        signals = Signals()
+        serve = partial(serve_one, self, signals, workflow, args, kwargs, id, deadline)
+        value: R = self._run_in_terminal(signals, serve)
         return value
 
     def main(self) -> None:
@@ -134,22 +158,30 @@ class App:
         self._refuse_loops("main")
         from penstock.durable.console import serve
 
-        self._run_in_terminal(serve)
+        signals = Signals()
+        self._run_in_terminal(signals, partial(serve, self, signals))
 
-    def _run_in_terminal(self, function: Callable[..., Any], *args: Any) -> Any:
+    def _run_in_terminal(self, signals: Signals, serve: Serve) -> Any:
         """What keeps the app from starting is told in one line, with exit code 1."""
         self._has_opened = False
         try:
-            return run_ungrouped(function, self, *args)
+            with signals.received():
+                return run_beside(self._backend or "asyncio", serve)
         except BaseException as error:
             line = None if self._has_opened else start_failure(error)
+            if line is None and isinstance(error, BaseExceptionGroup):
+                raise only_error(error) from None
             if line is None or hasattr(sys, "ps1"):  # at a prompt of Python no call ends the program
                 raise
             raise SystemExit(f"penstock: the App can't start: {line}") from None
 
+    def step_loop(self) -> AbstractContextManager[StepLoop | None]:
+        """A loop for async steps in a thread of its own; a client has none."""
+        return loop_in_thread(self._backend or "asyncio") if self._workflows else nullcontext()
+
     @contextmanager
     def in_thread(self) -> Generator[BlockingApp]:
-        """Serve in a thread of its own, for programs without a loop: calls block."""
+        """Serve in a thread of its own, for programs without a loop: calls block. Async steps run in another thread."""
         from penstock.durable.blocking import serve_in_thread
 
         self.claim()
@@ -159,66 +191,85 @@ class App:
     # -- in a program of Trio or asyncio
 
     async def __aenter__(self) -> App:
-        if not trio.lowlevel.in_trio_run():
-            return await self._enter_asyncio()
-        stack = AsyncExitStack()
+        self.claim()
+        enter = self._enter_trio if trio.lowlevel.in_trio_run() else self._enter_asyncio
         try:
-            await stack.enter_async_context(self.opened())
+            async with AsyncExitStack() as stack:
+                await enter(stack)
+                self._stack = stack.pop_all()
         except BaseExceptionGroup as group:
             raise only_error(group) from None
-        self._stack = stack
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
-        if self.portal is not None:
-            await self._exit_asyncio()
-            return None
         stack, self._stack = self._stack, None
         assert stack is not None
         try:
             return await stack.__aexit__(kind, error, traceback)
-        except BaseExceptionGroup as group:  # of the nurseries inside, which are none of the caller's business
+        except BaseExceptionGroup as group:  # of the nursery inside, which is none of the caller's business
             only = only_error(group)
             if only is error:
                 return False
             raise only from None
 
-    async def _enter_asyncio(self) -> App:
-        """In a thread; steps that await run in this loop. What ends the app early cancels the block, as in Trio."""
-        self.claim()
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        ended: asyncio.Future[None] = loop.create_future()
+    async def _enter_trio(self, stack: AsyncExitStack) -> None:
+        """In a thread; async steps are tasks of the caller's. What ends the app early cancels the block."""
+        token, ended = trio.lowlevel.current_trio_token(), trio.Event()
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        loop = stack.enter_context(self.step_loop()) if self._backend == "asyncio" else TrioLoop(nursery)
+
+        def end(failed: BaseException | None) -> None:
+            ended.set()
+            if failed is not None:
+                nursery.cancel_scope.cancel()
+
+        def on_end(failed: BaseException | None) -> None:
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(end, failed)
+
+        at_work, opened = AppThread(lambda: self.opened(loop=loop), on_end), trio.Event()
+        at_work.opened.add_done_callback(lambda _: token.run_sync_soon(opened.set))
+
+        async def close() -> None:
+            at_work.leave()
+            with trio.CancelScope(shield=True):  # the app's own grace bounds it
+                await ended.wait()
+            nursery.cancel_scope.cancel()
+            self.portal = None
+            if at_work.failed is not None:
+                raise at_work.failed
+
+        stack.push_async_callback(close)
+        await event_set(opened, at_work.leave)
+        self.portal = Portal(at_work.opened.result(), self.claim)
+
+    async def _enter_asyncio(self, stack: AsyncExitStack) -> None:
+        """In a thread; async steps run in this loop. What ends the app early cancels the block, as in Trio."""
+        running, task = asyncio.get_running_loop(), asyncio.current_task()
+        ended: asyncio.Future[None] = running.create_future()
+        loop = stack.enter_context(self.step_loop()) if self._backend == "trio" else AsyncioLoop()
 
         def on_end(failed: BaseException | None) -> None:
             with suppress(RuntimeError):  # the loop is closed
                 if failed is not None and task is not None:
-                    loop.call_soon_threadsafe(task.cancel)
-                loop.call_soon_threadsafe(ended.set_result, None)
+                    running.call_soon_threadsafe(task.cancel)
+                running.call_soon_threadsafe(ended.set_result, None)
 
         at_work = AppThread(lambda: self.opened(loop=loop), on_end)
-        opened = asyncio.wrap_future(at_work.opened)
-        try:
-            token = await until_ended(opened, at_work.leave)
-        except asyncio.CancelledError:
-            at_work.leave()
-            await until_ended(ended, lambda: None)
-            raise
-        self.portal, self._thread, self._ended = Portal(token, self.claim), at_work, ended
-        return self
 
-    async def _exit_asyncio(self) -> None:
-        assert self._thread is not None
-        assert self._ended is not None
-        at_work, ended = self._thread, self._ended
-        at_work.leave()
-        try:
-            await until_ended(ended, lambda: None)
-        finally:
-            self.portal = self._thread = self._ended = None
-            if at_work.failed is not None:
-                raise at_work.failed
+        async def close() -> None:
+            at_work.leave()
+            try:
+                await until_ended(ended, lambda: None)
+            finally:
+                self.portal = None
+                if at_work.failed is not None:
+                    raise at_work.failed
+
+        stack.push_async_callback(close)
+        self.portal = Portal(await until_ended(asyncio.wrap_future(at_work.opened), at_work.leave), self.claim)
 
     @in_its_loop
     async def start(
@@ -286,11 +337,8 @@ class App:
     # -- inside
 
     @asynccontextmanager
-    async def opened(
-        self, grace_s: float = STOP_GRACE_S, loop: asyncio.AbstractEventLoop | None = None
-    ) -> AsyncGenerator[None]:
-        """The app at work for the block; steps may take ``grace_s`` to end after it. ``loop``: where those run that
-        await."""
+    async def opened(self, grace_s: float = STOP_GRACE_S, loop: StepLoop | None = None) -> AsyncGenerator[None]:
+        """The app at work for the block; steps may take ``grace_s`` to end after it. Async ones run in ``loop``."""
         self.claim()
         if self._runs is not None:
             raise RuntimeError("this app is in use already")
@@ -412,27 +460,3 @@ def start_failure(error: BaseException) -> str | None:
     ):
         return None
     return str(error).strip().split("\n", 1)[0][:FAILURE_MAX_CHARS] or type(error).__name__
-
-
-@asynccontextmanager
-async def until_signalled(scope: trio.CancelScope, came: list[int]) -> AsyncGenerator[None]:
-    """Within the block SIGINT and SIGTERM cancel the scope, and go into the list. A second one ends the process."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    async def watch(task_status: trio.TaskStatus[None]) -> None:
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            task_status.started()
-            async for number in signals:
-                if came:
-                    sys.stderr.write("penstock: ending at once\n")
-                    signal.signal(number, signal.SIG_DFL)
-                    os.kill(os.getpid(), number)
-                came.append(number)
-                scope.cancel()
-
-    async with trio.open_nursery() as nursery:
-        await nursery.start(watch)
-        yield
-        nursery.cancel_scope.cancel()

@@ -1,7 +1,7 @@
-"""An `App` at work in a thread of its own, with a Trio loop there: for programs without a loop, and those of asyncio.
+"""An `App` at work in a thread of its own, with a Trio loop that runs no step: one that blocks delays no heartbeat.
 
-`blocking` has calls that block for the first. Under asyncio calls of the `App` and its runs are awaited: a `Portal`
-makes each in the app's loop, and the caller's loop goes on meanwhile.
+`blocking` has calls that block, for programs without a loop. Under asyncio and Trio calls of the `App` and its runs are
+awaited: a `Portal` makes each in the app's loop, and the caller's loop goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import copy_context
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 import trio
 import trio.lowlevel
+
+from penstock.kernel.operation import Outcome
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -64,47 +66,77 @@ class AppThread:
 
 
 class Portal:
-    """From an asyncio loop into the app's."""
+    """From a caller's loop into the app's."""
 
     def __init__(self, token: trio.lowlevel.TrioToken, claim: Callable[[], None]) -> None:
         """``claim`` raises after a fork, where nobody would answer."""
         self._token, self._claim = token, claim
 
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller is in the app's loop."""
+        return trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is self._token
+
     async def call(self, function: Callable[[], Awaitable[T]]) -> T:
         """Awaited there. Cancelled, it is cancelled there, too, and its end is waited for."""
         self._claim()
-        loop = asyncio.get_running_loop()
-        ended: asyncio.Future[T] = loop.create_future()
-        scope = trio.CancelScope()
-
-        def settle(value: list[T], error: BaseException | None) -> None:
-            if error is None:
-                ended.set_result(value[0])
-            else:
-                ended.set_exception(error)
+        scope, found = trio.CancelScope(), list[Outcome]()
+        tell, wait = _asked_from_trio() if trio.lowlevel.in_trio_run() else _asked_from_asyncio()
 
         async def run() -> None:
-            value: list[T] = []
-            error: BaseException | None = None
             try:
                 with scope:
-                    value.append(await function())
-                if scope.cancelled_caught:
-                    error = asyncio.CancelledError()
+                    found.append(Outcome(await function()))
             except trio.Cancelled:
-                error = RuntimeError(NOT_SERVING)
+                found.append(Outcome(error=RuntimeError(NOT_SERVING)))
                 raise
             except BaseException as raised:
-                error = raised
+                found.append(Outcome(error=raised))
             finally:
                 with suppress(RuntimeError):  # the caller's loop is closed
-                    loop.call_soon_threadsafe(settle, value, error)
+                    tell()
 
         try:
             self._token.run_sync_soon(trio.lowlevel.spawn_system_task, run)
         except trio.RunFinishedError:
             raise RuntimeError(NOT_SERVING) from None
-        return await until_ended(ended, lambda: self._token.run_sync_soon(scope.cancel))
+
+        def cancel() -> None:
+            self._token.run_sync_soon(scope.cancel)
+
+        await wait(cancel)
+        assert found, "only who waits here cancels it, and is told so"
+        if found[0].error is not None:
+            raise found[0].error
+        value: T = found[0].value
+        return value
+
+
+_Asked = tuple[Callable[[], object], Callable[[Callable[[], None]], Awaitable[None]]]
+"""What tells the caller's loop of an end, and what waits for it there."""
+
+
+def _asked_from_trio() -> _Asked:
+    ended, token = trio.Event(), trio.lowlevel.current_trio_token()
+    return partial(token.run_sync_soon, ended.set), partial(event_set, ended)
+
+
+def _asked_from_asyncio() -> _Asked:
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+    return partial(loop.call_soon_threadsafe, ended.set_result, None), partial(until_ended, ended)
+
+
+async def event_set(ended: trio.Event, cancel: Callable[[], None]) -> None:
+    """Wait for an event. Cancelled, it calls ``cancel`` and waits all the same."""
+    try:
+        await ended.wait()
+    except trio.Cancelled:
+        with suppress(trio.RunFinishedError):
+            cancel()
+        with trio.CancelScope(shield=True):
+            await ended.wait()
+        raise
 
 
 async def until_ended(ended: asyncio.Future[T], cancel: Callable[[], None]) -> T:
@@ -147,12 +179,12 @@ S = TypeVar("S", bound=HasPortal)
 def in_its_loop(
     method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """A method that can be awaited under asyncio, too."""
+    """A method that can be awaited in any loop."""
 
     @wraps(method)
     async def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         portal = self.portal
-        if portal is None or trio.lowlevel.in_trio_run():
+        if portal is None or portal.is_here:
             return await method(self, *args, **kwargs)
         return await portal.call(lambda: method(self, *args, **kwargs))
 

@@ -142,12 +142,14 @@ class BlockingApp:
 
 @contextmanager
 def serve_in_thread(app: App) -> Generator[BlockingApp]:
-    """The app at work in a thread for the block. What ends it early is raised at the block's end."""
-    at_work = AppThread(app.opened)
-    try:
-        yield BlockingApp(app, at_work.opened.result())
-    finally:
-        at_work.leave()
-        at_work.thread.join()
+    """The app at work in a thread for the block, and async steps in another one. What ends it early is raised at the
+    block's end."""
+    with app.step_loop() as loop:
+        at_work = AppThread(lambda: app.opened(loop=loop))
+        try:
+            yield BlockingApp(app, at_work.opened.result())
+        finally:
+            at_work.leave()
+            at_work.thread.join()
     if at_work.failed is not None:
         raise at_work.failed

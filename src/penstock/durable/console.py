@@ -11,10 +11,12 @@ from typing import Any, NoReturn, TypeVar
 import trio
 
 from penstock.client.errors import Forbidden, error_for
-from penstock.durable.app import App, until_signalled
+from penstock.durable.app import App
 from penstock.durable.backend import Held
 from penstock.durable.duration import Duration
 from penstock.durable.run import Run
+from penstock.durable.signals import Signals
+from penstock.durable.step_loop import StepLoop
 from penstock.durable.workflow import Workflow
 
 R = TypeVar("R")
@@ -58,19 +60,20 @@ class _Teller:
 
 async def serve_one(
     app: App,
+    signals: Signals,
     workflow: Workflow[..., R],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     id: str | None,
     deadline: Duration | None,
+    loop: StepLoop,
 ) -> R:
-    """`App.run`."""
+    """`App.run`, in the app's thread."""
     teller = _Teller(hints=app.at is None)
     app.on_event = teller.hear
     results: list[R] = []
-    came: list[int] = []
-    with trio.CancelScope() as scope:
-        async with until_signalled(scope, came), app.opened(0.0):
+    with trio.CancelScope() as scope, signals.cancel(scope):
+        async with app.opened(0.0, loop):
             _tell_url(app)
             run = await app.start(workflow, *args, id=id, deadline=deadline, **kwargs)
             if id is None:
@@ -86,14 +89,14 @@ async def serve_one(
         _tell(
             "stopped; " + (f"run {teller.run.id} goes on where it was {again}" if teller.run else "nothing was started")
         )
-        _leave(came[0] if came else signal.SIGINT)
+        _leave(signals.came[0] if signals.came else signal.SIGINT)
     return results[0]
 
 
-async def serve(app: App) -> None:
-    """`App.main`."""
-    with trio.CancelScope() as scope:
-        async with until_signalled(scope, []), app.opened():
+async def serve(app: App, signals: Signals, loop: StepLoop) -> None:
+    """`App.main`, in the app's thread."""
+    with trio.CancelScope() as scope, signals.cancel(scope):
+        async with app.opened(loop=loop):
             _tell_url(app)
             _tell(f"serves {', '.join(app.workflow_names) or 'nothing'}; Ctrl-C stops it")
             await trio.sleep_forever()

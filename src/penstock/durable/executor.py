@@ -6,7 +6,6 @@ for all deadlines, heartbeats of the leases, news of mail, and the end.
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import logging
 import time
@@ -24,6 +23,7 @@ from penstock.durable.held_run import RETRY_FIRST_S, RETRY_MAX_S, ExecutorLimits
 from penstock.durable.isolation import Watch, mute_replayed_logs
 from penstock.durable.news import UNSERVED_S, Unserved
 from penstock.durable.step_host import StepHost
+from penstock.durable.step_loop import StepLoop
 from penstock.durable.workflow import Workflow
 
 T = TypeVar("T")
@@ -61,12 +61,13 @@ class Executor:
         limits: ExecutorLimits | None = None,
         on_event: Callable[[str, Held, str], None] = lambda event, held, detail: None,
         on_result: Callable[[Held, str], None] = lambda held, result: None,
-        loop: asyncio.AbstractEventLoop | None = None,
+        loop: StepLoop | None = None,
     ) -> None:
         """``loop``: see `StepHost`."""
         self.backend, self._workflows = backend, workflows
         self.limits = limits or ExecutorLimits()
         self.steps = StepHost(self.limits.step_threads, self.limits.step_tasks, loop)
+        self._loop = loop
         self.nursery: trio.Nursery
         self.context = copy_context()
         self._on_event, self.on_result = on_event, on_result
@@ -96,6 +97,8 @@ class Executor:
             async with trio.open_nursery() as self.nursery:
                 for service in (self._ring, self._beat, self._hear):
                     self.nursery.start_soon(service)
+                if self._loop is not None:
+                    self.nursery.start_soon(self._loop.watch, lambda: self.steps.is_loop_used)
                 task_status.started()
                 try:
                     with self._taking:
@@ -119,6 +122,11 @@ class Executor:
         async with trio.open_nursery() as nursery:
             for run in list(self._runs.values()):
                 nursery.start_soon(self._let_go, run)
+
+    def abandon(self, run: HeldRun) -> None:
+        """Give the run back for others: this program stops."""
+        if not run.is_gone:
+            self.nursery.start_soon(self._let_go, run)
 
     async def _let_go(self, run: HeldRun) -> None:
         """A run that waits is parked; another one goes to whoever takes it."""

@@ -37,7 +37,8 @@ from penstock.durable.endings import ending_of
 from penstock.durable.errors import PayloadTooLarge, StartRefused, Unencodable
 from penstock.durable.failure import describe, traceback_of
 from penstock.durable.step import StepCall, StepInfo, current_sender, current_starter, current_transaction
-from penstock.durable.step_host import StepHost, has_cancelled
+from penstock.durable.step_host import StepHost
+from penstock.durable.step_loop import StepLoopEnded, has_cancelled
 from penstock.durable.workflow import Workflow
 from penstock.kernel.drive import Limits
 from penstock.kernel.errors import Blocked
@@ -102,6 +103,10 @@ class Keeper(Protocol):
 
     def watch_child(self, run: HeldRun, target: Workflow[..., Any]) -> None:
         """The run waits for a child of that workflow."""
+        ...
+
+    def abandon(self, run: HeldRun) -> None:
+        """Give the run back for others: this program stops."""
         ...
 
     def left(self, run: HeldRun, event: str, detail: str) -> None:
@@ -446,6 +451,9 @@ class HeldRun:
             outcome = Outcome(error=group)
         except LeaseLost:
             self._leave("lost")
+        except StepLoopEnded:
+            self.keeper.abandon(self)
+            return
         if self.is_gone:
             return
         self.scopes.pop(call.path, None)
