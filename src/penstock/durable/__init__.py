@@ -22,6 +22,7 @@ from penstock.durable.errors import (
     SendRefused,
     StartRefused,
     StepFailed,
+    StepLost,
     Unencodable,
 )
 from penstock.durable.step import Step, StepInfo, step, step_info
@@ -109,6 +110,7 @@ __all__ = [
     "Step",
     "StepFailed",
     "StepInfo",
+    "StepLost",
     "TooDeep",
     "TooManyBranches",
     "TooSlow",

@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.durable.child import ChildCall
 from penstock.durable.codec import PAYLOAD_MAX_BYTES, decode
-from penstock.durable.errors import ContinueAsNew, NonRetryable, PayloadTooLarge, Unencodable
+from penstock.durable.errors import ContinueAsNew, NonRetryable, PayloadTooLarge, StepLost, Unencodable
 from penstock.durable.failure import describe
 from penstock.durable.forbidden import foreign_end
 from penstock.durable.isolation import body_runs, close_left
@@ -35,8 +35,7 @@ from penstock.kernel.replay import marks_of
 from penstock.kernel.scope import CancelScope
 from penstock.masking import mask_text
 
-MAX_HELD_PAUSE_S = 30.0
-"""A longer pause before a retry is a record, so that the run may be given up meanwhile."""
+MAX_LOST = 3
 MAX_SHOWN_BRANCHES = 1_000
 
 
@@ -44,7 +43,7 @@ class OpenCall:
     """A step that was asked for and has no outcome. ``due``: it waits for its next attempt until then."""
 
     __slots__ = (
-        "attempt", "begun_at", "due", "is_awaited", "is_recorded", "is_running", "is_written", "path", "progress",
+        "attempt", "begun_at", "due", "is_awaited", "is_begun", "is_running", "is_written", "lost", "path", "progress",
         "step", "stopping",
     )  # fmt: skip
 
@@ -54,7 +53,8 @@ class OpenCall:
         self.attempt = 1
         self.begun_at = now
         self.due: float | None = None
-        self.is_recorded = True  # the journal knows of the attempts so far
+        self.lost = 0  # attempts that were cut off: their lease ended
+        self.is_begun = True  # as far as the journal tells: it waits for no next attempt
         self.is_running = self.stopping = False
         self.is_written = False  # its outcome is on the way
         self.is_awaited = False  # a child that has begun: whoever ends it writes the outcome
@@ -62,11 +62,14 @@ class OpenCall:
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """What the journal holds of a long pause between two attempts."""
+    """What the journal holds between two attempts: when the next one is due, when the step was asked for, the error,
+    and how many attempts were lost so far. ``is_loss``: the attempt before was lost, and the next one has begun."""
 
     due: float
     begun_at: float
     error: msgspec.Raw = msgspec.Raw(b"null")
+    lost: int = 0
+    is_loss: bool = False
 
 
 class CancelSaid(msgspec.Struct, frozen=True):
@@ -144,7 +147,9 @@ class Activation:
         payload_max_bytes: int = PAYLOAD_MAX_BYTES,
         strict_args: bool = False,
         rules: int = RULES,
+        max_lost: int = MAX_LOST,
     ) -> None:
+        """``max_lost``: how often a step is executed again because its lease had ended."""
         self.workflow, self.run_id, self.host, self.epoch = workflow, run_id, host, epoch
         self._arguments, self.payload_max_bytes = arguments, payload_max_bytes
         started = datetime.fromtimestamp(started_at, UTC)
@@ -169,6 +174,8 @@ class Activation:
         self.cancel_reason: str | None = None  # what was said by who cancelled the run
         self.calls: dict[str, OpenCall] = {}
         self._warn = warn
+        self._max_lost = max_lost
+        self._losses: dict[str, Record] = {}  # by path, those that no append has yet
         self._touched: dict[str, None] = {}
         self._waiting: dict[str, OpenCall] = {}  # of these, those that have a next attempt
 
@@ -179,8 +186,8 @@ class Activation:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a step runs, or waits for an attempt that only this process knows of."""
-        return any(call.is_running or call.is_written or not call.is_recorded for call in self.calls.values())
+        """Whether a step runs, or its outcome is on the way."""
+        return any(call.is_running or call.is_written for call in self.calls.values())
 
     # -- what goes in
 
@@ -237,15 +244,20 @@ class Activation:
         if record.kind in OUTCOMES:
             self.calls.pop(record.path, None)
             self._waiting.pop(record.path, None)
+            self._losses.pop(record.path, None)
         elif record.kind is Kind.RETRY and (call := self.calls.get(record.path)) is not None:
-            retry = decode(record.payload or "", Retry)
-            call.attempt, call.due, call.begun_at = record.attempt + 1, retry.due, retry.begun_at
-            call.is_written, call.is_recorded = False, True
-            self._waiting[call.path] = call
-            self._touched[call.path] = None
+            self._read_retry(call, record.attempt, decode(record.payload or "", Retry))
         elif record.kind is Kind.CANCEL and not record.path and record.payload is not None:
             self.cancel_reason = _cancel_reason(record.payload)
         self._obey()
+
+    def _read_retry(self, call: OpenCall, attempt: int, retry: Retry) -> None:
+        if retry.is_loss and (call.is_running or call.is_written):  # of this attempt, which goes on
+            return
+        call.attempt, call.due, call.begun_at, call.lost = attempt + 1, retry.due, retry.begun_at, retry.lost
+        call.is_written, call.is_begun = False, retry.is_loss
+        self._waiting[call.path] = call
+        self._touched[call.path] = None
 
     def replay(self, records: Sequence[Record]) -> None:
         """A whole journal, as far as it goes; nothing of it is acted on. Raises `Blocked`."""
@@ -261,6 +273,8 @@ class Activation:
         """Those to be appended next, with what `patched` said yes to since the last ones; where these are too few,
         records of the clock carry the rest. Those that have a mark were to be appended before, and keep it."""
         kernel = self.kernel
+        if self._losses and records:
+            records, self._losses = [*self._losses.values(), *records], {}
         if not kernel.unwritten:
             return list(records)
         marks, kernel.unwritten = deque(kernel.unwritten), []
@@ -270,8 +284,9 @@ class Activation:
         ]
         return marked + [Record(at=kernel.now, kind=Kind.CLOCK, mark=mark, rules=kernel.newest) for mark in marks]
 
-    def settle(self) -> None:
-        """Acts on what the records since the last time asked for."""
+    def settle(self, lost: int = 0) -> None:
+        """Acts on what the records since the last time asked for. ``lost``: so many leases of the run have ended
+        since its last record, so the steps that are open were cut off as often."""
         self.info.replaying = False
         touched, self._touched = self._touched, {}
         for path in touched:
@@ -284,7 +299,38 @@ class Activation:
                 else:
                     self.attempt_stopped(call)
             elif not (call.is_running or call.is_awaited) and (call.due is None or call.due <= self.host.now()):
-                self._begin(call)
+                if lost and not isinstance(call.step, ChildCall):
+                    self._begin_lost(call, lost)
+                else:
+                    self._begin(call)
+
+    def _begin_lost(self, call: OpenCall, lost: int) -> None:
+        """Execute a step again whose attempts were cut off, or fail it. The next append tells the journal."""
+        if not call.is_begun:  # at the first of these ends it waited, for all that is known
+            lost -= 1
+        call.lost += lost
+        call.attempt += lost
+        ran_s = max(0.0, self.host.now() - call.begun_at)
+        text = (
+            f"the lease of run {self.run_id} ended while step {call.step.name!r} at {call.path} ran, {ran_s:.0f} s"
+            " after it was asked for"
+        )
+        if call.lost > self._max_lost:
+            error = StepLost(
+                f"{text}. It was executed again {self._max_lost} times, as App(max_lost=…) allows. A step must not end"
+                " its process, nor keep it from running for longer than the lease (code that holds the GIL): move such"
+                " work into a process of its own"
+            )
+            self._write(call, Kind.FAILED, call.step.encode_error(error, self.kernel.newest), None)
+            return
+        text = f"{text}: executed again, {call.lost} of {self._max_lost}"
+        if self._warn is not None and lost:
+            self._warn(text)
+        met = msgspec.Raw(call.step.encode_error(StepLost(text), self.kernel.newest).encode())
+        retry = Retry(self.host.now(), call.begun_at, met, call.lost, is_loss=True)
+        payload = msgspec.json.encode(retry).decode()
+        self._losses[call.path] = self._record(call, Kind.RETRY, payload, None, call.attempt - 1)
+        self._begin(call)
 
     def next_due(self) -> float:
         """When `wake` has something to do, `inf` for never."""
@@ -322,20 +368,13 @@ class Activation:
                 self.host.step_failed(self, call, outcome.error)
             self._write(call, Kind.FAILED, call.step.encode_error(outcome.error, self.kernel.newest), took_ms)
             return
+        failed, most = call.attempt - call.lost, call.step.options.retries + 1
         if self._warn is not None:
-            told = (
-                f"{call.step.name!r} at {call.path} failed, attempt {call.attempt} of {call.step.options.retries + 1}"
-            )
+            told = f"{call.step.name!r} at {call.path} failed, attempt {failed} of {most}"
             self._warn(f"step {told}: {mask_text(describe(outcome.error))}. It is tried again in {pause_s:g} s")
-        due = self.host.now() + pause_s
-        if pause_s > MAX_HELD_PAUSE_S:
-            retry = Retry(
-                due, call.begun_at, msgspec.Raw(call.step.encode_error(outcome.error, self.kernel.newest).encode())
-            )
-            self._write(call, Kind.RETRY, msgspec.json.encode(retry).decode(), took_ms)
-        else:
-            call.attempt, call.due, call.is_recorded = call.attempt + 1, due, False
-            self._waiting[call.path] = call
+        met = msgspec.Raw(call.step.encode_error(outcome.error, self.kernel.newest).encode())
+        retry = Retry(self.host.now() + pause_s, call.begun_at, met, call.lost)
+        self._write(call, Kind.RETRY, msgspec.json.encode(retry).decode(), took_ms)
 
     def attempt_stopped(self, call: OpenCall, *, abandoned: bool = False) -> None:
         """An attempt was cancelled and has really ended, or was never begun; or nobody waits for its thread."""
@@ -464,20 +503,20 @@ class Activation:
     def _write(self, call: OpenCall, kind: Kind, payload: str | None, took_ms: int | None) -> None:
         call.is_written, call.due = True, None
         self._waiting.pop(call.path, None)
+        self.host.write(self, self._record(call, kind, payload, took_ms, call.attempt))
+
+    def _record(self, call: OpenCall, kind: Kind, payload: str | None, took_ms: int | None, attempt: int) -> Record:
         step, rules = call.step, self.kernel.newest
-        self.host.write(
-            self,
-            Record(
-                0, kind, call.path, step.name, payload, step.digest_by(rules), call.attempt, 0, took_ms, None, rules
-            ),
-        )
+        digest = step.digest_by(rules)
+        return Record(0, kind, call.path, step.name, payload, digest, attempt, 0, took_ms, None, rules)
 
     def _pause_s(self, call: OpenCall, error: BaseException) -> float | None:
         """Until the next attempt; None when there is none."""
         options = call.step.options
-        if call.attempt > options.retries or isinstance(error, (NonRetryable, *options.raises)):
+        failed = call.attempt - call.lost
+        if failed > options.retries or isinstance(error, (NonRetryable, *options.raises)):
             return None
-        pause_s = options.pause_s(call.attempt)
+        pause_s = options.pause_s(failed)
         if options.within_s is not None and self.host.now() + pause_s - call.begun_at > options.within_s:
             return None
         return pause_s

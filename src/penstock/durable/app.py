@@ -28,6 +28,7 @@ import trio
 
 from penstock.client.errors import ClientError
 from penstock.client.token import Token
+from penstock.durable.activation import MAX_LOST
 from penstock.durable.app_thread import AppThread, Portal, event_set, in_its_loop, only_error, until_ended
 from penstock.durable.backend import Held, Opened, Runs
 from penstock.durable.duration import Duration
@@ -80,6 +81,9 @@ class App:
     ``strict_args``: a step that is asked for with other arguments than the journal has blocks its run; without it that
     is a warning in the log.
 
+    ``max_lost``: how often a step is executed again because the lease of its run ended while it ran, as when it ended
+    its process. Then it fails with `StepLost`.
+
     ``backend``: the loop in which async steps run, ``"asyncio"`` or ``"trio"``. Without it an App that is entered from
     a Trio program runs them as tasks of that program, and every other App runs them in asyncio.
 
@@ -97,6 +101,7 @@ class App:
         migrate: bool = False,
         rest_port: int | None = None,
         strict_args: bool = False,
+        max_lost: int = MAX_LOST,
         limits: ExecutorLimits | None = None,
         backend: Backend | None = None,
     ) -> None:
@@ -107,7 +112,9 @@ class App:
         """Of the REST interface and the console, while the app is open with a ``rest_port``."""
         self._token, self._ssl_context = token, ssl_context
         self._migrate, self._rest_port = migrate, rest_port
-        self._strict_args, self._limits = strict_args, limits
+        if max_lost < 0:
+            raise ValueError(f"max_lost is 0 or more, not {max_lost}")
+        self._strict_args, self._max_lost, self._limits = strict_args, max_lost, limits
         for each in workflows:
             check_workflow(each)
         self._workflows = {(each.name, each.version): each for each in workflows}
@@ -353,6 +360,7 @@ class App:
                     self._limits or ExecutorLimits(),
                     payload_max_bytes=runs.payload_max_bytes,
                     strict_args=self._strict_args,
+                    max_lost=self._max_lost,
                 )
                 executor = Executor(backend, self._workflows, limits, self._note, self._note_result, loop)
                 await nursery.start(executor.run)

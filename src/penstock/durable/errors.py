@@ -69,6 +69,11 @@ class StepFailed(Exception):
         self.type_name, self.message, self.traceback = type_name, message, traceback
 
 
+class StepLost(Exception):
+    """A step was executed again ``max_lost`` times because the lease of its run had ended, and it ended once more: the
+    step outlives the lease, or it ends its process. Whether it did its work is not known."""
+
+
 class RunFailed(Exception):
     """A run ended with an error: what was raised, and where."""
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import trio
 
-from penstock.durable.activation import Activation, OpenCall
+from penstock.durable.activation import MAX_LOST, Activation, OpenCall
 from penstock.durable.backend import (
     COMMITTED,
     Away,
@@ -63,7 +63,8 @@ log = logging.getLogger("penstock.durable")
 
 class ExecutorLimits(msgspec.Struct, frozen=True):
     """Bounds of one executor. ``park_after_s``: how long a run that only waits stays in memory. ``step_threads`` and
-    ``step_tasks``: how many plain and asynchronous steps run at a time. ``strict_args``: as an App's."""
+    ``step_tasks``: how many plain and asynchronous steps run at a time. ``strict_args`` and ``max_lost``: as
+    an App's."""
 
     max_in_memory: int = 10_000
     step_threads: int = 40
@@ -74,6 +75,7 @@ class ExecutorLimits(msgspec.Struct, frozen=True):
     journal_max_records: int = 100_000
     payload_max_bytes: int = PAYLOAD_MAX_BYTES
     strict_args: bool = False
+    max_lost: int = MAX_LOST
     run: Limits = Limits()
 
 
@@ -119,8 +121,8 @@ class HeldRun:
 
     __slots__ = (
         "activation", "alarm_at", "commits", "has_written", "held", "is_again", "is_gone", "is_pumped", "is_started",
-        "keeper", "lease_ends", "mail", "must_read", "outbox", "overflow", "page", "pos", "quiet_since", "records",
-        "replaying", "scopes", "shown_before", "unconfirmed", "wants_park",
+        "keeper", "lease_ends", "lost", "mail", "must_read", "outbox", "overflow", "page", "pos", "quiet_since",
+        "records", "replaying", "scopes", "shown_before", "unconfirmed", "wants_park",
     )  # fmt: skip
 
     def __init__(self, keeper: Keeper, held: Held, workflow: Workflow[..., Any], lease_ends: float) -> None:
@@ -133,6 +135,7 @@ class HeldRun:
         self.unconfirmed: list[Record] = []  # of an append of which only the journal says whether it was written
         self.overflow: str | None = None  # why the journal takes no more
         self.scopes: dict[str, trio.CancelScope] = {}
+        self.lost = held.expiries  # leases that have ended with steps that are open
         self.must_read = self.replaying = not held.fresh
         self.is_again = held.attempt > 1  # what its journal has happened in a former life
         self.is_started = self.is_pumped = self.is_gone = self.wants_park = self.has_written = False
@@ -146,6 +149,7 @@ class HeldRun:
         return Activation(
             workflow, held.id, held.arguments, held.started_at, self, limits.run, self._warn,
             epoch=held.attempt, payload_max_bytes=limits.payload_max_bytes, strict_args=limits.strict_args,
+            max_lost=limits.max_lost,
             rules=held.rules,
         )  # fmt: skip
 
@@ -277,7 +281,8 @@ class HeldRun:
             self.outbox.extendleft(reversed(self.unconfirmed))
             self.unconfirmed = []
         self.replaying = False
-        self.activation.settle()
+        lost, self.lost = self.lost, 0
+        self.activation.settle(lost)
 
     async def _append(self) -> None:
         if self.commits is None:

@@ -23,8 +23,9 @@ from typing import Any, Final, cast, get_type_hints
 import msgspec
 
 from penstock.durable.codec import MAX_DEPTH, PAYLOAD_MAX_BYTES, decode, decode_kept, encode
-from penstock.durable.errors import PayloadTooLarge, StepFailed, Unencodable
+from penstock.durable.errors import PayloadTooLarge, StepFailed, StepLost, Unencodable
 from penstock.durable.kept import class_of
+from penstock.kernel.errors import TooSlow
 from penstock.user_text import repr_of, said, static_attribute, text_of
 
 MAX_TRACEBACK_CHARS: Final = 8_000
@@ -40,6 +41,8 @@ _TEXTS: Final = {
 }
 _LISTS: Final[dict[str, Callable[[list[Any]], Any]]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 ErrorClass = type[BaseException]
+OURS: Final[tuple[ErrorClass, ...]] = (StepLost, TooSlow)
+"""What Penstock itself says of a step arrives as itself, too."""
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -91,7 +94,7 @@ def encode_error(error: BaseException, raises: Sequence[ErrorClass] = (), module
     if not rules:
         failure = msgspec.structs.replace(failure, args=_plain_args(error))
     else:
-        class_, base = _arriving(error, raises, module)
+        class_, base = _arriving(error, (*raises, *OURS), module)
         failure = msgspec.structs.replace(
             failure,
             raised=_named(type(error)),
@@ -107,11 +110,11 @@ def decode_error(text: str, raises: Sequence[ErrorClass], module: str) -> BaseEx
     failure = msgspec.json.decode(text, type=Failure)
     error: BaseException | None
     if failure.raised is None:
-        error = _as_before(failure, [*raises, *_own_classes(module)])
+        error = _as_before(failure, [*raises, StepLost, *_own_classes(module)])
     else:
         error = None
         for named in (failure.arrives, failure.base):
-            if named is not None and (class_ := _found(named, raises, module)) is not None:
+            if named is not None and (class_ := _found(named, (*raises, *OURS), module)) is not None:
                 error = _restored(class_, failure)
                 break
     if error is None:
