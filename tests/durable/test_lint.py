@@ -221,3 +221,47 @@ def test_steps_and_the_examples_are_left_alone():
 def test_each_rule_is_shown_by_one_of_these_tests():
     source = Path(__file__).read_text()
     assert [rule for rule in RULES if f'"{rule}"' not in source] == []
+
+
+UNAWAITED = """
+from penstock import durable
+from penstock.durable import child, each, first, receive, send, sleep, start, step, workflow
+
+@step(retries=2)
+async def charge(o): ...
+
+@step
+def pack(o): ...
+
+async def helper(o):
+    await charge(o)
+
+def plain(o): ...
+
+@workflow
+async def other(o): ...
+
+@workflow
+async def body(o):
+    {line}
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "charge(o)", "pack(o)", "charge.using(retries=1)(o)", "helper(o)", "other(o)", "sleep(1)", "durable.sleep(1)",
+        "receive('n', str)", "send('r', 'n')", "start(other, o)", "child(other, o)", "each(charge, o)",
+        "first(a=sleep(1))",
+    ],
+)  # fmt: skip
+def test_a_call_that_is_not_awaited_is_found(call: str):
+    assert found(UNAWAITED.format(line=call)) == [(21, "not-awaited")]
+    assert found(UNAWAITED.format(line=f"await {call}")) == []
+    assert found(UNAWAITED.format(line=f"later = {call}; await later")) == []
+    assert found(UNAWAITED.format(line=f"if o:\n        {call}")) == [(22, "not-awaited")]
+
+
+@pytest.mark.parametrize("call", ["plain(o)", "print_later(o)", "o.charge(1)", "nursery.start_soon(charge, o)"])
+def test_other_calls_are_not_awaited(call: str):
+    assert found(UNAWAITED.format(line=call)) == []

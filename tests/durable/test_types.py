@@ -15,7 +15,9 @@ from tests.house.sources import TOP
 RIGHT = ["examples/durable_order.py", "tests/durable/typed_bodies.py"]
 WRONG = """
 from __future__ import annotations
-from penstock.durable import first, open_nursery, receive, sleep, step, workflow
+from penstock.durable import (
+    child, each, first, open_nursery, receive, send, sleep, start, step, workflow
+)
 
 @step(retries=1)
 async def charge(order: str, *, times: int = 1) -> int:
@@ -33,6 +35,17 @@ async def body(order: str) -> int:
         nursery.start_soon(charge, 3)  # wrong
     await body(3)  # wrong
     await charge.using(timeout="5s")(3)  # wrong
+    charge(order)  # wrong
+    plain(order)  # wrong
+    charge.using(retries=3)(order)  # wrong
+    sleep(1)  # wrong
+    receive("n", str)  # wrong
+    child(body, order)  # wrong
+    send("r", "n", 1)  # wrong
+    start(body, order)  # wrong
+    each(charge, [order])  # wrong
+    first(paid=receive("paid", int))  # wrong
+    body(order)  # wrong
     return text + str(number) + str(plain)  # wrong
 
 @step

@@ -38,7 +38,7 @@ from penstock.durable.errors import PayloadTooLarge, StartRefused, Unencodable
 from penstock.durable.failure import describe, traceback_of
 from penstock.durable.step import StepCall, StepInfo, current_sender, current_starter, current_transaction
 from penstock.durable.step_host import StepHost
-from penstock.durable.step_loop import StepLoopEnded, has_cancelled
+from penstock.durable.step_loop import StepLoopEnded, WrongLibrary, has_cancelled
 from penstock.durable.workflow import Workflow
 from penstock.kernel.drive import Limits
 from penstock.kernel.errors import Blocked
@@ -53,6 +53,8 @@ T = TypeVar("T")
 APPEND_MAX_RECORDS = 500
 APPEND_MAX_BYTES = 1024 * 1024  # of several: one message to an engine, as that is written as a whole or not at all
 REPLAY_SLICE_RECORDS = 200
+ABANDONED = Outcome(value=object())
+"""Of a step whose loop has ended: the run is given back."""
 TOLD = frozenset((Kind.MESSAGE, Kind.CANCEL, Kind.CHILD))
 """Kinds of records that wake a run. As the last one of a journal it is taken for new: no executor wrote after it."""
 SHORTER = "Let another run do the rest, or raise journal_max_records"
@@ -457,9 +459,11 @@ class HeldRun:
         except LeaseLost:
             self._leave("lost")
         except StepLoopEnded:
+            outcome = ABANDONED
             self.keeper.abandon(self)
-            return
-        if self.is_gone:
+        except WrongLibrary as error:
+            self._leave("blocked", str(error))
+        if self.is_gone or outcome is ABANDONED:
             return
         self.scopes.pop(call.path, None)
         if outcome is COMMITTED:

@@ -29,6 +29,7 @@ RULES: Final[dict[str, str]] = {
     "set-order": "the order of a set is different in another process: sort it",
     "cancelled": "a body is cancelled by penstock.durable.Cancelled",
     "clean-up": "after a cancel this await raises at once: put it under `with move_on_after(…, shield=True)`",
+    "not-awaited": "nothing happens without `await`: write `await` before it",
     "undeclared": "it is not among the step's raises, so it comes as StepFailed: declare it, or catch StepFailed",
 }
 """What to write instead, by rule."""
@@ -63,6 +64,7 @@ _VERBS: Final = (
     "receive", "first", "open_nursery", "move_on_after", "fail_after", "set_view", "now", "rng", "uuid4", "sleep",
     "CancelScope", "run_info", "patched", "start", "each",
 )  # fmt: skip
+_AWAITED: Final = ("sleep", "receive", "send", "start", "child", "each", "first")
 _FOREIGN_CANCELLED: Final = (
     "trio.Cancelled", "asyncio.CancelledError", "concurrent.futures.CancelledError", "anyio.get_cancelled_exc_class",
 )  # fmt: skip
@@ -143,6 +145,13 @@ class _Module:
             todo.extend(self._functions[name] for name in names if name in self._functions)
         return list(found.values())
 
+    def awaited(self, node: ast.expr) -> str | None:
+        """The name of what is called, if it does nothing until it is awaited: a step, an async def, a verb."""
+        name = self.name(node).removesuffix(".using")
+        own = self._functions.get(name)
+        is_verb = name.startswith(_DURABLE) and name.removeprefix(_DURABLE) in _AWAITED
+        return name if is_verb or name in self.steps or isinstance(own, ast.AsyncFunctionDef) else None
+
     def may_catch(self, wanted: str, declared: list[str]) -> bool:
         """Whether a handler for this class can meet an error of a step with these `raises`: one of them, or one of the
         file's own. What was imported may derive from anything."""
@@ -200,6 +209,8 @@ class _Body:
             match node:
                 case ast.Call():
                     yield from self._of_call(node)
+                case ast.Expr(value=ast.Call()) if (what := self._module.awaited(node.value)) is not None:
+                    yield _finding(node.value, "not-awaited", f"{what}()")
                 case ast.Subscript() if self._name(node.value) == "os.environ":
                     yield _finding(node, "environment", "os.environ")
                 case ast.For() | ast.AsyncFor() | ast.comprehension() if self._is_set(node.iter):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import ContextVar
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
@@ -187,7 +187,7 @@ class Step(Generic[P, R]):
         self.__wrapped__ = function
         self.where = where_of(function)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """In a body: a durable operation. Elsewhere, tests and other steps among them: the function itself; of a
         transaction that is ``.function``, with a connection."""
         if current_branch() is None and self.is_transaction:

@@ -13,7 +13,7 @@ import trio
 
 from penstock.durable.errors import NonRetryable
 from penstock.durable.step import StepCall, StepInfo, current_step, current_transaction, sending, starting
-from penstock.durable.step_loop import StepLoop, StepLoopEnded, has_cancelled
+from penstock.durable.step_loop import StepLoop, StepLoopEnded, WrongLibrary, has_cancelled
 from penstock.kernel.errors import TooSlow
 from penstock.kernel.operation import Outcome
 
@@ -73,13 +73,20 @@ class StepHost:
             return Outcome(error=NonRetryable(f"{call.name} does not take its arguments: {error}"))
         try:
             if call.step.is_async and self._loop is not None and call.step not in (sending, starting):
-                return await self._loop.call(partial(call.step.function, *args, **kwargs))
+                outcome = await self._loop.call(partial(call.step.function, *args, **kwargs))
+                if outcome.error is not None:
+                    self._loop.check_library(outcome.error, call.name)
+                return outcome
             if call.step.is_async:
                 return Outcome(await call.step.function(*args, **kwargs))
             function: partial[Any] = partial(call.step.function, *args, **kwargs)
             abandon = call.options.abandon
             return Outcome(await trio.to_thread.run_sync(function, abandon_on_cancel=abandon, limiter=self._threads))
-        except (KeyboardInterrupt, StepLoopEnded):  # they are the program's, and nothing that the step gave
+        except (
+            KeyboardInterrupt,
+            StepLoopEnded,
+            WrongLibrary,
+        ):  # they are the program's, and nothing that the step gave
             raise
         except BaseException as error:  # SystemExit too: a step does not end the process
             if has_cancelled(error):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 import threading
 import traceback
@@ -17,11 +18,12 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Final, Literal, NoReturn, cast
 
 import trio
 import trio.lowlevel
 
+from penstock.kernel.branch import PACKAGE
 from penstock.kernel.operation import Outcome
 
 Backend = Literal["asyncio", "trio"]
@@ -30,11 +32,17 @@ LOOK_INTERVAL_S: Final = 0.5
 BLOCKED_AFTER_S: Final = 1.0
 """A loop that does not answer for so long is logged."""
 
+_LIBRARIES: Final = (PACKAGE, os.path.dirname(asyncio.__file__) + os.sep, "<")
+
 log = logging.getLogger("penstock.durable")
 
 
 class StepLoopEnded(Exception):
     """The loop ended before the step did: its program stops, and another one begins the step again."""
+
+
+class WrongLibrary(Exception):
+    """A step used a library that its loop can't serve: no attempt can succeed until the code or ``backend`` changes."""
 
 
 class _Calls:
@@ -60,6 +68,11 @@ class _Calls:
 
 class StepLoop:
     """One loop for async steps, made in its thread; `call` is for the app's loop."""
+
+    library: Backend
+    foreign: Backend
+    refusals: tuple[str, ...]
+    """How errors begin that ``foreign`` or this loop raises where the two meet."""
 
     def __init__(self, wake: Callable[[Callable[[], object]], object]) -> None:
         self._there = _Calls(wake)
@@ -101,6 +114,19 @@ class StepLoop:
             raise StepLoopEnded
         return found
 
+    def check_library(self, error: BaseException, name: str) -> None:
+        """Raise `WrongLibrary` if a step failed because it used the other library."""
+        for leaf in leaves_of(error):
+            cause: BaseException | None = leaf
+            while cause is not None:
+                if isinstance(cause, RuntimeError | TypeError) and str(cause).startswith(self.refusals):
+                    raise WrongLibrary(
+                        f"{name} uses {self.foreign} at {_users_line(cause) or 'its first line'}, and async steps of"
+                        f" this App run in {self.library}. Use a library for {self.library} or anyio there, or write"
+                        f" App(…, backend={self.foreign!r})"
+                    )
+                cause = cause.__cause__
+
     def _prepared(
         self, function: Callable[[], Awaitable[Any]], ended: trio.Event
     ) -> tuple[Callable[[], object], Callable[[], object], Callable[[], Outcome | None]]:
@@ -137,6 +163,9 @@ class StepLoop:
 
 class AsyncioLoop(StepLoop):
     """The running loop of this thread."""
+
+    library, foreign = "asyncio", "trio"
+    refusals = ("must be called from async context", "Task got bad yield: ")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -176,6 +205,9 @@ async def _outcome_of(function: Callable[[], Awaitable[Any]]) -> Outcome:
 class TrioLoop(StepLoop):
     """The running loop of this thread; steps are tasks of ``nursery``."""
 
+    library, foreign = "trio", "asyncio"
+    refusals = ("no running event loop", "trio.run received unrecognized yield message")
+
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
         super().__init__(trio.lowlevel.current_trio_token().run_sync_soon)
@@ -205,6 +237,24 @@ class TrioLoop(StepLoop):
                 self.put_back(ended.set)
 
         return begin, scope.cancel, lambda: found[0] if found else None
+
+
+def leaves_of(error: BaseException) -> list[BaseException]:
+    """Return the errors in a group, or the error itself."""
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    return [leaf for each in group.exceptions for leaf in leaves_of(each)]
+
+
+def _users_line(error: BaseException) -> str | None:
+    """File and line of the innermost frame that belongs to no library."""
+    own = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(_LIBRARIES) and "site-packages" not in frame.filename
+    ]
+    return f"{os.path.basename(own[-1].filename)}:{own[-1].lineno}" if own else None
 
 
 def has_cancelled(error: BaseException) -> bool:
