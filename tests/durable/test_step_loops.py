@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from typing import Any
 
 import anyio
 import pytest
@@ -50,15 +51,15 @@ async def use_anyio() -> str:
     return "anyio"
 
 
-def body_of(use: object) -> Workflow[[], object]:
+def body_of(use: object) -> Workflow[[], Any]:
     @workflow(name="body")
-    async def body() -> object:
+    async def body() -> Any:
         return await use()  # type: ignore[operator]  # a step
 
     return body
 
 
-def result_of(app: App, body: Workflow[[], object]) -> object:
+def result_of(app: App, body: Workflow[[], Any]) -> Any:
     with app.in_thread() as blocking:
         return blocking.start(body).result(BOUND_S)
 
