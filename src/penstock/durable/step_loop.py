@@ -321,7 +321,7 @@ def run_beside(backend: Backend, serve: Serve) -> Any:
             ended.set_result(None)
 
     def begin(loop: StepLoop) -> None:
-        threading.Thread(target=run, args=(loop,), name="penstock app", daemon=True).start()
+        threading.Thread(target=copy_context().run, args=(run, loop), name="penstock app", daemon=True).start()
 
     run_loop(backend, begin, ended)
     return result.result()
