@@ -16,6 +16,7 @@ import trio
 from penstock.core.state import TokenState
 from penstock.durable import App, receive, sleep, step, workflow
 from penstock.durable.executor import Executor
+from penstock.durable.held_run import ExecutorLimits
 from penstock.testing.clock import DatabaseClock
 from penstock.testing.invariants import assert_invariants
 from tests.durable.deadly import deadly, healthy
@@ -129,7 +130,7 @@ async def test_several_suspects_have_their_turn_one_after_the_other(autojump_clo
     database = Database()
     for number in range(4):
         database.start(suspect, id=f"s{number}").expiries = 4
-    async with executing(database, suspect):
+    async with executing(database, suspect, limits=ExecutorLimits(max_lost=10)):
         for number in range(4):
             row = await database.wait_state(f"s{number}", "ended")
             assert row.ending is not None

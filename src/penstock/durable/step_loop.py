@@ -119,7 +119,9 @@ class StepLoop:
         for leaf in leaves_of(error):
             cause: BaseException | None = leaf
             while cause is not None:
-                if isinstance(cause, RuntimeError | TypeError) and str(cause).startswith(self.refusals):
+                if isinstance(cause, RuntimeError | TypeError | AttributeError) and str(cause).startswith(
+                    self.refusals
+                ):
                     raise WrongLibrary(
                         f"{name} uses {self.foreign} at {_users_line(cause) or 'its first line'}, and async steps of"
                         f" this App run in {self.library}. Use a library for {self.library} or anyio there, or write"
@@ -165,7 +167,7 @@ class AsyncioLoop(StepLoop):
     """The running loop of this thread."""
 
     library, foreign = "asyncio", "trio"
-    refusals = ("must be called from async context", "Task got bad yield: ")
+    refusals = ("must be called from async context", "Task got bad yield: ", "'RunContext' object has no attribute")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
