@@ -47,6 +47,7 @@ MORE: list[Json] = [
     with_first(**{**CALL, "definitionVersion": -1}),
     with_first(**{**CALL, "businessKey": LONG}),
     with_wait(message={"name": "m", "correlationKey": LONG}),
+    with_wait(message={"name": "m", "correlationKey": {"other": "x"}}),
     with_undo(steps=[]),
     with_undo(steps=["nobody"]),
     with_undo(steps=["end"]),

@@ -309,13 +309,13 @@ class StepReader:
             reader, "definitionId", self._limits, required=_needs(draft, "definitionId"), checked=used
         )
         version = reader.whole_number("definitionVersion")
+        if used and version is not None and not 0 <= version < 1 << 31:
+            reader.refuse("definitionVersion", "must lie between 0 (the latest) and 2147483647")
         given = reader.fields("input")
         output = reader.fields("output")
         _, compiled = self._key(reader, "businessKey", BUSINESS_KEY_MAX_CHARS, required=False, used=used)
         if not used:
             return
-        if version is not None and not 0 <= version < 1 << 31:
-            reader.refuse("definitionVersion", "must lie between 0 (the latest) and 2147483647")
         draft.callee = Callee(
             definition_id or "",
             version or 0,

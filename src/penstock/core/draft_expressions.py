@@ -34,8 +34,7 @@ class Compiler:
         """The expression of an object at ``path`` that is a template, None with a problem at the text that is wrong."""
         try:
             source = json.dumps(template, ensure_ascii=False)
-        except RecursionError:
-            self._problems.add(path, "the template is nested too deeply")
+        except RecursionError:  # the body is nested over its limit, which is a problem already
             return None
         # a key of its own: the same text may stand elsewhere as an expression
         return self._compile(
