@@ -128,7 +128,7 @@ def test_a_transaction_is_no_method_either():
 
         class Shop:
             @step.transaction
-            def keep(self, tx: psycopg.Connection) -> None: ...
+            def keep(self, tx: Any) -> None: ...
 
         del Shop
     assert "instance method" in str(caught.value) + str(caught.value.__cause__)
