@@ -21,6 +21,7 @@ from tests.house.sources import PACKAGE, TOP, all_python, modules, tree
 FOR_USERS = ("client", "worker", "durable", "testing", "kernel")
 """Packages for programs of users."""
 CALLED_FROM_OUTSIDE = {
+    "to_python": "werkzeug",
     "get_exemplar": "prometheus_client",
     "emit": "logging",
     "on_url": "httptools",

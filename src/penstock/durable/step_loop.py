@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import traceback
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future
@@ -66,7 +67,7 @@ class _Calls:
             self._calls.popleft()()
 
 
-class StepLoop:
+class StepLoop(ABC):
     """One loop for async steps, made in its thread; `call` is for the app's loop."""
 
     library: Backend
@@ -129,11 +130,11 @@ class StepLoop:
                     )
                 cause = cause.__cause__
 
+    @abstractmethod
     def _prepared(
         self, function: Callable[[], Awaitable[Any]], ended: trio.Event
     ) -> tuple[Callable[[], object], Callable[[], object], Callable[[], Outcome | None]]:
         """Calls that begin it and cancel it there, and one that gives its outcome: None if it was cancelled."""
-        raise NotImplementedError
 
     async def watch(self, is_used: Callable[[], bool]) -> NoReturn:
         """Log where the loop stands when a step blocks it. Run it in the app's loop."""

@@ -344,25 +344,13 @@ class Advancer:
         mark, keeps_raw = work.mark(), True
         while True:
             inputs = Inputs(
-                now=case.now,
-                new_id=supply.new_id,
-                positions=supply.positions,
-                jitter=self.jitter_source(),
-                next_known=next_known,
-                uncallable=[about for about, loaded in found.items() if loaded is None],
-                calls_max=left,
-                may_chain=may_chain,
-                max_automatic_steps=self._settings.max_automatic_steps,
-                max_written_bytes=self._settings.instance_variables_max_bytes,
-                work=work,
-                completions=answers.completions,
-                buffered=case.signals,
-                maps=case.kept.states,
-                items=answers.items,
-                results=answers.results,
-                raw=answers.raw,
-                keeps_raw=keeps_raw,
-            )
+                now=case.now, new_id=supply.new_id, positions=supply.positions, jitter=self.jitter_source(),
+                next_known=next_known, uncallable=[about for about, loaded in found.items() if loaded is None],
+                calls_max=left, may_chain=may_chain, max_automatic_steps=self._settings.max_automatic_steps,
+                max_written_bytes=self._settings.instance_variables_max_bytes, work=work,
+                completions=answers.completions, buffered=case.signals, maps=case.kept.states, items=answers.items,
+                results=answers.results, raw=answers.raw, keeps_raw=keeps_raw,
+            )  # fmt: skip
             copies = [copy(token) for token in case.tokens]
             start = msgspec.structs.replace(case.instance)
             try:

@@ -77,10 +77,8 @@ async def lock_and_load(
     positions: int,
     begun: bool = False,
 ) -> LockedBatch:
-    """Begin a transaction, unless one has ``begun``, lock ``instances`` and read them.
-
-    ``jobs`` with their ``workers`` and ``timers`` (token, seq, index) are looked up under the locks. Leaves the
-    transaction open: `write` or leaving the pool's block ends it.
+    """Begin a transaction, unless one has ``begun``, lock ``instances`` and read them. `write` or the end
+    of the pool's block ends it. ``jobs`` with their ``workers`` and ``timers`` (token, seq, index) are looked up, too.
     """
     ids = arrays.ints(sorted(set(instances)))
     job_columns = list(zip(*jobs, strict=True)) or [(), (), ()]
