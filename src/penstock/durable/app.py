@@ -105,9 +105,10 @@ class App:
         limits: ExecutorLimits | None = None,
         backend: Backend | None = None,
     ) -> None:
-        if backend is not None and backend not in BACKENDS:
+        if backend not in (None, *BACKENDS):
             raise ValueError(f"backend is 'asyncio' or 'trio', not {backend!r}")
-        self.name, self.at, self._backend = name, at, backend
+        self.name, self.at = name, at
+        self._backend: Backend | None = backend
         self.rest_url: str | None = None
         """Of the REST interface and the console, while the app is open with a ``rest_port``."""
         self._token, self._ssl_context = token, ssl_context
@@ -177,7 +178,7 @@ class App:
         except BaseException as error:
             line = None if self._has_opened else start_failure(error)
             if line is None and isinstance(error, BaseExceptionGroup):
-                raise only_error(error) from None
+                raise only_error(cast("BaseExceptionGroup[BaseException]", error)) from None
             if line is None or hasattr(sys, "ps1"):  # at a prompt of Python no call ends the program
                 raise
             raise SystemExit(f"penstock: the App can't start: {line}") from None

@@ -124,7 +124,11 @@ def _asked_from_trio() -> _Asked:
 def _asked_from_asyncio() -> _Asked:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
-    return partial(loop.call_soon_threadsafe, ended.set_result, None), partial(until_ended, ended)
+
+    def tell() -> None:
+        loop.call_soon_threadsafe(ended.set_result, None)
+
+    return tell, partial(until_ended, ended)
 
 
 async def event_set(ended: trio.Event, cancel: Callable[[], None]) -> None:

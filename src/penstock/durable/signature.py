@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Never, NoReturn, get_type_hints
+from typing import Any, Never, NoReturn, cast, get_type_hints
 
 import msgspec
 
@@ -116,7 +116,7 @@ def where_of(function: Callable[..., Any]) -> str:
 def plain_function(given: Callable[..., Any], decorator: str) -> tuple[Callable[..., Any], bool]:
     """Return the function under ``@staticmethod``, and whether it was under one. A class method raises TypeError."""
     if isinstance(given, classmethod):
-        raise TypeError(_no_method(given.__func__, "a class method", "the class", decorator))
+        raise TypeError(_no_method(inspect.unwrap(cast(Any, given)), "a class method", "the class", decorator))
     if isinstance(given, staticmethod):
         return given.__func__, True
     parameters = list(inspect.signature(given).parameters)

@@ -16,6 +16,7 @@ from typing import Final, cast
 
 import psycopg
 import trio
+from psycopg.conninfo import conninfo_to_dict
 
 from penstock.errors import PenstockError
 from penstock.log import get_logger
@@ -186,7 +187,7 @@ def role_without_rights(error: BaseException, dsn: str) -> PenstockError | None:
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     if not isinstance(error, psycopg.errors.InsufficientPrivilege):
         return None
-    role = str(psycopg.conninfo.conninfo_to_dict(dsn).get("user") or "of this program")
+    role = str(conninfo_to_dict(dsn).get("user") or "of this program")
     return PenstockError(
         f"{first_line(error)}: the role '{role}' does not own Penstock's tables. Connect as the role that owns them:"
         " the one that ran `penstock migrate`"

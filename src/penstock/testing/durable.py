@@ -410,7 +410,9 @@ class Memory:
         starter = current_starter.set(self._start)
         try:
             value = function(*args, **kwargs)
-            return _waited(value) if type(value) is CoroutineType else value  # a mock says that it is anything
+            if type(value) is CoroutineType:  # the type is asked: a mock says that it is anything
+                return _waited(cast("Awaitable[Any]", value))
+            return value
         finally:
             current_step.reset(token)
             current_sender.reset(sender)
