@@ -266,6 +266,15 @@ def test_a_message_of_another_type_is_raised_where_received():
     assert run_workflow(body, messages=[Message("n", "many"), Message("n", 3)]).result() == len('"many"') + 3
 
 
+def test_messages_that_were_kept_come_in_their_order():
+    @workflow
+    async def body() -> list[int]:
+        await sleep("1h")
+        return [await receive("n", int) for _ in range(3)]
+
+    assert run_workflow(body, messages=[Message("n", number) for number in (1, 2, 3)]).result() == [1, 2, 3]
+
+
 def test_a_message_at_the_deadline_is_kept_for_later():
     from penstock.durable import move_on_after
 

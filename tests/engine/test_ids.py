@@ -30,6 +30,15 @@ def test_ids_given_to_workers_are_read_again_and_again() -> None:
     assert ids.read_job(ids.show_job(3, 3, 7)).lock_order == (False, 3, 3)
 
 
+def test_a_full_millisecond_borrows_from_the_next() -> None:
+    """4,096 ids have a number of their own in it; the engine's own number stands in all of them."""
+    source = ids.IdSource(6, lambda: ids.EPOCH_MS + 1_000)
+    made = [source.next() for _ in range(10_000)]
+    assert made == sorted(set(made))
+    assert {id >> 12 & 1_023 for id in made} == {6}
+    assert [made[0] >> 22, made[-1] >> 22] == [1_000, 1_002]
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -51,6 +51,14 @@ def test_late_news_of_an_older_attempt_changes_nothing(late: Callable[[LeaseBook
     assert [due.attempt for due in book.take_due(20.0, 10)] == [2]
 
 
+def test_an_extended_lease_is_due_at_its_new_end_only() -> None:
+    book = LeaseBook(MANY)
+    book.grant(lease(1, 10.0))
+    book.extend(2, 3, 1, 99.0)
+    assert book.take_due(98.0, 10) == []
+    assert [due.ends_at for due in book.take_due(99.0, 10)] == [99.0]
+
+
 def test_the_end_of_an_attempt_and_its_execution_count() -> None:
     book = LeaseBook(MANY)
     book.grant(lease(1, 10.0))
