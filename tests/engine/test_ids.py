@@ -52,3 +52,9 @@ def test_what_never_was_one_is_not_found(text: str) -> None:
         ids.read_job(text)
     with pytest.raises(NotFound):
         ids.read_instance(text)
+
+
+@pytest.mark.parametrize("text", ["01", "00", "1F"])
+def test_an_instance_id_has_one_text(text: str) -> None:
+    with pytest.raises(NotFound):
+        ids.read_instance(text)

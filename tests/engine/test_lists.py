@@ -14,6 +14,7 @@ import trio
 from penstock.engine.ids import read_instance
 from penstock.engine.instance_filter import InstanceFilter, listed_by
 from penstock.engine.instances import FIRST_READ_BYTES, LARGE_READS_AT_ONCE, PIECE_BYTES
+from penstock.engine.paging import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, page_bounds
 from penstock.errors import BadRequest
 from penstock.store import instances as store
 from penstock.store.connection import TrioConnection
@@ -249,3 +250,9 @@ async def test_after_a_large_instance_postgresql_encodes_few_at_once(
     found = [view async for piece in driver.engine.instances.read(list(map(read_instance, ids))) for view in piece]
     assert [(view.id, len(variables_of(view)["text"])) for view in found] == list(zip(ids, sizes, strict=True))
     assert sum(asked) <= len(sizes) + 3 * len(sizes)  # at first all of them; 16 for each large one before
+
+
+def test_a_page_has_a_size_between_one_and_the_most() -> None:
+    assert page_bounds(3, 10) == (10, 30)
+    assert page_bounds(3, PAGE_SIZE_MAX + 1) == (PAGE_SIZE_MAX, 3 * PAGE_SIZE_MAX)
+    assert page_bounds(1, 0) == (PAGE_SIZE_DEFAULT, PAGE_SIZE_DEFAULT)

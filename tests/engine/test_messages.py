@@ -139,8 +139,8 @@ async def test_a_message_with_an_id_is_published_once(driver: Driver) -> None:
     assert await driver.open_steps(other) == ["w"]
     with pytest.raises(IdempotencyConflict):
         await driver.publish("paid", "7", {"sum": 4}, message_id="m1")
-    assert await driver.publish("paid", "8", message_id="m2") == to(kept=True)
-    assert await driver.publish("paid", "8", message_id="m2") == to(kept=True)
+    assert await driver.publish("paid", "8", {"a": 1, "b": 2}, message_id="m2") == to(kept=True)
+    assert await driver.publish("paid", "8", {"b": 2, "a": 1}, message_id="m2") == to(kept=True)
     assert driver.rows(MESSAGES) == [("paid", "8", False)]
 
 

@@ -10,6 +10,17 @@ from penstock.engine.hot_jobs import HotJobs, KnownPoll, ParkedPoll
 from penstock.engine.waiters import Waiters
 
 
+def test_no_slot_is_reserved_without_memory_for_the_answer() -> None:
+    memory = AnswerMemory(1_000_000)
+    waiters = Waiters(memory, 1_000_000)
+    poll = ParkedPoll(KnownPoll("w", ("work",), 3, 30.0, 20.0), Hold(memory), cast(Any, None))
+    waiters.park(poll)
+    memory.used_bytes = 800_000
+    assert waiters.reserve("work") is None
+    memory.used_bytes = 799_999
+    assert waiters.reserve("work") is poll
+
+
 def test_a_poll_that_ends_takes_no_other_slot() -> None:
     """Its time is over, or its client left, while two slots are being filled: one that is given up stays empty. Else
     the poll goes on waiting, and a job is leased to who left."""
