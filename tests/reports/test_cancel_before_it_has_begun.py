@@ -132,6 +132,7 @@ async def test_a_run_that_has_begun_cleans_up(at: str, client: Client):
 
     @workflow
     async def careful() -> None:
+        await note("begun")
         try:
             await sleep("1 h")
         finally:
@@ -142,10 +143,10 @@ async def test_a_run_that_has_begun_cleans_up(at: str, client: Client):
         run = await app.start(careful)
 
         async def waits() -> bool:
-            return (await run.tree()).get("waitsFor") is not None
+            return begun == ["begun"] and (await run.tree()).get("waitsFor") is not None
 
         await wait_until(waits)
         await run.cancel("enough")
         with pytest.raises(RunCancelled, match="enough"):
             await run.result(BOUND_S)
-    assert begun == ["cleaned"]
+    assert begun == ["begun", "cleaned"]
