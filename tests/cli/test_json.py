@@ -22,7 +22,7 @@ from tests.durable.programs import Program, ended
 from tests.durable.test_app import ORDER, STARTS
 from tests.sdk.running_engine import RunningEngine
 
-RUN_ON: Final = {"serve", "engine-process", "demo"}
+RUN_ON: Final = {"serve", "engine-process", "demo", "worker http"}
 """They run until they are stopped, or are a show for people: what they have to say is a log."""
 HANDS_ON: Final = {"bench"}
 """Its options are those of the harness, whose commands are walked, too."""

@@ -41,8 +41,8 @@ def problems(**fields: Any) -> list[str]:
 def test_an_upload_is_told_all_problems_of_a_message() -> None:
     assert problems(message={"name": "", "correlationKey": "${1 +}", "surprise": 1}) == [
         "steps[0].message.name: required",
-        "steps[0].message.surprise: unknown field",
         "steps[0].message.correlationKey: unexpected } (line 1, column 6 of `${1 +}`)",
+        "steps[0].message.surprise: unknown field",
     ]
     assert problems(message={"name": "n" * 257, "correlationKey": "k" * 257}) == [
         "steps[0].message.name: longer than 256 characters",

@@ -124,6 +124,7 @@ def test_the_numbers_in_the_database_never_change_their_meaning() -> None:
         ("ATTEMPT_REDISPATCHED", 13),
         ("ATTEMPT_PARKED", 14),
         ("JOB_SIGNALLED", 15),
+        ("OUTPUT_MAPPED", 16),
     ]
 
 

@@ -171,7 +171,8 @@ async def test_each_month_is_one_whatever_happens_between(
     assert row.ending.view == '{"months":2}'
     assert [key.partition("/")[0] for key in keys] == ["r", "r~1", "r~2"]
     late = ["MESSAGE  payment"] if "told" in how else []
-    assert sorted(kinds(row)) == sorted(["BEGUN  2", "MESSAGE  payment", *late, "DONE /2 add", "CLOCK"])
+    found = sorted(kind for kind in kinds(row) if not kind.startswith("RETRY "))
+    assert found == sorted(["BEGUN  2", "MESSAGE  payment", *late, "DONE /2 add", "CLOCK"])
 
 
 @workflow

@@ -255,7 +255,8 @@ async def test_a_failure_at_any_record_changes_nothing(clock, monkeypatch, story
             continue
         assert told.end == undisturbed.end, count
         assert told.world.deeds == undisturbed.world.deeds, count
-        assert set(told.kinds) == set(undisturbed.kinds), count
+        again = {kind for kind in told.kinds if kind.startswith("RETRY ")}  # of attempts that the fault has lost
+        assert set(told.kinds) - again == set(undisturbed.kinds), count
 
 
 @pytest.mark.parametrize("story", STORIES)

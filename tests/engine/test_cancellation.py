@@ -310,7 +310,7 @@ def calling(what: str) -> Prepare:
         [child] = await driver.engine.code.take("cancelled", [AUDIT], 1, wait_s=5)
         async with driver.engine.database.connection() as connection:  # as its lane does it
             end = Finish(child.held, 0, InstanceStatus.COMPLETED, 1, b'{"result": 1}', None)
-            await journal_store.finish(connection, [end], view=12)
+            await journal_store.finish(connection, [end], view=12, error=13)
         return LockedBatch(key, driver.engine.timers.fire_once)
 
     return prepare

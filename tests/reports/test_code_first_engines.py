@@ -19,6 +19,7 @@ from penstock.client.errors import Conflict
 from penstock.durable import (
     App,
     StepFailed,
+    TooSlow,
     continue_as_new,
     each,
     first,
@@ -174,8 +175,8 @@ def test_a_late_attempt_does_not_run_beside_its_retry():
     async def flow() -> str:
         try:
             return await slow()
-        except StepFailed as error:
-            return error.type_name
+        except TooSlow as error:
+            return type(error).__name__
 
     def ends() -> str:
         running.append(1)

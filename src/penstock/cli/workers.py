@@ -10,6 +10,7 @@ import typer
 
 from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected, read_token
 from penstock.cli.options import JsonOption, print_json, print_table, shown_time
+from penstock.cli.plain import echo
 
 app = typer.Typer(name="worker", help="Workers that engines have seen, and a ready one.", no_args_is_help=True)
 
@@ -88,7 +89,7 @@ def run_http(
         )
         worker = Worker(url, token=read_token(token_file), concurrency=concurrency)
     except (OSError, ValueError) as error:
-        typer.echo(f"penstock: {error}", err=True)
+        echo(f"penstock: {error}", err=True)
         raise typer.Exit(2) from error
     worker.handler(JOB_TYPE)(requests.handle)
     worker.main()
