@@ -130,7 +130,7 @@ CASES = {
     "tell_callers": Case(lambda c: run(c, "tell_callers", UNTOLD), 100, 30),
     "tell_cancel": Case(lambda c: run(c, "tell_cancel", *_executions()), 100, 30),
     "forget_reopen": Case(lambda c: run(c, "forget_reopen", *_executions()), 100, 30),
-    "failed_child": Case(lambda c: calls.failed_child(c, BASE, 1), 1, 30),
+    "earlier_child": Case(lambda c: calls.earlier_child(c, BASE, 1), 1, 30),
     "tree": Case(lambda c: calls.tree(c, BASE, 100), 1, 60, 1),
     "read_maps and read_items": Case(kept, 50, 10, 50),
     "read_next_items": Case(lambda c: for_each.next_items(c, LIST, LIST, 0), 100, 3, 100),

@@ -58,7 +58,7 @@ HOT = (
     "migrate_tokens", "requeue_migrated", "outdate_dispatch", "boundary_timers", "delete_boundary_timers",
     "migrate_tasks", "signal_steps", "migrate_signals",
     "hold_caller", "turn_of_caller", "call_of_code", "called_at", "renew_call", "end_for_code", "called_root",
-    "failed_child", "recall",
+    "earlier_child", "recall",
     "tell_reopen", "tell_callers", "tell_children", "forget_reopen", "tell_cancel", "hold_told", "children_of_calls",
     "take_telling", "read_recorded", "forget_recorded",
     "due_timers", "find_idempotency", "answer_idempotency", "take_outbox", "delete_published",
