@@ -10,7 +10,8 @@ import pytest
 from penstock.access.networks import TrustedNetworks
 from penstock.access.roles import read_grant
 from penstock.access.tokens import KnownToken, TokenBook, make_token, read_fixed_tokens
-from penstock.errors import BadRequest
+from penstock.errors import BadRequest, Unauthenticated
+from tests.access.people import bearer, make_gate
 
 
 def known(id: str, digest: bytes, expires_at: float = math.inf) -> KnownToken:
@@ -93,3 +94,10 @@ def test_the_smallest_network_that_holds_an_address_counts(address, name):
 def test_a_line_that_is_no_network_is_refused(line):
     with pytest.raises(BadRequest, match="trusted_networks: "):
         TrustedNetworks([line])
+
+
+async def test_two_proofs_at_once_are_none():
+    proof = bearer("viewer").encode()
+    assert (await make_gate().identify([proof], None)).name == "token:viewer"
+    with pytest.raises(Unauthenticated, match="Authorization stands twice"):
+        await make_gate().identify([proof, proof], None)
