@@ -62,10 +62,18 @@ def run_tests(words):
     workers = str(min(4, (os.cpu_count() or 1) + (1 if tier == "quick" else 2)))
     pytest = [PYTHON, "-m", "pytest", "--tier=" + tier]
     beside = run(pytest + ["-n", workers, "--dist=worksteal", "--timing=without"] + words)
-    if beside not in (PASSED, FAILED, NO_TESTS):
+    if beside not in (PASSED, FAILED, NO_TESTS) or not any_test_needs_the_machine():
         return beside
     alone = run(pytest + ["--timing=only"] + words + ["-n0"])
     return min(beside, alone) if NO_TESTS in (beside, alone) else max(beside, alone)
+
+
+def any_test_needs_the_machine():
+    """Whether a test has the marker `timing`. To ask pytest would take as long as it takes to collect all tests."""
+    for folder, _, names in os.walk("tests"):
+        if any("pytest.mark.timing" in content(os.path.join(folder, name)) for name in names if name.endswith(".py")):
+            return True
+    return False
 
 
 def run(command):
