@@ -74,4 +74,4 @@ def result_of(number: int) -> int:
 
 
 if __name__ == "__main__":
-    App(errand, part, at=os.environ[ENGINE]).main()
+    App(errand, part, at=os.environ[ENGINE], backend="trio").main()

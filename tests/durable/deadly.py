@@ -35,4 +35,4 @@ async def healthy(number: int) -> int:
 
 if __name__ == "__main__":
     executor.ALONE_GRACE_S = executor.RETRY_MAX_S = 60.0  # a machine that is busy puts nothing down within seconds
-    App(deadly, healthy, at=sys.argv[1]).main()
+    App(deadly, healthy, at=sys.argv[1], max_lost=20).main()

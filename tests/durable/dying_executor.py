@@ -48,4 +48,4 @@ if __name__ == "__main__":
     if count >= 0:
         LocalBackend.append = dies  # type: ignore[method-assign]  # it dies on purpose
     workflows = [family, rounds, leaf] if "families" in sys.argv else [order]
-    App(*workflows, at=dsn).main()
+    App(*workflows, at=dsn, backend="trio").main()

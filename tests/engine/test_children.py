@@ -456,11 +456,11 @@ async def test_results_are_in_memory_of_a_few_children(
 
 
 async def test_older_engines_let_runs_wait_and_not_fail(driver: Driver) -> None:
-    run = await begin(driver)
-    driver.rows(
+    driver.rows(  # before the run is taken: then this engine finds that no older one lives, and none can join later
         "INSERT INTO engine (number, holder, leased_until, dispatch_mode, description, schema_version)"
         " VALUES (77, gen_random_uuid(), penstock_now() + interval '1 h', 'polling', 'old', 17) RETURNING 1"
     )
+    run = await begin(driver)
     with pytest.raises(Unavailable, match="upgrade all engines first"):
         await start(driver, run)
     with pytest.raises(Unavailable, match="upgrade all engines first"):

@@ -327,10 +327,10 @@ async def test_retry_needs_no_body(rest: Rest, engine: ScriptedEngine) -> None:
     engine.on("instances.retry", instance())
     answer = await rest.post("/v1/instances/1f/retry", b"")
     assert (answer.status, answer.json["status"]) == (200, "ACTIVE")
-    assert engine.one("instances.retry") == ("1f", None)
+    assert engine.one("instances.retry") == ("1f", None, {"again": False})
     engine.calls.clear()
     await rest.send("POST", "/v1/instances/1f/retry", b'{"note": "the bank is back"}')
-    assert engine.one("instances.retry") == ("1f", "the bank is back")
+    assert engine.one("instances.retry") == ("1f", "the bank is back", {"again": False})
 
 
 # -- user tasks and signals

@@ -476,10 +476,11 @@ def test_the_limits_of_the_settings_hold(start_engine: StartEngine, google: Goog
         assert streams[0].end() is grpc.StatusCode.OK
         assert third.result().total == 1
         streams[1].end()
-        # One more connection is taken, a third waits until one leaves.
+        # One more connection is taken, a third waits until one of these two leaves, as both have called.
         with grpc.insecure_channel(address, own) as second, grpc.insecure_channel(address, own) as last:
-            grpc.channel_ready_future(second).result(TIMEOUT_S)
-            list_definitions = last.unary_unary("/workflow.v1.WorkflowEngine/ListDefinitions")
+            method = "/workflow.v1.WorkflowEngine/ListDefinitions"
+            assert second.unary_unary(method)(b"", timeout=TIMEOUT_S)
+            list_definitions = last.unary_unary(method)
             with pytest.raises(grpc.RpcError) as failed:
                 list_definitions(b"", timeout=3)
             assert failed.value.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
