@@ -135,6 +135,7 @@ def _definitions(told: Told, directory: Path) -> None:
     assert (different["same"], '+  "name": "Other",' in different["lines"]) == (False, True)
     assert told.one("definition", "diff", "claim", files[1]) == {"same": True, "lines": []}
     assert told.one("definition", "impact", files[0])["versions"] == []
+    assert told.one("definition", "activate", "claim", 2)["version"] == 2
     exported = told.one("definition", "export", directory / "kept")
     assert [(each["id"], each["version"]) for each in exported] == [("claim", 2), ("text", 1)]
     assert [each["id"] for each in told.one("definition", "import", directory / "kept")] == ["claim", "text"]
@@ -270,3 +271,4 @@ def _runs(told: Told, dsn: str, directory: Path) -> None:
     saved = told.one("runs", "save", "o-1", directory / "kept.json")
     assert (saved["workflow"], saved["records"]) == ("order", 1)
     assert told.one("runs", "cancel", "o-1", "--force") == {"id": "o-1", "cancelled": True, "forced": True}
+    assert told.one("runs", "adopt", "order")["workflow"] == "order"

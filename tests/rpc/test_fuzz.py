@@ -65,6 +65,7 @@ REPAIRS = {
     "GetImpact": r.GetImpactRequest("storm", definition=b"{}"),
     "GetInstance": r.GetInstanceRequest("1f"),
     "GetTree": r.GetTreeRequest("1f"),
+    "ActivateVersion": r.ActivateVersionRequest("storm", 1),
 }
 BATCHES = {
     "/penstock.v1.Batches/" + name: request
