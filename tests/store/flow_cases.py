@@ -132,6 +132,7 @@ QUEUE_CASES = {
     "types_of_other_queues": Case(asked("types_of_other_queues", "other", "{keyed}"), 1, 15, 1),
     "put_queue": Case(asked("put_queue", "q", "{}", True), 1, 30, 1),
     "assign_job_types": Case(asked("assign_job_types", 1, "{keyed}"), 2, 30),
+    "may_join": Case(asked("may_join", "code:new", "q"), 1, 15),
     "join_queue": Case(asked("join_queue", 1, "code:new"), 1, 15, 0),
     "make_queue": Case(asked("make_queue", "q"), 1, 30, 1),
     "unmarked_types": Case(asked("unmarked_types"), 1, 20, 0),
