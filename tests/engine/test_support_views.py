@@ -6,12 +6,16 @@ import base64
 import functools
 import re
 from typing import Any, Final
+from uuid import uuid4
 
 import psycopg
 import pytest
+import trio
 
 from penstock.core.state import OWN_TIMERS, HistoryKind, TokenState
-from penstock.settings import Secret
+from penstock.runtime import migrate
+from penstock.settings import Secret, Settings
+from penstock.store.placement import placed
 from penstock.testing.definitions import linear
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
@@ -20,11 +24,10 @@ from tests.store.catalog import views
 from tests.store.populate import populate
 
 KEYS: Final = Secret("k1=" + base64.b64encode(b"k" * 32).decode())
-QUERIES: Final = [
-    query
-    for block in re.findall(r"^```sql\n(.*?)^```$", (TOP / "docs" / "support.md").read_text(), re.DOTALL | re.MULTILINE)
-    for query in block.strip().split(";\n")
-]
+RECIPE, *BLOCKS = re.findall(
+    r"^```sql\n(.*?)^```$", (TOP / "docs" / "support.md").read_text(), re.DOTALL | re.MULTILINE
+)
+QUERIES: Final = [query for block in BLOCKS for query in block.strip().split(";\n")]
 
 
 @pytest.fixture
@@ -36,29 +39,43 @@ async def populated(make_driver: MakeDriver) -> Driver:
     return driver
 
 
-async def test_queries_of_the_support_page_find_something(populated: Driver, database_dsn: str) -> None:
-    ((id, number),) = populated.rows("SELECT to_hex(id), id FROM instance WHERE business_key = 'leased'")
-    assert populated.rows("SELECT penstock_number(%s)", id) == [(number,)]
+@pytest.mark.parametrize("schema", ["penstock", "public"])
+async def test_the_pages_role_runs_the_pages_queries(
+    make_driver: MakeDriver, empty_database_dsn: str, schema: str
+) -> None:
+    """In a new database, and in one with the tables in `public`; the role logs in and has a right to nothing else."""
+    made = await trio.to_thread.run_sync(
+        migrate.run,
+        Settings(postgres_dsn=Secret(empty_database_dsn), db_schema=None if schema == "penstock" else schema),
+    )
+    assert made is not None
+    driver = make_driver(dsn=await placed(empty_database_dsn, None))
+    await populate(driver)
+    await driver.upload(linear(2, definition_id="done", job_type="done") | {"name": "newer"})
+    ((id, key),) = driver.rows("SELECT to_hex(id), id FROM instance WHERE business_key = 'leased'")
+    support, ada = f"support_{uuid4().hex}", f"ada_{uuid4().hex}"
+    own = {
+        " support": f" {support}",
+        " ada": f" {ada}",
+        "SCHEMA penstock ": f"SCHEMA {schema} ",
+        "TO penstock;": f"TO {schema};",
+    }
     examples = {"1a2b3c4d5e6f": id, "order-4711": "leased", "'order'": "'done'", '"paid"': '"done"'}
-    queries = [functools.reduce(lambda query, each: query.replace(*each), examples.items(), query) for query in QUERIES]
-    assert len(queries) > 10
-    with psycopg.connect(database_dsn) as connection:
-        for query in queries:
-            cursor = connection.execute(query.encode())
-            assert cursor.description is None or cursor.fetchall(), query
-        connection.rollback()  # with the role
-
-
-async def test_a_role_without_rights_on_tables_reads_the_views(populated: Driver, database_dsn: str) -> None:
-    with psycopg.connect(database_dsn) as connection:
-        for statement in QUERIES[:2]:
-            connection.execute(statement.encode())
-        connection.execute(b"SET LOCAL ROLE support")
-        for view in views(database_dsn) - {"penstock_branches"}:
-            assert connection.execute(f"SELECT * FROM {view}".encode()).fetchall(), view
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            connection.execute(b"SELECT FROM instance")
-        connection.rollback()
+    recipe = functools.reduce(lambda text, each: text.replace(*each), own.items(), RECIPE)
+    with psycopg.connect(empty_database_dsn, autocommit=True) as owner:
+        owner.execute(recipe.encode())
+        try:
+            with psycopg.connect(empty_database_dsn, user=ada, autocommit=True) as reader:
+                assert reader.execute("SELECT penstock_number(%s)", [id]).fetchall() == [(key,)]
+                for query in QUERIES:
+                    query = functools.reduce(lambda text, each: text.replace(*each), examples.items(), query)
+                    assert reader.execute(query.encode()).fetchall(), query
+                for view in views(driver.dsn) - {"penstock_branches"}:
+                    assert reader.execute(f"SELECT * FROM {view}".encode()).fetchall(), view
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    reader.execute(b"SELECT FROM instance")
+        finally:
+            owner.execute(f"DROP ROLE {ada}; DROP OWNED BY {support}; DROP ROLE {support}".encode())
 
 
 async def test_an_instance_in_the_views_is_what_the_engine_shows(populated: Driver) -> None:
