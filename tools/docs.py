@@ -168,7 +168,8 @@ METRICS_INTRO = """\
 <!-- Written by `make docs` from src/penstock/metrics/registry.py. -->
 
 `GET /metrics` on the metrics port, for Prometheus. A histogram has `_bucket`, `_sum` and `_count`. What to do when one
-of them moves: [operations](operations.md). Those of a worker: [worker](worker.md).
+of them moves: [operations](operations.md). Those of a worker: [worker](worker.md). Those that say
+*Kafka mode only* are on the page of engines whose `dispatch_mode` is `kafka_outbox`, and on no other.
 
 | metric | type | labels | meaning |
 |---|---|---|---|
@@ -176,7 +177,8 @@ of them moves: [operations](operations.md). Those of a worker: [worker](worker.m
 
 
 def metrics() -> str:
-    """Each metric of an engine, those of Kafka dispatch too."""
+    """Each metric of an engine; those that one that polls does not show say so."""
+    polling = {family.name for family in Metrics(kafka=False).registry.collect()}
     registry: Any = Metrics().registry  # the labels of a metric without children are told nowhere else
     rows: set[str] = set()
     for metric in registry._names_to_collectors.values():
@@ -184,7 +186,8 @@ def metrics() -> str:
             about: Any = metric
             name = about._name + ("_total" if about._type == "counter" else "")
             labels = ", ".join(f"`{label}`" for label in about._labelnames)
-            rows.add(f"| `{name}` | {about._type} | {labels} | {about._documentation} |\n")
+            where = "" if about._name in polling else " (*Kafka mode only*)"
+            rows.add(f"| `{name}` | {about._type} | {labels} | {about._documentation}{where} |\n")
     return METRICS_INTRO + "".join(sorted(rows))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import math
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -38,6 +39,7 @@ from tests.dispatch.test_deadlines import sweep
 from tests.engine.conftest import driver, make_driver
 from tests.engine.driver import Driver, number
 from tests.engine.runs import begin, finish, take
+from tests.house.sources import TOP
 from tests.rest.scripted import Rest, ScriptedEngine
 from tests.rpc.conftest import Google, google
 from tests.runtime.background import Background
@@ -512,6 +514,8 @@ def test_an_engine_that_polls_shows_nothing_of_kafka() -> None:
         "workflow_engine_kafka_producer_errors",
         "penstock_dispatch_latency_seconds",
     }
+    rows = re.findall(r"^\| `(\w+)` \|.*\*Kafka mode only\*", (TOP / "docs" / "metrics.md").read_text(), re.MULTILINE)
+    assert {row.removesuffix("_total") for row in rows} == hidden
 
 
 # -- the process
