@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import httpx
+import msgspec
 import pytest
 
 from penstock.client import SyncClient, TimedOut
 from penstock.testing.postgres import Server
 from tests.house.sources import TOP
+from tests.sdk.faulty_engine import POLL, Answer, FaultyEngine, serving
 from tests.sdk.running_engine import RunningEngine, running_engine
 
 WORKERS: Final = TOP / "examples" / "workers"
@@ -27,6 +31,12 @@ GREETING: Final = {
         {"id": "end", "name": "End", "type": "END"},
     ],
 }
+EACH: Final = (
+    "worker.mjs",
+    pytest.param("worker.go", marks=pytest.mark.go),
+    pytest.param("Worker.java", marks=pytest.mark.jdk),
+)
+NO_CONTENT: Final = Answer(204, b"")
 COMMANDS: Final = {
     "worker.mjs": ("node",),
     "worker.go": ("go", "run"),
@@ -50,40 +60,109 @@ def test_the_page_holds_every_worker_word_for_word() -> None:
 
 
 @pytest.mark.slow(reason="programs of other languages")
-@pytest.mark.parametrize(
-    "name",
-    ["worker.mjs", pytest.param("worker.go", marks=pytest.mark.go), pytest.param("Worker.java", marks=pytest.mark.jdk)],
-)
+@pytest.mark.parametrize("name", EACH)
 def test_a_worker_in_another_language_completes_jobs(engine: RunningEngine, tmp_path: Path, name: str) -> None:
     greets(engine, [*COMMANDS[name], str(WORKERS / name)], tmp_path, GO111MODULE="off")
 
 
 def greets(engine: RunningEngine, command: list[str], directory: Path, **environment: str) -> None:
     """The program, run in the directory, does a job of the type greeting.say."""
-    assert shutil.which(command[0]), f"no {command[0]} on this machine"
-    environment = os.environ | {"PENSTOCK_URL": engine.url, "GOFLAGS": "-mod=mod"} | environment
-    with (directory / "log").open("w+") as log:
-        worker = subprocess.Popen(
-            command, env=environment, cwd=directory, stdout=log, stderr=log, start_new_session=True
-        )
+    with running(command, directory, PENSTOCK_URL=engine.url, **environment) as worker:
         try:
             with SyncClient(engine.url) as client:
                 made = client.start_instance("greeting", {"name": "Ada"})
                 ended = client.wait_until_ended(made.id, timeout_s=120)
         except TimedOut as error:
-            raise AssertionError((directory / "log").read_text()) from error
-        finally:
-            os.killpg(worker.pid, 9)  # `go run` has a child of its own
-            worker.wait()
+            raise AssertionError(worker.log.read_text()) from error
     assert (ended.status, ended.variables["greeting"]) == ("COMPLETED", "Hello, Ada")
+
+
+class Program(NamedTuple):
+    process: subprocess.Popen[bytes]
+    log: Path
+
+
+@contextmanager
+def running(command: list[str], directory: Path, **environment: str) -> Generator[Program]:
+    """The program in the directory, until it is killed."""
+    assert shutil.which(command[0]), f"no {command[0]} on this machine"
+    log = directory / "log"
+    with log.open("w+") as file:
+        process = subprocess.Popen(
+            command,
+            env=os.environ | {"GOFLAGS": "-mod=mod"} | environment,
+            cwd=directory,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+        try:
+            yield Program(process, log)
+        finally:
+            os.killpg(process.pid, 9)  # `go run` has a child of its own
+            process.wait()
+
+
+def job(number: int, variables: object) -> Answer:
+    """The answer to a poll with one job."""
+    told = {"id": f"j{number}", "jobType": "greeting.say", "variables": variables, "attempt": number}
+    return Answer(200, msgspec.json.encode({"jobs": [told]}))
+
+
+@pytest.mark.slow(reason="programs of other languages, which pause for a second after each fault")
+@pytest.mark.parametrize("name", EACH)
+def test_a_worker_meets_each_fault_of_an_engine(tmp_path: Path, name: str) -> None:
+    """Answers of all kinds to its polls, jobs without what they need, reports without an answer and a refused one."""
+    faults = [
+        Answer(401, b'{"error": "no token"}'),
+        Answer(500, b"broken"),
+        Answer(200, b"<html>"),
+        None,
+        Answer(200, b"{}"),
+    ]
+    jobs = [
+        job(1, {"of": {"name": "Bob"}}),
+        job(2, None),
+        job(3, {"name": 'A"d\\a\n'}),
+        job(4, {"name": "\u00e9\U0001f600"}),
+    ]
+    engine = FaultyEngine(
+        [*faults, *jobs], [NO_CONTENT, NO_CONTENT, None, Answer(500, b""), NO_CONTENT, Answer(409, b"{}")]
+    )
+    with (
+        serving(engine) as url,
+        running(
+            [*COMMANDS[name], str(WORKERS / name)],
+            tmp_path,
+            PENSTOCK_URL=url,
+            PENSTOCK_TOKEN="secret",
+            GO111MODULE="off",
+        ) as worker,
+    ):
+        assert engine.done.wait(120), worker.log.read_text()
+        assert worker.process.poll() is None
+    polls = [asked for asked in engine.asked if asked.path == POLL]
+    assert all(later.at - former.at > 0.5 for former, later in pairwise(polls[: len(faults) + 1]))
+    assert {asked.token for asked in engine.asked} == {"Bearer secret"}
+    log = worker.log.read_text()
+    assert "401" in log
+    assert "500" in log
+    assert len(log.splitlines()) >= len(faults)
+    reports = [(asked.path, asked.body) for asked in engine.asked if asked.path != POLL]
+    for number, (path, body) in enumerate(reports[:2], start=1):
+        assert path == f"/v1/jobs/j{number}/fail"
+        assert (body["attempt"], body["retryable"]) == (number, False)
+        assert "name" in str(body["errorMessage"])
+    assert [(path, body["attempt"], body["variables"]) for path, body in reports[2:]] == [
+        *[("/v1/jobs/j3/complete", 3, {"greeting": 'Hello, A"d\\a\n'})] * 3,
+        ("/v1/jobs/j4/complete", 4, {"greeting": "Hello, \u00e9\U0001f600"}),
+    ]
+    assert {asked.body["workerId"] for asked in engine.asked} == {polls[0].body["workerId"]}
 
 
 @pytest.mark.slow(reason="programs of other languages")
 @pytest.mark.libraries
-@pytest.mark.parametrize(
-    "name",
-    ["worker.mjs", pytest.param("worker.go", marks=pytest.mark.go), pytest.param("Worker.java", marks=pytest.mark.jdk)],
-)
+@pytest.mark.parametrize("name", EACH)
 def test_a_worker_with_the_contracts_library_completes_jobs(engine: RunningEngine, tmp_path: Path, name: str) -> None:
     libraries = Path(os.environ["PENSTOCK_LIBRARIES"])
     shutil.copy(WORKERS / "library" / name, tmp_path)
