@@ -236,11 +236,22 @@ CREATE TABLE slot (                    -- what limits count: of a queue ('') and
   PRIMARY KEY (queue, flow_key)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 
-CREATE TABLE parked (                  -- tokens in state PARKED: what makes an instance WAITING
+CREATE TABLE parked (                  -- tokens in state PARKED, and those of blocked runs: what makes an instance WAITING
   instance_id bigint NOT NULL,
   token_id    bigint NOT NULL,
   PRIMARY KEY (instance_id, token_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+
+CREATE TABLE blocked_run (             -- runs of code that no code of now could go on with, until one has. They stand in `parked`, too
+  instance_id bigint PRIMARY KEY,
+  since       timestamptz NOT NULL,
+  reason      text NOT NULL
+);
+-- A run goes on that may have been blocked: it stands in `parked` only where it `waits` now.
+CREATE FUNCTION penstock_goes_on(run bigint, waits boolean) RETURNS void LANGUAGE sql SET search_path FROM CURRENT AS $$
+  DELETE FROM blocked_run WHERE instance_id = run;
+  DELETE FROM parked WHERE instance_id = run AND token_id = run AND NOT waits;
+$$;
 
 CREATE TABLE open_task (               -- user tasks that are open: the inbox. From tokens PARKED on a USER_TASK
   seq         bigint NOT NULL,         -- of the execution

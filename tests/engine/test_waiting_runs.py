@@ -211,7 +211,7 @@ async def test_a_blocked_run_returns_after_growing_pauses(driver: Driver) -> Non
     journal, held, pauses = driver.engine.journal, run.held, []
     for _ in range(8):
         pauses.append(await journal.block(held, "the code asks for 'fraud'"))
-        assert state(driver) == [(4, 0, 0, 0, 1)]
+        assert state(driver) == [(4, 0, 0, 1, 1)]
         assert await take(driver, wait_s=0) == []
         assert await driver.due(pauses[-1] - 1) == 0
         assert await driver.due(2) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import re
 import sys
 import textwrap
 from collections.abc import Callable
@@ -173,12 +174,16 @@ async def test_people_see_that_a_run_is_blocked_and_why(database_dsn: str):
         return " ".join(done.output.split())
 
     told = await trio.to_thread.run_sync(shown, "show", "17")
-    assert told.startswith("17 changing@1 BLOCKED waits for other code: ")
+    assert re.match(r"17 changing@1 BLOCKED since [0-9-]+ [0-9:]+ UTC waits for other code: ", told)
     assert reason in told
-    assert "BLOCKED" in await trio.to_thread.run_sync(shown, "list")
+    told = await trio.to_thread.run_sync(shown, "list", "--blocked")
+    assert "BLOCKED" in told
+    assert reason in told
+    found = json.loads(await trio.to_thread.run_sync(shown, "list", "changing", "--blocked", "--json"))
+    assert [(row["status"], row["blocked"], row["blockedReason"]) for row in found] == [("WAITING", True, reason)]
 
 
-def raised(function: Callable[[], object]) -> BaseException:
+def raised(function: Callable[[], object]) -> Exception:
     try:
         function()
     except Exception as error:

@@ -32,6 +32,7 @@ TABLES = {
     "buffered_signal": "id", "parked": "token_id", "instance_key": "instance_id", "journal_other": "instance_id",
     "signal_id": "instance_id", "open_task": "seq", "variables_edit": "pos", "message": "id",
     "attempt_note": "token_id", "subscription": "token_id", "message_id": "message", "search_attribute": "instance_id",
+    "blocked_run": "instance_id",
     "trace_context": "instance_id", "recorded_output": "token_id",
     "called": "id",
 }  # fmt: skip
@@ -47,7 +48,7 @@ HOT = (
     "delete_ready", "delete_timers", "delete_fired", "delete_signals", "insert_signal", "fold", "count_unfolded",
     "append_records", "read_journal", "read_beginnings", "run_marks", "run_states", "appended", "tell_runs",
     "park_runs", "lock_due_runs", "wake_runs", "finish_runs", "block_runs", "expire_runs", "outline", "run_about",
-    "taken_runs", "last_view", "journal_marks", "open_runs", "last_execution", "find_failed", "find_path",
+    "taken_runs", "go_on", "last_view", "journal_marks", "open_runs", "last_execution", "find_failed", "find_path",
     "cut_journal", "continue_run", "last_child",
     "close_tasks", "list_tasks", "list_claimed_tasks", "read_tasks", "find_task", "claim_task", "release_task",
     "task_assignee", "tasks_of_instance",

@@ -137,6 +137,7 @@ const post = <T>(pattern: keyof paths, request: Request) => call<T>("POST", patt
 export interface InstanceFilter {
   status?: InstanceStatus;
   delayed?: "true";
+  blocked?: "true";
   definitionId?: string;
   businessKey?: string;
   businessKeyPrefix?: string;

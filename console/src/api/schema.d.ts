@@ -2745,6 +2745,9 @@ export interface components {
             deduplicated?: boolean;
             priority?: number;
             flowKey?: string;
+            blocked?: boolean;
+            blockedSince?: string;
+            blockedReason?: string;
         };
         /**
          * InstancePage
@@ -2823,6 +2826,9 @@ export interface components {
             deduplicated?: boolean;
             priority?: number;
             flowKey?: string;
+            blocked?: boolean;
+            blockedSince?: string;
+            blockedReason?: string;
             where: components["schemas"]["Whereabouts"][];
             cause?: string;
         };
@@ -3424,6 +3430,9 @@ export interface components {
             view?: unknown;
             waitsFor?: string;
             mail?: number;
+            blocked?: boolean;
+            blockedSince?: string;
+            blockedReason?: string;
         };
         /**
          * Schedule
@@ -4749,6 +4758,8 @@ export interface operations {
                 status?: "ACTIVE" | "WAITING" | "COMPLETED" | "FAILED" | "CANCELLED";
                 /** @description Those that have not begun (addition). */
                 delayed?: boolean;
+                /** @description Runs of code that no code could go on with so far (addition). */
+                blocked?: boolean;
                 /** @description The whole key. */
                 businessKey?: string;
                 /** @description How the key begins (addition). */
@@ -8286,6 +8297,8 @@ export interface operations {
                 status?: "ACTIVE" | "WAITING" | "COMPLETED" | "FAILED" | "CANCELLED";
                 /** @description Those that have not begun (addition). */
                 delayed?: boolean;
+                /** @description Runs of code that no code could go on with so far (addition). */
+                blocked?: boolean;
                 /** @description The whole key. */
                 businessKey?: string;
                 /** @description How the key begins (addition). */

@@ -17,6 +17,11 @@ import { StartDialog } from "./start";
 
 const STATUSES = ["ACTIVE", "WAITING", "FAILED", "COMPLETED", "CANCELLED"] as const;
 const WORDS: Record<string, string> = { ACTIVE: "Running", WAITING: "Waiting", FAILED: "Failed", COMPLETED: "Completed", CANCELLED: "Cancelled" };
+/** Within a status: those ACTIVE ones, and those WAITING ones. */
+const KINDS = [
+  ["delayed", "Not begun"],
+  ["blocked", "Blocked"],
+] as const;
 const FIELDS = [
   ["definitionId", "Definition"],
   ["businessKey", "Business key"],
@@ -33,7 +38,7 @@ const MORE_FIELDS = [
 ] as const;
 const ALL_FIELDS = [...FIELDS, ...MORE_FIELDS];
 /** Those that a bulk operation can't be told. */
-const NOT_IN_BULK = ["instanceKey", "delayed"] as const;
+const NOT_IN_BULK = ["instanceKey", "delayed", "blocked"] as const;
 const NEWER_MS = 3_000;
 /** Not counted further (engine/watch.py). */
 const NEWER_MAX = 100;
@@ -44,8 +49,8 @@ const CHANGED_ROWS = 20;
 
 function filterOf(params: URLSearchParams): InstanceFilter {
   const status = STATUSES.find((one) => one === params.get("status"));
-  const delayed = params.get("delayed") === "true";
-  return Object.fromEntries([...(status ? [["status", status]] : []), ...(delayed ? [["delayed", "true"]] : []), ...ALL_FIELDS.flatMap(([name]) => (params.get(name) ? [[name, params.get(name)]] : []))]);
+  const kind = KINDS.find(([name]) => params.get(name) === "true");
+  return Object.fromEntries([...(status ? [["status", status]] : []), ...(kind ? [[kind[0], "true"]] : []), ...ALL_FIELDS.flatMap(([name]) => (params.get(name) ? [[name, params.get(name)]] : []))]);
 }
 
 export function InstancesPage() {
@@ -196,7 +201,7 @@ export function InstancesPage() {
         ) : rows.length === 0 ? (
           <Empty title={filtered ? "No instance matches" : "No instance yet"}>
             {filtered ? (
-              <button type="button" className="btn sm" onClick={() => change({ status: undefined, delayed: undefined, ...Object.fromEntries(ALL_FIELDS.map(([name]) => [name, undefined])) })}>
+              <button type="button" className="btn sm" onClick={() => change({ status: undefined, delayed: undefined, blocked: undefined, ...Object.fromEntries(ALL_FIELDS.map(([name]) => [name, undefined])) })}>
                 Take the filters out
               </button>
             ) : (
@@ -263,7 +268,7 @@ function Acts({ of, ask }: { of: string; ask: (action: BulkAction) => void }) {
   );
 }
 
-function bulkFilterOf({ definitionVersion, instanceKey: _, delayed: __, ...filter }: InstanceFilter): BulkFilter {
+function bulkFilterOf({ definitionVersion, instanceKey: _, delayed: __, blocked: ___, ...filter }: InstanceFilter): BulkFilter {
   return { ...filter, ...(definitionVersion && { definitionVersion: Number(definitionVersion) }) };
 }
 
@@ -273,20 +278,21 @@ function Filters({ params, change }: { params: URLSearchParams; change: ReturnTy
     const form = new FormData(event.currentTarget);
     change(Object.fromEntries(ALL_FIELDS.map(([name]) => [name, String(form.get(name) ?? "").trim()])));
   };
-  const delayed = params.get("delayed") === "true";
-  const chosen = delayed ? "delayed" : (params.get("status") ?? undefined);
+  const chosen = KINDS.find(([name]) => params.get(name) === "true")?.[0] ?? params.get("status") ?? undefined;
   return (
     <div className="flt">
       <fieldset>
         <legend className="sr">Status</legend>
         {[undefined, ...STATUSES].map((status) => (
-          <button key={status ?? "all"} type="button" className={`chip ${chosen === status ? "on" : ""}`} aria-pressed={chosen === status} onClick={() => change({ status, delayed: undefined })}>
+          <button key={status ?? "all"} type="button" className={`chip ${chosen === status ? "on" : ""}`} aria-pressed={chosen === status} onClick={() => change({ status, delayed: undefined, blocked: undefined })}>
             {status ? WORDS[status] : "All"}
           </button>
         ))}
-        <button type="button" className={`chip ${delayed ? "on" : ""}`} aria-pressed={delayed} onClick={() => change({ status: undefined, delayed: "true" })}>
-          Not begun
-        </button>
+        {KINDS.map(([name, word]) => (
+          <button key={name} type="button" className={`chip ${chosen === name ? "on" : ""}`} aria-pressed={chosen === name} onClick={() => change({ status: undefined, delayed: undefined, blocked: undefined, [name]: "true" })}>
+            {word}
+          </button>
+        ))}
       </fieldset>
       {/* A new key when the address changes from outside: the fields show what is applied. */}
       <form key={ALL_FIELDS.map(([name]) => params.get(name)).join("\n")} onSubmit={apply} className="fields">
@@ -364,6 +370,10 @@ function Newer({ filter, newest, show }: { filter: InstanceFilter; newest: strin
 const PLACES: Record<string, string> = { READY: "in the queue", LOCKED: "at a worker", DISPATCHED: "at a worker", BACKOFF: "back-off", PARKED: "waits" };
 
 /** Where an instance stands: `pay, in the queue`. */
+function reasonOf(row: ListedInstance): string | undefined {
+  return row.blockedReason ?? row.failureReason;
+}
+
 function placesOf(row: ListedInstance): string {
   return row.where.map((place) => `${place.stepId}${place.state === "FAILED" ? "" : `, ${PLACES[place.state] ?? place.state.toLowerCase()}`}`).join(" · ");
 }
@@ -438,7 +448,7 @@ function Rows({ rows, ticked, tick }: RowsProps) {
               </td>
             )}
             <td>
-              <InstanceStatusBadge status={row.status} />
+              <InstanceStatusBadge status={row.status} blocked={row.blocked} />
             </td>
             <td>
               <Link href={`/instances/${encodeURIComponent(row.id)}`}>
@@ -449,8 +459,8 @@ function Rows({ rows, ticked, tick }: RowsProps) {
             <td className="el">
               <Link href={`/definitions/${encodeURIComponent(row.definitionId)}?version=${row.definitionVersion}`}>{row.definitionId}</Link> <span className="mute">v{row.definitionVersion}</span>
             </td>
-            <td className="el why-where" title={row.failureReason === undefined ? placesOf(row) : `${placesOf(row)}: ${row.failureReason}`}>
-              {row.failureReason ?? placesOf(row)}
+            <td className="el why-where" title={reasonOf(row) === undefined ? placesOf(row) : `${placesOf(row)}: ${reasonOf(row)}`}>
+              {reasonOf(row) ?? placesOf(row)}
             </td>
             <td className="r mute">
               <Ago at={row.startedAt} />

@@ -65,7 +65,7 @@ export function SearchPage() {
           <ul className="found">
             {found.data.instances.map((one) => (
               <li key={one.id}>
-                <InstanceStatusBadge status={one.status} />
+                <InstanceStatusBadge status={one.status} blocked={one.blocked} />
                 <Link href={`/instances/${encodeURIComponent(one.id)}`}>
                   <code>{one.id}</code>
                 </Link>

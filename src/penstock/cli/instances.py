@@ -9,6 +9,7 @@ import typer
 
 from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected, json_object
 from penstock.cli.options import (
+    BLOCKED,
     NOT_COMPLETED,
     FileOption,
     JsonOption,
@@ -68,6 +69,9 @@ def list_instances(
         ),
     ] = None,
     delayed: Annotated[bool, typer.Option("--delayed", help="Those that have not begun.")] = False,
+    blocked: Annotated[
+        bool, typer.Option("--blocked", help="Runs of code that no code could go on with so far.")
+    ] = False,
     limit: LimitOption = 50,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
@@ -82,6 +86,7 @@ def list_instances(
             flow_key=flow_key,
             attributes=read_pairs(attribute or []),
             delayed=delayed,
+            blocked=blocked,
             limit=limit,
         )
     print_page(
@@ -89,11 +94,12 @@ def list_instances(
         ("id", "status", "definition", "started", "business key", "at"),
         lambda each: (
             each.id,
-            each.status,
+            BLOCKED if each.blocked else each.status,
             f"{each.definition_id}:{each.definition_version}",
             shown_time(each.started_at),
             each.business_key or "",
             each.failure_reason
+            or each.blocked_reason
             or (f"begins {shown_time(each.start_at)}" if each.start_at else None)
             or ", ".join(each.current_step_ids),
         ),

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
@@ -107,10 +107,17 @@ def shown_time(at: datetime | None) -> str:
     return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
+BLOCKED: Final = "BLOCKED"
+"""For people, in place of WAITING, of a run of code that no code could go on with so far."""
+
+
 def instance_line(instance: Instance) -> str:
     """How an instance stands, for people."""
     where = instance.failure_reason or (f"at {', '.join(instance.current_step_ids)}" if not instance.ended else "")
     if instance.start_at is not None:
         where = f"begins {shown_time(instance.start_at)}"
-    about = f"{instance.id}  {instance.status}  {instance.definition_id}:{instance.definition_version}"
+    status = instance.status
+    if instance.blocked:
+        status, where = BLOCKED, f"since {shown_time(instance.blocked_since)} UTC: {instance.blocked_reason}"
+    about = f"{instance.id}  {status}  {instance.definition_id}:{instance.definition_version}"
     return f"{about}  {where}".rstrip()

@@ -7,12 +7,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from penstock.cli.options import JsonAnyway, JsonOption, LimitOption, print_done, print_json, print_table, shown_time
+from penstock.cli.options import (
+    BLOCKED,
+    JsonAnyway,
+    JsonOption,
+    LimitOption,
+    print_done,
+    print_json,
+    print_table,
+    shown_time,
+)
 from penstock.cli.plain import echo
 
 if TYPE_CHECKING:
@@ -21,8 +31,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SHOWN_MAX_CHARS = 200
-BLOCKED: Final = "BLOCKED"
-"""For people, in place of the status, of a run that no deployed code can go on with."""
 
 app = typer.Typer(
     name="runs",
@@ -44,6 +52,7 @@ IdArgument = Annotated[str, typer.Argument(help="The id that the run was started
 def list_runs(
     workflow: Annotated[str | None, typer.Argument(help="Of this one only, as `order` or `shop:order`.")] = None,
     status: Annotated[str | None, typer.Option(help="ACTIVE, WAITING, COMPLETED, FAILED or CANCELLED.")] = None,
+    blocked: Annotated[bool, typer.Option("--blocked", help="Those that no code could go on with so far.")] = False,
     limit: LimitOption = 50,
     at: AtOption = None,
     as_json: JsonOption = False,
@@ -55,7 +64,8 @@ def list_runs(
 
     async def told(runs: LocalRuns) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
-        for found in await runs.latest(name or None, None if status is None else status.upper(), limit):
+        wanted = None if status is None else status.upper()
+        for found in await runs.latest(name or None, wanted, limit, blocked=blocked):
             waits = await runs.waits_for(found.id) if found.completed_at is None else None
             row: dict[str, Any] = {
                 "id": found.business_key or found.id,
@@ -63,6 +73,8 @@ def list_runs(
                 "workflow": found.definition_id,
             }
             row |= {"status": found.status, "startedAt": found.started_at}
+            row |= {"blocked": bool(found.blocked), "blockedSince": found.blocked_since}
+            row["blockedReason"] = found.blocked_reason
             rows.append(row | {"waitsFor": waits, "failureReason": found.failure_reason})
         return rows
 
@@ -71,7 +83,7 @@ def list_runs(
         print_json(found)
         return
     if not found:
-        echo(NONE_FOUND if workflow is None else NONE_OF.format(workflow), err=True)
+        echo("no run is blocked" if blocked else NONE_FOUND if workflow is None else NONE_OF.format(workflow), err=True)
     print_table(
         ("id", "workflow", "started", "status", "waits for, or why it failed"),
         [
@@ -79,10 +91,8 @@ def list_runs(
                 row["id"],
                 row["workflow"],
                 shown_time(row["startedAt"]),
-                BLOCKED if _is_blocked(row["waitsFor"]) else row["status"],
-                row["waitsFor"]
-                if _is_blocked(row["waitsFor"])
-                else _cut(row["waitsFor"] or row["failureReason"] or ""),
+                BLOCKED if row["blocked"] else row["status"],
+                row["blockedReason"] if row["blocked"] else _cut(row["waitsFor"] or row["failureReason"] or ""),
             )
             for row in found
         ],
@@ -114,7 +124,9 @@ def show(id: IdArgument, at: AtOption = None, as_json: JsonOption = False) -> No
     if as_json:
         print_json(tree)
         return
-    status = BLOCKED if _is_blocked(tree.get("waitsFor")) else tree["status"]
+    status = tree["status"]
+    if tree.get("blocked"):
+        status = f"{BLOCKED} since {shown_time(datetime.fromisoformat(tree['blockedSince']))} UTC"
     echo(f"{id}  {tree['workflow']}@{tree['version']}  {status}")
     if tree.get("failureReason"):
         echo(f"because {tree['failureReason']}")
@@ -284,11 +296,6 @@ def ask(at: str | None, call: Callable[[LocalRuns], Awaitable[T]], owner: str = 
         echo(f"penstock: {getattr(error, 'reason', None) or first_line(error)}", err=True)
         raise typer.Exit(1) from error
     return answer
-
-
-def _is_blocked(waits_for: str | None) -> bool:
-    """Whether code that can go on with the run has to be deployed, as `engine.runs` says it."""
-    return waits_for is not None and waits_for.startswith("other code: ")
 
 
 def _branches(branches: list[dict[str, Any]], depth: int) -> list[str]:

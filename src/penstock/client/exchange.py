@@ -203,6 +203,7 @@ def _list_instances(operation: ListInstances) -> Exchange:
         "startedAfter": _time(operation.started_after),
         "startedBefore": _time(operation.started_before),
         "delayed": "true" if operation.delayed else None,
+        "blocked": "true" if operation.blocked else None,
         **{f"attr.{name}": value for name, value in operation.attributes.items()},
         **_window(operation.window),
     }

@@ -201,8 +201,8 @@ class InstanceFilters(TypedDict, total=False):
     ``flow_key``: whose turn their jobs come in.
     ``definition_version`` needs a ``definition_id``. ``cause`` (a reason, whose numbers and quoted parts may differ)
     and ``step_id`` need the status ``FAILED``. ``attributes`` are search attributes: ``{"customer": "4711",
-    "amount.from": "100", "amount.to": "200"}``. ``delayed``: those that have not begun. Over gRPC there are only the
-    first three, and the last.
+    "amount.from": "100", "amount.to": "200"}``. ``delayed``: those that have not begun. ``blocked``: runs of code that
+    no code could go on with so far. Over gRPC there are only the first three, and the last two.
     """
 
     definition_id: str | None
@@ -218,6 +218,7 @@ class InstanceFilters(TypedDict, total=False):
     started_before: datetime | None
     attributes: Mapping[str, str]
     delayed: bool
+    blocked: bool
 
 
 class ListInstances(Operation[Page[Instance]], frozen=True):
@@ -237,6 +238,7 @@ class ListInstances(Operation[Page[Instance]], frozen=True):
     started_before: datetime | None = None
     attributes: Mapping[str, str] = {}
     delayed: bool = False
+    blocked: bool = False
     window: Window = Window()
 
 

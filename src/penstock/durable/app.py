@@ -331,12 +331,15 @@ class App:
         return Run(id, found, self._open_runs, self._news, workflow, portal=self.portal)
 
     @in_its_loop
-    async def find(self, workflow: Workflow[P, R], *, status: str | None = None, limit: int = 100) -> list[Run[R]]:
-        """The latest runs of a workflow, newest first. ``status``: ACTIVE, WAITING, COMPLETED, FAILED or CANCELLED."""
+    async def find(
+        self, workflow: Workflow[P, R], *, status: str | None = None, blocked: bool = False, limit: int = 100
+    ) -> list[Run[R]]:
+        """The latest runs of a workflow, newest first. ``status``: ACTIVE, WAITING, COMPLETED, FAILED or CANCELLED.
+        ``blocked``: those that no code could go on with so far; they are WAITING."""
         if not 0 < limit <= FIND_MAX:
             raise ValueError(f"limit is between 1 and {FIND_MAX:,}")
         check_workflow(workflow)
-        found = await self._open_runs().latest(workflow.name, status, limit)
+        found = await self._open_runs().latest(workflow.name, status, limit, blocked=blocked)
         return [
             Run(each.business_key or each.id, each.id, self._open_runs, self._news, workflow, portal=self.portal)
             for each in found

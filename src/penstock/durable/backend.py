@@ -241,8 +241,8 @@ class Runs(Protocol):
         """The instance id of the run with this id: of these workflows, else of any if there are none, or ``or_any``."""
         ...
 
-    async def latest(self, workflow: str, status: str | None, limit: int) -> list[Instance]:
-        """The latest runs of a workflow, newest first, without their arguments."""
+    async def latest(self, workflow: str, status: str | None, limit: int, *, blocked: bool = False) -> list[Instance]:
+        """The latest runs of a workflow, or those of them that are blocked, newest first, without their arguments."""
         ...
 
     async def look(self, instance_id: str) -> Instance:

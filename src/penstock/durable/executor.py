@@ -246,9 +246,15 @@ class Executor:
             log.info("run %s is lost here: another executor has it, or it has ended", run.held)
         if event == "blocked":
             self._leave_alone(run.held.key, detail)
-            self.nursery.start_soon(self._block, run.held, detail)
-        self._on_event(event, run.held, detail)
+            self.nursery.start_soon(self._leave_blocked, run.held, detail)
+        else:
+            self._on_event(event, run.held, detail)
         self._note_change()
+
+    async def _leave_blocked(self, held: Held, reason: str) -> None:
+        """Who waits for it is told once others see it, too: a program may end with that."""
+        await self._block(held, reason)
+        self._on_event("blocked", held, reason)
 
     async def _block(self, held: Held, reason: str) -> None:
         with suppress(LeaseLost, Away):

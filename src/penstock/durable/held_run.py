@@ -177,7 +177,8 @@ class HeldRun:
     @property
     def shown(self) -> Shown:
         """What others see of it while it is open."""
-        return Shown(self.activation.info.view, msgspec.json.encode(self.activation.waits()).decode())
+        branches = None if self.replaying else msgspec.json.encode(self.activation.waits()).decode()
+        return Shown(self.activation.info.view, branches)
 
     # -- notes
 

@@ -298,10 +298,12 @@ class LocalRuns:
         """The instance id of the run with this id: of these workflows, else of any if there are none, or ``or_any``."""
         return await told(self._engine.code.find(self.app, id, workflows, or_any=or_any))
 
-    async def latest(self, workflow: str | None, status: str | None, limit: int) -> list[Instance]:
+    async def latest(
+        self, workflow: str | None, status: str | None, limit: int, *, blocked: bool = False
+    ) -> list[Instance]:
         """The latest runs, newest first, without their arguments: of a workflow, or of all that are code. Of all, see
         `engine.code`."""
-        return await told(self._engine.code.latest(self.app, workflow, status, limit))
+        return await told(self._engine.code.latest(self.app, workflow, status, limit, blocked=blocked))
 
     async def waits_for(self, instance_id: str) -> str | None:
         """What an open run waits for, in words."""

@@ -80,9 +80,9 @@ class RemoteRuns:
         request = r.FindRunRequest(self.app, id, list(workflows), or_any)
         return (await self._call("Find", request, r.FindRunResponse)).instance_id
 
-    async def latest(self, workflow: str, status: str | None, limit: int) -> list[Instance]:
+    async def latest(self, workflow: str, status: str | None, limit: int, *, blocked: bool = False) -> list[Instance]:
         """The latest runs of a workflow, newest first, without their arguments."""
-        request = r.ListRunsRequest(self.app, workflow, status or "", limit)
+        request = r.ListRunsRequest(self.app, workflow, status or "", limit, blocked)
         return (await self._call("List", request, r.ListRunsResponse)).runs
 
     async def look(self, instance_id: str) -> Instance:

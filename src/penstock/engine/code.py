@@ -52,7 +52,7 @@ LOOKED_AT_MAX: Final = 10_000
 _NAME: Final = re.compile(r"[^\s:@/\x00-\x1f]{1,100}")
 _APP: Final = re.compile(r"[^\s:@/\x00-\x1f]{0,100}")
 
-_UNWRITTEN: Final = store.TakenRun(0, 0, None, None, None, more=False)
+_UNWRITTEN: Final = store.TakenRun(0, 0, None, None, blocked=False, records=None, more=False)
 
 
 APP_VERSIONS_MAX: Final = 1_000
@@ -292,11 +292,13 @@ class Code:
         except NotFound:
             raise NotFound(f"there is no run with the id '{id}'") from None
 
-    async def latest(self, app: str, workflow: str | None, status: str | None, limit: int) -> list[Instance]:
-        """The latest runs, newest first, without their arguments: of a workflow, or of all that are code. Of all, no
-        more than `LOOKED_AT_MAX` instances are looked at."""
+    async def latest(
+        self, app: str, workflow: str | None, status: str | None, limit: int, *, blocked: bool = False
+    ) -> list[Instance]:
+        """The latest runs, newest first, without their arguments: of a workflow, or of all that are code; or those of
+        them that are ``blocked``. Of all, no more than `LOOKED_AT_MAX` instances are looked at."""
         definition_id = None if workflow is None else CodeWorkflow(workflow, 1, app).definition_id
-        wanted = InstanceFilter(definition_id=definition_id, status=status)
+        wanted = InstanceFilter(definition_id=definition_id, status=status, blocked=blocked)
         found, looked_at, cursor = list[Instance](), 0, None
         while len(found) < limit and looked_at < LOOKED_AT_MAX:
             size = SLICE_RUNS if definition_id is None else min(SLICE_RUNS, limit - len(found))
@@ -322,6 +324,7 @@ class Code:
             lease = self._polls.leases.latest(instance)
             if lease is not None and run.records is not None:
                 lease.records = len(run.records)
+                lease.blocked = run.blocked
         return runs
 
 

@@ -30,7 +30,8 @@ class InstanceFilter(msgspec.Struct, frozen=True, kw_only=True):
     ``attributes`` are search attributes by their names; of numbers and times ``NAME.from`` is the least and ``NAME.to``
     what they are below.
     ``cause`` (a reason, whose numbers and quoted parts may differ) and ``step_id`` need the status FAILED, the latter a
-    ``definition_id`` as well. ``delayed``: those that have not begun; they are ACTIVE."""
+    ``definition_id`` as well. ``delayed``: those that have not begun; they are ACTIVE.
+    ``blocked``: runs of code that no code could go on with so far; they are WAITING."""
 
     definition_id: str | None = None
     status: str | None = None
@@ -46,6 +47,7 @@ class InstanceFilter(msgspec.Struct, frozen=True, kw_only=True):
     flow_key: str | None = None
     attributes: Mapping[str, str] = {}
     delayed: bool = False
+    blocked: bool = False
 
 
 def check_filter(wanted: InstanceFilter) -> None:
@@ -54,6 +56,7 @@ def check_filter(wanted: InstanceFilter) -> None:
         raise BadRequest(f"status: must be one of {', '.join(sorted(STATUSES))}")
     if wanted.delayed and wanted.status not in (None, "ACTIVE"):
         raise BadRequest("delayed: an instance that has not begun is ACTIVE")
+    _check_blocked(wanted)
     for name, value in (("cause", wanted.cause), ("stepId", wanted.step_id)):
         if value is not None and wanted.status != "FAILED":
             raise BadRequest(f"{name}: needs the status FAILED")
@@ -72,9 +75,14 @@ def check_filter(wanted: InstanceFilter) -> None:
         raise BadRequest("businessKeyPrefix: not together with businessKey")
     more = (wanted.definition_version, wanted.cause, wanted.step_id, wanted.started_after, wanted.started_before,
             wanted.business_key_prefix, wanted.parent_instance_id, wanted.flow_key,
-            wanted.attributes or None, wanted.delayed or None)  # fmt: skip
+            wanted.attributes or None, wanted.delayed or None, wanted.blocked or None)  # fmt: skip
     if wanted.instance_key is not None and any(value is not None for value in more):
         raise BadRequest("instanceKey: with definitionId, status and businessKey only")
+
+
+def _check_blocked(wanted: InstanceFilter) -> None:
+    if wanted.blocked and (wanted.delayed or wanted.status not in (None, "WAITING")):
+        raise BadRequest("blocked: a blocked run is WAITING, and has begun")
 
 
 def wanted_attributes(given: Mapping[str, str]) -> tuple[Wanted, ...]:
@@ -115,5 +123,5 @@ async def listed_by(connection: TrioConnection, wanted: InstanceFilter) -> store
     until = BEYOND_ALL if wanted.started_before is None else ids.first_instance(wanted.started_before)
     attributes = wanted_attributes(wanted.attributes)
     about = wanted.cause, wanted.step_id, wanted.business_key_prefix, parent, wanted.flow_key, attributes
-    status = store.DELAYED if wanted.delayed else wanted.status
+    status = store.DELAYED if wanted.delayed else store.BLOCKED if wanted.blocked else wanted.status
     return store.Listed(keys, status, wanted.business_key, since, until, *about)

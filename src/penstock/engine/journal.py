@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -76,6 +77,8 @@ BRANCHES_MAX_DEPTH: Final = 110
 """Of objects and lists in what is told of a run's branches: what a step shows has 100 at most (`durable.codec`)."""
 CONTINUE_VERSION: Final = 18
 """The schema version whose engines know how a run goes on that continued: others would begin it as it was started."""
+BLOCKED_VERSION: Final = 21
+"""Whose engines know that a run is listed as blocked: others would leave it in the list for ever."""
 
 
 class Mailbox:
@@ -118,7 +121,7 @@ class Journal:
         self._jobs = jobs
         self._mailboxes: dict[str, Mailbox] = {}
         self._appending_bytes = 0
-        self._may_continue = False
+        self._may_continue = self._may_list = False
         self._mailed_elsewhere = mailed
         self.lanes = JournalLanes(
             database,
@@ -292,7 +295,11 @@ class Journal:
     async def block(self, held: Held, reason: str) -> float:
         """Let go of a run that this code can't go on with; it comes back after a pause, that is answered, in seconds:
         5 s first, twice as long each time, 5 min at most. Never fails a run. Raises LeaseLost."""
-        item = BlockItem(held, clean_text(reason, REASON_MAX_BYTES))
+        if not self._may_list:
+            with suppress(Conflict):  # else it is retried all the same, and not listed
+                await self._ask(lambda connection: require_version(connection, BLOCKED_VERSION))
+                self._may_list = True
+        item = BlockItem(held, clean_text(reason, REASON_MAX_BYTES), listed=self._may_list)
         return float(await self.lanes.park.submit(item))
 
     async def extend(self, held: Held, *, view: bytes | None = None, branches: bytes | None = None) -> Extended:
@@ -310,6 +317,10 @@ class Journal:
         await self._jobs.beats.submit(item)
         if item.row is None:
             raise LeaseLost("another executor has the run, or it has ended")
+        lease = self._polls.leases.find(held.instance, held.seq)
+        if lease is not None and lease.blocked and branches is not None:
+            lease.blocked = False
+            await self._ask(lambda connection: store.go_on(connection, held))
         return Extended(item.row.left_s, item.row.mail)
 
     async def give_back(self, held: Held) -> None:

@@ -104,13 +104,14 @@ class ParkItem(RunItem):
 
 
 class BlockItem(RunItem):
-    """A run that stands back. Answers for how many seconds."""
+    """A run that stands back. Answers for how many seconds. ``listed``: it is shown as blocked."""
 
-    __slots__ = ("reason",)
+    __slots__ = ("listed", "reason")
 
-    def __init__(self, held: Held, reason: str) -> None:
+    def __init__(self, held: Held, reason: str, *, listed: bool) -> None:
         super().__init__(held)
         self.reason = reason
+        self.listed = listed
 
 
 class WakeItem(Item[bool]):
@@ -350,7 +351,8 @@ class JournalLanes:
     async def _block(self, connection: TrioConnection, items: list[BlockItem], again: bool) -> None:
         if not items:
             return
-        done = await store.block(connection, [(item.held, item.reason) for item in items])
+        listed = all(item.listed for item in items)
+        done = await store.block(connection, [(item.held, item.reason) for item in items], listed=listed)
         refused: list[BlockItem] = []
         for item in items:
             let_go = done.get(item.instance)

@@ -40,6 +40,7 @@ class GrantedLease(msgspec.Struct):
     business_key: str | None = None
     looks: int = 0  # how often the sweep found it neither over nor gone
     records: int = 0  # of a run: how many its journal has, as far as they were read or written under this lease
+    blocked: bool = False  # of a run: it was when it was taken, and has written nothing since
 
 
 class LeaseBook:

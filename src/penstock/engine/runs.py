@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, assert_never, cast
 import msgspec
 
 from penstock.access.identity import actor
-from penstock.core.state import InstanceStatus, TokenState
+from penstock.core.state import TokenState
 from penstock.engine import call_tree, ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import CODE_PREFIX, Definitions, LoadedDefinition
@@ -21,6 +21,7 @@ from penstock.engine.journal_items import TOLD, JournalPage, JournalRow, RecordK
 from penstock.engine.paging import NAME_MAX_CHARS, read_cursor
 from penstock.engine.payload import check_text
 from penstock.engine.queues import KeptBack, kept_back
+from penstock.engine.views import status_of
 from penstock.errors import BadRequest, Conflict, NotFound, PayloadTooLarge
 from penstock.offload import run_sized
 from penstock.settings import Settings
@@ -180,13 +181,16 @@ class Runs:
         code = cast("dict[str, dict[str, Any]]", loaded.definition.metadata)["code"]  # as generated
         return RunTree(
             id=instance_id,
-            status=_status(row),
+            status=status_of(row),
             workflow=code["name"],
             version=code["version"],
             branches=await run_sized(len(records) * RECORD_COST, lambda: _branches(records, _open_branches(about))),
             view=None if view is None else msgspec.Raw(view.encode()),
             waits_for=None if about is None else _waits_for(about, loaded, executors, kept),
             mail=0 if about is None else about.mail,
+            blocked=row.blocked_since is not None or None,
+            blocked_since=row.blocked_since,
+            blocked_reason=row.blocked_reason,
         )
 
     async def read_open(self, definition: int) -> AsyncGenerator[list[tuple[store.OpenRun, JournalPage]]]:
@@ -237,7 +241,7 @@ class Runs:
         definitions = {key: await self._definitions.by_key(connection, key) for key in sorted(keys)}
         return RunTree(
             id=ids.show_instance(row.id),
-            status=_status(row),
+            status=status_of(row),
             workflow=loaded.definition.id,
             version=loaded.version,
             branches=call_tree.branches_of(row.id, rows, definitions),
@@ -258,11 +262,6 @@ class Runs:
         if not loaded.code:
             raise Conflict(f"instance '{instance_id}' is of a definition, not of code: it has a history, no journal")
         return row, loaded
-
-
-def _status(row: InstanceRow) -> str:
-    active = row.status == InstanceStatus.ACTIVE
-    return "WAITING" if active and row.waiting else InstanceStatus(row.status).name
 
 
 def _replayed(records: Sequence[JournalRow], taken: take_store.Take | None, *, more: bool) -> list[bool | None]:
@@ -319,6 +318,8 @@ def _waits_for(
     about: store.RunAbout, loaded: LoadedDefinition, executors: Mapping[str, int] | None, kept: KeptBack | None
 ) -> str | None:
     state = TokenState(about.state)
+    if about.blocked_since is not None and state is TokenState.READY:  # its pause is over, and nobody took it since
+        return f"other code: {about.reason}"
     match state:
         case TokenState.READY if kept is not None:
             return f"its turn: {kept.text}"

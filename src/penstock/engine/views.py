@@ -139,7 +139,7 @@ def _shown(row: store.InstanceRow, loaded: LoadedDefinition) -> dict[str, Any]:
         "id": ids.show_instance(row.id),
         "definition_id": loaded.definition.id,
         "definition_version": loaded.version,
-        "status": "WAITING" if active and row.waiting else InstanceStatus(row.status).name,
+        "status": status_of(row),
         "current_step_ids": list(dict.fromkeys(steps[step].id for step in row.open_steps or ())) if active else [],
         "started_at": row.started_at,
         "completed_at": row.ended_at,
@@ -154,7 +154,16 @@ def _shown(row: store.InstanceRow, loaded: LoadedDefinition) -> dict[str, Any]:
         "priority": shown_priority(row.priority),
         "flow_key": row.flow_key,
         "progress": progress,
+        "blocked": True if row.blocked_since is not None else None,
+        "blocked_since": row.blocked_since,
+        "blocked_reason": row.blocked_reason,
     }
+
+
+def status_of(row: store.InstanceRow) -> str:
+    """As the wire calls it: WAITING is an active one with something open that waits, or a blocked run."""
+    waits = row.status == InstanceStatus.ACTIVE and (row.waiting or row.blocked_since is not None)
+    return "WAITING" if waits else InstanceStatus(row.status).name
 
 
 def history_items(id: int, versions: Versions, rows: Sequence[store.HistoryEntry]) -> list[StepExecution]:

@@ -79,6 +79,7 @@ class InstanceCalls:
             business_key=given(request.business_key, "business_key"),
             instance_key=given(request.instance_key, "instance_key"),
             delayed=request.delayed,
+            blocked=request.blocked,
         )
         if (part := slice_of(request)) is not None:
             found = await self._instances.list_slice(wanted, *part)

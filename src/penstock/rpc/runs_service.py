@@ -102,7 +102,8 @@ class Runs:
         if not 0 < request.limit <= LIST_MAX:
             raise BadRequest(f"limit: is between 1 and {LIST_MAX:,}")
         workflow, status = required(request.workflow, "workflow"), request.status or None
-        return w.ListRunsResponse(await self._engine.code.latest(request.app, workflow, status, request.limit))
+        latest = self._engine.code.latest(request.app, workflow, status, request.limit, blocked=request.blocked)
+        return w.ListRunsResponse(await latest)
 
     async def send(self, request: w.SendToRunRequest, _call: object) -> w.SendToRunResponse:
         """FAILED_PRECONDITION when the run has ended."""

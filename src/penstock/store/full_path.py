@@ -455,6 +455,7 @@ def _instances(changes: Sequence[Change], now: datetime, add: Add, vault: Vault 
     forgotten = [(o.instance.id,) for o in ended if o.instance.status is not InstanceStatus.FAILED]
     add("forget_signals", forgotten, ints)
     add("forget_notes", [(id,) for change in changes for id in change.effects.deleted], ints)
+    add("forget_blocked", [(c.effects.instance.id,) for c in changes if c.effects.ended and c.definition.code], ints)
 
 
 def _failure(change: Change) -> tuple[int | None, str | None, str | None]:

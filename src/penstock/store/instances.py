@@ -79,6 +79,9 @@ class InstanceRow(NamedTuple):
     """Of one that has not begun."""
     priority: int
     flow_key: str | None
+    blocked_since: datetime | None
+    blocked_reason: str | None
+    """Of a run of code that is blocked."""
 
 
 class Place(NamedTuple):
@@ -221,12 +224,14 @@ async def exists(connection: TrioConnection, id: int) -> bool:
 
 DELAYED: Final = "DELAYED"
 """In place of a status: those ACTIVE ones that have not begun."""
+BLOCKED: Final = "BLOCKED"
+"""In place of a status: those WAITING ones that are runs of code which no code could go on with."""
 
 
 class Listed(NamedTuple):
-    """Which rows a list has: of some versions of definitions (their keys), in a status of the wire's or `DELAYED`,
-    with a business key, or with one that begins so; None for any. ``since`` and ``until`` are ids. ``cause`` and
-    ``step`` are of failures; the latter needs definitions."""
+    """Which rows a list has: of some versions of definitions (their keys), in a status of the wire's, `DELAYED` or
+    `BLOCKED`, with a business key, or with one that begins so; None for any. ``since`` and ``until`` are ids. ``cause``
+    and ``step`` are of failures; the latter needs definitions."""
 
     definitions: Sequence[int] | None = None
     status: str | None = None
@@ -303,6 +308,8 @@ def _list_of(listed: Listed, params: tuple[object, ...]) -> tuple[str, tuple[obj
             name = "list_active"
         case _ if listed.status == DELAYED:
             name = "list_delayed"
+        case _ if listed.status == BLOCKED:
+            name = "list_blocked"
         case "WAITING" if listed == Listed(None, "WAITING", None, listed.since, listed.until):
             return "list_waiting", params[2:]
         case "WAITING":

@@ -202,7 +202,8 @@ class OutlineRow(NamedTuple):
 
 
 class RunAbout(NamedTuple):
-    """A run that has not ended. ``branches`` and ``view`` are JSON; ``reason`` of the attempt that failed last."""
+    """A run that has not ended. ``branches`` and ``view`` are JSON; ``reason`` of the attempt that failed last, or why
+    it is blocked, and ``blocked_since`` when."""
 
     state: int
     mail: int
@@ -212,6 +213,7 @@ class RunAbout(NamedTuple):
     view: str | None
     due_at: datetime | None
     reason: str | None
+    blocked_since: datetime | None
 
 
 class OpenRun(NamedTuple):
@@ -476,10 +478,16 @@ async def finish(connection: TrioConnection, items: Sequence[Finish], *, view: i
     return _let_go(await connection.fetch(SQL["finish_runs"], params))
 
 
-async def block(connection: TrioConnection, items: Sequence[tuple[Held, str]]) -> dict[int, LetGo]:
-    """Let runs stand back; by instance, for how many seconds. Those that are not in the answer were refused."""
+async def block(connection: TrioConnection, items: Sequence[tuple[Held, str]], *, listed: bool) -> dict[int, LetGo]:
+    """Let runs stand back; by instance, for how many seconds. Those that are not in the answer were refused.
+    ``listed``: they are shown as blocked, which engines before schema version 21 would never take back."""
     runs, reasons = zip(*items, strict=True)
-    return _let_go(await connection.fetch(SQL["block_runs"], (*_held(runs), arrays.texts(reasons))))
+    return _let_go(await connection.fetch(SQL["block_runs"], (*_held(runs), arrays.texts(reasons), listed)))
+
+
+async def go_on(connection: TrioConnection, held: Held) -> None:
+    """A run that was blocked is at work again, before it has written anything. Nothing, where it is not held so."""
+    await connection.fetch(SQL["go_on"], held)
 
 
 async def expire(

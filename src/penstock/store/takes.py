@@ -18,13 +18,14 @@ BEGINNING_MAX_BYTES: Final = 40_000
 
 class TakenRun(NamedTuple):
     """``mail``: how many of its records others wrote. ``key``: the id that it was started with, where one was given.
-    ``began_at``: when its time began, in seconds since 1970; None: with its job. ``records``: its first ones, and
-    whether there are ``more``; None where they can't be read here."""
+    ``began_at``: when its time began, in seconds since 1970; None: with its job. ``blocked``: no code could go on with
+    it so far. ``records``: its first ones, and whether there are ``more``; None where they can't be read here."""
 
     mail: int
     expiries: int
     key: str | None
     began_at: float | None
+    blocked: bool
     records: list[JournalRow] | None
     more: bool
 
@@ -66,8 +67,8 @@ async def taken_runs(connection: TrioConnection, instances: Sequence[int]) -> di
     vault = connection.vault
     read = await offloaded(0 if vault is None else sum(sizes), lambda: _beginnings(rows, vault))
     return {
-        id: TakenRun(mail, expiries, key, began_at, *read.get(id, (None, False)))
-        for id, mail, expiries, key, began_at in marks
+        id: TakenRun(mail, expiries, key, began_at, blocked, *read.get(id, (None, False)))
+        for id, mail, expiries, key, began_at, blocked in marks
     }
 
 

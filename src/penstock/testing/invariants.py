@@ -42,11 +42,14 @@ INVARIANTS: Final[dict[str, str]] = {
     "slots are held by attempts that are under way": """
         SELECT instance_id, id, state, held FROM token WHERE held IS NOT NULL AND state NOT IN (1, 5)
           AND NOT (state = 2 AND claimed_by IS NOT NULL)""",
-    "the tokens that wait for a person or a signal are listed, and no others": """
+    "the tokens that wait for a person or a signal, and those of blocked runs, are listed, and no others": """
         SELECT t.instance_id, t.id, t.state, p.instance_id, p.token_id
-        FROM (SELECT * FROM token WHERE state = 2) t
+        FROM (SELECT * FROM token WHERE state = 2 OR id IN (SELECT instance_id FROM blocked_run)) t
         FULL JOIN parked p ON (p.instance_id, p.token_id) = (t.instance_id, t.id)
         WHERE t.id IS NULL OR p.token_id IS NULL""",
+    "runs that are listed as blocked are open, and their last attempt was blocked": """
+        SELECT b.instance_id, t.state, t.failures FROM blocked_run b LEFT JOIN token t ON t.id = b.instance_id
+        WHERE t.failures IS NULL OR t.failures = 0 OR t.state = 2""",
     "the user tasks that are open stand in the inbox, and no others": """
         SELECT t.id, t.seq, o.token_id, o.seq FROM (
           SELECT t.* FROM token t JOIN steps s ON s.key = t.definition AND s.index = t.step

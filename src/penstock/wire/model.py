@@ -146,6 +146,9 @@ class Instance(InstanceMethods, frozen=True):
     deduplicated: Annotated[bool | None, Proto(16, BOOL, "penstock.v1")] = None
     priority: Annotated[int | None, Proto(17, OPTIONAL_INT32, "penstock.v1")] = None
     flow_key: Annotated[str | None, Proto(18, TEXT, "penstock.v1")] = None
+    blocked: Annotated[bool | None, Proto(19, BOOL, "penstock.v1")] = None
+    blocked_since: Annotated[datetime | None, Proto(20, package="penstock.v1")] = None
+    blocked_reason: Annotated[str | None, Proto(21, TEXT, "penstock.v1")] = None
 
 
 class StartRequest(Request, frozen=True):
@@ -481,3 +484,6 @@ class RunTree(Answer, frozen=True):
     view: Annotated[Any, Proto(6, JSON, "penstock.v1")] = None
     waits_for: Annotated[str | None, Proto(7, TEXT, "penstock.v1")] = None
     mail: Annotated[int, Proto(8, INT32, "penstock.v1")] = 0
+    blocked: Annotated[bool | None, Proto(9, BOOL, "penstock.v1")] = None
+    blocked_since: Annotated[datetime | None, Proto(10, package="penstock.v1")] = None
+    blocked_reason: Annotated[str | None, Proto(11, TEXT, "penstock.v1")] = None

@@ -74,6 +74,7 @@ class ListRunsRequest(Struct):
     workflow: Annotated[str, Proto(2)] = ""
     status: Annotated[str, Proto(3)] = ""
     limit: Annotated[int, Proto(4)] = 0
+    blocked: Annotated[bool, Proto(5)] = False
 
 
 class ListRunsResponse(Struct):

@@ -186,6 +186,7 @@ class ListInstancesRequest(Struct):
     limit: Annotated[int, Proto(7)] = 0
     instance_key: Annotated[str, Proto(8)] = ""
     delayed: Annotated[bool, Proto(9)] = False
+    blocked: Annotated[bool, Proto(10)] = False
 
 
 class ListInstancesResponse(Struct):

@@ -67,7 +67,7 @@ export function Heading({ state, definition }: { state: InstanceState; definitio
     <header className="ihead">
       <div className="head">
         <h1>{definition?.name || instance.definitionId}</h1>
-        <InstanceStatusBadge status={instance.status} />
+        <InstanceStatusBadge status={instance.status} blocked={instance.blocked} />
         <span className="tag">{instance.id}</span>
         <div className="act">
           {!open && operates && (

@@ -188,8 +188,8 @@ def _get_instance(operation: GetInstance) -> Exchange:
 
 
 def _list_instances(operation: ListInstances) -> Exchange:
-    given = {name for name in operation.__struct_fields__ if getattr(operation, name)}
-    if more := sorted(given - {"definition_id", "status", "business_key", "instance_key", "delayed", "window"}):
+    known = {"definition_id", "status", "business_key", "instance_key", "delayed", "blocked", "window"}
+    if more := sorted(name for name in operation.__struct_fields__ if getattr(operation, name) and name not in known):
         raise NotOverGrpc(f"ListInstances has no `{more[0]}` in gRPC: use a client over REST for it")
     request = m.ListInstancesRequest(
         definition_id=operation.definition_id or "",
@@ -197,6 +197,7 @@ def _list_instances(operation: ListInstances) -> Exchange:
         business_key=operation.business_key or "",
         instance_key=operation.instance_key or "",
         delayed=operation.delayed,
+        blocked=operation.blocked,
         **_window(operation.window),
     )
     return Exchange(f"{ENGINE}ListInstances", request, m.ListInstancesResponse, _read_instances)

@@ -49,3 +49,15 @@ CREATE TABLE active_version (  -- of ids whose new starts do not use the newest 
   key         int NOT NULL             -- definition.key
 );
 ALTER TABLE job_type ADD COLUMN placed boolean NOT NULL DEFAULT false;  -- somebody has put it into its queue: no program moves it
+
+-- Which runs are blocked, since when and why.
+CREATE TABLE blocked_run (             -- runs of code that no code of now could go on with, until one has. They stand in `parked`, too
+  instance_id bigint PRIMARY KEY,
+  since       timestamptz NOT NULL,
+  reason      text NOT NULL
+);
+-- A run goes on that may have been blocked: it stands in `parked` only where it `waits` now.
+CREATE FUNCTION penstock_goes_on(run bigint, waits boolean) RETURNS void LANGUAGE sql SET search_path FROM CURRENT AS $$
+  DELETE FROM blocked_run WHERE instance_id = run;
+  DELETE FROM parked WHERE instance_id = run AND token_id = run AND NOT waits;
+$$;

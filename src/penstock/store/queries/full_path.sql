@@ -154,6 +154,10 @@ INSERT INTO parked (instance_id, token_id) SELECT * FROM unnest($1::bigint[], $2
 DELETE FROM parked p USING unnest($1::bigint[], $2::bigint[]) AS d(instance_id, token_id)
 WHERE p.instance_id = d.instance_id AND p.token_id = d.token_id
 
+-- name: forget_blocked
+-- Runs that have ended whatever they did.
+SELECT penstock_goes_on(id, false) FROM unnest($1::bigint[]) AS ended(id)
+
 -- name: insert_history
 INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker,
   reason, output, error_code, item, items)

@@ -69,7 +69,8 @@ FROM instance i LEFT JOIN LATERAL (SELECT * FROM token t WHERE t.id = i.id OFFSE
 SELECT v.id, v.definition, v.status, v.started_at, v.ended_at, v.failure, v.failure_code, v.business_key, v.instance_key, v.parent_id,
   CASE WHEN sum(v.bytes) OVER (ORDER BY v.place) <= $2::bigint THEN v.vars END, v.bytes,
   v.open_steps, v.waiting, v.progress,
-  CASE WHEN sum(v.bytes) OVER (ORDER BY v.place) <= $2::bigint THEN v.result END, r.schedule, r.at, s.fire_at, v.priority, v.flow_key
+  CASE WHEN sum(v.bytes) OVER (ORDER BY v.place) <= $2::bigint THEN v.result END, r.schedule, r.at, s.fire_at, v.priority, v.flow_key,
+  b.since, b.reason
 FROM (
   SELECT i.*, octet_length(i.vars) + coalesce(octet_length(i.result), 0) AS bytes, array_position($1::bigint[], i.id) AS place,
     (SELECT array_agg(t.step ORDER BY t.seq) FROM token t
@@ -90,6 +91,7 @@ LEFT JOIN LATERAL (SELECT r.schedule, r.at FROM scheduled r WHERE r.instance_id 
 LEFT JOIN LATERAL (
   SELECT s.fire_at FROM timer s
   WHERE v.status = 0 /* ACTIVE */ AND v.open_steps IS NULL AND s.token_id = v.id AND s.index = -6 /* START_TIMER */ OFFSET 0) s ON true
+LEFT JOIN LATERAL (SELECT b.since, b.reason FROM blocked_run b WHERE b.instance_id = v.id OFFSET 0) b ON true
 ORDER BY v.place
 
 -- name: places
@@ -156,7 +158,8 @@ ORDER BY e.instance_id DESC LIMIT $3::int OFFSET $4::int
 SELECT i.id FROM instance i
 WHERE i.parent_id = $7::bigint AND i.id < $5::bigint AND i.id >= $6::bigint AND ($1::int[] IS NULL OR i.definition = ANY($1))
   AND ($2::text IS NULL OR i.business_key = $2) AND ($9::text IS NULL OR i.business_key COLLATE "C" ^@ $9)
-  AND ($8::text IS NULL OR $8 = 'DELAYED' AND EXISTS (SELECT FROM token t WHERE t.id = i.id AND t.state = 8 /* DELAYED */) OR $8 = CASE i.status WHEN 1 /* COMPLETED */ THEN 'COMPLETED' WHEN 2 /* FAILED */ THEN 'FAILED'
+  AND ($8::text IS NULL OR $8 = 'DELAYED' AND EXISTS (SELECT FROM token t WHERE t.id = i.id AND t.state = 8 /* DELAYED */) 
+    OR $8 = 'BLOCKED' AND EXISTS (SELECT FROM blocked_run b WHERE b.instance_id = i.id) OR $8 = CASE i.status WHEN 1 /* COMPLETED */ THEN 'COMPLETED' WHEN 2 /* FAILED */ THEN 'FAILED'
     WHEN 3 /* CANCELLED */ THEN 'CANCELLED' ELSE CASE WHEN EXISTS (SELECT FROM parked p WHERE p.instance_id = i.id) THEN 'WAITING' ELSE 'ACTIVE' END END)
 ORDER BY i.id DESC LIMIT $3::int OFFSET $4::int
 
@@ -234,6 +237,14 @@ WHERE r.id = r.instance_id AND r.id < $5::bigint AND r.id >= $6::bigint AND r.st
   AND ($7::text IS NULL OR i.business_key COLLATE "C" ^@ $7) AND ($8::text IS NULL OR i.flow_key = $8)
 ORDER BY r.id DESC LIMIT $3::int OFFSET $4::int
 
+-- name: list_blocked
+-- Runs that are blocked, newest first.
+SELECT b.instance_id FROM blocked_run b LEFT JOIN instance i ON i.id = b.instance_id
+WHERE b.instance_id < $5::bigint AND b.instance_id >= $6::bigint
+  AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key COLLATE "C" = $2)
+  AND ($7::text IS NULL OR i.business_key COLLATE "C" ^@ $7) AND ($8::text IS NULL OR i.flow_key = $8)
+ORDER BY b.instance_id DESC LIMIT $3::int OFFSET $4::int
+
 -- name: give_up_soon
 -- Newest first finds a page at once, unless what is looked for is rare among very much: then `walk`.
 SET LOCAL statement_timeout = '500ms'
@@ -247,6 +258,9 @@ WITH looked AS MATERIALIZED (
   UNION ALL
   (SELECT DISTINCT p.instance_id FROM parked p WHERE $4::text = 'WAITING' AND p.instance_id < $5::bigint AND p.instance_id >= $7::bigint
    ORDER BY p.instance_id DESC LIMIT $6::int)
+  UNION ALL
+  (SELECT b.instance_id FROM blocked_run b WHERE $4::text = 'BLOCKED' AND b.instance_id < $5::bigint AND b.instance_id >= $7::bigint
+   ORDER BY b.instance_id DESC LIMIT $6::int)
   UNION ALL
   (SELECT e.instance_id FROM abnormal_end e
    WHERE e.status = CASE $4::text WHEN 'FAILED' THEN 2 /* FAILED */ WHEN 'CANCELLED' THEN 3 /* CANCELLED */ END AND e.instance_id < $5::bigint AND e.instance_id >= $7::bigint

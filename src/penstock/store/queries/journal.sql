@@ -28,7 +28,8 @@ extended AS (  -- seldom: when half of the lease is over, and the first record a
       ELSE greatest(t.lease_until, now + h.lease_s * interval '1 s') END
   FROM held h, clock
   WHERE t.ctid = h.ctid AND t.state = 1 /* LOCKED */ AND (h.lease_s IS NOT NULL OR h.expiries > 0 OR h.failures > 0)
-  RETURNING t.id, extract(epoch FROM t.lease_until - now)::float8 AS left_s),
+  RETURNING t.id, extract(epoch FROM t.lease_until - now)::float8 AS left_s,
+    CASE WHEN h.failures > 0 THEN penstock_goes_on(t.id, false) END),
 written AS (
   INSERT INTO journal (instance_id, pos, at, kind, attempt, digest, took_ms, path, name, payload, mark, rules)
   SELECT instance, nextval('step_seq'), now, kind, attempt, digest, took_ms, path, name, payload, mark, nullif(rules, 0)
@@ -80,16 +81,23 @@ CROSS JOIN LATERAL (SELECT FROM journal j WHERE j.instance_id = k.id AND j.rules
 -- What `patched` said yes to in a run ($1): the marks of all its records.
 SELECT mark FROM journal WHERE instance_id = $1::bigint AND mark IS NOT NULL ORDER BY pos
 
+-- name: go_on
+-- A run ($1 token $2 seq $3 attempt $4 holder) that was blocked is at work again, though nothing was written yet.
+UPDATE token t SET failures = 0 WHERE t.id = $1::bigint AND t.seq = $2::bigint AND t.state = 1 /* LOCKED */
+  AND t.attempt = $3::int AND t.claimed_by = $4::text AND t.failures > 0
+RETURNING penstock_goes_on(t.id, false)
+
 -- name: run_marks
 -- What is not in the job: of runs $1, how much others have written, and the takeovers without a record.
 SELECT id, mail, expiries FROM token WHERE id = ANY($1::bigint[]) AND id = instance_id
 
 -- name: taken_runs
--- What is not in the job of a run that is taken: as `run_marks`, the id that it was started with, when its time began.
-SELECT t.id, t.mail, t.expiries, i.business_key, extract(epoch FROM t.entered_at)::float8
+-- What is not in the job of a run that is taken: as `run_marks`, the id that it was started with, when its time began, whether
+-- it is blocked.
+SELECT t.id, t.mail, t.expiries, i.business_key, extract(epoch FROM t.entered_at)::float8, t.failures > 0
 FROM unnest($1::bigint[]) AS k(id)
 CROSS JOIN LATERAL (
-  SELECT t.id, t.mail, t.expiries, t.entered_at FROM token t WHERE t.id = k.id AND t.id = t.instance_id OFFSET 0) t
+  SELECT t.id, t.mail, t.expiries, t.entered_at, t.failures FROM token t WHERE t.id = k.id AND t.id = t.instance_id OFFSET 0) t
 CROSS JOIN LATERAL (SELECT i.business_key FROM instance i WHERE i.id = k.id OFFSET 0) i
 
 -- name: open_runs
@@ -215,10 +223,11 @@ WITH item AS MATERIALIZED (
     AS i(token, seq, attempt, holder, mail, due_at, branches, view)),
 let_go AS (
   UPDATE token t SET state = 2 /* PARKED */, held = NULL, claimed_by = NULL, claimed_at = NULL, lease_until = NULL, expiries = 0, failures = 0
-  FROM item i CROSS JOIN LATERAL (SELECT o.ctid, o.held FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
+  FROM item i CROSS JOIN LATERAL (SELECT o.ctid, o.held, o.failures FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
   WHERE t.ctid = old.ctid AND t.seq = i.seq AND t.state = 1 /* LOCKED */ AND t.attempt = i.attempt
     AND t.claimed_by = i.holder AND t.mail = i.mail AND t.held IS NOT DISTINCT FROM old.held
-  RETURNING t.id, t.seq, t.instance_id, t.attempt, i.due_at, i.branches, i.view, t.job_type, old.held, t.flow_key),
+  RETURNING t.id, t.seq, t.instance_id, t.attempt, i.due_at, i.branches, i.view, t.job_type, old.held, t.flow_key,
+    CASE WHEN old.failures > 0 THEN penstock_goes_on(t.id, true) END),
 -- steps of: give_back
 listed AS (INSERT INTO parked (instance_id, token_id) SELECT instance_id, id FROM let_go ON CONFLICT DO NOTHING),
 armed AS (
@@ -286,7 +295,8 @@ ended AS (
   WHERE t.ctid = old.ctid AND t.seq = i.seq AND t.state = 1 /* LOCKED */ AND t.attempt = i.attempt
     AND t.claimed_by = i.holder AND t.mail = i.mail
   RETURNING t.id, t.instance_id, t.seq, t.step, t.attempt, t.entered_at, t.claimed_at, t.claimed_by, i.status, i.end_step,
-    i.output, i.failure, i.shown, i.raised, t.job_type, t.held, t.flow_key, t.run_queue, t.watched),
+    i.output, i.failure, i.shown, i.raised, t.job_type, t.held, t.flow_key, t.run_queue, t.watched,
+    CASE WHEN t.failures > 0 THEN penstock_goes_on(t.id, false) END),
 released AS (  -- as `give_back`, and open runs
   UPDATE slot s SET running = s.running - r.n, open_runs = s.open_runs - r.runs FROM (
     SELECT queue, flow_key, sum(n)::int AS n, sum(runs)::int AS runs FROM (
@@ -348,7 +358,8 @@ SELECT id, watched OR status <> 1 /* COMPLETED */,
 
 -- name: block_runs
 -- Runs that the holder's code can't go on with: $1 token $2 seq $3 attempt $4 holder $5 reason. They come back after a
--- pause, twice as long each time. A reason that is the last one's is not noted again. Answers the pause, and as `park_runs`.
+-- pause, twice as long each time. A reason that is the last one's is not noted again. $6: whether they are listed as blocked.
+-- Answers the pause, and as `park_runs`.
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::text[]) AS i(token, seq, attempt, holder, reason)),
 stopped AS (
@@ -373,7 +384,11 @@ noted AS (
   FROM stopped s, clock
   WHERE reason IS DISTINCT FROM (
     SELECT h.reason FROM history h WHERE h.instance_id = s.instance_id AND h.pos > s.seq AND h.kind = 10 /* ATTEMPT_FAILED */
-    ORDER BY h.pos DESC LIMIT 1))
+    ORDER BY h.pos DESC LIMIT 1)),
+placed AS (INSERT INTO parked (instance_id, token_id) SELECT instance_id, id FROM stopped WHERE $6::boolean ON CONFLICT DO NOTHING),
+listed AS (
+  INSERT INTO blocked_run AS b (instance_id, since, reason) SELECT instance_id, now, reason FROM stopped, clock WHERE $6::boolean
+  ON CONFLICT (instance_id) DO UPDATE SET reason = excluded.reason WHERE b.reason <> excluded.reason)
 SELECT id, pause_s, CASE WHEN was_held IS NOT NULL THEN (SELECT j.name FROM job_type j WHERE j.id = job_type) END, flow_key FROM stopped
 
 -- name: expire_runs
@@ -443,10 +458,11 @@ SELECT extract(epoch FROM h.started_at)::float8 FROM (
 WHERE NOT EXISTS (SELECT FROM token t WHERE t.id = $1::bigint)
 
 -- name: run_about
--- A run ($1 instance) that has not ended: its token's columns, what its holder noted, when it goes on by itself, and why
--- an attempt at it ended last.
-SELECT t.state, t.mail, t.failures, t.expiries, n.checkpoint::text, n.progress::text, m.fire_at, h.reason
+-- A run ($1 instance) that has not ended: its token's columns, what its holder noted, when it goes on by itself, why an
+-- attempt at it ended last, and since when it is blocked.
+SELECT t.state, t.mail, t.failures, t.expiries, n.checkpoint::text, n.progress::text, m.fire_at, coalesce(b.reason, h.reason), b.since
 FROM token t
+LEFT JOIN LATERAL (SELECT * FROM blocked_run b WHERE b.instance_id = t.id OFFSET 0) b ON true
 LEFT JOIN LATERAL (SELECT * FROM job_note n WHERE n.token_id = t.id AND n.seq = t.seq OFFSET 0) n ON true
 LEFT JOIN LATERAL (
   SELECT min(m.fire_at) AS fire_at FROM timer m WHERE m.token_id = t.id AND m.seq = t.seq AND m.index IN (-1, -16) OFFSET 0) m

@@ -16,7 +16,8 @@ WHERE a.name = $8::text AND (a.text = $9::text OR a.number >= $10::float8 AND a.
   AND NOT EXISTS (SELECT FROM unnest($12::text[], $13::text[], $14::float8[], $15::float8[]) AS w(name, text, low, high)
     WHERE NOT EXISTS (SELECT FROM search_attribute b
       WHERE b.instance_id = a.instance_id AND b.name = w.name AND (b.text = w.text OR b.number >= w.low AND b.number < w.high)))
-  AND ($7::text IS NULL OR $7 = 'DELAYED' AND EXISTS (SELECT FROM token t WHERE t.id = i.id AND t.state = 8 /* DELAYED */) OR $7 = CASE i.status WHEN 1 /* COMPLETED */ THEN 'COMPLETED' WHEN 2 /* FAILED */ THEN 'FAILED'
+  AND ($7::text IS NULL OR $7 = 'DELAYED' AND EXISTS (SELECT FROM token t WHERE t.id = i.id AND t.state = 8 /* DELAYED */) 
+    OR $7 = 'BLOCKED' AND EXISTS (SELECT FROM blocked_run b WHERE b.instance_id = i.id) OR $7 = CASE i.status WHEN 1 /* COMPLETED */ THEN 'COMPLETED' WHEN 2 /* FAILED */ THEN 'FAILED'
     WHEN 3 /* CANCELLED */ THEN 'CANCELLED' ELSE CASE WHEN EXISTS (SELECT FROM parked p WHERE p.instance_id = i.id) THEN 'WAITING' ELSE 'ACTIVE' END END)
   AND ($16::text IS NULL OR i.business_key COLLATE "C" ^@ $16)
 ORDER BY a.instance_id DESC LIMIT $3::int OFFSET $4::int
