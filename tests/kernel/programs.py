@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import random
 from collections import defaultdict
-from typing import NamedTuple
+from contextvars import ContextVar
+from typing import Any, NamedTuple
 
 import trio
 
@@ -17,6 +18,7 @@ NAMES = ("a", "b", "c")
 MESSAGES_MAX = 8
 ENOUGH = 50  # of messages and permits, for all that waits in one program
 Node = tuple  # (kind, id, …)
+VARIABLES = [ContextVar[int](f"v{number}", default=-1) for number in range(2)]
 
 
 class Program(NamedTuple):
@@ -45,6 +47,7 @@ class Programs:
 
     def __init__(self, seed: int, *, ties: bool) -> None:
         self.random, self.ties, self.ids = random.Random(seed), ties, itertools.count()
+        self.more = random.Random(-seed - 1)  # for variables: without them a seed draws the same program
 
     def pause(self) -> float:
         return self.random.choice([0, 1, 1, 2, 2, 3]) if self.ties else self.random.randrange(1, 1 << 13) / 1024
@@ -58,7 +61,23 @@ class Programs:
         )
 
     def body(self, depth: int, scopes: tuple[int, ...] = (), nurseries: tuple[int, ...] = ()) -> list[Node]:
-        return [self.node(depth, scopes, nurseries) for _ in range(self.random.choice([1, 1, 2, 2, 3, 4]))]
+        nodes: list[Node] = []
+        for _ in range(self.random.choice([1, 1, 2, 2, 3, 4])):
+            nodes += self.beside_variables(self.node(depth, scopes, nurseries))
+        return nodes
+
+    def beside_variables(self, node: Node) -> list[Node]:
+        """A node; at times with context variables that are set before it, or for it alone, and looked at after it."""
+        r, number = self.more, self.more.randrange(len(VARIABLES))
+        match r.choice(["none"] * 4 + ["look", "assign", "with"]):
+            case "look":
+                return [node, ("look", next(self.ids), number)]
+            case "assign":
+                return [("assign", next(self.ids), number), node, ("look", next(self.ids), number)]
+            case "with":
+                return [("with", next(self.ids), number, [node]), ("look", next(self.ids), number)]
+            case _:
+                return [node]
 
     def node(self, depth: int, scopes: tuple[int, ...], nurseries: tuple[int, ...]) -> Node:
         r, i, below = self.random, next(self.ids), depth - 1
@@ -144,8 +163,8 @@ class Interpreter:
     def __init__(self, env) -> None:
         self.env = env
         self.trace: dict[str, list[tuple[int, str, float]]] = defaultdict(list)
-        self.scopes: dict[int, object] = {}
-        self.nurseries: dict[int, object] = {}
+        self.scopes: dict[int, Any] = {}
+        self.nurseries: dict[int, Any] = {}
         self.events = [env.Event() for _ in range(EVENTS)]
         self.semaphore = env.Semaphore(1)
         self.sender, self.receiver = env.open_memory_channel(1)
@@ -205,6 +224,17 @@ class Interpreter:
                 self.note(branch, i, f"got {await self.receiver.receive()}")
             case "message", _, name:
                 self.note(branch, i, f"got {name} {await env.receive(name)}")
+            case "look", _, variable:
+                self.note(branch, i, f"sees {VARIABLES[variable].get()}")
+            case "assign", _, variable:
+                VARIABLES[variable].set(i)
+            case "with", _, variable, body:
+                token = VARIABLES[variable].set(i)
+                try:
+                    await self.sequence(body, branch)
+                    self.note(branch, i, f"sees {VARIABLES[variable].get()}")
+                finally:
+                    VARIABLES[variable].reset(token)
             case "take", _:
                 await self.semaphore.acquire()
             case "limited", _, body:
@@ -258,6 +288,8 @@ class Interpreter:
                         await self.sequence(clean_up, branch)
                     if kind == "base":
                         raise
+            case _:
+                raise AssertionError(node)
 
     async def each(self, i: int, limit: int, bodies: list[list[Node]]) -> None:
         room = self.env.Semaphore(limit)

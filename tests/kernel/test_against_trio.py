@@ -1,4 +1,4 @@
-"""The kernel gives for random programs what Trio gives. More of them: `python -m tests.kernel.oracle 100000`."""
+"""The kernel gives for random programs what Trio gives. More: `python -m tests.kernel.oracle --count 100000`."""
 
 from __future__ import annotations
 
