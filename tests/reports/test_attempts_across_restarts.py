@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 import trio
 
-from penstock.durable import StepLost, open_nursery, sleep, step, step_info, workflow
+from penstock.core.state import TokenState
+from penstock.durable import App, StepLost, open_nursery, sleep, step, step_info, workflow
+from penstock.durable.activation import MAX_LOST
 from penstock.durable.executor import Executor
 from penstock.durable.held_run import ExecutorLimits
 from penstock.durable.workflow import Workflow
 from penstock.kernel.record import Kind
+from penstock.testing.clock import DatabaseClock
+from penstock.testing.invariants import assert_invariants
 from tests.durable.memory import Database, MemoryBackend, Row
+from tests.postgres import REPOSITORY
+from tests.reports.outliving import outliving
+from tests.runtime.waiting import wait_until
 
+OVER_S = 400.0
+"""Longer than any lease and any pause."""
+BOUND_S = 90.0
 LIMITS = ExecutorLimits(max_lost=2)
 
 
@@ -88,6 +104,8 @@ async def test_a_step_that_is_cut_off_each_time_is_lost(autojump_clock, caplog: 
     result = row.ending.result or ""
     assert "the lease of run r ended while step 'takes_its_process' at /0 ran" in result
     assert "executed again 2 times, as App(max_lost=…) allows" in result
+    losses = [msgspec.json.decode(record.payload or "") for record in row.records if record.kind is Kind.RETRY]
+    assert [(loss["lost"], loss["error"]["message"][-6:]) for loss in losses] == [(1, "1 of 2"), (2, "2 of 2")]
     lines = [record.getMessage() for record in caplog.records if "executed again" in record.getMessage()]
     assert [line.rpartition("executed again, ")[2] for line in lines] == ["1 of 2", "2 of 2"]
 
@@ -154,3 +172,72 @@ async def test_one_that_ends_after_it_was_cut_off_ends_as_itself(autojump_clock)
     assert attempts == [1, 2, 3, 4]
     assert row.ending is not None
     assert row.ending.result == "4"
+
+
+@step
+async def unused() -> None:
+    return None
+
+
+@workflow
+async def beside() -> None:
+    """An App with a workflow of its own looks after leases."""
+    await unused()
+
+
+def ask(dsn: str, sql: str, *params: object) -> list[tuple[object, ...]]:
+    with psycopg.connect(dsn) as connection:
+        return connection.execute(sql.encode(), params).fetchall()
+
+
+@pytest.mark.slow(reason="a program that is cut off again and again")
+@pytest.mark.parametrize(("kind", "max_lost"), [("exits", 1), ("stops", 1), ("gil", MAX_LOST)])
+def test_a_step_that_is_cut_off_each_time_is_lost_after_its_repeats(
+    database_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, max_lost: int
+):
+    monkeypatch.setenv("WE_LEASE_SCAN_INTERVAL_SECONDS", "0.2")
+    clock, begun, log = DatabaseClock(database_dsn), tmp_path / "begun", tmp_path / "log"
+    begun.touch()
+    os.mkfifo(tmp_path / "pipe")
+    environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY / 'src'}:{REPOSITORY}"}
+    programs: list[subprocess.Popen[bytes]] = []
+
+    def start() -> None:
+        with log.open("ab") as file:
+            command = [sys.executable, "-m", "tests.reports.outliving", database_dsn, str(max_lost)]
+            programs.append(subprocess.Popen(command, cwd=REPOSITORY, env=environment, stderr=file))
+
+    def is_under_lease() -> bool:
+        return bool(ask(database_dsn, "SELECT FROM token WHERE state = %s", TokenState.LOCKED))
+
+    try:
+        with App(beside, at=database_dsn).in_thread() as client:
+            run = client.start(outliving, kind, str(tmp_path))
+            for number in range(max_lost + 1):
+                if number == 0 or kind != "gil":
+                    start()
+                wait_until(lambda count=number + 1: len(begun.read_text().split()) == count, BOUND_S)
+                clock.advance(OVER_S)
+                wait_until(lambda: not is_under_lease(), BOUND_S)
+                clock.advance(OVER_S)
+                if kind == "gil":
+                    (tmp_path / "pipe").write_text("x")
+            if kind != "gil":
+                start()
+            result = run.result(BOUND_S)
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait(BOUND_S)
+    assert len(begun.read_text().split()) == max_lost + 1
+    assert "ended while step 'cut_off' at /0 ran" in result
+    assert f"It was executed again {max_lost} times" in result
+    told = [line for line in log.read_text().splitlines() if "executed again, " in line]
+    assert [line.rpartition("executed again, ")[2] for line in told] == [
+        f"{number} of {max_lost}" for number in range(1, max_lost + 1)
+    ]
+    losses = ask(database_dsn, "SELECT payload FROM journal WHERE kind = %s ORDER BY pos", Kind.RETRY)
+    texts = [json.loads(str(payload)) for (payload,) in losses]
+    assert [text["lost"] for text in texts] == list(range(1, max_lost + 1))
+    assert f"executed again, 1 of {max_lost}" in str(texts[0])
+    assert_invariants(database_dsn)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from math import inf
 from typing import Any, Protocol, cast
 
@@ -175,7 +176,7 @@ class Activation:
         self.calls: dict[str, OpenCall] = {}
         self._warn = warn
         self._max_lost = max_lost
-        self._losses: dict[str, Record] = {}  # by path, those that no append has yet
+        self._losses: dict[str, list[Record]] = {}  # by path, those that no append has yet
         self._touched: dict[str, None] = {}
         self._waiting: dict[str, OpenCall] = {}  # of these, those that have a next attempt
 
@@ -274,7 +275,7 @@ class Activation:
         records of the clock carry the rest. Those that have a mark were to be appended before, and keep it."""
         kernel = self.kernel
         if self._losses and records:
-            records, self._losses = [*self._losses.values(), *records], {}
+            records, self._losses = [*chain.from_iterable(self._losses.values()), *records], {}
         if not kernel.unwritten:
             return list(records)
         marks, kernel.unwritten = deque(kernel.unwritten), []
@@ -305,16 +306,21 @@ class Activation:
                     self._begin(call)
 
     def _begin_lost(self, call: OpenCall, lost: int) -> None:
-        """Execute a step again whose attempts were cut off, or fail it. The next append tells the journal."""
+        """Execute a step again whose attempts were cut off, or fail it. The next append tells the journal of each."""
         if not call.is_begun:  # at the first of these ends it waited, for all that is known
             lost -= 1
-        call.lost += lost
-        call.attempt += lost
         ran_s = max(0.0, self.host.now() - call.begun_at)
         text = (
             f"the lease of run {self.run_id} ended while step {call.step.name!r} at {call.path} ran, {ran_s:.0f} s"
             " after it was asked for"
         )
+        again = ""
+        for number in range(call.lost + min(lost, 1), min(call.lost + lost, self._max_lost) + 1):
+            again = f"{text}: executed again, {number} of {self._max_lost}"
+            attempt = call.attempt + number - call.lost - 1
+            self._losses.setdefault(call.path, []).append(self._loss(call, again, number, attempt))
+        call.lost += lost
+        call.attempt += lost
         if call.lost > self._max_lost:
             error = StepLost(
                 f"{text}. It was executed again {self._max_lost} times, as App(max_lost=…) allows. A step must not end"
@@ -323,14 +329,15 @@ class Activation:
             )
             self._write(call, Kind.FAILED, call.step.encode_error(error, self.kernel.newest), None)
             return
-        text = f"{text}: executed again, {call.lost} of {self._max_lost}"
         if self._warn is not None and lost:
-            self._warn(text)
-        met = msgspec.Raw(call.step.encode_error(StepLost(text), self.kernel.newest).encode())
-        retry = Retry(self.host.now(), call.begun_at, met, call.lost, is_loss=True)
-        payload = msgspec.json.encode(retry).decode()
-        self._losses[call.path] = self._record(call, Kind.RETRY, payload, None, call.attempt - 1)
+            self._warn(again)
         self._begin(call)
+
+    def _loss(self, call: OpenCall, text: str, number: int, attempt: int) -> Record:
+        """An attempt that was cut off, the ``number``-th one of its step."""
+        met = msgspec.Raw(call.step.encode_error(StepLost(text), self.kernel.newest).encode())
+        retry = Retry(self.host.now(), call.begun_at, met, number, is_loss=True)
+        return self._record(call, Kind.RETRY, msgspec.json.encode(retry).decode(), None, attempt)
 
     def next_due(self) -> float:
         """When `wake` has something to do, `inf` for never."""
