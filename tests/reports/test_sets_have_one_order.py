@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -13,13 +14,18 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
+import psycopg
 import pydantic
 import pytest
 
+from penstock.client.errors import IdempotencyConflict
 from penstock.durable import App, step, workflow
 from penstock.durable.codec import decode, digest_of, encode, former_digest_of
+from penstock.engine.journal_items import RULES_VERSION
 from penstock.kernel.errors import OtherArguments
 from penstock.kernel.record import Kind, Record
+from penstock.store.connection import TrioConnection
+from penstock.store.engines import require_version
 from penstock.testing import run_workflow
 from penstock.testing.durable import Memory
 
@@ -122,6 +128,34 @@ async def test_the_same_set_starts_the_same_run(database_dsn: str):
         again = await app.start(notify, other_order(), {"b": 2, "a": 1}, id="n")
         assert run.instance_id == again.instance_id
         assert await again.result() == [*sorted(NAMES), "a", "b"]
+
+
+async def test_a_start_of_before_the_upgrade_is_no_conflict(database_dsn: str, caplog: pytest.LogCaptureFixture):
+    """It was stored with its set in the order of a program."""
+
+    @workflow(name="notify")
+    async def before(names: list[str]) -> None: ...
+
+    @workflow(name="notify")
+    async def after(names: set[str]) -> None: ...
+
+    async def starts(id: str, names: set[str]) -> tuple[str, str]:
+        first = await app.start(before, ["bob", "ann"], id=id)
+        return first.instance_id, (await app.start(after, names, id=id)).instance_id
+
+    with psycopg.connect(database_dsn) as connection:
+        connection.execute("INSERT INTO penstock_schema (version) VALUES (20)")
+    async with App(at=database_dsn) as app:
+        with caplog.at_level(logging.WARNING, "penstock"):
+            for id, names in (("same", {"ann", "bob"}), ("other", {"ann"})):
+                one, another = await starts(id, names)
+                assert one == another
+        assert len([record for record in caplog.records if "other arguments" in record.getMessage()]) == 2
+        async with await TrioConnection.connect(database_dsn) as connection:
+            await require_version(connection, RULES_VERSION)
+        assert (await app.start(after, {"ann", "bob"}, id="same")).id == "same"
+        with pytest.raises(IdempotencyConflict):
+            await starts("new", {"ann", "bob"})
 
 
 def replayed(digest: int, rules: int, said: list[str]) -> Memory:

@@ -17,7 +17,7 @@ import trio
 
 from penstock.core.calls import CHILD_REASON_MAX_CHARS
 from penstock.core.state import InstanceStatus
-from penstock.engine.code import Code, CodeWorkflow, are_arguments
+from penstock.engine.code import Code, CodeWorkflow, are_arguments, refuse_other_arguments
 from penstock.engine.definitions import CODE_CALLS_VERSION
 from penstock.engine.ids import read_instance, show_instance
 from penstock.engine.instances import Instances
@@ -25,7 +25,7 @@ from penstock.engine.journal import Journal
 from penstock.engine.journal_items import PATH_MAX_CHARS, ChildEnd, Held, RecordKind
 from penstock.engine.payload import check_text
 from penstock.engine.timers import Timers
-from penstock.errors import Conflict, IdempotencyConflict, LeaseLost, NotFound, PayloadTooLarge, Unavailable
+from penstock.errors import Conflict, LeaseLost, NotFound, PayloadTooLarge, Unavailable
 from penstock.settings import Settings
 from penstock.store import calls as store
 from penstock.store import engines as engine_store
@@ -119,7 +119,7 @@ class Children:
             if called is None or called[:2] != (held.instance, path):
                 raise Conflict(f"id: '{id}' is of an instance that this run did not call here")
             if version is not None and not are_arguments(view, arguments):
-                raise IdempotencyConflict(f"id: '{id}' is the id of a run that was started with other arguments")
+                await refuse_other_arguments(connection, view, id)
             await connection.roundtrip([store.renew(number)])
             called = await store.called_at(connection, number)  # whoever ends it now tells the call as it is now
             if called is not None and called[2] is not InstanceStatus.ACTIVE:

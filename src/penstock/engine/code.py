@@ -31,6 +31,7 @@ from penstock.engine.payload import EMPTY_OBJECT, check_text
 from penstock.engine.polls import Polls
 from penstock.engine.waiters import Waiter
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, NotFound, PayloadTooLarge, Unavailable
+from penstock.log import get_logger
 from penstock.settings import Settings
 from penstock.store import definitions as definition_store
 from penstock.store import engines as engine_store
@@ -51,6 +52,8 @@ LOOKED_AT_MAX: Final = 10_000
 """Instances, for the latest runs of all workflows."""
 _NAME: Final = re.compile(r"[^\s:@/\x00-\x1f]{1,100}")
 _APP: Final = re.compile(r"[^\s:@/\x00-\x1f]{0,100}")
+
+log = get_logger(__name__)
 
 _UNWRITTEN: Final = store.TakenRun(0, 0, None, None, blocked=False, records=None, more=False)
 
@@ -221,7 +224,11 @@ class Code:
             )
         )
         if id is not None and not are_arguments(view, arguments):
-            raise IdempotencyConflict(f"id: '{id}' is the id of a run that was started with other arguments")
+            try:
+                async with self._database.connection() as connection:
+                    await refuse_other_arguments(connection, view, id)
+            except AWAY as error:
+                raise Unavailable(f"{away_reason(error)}: {first_line(error)}") from error
         return view
 
     async def take(
@@ -355,6 +362,15 @@ def _taken(job: Job, runs: dict[int, store.TakenRun], rules: int) -> Taken:
         page=None if run.records is None else JournalPage(run.records, run.mail, run.more),
         rules=rules,
     )
+
+
+async def refuse_other_arguments(connection: TrioConnection, view: Instance, id: str) -> None:
+    """Raises IdempotencyConflict. Of a run that was started before all engines had versions of rules the difference is
+    a warning: a set was written in the order that it had in the program."""
+    since_s = await engine_store.needed_since(connection, RULES_VERSION)
+    if ids.started_s(ids.read_instance(view.id)) >= since_s:
+        raise IdempotencyConflict(f"id: '{id}' is the id of a run that was started with other arguments")
+    log.warning("a run of before the upgrade has other arguments than this start: it stays as it is", id=id)
 
 
 def are_arguments(view: Instance, arguments: bytes) -> bool:

@@ -59,8 +59,12 @@ def first_instance(at: datetime) -> int:
 
 def age_s(instance: int) -> float:
     """How long ago the instance was started, by this machine's clock; never negative."""
-    started_ms = (instance >> (_NUMBER_BITS + _COUNTER_BITS)) + EPOCH_MS
-    return max(0.0, time.time() - started_ms / 1_000)
+    return max(0.0, time.time() - started_s(instance))
+
+
+def started_s(instance: int) -> float:
+    """When the instance was started, in seconds since 1970, by the clock of the engine that started it."""
+    return ((instance >> (_NUMBER_BITS + _COUNTER_BITS)) + EPOCH_MS) / 1_000
 
 
 def show_instance(id: int) -> str:

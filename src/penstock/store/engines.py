@@ -81,6 +81,12 @@ async def needed_version(connection: TrioConnection) -> int:
     return cast(int, (await connection.fetch(SQL["needed_version"]))[0][0])
 
 
+async def needed_since(connection: TrioConnection, version: int) -> float:
+    """Since when all engines here have known a schema version, in seconds since 1970: 0 for a database that never had
+    an older one, infinity while `require_version` has not succeeded."""
+    return cast(float, (await connection.fetch(SQL["needed_since"], (version,)))[0][0])
+
+
 async def require_version(connection: TrioConnection, version: int) -> None:
     """Before the first use of what engines older than ``version`` would break: from now on none may join.
 

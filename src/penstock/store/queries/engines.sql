@@ -76,8 +76,20 @@ LOCK TABLE engine IN SHARE MODE
 SELECT description, schema_version FROM engine WHERE leased_until > penstock_now() AND schema_version < $1::int LIMIT 1
 
 -- name: raise_needed_version
+WITH since AS (
+  INSERT INTO setting (name, value) VALUES ('needed_since_' || $1::int, extract(epoch FROM clock_timestamp())::text)
+  ON CONFLICT DO NOTHING)
 INSERT INTO setting AS s (name, value) VALUES ('schema_version_needed', $1::int::text)
 ON CONFLICT (name) DO UPDATE SET value = greatest(s.value::int, $1::int)::text
+
+-- name: needed_since
+-- Since when every engine here has known a schema version (infinity: not yet), in seconds since 1970 by the clock of whoever makes
+-- ids; 0 where the database never had a version before it.
+SELECT CASE
+  WHEN NOT EXISTS (SELECT FROM penstock_schema WHERE version < $1::int) THEN 0
+  WHEN coalesce((SELECT value::int FROM setting WHERE name = 'schema_version_needed'), 0) < $1::int THEN 'infinity'
+  ELSE coalesce((SELECT min(value::float8) FROM setting
+    WHERE starts_with(name, 'needed_since_') AND substr(name, 14)::int >= $1::int), 0) END::float8
 
 -- name: schema_exists
 SELECT to_regclass('penstock_schema') IS NOT NULL
