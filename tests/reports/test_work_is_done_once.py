@@ -6,11 +6,45 @@ differs fails the test by itself. LOG.md, "Code-first engines", has the reports.
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import psycopg
+import pytest
 import trio
 
+from penstock.client import Client
 from penstock.durable import App, TooSlow, first, step, workflow
 from penstock.testing import Takes, explore, run_workflow
+from penstock.testing.invariants import assert_invariants
+from penstock.wire.queue import QueuePolicy
+from tests.durable.programs import Program, until
+from tests.postgres import REPOSITORY
+from tests.reports.handover import QUEUE, free, queued
 from tests.reports.steps import act, done, flaky
+
+RUNS, QUEUED = 12, 3
+LOSSES = 4
+BOUND_S = 100.0
+SETS_UP = "SELECT count(*) FROM journal WHERE kind = 1 AND name = 'act'"
+END_SESSIONS = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+)
+
+
+def ask(dsn: str, sql: str) -> list[tuple[int, ...]]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        return connection.execute(sql.encode()).fetchall()
+
+
+@pytest.fixture
+async def client(database_dsn: str) -> AsyncGenerator[App]:
+    async with App(at=database_dsn, rest_port=0) as app:
+        assert app.rest_url is not None
+        async with Client(app.rest_url) as http:
+            await http.put_queue(QUEUE, QueuePolicy([], runs=1))
+        yield app
 
 
 def test_steps_of_a_race_are_executed_once():
@@ -90,3 +124,42 @@ async def test_two_starts_of_one_id_are_one_run(database_dsn: str):
                 nursery.start_soon(start)
     assert len(set(found)) == 1
     assert done["order 8"] == 1
+
+
+async def test_an_empty_id_is_refused(database_dsn: str):
+    """DBOS Transact Python 759."""
+    async with App(order, at=database_dsn) as app:
+        with pytest.raises(ValueError, match="id is empty"):
+            await app.start(order, 9, id="")
+        assert await app.find(order) == []
+
+
+@pytest.mark.slow(reason="kills a program, and ends sessions of two others")
+async def test_runs_of_a_dead_program_go_on_in_two_others(client: App, database_dsn: str, tmp_path: Path):
+    """DBOS Transact Python 716, 742 and 805: two others take them over at once while their sessions end. No run stays
+    behind, no step is executed again, and a queue for one run at a time goes on.
+    """
+    done.clear()
+    program = Program(tmp_path, f"from tests.reports.handover import main\nmain({database_dsn!r})\n")
+    program.environment["PYTHONPATH"] = f"{REPOSITORY / 'src'}:{REPOSITORY}"
+    runs = [await client.start(free, number) for number in range(RUNS)]
+    runs += [await client.start(queued, number) for number in range(RUNS, RUNS + QUEUED)]
+    dying = program.start()
+    try:
+        await trio.to_thread.run_sync(until, lambda: ask(database_dsn, SETS_UP) == [(2 * (RUNS + 1),)], dying)
+    finally:
+        dying.kill()
+        dying.communicate()
+    for run in runs:
+        await run.send("go", 1)
+    with trio.fail_after(BOUND_S):
+        async with App(free, queued, at=database_dsn), App(free, queued, at=database_dsn):
+            for run in runs[:LOSSES]:
+                ask(database_dsn, END_SESSIONS)
+                await run.result()
+            found = [await run.result() for run in runs]
+    assert found == [f"ingested {number}" for number in range(RUNS + QUEUED)]
+    again = {f"{what} {number}" for what in ("observed", "set up") for number in range(RUNS + 1)} & set(done)
+    assert again == set(), "what had a record is not executed again"
+    assert set(done.values()) == {1}
+    assert_invariants(database_dsn)

@@ -37,7 +37,7 @@ from penstock.durable.held_run import ExecutorLimits
 from penstock.durable.news import News
 from penstock.durable.run import Run
 from penstock.durable.signals import Signals
-from penstock.durable.starts import start_request
+from penstock.durable.starts import check_id, start_request
 from penstock.durable.step_loop import (
     BACKENDS,
     AsyncioLoop,
@@ -304,6 +304,7 @@ class App:
         of others with their key: docs/starts.md; `Run.deduplicated` tells whose run the answer is, and Throttled is
         raised. ``priority`` (0 to 9, lower first) and ``flow_key`` are for its queue: docs/queues.md."""
         check_workflow(workflow)
+        check_id(id)
         runs = self._open_runs()
         asked = start_request(delay, start_at, dedupe, throttle, debounce, priority, flow_key)
         arguments = workflow.encode_arguments(args, kwargs, deadline=deadline, max_bytes=runs.payload_max_bytes)

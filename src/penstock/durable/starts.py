@@ -42,3 +42,9 @@ def start_request(
         priority=priority,
         flow_key=flow_key,
     )
+
+
+def check_id(id: str | None) -> None:
+    """Raises ValueError for an empty one: it would be every run's whose id was not filled in."""
+    if id == "":
+        raise ValueError("id is empty: give what names the run, as an order's number, or leave it out")
