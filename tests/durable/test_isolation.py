@@ -103,7 +103,7 @@ def test_a_step_has_its_loop():
     async def body() -> str:
         return await uses_trio()
 
-    assert run_workflow(body).result() == "slept"
+    assert run_workflow(body, backend="trio").result() == "slept"
 
 
 async def test_afterwards_all_is_as_it_was():

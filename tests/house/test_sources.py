@@ -77,6 +77,7 @@ SLEEPS = {
     "tests/sdk/test_handlers.py": "handlers that outlast their time limit",
     "tests/sdk/test_pages.py": "polls an instance, as the page's reader would",
     "tests/sdk/test_work_stream.py": "polls what no event of the stream tells",
+    "tests/testing/test_virtual_loops.py": "steps that sleep on a virtual clock",
 }
 
 

@@ -25,6 +25,7 @@ import trio
 import trio.lowlevel
 
 from penstock.kernel.branch import PACKAGE
+from penstock.kernel.errors import Blocked
 from penstock.kernel.operation import Outcome
 
 Backend = Literal["asyncio", "trio"]
@@ -42,7 +43,7 @@ class StepLoopEnded(Exception):
     """The loop ended before the step did: its program stops, and another one begins the step again."""
 
 
-class WrongLibrary(Exception):
+class WrongLibrary(Blocked):
     """A step used a library that its loop can't serve: no attempt can succeed until the code or ``backend`` changes."""
 
 
@@ -115,18 +116,18 @@ class StepLoop(ABC):
             raise StepLoopEnded
         return found
 
-    def check_library(self, error: BaseException, name: str) -> None:
-        """Raise `WrongLibrary` if a step failed because it used the other library."""
+    @classmethod
+    def check_library(cls, error: BaseException, name: str, call: str = "App") -> None:
+        """Raise `WrongLibrary` if a step failed because it used the other library. ``call`` has the ``backend``."""
         for leaf in leaves_of(error):
             cause: BaseException | None = leaf
             while cause is not None:
-                if isinstance(cause, RuntimeError | TypeError | AttributeError) and str(cause).startswith(
-                    self.refusals
-                ):
+                if isinstance(cause, RuntimeError | TypeError | AttributeError) and str(cause).startswith(cls.refusals):
+                    owner = "App" if call == "App" else "test"
                     raise WrongLibrary(
-                        f"{name} uses {self.foreign} at {_users_line(cause) or 'its first line'}, and async steps of"
-                        f" this App run in {self.library}. Use a library for {self.library} or anyio there, or write"
-                        f" App(…, backend={self.foreign!r})"
+                        f"{name} uses {cls.foreign} at {_users_line(cause) or 'its first line'}, and async steps of"
+                        f" this {owner} run in {cls.library}. Use a library for {cls.library} or anyio there, or write"
+                        f" {call}(…, backend={cls.foreign!r})"
                     )
                 cause = cause.__cause__
 

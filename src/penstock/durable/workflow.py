@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine
+from functools import partial
 from math import inf
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
@@ -112,6 +113,17 @@ def check_workflow(given: object) -> None:
     """Raises TypeError for what is none, such as a name."""
     if not isinstance(given, Workflow):
         raise TypeError(f"pass the @workflow function itself, not {shown(repr_of(given))}")
+
+
+def workflow_in(
+    given: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Workflow[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """The workflow and its arguments, of which a `functools.partial` around it may have some. Raises TypeError."""
+    if isinstance(given, partial):
+        applied: partial[Any] = given  # pyright: ignore[reportUnknownVariableType] - isinstance leaves it open
+        given, args, kwargs = applied.func, (*applied.args, *args), {**applied.keywords, **kwargs}
+    check_workflow(given)
+    return cast("Workflow[..., Any]", given), args, kwargs
 
 
 def deadline_s(arguments: str) -> float:

@@ -8,18 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
-import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from math import inf
 from types import CoroutineType
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast
+from typing import Any, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 import msgspec
-import trio
-import trio.testing
 
 from penstock.durable.activation import Activation, OpenCall
 from penstock.durable.check import SavedRun
@@ -31,16 +28,19 @@ from penstock.durable.failure import describe
 from penstock.durable.forbidden import calls_checked, watch_bodies
 from penstock.durable.isolation import mute_replayed_logs
 from penstock.durable.step import Step, StepCall, StepInfo, current_sender, current_starter, current_step
-from penstock.durable.workflow import Workflow
+from penstock.durable.step_loop import Backend, WrongLibrary
+from penstock.durable.workflow import Workflow, workflow_in
 from penstock.kernel.drive import Limits
 from penstock.kernel.errors import TooSlow
 from penstock.kernel.operation import Outcome
 from penstock.kernel.record import RULES, Kind, Record
 from penstock.testing.shadow import replay_elsewhere, seen
+from penstock.testing.virtual_loops import checked_backend, run_step
 from penstock.user_text import repr_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 STARTED_AT = datetime(2030, 1, 1, tzinfo=UTC)
 MAX_RECORDS = 100_000
 MAX_TICKS = 2_000
@@ -124,8 +124,29 @@ class WorkflowRun(msgspec.Struct, Generic[R]):
         return cast("R", self.value)
 
 
+class RunOptions(TypedDict, total=False):
+    """The options of `run_workflow`, which says what they mean."""
+
+    steps: Fakes | None
+    messages: Sequence[Message]
+    cancel_after: Duration | None
+    deadline: Duration | None
+    seed: str | int
+    started_at: datetime
+    limits: Limits | None
+    shadow: bool
+    backend: Backend | None
+
+
+@overload
+def run_workflow(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> WorkflowRun[R]: ...
+@overload
 def run_workflow(
-    workflow: Workflow[P, R],
+    workflow: Callable[[*Ts], Coroutine[Any, Any, R]], /, *args: *Ts, **options: Unpack[RunOptions]
+) -> WorkflowRun[R]: ...
+def run_workflow(  # type: ignore[misc]  # a parameter with the name of an option: the option gets what is given
+    workflow: Any,
+    /,
     *args: Any,
     steps: Fakes | None = None,
     messages: Sequence[Message] = (),
@@ -135,21 +156,40 @@ def run_workflow(
     started_at: datetime = STARTED_AT,
     limits: Limits | None = None,
     shadow: bool = False,
+    backend: Backend | None = None,
     **kwargs: Any,
-) -> WorkflowRun[R]:
-    """Runs a body to its end and gives what became of it.
+) -> WorkflowRun[Any]:
+    """Run a workflow function to its end and give what became of it.
 
-    ``steps`` stand in for the workflow's own, which are called otherwise; they take no time on the virtual clock unless
-    wrapped in `Takes`. Workflows among them stand in for those that are waited for as children, which run in memory
-    otherwise, and ids for definitions, which have to be stood in for. Retries, time limits and pauses are kept to.
-    ``seed`` is the run's id, which `rng` and `uuid4` follow from. ``shadow``: the run is replayed in another process,
-    too, where sets have another order; that takes half a second. Raises `StuckWorkflow`, `NotDeterministic`, and
-    `Blocked` for what an engine would block, and for a body that asks Python for the time or chance.
+    Steps take no time on the virtual clock of the run unless they are stood in for by `Takes`. Retries, time limits and
+    pauses are kept to. An async step has a loop with a virtual clock of its own: it may sleep for an hour, which takes
+    no time.
+
+    Args:
+        workflow: the workflow.
+        args: its arguments, as ``kwargs``. Beside options, give those by keyword in a `functools.partial`.
+        steps: stand-ins for steps, which are called otherwise; by workflow for children, which run in memory otherwise;
+            by id for definitions, which have to be stood in for.
+        messages: what is sent to the run, each so long after its start.
+        cancel_after: a cancel from outside so long after the start.
+        deadline: so long after its start the run is cancelled, as of `App.start`.
+        seed: the run's id, which `rng` and `uuid4` follow from.
+        started_at: the time of its start.
+        limits: of the run; those of an App by default.
+        shadow: the run is replayed in another process, too, where sets have another order. That takes half a second.
+        backend: the loop of async steps, ``"asyncio"`` or ``"trio"``. By default that of an App: Trio in a test that
+            runs in Trio, asyncio in any other.
+
+    Raises:
+        StuckWorkflow: the run would wait for ever, or never end.
+        NotDeterministic: replayed from its journal it came out differently.
+        Blocked: an engine would block the run; also for a workflow function that asks Python for the time or chance.
     """
+    workflow, args, kwargs = workflow_in(workflow, args, kwargs)
     watch_bodies()
     mute_replayed_logs()  # the run is replayed when it has ended
     arguments = workflow.encode_arguments(args, kwargs, deadline=deadline)
-    memory = Memory(workflow, arguments, steps or {}, str(seed), started_at, limits)
+    memory = Memory(workflow, arguments, steps or {}, str(seed), started_at, limits, checked_backend(backend))
     for message in messages:
         text = encode(message.value, f"message {message.name!r}")
         memory.plan(seconds_of(message.after), Record(at=0, kind=Kind.MESSAGE, name=message.name, payload=text))
@@ -174,14 +214,16 @@ class Memory:
         run_id: str,
         started_at: datetime,
         limits: Limits | None,
+        backend: Backend = "asyncio",
     ) -> None:
+        self._backend: Backend = backend
         self.fakes = {each.name: fake for each, fake in fakes.items() if isinstance(each, Step)}
         self._children = {
             each if isinstance(each, str) else each.name: fake
             for each, fake in fakes.items()
             if not isinstance(each, Step)
         }
-        self._nested = partial(Memory, fakes=fakes, limits=limits)
+        self._nested = partial(Memory, fakes=fakes, limits=limits, backend=backend)
         self._begun: set[str] = set()  # paths of children
         self.began = self._at = started_at.timestamp()
         self._saved = partial(SavedRun, workflow.name, workflow.version, run_id, arguments, self.began, rules=RULES)
@@ -400,7 +442,10 @@ class Memory:
                 function = step.step.function if function is None else function
                 info = self.activation.step_info(call)
                 outcome = Outcome(contextvars.copy_context().run(self._call, function, step, info))
-            except Exception as error:
+            except WrongLibrary:
+                self.activation.discard()
+                raise
+            except (Exception, asyncio.CancelledError) as error:
                 outcome = Outcome(error=error)
         self.activation.attempt_ended(call, outcome)
 
@@ -411,7 +456,8 @@ class Memory:
         try:
             value = function(*args, **kwargs)
             if type(value) is CoroutineType:  # the type is asked: a mock says that it is anything
-                return _waited(cast("Awaitable[Any]", value))
+                limit_s = call.options.timeout_s
+                return run_step(cast("Awaitable[Any]", value), call.name, self._backend, limit_s)
             return value
         finally:
             current_step.reset(token)
@@ -460,39 +506,3 @@ def _ended(run: Activation) -> Outcome | Record:
 
 def _seen(outcome: Outcome, run: Activation) -> tuple[str, str, str | None]:
     return repr_of(outcome.value), repr_of(outcome.error), run.info.view
-
-
-def _waited(coroutine: Awaitable[Any]) -> Any:
-    """Runs an asynchronous step on a virtual clock of its own; in a thread when a loop runs in this one."""
-
-    async def run() -> Any:
-        return await coroutine
-
-    def alone() -> Any:
-        return trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    if not trio.lowlevel.in_trio_run() and not _asyncio_runs():
-        return alone()
-    ended: list[Any] = []
-    failed: list[BaseException] = []
-
-    def in_thread() -> None:
-        try:
-            ended.append(alone())
-        except BaseException as error:  # raised again by who waits for the thread
-            failed.append(error)
-
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(in_thread,), name="penstock step")
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
-    return ended[0]
-
-
-def _asyncio_runs() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

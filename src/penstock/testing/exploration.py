@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypedDict, TypeVarTuple, Unpack, overload
 
 import msgspec
 
@@ -14,13 +14,15 @@ from penstock.durable.codec import encode
 from penstock.durable.duration import seconds_of
 from penstock.durable.failure import describe
 from penstock.durable.forbidden import calls_checked, watch_bodies
-from penstock.durable.workflow import Workflow
+from penstock.durable.step_loop import Backend
+from penstock.durable.workflow import Workflow, workflow_in
 from penstock.kernel.record import Kind, Record
 from penstock.testing.durable import STARTED_AT, Fakes, Memory, Message, StuckWorkflow, WorkflowRun
+from penstock.testing.virtual_loops import checked_backend
 from penstock.user_text import repr_of
 
 P = ParamSpec("P")
-R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 TOLD = frozenset({Kind.MESSAGE, Kind.CANCEL, Kind.CHILD})
 
 
@@ -66,15 +68,35 @@ class _Disturbed(Memory):
                 super().deliver(Record(at=0, kind=Kind.CANCEL))
 
 
+class ExploreOptions(TypedDict, total=False):
+    """The options of `explore`, which says what they mean."""
+
+    steps: Callable[[], Fakes] | None
+    messages: Sequence[Message]
+    check: Callable[[WorkflowRun[Any]], None] | None
+    outcome: Callable[[WorkflowRun[Any]], object] | None
+    seed: str | int
+    started_at: datetime
+    backend: Backend | None
+
+
+@overload
+def explore(workflow: Workflow[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Explored: ...
+@overload
 def explore(
-    workflow: Workflow[P, R],
+    workflow: Callable[[*Ts], Coroutine[Any, Any, object]], /, *args: *Ts, **options: Unpack[ExploreOptions]
+) -> Explored: ...
+def explore(  # type: ignore[misc]  # a parameter with the name of an option: the option gets what is given
+    workflow: Any,
+    /,
     *args: Any,
     steps: Callable[[], Fakes] | None = None,
     messages: Sequence[Message] = (),
-    check: Callable[[WorkflowRun[R]], None] | None = None,
-    outcome: Callable[[WorkflowRun[R]], object] | None = None,
+    check: Callable[[WorkflowRun[Any]], None] | None = None,
+    outcome: Callable[[WorkflowRun[Any]], object] | None = None,
     seed: str | int = "test",
     started_at: datetime = STARTED_AT,
+    backend: Backend | None = None,
     **kwargs: Any,
 ) -> Explored:
     """Runs a body undisturbed, then once more for each record of its journal and each of three disturbances: the
@@ -84,18 +106,22 @@ def explore(
     ``steps`` makes the stand-ins, anew for each run, so that what they did is of one run. After a crash the run has to
     end as it did undisturbed: compared is its result or error, or what ``outcome`` says. Cancelled it has to end, and
     ``check`` sees each run that has ended, whatever happened to it: it asserts what holds in all of them, such as that
-    nothing is charged and not shipped. The rest as in `run_workflow`.
+    nothing is charged and not shipped. ``messages``, ``seed``, ``started_at``, ``backend`` and the arguments of the
+    workflow are as in `run_workflow`.
 
     Raises:
         AssertionError: a run ended differently, or not at all, or ``check`` says so; it names the record.
     """
     __tracebackhide__ = True
+    workflow, args, kwargs = workflow_in(workflow, args, kwargs)
+    loop = checked_backend(backend)
     watch_bodies()
     arguments = workflow.encode_arguments(args, kwargs)
     compared = outcome or _outcome
 
-    def run(at: int, what: str) -> WorkflowRun[R]:
-        memory = _Disturbed(workflow, arguments, steps() if steps is not None else {}, str(seed), started_at, None)
+    def run(at: int, what: str) -> WorkflowRun[Any]:
+        fakes: Fakes = steps() if steps is not None else {}
+        memory = _Disturbed(workflow, arguments, fakes, str(seed), started_at, None, loop)
         memory.at, memory.what = at, what
         for message in messages:
             text = encode(message.value, f"message {message.name!r}")
