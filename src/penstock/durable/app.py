@@ -9,7 +9,7 @@ import asyncio
 import os
 import ssl
 import sys
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -21,7 +21,7 @@ from contextlib import (
 )
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 import msgspec
 import trio
@@ -37,7 +37,7 @@ from penstock.durable.held_run import ExecutorLimits
 from penstock.durable.news import News
 from penstock.durable.run import Run
 from penstock.durable.signals import Signals
-from penstock.durable.starts import check_id, start_request
+from penstock.durable.starts import StartOptions, check_id, start_request
 from penstock.durable.step_loop import (
     BACKENDS,
     AsyncioLoop,
@@ -48,7 +48,7 @@ from penstock.durable.step_loop import (
     loop_in_thread,
     run_beside,
 )
-from penstock.durable.workflow import Workflow, check_workflow
+from penstock.durable.workflow import Workflow, check_workflow, workflow_in
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 
 STOP_GRACE_S = 10.0
 """How long steps may take to end when `main` is told to stop; then they are cancelled, and begun again elsewhere."""
@@ -132,22 +133,46 @@ class App:
 
     # -- in a program without a loop
 
+    @overload
+    def run(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
     def run(
         self,
-        workflow: Workflow[P, R],
+        workflow: Callable[[*Ts], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        id: str | None = None,
+        deadline: Duration | None = None,
+    ) -> R: ...
+    def run(  # type: ignore[misc]  # a parameter with the name of an option: the option gets what is given
+        self,
+        workflow: Any,
         /,
         *args: Any,
         id: str | None = None,
         deadline: Duration | None = None,
         **kwargs: Any,
-    ) -> R:
-        """Start a run, or go on with the one that has this id; serve until it has ended, and give its result.
+    ) -> Any:
+        """Start a run, or go on with the one that has this id. Serve until it has ended, and return its result.
 
         Meanwhile other runs of this app's workflows are served, too; what is open at the end is given back. Tells on
         standard error what it waits for. Ctrl-C stops in order: the run goes on when it is run again with its id.
+
+        Args:
+            workflow: which one; this App serves it, or has no workflows.
+            args: the arguments of its function, as ``kwargs``. Beside options, give those by keyword in a
+                `functools.partial` around the workflow.
+            id: the run is started once under this id, and gone on with by later calls. Without it each call starts one.
+            deadline: so long after its start the run is cancelled: it cleans up and fails. Seconds, a `timedelta` or
+                a text such as ``"3 days"``; none by default.
+
+        Raises:
+            RunFailed: it failed. RunCancelled: somebody cancelled it. RunBlocked: this code can't go on with it.
+            IdempotencyConflict: the run with this id has other arguments.
+            ValueError: the App serves other workflows only.
         """
         self._refuse_loops("run")
-        check_workflow(workflow)
+        workflow, args, kwargs = workflow_in(workflow, args, kwargs)
         if self._workflows and (workflow.name, workflow.version) not in self._workflows:
             raise ValueError(
                 f"run: this App serves {', '.join(self.workflow_names)}, not {workflow.name}@{workflow.version}: it"
@@ -157,9 +182,9 @@ class App:
         from penstock.durable.console import serve_one
 
         signals = Signals()
-        serve = partial(serve_one, self, signals, workflow, args, kwargs, id, deadline)
-        value: R = self._run_in_terminal(signals, serve)
-        return value
+        asked = partial(self.start, partial(workflow, *args, **kwargs), id=id, deadline=deadline)
+        serve = partial(serve_one, self, signals, workflow, asked, id)
+        return self._run_in_terminal(signals, serve)
 
     def main(self) -> None:
         """Serve until SIGTERM or Ctrl-C. A second one ends at once."""
@@ -279,10 +304,16 @@ class App:
         stack.push_async_callback(close)
         self.portal = Portal(await until_ended(asyncio.wrap_future(at_work.opened), at_work.leave), self.claim)
 
-    @in_its_loop
+    @overload
+    async def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Run[R]: ...
+    @overload
+    async def start(
+        self, workflow: Callable[[*Ts], Coroutine[Any, Any, R]], /, *args: *Ts, **options: Unpack[StartOptions]
+    ) -> Run[R]: ...
+    @in_its_loop  # type: ignore[misc]  # a parameter with the name of an option: the option gets what is given
     async def start(
         self,
-        workflow: Workflow[P, R],
+        workflow: Any,
         /,
         *args: Any,
         id: str | None = None,
@@ -295,15 +326,36 @@ class App:
         priority: int | None = None,
         flow_key: str | None = None,
         **kwargs: Any,
-    ) -> Run[R]:
-        """Start a run. With ``id`` it is started once: a second call gives the same run, with other arguments it raises
-        IdempotencyConflict. So long after its start it is over its ``deadline``: cancelled, it cleans up and fails.
+    ) -> Run[Any]:
+        """Start a run, and return it without waiting for its end.
 
-        With ``delay``, or at ``start_at`` (without a zone: the caller's own), it is there at once and begins later,
-        unless it is cancelled before. ``dedupe``, ``throttle`` and ``debounce`` (of `penstock.client`) say what becomes
-        of others with their key: docs/starts.md; `Run.deduplicated` tells whose run the answer is, and Throttled is
-        raised. ``priority`` (0 to 9, lower first) and ``flow_key`` are for its queue: docs/queues.md."""
-        check_workflow(workflow)
+        Lengths of time are seconds, a `timedelta`, or a text such as ``"10 minutes"``.
+
+        Args:
+            workflow: which one. Another program may serve it.
+            args: the arguments of its function, as ``kwargs``. Beside options, give those by keyword in a
+                `functools.partial` around the workflow.
+            id: the run is started once under this id: a second call returns the same run. None by default: each call
+                starts a run of its own.
+            deadline: so long after its start the run is cancelled: it cleans up and fails. None by default.
+            delay: the run is there at once and begins so much later, unless it is cancelled before.
+            start_at: the same, with the time at which it begins; a time without a zone is the caller's own.
+            dedupe: for a while after a start, others with its key return that run (`penstock.client.Dedupe`).
+            throttle: so many may begin in a while; one more raises Throttled, or waits (`penstock.client.Throttle`).
+            debounce: of several with its key that come shortly after each other one begins
+                (`penstock.client.Debounce`).
+            priority: its place in its queue, 0 to 9, lower first; 5 by default.
+            flow_key: whose turn it is in its queue, such as a tenant's (docs/queues.md).
+
+        Returns:
+            The run. `Run.deduplicated` tells whether it was there before.
+
+        Raises:
+            IdempotencyConflict: the run with this id has other arguments.
+            Throttled: too many have begun.
+            TypeError: it is no workflow, or its function does not take these arguments.
+        """
+        workflow, args, kwargs = workflow_in(workflow, args, kwargs)
         check_id(id)
         runs = self._open_runs()
         asked = start_request(delay, start_at, dedupe, throttle, debounce, priority, flow_key)

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
 import trio
 import trio.from_thread
 import trio.lowlevel
 
 from penstock.durable.app_thread import NOT_SERVING, AppThread
-from penstock.durable.duration import Duration
 from penstock.durable.run import Run
+from penstock.durable.starts import StartOptions
 from penstock.durable.workflow import Workflow
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from penstock.durable.app import App
-    from penstock.wire.start import Debounce, Dedupe, Throttle
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class BlockingRun(Generic[R]):
@@ -83,39 +81,17 @@ class BlockingApp:
     def __init__(self, app: App, token: trio.lowlevel.TrioToken) -> None:
         self._app, self._token = app, token
 
+    @overload
+    def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> BlockingRun[R]: ...
+    @overload
     def start(
-        self,
-        workflow: Workflow[P, R],
-        /,
-        *args: Any,
-        id: str | None = None,
-        deadline: Duration | None = None,
-        delay: Duration | None = None,
-        start_at: datetime | str | None = None,
-        dedupe: Dedupe | None = None,
-        throttle: Throttle | None = None,
-        debounce: Debounce | None = None,
-        priority: int | None = None,
-        flow_key: str | None = None,
-        **kwargs: Any,
-    ) -> BlockingRun[R]:
+        self, workflow: Callable[[*Ts], Coroutine[Any, Any, R]], /, *args: *Ts, **options: Unpack[StartOptions]
+    ) -> BlockingRun[R]: ...
+    def start(  # type: ignore[misc]  # as of App.start, which has the signature
+        self, workflow: Any, /, *args: Any, **kwargs: Any
+    ) -> BlockingRun[Any]:
         """See `App.start`."""
-        begin = partial(
-            self._app.start,
-            workflow,
-            *args,
-            id=id,
-            deadline=deadline,
-            delay=delay,
-            start_at=start_at,
-            dedupe=dedupe,
-            throttle=throttle,
-            debounce=debounce,
-            priority=priority,
-            flow_key=flow_key,
-            **kwargs,
-        )
-        run: Run[R] = self._call(begin)
+        run: Run[Any] = self._call(partial(self._app.start, workflow, *args, **kwargs))
         return BlockingRun(run, self._call)
 
     @overload

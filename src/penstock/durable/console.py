@@ -6,6 +6,7 @@ import re
 import shlex
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn, TypeVar
 
 import trio
@@ -13,7 +14,6 @@ import trio
 from penstock.client.errors import Forbidden, error_for
 from penstock.durable.app import App
 from penstock.durable.backend import Held
-from penstock.durable.duration import Duration
 from penstock.durable.run import Run
 from penstock.durable.signals import Signals
 from penstock.durable.step_loop import StepLoop
@@ -62,20 +62,18 @@ async def serve_one(
     app: App,
     signals: Signals,
     workflow: Workflow[..., R],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    start: Callable[[], Awaitable[Run[R]]],
     id: str | None,
-    deadline: Duration | None,
     loop: StepLoop,
 ) -> R:
-    """`App.run`, in the app's thread."""
+    """`App.run`, in the app's thread; ``start`` starts the run."""
     teller = _Teller(hints=app.at is None)
     app.on_event = teller.hear
     results: list[R] = []
     with trio.CancelScope() as scope, signals.cancel(scope):
         async with app.opened(0.0, loop):
             _tell_url(app)
-            run = await app.start(workflow, *args, id=id, deadline=deadline, **kwargs)
+            run = await start()
             if id is None:
                 _tell(f"run {run.id}; with id= the same run is gone on with when this is run again")
             teller.begin(run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TypedDict
 
 from msgspec.structs import replace
 
@@ -13,6 +13,20 @@ from penstock.wire.start import Debounce, Dedupe, Throttle
 
 AT_ONCE: Final = iso_text(0)
 """Less than a millisecond."""
+
+
+class StartOptions(TypedDict, total=False):
+    """The options of `App.start`, which says what they mean."""
+
+    id: str | None
+    deadline: Duration | None
+    delay: Duration | None
+    start_at: datetime | str | None
+    dedupe: Dedupe | None
+    throttle: Throttle | None
+    debounce: Debounce | None
+    priority: int | None
+    flow_key: str | None
 
 
 def start_request(

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from datetime import UTC, datetime
 from math import inf
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, overload
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, TypeVarTuple, overload
 
 import msgspec
 
@@ -17,7 +17,7 @@ from penstock.durable.codec import decode, encode, shown
 from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.errors import BadMessage, ContinueAsNew, NotInWorkflow
 from penstock.durable.step import sending, starting
-from penstock.durable.workflow import Workflow, check_workflow
+from penstock.durable.workflow import Workflow, workflow_in
 from penstock.kernel.branch import Branch
 from penstock.kernel.current import current_branch
 from penstock.kernel.errors import Cancelled
@@ -31,6 +31,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 V = TypeVar("V")
+Ts = TypeVarTuple("Ts")
 MAX_NAME_CHARS = 256
 
 
@@ -109,29 +110,63 @@ async def send(run_id: str, name: str, value: object = None) -> None:
     await sending(run_id, name, encode(value, f"message {name!r}"))
 
 
-async def start(workflow: Workflow[P, R], /, *args: Any, id: str | None = None, **kwargs: Any) -> str:
-    """Starts a run of its own, once, whatever happens here; nobody waits for it, and a cancel here is none of its
-    business. With ``id`` as of `App.start`. Gives its instance id. Raises `StartRefused`."""
+@overload
+async def start(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> str: ...
+@overload
+async def start(
+    workflow: Callable[[*Ts], Coroutine[Any, Any, object]], /, *args: *Ts, id: str | None = None
+) -> str: ...
+async def start(  # type: ignore[misc]  # a parameter with the name of an option: the option gets what is given
+    workflow: Any, /, *args: Any, id: str | None = None, **kwargs: Any
+) -> str:
+    """Start a run of its own, once, whatever happens here. Nobody waits for it, and a cancel here does not concern it.
+
+    Args:
+        workflow: which one. Another program may serve it.
+        args: the arguments of its function, as ``kwargs``. Beside ``id``, give those by keyword in a
+            `functools.partial` around the workflow.
+        id: the id of the run, as of `App.start`. By default one that follows from this run and place.
+
+    Returns:
+        Its instance id.
+
+    Raises:
+        StartRefused: the run with this id has other arguments, or this program may start none.
+    """
     _branch("start", "App.start")
-    check_workflow(workflow)
-    return await starting(workflow.name, workflow.version, workflow.encode_arguments(args, kwargs), id)
+    target, args, kwargs = workflow_in(workflow, args, kwargs)
+    return await starting(target.name, target.version, target.encode_arguments(args, kwargs), id)
 
 
 @overload
-async def child(workflow: Workflow[P, R], /, *args: Any, id: str | None = None, **kwargs: Any) -> R: ...
+async def child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
 @overload
-async def child(workflow: str, /, *args: Any, id: str | None = None, **kwargs: Any) -> Any: ...
-async def child(workflow: Any, /, *args: Any, id: str | None = None, **kwargs: Any) -> Any:
-    """Starts a run of another workflow and waits for what it gives. By the id of a definition: an instance of its
-    latest version, with variables by name, and what it ends with as a dictionary.
+async def child(workflow: Callable[[*Ts], Coroutine[Any, Any, R]], /, *args: *Ts, id: str | None = None) -> R: ...
+@overload
+async def child(workflow: str, /, *, id: str | None = None, **kwargs: Any) -> Any: ...
+async def child(  # type: ignore[misc]  # a parameter with the name of an option: the option gets what is given
+    workflow: Any, /, *args: Any, id: str | None = None, **kwargs: Any
+) -> Any:
+    """Start a run of another workflow, and wait for its result.
 
-    It is started once, whatever happens here. Cancelled here it is cancelled there, and waited for. Raises
-    `ChildFailed`, and `StartRefused`. With ``id`` as of `App.start`; the id is of this call alone then.
+    It is started once, whatever happens here. A cancel here cancels it, and waits for its end.
+
+    Args:
+        workflow: which one; another program may serve it. Or the id of a definition: an instance of its latest version
+            is started, and the result is a dictionary of the variables that it ended with.
+        args: the arguments of its function, as ``kwargs``. Beside ``id``, give those by keyword in a
+            `functools.partial` around the workflow. Variables of a definition go by keyword.
+        id: the id of the run, as of `App.start`; no other call may have it. By default one that follows from this run
+            and place.
+
+    Raises:
+        ChildFailed: it failed, or was cancelled by others.
+        StartRefused: it could not begin.
     """
     _branch("child", "App.start")
     target: Workflow[..., Any] | str = workflow
     if not isinstance(target, str):
-        check_workflow(target)
+        target, args, kwargs = workflow_in(workflow, args, kwargs)
         arguments = target.encode_arguments(args, kwargs)
     elif args:
         raise TypeError("an instance of a definition has variables by name: child('billing', order=17)")

@@ -64,13 +64,21 @@ class Nursery:
         key: str | int | None = None,
         name: object = None,
     ) -> None:
-        """A branch that runs ``function(*args)``.
+        """Start a branch that runs ``function(*args)``.
 
-        Its identity is its place among the nursery's children, or ``key``, which survives a reordering of the loop that
-        starts them. Started by another branch than the one that opened the nursery, it is named after that branch's
-        place. ``name`` is there for Trio's signature and not looked at.
+        Args:
+            function: a step, a workflow or a coroutine function. For arguments by keyword, a `functools.partial`.
+            args: its arguments.
+            key: the name of the branch, 1 to 256 characters and no other child's: what it did is found again under this
+                name, also when the loop that starts the children changes its order. By default its place among the
+                nursery's children; started by another branch than the one that opened the nursery, that branch's place.
+            name: nothing looks at it. It is there for Trio's signature.
 
-        Raises `DuplicateKey`, `BadKey`, `TooManyBranches`, and RuntimeError when the nursery has ended.
+        Raises:
+            DuplicateKey: another child has the key.
+            BadKey: the key is empty or too long.
+            TooManyBranches: the run has as many branches as it may.
+            RuntimeError: the nursery has ended.
         """
         if self._closed:
             raise RuntimeError("Nursery is closed to new arrivals")
