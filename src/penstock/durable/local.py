@@ -118,7 +118,7 @@ class LocalBackend:
         """Make the workflows known, so that their runs can be asked for. Raises the engine's errors."""
         exclusive = self._engine.settings.postgres_dsn is None  # programs of one person share the embedded one
         for each in self._code:
-            await self._engine.code.register(each)
+            await self._engine.code.register(each, anew=True)
             origin = self._origins[each.name, each.version]
             await self._engine.origins.register(each, origin, exclusive=exclusive, lives_here=True)
             queue = self._queues.get((each.name, each.version))
