@@ -389,10 +389,10 @@ async def test_http_2_requests_in_a_row_are_no_slow_head() -> None:
 
 async def test_a_request_slower_than_its_head_may_be_is_answered() -> None:
     app = Parked()
-    async with running(HypercornServer(Limits(header_timeout_seconds=0.05)), app) as http, http.client() as client:
+    async with running(HypercornServer(Limits(header_timeout_seconds=0.4)), app) as http, http.client() as client:
         await client.send(post("/poll"))
         await app.entered.wait()
-        assert not await reads_within(client, 0.3)
+        assert not await reads_within(client, 0.6)
         app.released.set()
         assert (await client.read()).body == b"released"
 

@@ -238,7 +238,7 @@ class _Connection(TCPServer):
         data: bytes | bytearray = b""
         while True:
             within_head = self._waits_for_rest_of_head()
-            if within_head or not self._guard.asked:
+            if within_head or not (self._guard.asked or self._has_asked()):
                 self._head_since = min(self._head_since, trio.current_time())
             else:
                 self._head_since = math.inf
@@ -267,6 +267,15 @@ class _Connection(TCPServer):
         if not isinstance(protocol.connection, h11.Connection):
             return False
         return protocol.connection.their_state is h11.IDLE and bool(protocol.connection.trailing_data[0])
+
+    def _has_asked(self) -> bool:
+        """Whether a request's head is whole, which the application may not have been told yet."""
+        protocol = self.protocol.protocol
+        return (
+            isinstance(protocol, H11Protocol)
+            and isinstance(protocol.connection, h11.Connection)
+            and protocol.connection.their_state is not h11.IDLE
+        )
 
     def _watch_http2(self) -> None:
         """Count resets and see heads end, from now on: h2 hands its events to hypercorn only, so they are looked at on
