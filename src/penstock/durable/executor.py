@@ -133,7 +133,8 @@ class Executor:
         with suppress(LeaseLost, Away), trio.move_on_after(RETRY_MAX_S):
             if run.is_quiet:
                 run.park_soon()
-                while run.is_pumped and not run.is_gone:
+                # a message may have come before it was parked, and a step has begun: it is not cut off here
+                while (run.is_pumped or run.activation.is_busy) and not run.is_gone:
                     await self._wait_change()
             if not run.is_gone:
                 run.drop()
