@@ -13,11 +13,13 @@ from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import copy_context
 from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import trio
 import trio.lowlevel
 
+from penstock.durable.step_loop import Calls
 from penstock.kernel.operation import Outcome
 
 P = ParamSpec("P")
@@ -66,11 +68,13 @@ class AppThread:
 
 
 class Portal:
-    """From a caller's loop into the app's."""
+    """From callers' loops into the app's."""
 
     def __init__(self, token: trio.lowlevel.TrioToken, claim: Callable[[], None]) -> None:
         """``claim`` raises after a fork, where nobody would answer."""
         self._token, self._claim = token, claim
+        self._there: WeakKeyDictionary[object, Calls] = WeakKeyDictionary()  # by the caller's loop
+        self._back: WeakKeyDictionary[object, Calls] = WeakKeyDictionary()
 
     @property
     def is_here(self) -> bool:
@@ -81,7 +85,10 @@ class Portal:
         """Awaited there. Cancelled, it is cancelled there, too, and its end is waited for."""
         self._claim()
         scope, found = trio.CancelScope(), list[Outcome]()
-        tell, wait = _asked_from_trio() if trio.lowlevel.in_trio_run() else _asked_from_asyncio()
+        caller = _trio_caller() if trio.lowlevel.in_trio_run() else _asyncio_caller()
+        there = self._there.get(caller.loop)
+        if there is None:
+            there = self._there[caller.loop] = Calls(self._token.run_sync_soon, caller.later)
 
         async def run() -> None:
             try:
@@ -93,42 +100,48 @@ class Portal:
             except BaseException as raised:
                 found.append(Outcome(error=raised))
             finally:
-                with suppress(RuntimeError):  # the caller's loop is closed
-                    tell()
+                self._back_to(caller).put(caller.end)
 
-        try:
-            self._token.run_sync_soon(trio.lowlevel.spawn_system_task, run)
-        except trio.RunFinishedError:
-            raise RuntimeError(NOT_SERVING) from None
+        def lost() -> None:
+            found.append(Outcome(error=RuntimeError(NOT_SERVING)))
+            caller.end()
 
-        def cancel() -> None:
-            self._token.run_sync_soon(scope.cancel)
-
-        await wait(cancel)
+        there.put(partial(trio.lowlevel.spawn_system_task, run), lost)
+        await caller.wait(partial(there.put, scope.cancel))
         assert found, "only who waits here cancels it, and is told so"
         if found[0].error is not None:
             raise found[0].error
         value: T = found[0].value
         return value
 
+    def _back_to(self, caller: _Caller) -> Calls:
+        """What makes calls in the caller's loop. Call it in the app's."""
+        found = self._back.get(caller.loop)
+        if found is None:
+            found = self._back[caller.loop] = Calls(caller.wake)
+        return found
 
-_Asked = tuple[Callable[[], object], Callable[[Callable[[], None]], Awaitable[None]]]
-"""What tells the caller's loop of an end, and what waits for it there."""
+
+class _Caller(NamedTuple):
+    """Who waits in another loop. ``wake`` and ``later``: see `Calls`. ``wait`` waits until ``end`` is called there."""
+
+    loop: object
+    wake: Callable[[Callable[[], object]], object]
+    later: Callable[[Callable[[], object]], object] | None
+    end: Callable[[], object]
+    wait: Callable[[Callable[[], None]], Awaitable[None]]
 
 
-def _asked_from_trio() -> _Asked:
+def _trio_caller() -> _Caller:
     ended, token = trio.Event(), trio.lowlevel.current_trio_token()
-    return partial(token.run_sync_soon, ended.set), partial(event_set, ended)
+    return _Caller(token, token.run_sync_soon, None, ended.set, partial(event_set, ended))
 
 
-def _asked_from_asyncio() -> _Asked:
+def _asyncio_caller() -> _Caller:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
-
-    def tell() -> None:
-        loop.call_soon_threadsafe(ended.set_result, None)
-
-    return tell, partial(until_ended, ended)
+    end: Callable[[], None] = lambda: None if ended.done() else ended.set_result(None)  # noqa: E731 - one line
+    return _Caller(loop, loop.call_soon_threadsafe, loop.call_soon, end, partial(until_ended, ended))
 
 
 async def event_set(ended: trio.Event, cancel: Callable[[], None]) -> None:

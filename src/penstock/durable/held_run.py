@@ -36,9 +36,16 @@ from penstock.durable.codec import PAYLOAD_MAX_BYTES
 from penstock.durable.endings import ending_of
 from penstock.durable.errors import PayloadTooLarge, StartRefused, Unencodable
 from penstock.durable.failure import describe, traceback_of
-from penstock.durable.step import StepCall, StepInfo, current_sender, current_starter, current_transaction
+from penstock.durable.step import (
+    StepCall,
+    StepInfo,
+    current_sender,
+    current_starter,
+    current_step,
+    current_transaction,
+)
 from penstock.durable.step_host import StepHost
-from penstock.durable.step_loop import StepLoopEnded, WrongLibrary, has_cancelled
+from penstock.durable.step_loop import LoopCall, StepLoopEnded, WrongLibrary, has_cancelled
 from penstock.durable.workflow import Workflow
 from penstock.kernel.drive import Limits
 from penstock.kernel.errors import Blocked
@@ -136,7 +143,7 @@ class HeldRun:
         self.outbox: deque[Record] = deque()
         self.unconfirmed: list[Record] = []  # of an append of which only the journal says whether it was written
         self.overflow: str | None = None  # why the journal takes no more
-        self.scopes: dict[str, trio.CancelScope] = {}
+        self.scopes: dict[str, trio.CancelScope | LoopCall] = {}
         self.lost = held.expiries  # leases that have ended with steps that are open
         self.must_read = self.replaying = not held.fresh
         self.is_again = held.attempt > 1  # what its journal has happened in a former life
@@ -422,11 +429,18 @@ class HeldRun:
         )  # fmt: skip
 
     def begin(self, run: Activation, call: OpenCall) -> None:
-        """Start the attempt as a task."""
-        if isinstance(call.step, ChildCall):
-            self._soon(call, partial(self._attend, child=call.step, begins=True))
+        """Start the attempt."""
+        step = call.step
+        if isinstance(step, ChildCall):
+            self._soon(call, partial(self._attend, child=step, begins=True))
+            return
+        context, began = self.keeper.context.copy(), time.monotonic()
+        context.run(self._equip, call)
+        begun = self.keeper.steps.begin(step, context, partial(self._loop_call_ended, call, began))
+        if begun is None:
+            self._soon(call, partial(self._attempt, step=step))
         else:
-            self._soon(call, self._attempt)
+            self.scopes[call.path] = begun
 
     def _soon(self, call: OpenCall, function: Callable[..., Awaitable[None]]) -> None:
         scope = self.scopes[call.path] = trio.CancelScope()
@@ -444,26 +458,51 @@ class HeldRun:
             scope.cancel()
             self.keeper.nursery.start_soon(self._watch_stop, call, scope)
 
-    async def _attempt(self, call: OpenCall, scope: trio.CancelScope) -> None:
-        outcome: Outcome | None = None
-        current_sender.set(self.keeper.backend.send)  # the task is this attempt's own
+    def _equip(self, call: OpenCall) -> None:
+        """Set what an attempt may ask for, in its context."""
+        current_step.set(self.activation.step_info(call))
+        current_sender.set(self.keeper.backend.send)
         current_starter.set(self.keeper.backend.start)
         current_transaction.set(self._transact)
+
+    async def _attempt(self, call: OpenCall, step: StepCall, scope: trio.CancelScope) -> None:
+        self._equip(call)  # the task is this attempt's own
+        outcome: Outcome | None = None
         began = time.monotonic()
         try:
             with scope:
-                outcome = await self.keeper.steps.attempt(call.step, self.activation.step_info(call))
+                outcome = await self.keeper.steps.attempt(step, current_step.get())
         except BaseExceptionGroup as group:  # cancelled, and something failed on the way out
             if has_cancelled(group):
                 raise
             outcome = Outcome(error=group)
-        except LeaseLost:
+        except (LeaseLost, StepLoopEnded, WrongLibrary) as error:
+            outcome = self._attempt_broke(error)
+        self._attempt_ended(call, outcome, began)
+
+    def _loop_call_ended(self, call: OpenCall, began: float, ended: LoopCall) -> None:
+        outcome: Outcome | None = None
+        try:
+            outcome = self.keeper.steps.outcome_of(ended, call.step.name)
+        except (StepLoopEnded, WrongLibrary) as error:
+            outcome = self._attempt_broke(error)
+        except BaseException as error:  # KeyboardInterrupt: the program's
+            self.keeper.nursery.start_soon(_raise, error)
+            return
+        self._attempt_ended(call, outcome, began)
+
+    def _attempt_broke(self, error: Exception) -> Outcome:
+        """No outcome: of the lease, of the program, or of the code."""
+        if isinstance(error, LeaseLost):
             self._leave("lost")
-        except StepLoopEnded:
-            outcome = ABANDONED
+        elif isinstance(error, StepLoopEnded):
             self.keeper.abandon(self)
-        except WrongLibrary as error:
+        else:
             self._leave("blocked", str(error))
+        return ABANDONED
+
+    def _attempt_ended(self, call: OpenCall, outcome: Outcome | None, began: float) -> None:
+        """``outcome`` None: it was cancelled."""
         if self.is_gone or outcome is ABANDONED:
             return
         self.scopes.pop(call.path, None)
@@ -513,7 +552,7 @@ class HeldRun:
             self.commits = trio.Semaphore(1)
         return await self.keeper.backend.transact(self.held, call, info, self.pos, _CommitTurn(self), limiter)
 
-    async def _watch_stop(self, call: OpenCall, scope: trio.CancelScope) -> None:
+    async def _watch_stop(self, call: OpenCall, scope: trio.CancelScope | LoopCall) -> None:
         grace_s = self.keeper.limits.cancel_grace_s
         await trio.sleep(grace_s)
         if not self.is_gone and self.scopes.get(call.path) is scope:
@@ -521,6 +560,10 @@ class HeldRun:
                 "stuck step: %r at %s of run %s was cancelled %.0f s ago and still runs; the run waits for its end",
                 call.step.name, call.path, self.held, grace_s,
             )  # fmt: skip
+
+
+async def _raise(error: BaseException) -> None:
+    raise error
 
 
 def _is_same(stored: Record, sent: Record) -> bool:

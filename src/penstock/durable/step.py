@@ -104,16 +104,15 @@ def step_info() -> StepInfo:
 class StepCall:
     """One call of a step, as the kernel and an executor see it. ``arguments`` is JSON by parameter name."""
 
-    __slots__ = ("arguments", "digest", "former_digest", "name", "options", "step")
+    __slots__ = ("arguments", "digest", "name", "options", "step")
 
     def __init__(self, step: Step[Any, Any], name: str, options: StepOptions, arguments: str) -> None:
         self.step, self.name, self.options, self.arguments = step, name, options, arguments
         self.digest: int | None = digest_of(arguments)
-        self.former_digest: int | None = former_digest_of(arguments)
 
     def digest_by(self, rules: int) -> int | None:
         """The digest of a record that is delivered by these rules."""
-        return self.digest if rules else self.former_digest
+        return self.digest if rules else former_digest_of(self.arguments)
 
     def encode_value(self, value: object, path: str, max_bytes: int) -> str:
         """What it gave, as JSON that comes back as what the step says that it gives. Raises `Unencodable`,

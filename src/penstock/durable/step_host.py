@@ -6,14 +6,16 @@ Threads of steps have a limiter of their own, so that they never wait for what e
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextvars import Context
 from functools import partial
 from typing import Any
 
 import trio
 
 from penstock.durable.errors import NonRetryable
-from penstock.durable.step import StepCall, StepInfo, current_step, current_transaction, sending, starting
-from penstock.durable.step_loop import StepLoop, StepLoopEnded, WrongLibrary, has_cancelled
+from penstock.durable.step import StepCall, StepInfo, current_transaction, sending, starting
+from penstock.durable.step_loop import LoopCall, StepLoop, StepLoopEnded, WrongLibrary, has_cancelled
 from penstock.kernel.errors import TooSlow
 from penstock.kernel.operation import Outcome
 
@@ -37,9 +39,41 @@ class StepHost:
         """Whether async steps run now."""
         return self._tasks.borrowed_tokens > 0
 
+    def begin(self, call: StepCall, context: Context, on_end: Callable[[LoopCall], object]) -> LoopCall | None:
+        """Begin an attempt in the loop for steps, in this context. ``on_end`` is called here when it has ended, and
+        must not raise. None: nothing was begun, as this one needs a task here (`attempt`)."""
+        loop = self._loop
+        if (
+            loop is None
+            or call.options.timeout_s is not None
+            or not call.step.is_async
+            or call.step in (sending, starting)
+        ):
+            return None
+        if not self._tasks.available_tokens:
+            return None
+        try:
+            args, kwargs = call.step.parameters.arguments(call.arguments)  # copies: the body keeps its own
+            begun = loop.begin(partial(call.step.function, *args, **kwargs), context, partial(self._ended, on_end))
+        except ValueError:
+            return None
+        self._tasks.acquire_on_behalf_of_nowait(begun)
+        return begun
+
+    def _ended(self, on_end: Callable[[LoopCall], object], call: LoopCall) -> None:
+        self._tasks.release_on_behalf_of(call)
+        on_end(call)
+
+    def outcome_of(self, ended: LoopCall, name: str) -> Outcome | None:
+        """What the attempt at the step of this name gave or raised. None: it was cancelled. Raises `StepLoopEnded`,
+        `WrongLibrary`."""
+        outcome = ended.outcome()
+        if outcome is not None and outcome.error is not None and self._loop is not None:
+            self._loop.check_library(outcome.error, name)
+        return outcome
+
     async def attempt(self, call: StepCall, info: StepInfo) -> Outcome:
         """What the function gave or raised. Raises `trio.Cancelled` only when it was cancelled and has ended."""
-        current_step.set(info)  # the task is this attempt's own
         if not call.step.is_async:
             return await self._attempt(call, info)
         try:

@@ -11,13 +11,14 @@ import logging
 import os
 import sys
 import threading
+import time
 import traceback
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
-from contextvars import copy_context
+from contextlib import contextmanager
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final, Literal, NoReturn, cast
 
@@ -31,6 +32,8 @@ from penstock.kernel.operation import Outcome
 Backend = Literal["asyncio", "trio"]
 BACKENDS: Final = ("asyncio", "trio")
 LOOK_INTERVAL_S: Final = 0.5
+HELD_BACK_S: Final = 0.002
+"""Calls into another loop wait so long at most for others to go with them."""
 BLOCKED_AFTER_S: Final = 1.0
 """A loop that does not answer for so long is logged."""
 
@@ -47,74 +50,189 @@ class WrongLibrary(Blocked):
     """A step used a library that its loop can't serve: no attempt can succeed until the code or ``backend`` changes."""
 
 
-class _Calls:
-    """Calls for another loop. It is woken once for all that come together."""
+class _Idle(trio.abc.Instrument):
+    """Makes calls when a Trio loop is about to wait, or has been busy for `HELD_BACK_S`."""
 
-    def __init__(self, wake: Callable[[Callable[[], object]], object]) -> None:
-        self._wake = wake
-        self._calls: deque[Callable[[], object]] = deque()
+    def __init__(self) -> None:
+        self._calls: list[Callable[[], object]] = []
+        self._since = 0.0
+
+    def later(self, call: Callable[[], object]) -> None:
+        """Make it then. It must not raise."""
+        if not self._calls:
+            self._since = time.monotonic()
+        self._calls.append(call)
+
+    def before_io_wait(self, timeout: float) -> None:
+        if self._calls and (timeout > 0 or time.monotonic() - self._since >= HELD_BACK_S):
+            calls, self._calls = self._calls, []
+            for call in calls:
+                call()
+
+
+_idle: trio.lowlevel.RunVar[_Idle] = trio.lowlevel.RunVar("_idle")
+
+
+def _when_idle() -> Callable[[Callable[[], object]], object]:
+    """What makes a call when the Trio loop that runs here is about to wait."""
+    try:
+        return _idle.get().later
+    except LookupError:
+        _idle.set(found := _Idle())
+        trio.lowlevel.add_instrument(found)
+        return found.later
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+class Calls:
+    """Calls from one loop into another. That one is woken once for all that come together, as threads that take turns
+    cost more than the calls do: with 64 runs and one wake for each call a step cost 1.6 times the CPU."""
+
+    def __init__(
+        self,
+        wake: Callable[[Callable[[], object]], object],
+        later: Callable[[Callable[[], object]], object] | None = None,
+    ) -> None:
+        """``wake`` makes a call there, from any thread. ``later`` makes one here, when this loop has done what there is
+        to do; without it the calls come from the Trio loop that runs here."""
+        self._wake, self._later = wake, later or _when_idle()
+        self._calls: deque[tuple[Callable[[], object], Callable[[], object]]] = deque()
         self._is_woken = False
 
-    def put(self, call: Callable[[], object]) -> None:
-        """Make the call there, after those that were put before. Raises what waking raises when that loop is closed."""
-        self._calls.append(call)
+    def put(self, call: Callable[[], object], lost: Callable[[], object] = _nothing) -> None:
+        """Make the call there, after those that were put before. ``lost`` is called here instead if that loop is
+        closed."""
+        self._calls.append((call, lost))
         if not self._is_woken:
             self._is_woken = True
+            self._later(self._send)
+
+    def _send(self) -> None:
+        try:
             self._wake(self._make)
+        except RuntimeError:  # of asyncio when it is closed, and trio.RunFinishedError
+            while self._calls:
+                self._calls.popleft()[1]()
+            self._is_woken = False
 
     def _make(self) -> None:
         self._is_woken = False  # first: what is put from now on wakes the loop again
         while self._calls:
-            self._calls.popleft()()
+            self._calls.popleft()[0]()
+
+
+class LoopCall(ABC):
+    """A call of an async function in a loop for steps. `StepLoop.begin` makes it."""
+
+    def __init__(
+        self,
+        loop: StepLoop,
+        function: Callable[[], Awaitable[Any]],
+        context: Context,
+        on_end: Callable[[LoopCall], object],
+    ) -> None:
+        self._loop, self._function, self._context, self._on_end = loop, function, context, on_end
+        self.cancel_called = False
+
+    def cancel(self) -> None:
+        """Pass a cancel on to the function, once. Call it in the app's loop."""
+        if not self.cancel_called:
+            self.cancel_called = True
+            self._loop.put(self.cancel_there)  # lost: then it has ended
+
+    def outcome(self) -> Outcome | None:
+        """What it gave or raised. None: it ended by the cancel. Raises `StepLoopEnded`."""
+        found = self.found()
+        if found is None and not self.cancel_called:
+            raise StepLoopEnded
+        return found
+
+    def tell_end(self) -> None:
+        """Let the app's loop know that it has ended."""
+        self._loop.put_back(self.end)
+
+    def end(self) -> None:
+        """Say that it has ended. Call it in the app's loop."""
+        self._on_end(self)
+
+    @abstractmethod
+    def begin_there(self) -> None:
+        """Begin it, in the loop for steps."""
+
+    @abstractmethod
+    def cancel_there(self) -> None:
+        """Cancel it, in the loop for steps."""
+
+    @abstractmethod
+    def found(self) -> Outcome | None:
+        """What it gave or raised; None if it was cancelled, or its loop has ended."""
 
 
 class StepLoop(ABC):
-    """One loop for async steps, made in its thread; `call` is for the app's loop."""
+    """One loop for async steps, made in its thread; `begin`, `call` and `watch` are for the app's loop."""
 
     library: Backend
     foreign: Backend
     refusals: tuple[str, ...]
     """How errors begin that ``foreign`` or this loop raises where the two meet."""
 
-    def __init__(self, wake: Callable[[Callable[[], object]], object]) -> None:
-        self._there = _Calls(wake)
-        self._back: _Calls | None = None
+    def __init__(
+        self,
+        wake: Callable[[Callable[[], object]], object],
+        later: Callable[[Callable[[], object]], object] | None = None,
+    ) -> None:
+        """``wake`` and ``later``: see `Calls`; of this loop."""
+        self._wake, self._later = wake, later
+        self._there: Calls | None = None
+        self._back: Calls
         self._thread = threading.get_ident()
 
-    def put(self, call: Callable[[], object]) -> None:
-        """Make a call in the loop. Raises `StepLoopEnded`."""
-        try:
-            self._there.put(call)
-        except RuntimeError:  # of asyncio when it is closed, and trio.RunFinishedError
-            raise StepLoopEnded from None
+    def put(self, call: Callable[[], object], lost: Callable[[], object] = _nothing) -> None:
+        """Make a call in the loop, or ``lost`` here if it has ended."""
+        if self._there is None:
+            self._back = Calls(trio.lowlevel.current_trio_token().run_sync_soon, self._later)
+            self._there = Calls(self._wake)
+        self._there.put(call, lost)
 
     def put_back(self, call: Callable[[], object]) -> None:
         """Make a call in the app's loop."""
-        assert self._back is not None
-        with suppress(trio.RunFinishedError):
-            self._back.put(call)
+        self._back.put(call)
+
+    def begin(
+        self, function: Callable[[], Awaitable[Any]], context: Context, on_end: Callable[[LoopCall], object]
+    ) -> LoopCall:
+        """Begin to await it there, in this context. ``on_end`` is called here when it has ended, and must not raise."""
+        call = self.call_of(function, context, on_end)
+        self.put(call.begin_there, call.end)
+        return call
 
     async def call(self, function: Callable[[], Awaitable[Any]]) -> Outcome:
         """Await it there. A cancel is passed on once, and the end is waited for. An outcome stands, whatever was asked.
         Raises `StepLoopEnded`, and `trio.Cancelled` where the function ended by the cancel."""
-        if self._back is None:
-            self._back = _Calls(trio.lowlevel.current_trio_token().run_sync_soon)
-        begin, cancel, outcome = self._prepared(function, ended := trio.Event())
-        self.put(begin)
+        ended = trio.Event()
+        call = self.begin(function, copy_context(), lambda _: ended.set())
         try:
             await ended.wait()
         except trio.Cancelled:
-            with suppress(StepLoopEnded), trio.CancelScope(shield=True):
-                self.put(cancel)
+            call.cancel()
+            with trio.CancelScope(shield=True):
                 await ended.wait()
-            found = outcome()
+            found = call.outcome()
             if found is None:
                 raise
             return found
-        found = outcome()
-        if found is None:
-            raise StepLoopEnded
+        found = call.outcome()
+        assert found is not None, "nobody has cancelled it"
         return found
+
+    @abstractmethod
+    def call_of(
+        self, function: Callable[[], Awaitable[Any]], context: Context, on_end: Callable[[LoopCall], object]
+    ) -> LoopCall:
+        """A call that has not begun."""
 
     @classmethod
     def check_library(cls, error: BaseException, name: str, call: str = "App") -> None:
@@ -131,34 +249,25 @@ class StepLoop(ABC):
                     )
                 cause = cause.__cause__
 
-    @abstractmethod
-    def _prepared(
-        self, function: Callable[[], Awaitable[Any]], ended: trio.Event
-    ) -> tuple[Callable[[], object], Callable[[], object], Callable[[], Outcome | None]]:
-        """Calls that begin it and cancel it there, and one that gives its outcome: None if it was cancelled."""
-
     async def watch(self, is_used: Callable[[], bool]) -> NoReturn:
         """Log where the loop stands when a step blocks it. Run it in the app's loop."""
         while True:
             await trio.sleep(LOOK_INTERVAL_S)
             if not is_used():
                 continue
-            if self._back is None:
-                self._back = _Calls(trio.lowlevel.current_trio_token().run_sync_soon)
             answered, asked_at = trio.Event(), trio.current_time()
-            with suppress(StepLoopEnded):
-                self.put(partial(self.put_back, answered.set))
-                with trio.move_on_after(BLOCKED_AFTER_S):
-                    await answered.wait()
-                    continue
-                log.warning(
-                    "a step blocks the loop of async steps for more than %g s; other async steps wait for it. Make it a"
-                    " plain def, which runs in a thread, or move the slow call into asyncio.to_thread or"
-                    " trio.to_thread.run_sync. It is here:\n%s",
-                    BLOCKED_AFTER_S, self._stack(),
-                )  # fmt: skip
+            self.put(partial(self.put_back, answered.set), answered.set)
+            with trio.move_on_after(BLOCKED_AFTER_S):
                 await answered.wait()
-                log.info("the loop of async steps goes on after %.0f s", trio.current_time() - asked_at)
+                continue
+            log.warning(
+                "a step blocks the loop of async steps for more than %g s; other async steps wait for it. Make it a"
+                " plain def, which runs in a thread, or move the slow call into asyncio.to_thread or"
+                " trio.to_thread.run_sync. It is here:\n%s",
+                BLOCKED_AFTER_S, self._stack(),
+            )  # fmt: skip
+            await answered.wait()
+            log.info("the loop of async steps goes on after %.0f s", trio.current_time() - asked_at)
 
     def _stack(self) -> str:
         frame = sys._current_frames().get(self._thread)  # pyright: ignore[reportPrivateUsage] - documented
@@ -172,29 +281,37 @@ class AsyncioLoop(StepLoop):
     refusals = ("must be called from async context", "Task got bad yield: ", "'RunContext' object has no attribute")
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        super().__init__(self._loop.call_soon_threadsafe)
+        self.running = asyncio.get_running_loop()
+        super().__init__(self.running.call_soon_threadsafe, self.running.call_soon)
 
-    def _prepared(
-        self, function: Callable[[], Awaitable[Any]], ended: trio.Event
-    ) -> tuple[Callable[[], object], Callable[[], object], Callable[[], Outcome | None]]:
-        context, tasks, asked = copy_context(), list[asyncio.Task[Outcome]](), list[bool]()
+    def call_of(
+        self, function: Callable[[], Awaitable[Any]], context: Context, on_end: Callable[[LoopCall], object]
+    ) -> LoopCall:
+        return _AsyncioCall(self, function, context, on_end)
 
-        def begin() -> None:
-            tasks.append(self._loop.create_task(_outcome_of(function), context=context))
-            tasks[0].add_done_callback(lambda task: self.put_back(ended.set))
 
-        def cancel() -> None:
-            asked.append(tasks[0].cancel())  # it has begun: calls are made in order
+class _AsyncioCall(LoopCall):
+    """A task of asyncio."""
 
-        def outcome() -> Outcome | None:
-            if not tasks[0].cancelled():
-                return tasks[0].result()
-            if asked or tasks[0].cancelling():
-                return None
-            return Outcome(error=asyncio.CancelledError("the step awaited something that was cancelled"))
+    _loop: AsyncioLoop
+    _task: asyncio.Task[Outcome] | None = None
 
-        return begin, cancel, outcome
+    def begin_there(self) -> None:
+        task = self._task = self._loop.running.create_task(_outcome_of(self._function), context=self._context)
+        task.add_done_callback(lambda task: self.tell_end())
+
+    def cancel_there(self) -> None:
+        assert self._task is not None, "calls are made in order"
+        self._task.cancel()
+
+    def found(self) -> Outcome | None:
+        if self._task is None:
+            return None
+        if not self._task.cancelled():
+            return self._task.result()
+        if self.cancel_called or self._task.cancelling():
+            return None
+        return Outcome(error=asyncio.CancelledError("the step awaited something that was cancelled"))
 
 
 async def _outcome_of(function: Callable[[], Awaitable[Any]]) -> Outcome:
@@ -213,34 +330,46 @@ class TrioLoop(StepLoop):
     refusals = ("no running event loop", "trio.run received unrecognized yield message")
 
     def __init__(self, nursery: trio.Nursery) -> None:
-        self._nursery = nursery
-        super().__init__(trio.lowlevel.current_trio_token().run_sync_soon)
+        self.nursery = nursery
+        super().__init__(trio.lowlevel.current_trio_token().run_sync_soon, _when_idle())
 
-    def _prepared(
-        self, function: Callable[[], Awaitable[Any]], ended: trio.Event
-    ) -> tuple[Callable[[], object], Callable[[], object], Callable[[], Outcome | None]]:
-        context, found, scope = copy_context(), list[Outcome](), trio.CancelScope()
+    def call_of(
+        self, function: Callable[[], Awaitable[Any]], context: Context, on_end: Callable[[LoopCall], object]
+    ) -> LoopCall:
+        return _TrioCall(self, function, context, on_end)
 
-        async def run() -> None:
-            try:
-                with scope:
-                    found.append(Outcome(await function()))
-            except KeyboardInterrupt:
+
+class _TrioCall(LoopCall):
+    """A task of Trio."""
+
+    _loop: TrioLoop
+    _found: Outcome | None = None
+
+    def begin_there(self) -> None:
+        self._scope = trio.CancelScope()
+        try:
+            self._context.run(self._loop.nursery.start_soon, self._run)
+        except RuntimeError:  # the nursery is closed
+            self.tell_end()
+
+    async def _run(self) -> None:
+        try:
+            with self._scope:
+                self._found = Outcome(await self._function())
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            if has_cancelled(error):  # the program's own scope
                 raise
-            except BaseException as error:
-                if has_cancelled(error):  # the program's own scope
-                    raise
-                found.append(Outcome(error=error))
-            finally:
-                self.put_back(ended.set)
+            self._found = Outcome(error=error)
+        finally:
+            self.tell_end()
 
-        def begin() -> None:
-            try:
-                context.run(self._nursery.start_soon, run)
-            except RuntimeError:  # the nursery is closed
-                self.put_back(ended.set)
+    def cancel_there(self) -> None:
+        self._scope.cancel()
 
-        return begin, scope.cancel, lambda: found[0] if found else None
+    def found(self) -> Outcome | None:
+        return self._found
 
 
 def leaves_of(error: BaseException) -> list[BaseException]:
