@@ -284,6 +284,14 @@ CASES = {
             c, [*map(completion, leased[:50]), *map(last_completion, leased[50:])]
         ), 100, 100 * 40, 100,
     ),
+    "completions without the tables that somebody holds": Case(
+        lambda c, leased: jobs.complete_spared(
+            c, [*map(completion, leased[:50]), *map(last_completion, leased[50:])]
+        ), 100, 100 * 40, 100,
+    ),
+    "claim without them": Case(lambda c, _: jobs.claim(c, slots(64), spared=True), 64, 64 * 32),
+    "probe without them": Case(lambda c, _: jobs.probe_ready(c, [1, 2, 3], 500, spared=True), 2, 1500),
+    "instances with a key": Case(lambda c, _: jobs.keyed_instances(c, range(BASE, BASE + 4 * 50, 2)), 0, 400),
     "complete_fast at the end": Case(
         lambda c, leased: jobs.complete_fast(c, [last_completion(job) for job in leased]), 100, 100 * 40, 100
     ),

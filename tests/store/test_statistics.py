@@ -41,6 +41,7 @@ TABLES = {
 HOT = (
     "complete_fast", "complete_moves", "complete_ends", "complete_lone_move", "complete_lone_end", "start_lone",
     "claim_and_clear",
+    "complete_spared", "claim_spared", "probe_spared", "keyed_instances", "read_instances_alone", "watched_roots",
     "probe_ready", "claim", "claim_known", "extend", "release", "expire", "checkpoints", "fresh_leases", "look_up",
     "variables", "start_fast", "started", "find_ended", "view", "history", "lock_roots", "lock_branches", "free_tokens",
     "free_branches", "tokens_there", "read_instances", "read_tokens", "read_signals", "armed", "end_instances",

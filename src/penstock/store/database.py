@@ -6,7 +6,7 @@ Relies on `pool.py`. Must not know operations; those are in the noun modules bes
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import psycopg
 import trio
@@ -183,9 +183,9 @@ async def configure(connection: TrioConnection) -> None:
             await cursor.execute(statement)
 
 
-async def table_is_locked(connection: TrioConnection) -> bool:
-    """Whether somebody holds one of our tables against writers: a migration by hand, an index that is being made."""
-    return bool((await connection.fetch(SQL["table_is_locked"]))[0][0])
+async def locked_tables(connection: TrioConnection) -> frozenset[str]:
+    """Those of our tables that somebody holds against writers: a migration by hand, an index that is being made."""
+    return frozenset(cast(str, name) for (name,) in await connection.fetch(SQL["locked_tables"]))
 
 
 class Database:

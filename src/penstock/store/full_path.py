@@ -6,8 +6,8 @@ Lock order and promises stand in ``queries/full_path.sql`` and ``schema.sql``.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
@@ -76,30 +76,40 @@ async def lock_and_load(
     timers: Sequence[tuple[int, int, int]] = (),
     positions: int,
     begun: bool = False,
+    locked: Collection[str] = (),
 ) -> LockedBatch:
     """Begin a transaction, unless one has ``begun``, lock ``instances`` and read them. `write` or the end
     of the pool's block ends it. ``jobs`` with their ``workers`` and ``timers`` (token, seq, index) are looked up, too.
+    ``locked``: tables that somebody holds; they are read for instances that need them, and kept signals not at all
+    (`read_signals`).
     """
+    alone = not {"called", "scheduled"}.isdisjoint(locked)
     ids = arrays.ints(sorted(set(instances)))
-    job_columns = list(zip(*jobs, strict=True)) or [(), (), ()]
-    timer_columns = list(zip(*timers, strict=True)) or [(), (), ()]
-    results: Any = await connection.roundtrip(
-        [
-            (SQL["transaction_id"] if begun else SQL["begin"], ()),
-            (SQL["lock_roots"], (ids,)),
-            (SQL["lock_ended"], (ids,)),
-            (SQL["lock_branches"], (ids,)),
-            (SQL["read_instances"], (ids,)),
-            (SQL["read_tokens"], (ids,)),
-            (SQL["read_signals"], (ids, signals.READ_COUNT)),
-            (SQL["look_up"], (*(arrays.ints(column) for column in job_columns), arrays.texts(workers))),
-            (SQL["armed"], tuple(arrays.ints(column) for column in timer_columns)),
-            (SQL["positions"], (positions,)),
-            (SQL["transaction_id"], ()),
-        ]
+    keys = list(zip(*jobs, strict=True)) or [(), (), ()]
+    asked = list(zip(*timers, strict=True)) or [(), (), ()]
+    results: Any = await _read_unless(
+        connection,
+        ("transaction_id" if begun else "begin", (), False),
+        ("lock_roots", (ids,), False),
+        ("lock_ended", (ids,), "abnormal_end" in locked),
+        ("lock_branches", (ids,), False),
+        ("read_instances_alone" if alone else "read_instances", (ids,), False),
+        ("watched_roots", (ids,), not alone),
+        ("read_tokens", (ids,), False),
+        ("read_signals", (ids, signals.READ_COUNT), "buffered_signal" in locked),
+        ("look_up", (*map(arrays.ints, keys), arrays.texts(workers)), False),
+        ("armed", tuple(map(arrays.ints, asked)), not timers),
+        ("positions", (positions,), False),
+        ("transaction_id", (), False),
     )
-    _, root_rows, ended_rows, _, found, token_rows, signal_rows, info_rows, timer_rows, position_rows, about = results
+    _, root_rows, ended_rows, _, found, watched, token_rows, signal_rows, info_rows, timer_rows, block, about = results
     xid, now = about[0]
+    if locked:
+        ended = sorted(set(instances) - {id for (id,) in root_rows})
+        told = [*ended, *(id for (id,) in watched)] if alone else []
+        ended_rows, found = await _read_needed(
+            connection, ended if "abnormal_end" in locked else [], told, ended_rows, found
+        )
     tokens: dict[int, list[Token]] = {}
     snapshots: dict[int, tuple[str | None, str | None]] = {id: (snapshot, step) for id, snapshot, step in ended_rows}
     for row in token_rows:
@@ -109,33 +119,84 @@ async def lock_and_load(
     if any(status == InstanceStatus.ACTIVE and (id,) not in roots for id, _, status, *_ in found):
         # reopened while we waited for the lock of its failure: its root came after our look
         raise pg_errors.SerializationFailure("an instance was reopened meanwhile")
-    locked = {
-        id: LockedInstance(
-            Instance(id, InstanceStatus(status), failure, None, None, *about),
-            definition,
-            instance_key,
-            business_key,
-            tokens.get(id, []),
-            kept[id].signals,
-            snapshots.get(id, (None, None))[0],
-            now,
-            kept[id].count,
-            kept[id].bytes,
-            kept[id].unreadable,
-            ended_at,
-            called_seq=called_seq,
-            failed_step=snapshots.get(id, (None, None))[1],
-        )
-        for id, definition, status, failure, instance_key, business_key, ended_at, called_seq, *about in found
-    }
     return LockedBatch(
         now,
         xid,
-        locked,
+        {row[0]: _locked(row, tokens, kept, snapshots, now) for row in found},
         [execution_info(row) for row in info_rows],
         {(token, seq, index) for token, seq, index in timer_rows},
-        deque(row[0] for row in position_rows),
+        deque(row[0] for row in block),
     )
+
+
+def _locked(
+    row: Any,
+    tokens: Mapping[int, list[Token]],
+    kept: defaultdict[int, signals.KeptSignals],
+    snapshots: Mapping[int, tuple[str | None, str | None]],
+    now: datetime,
+) -> LockedInstance:
+    """Of a row of `read_instances`."""
+    id, definition, status, failure, instance_key, business_key, ended_at, called_seq, *about = row
+    return LockedInstance(
+        Instance(id, InstanceStatus(status), failure, None, None, *about),
+        definition,
+        instance_key,
+        business_key,
+        tokens.get(id, []),
+        kept[id].signals,
+        snapshots.get(id, (None, None))[0],
+        now,
+        kept[id].count,
+        kept[id].bytes,
+        kept[id].unreadable,
+        ended_at,
+        called_seq=called_seq,
+        failed_step=snapshots.get(id, (None, None))[1],
+    )
+
+
+async def _read_unless(connection: TrioConnection, *reads: tuple[str, tuple[object, ...], bool]) -> list[Any]:
+    """What statements (name, parameters, whether it is left out) give, in one round trip; nothing of those left out."""
+    results: Any = await connection.roundtrip([(SQL[name], params) for name, params, out in reads if not out])
+    given = iter(results)
+    return [() if out else next(given) for _, _, out in reads]
+
+
+async def _read_needed(
+    connection: TrioConnection, ended: list[int], told: list[int], ended_rows: Any, found: Any
+) -> tuple[Any, Any]:
+    """`lock_ended` of ``ended``, and ``found`` with what `read_instances` says of ``told``: they need what was left
+    out."""
+    if ended:
+        ended_rows = await connection.fetch(SQL["lock_ended"], (arrays.ints(ended),))
+    if told:
+        others: Any = {row[0]: row for row in await connection.fetch(SQL["read_instances"], (arrays.ints(told),))}
+        found = [others.get(row[0], row) for row in found]
+    return ended_rows, found
+
+
+async def read_signals(connection: TrioConnection, batch: LockedBatch, instances: Sequence[int]) -> None:
+    """Add the kept signals of the instances to a batch that was read without."""
+    rows = await connection.fetch(SQL["read_signals"], (arrays.ints(instances), signals.READ_COUNT))
+    for id, about in (await signals.kept(connection, rows)).items():
+        batch.instances[id] = batch.instances[id]._replace(
+            signals=about.signals, kept_count=about.count, kept_bytes=about.bytes, unreadable=about.unreadable
+        )
+
+
+def spared(
+    writes: Sequence[Statement], locked: Collection[str], *, keyed: bool, waiting: bool
+) -> tuple[list[Statement], list[Statement]]:
+    """The writes without those to tables that somebody holds (``locked``) which find nothing there, and those of them
+    that are to be written later. ``keyed``: an instance has a key; ``waiting``: one may have kept signals."""
+    left = {
+        SQL["forget_keys"]: "instance_key" in locked and not keyed,
+        SQL["forget_signals"]: "buffered_signal" in locked and not waiting,
+        SQL["forget_notes"]: "job_note" in locked,
+    }
+    later = [write for write in writes if write[0] == SQL["forget_notes"] and "job_note" in locked]
+    return [write for write in writes if not left.get(write[0])], later
 
 
 async def held_instances(connection: TrioConnection, instances: Sequence[int]) -> set[int]:

@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 from itertools import accumulate
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import trio
 
@@ -17,7 +17,7 @@ from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.instances import BEYOND_ALL
 from penstock.store.outcome import InDoubt
-from penstock.store.statements import SQL
+from penstock.store.statements import SQL, Statement
 from penstock.store.variables import INLINE_VARIABLES_MAX_BYTES, opened
 from penstock.store.vault import CHECKPOINT, PROGRESS, Vault, offloaded, sealed
 
@@ -221,6 +221,29 @@ async def complete_fast(
     return list(map(_moved, rows))
 
 
+SPARED_BY_ENDS: Final = ("instance_key", "job_note")
+"""Tables that `complete_spared` does without."""
+
+
+async def complete_spared(
+    connection: TrioConnection, items: Sequence[FastItem], *, to_outbox: bool = False
+) -> list[Moved]:
+    """As `complete_fast`, of instances without a key, while somebody holds `SPARED_BY_ENDS`; notes stay."""
+    rows = await connection.fetch(SQL["complete_spared"], (*fast_columns(connection, items), to_outbox))
+    return list(map(_moved, rows))
+
+
+async def keyed_instances(connection: TrioConnection, instances: Sequence[int]) -> set[int]:
+    """Those of the instances that were started with an instance key."""
+    found = await connection.fetch(SQL["keyed_instances"], (arrays.ints(instances),))
+    return {cast(int, id) for (id,) in found}
+
+
+def forget_notes(tokens: Sequence[int]) -> Statement:
+    """Deletes what workers noted with the tokens, which are gone."""
+    return SQL["forget_notes"], (arrays.ints(tokens),)
+
+
 async def _complete_lone(connection: TrioConnection, item: FastItem) -> list[Any]:
     """One completion by the statement for its usual case. Without an answer it has changed nothing: the statements for
     any case may apply it yet."""
@@ -272,12 +295,21 @@ class Ready(NamedTuple):
 
 
 async def probe_ready(
-    connection: TrioConnection, job_types: Sequence[int], limit: int, floors: Mapping[int, Floor] = NO_FLOORS
+    connection: TrioConnection,
+    job_types: Sequence[int],
+    limit: int,
+    floors: Mapping[int, Floor] = NO_FLOORS,
+    *,
+    spared: bool = False,
 ) -> list[Ready]:
-    """How many jobs wait per type, at most ``limit``; types with none are left out."""
+    """How many jobs wait per type, at most ``limit``; types with none are left out. ``spared``: without the tables of
+    jobs that take turns, which somebody holds."""
     priorities, places = _from(floors, job_types)
     params = (arrays.ints(job_types), limit, priorities, places)
-    found = [Ready(*cast(Any, row)) for row in await connection.fetch(SQL["probe_ready"], params)]
+    found = [
+        Ready(*cast(Any, row))
+        for row in await connection.fetch(SQL["probe_spared" if spared else "probe_ready"], params)
+    ]
     return [row for row in found if row.waiting or row.flows]
 
 
@@ -288,6 +320,7 @@ async def claim(
     *,
     clear: bool = False,
     known: bool = False,
+    spared: bool = False,
 ) -> list[Claimed]:
     """Lease waiting jobs to slots. One transaction of its own; `doubtful` has what it did if that is in doubt.
     ``clear``: of types that have fewer jobs than slots, rows in the queue that are no job's any more go. ``known``:
@@ -305,6 +338,8 @@ async def claim(
         arrays.texts(workers),
         arrays.numbers(leases),
     )
+    if spared:
+        return list(map(_claimed, await connection.fetch(SQL["claim_spared"], params)))
     if known and not clear:
         return list(map(_claimed, await connection.fetch(SQL["claim_known"], params)))
     statement = SQL["claim_and_clear" if clear else "claim"]

@@ -28,13 +28,15 @@ from penstock.settings import Settings
 from penstock.store import flow as flow_store
 from penstock.store import jobs as store
 from penstock.store.connection import TrioConnection
-from penstock.store.database import Database
+from penstock.store.database import LOCKED, Database
 from penstock.store.outcome import InDoubt
 
 ADOPT_MAX_ROWS: Final = 1_000
 """Of each type: some ten milliseconds."""
 HINTED_KEYS_MIN: Final = 16
 """Keys of which something was heard that are looked at together; then twice as many, while jobs are wanted."""
+TABLES_OF_TURNS: Final = ("job_type", "ready_flow")
+"""Without them the queue of jobs that take no turns can be counted."""
 CLAIM_TYPES_MAX_COUNT: Final = 2_000
 """Job types of one look at the queue; more polls than that take several."""
 
@@ -125,6 +127,10 @@ class Claims(Lane[ClaimItem]):
         plain = types if keyed.isdisjoint(types) else [name for name in types if name not in keyed]
         if plain and not await self._claim_for(connection, waiters, plain, self._counts.waiting(plain)):
             await self._claim_for(connection, [waiter for waiter in waiters if not waiter.jobs], plain, {})
+        if self.locked:
+            for item in items:
+                if item.waiter.jobs:
+                    item.answer(None)  # before what follows is refused for a lock
         keyed = self._queues.keyed  # a probe may have found more of them
         if not keyed.isdisjoint(types):
             await self._claim_turns(connection, waiters, [name for name in types if name in keyed])
@@ -152,7 +158,9 @@ class Claims(Lane[ClaimItem]):
                 clear, known = not self._fell_short.isdisjoint(plan.reserved), self._recollection.is_good
                 began = perf_counter()
                 try:
-                    claimed = await store.claim(connection, plan.slots, floors, clear=clear, known=known)
+                    claimed = await store.claim(
+                        connection, plan.slots, floors, clear=clear, known=known, spared="job_type" in self.locked
+                    )
                 except InDoubt as doubt:
                     self._return_doubtful(doubt, plan)
                     raise
@@ -360,7 +368,7 @@ class Claims(Lane[ClaimItem]):
         whole, started = self.floors.drop_if_due(), trio.current_time()
         floors, _ = self.floors.current()
         limit = self._settings.batch_max_items
-        found = await store.probe_ready(connection, list(names), limit, floors) if names else []
+        found = await self._count_ready(connection, list(names), limit, floors) if names else []
         if whole:
             self.floors.note_whole(trio.current_time() - started)
         counts = {names[row.job_type]: row.waiting for row in found if row.waiting and not row.keyed}
@@ -370,6 +378,17 @@ class Claims(Lane[ClaimItem]):
             counts.update((name, limit) for name in turns if self.turns.is_open(name))
         self._counts.note_probed(versions, counts)
         return counts
+
+    async def _count_ready(
+        self, connection: TrioConnection, ids: list[int], limit: int, floors: Mapping[int, store.Floor]
+    ) -> list[store.Ready]:
+        if self.locked.isdisjoint(TABLES_OF_TURNS):
+            try:
+                return await store.probe_ready(connection, ids, limit, floors)
+            except LOCKED:
+                if connection.pgconn.transaction_status != 0:
+                    raise
+        return await store.probe_ready(connection, ids, limit, floors, spared=True)
 
     async def _know_turns(self, connection: TrioConnection, turns: Mapping[str, store.Ready]) -> None:
         if any(row.keyed and name not in self._queues.keyed for name, row in turns.items()):

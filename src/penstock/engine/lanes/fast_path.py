@@ -20,6 +20,7 @@ from penstock.engine.ids import age_s
 from penstock.engine.lanes.held import find_held_jobs
 from penstock.engine.lanes.item import Item
 from penstock.engine.lanes.lane import Lane
+from penstock.engine.lanes.left_notes import LeftNotes
 from penstock.engine.polls import Polls
 from penstock.engine.variables import FOLD_MIN_DELTAS, VariablesCache, merged
 from penstock.engine.waiters import Waiter
@@ -97,14 +98,29 @@ class FastPath(Lane[FastCompletion]):
         self._cache = cache
         self._fold = fold
         self._ends = ends
+        self._notes = LeftNotes()
 
     def _batch_over(self, items: list[FastCompletion]) -> None:
         self._give_up([item for item in items if item.batch is items])  # not those that stand aside, or did
 
     async def _batch(self, connection: TrioConnection, items: list[FastCompletion], again: bool) -> None:
         items.sort(key=lambda item: item.job.lock_order)
+        if self.locked:
+            items = await self._leave_keyed(connection, items, again)
+        await self._notes.forget(connection, self.locked)
         await self._complete(connection, items, again)
         self._give_up(items)
+
+    async def _leave_keyed(
+        self, connection: TrioConnection, items: list[FastCompletion], again: bool
+    ) -> list[FastCompletion]:
+        """Without those whose end needs a table that somebody holds."""
+        ending = [item.job.instance for item in items if item.plan.ends]
+        if not ending or "instance_key" not in self.locked:
+            return items
+        keyed = await store.keyed_instances(connection, ending)
+        self.stand_aside([item for item in items if item.plan.ends and item.job.instance in keyed], again)
+        return [item for item in items if not (item.settled or item.aside)]
 
     async def _complete(self, connection: TrioConnection, items: list[FastCompletion], again: bool) -> None:
         moved = await self._send(connection, items)
@@ -161,21 +177,26 @@ class FastPath(Lane[FastCompletion]):
             )
         began = perf_counter()
         try:
+            if not flow and any(row.ends for row in rows) and not self.locked.isdisjoint(store.SPARED_BY_ENDS):
+                moved = await store.complete_spared(connection, rows, to_outbox=self._to_outbox)
+                if "job_note" in self.locked:
+                    self._notes.remember([store.forget_notes([row.token for row in moved if row.new_seq is None])])
+                return moved
             if not flow:
                 return await store.complete_fast(connection, rows, to_outbox=self._to_outbox)
             waits = [self._polls.queues.waits(item.plan.next_job_type) for item in items]
-            moved = await flow_store.complete(connection, rows, waits, to_outbox=self._to_outbox)
+            moved_by_flow = await flow_store.complete(connection, rows, waits, to_outbox=self._to_outbox)
         finally:
             self._seconds.observe(perf_counter() - began)
-        keys = {row.moved.token: (row.flow_key, row.next_key) for row in moved}
-        held = {row.moved.token for row in moved if row.held is not None}
+        keys = {row.moved.token: (row.flow_key, row.next_key) for row in moved_by_flow}
+        held = {row.moved.token for row in moved_by_flow if row.held is not None}
         for item in items:
             key, next_key = keys.get(item.job.token, (None, None))
             self._polls.hint_key(item.plan.job_type, key)
             if not item.plan.ends:
                 self._polls.hint_key(item.plan.next_job_type, next_key)
         self._polls.freed(*{item.plan.job_type for item in items if item.job.token in held})
-        return [row.moved for row in moved]
+        return [row.moved for row in moved_by_flow]
 
     def _moved(self, item: FastCompletion, row: Moved, deliveries: list[Delivery], known: dict[int, bytes]) -> None:
         """An applied completion: what this engine remembers of it, and the job it gave birth to."""

@@ -7,9 +7,12 @@ others come in the next transaction. What is decided of the batch is one `Transa
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from penstock.core.completion import CompletionsNeeded
+from penstock.core.definition import StepType
 from penstock.core.effect import Effects
 from penstock.core.work import LongWork
 from penstock.engine.advancer import Case
@@ -17,6 +20,7 @@ from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.lanes.call_commands import hear
 from penstock.engine.lanes.command import Command, Settled, WritesOnly
 from penstock.engine.lanes.lane import Lane
+from penstock.engine.lanes.left_notes import LeftNotes
 from penstock.engine.lanes.long_path import LongPath
 from penstock.engine.lanes.recorded import Recorded, RecordedCommand, with_recorded
 from penstock.engine.lanes.together import Together
@@ -31,8 +35,10 @@ from penstock.store import variables as variable_store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, RefusedWithin, wait_replicated
 from penstock.store.jobs import ExecutionInfo
+from penstock.store.statements import Statement
 from penstock.store.vault import KeyMissing
 
+Spare = Callable[[Sequence[Statement]], tuple[list[Statement], list[Statement]]]
 PER_INSTANCE_MAX: Final = 100
 """Items of one instance in a batch: each is an advance, 50 µs and more on the loop."""
 
@@ -63,6 +69,7 @@ class FullPath(Lane[Command]):
         self._definitions = definitions
         self._transactions = transactions
         self._recorded = Recorded()
+        self._notes = LeftNotes()
         self.long: LongPath[Command] = LongPath("long full path", settings, transactions.advancer, self.apply_batch)
 
     async def _held(self, connection: TrioConnection, items: list[Command]) -> list[Command]:
@@ -82,6 +89,7 @@ class FullPath(Lane[Command]):
             code = [instance for instance, about in loaded.items() if about.code]
             items = self._recorded.first(items, locked.instances, code)
         variables = await self._read(connection, loaded)
+        waiting = await self._read_spared(connection, locked, loaded)
         await self._read_items(connection, items, locked, loaded)
         await hear(connection, items, locked.instances, loaded)
         transaction = self._transactions.begin(locked.now, locked.xid, locked.positions)
@@ -115,7 +123,8 @@ class FullPath(Lane[Command]):
                 raise RefusedWithin  # what one wrote in `prepare` must not be committed with the others
             if decided:
                 held = set(recording)
-                await self._write(connection, transaction, decided, [item for item in asked if item.instance in held])
+                behind = [item for item in asked if item.instance in held]
+                await self._write(connection, transaction, decided, behind, self._spare(decided, locked, waiting))
         self._answer(undecided)
         await transaction.carry_out(connection, locked.now)
 
@@ -172,6 +181,7 @@ class FullPath(Lane[Command]):
                 jobs=[item.job for item in jobs if item.job is not None],
                 workers=[item.worker for item in jobs],
                 timers=timers,
+                locked=self.locked,
                 positions=POSITIONS_PER_ITEM * first + POSITIONS_PER_FURTHER_ITEM * (len(items) - first),
             )
         return batch, dict(zip((id(item) for item in jobs), batch.known, strict=True))
@@ -219,6 +229,16 @@ class FullPath(Lane[Command]):
         needing = [instance for instance, definition in loaded.items() if definition.needs_variables]
         return await variable_store.read(connection, needing) if needing else {}
 
+    async def _read_spared(
+        self, connection: TrioConnection, batch: store.LockedBatch, loaded: dict[int, LoadedDefinition]
+    ) -> list[int]:
+        """What was not read with the batch, as somebody held the table, and is needed; the instances that need it."""
+        await self._notes.forget(connection, self.locked)
+        waiting = _waiting(loaded) if self.locked else []
+        if waiting and "buffered_signal" in self.locked:
+            await store.read_signals(connection, batch, waiting)
+        return waiting
+
     async def _read_items(
         self,
         connection: TrioConnection,
@@ -240,8 +260,19 @@ class FullPath(Lane[Command]):
         for instance, kept in (await for_each.read(connection, mapping, wanted)).items():
             batch.instances[instance] = batch.instances[instance]._replace(kept=kept)
 
+    def _spare(self, decided: list[Command], batch: store.LockedBatch, waiting: list[int]) -> Spare:
+        """What is to be left out of the writes of these commands, as somebody holds tables that they don't need."""
+        instances = {item.instance for item in decided}
+        keyed = any(batch.instances[id].instance_key is not None for id in instances)
+        return partial(store.spared, locked=self.locked, keyed=keyed, waiting=not instances.isdisjoint(waiting))
+
     async def _write(
-        self, connection: TrioConnection, transaction: Transaction, decided: list[Command], behind: list[Command]
+        self,
+        connection: TrioConnection,
+        transaction: Transaction,
+        decided: list[Command],
+        behind: list[Command],
+        spare: Spare,
     ) -> None:
         """Write, fold the variable deltas that are due, and commit. ``behind``: of instances where something stands
         recorded, which may be taken up for their sake."""
@@ -253,6 +284,9 @@ class FullPath(Lane[Command]):
             extra.append(recorded.forget(sorted({item.instance for item in behind})))
         asking = [*(item for item in decided if not item.beside), *behind] if behind else decided
         writes = await transaction.writes(connection, decided, extra, asking)
+        later: list[Statement] = []
+        if self.locked:
+            writes, later = spare(writes)
         folds = [*transaction.long_runs(), *(item.instance for item in decided if item.folds)]
         if folds:
             fold = variable_store.fold(folds, self._variables_max_bytes)
@@ -260,6 +294,7 @@ class FullPath(Lane[Command]):
             self._refuse_growth(decided, too_large)
             writes = variable_store.note_folded(folds, too_large)
         await self.commit(connection, transaction, writes)
+        self._notes.remember(later)
 
     def _refuse_growth(self, items: list[Command], too_large: set[int]) -> None:
         """Refuse items that bring variables to instances which have too many; the others are repeated without them.
@@ -270,3 +305,12 @@ class FullPath(Lane[Command]):
             item.refuse(PayloadTooLarge(f"variables: the instance would have more than {limit} bytes of them"))
         if grown:
             raise RefusedWithin
+
+
+def _waiting(loaded: dict[int, LoadedDefinition]) -> list[int]:
+    """The instances whose definitions have a step that signals are kept for."""
+    return [
+        instance
+        for instance, about in loaded.items()
+        if any(step.type is StepType.WAIT for step in about.definition.steps)
+    ]

@@ -6,11 +6,12 @@ it: of the transactions that it committed (`commit`) by their ids, of single sta
 
 No batch waits long for a row: a lock that is not had within `database.LOCK_WAIT_MS` refuses the statement. Then it is
 asked whose rows other transactions hold: those items stand aside (`Batcher.set_aside`), the others go on, and a second
-task tries those aside again and again. A table that is locked is as good as away; where the answer names nobody the
-batch is halved. A statement that hangs is given up by its connection (`TrioConnection.answer_within_s`): then it is in
-doubt; who has waited long enough behind it is refused before. Every item is settled, stands aside or is with another
-queue when a batch is done; `Lane` never raises an operating error. Must not know what the items are, nor SQL.
-Cancelling `submit` abandons the answer, not the item.
+task tries those aside again and again. Where the answer names nobody the batch is halved. A table that is locked and
+that everybody needs is as good as away; while another one is (`Lane.locked`), a lane does without it what it can. A
+statement that hangs is given up by its connection (`TrioConnection.answer_within_s`): then it is in doubt; who has
+waited long enough behind it is refused before. Every item is settled, stands aside or is with another queue when a
+batch is done; `Lane` never raises an operating error. Must not know what the items are, nor SQL. Cancelling `submit`
+abandons the answer, not the item.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from penstock.store.database import (
     away_reason,
     first_line,
     is_id_taken,
-    table_is_locked,
+    locked_tables,
     wait_replicated,
 )
 from penstock.store.outcome import InDoubt
@@ -59,6 +60,8 @@ HANGING_S: Final = 2.0
 LATE_LOOK_S: Final = 0.5
 RETRY_FIRST_S, RETRY_MAX_S = 0.02, 0.5
 """Pauses between two tries while the database is away."""
+NEEDED_BY_ALL: Final = ("token", "instance", "ready", "history")
+"""Tables (the last with its partitions) without which nothing can be done."""
 
 
 I = TypeVar("I", bound=Item[Any])  # noqa: E741 - an item with any answer
@@ -154,6 +157,9 @@ class Lane(Batcher[I]):
         self._finish = finish
         self._in_doubt: list[Committable] = []
         self._late = metrics.calls_late[name]
+        self.locked: frozenset[str] = frozenset()
+        """Tables that others hold against writers, as a batch that was refused for a lock saw it. As long as there are
+        any each batch looks again. What needs none of them does without; the rest stands aside."""
         self._away_at = -math.inf  # when a statement failed last, as the database is away
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -189,7 +195,7 @@ class Lane(Batcher[I]):
         An item whose ``deadline`` passes while the database is away, or while others hold its row, gets Unavailable.
         """
         batch = items[0].batch if items else None
-        ask = again = False
+        ask, again = bool(self.locked), False
         for item in items:
             ask |= item.was_aside
             again |= item.in_doubt
@@ -322,8 +328,9 @@ class Lane(Batcher[I]):
         return [item for item in items if not (item.settled or item.aside)]
 
     async def find_locked_table(self, connection: TrioConnection) -> None:
-        """Raises TryAgain while a table is locked: then no row is the cause."""
-        if await table_is_locked(connection):
+        """Look which tables are `locked`. Raises TryAgain while everybody needs one of them: no row is the cause."""
+        self.locked = await locked_tables(connection)
+        if any(name in NEEDED_BY_ALL or name.startswith("history_") for name in self.locked):
             raise TryAgain("another transaction has locked a table")
 
     def stand_aside(self, items: Sequence[I], again: bool) -> None:

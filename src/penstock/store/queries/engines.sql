@@ -129,11 +129,10 @@ SELECT to_regclass($1::text) IS NOT NULL
 -- name: allow_sequential_scan
 SET LOCAL enable_seqscan = on
 
--- name: table_is_locked
--- Whether another session holds one of our tables against writers. Row locks don't show here.
-SELECT EXISTS (
-  SELECT FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
-  WHERE l.locktype = 'relation' AND l.granted AND l.pid <> pg_backend_pid() AND c.relkind IN ('r', 'p')
-    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-    AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'token'::regclass)
-    AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'))
+-- name: locked_tables
+-- Those of our tables that other sessions hold against writers. Row locks don't show here.
+SELECT DISTINCT c.relname::text FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+WHERE l.locktype = 'relation' AND l.granted AND l.pid <> pg_backend_pid() AND c.relkind IN ('r', 'p')
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'token'::regclass)
+  AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')

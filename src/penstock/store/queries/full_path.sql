@@ -37,6 +37,15 @@ SELECT i.id, i.definition, i.status, i.failure, i.instance_key, i.business_key, 
   coalesce((SELECT c.depth FROM called c WHERE c.id = i.id), 0), EXISTS (SELECT FROM scheduled s WHERE s.instance_id = i.id AND s.watched)
 FROM instance i WHERE i.id = ANY($1::bigint[])
 
+-- name: read_instances_alone
+-- As `read_instances`, of those that nobody called and no schedule waits for, while somebody holds `called` or `scheduled`.
+SELECT i.id, i.definition, i.status, i.failure, i.instance_key, i.business_key, i.ended_at, NULL::bigint, i.priority, i.flow_key, 0, false
+FROM instance i WHERE i.id = ANY($1::bigint[])
+
+-- name: watched_roots
+-- Those of the instances $1 of whose end somebody is to be told.
+SELECT id FROM token WHERE id = ANY($1::bigint[]) AND id = instance_id AND watched
+
 -- name: read_tokens
 SELECT t.id, t.instance_id, t.seq, t.step, t.state, t.entered_at, t.parent_id, t.side, t.attempt, t.failures, t.expiries,
   t.pending, t.arrived, t.unfolded, t.claimed_by, t.claimed_at, t.lease_until, t.timeout_s, t.priority, t.queued,

@@ -7,8 +7,8 @@
 -- since the snapshot has another ctid: whether it is written then differs between minor versions of PostgreSQL, so what is
 -- asked of the row is asked again where it is written, and what is not written must be met again.
 
--- steps: completed
--- Of the tokens that `moved` and `ended` completed: their history, and what ends with an instance.
+-- steps: closed_all
+-- The history of the tokens that `moved` and `ended` completed.
 closed AS (
   -- `pos` only here: nextval in the UPDATE above would run before the token's lock is had, and a fold could pass it.
   INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, end_step,
@@ -20,6 +20,10 @@ closed AS (
   SELECT instance_id, nextval('step_seq'), id, seq, started_at, (SELECT max(ended_at) FROM ended), claimed_at, attempt,
     step, 1 /* COMPLETED */, next_step, worker, output::jsonb
   FROM ended),  -- the step's end and the instance's bear one time
+
+-- steps: completed
+-- The same, and what ends with an instance.
+-- steps of: closed_all
 -- steps of: finished
 
 -- steps: finished
@@ -77,6 +81,24 @@ ended AS (
     t.entered_at AS started_at, t.claimed_at, coalesce(t.queued, t.seq) AS place, i.worker, i.output, i.next_step,
     penstock_now() AS ended_at),
 
+-- steps: requeued
+-- Where the tokens that `moved` and `ended` completed waited, and where those of the next jobs wait.
+unqueued AS (
+  DELETE FROM ready r USING (
+    SELECT job_type, priority, place, state FROM moved
+    UNION ALL SELECT job_type, priority, place, state FROM ended) late
+  CROSS JOIN LATERAL (
+    SELECT q.ctid FROM ready q
+    WHERE q.job_type = late.job_type AND q.priority = late.priority AND q.seq = late.place OFFSET 0) old
+  WHERE late.state = 0 /* READY */ AND r.ctid = old.ctid),
+queued AS (
+  INSERT INTO ready (job_type, priority, seq, token_id)
+  SELECT next_type, priority, new_seq, id FROM moved WHERE direct_to IS NULL AND NOT $11::boolean),
+dispatched AS (
+  INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
+  SELECT nextval('step_seq'), instance_id, id, new_seq, entered_at, next_type, 1
+  FROM moved WHERE $11::boolean),
+
 -- steps: closed_moved
 closed AS (
   INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker, output)
@@ -98,21 +120,7 @@ WITH
 -- steps of: items
 -- steps of: moved
 -- steps of: ended
-unqueued AS (
-  DELETE FROM ready r USING (
-    SELECT job_type, priority, place, state FROM moved
-    UNION ALL SELECT job_type, priority, place, state FROM ended) late
-  CROSS JOIN LATERAL (
-    SELECT q.ctid FROM ready q
-    WHERE q.job_type = late.job_type AND q.priority = late.priority AND q.seq = late.place OFFSET 0) old
-  WHERE late.state = 0 /* READY */ AND r.ctid = old.ctid),
-queued AS (
-  INSERT INTO ready (job_type, priority, seq, token_id)
-  SELECT next_type, priority, new_seq, id FROM moved WHERE direct_to IS NULL AND NOT $11::boolean),
-dispatched AS (
-  INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
-  SELECT nextval('step_seq'), instance_id, id, new_seq, entered_at, next_type, 1
-  FROM moved WHERE $11::boolean),
+-- steps of: requeued
 -- steps of: completed
 SELECT id, seq, new_seq, entered_at, lease_until, unfolded, place <> seq FROM moved
 UNION ALL
@@ -153,6 +161,26 @@ closed AS (
   FROM ended),
 -- steps of: finished
 SELECT id, seq, NULL::bigint, NULL::timestamptz, NULL::timestamptz, 0, NULL::boolean FROM ended
+
+-- name: complete_spared
+-- As `complete_fast`, without the keys of instances and the notes of jobs, while somebody holds those tables. An instance with a
+-- key is not among the items, and the notes are forgotten later.
+WITH
+-- steps of: items
+-- steps of: moved
+-- steps of: ended
+-- steps of: requeued
+-- steps of: closed_all
+finished AS (
+  UPDATE instance i SET status = 1 /* COMPLETED */, ended_at = (SELECT max(ended_at) FROM ended)
+  WHERE i.id = ANY(ARRAY(SELECT instance_id FROM ended)))
+SELECT id, seq, new_seq, entered_at, lease_until, unfolded, place <> seq FROM moved
+UNION ALL
+SELECT id, seq, NULL, NULL, NULL, 0, NULL FROM ended
+
+-- name: keyed_instances
+-- Those of the instances $1 that were started with an instance key.
+SELECT id FROM instance WHERE id = ANY($1::bigint[]) AND instance_key IS NOT NULL
 
 -- name: complete_lone_move
 -- As `complete_moves`, of one completion whose next job is leased at once. A batch of one, as all are in an idle engine, pays
@@ -198,11 +226,17 @@ SELECT j.id, (SELECT count(*) FROM (
   EXISTS (SELECT FROM ready_flow f WHERE f.job_type = j.id), (SELECT t.keyed FROM job_type t WHERE t.id = j.id)
 FROM unnest($1::int[], $3::smallint[], $4::bigint[]) AS j(id, floor_priority, floor)
 
--- steps: leased
+-- name: probe_spared
+-- As `probe_ready`, while somebody holds `ready_flow` or `job_type`: jobs that take turns are not seen.
+SELECT j.id, (SELECT count(*) FROM (
+  SELECT 1 FROM ready r WHERE r.job_type = j.id AND (r.priority, r.seq) >= (j.floor_priority, j.floor)
+  LIMIT $2::int) waiting), false, false
+FROM unnest($1::int[], $3::smallint[], $4::bigint[]) AS j(id, floor_priority, floor)
+
+-- steps: held_jobs
 -- Of each type $1 as many jobs as it has slots ($3), in the order of its queue, to the slots from number $2 on: worker $6, lease
 -- seconds $7. Nothing is sorted on the way, and nothing locked beyond the limit. Rows are locked in a step of its own: an UPDATE
--- with locks below it evaluates those anew, with all partitions of `history`, when a row changes under it. Of types that are
--- keyed nothing is taken here, whatever the engine knows of them (`claim_flow`).
+-- with locks below it evaluates those anew, with all partitions of `history`, when a row changes under it.
 held AS MATERIALIZED (
   SELECT c.*, w.first + c.ordinal - 1 AS slot
   FROM unnest($1::int[], $2::int[], $3::int[], $4::smallint[], $5::bigint[]) AS w(job_type, first, n, floor_priority, floor)
@@ -216,7 +250,8 @@ held AS MATERIALIZED (
         SELECT t.ctid FROM token t WHERE t.id = r.token_id AND coalesce(t.queued, t.seq) = r.seq AND t.state = 0 /* READY */
         FOR NO KEY UPDATE SKIP LOCKED) t
       LIMIT w.n) o) c
-  WHERE NOT coalesce((SELECT j.keyed FROM job_type j WHERE j.id = w.job_type), false)),
+
+-- steps: taken_jobs
 taken AS (
   -- the slots by subscript: a join with them would be a nested loop, 6 us a job in batches of 128
   UPDATE token t SET state = 1 /* LOCKED */, claimed_by = ($6::text[])[n.slot], attempt = t.attempt + 1,
@@ -226,6 +261,12 @@ taken AS (
   WHERE t.ctid = n.token_row AND coalesce(t.queued, t.seq) = n.place AND t.state = 0 /* READY */
   RETURNING t.job_type, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.entered_at, t.claimed_at, t.lease_until,
     t.priority, t.entry, t.item, n.ordinal, n.place, n.queue_row),
+
+-- steps: leased
+-- Of types that are keyed nothing is taken, whatever the engine knows of them (`claim_flow`).
+-- steps of: held_jobs
+  WHERE NOT coalesce((SELECT j.keyed FROM job_type j WHERE j.id = w.job_type), false)),
+-- steps of: taken_jobs
 
 -- steps: leased_columns
 SELECT t.job_type, t.ordinal, t.id, t.instance_id, t.seq, t.step, t.attempt, t.failures, t.entered_at, t.claimed_at,
@@ -263,6 +304,18 @@ unqueued AS (DELETE FROM ready r USING taken WHERE r.ctid = taken.queue_row)
 -- prepared. What it does not have after all takes a statement more.
 WITH
 -- steps of: leased
+unqueued AS (DELETE FROM ready r USING taken WHERE r.ctid = taken.queue_row)
+-- steps of: leased_columns
+  NULL::text
+FROM taken t CROSS JOIN LATERAL (
+  SELECT i.definition, i.business_key FROM instance i WHERE i.id = t.instance_id OFFSET 0) i
+
+-- name: claim_spared
+-- As `claim_known`, of types that are not keyed as far as the engine knows, while somebody holds `job_type`.
+WITH
+-- steps of: held_jobs
+  ),
+-- steps of: taken_jobs
 unqueued AS (DELETE FROM ready r USING taken WHERE r.ctid = taken.queue_row)
 -- steps of: leased_columns
   NULL::text
