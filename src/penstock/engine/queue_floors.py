@@ -2,9 +2,9 @@
 
 A transaction that somebody holds open keeps those versions from being removed, and every look would walk over them.
 Ids in the queue only grow, except that transactions do not commit in the order in which they drew them, and that a job
-of a better priority comes before what was taken. So a floor lies `FLOOR_MARGIN_IDS` below the last row that was taken,
-and all floors are dropped now and then: what lies below one is found after `LOOK_INTERVAL_S`, or as seldom as its cost
-asks for. Pure bookkeeping, no I/O.
+of a better priority comes before what was taken, and that what is late (`LATE_PLACE`) stands behind all others. So a
+floor lies `FLOOR_MARGIN_IDS` below the last row that was taken, and all floors are dropped now and then: what lies
+below one is found after `LOOK_INTERVAL_S`, or as seldom as its cost asks for. Pure bookkeeping, no I/O.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from penstock.store.jobs import Claimed, Floor
+from penstock.store.jobs import LATE_PLACE, Claimed, Floor
 
 FLOOR_MARGIN_IDS: Final = 50_000
 """Ids that transactions under way may have drawn: batches of some engines, with all that draws from the sequence."""
@@ -60,6 +60,8 @@ class QueueFloors:
             return
         last: dict[int, Claimed] = {}
         for row in claimed:
+            if row.place >= LATE_PLACE:
+                continue  # all that is not late comes before
             before = last.get(row.job_type)
             if before is None or row.ordinal > before.ordinal:
                 last[row.job_type] = row

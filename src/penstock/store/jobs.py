@@ -221,6 +221,8 @@ async def complete_fast(
     return list(map(_moved, rows))
 
 
+LATE_PLACE: Final = 1 << 60
+"""From this place in the queue on, runs of code wait that were taken over from a dead executor (`expire_runs`)."""
 SPARED_BY_ENDS: Final = ("instance_key", "job_note")
 """Tables that `complete_spared` does without."""
 

@@ -393,8 +393,9 @@ SELECT id, pause_s, CASE WHEN was_held IS NOT NULL THEN (SELECT j.name FROM job_
 
 -- name: expire_runs
 -- Those of the jobs that are runs, and whose lease ended, or whose holder's engine is gone: $1 token $2 seq $3 attempt $4 holder that is gone (null: the
--- lease must be over). They go to the queue; from the third time on without a record between they stand back before,
--- longer each time, so that what kills executors does not kill them one after the other. Never dead.
+-- lease must be over). They go to the queue, behind all that was not taken over (LATE_PLACE, store/jobs.py), so that thousands of
+-- them keep nobody's new run waiting; those with a flow key keep to their line. From the third time on without a record between
+-- they stand back before, longer each time, so that what kills executors does not kill them one after the other. Never dead.
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[]) AS i(token, seq, attempt, holder)),
 due AS MATERIALIZED (
@@ -406,7 +407,8 @@ due AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED) t),
 freed AS (
   UPDATE token t SET state = CASE WHEN d.stands_back THEN 4 /* BACKOFF */ ELSE 0 /* READY */ END,
-    queued = CASE WHEN d.stands_back THEN t.queued ELSE nextval('step_seq') END,
+    queued = CASE WHEN d.stands_back THEN t.queued
+      ELSE nextval('step_seq') + CASE WHEN t.flow_key IS NULL THEN 1152921504606846976 ELSE 0 END END,
     held = NULL, claimed_by = NULL, claimed_at = NULL, lease_until = NULL, expiries = least(d.expiries + 1, 32000)
   FROM due d WHERE t.ctid = d.ctid AND t.seq = d.seq AND t.state = 1 /* LOCKED */
   RETURNING t.*, d.claimed_by AS holder, d.claimed_at AS began_at, d.held AS was_held),
