@@ -24,6 +24,7 @@ from benchmarks.processes import own_cpu_s
 from penstock.durable import App, move_on_after, open_nursery, sleep, step, workflow
 from penstock.durable.codec import encode
 from penstock.durable.step import StepCall
+from penstock.durable.step_loop import Backend
 from penstock.durable.verbs import RunInfo
 from penstock.kernel.drive import Kernel
 from penstock.kernel.operation import Start
@@ -110,7 +111,8 @@ class Clients:
 
 async def measure(options: argparse.Namespace) -> dict[str, float]:
     migrate = not options.at.startswith("grpc:")
-    async with App(ten, one, many_in_turn, wide, at=options.at, migrate=migrate) as app:
+    backend: Backend = "asyncio" if options.asyncio else "trio"
+    async with App(ten, one, many_in_turn, wide, at=options.at, migrate=migrate, backend=backend) as app:
 
         async def run(workflow: Any, *args: object) -> Any:
             return await (await app.start(workflow, *args)).result()
@@ -210,6 +212,7 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--branches", type=int, default=10_000)
+    parser.add_argument("--asyncio", type=int, default=0, help="1: async steps run in an asyncio loop of their own")
     options = parser.parse_args()
     told = replayed() if options.what == "replay" else trio.run(measure, options)
     print(json.dumps(told), flush=True)

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +87,11 @@ def wait_ready(process: subprocess.Popen[str]) -> str:
     return said
 
 
-def run_steps(bench: Bench) -> Run:
+def run_steps(bench: Bench, asyncio: int = 0) -> Run:
     began = time.monotonic()
     figures: dict[str, float] = {}
     for at_once in AT_ONCE:
-        told, before, after = measure(bench, "steps", at_once=at_once, seconds=bench.size(10, 2))
+        told, before, after = measure(bench, "steps", at_once=at_once, seconds=bench.size(10, 2), asyncio=asyncio)
         steps = told["runs"] * STEPS
         figures[f"steps_per_s_{at_once}"] = steps / told["seconds"]
         if at_once == 64:
@@ -100,10 +101,10 @@ def run_steps(bench: Bench) -> Run:
     return bench.run_of(figures, began)
 
 
-def run_latency(bench: Bench, at: str | None = None) -> Run:
+def run_latency(bench: Bench, at: str | None = None, asyncio: int = 0) -> Run:
     began = time.monotonic()
     commit_ms = commit_p50_ms(bench.need_database().dsn, bench.options.calibration_s)
-    told, _, _ = measure(bench, "latency", at=at, branches=bench.size(2_000, 200))
+    told, _, _ = measure(bench, "latency", at=at, branches=bench.size(2_000, 200), asyncio=asyncio)
     figures = {
         "commit_p50_ms": commit_ms,
         "step_p50_ms": told["step_p50_ms"],
@@ -161,6 +162,17 @@ SCENARIOS = [
         "Durable functions: one run, step after step",
         run_latency,
         (Bound(figure="step_over_commits_ms", row="a step: ≤ 1.3 × a bare commit + 0.5 ms", at_most=0.5),),
+    ),
+    Scenario(
+        "durable-steps-asyncio",
+        "Durable functions: as durable-steps, with async steps in an asyncio loop",
+        partial(run_steps, asyncio=1),
+        parameters={"steps": STEPS},
+    ),
+    Scenario(
+        "durable-latency-asyncio",
+        "Durable functions: as durable-latency, with async steps in an asyncio loop",
+        partial(run_latency, asyncio=1),
     ),
     Scenario(
         "durable-latency-grpc",
