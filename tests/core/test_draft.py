@@ -71,7 +71,10 @@ REFUSED: dict[str, tuple[Json, list[tuple[str, str]]]] = {
     "metadata as an array": (with_top(metadata=[]), [("metadata", "must be an object, not an array")]),
     "an unknown field": (with_top(owner="me"), [("owner", "unknown field")]),
     "an unknown field that is null": (with_top(owner=None), [("owner", "unknown field")]),
-    "a known field in other case": (with_top(Description="x"), [("Description", "unknown field")]),
+    "a known field in other case": (
+        with_top(Description="x"),
+        [("Description", "unknown field; did you mean `description`?")],
+    ),
     "an unknown field that is no name": (with_top(**{"a.b": 1}), [('["a.b"]', "unknown field")]),
     # every step
     "a step that is null": (
@@ -103,7 +106,10 @@ REFUSED: dict[str, tuple[Json, list[tuple[str, str]]]] = {
             ("steps", "no END step can be reached from the first step"),
         ],
     ),
-    "an unknown field of a step": (with_first(retries=3), [("steps[0].retries", "unknown field")]),
+    "an unknown field of a step": (
+        with_first(retries=3),
+        [("steps[0].retries", "unknown field; did you mean `retryCount`?")],
+    ),
     "a duplicate step id": (
         definition(service("a", "end"), end(), end()),
         [("steps[2].id", 'duplicate step id "end", taken by steps[1]'), ("steps[2]", f'step "end" {NOT_REACHED}')],
@@ -368,7 +374,7 @@ REFUSED: dict[str, tuple[Json, list[tuple[str, str]]]] = {
     ),
     "an unknown field of a boundary event": (
         with_timer(after="x"),
-        [("steps[0].boundaryEvents[0].after", "unknown field")],
+        [("steps[0].boundaryEvents[0].after", "unknown field; did you mean `duration`?")],
     ),
     "the second event of the second step": (
         definition(service("a", "b"), service("b", "end", boundaryEvents=[timer("end"), timer("ghost", "P0D")]), end()),

@@ -349,3 +349,13 @@ async def test_what_can_not_be_asked_is_refused(driver: Driver) -> None:
         await check(driver, "1", variables=[])
     with pytest.raises(NotFound):
         await check(driver, "1", instance_id="1f")
+
+
+async def test_what_a_call_takes_that_no_end_of_its_child_gives_is_told(driver: Driver) -> None:
+    called = step("c", "CALL_ACTIVITY", definitionId="child", output={"a": "${result.prise}"}, nextStep="end")
+    caller = definition(called, end())
+    assert (await validate(driver, caller)).hints == []
+    await driver.upload(definition(step("end", "END", output={"price": 1}), definition_id="child"))
+    [hint] = (await validate(driver, caller)).hints
+    assert (hint.path, hint.kind) == ("steps[0].output.a", "CHILD")
+    assert hint.text == 'no end of "child" gives "prise": the result has price'

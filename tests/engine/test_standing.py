@@ -396,3 +396,12 @@ async def test_an_open_or_foreign_execution_has_left_nothing(driver: Driver) -> 
         await driver.engine.standing.variables_after(other, item.id)
     with pytest.raises(NotFound):
         await driver.engine.standing.variables_after(instance, "x")
+
+
+async def test_an_instance_without_a_branch_says_that_nothing_goes_on(driver: Driver) -> None:
+    instance = await driver.run(definition(choose("d", {"x": "end", "true": "a"}), service("a"), end()), {"x": False})
+    await driver.complete(await driver.one("work"))
+    told = await why(driver, instance)
+    assert told == ("dead-end", "Its last branch has ended without an END: nothing goes on by itself; cancel it", None)
+    await driver.cancel(instance)
+    assert (await why(driver, instance))[0] == "cancelled"

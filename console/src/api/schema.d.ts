@@ -2424,7 +2424,7 @@ export interface components {
             path: string;
             text: string;
             /** @enum {unknown} */
-            kind: "FORM" | "NEVER_TRUE" | "NOBODY_POLLS" | "NO_OTHERWISE" | "TEMPLATE" | "UNUSED";
+            kind: "CHILD" | "FAILS" | "FLOW" | "FORM" | "NEVER_REACHED" | "NEVER_TRUE" | "NOBODY_POLLS" | "NO_OTHERWISE" | "TEMPLATE" | "UNUSED";
         };
         /**
          * DraftProblem

@@ -43,7 +43,7 @@ function inDays(duration: string): string | undefined {
   return `P${YEAR_DAYS * years + MONTH_DAYS * months + 7 * weeks + days}D${found[5] ?? ""}`;
 }
 
-const isUnknown = (finding: { text: string }) => finding.text === "unknown field";
+const isUnknown = (finding: { text: string }) => finding.text.startsWith("unknown field");
 
 function removal(path: Path): Fix {
   return { label: "Remove it", to: (text) => remove(text, path) };

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +16,7 @@ from penstock.cli.layout import TooLarge
 from penstock.cli.options import print_done, print_json, read_bytes
 from penstock.cli.plain import echo, echo_lines
 from penstock.cli.svg import svg
+from penstock.core.child_hints import Called
 from penstock.core.definition import Definition, DefinitionLimits, InvalidDefinition, Problem
 from penstock.core.expression import ExpressionError, parse
 from penstock.core.hints import Hint, hints
@@ -42,6 +44,7 @@ def run_validate(files: list[Path], limits: DefinitionLimits, *, as_json: bool) 
     problems: list[FileProblem] = []
     hinted: list[FileHint] = []
     unread = False
+    valid: dict[Path, Definition] = {}
     for file in files:
         try:
             body = read_bytes(file, limits.body_max_bytes)
@@ -50,12 +53,15 @@ def run_validate(files: list[Path], limits: DefinitionLimits, *, as_json: bool) 
             unread = True
             continue
         try:
-            hinted += _hints_of(file, parse_definition(body, limits=limits))
+            valid[file] = parse_definition(body, limits=limits)
         except InvalidDefinition as error:
             problems += [FileProblem(each.path, each.reason, str(file)) for each in error.problems]
             hinted += _hints_of(file, readable_part(body, limits=limits))
         except PenstockError as error:
             problems.append(FileProblem("", error.reason, str(file)))
+    called: dict[Called, Definition] = {(each.id, 0): each for each in valid.values()}
+    for file, definition in valid.items():
+        hinted += _hints_of(file, definition, called)
     if as_json:
         verdict = {"valid": not problems and not unread, "problems": problems}
         print_json({**verdict, "hints": hinted} if hinted else verdict)
@@ -69,8 +75,12 @@ def run_validate(files: list[Path], limits: DefinitionLimits, *, as_json: bool) 
     return INVALID if problems else 0
 
 
-def _hints_of(file: Path, definition: Definition | None) -> list[FileHint]:
-    return [FileHint(each.path, each.text, each.kind, str(file)) for each in (hints(definition) if definition else ())]
+def _hints_of(
+    file: Path, definition: Definition | None, called: Mapping[Called, Definition] | None = None
+) -> list[FileHint]:
+    """``called``: the definitions of all files, which it may call."""
+    found = hints(definition, called) if definition else ()
+    return [FileHint(each.path, each.text, each.kind, str(file)) for each in found]
 
 
 class PictureFormat(StrEnum):

@@ -6,9 +6,11 @@ as absent, true is no number, a field nobody asked for is refused. Must not know
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import cast
 
 from penstock.core.definition import InvalidDefinition, Problem
+from penstock.core.near_names import ASKED_MAX, meant
 from penstock.core.strict_json import join_path
 
 
@@ -19,6 +21,7 @@ class Problems:
         self._max_count = max_count
         self._found: dict[Problem, int | None] = {}
         self._left_out = 0
+        self._names_left = ASKED_MAX
 
     def add(self, path: str, reason: str, at: int | None = None) -> None:
         """Note a problem. The same one twice is one. ``at``: the character of the text there, counted from 0."""
@@ -29,6 +32,14 @@ class Problems:
             self._found[problem] = at
         else:
             self._left_out += 1
+
+    def add_unknown(self, path: str, name: str, known: Collection[str]) -> None:
+        """Note a field that nobody asked for, with the one of ``known`` that may be meant."""
+        told = None
+        if self._names_left and not self._left_out:
+            self._names_left -= 1
+            told = meant(name, known)
+        self.add(path, "unknown field" if told is None else f"unknown field; {told}")
 
     @property
     def are_expressions_read(self) -> bool:
@@ -53,7 +64,7 @@ class FieldReader:
         self._fields = fields
         self._path = path
         self._problems = problems
-        self._asked: set[str] = set()
+        self._asked: dict[str, None] = {}
 
     def refuse(self, name: str, reason: str) -> None:
         """Note a problem with the field."""
@@ -146,16 +157,16 @@ class FieldReader:
 
     def ignore(self, name: str) -> None:
         """Let the field pass, whatever it holds."""
-        self._asked.add(name)
+        self._asked[name] = None
 
     def refuse_unknown(self) -> None:
         """Note a problem for each field that was not asked for."""
         for name in self._fields:
             if name not in self._asked:
-                self.refuse(name, "unknown field")
+                self._problems.add_unknown(self.at(name), name, self._asked)
 
     def _take(self, name: str, *, required: bool) -> object | None:
-        self._asked.add(name)
+        self._asked[name] = None
         value = self._fields.get(name)
         if value is None or value == "":
             if required:

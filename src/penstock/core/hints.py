@@ -3,28 +3,41 @@ told of what can be read (`parsing.readable_part`)."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Iterable, Mapping
+from itertools import chain, islice
 from typing import Final, Literal, cast
 
 import msgspec
 
+from penstock.core.child_hints import Called, child_hints
+from penstock.core.condition_hints import ConditionHints
 from penstock.core.definition import Definition, Step, StepType
 from penstock.core.draft import FIELDS_BY_TYPE
 from penstock.core.expression import TEMPLATE, Expression, holds_expressions, is_joined
+from penstock.core.flow_hints import flow_hints
 from penstock.core.form_hints import form_hints
 from penstock.core.strict_json import join_path
 
 UNUSED_MAX: Final = 1_000
-_NEVER: Final = re.compile(r"\s*false(\s*\|\|\s*false)*\s*")
 _AS_TEMPLATE: Final = f'for a text of values write the whole as {{"{TEMPLATE}": …}}'
 _COMMON: Final = frozenset({"id", "name", "type", "description"})
 
 
-HintKind = Literal["NEVER_TRUE", "NO_OTHERWISE", "TEMPLATE", "FORM", "UNUSED", "NOBODY_POLLS"]
-"""For programs: a condition, the last one, a text that may be meant as a template, a form for people, a field that does
-nothing, a job type."""
+HintKind = Literal[
+    "NEVER_TRUE",
+    "NO_OTHERWISE",
+    "NEVER_REACHED",
+    "FAILS",
+    "FLOW",
+    "CHILD",
+    "TEMPLATE",
+    "FORM",
+    "UNUSED",
+    "NOBODY_POLLS",
+]
+"""For programs: a condition, the last one, one after what is always true, an expression that can't give what is needed,
+a way that nothing can go on from, what a child does not give, a text that may be meant as a template, a form for
+people, a field that does nothing, a job type."""
 
 
 class Hint(msgspec.Struct, frozen=True):
@@ -43,28 +56,40 @@ class _Fields(msgspec.Struct):
     """Those that can't be read are empty."""
 
 
-def hints(definition: Definition) -> list[Hint]:
-    """By step, then of forms for people, then the fields that do nothing, at most `UNUSED_MAX`; so many texts, too."""
+def hints(definition: Definition, called: Mapping[Called, Definition] | None = None) -> list[Hint]:
+    """By step, then of the ways between them, of calls (``called``: the definitions that are known of those that it
+    calls), of forms for people, then the fields that do nothing; at most `UNUSED_MAX` of each kind."""
+    conditions = ConditionHints()
     return [
-        *(hint for step in definition.steps for hint in _of_conditions(step)),
-        *islice((hint for step in definition.steps for hint in _of_texts(step)), UNUSED_MAX),
+        *_most(Hint(*told) for step in definition.steps for told in conditions.of(step)),
+        *_most(hint for step in definition.steps for hint in _of_texts(step)),
+        *_most(Hint(path, text, "FLOW") for path, text in flow_hints(definition)),
+        *_most(Hint(path, text, "CHILD") for path, text in child_hints(definition, called or {})),
         *(Hint(path, text, "FORM") for path, text in form_hints(definition)),
-        *_unused(definition.content),
+        *_most(
+            chain(_unused(definition.content), (hint for step in definition.steps for hint in _idle(step, definition)))
+        ),
     ]
 
 
-def _of_conditions(step: Step) -> Iterable[Hint]:
-    path = f"steps[{step.index}].conditionalNextSteps"
-    for condition, _ in step.conditions:
-        if _NEVER.fullmatch(condition.source):
-            text = "never true: nothing goes this way until it has a condition"
-            yield Hint(join_path(path, condition.source), text, "NEVER_TRUE")
-    if step.conditions and step.conditions[-1][0].names:
-        yield Hint(
-            path,
-            "where no condition is true the instance fails; a last one that is `true` takes the rest",
-            "NO_OTHERWISE",
+def _most(found: Iterable[Hint]) -> Iterable[Hint]:
+    return islice(found, UNUSED_MAX)
+
+
+def _idle(step: Step, definition: Definition) -> Iterable[Hint]:
+    """Fields that do nothing beside others, or without them."""
+    path = f"steps[{step.index if step.compensates is None else step.compensates}]"
+    path = path if step.compensates is None else f"{path}.compensation"
+    given = (("retryBackoff", step.backoff), ("retryOn", step.retry_on), ("noRetryOn", step.no_retry_on))
+    if not step.retry_count:
+        for name, value in given:
+            if value:
+                yield Hint(f"{path}.{name}", "does nothing without retryCount: the job is not tried again", "UNUSED")
+    if step.conditions and step.next is not None and definition.id:
+        text = (
+            "never used: beside conditions one of them has to be true; write the way for the rest as `true`, the last"
         )
+        yield Hint(f"{path}.nextStep", text, "UNUSED")
 
 
 def _of_texts(step: Step) -> Iterable[Hint]:
@@ -108,14 +133,12 @@ def _literal_texts(path: str, value: object) -> Iterable[str]:
             yield from _literal_texts(f"{path}[{at}]", item)
 
 
-def _unused(content: str) -> list[Hint]:
+def _unused(content: str) -> Iterable[Hint]:
     """Fields that a definition keeps though the type of their step has none such."""
-    found: list[Hint] = []
     for index, step in enumerate(msgspec.json.decode(content, type=_Fields).steps):
         if not step:
             continue
         kind = StepType(msgspec.json.decode(step["type"], type=str))
         text = f"{kind} does not use it: it is kept, and does nothing"
-        names = sorted(step.keys() - FIELDS_BY_TYPE[kind] - _COMMON)
-        found += [Hint(f"steps[{index}].{name}", text, "UNUSED") for name in names]
-    return found[:UNUSED_MAX]
+        for name in sorted(step.keys() - FIELDS_BY_TYPE[kind] - _COMMON):
+            yield Hint(f"steps[{index}].{name}", text, "UNUSED")

@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from penstock.core.child_hints import Called, called_by
 from penstock.core.definition import Definition, InvalidDefinition, Problem, Step, StepType, Turn
 from penstock.core.draft_for_each import SCOPE_NAMES
 from penstock.core.expression import Expression, ExpressionError, parse, reads, reference, vocabulary
@@ -28,12 +29,15 @@ from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.offload import run_long, run_sized
 from penstock.store import activity as activity_store
 from penstock.store import definitions as store
+from penstock.store.connection import TrioConnection
 from penstock.store.database import AWAY, Database
 from penstock.wire.noun import Answer
 
 KINDS: Final = ("condition", "value")
 IDENTIFIERS_MAX: Final = 10_000
 READS_MAX: Final = 10_000
+CALLED_MAX: Final = 50
+"""Definitions whose ends are looked at, of those that one calls."""
 _STEP: Final = re.compile(r"steps\[([0-9]{1,6})\]", re.ASCII)
 _WORD: Final = re.compile(r"\w+|.", re.DOTALL)
 
@@ -175,18 +179,28 @@ class Drafts:
             same = await store.same(connection, definition.id, definition.content)
             newest = await store.newest(connection, definition.id)
             polled = await activity_store.read_worker_counts(connection) if self._asks_who_polls(definition) else None
+            called = await self._called(connection, definition)
         expressions = await run_sized(len(definition.content), lambda: list(_expressions(definition)))
         names = {name for _, expression, own in expressions for name in expression.names - own}
         places = await run_sized(len(definition.content), lambda: _reads(expressions)) if with_reads else None
         return DraftCheck(
             valid=True,
             problems=[],
-            hints=await _hints(definition, polled),
+            hints=await _hints(definition, polled, called),
             identifiers=sorted(names)[:IDENTIFIERS_MAX],
             reads=places,
             same=same,
             latest=newest,
         )
+
+    async def _called(self, connection: TrioConnection, definition: Definition) -> dict[Called, Definition]:
+        """What it calls, as far as it is there and not too much."""
+        found: dict[Called, Definition] = {}
+        for id, version in called_by(definition)[:CALLED_MAX]:
+            loaded = await self._definitions.find(connection, id, version)
+            if loaded is not None and not loaded.code:
+                found[id, version] = loaded.definition
+        return found
 
     async def _hints_of_part(self, body: bytes) -> list[DraftHint]:
         """Of one with problems. Who polls is told where the database says so: the problems need none."""
@@ -224,12 +238,15 @@ class Drafts:
         return await run_long(_verdict, asked.expression, asked.kind, variables, datetime.now(UTC), line="expressions")
 
 
-async def _hints(definition: Definition, polled: Container[str] | None) -> list[DraftHint]:
-    """``polled``: the job types that somebody polls for; None: that is not known, or jobs go out otherwise."""
+async def _hints(
+    definition: Definition, polled: Container[str] | None, called: Mapping[Called, Definition] | None = None
+) -> list[DraftHint]:
+    """``polled``: the job types that somebody polls for; None: that is not known, or jobs go out otherwise. ``called``:
+    the definitions that it calls."""
     if definition.metadata is None:
-        found = await run_sized(len(definition.content), lambda: hints(definition))
+        found = await run_sized(len(definition.content), lambda: hints(definition, called))
     else:  # names of its forms are compared with others, however small it is
-        found = await run_long(hints, definition, line="uploads")
+        found = await run_long(hints, definition, called, line="uploads")
     told = [*found, *(hint for step in definition.steps for hint in _unpolled(step, polled))]
     return [DraftHint(path=hint.path, text=hint.text, kind=hint.kind) for hint in told]
 

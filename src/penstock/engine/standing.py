@@ -145,6 +145,7 @@ class Standing:
             workers = None if loaded.code else await self._workers(connection, tokens)
             waiting = [token.token for token in tokens if token.state == TokenState.READY]
             kept = await kept_back(connection, waiting) if waiting and self._queues.keyed else {}
+            is_over = not tokens and not loaded.code and await store.is_dead_end(connection, number)
             failure = await store.failure(connection, number) if found[0].status == "FAILED" else None
             signals = await store.signals(connection, number)
             children = await store.children(connection, number, CHILDREN_MAX)
@@ -156,7 +157,7 @@ class Standing:
         places = [_place(token, steps[token.step], timers, workers, kept, now, code=loaded.code) for token in tokens]
         return InstanceState(
             found[0],
-            _why(found[0], places, failure, versions),
+            _why(found[0], places, failure, versions, is_over=is_over),
             [_shown(number, place, retries.get(place.token.token)) for place in places],
             _timers(timers, {place.token.token: place.step for place in places}, steps),
             signals,
@@ -284,7 +285,15 @@ def _as_now(passages: Sequence[Passage], versions: Versions) -> list[Passage]:
     return [each._replace(step=step) for each, step in known if step is not None]
 
 
-def _why(instance: Instance, places: Sequence[_Place], failure: store.LastFailure | None, versions: Versions) -> Why:
+def _why(
+    instance: Instance,
+    places: Sequence[_Place],
+    failure: store.LastFailure | None,
+    versions: Versions,
+    *,
+    is_over: bool,
+) -> Why:
+    """``is_over``: all its branches have ended."""
     if instance.status == "FAILED":
         reason = instance.failure_reason or (failure.reason if failure is not None else None) or "no reason was given"
         if failure is None:
@@ -301,6 +310,8 @@ def _why(instance: Instance, places: Sequence[_Place], failure: store.LastFailur
     if instance.status == "COMPLETED":
         return Why("completed", "It has completed", since=instance.completed_at)
     if not places:
+        if is_over:
+            return Why("dead-end", "Its last branch has ended without an END: nothing goes on by itself; cancel it")
         return Why("runs", "It goes on")
     said = "; ".join(f"{_name(place.step)} {place.text}" for place in places[:3])
     more = f"; and {len(places) - 3} more" if len(places) > 3 else ""

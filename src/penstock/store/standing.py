@@ -93,6 +93,12 @@ async def tokens(connection: TrioConnection, instance: int) -> list[StandingToke
     return [StandingToken(*cast(Any, row)) for row in rows]
 
 
+async def is_dead_end(connection: TrioConnection, instance: int) -> bool:
+    """Whether nothing of the open instance goes on by itself."""
+    [(ended,)] = await connection.fetch(SQL["standing_dead_end"], (instance,))
+    return bool(ended)
+
+
 async def timers(connection: TrioConnection, of: Sequence[StandingToken]) -> list[StandingTimer]:
     """Theirs, those due first first."""
     params = arrays.ints(token.token for token in of), arrays.ints(token.seq for token in of)

@@ -5,7 +5,7 @@ import { engine, type InstanceSummary, type Why } from "../../api/client";
 import { CopyButton } from "../../parts/copy";
 import { At } from "../../parts/time";
 
-const LOOKS: Record<string, string> = { failed: "fail", "no-worker": "fail", retries: "wait", "queue-full": "wait", "queue-paused": "wait", "queue-rate": "wait", "waits-for-person": "wait", "waits-for-signal": "wait", "waits-for-message": "wait", "waits-for-time": "wait" };
+const LOOKS: Record<string, string> = { failed: "fail", "dead-end": "fail", "no-worker": "fail", retries: "wait", "queue-full": "wait", "queue-paused": "wait", "queue-rate": "wait", "waits-for-person": "wait", "waits-for-signal": "wait", "waits-for-message": "wait", "waits-for-time": "wait" };
 
 /** How the line looks by the engine's code: it failed, it waits, it goes on. */
 export const lookOf = (code: string): string => LOOKS[code] ?? "run";

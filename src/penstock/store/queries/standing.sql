@@ -16,6 +16,12 @@ WHERE (t.id = $1::bigint OR (t.instance_id = $1::bigint AND t.id <> t.instance_i
   AND t.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */, 7 /* CALLED */, 8 /* DELAYED */)
 ORDER BY t.seq LIMIT $2::int
 
+-- name: standing_dead_end
+-- Whether all tokens of the instance $1 have ended: nothing of it goes on by itself.
+SELECT NOT EXISTS (
+  SELECT FROM token t
+  WHERE (t.id = $1::bigint OR (t.instance_id = $1::bigint AND t.id <> t.instance_id)) AND t.state <> 6 /* ENDED */)
+
 -- name: standing_timers
 -- Timers of the tokens $1: (token, index, due), of their present executions $2.
 SELECT r.token_id, r.index, r.fire_at FROM unnest($1::bigint[], $2::bigint[]) AS t(id, seq) CROSS JOIN LATERAL (
