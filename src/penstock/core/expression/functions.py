@@ -37,6 +37,8 @@ from penstock.core.expression.values import (
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]+")
 _DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+REPEATED_MAX: Final = 1_000_000
+"""As in expr, also of an empty text."""
 NUMBER_MAX_CHARS: Final = 4_300
 """Of a number as text; Python reads no longer one."""
 
@@ -250,6 +252,8 @@ def _repeat(frame: Frame, value: object, count: object) -> object:
     source, times = text(value, "the first argument of repeat"), whole(count, "the second argument of repeat")
     if times < 0:
         raise Fault("the second argument of repeat must not be negative")
+    if times > REPEATED_MAX:
+        raise Fault(f"the second argument of repeat must not be over {REPEATED_MAX:,}")
     frame.new_text_chars(len(source) * times)
     return source * times
 
