@@ -190,6 +190,8 @@ CREATE TABLE token (
   migrated    boolean,                 -- its instance came to another version since it entered the step: what engines
                                        -- remember of that is of the one before. Null: no
   run_queue   int,                     -- of a run of code: the queue that counts it as open; its priority is less by 10
+  backoff_s   float8,                  -- first and longest pause before a retry, where the step's are evaluated
+  backoff_max_s float8,
   CHECK (state <> 1 /* LOCKED */ OR (claimed_by IS NOT NULL AND lease_until IS NOT NULL)),
   CHECK ((state = 3 /* FORKED */) = (pending > 0)),
   CHECK (state <> 6 /* ENDED */ OR id = instance_id)

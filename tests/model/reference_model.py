@@ -559,7 +559,15 @@ class ReferenceModel:
         else:
             self._pass(token, step)
 
+    def _time(self, step: dict[str, Any]) -> None:
+        """What is evaluated of its boundary timers."""
+        for event in boundaries(step, "TIMER"):
+            if event["duration"].startswith("${"):
+                self._evaluate(event["duration"])
+
     def _park(self, token: ModelToken, step: dict[str, Any]) -> None:
+        if kind(step) == "CALL_ACTIVITY" and token.item is None:
+            self._time(step)
         if kind(step) == "WAIT":
             until = step.get("duration") or step.get("until")
             if until:
@@ -574,6 +582,8 @@ class ReferenceModel:
         if kind(step) == "SERVICE_TASK":
             token.turn = self._turn_of(step, self._scope_of(token))
         if token.item is None:  # else they are the whole step's
+            if kind(step) != "CALL_ACTIVITY":
+                self._time(step)
             token.timers |= timers_of(step)
         token.open = True
         if kind(step) == "WAIT" and self._signals.get(step["id"]):
@@ -722,7 +732,9 @@ class ReferenceModel:
     def _begin_map(self, token: ModelToken, step: dict[str, Any]) -> None:
         each = step["forEach"]
         items = self._read_items(each)
-        if not items:
+        if items:
+            self._time(step)
+        else:
             self._count()
         about = Map(step["id"], token, 0, each=each, items=items)
         self.blocks.append(about)

@@ -32,7 +32,11 @@ export interface paths {
         get: operations["getDefinition"];
         put?: never;
         post?: never;
-        delete?: never;
+        /**
+         * Delete a workflow written as code that no program serves (addition)
+         * @description All versions: it is in no list, can't be started, and its id is free. Runs that have ended stay. A program that registers it again brings it back. 409: it is another definition, a program serves it, or runs are open.
+         */
+        delete: operations["deleteDefinition"];
         options?: never;
         head?: never;
         patch?: never;
@@ -3836,15 +3840,15 @@ export interface components {
             /** @description How long to wait before each retry (addition). */
             retryBackoff?: {
                 /**
-                 * Format: duration
-                 * @description The wait before the first retry.
+                 * Format: template
+                 * @description The wait before the first retry; a duration, or `${expression}`.
                  */
                 initial: string;
                 /** @description Each further wait is so many times as long; none: 2. */
                 multiplier?: number;
                 /**
-                 * Format: duration
-                 * @description No wait is longer; none: an hour.
+                 * Format: template
+                 * @description No wait is longer; none: an hour. A duration, or `${expression}`.
                  */
                 max?: string;
                 /** @description The share of a wait that is random; none: 0. */
@@ -3855,8 +3859,8 @@ export interface components {
             /** @description Errors with these codes are not tried again (addition). */
             noRetryOn?: string[];
             /**
-             * Format: duration
-             * @description How long a lease may be extended, ISO 8601 (addition).
+             * Format: template
+             * @description How long a lease may be extended; a duration, or `${expression}` (addition).
              */
             timeout?: string;
             /** @description Any text: kept for clients, not used. */
@@ -3940,11 +3944,11 @@ export interface components {
                  */
                 type: "TIMER" | "ERROR";
                 /**
-                 * Format: duration
-                 * @description `TIMER`: ISO 8601, such as `PT30S`.
+                 * Format: template
+                 * @description `TIMER`: ISO 8601, such as `PT30S`, or `${expression}`.
                  */
                 duration?: string;
-                /** @description `TIMER`: whether the step ends with it, or goes on beside; none: it ends. */
+                /** @description `TIMER`: whether the step ends with it, or goes on beside; none: it goes on. */
                 interrupting?: boolean;
                 /** @description `ERROR`: which it takes; none: any (addition). */
                 errorCodes?: string[];
@@ -3996,15 +4000,15 @@ export interface components {
                 /** @description How long to wait before each retry (addition). */
                 retryBackoff?: {
                     /**
-                     * Format: duration
-                     * @description The wait before the first retry.
+                     * Format: template
+                     * @description The wait before the first retry; a duration, or `${expression}`.
                      */
                     initial: string;
                     /** @description Each further wait is so many times as long; none: 2. */
                     multiplier?: number;
                     /**
-                     * Format: duration
-                     * @description No wait is longer; none: an hour.
+                     * Format: template
+                     * @description No wait is longer; none: an hour. A duration, or `${expression}`.
                      */
                     max?: string;
                     /** @description The share of a wait that is random; none: 0. */
@@ -4015,8 +4019,8 @@ export interface components {
                 /** @description Errors with these codes are not tried again (addition). */
                 noRetryOn?: string[];
                 /**
-                 * Format: duration
-                 * @description How long a lease may be extended, ISO 8601 (addition).
+                 * Format: template
+                 * @description How long a lease may be extended; a duration, or `${expression}` (addition).
                  */
                 timeout?: string;
                 /** @description Any text: kept for clients, not used. */
@@ -4600,6 +4604,72 @@ export interface operations {
             };
             /** @description Unknown. */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    deleteDefinition: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Its state does not allow it. */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };

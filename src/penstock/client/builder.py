@@ -40,7 +40,7 @@ def _listed(name: str, given: Sequence[Any]) -> list[Any]:
 
 
 def timer(duration: str, target: str, *, interrupting: bool = True) -> JsonObject:
-    """A boundary timer: after ``duration`` (ISO 8601: ``PT30S``, ``P2D``) goes to the target step.
+    """A boundary timer: after ``duration`` (ISO 8601 such as ``P2D``, or ``${expression}``) goes to the target step.
 
     Interrupting, it closes the step it stands on; else it starts the target beside it.
     """
@@ -80,8 +80,8 @@ def for_each(
 def backoff(
     initial: str, *, multiplier: float = 2.0, maximum: str | None = None, jitter: float | None = None
 ) -> JsonObject:
-    """Pauses between the retries of a service task, as ISO 8601 durations. ``jitter`` (0 to 1): the share by which each
-    may be shorter; without it none is."""
+    """Pauses between the retries of a service task, as ISO 8601 durations or ``${expression}``. ``jitter`` (0 to 1):
+    the share by which each may be shorter; without it none is."""
     return _given(initial=initial, multiplier=multiplier, max=maximum, jitter=jitter)
 
 

@@ -163,12 +163,16 @@ class _Run(Branches, Calls, Mending, Waiting):
         if not again or step.catch_named(event.code) is not None:
             self.fail(token, event.error, event.code or RETRIES_EXHAUSTED, worker=event.worker, data=event.data)
             return
+        delay_s = event.retry_after_s
+        if delay_s is None:
+            try:
+                delay_s = backoff_s(self.backoff_of(token, step), token.failures + 1, self.inputs.jitter)
+            except StepFailed as failed:
+                self.fail(token, failed.reason, worker=event.worker)
+                return
         self.record(token, HistoryKind.ATTEMPT_FAILED, worker=event.worker, reason=event.error, code=event.code)
         self.dequeue(token)
         token.failures += 1
-        delay_s = event.retry_after_s
-        if delay_s is None:
-            delay_s = backoff_s(step.backoff, token.failures, self.inputs.jitter)
         token.claimed_by = token.claimed_at = token.lease_until = None
         self.mark_changed(token)
         if delay_s > 0:
@@ -277,12 +281,15 @@ class _Run(Branches, Calls, Mending, Waiting):
             case StepType.SERVICE_TASK:
                 if step.turn is not None:
                     self.turn_of_job(token, step, step.turn)
+                self.time_job(token, step)
+                delays_s = self.boundary_delays_s(token, step)
                 move(token, Trigger.ENTER_JOB)
                 self.queue(token, step)
-                self.arm_boundaries(token, step)
+                self.arm_all(token, delays_s)
             case StepType.USER_TASK:
+                delays_s = self.boundary_delays_s(token, step)
                 move(token, Trigger.ENTER_PARKED)
-                self.arm_boundaries(token, step)
+                self.arm_all(token, delays_s)
             case StepType.CALL_ACTIVITY:
                 assert step.callee is not None
                 self.enter_call(token, step, step.callee)
@@ -339,6 +346,7 @@ class _Run(Branches, Calls, Mending, Waiting):
             ends_at = wait_ends_at(step, lambda source: self.evaluate(step, source, self.scope()), self.inputs.now)
         except WaitError as error:
             raise StepFailed(f"step '{step.id}': {error}") from None
+        delays_s = self.boundary_delays_s(token, step)
         if step.message is not None:
             self.subscribe(token, step, step.message)
         move(token, Trigger.ENTER_PARKED)
@@ -350,7 +358,7 @@ class _Run(Branches, Calls, Mending, Waiting):
             self.arm(token, CONTINUE_TIMER, 0)
         if ends_at is not None:
             self.out.armed.append(Timer(ends_at, token.id, token.seq, WAIT_TIMER))
-        self.arm_boundaries(token, step)
+        self.arm_all(token, delays_s)
 
     def take_signal(self, token: Token, signal: tuple[int, bytes]) -> None:
         """What follows a kept signal is bounded as if it came now: its steps and its work are counted from here."""

@@ -31,9 +31,10 @@ class Calls(Items):
 
     def enter_call(self, token: Token, step: Step, callee: Callee) -> None:
         """Begin to wait for an instance. Raises StepFailed, and nothing is begun then."""
+        delays_s = self.boundary_delays_s(token, step)
         call = self.plan_call(token, step, callee)
         move(token, Trigger.CALL)
-        self.arm_boundaries(token, step)
+        self.arm_all(token, delays_s)
         self.make_call(token, call)
 
     def make_call(self, token: Token, call: ChildStart | None) -> None:

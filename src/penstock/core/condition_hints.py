@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, Literal
 
-from penstock.core.definition import Step
+from penstock.core.definition import LateBackoff, Step
 from penstock.core.expression import Expression, Foreseen, any_of
 from penstock.core.strict_json import join_path
 
@@ -90,6 +90,11 @@ def _typed(step: Step) -> Iterable[tuple[str, Expression, frozenset[str], str]]:
         ("duration", step.duration, _LASTING, "a duration"),
         ("until", step.until, _TIME, "a time"),
     ]
+    found += [(f"boundaryEvents[{at}].duration", one.seconds, _LASTING, "a duration") for at, one in step.timers]
+    found.append(("timeout", step.timeout_s, _LASTING, "a duration"))
+    if isinstance(step.backoff, LateBackoff):
+        found.append(("retryBackoff.initial", step.backoff.initial, _LASTING, "a duration"))
+        found.append(("retryBackoff.max", step.backoff.longest, _LASTING, "a duration"))
     if step.message is not None:
         found.append(("message.correlationKey", step.message.key, _TEXT | {"a number"}, "a text"))
     if step.callee is not None:

@@ -48,9 +48,9 @@ class Boundary(msgspec.Struct, frozen=True):
     """One boundary timer of a step."""
 
     duration: str
-    """ISO 8601 text as it was given."""
-    seconds: float
-    """The same in seconds, more than 0."""
+    """ISO 8601 text, or the text of an expression, as it was given."""
+    seconds: float | Expression
+    """The same in seconds, more than 0; or what gives it when the step is entered."""
     interrupting: bool
     target: int
     """Index of the target step."""
@@ -74,6 +74,16 @@ class Backoff(msgspec.Struct, frozen=True):
     max_s: float
     jitter: float
     """0 to 1: the share of the wait that is random."""
+
+
+class LateBackoff(msgspec.Struct, frozen=True):
+    """A back-off whose ``initial`` or ``longest`` is evaluated when the step is entered. ``longest`` is None for the
+    default."""
+
+    initial: float | Expression
+    longest: float | Expression | None
+    multiplier: float
+    jitter: float
 
 
 class Callee(msgspec.Struct, frozen=True):
@@ -151,8 +161,8 @@ class Step(msgspec.Struct, frozen=True):
     retry_count: int
     boundaries: tuple[Boundary | Catch, ...]
     """In the order of `boundaryEvents`: a timer's index is its place here."""
-    backoff: Backoff | None
-    timeout_s: float | None
+    backoff: Backoff | LateBackoff | None
+    timeout_s: float | Expression | None
     duration: float | Expression | None
     """WAIT: seconds, or an expression that gives ISO 8601 text."""
     until: Expression | str | None
@@ -185,6 +195,12 @@ class Step(msgspec.Struct, frozen=True):
     def timers(self) -> list[tuple[int, Boundary]]:
         """Its boundary timers with their indexes."""
         return [(index, event) for index, event in enumerate(self.boundaries) if isinstance(event, Boundary)]
+
+    @property
+    def times_itself(self) -> bool:
+        """Whether boundary timers, the time limit or the back-off of its job are evaluated when it is entered."""
+        timers = any(isinstance(timer.seconds, Expression) for _, timer in self.timers)
+        return timers or isinstance(self.timeout_s, Expression) or isinstance(self.backoff, LateBackoff)
 
     def catch_named(self, code: str | None) -> Catch | None:
         """The error boundary that names the code."""
@@ -242,6 +258,18 @@ class Definition(msgspec.Struct, frozen=True, dict=True):
     def maps(self) -> bool:
         """Whether a step has a forEach."""
         return any(step.for_each is not None for step in self.steps)
+
+    @cached_property
+    def has_templates(self) -> bool:
+        """Whether a value of it is a template."""
+        values: list[object] = []
+        for step in self.steps:
+            values += [value for _, value in (*step.transformations, *(step.result or ()))]
+            values.append(None if step.message is None else step.message.key)
+            if step.callee is not None:
+                values += [value for _, value in (*(step.callee.input or ()), *step.callee.output)]
+                values.append(step.callee.business_key)
+        return any(isinstance(value, Expression) and value.is_template for value in values)
 
     @cached_property
     def has_flow_keys(self) -> bool:

@@ -21,15 +21,17 @@ from penstock.core.definition import (
     Callee,
     DefinitionLimits,
     ForEach,
+    LateBackoff,
     StepType,
     Turn,
 )
 from penstock.core.draft_boundaries import BoundaryDraft, BoundaryReader, CatchDraft
 from penstock.core.draft_expressions import Compiler, is_expression
 from penstock.core.draft_for_each import ForEachReader
-from penstock.core.duration import DurationError, TimestampError, parse_duration, parse_timestamp
+from penstock.core.duration import TimestampError, parse_timestamp
 from penstock.core.expression import TEMPLATE, Expression, template_in
 from penstock.core.field_reader import FieldReader, Problems, kind_of
+from penstock.core.retry import longest_s
 from penstock.core.strict_json import join_path, quote
 from penstock.core.turns import read_turn
 from penstock.wire.error_code import code_problem
@@ -37,7 +39,6 @@ from penstock.wire.error_code import code_problem
 _ID: Final = re.compile(r"[A-Za-z0-9_:\-]+")
 BACKOFF_MULTIPLIER_MAX: Final = 100
 BACKOFF_DEFAULT_MULTIPLIER: Final = 2.0
-BACKOFF_DEFAULT_MAX_S: Final = 3_600.0
 
 JOB_FIELDS: Final = frozenset(
     {"jobType", "retryCount", "delegateClass", "retryBackoff", "timeout", "retryOn", "noRetryOn"}
@@ -100,8 +101,8 @@ class StepDraft(msgspec.Struct, kw_only=True):
     delegate_class: str | None = None
     retry_count: int = 0
     boundaries: list[BoundaryDraft | CatchDraft] = []
-    backoff: Backoff | None = None
-    timeout_s: float | None = None
+    backoff: Backoff | LateBackoff | None = None
+    timeout_s: float | Expression | None = None
     duration: float | Expression | None = None
     until: Expression | str | None = None
     buffer: bool = False
@@ -129,7 +130,7 @@ class StepReader:
         self._limits = limits
         self._problems = problems
         self.compiler = Compiler(limits, problems)
-        self._boundaries = BoundaryReader(limits, problems)
+        self._boundaries = BoundaryReader(limits, problems, self.compiler)
         self._for_each = ForEachReader(limits, problems, self.compiler)
 
     def read(self, value: object, index: int) -> StepDraft:
@@ -201,7 +202,7 @@ class StepReader:
             draft.backoff = self._backoff(reader, backoff, used=_uses(draft, "retryBackoff"))
         timeout = reader.text("timeout", max_chars=limits.expression_max_chars)
         if timeout is not None and _uses(draft, "timeout"):
-            draft.timeout_s = self._seconds(timeout, reader.at("timeout"))
+            draft.timeout_s = self.compiler.lasting(timeout, reader.at("timeout"))
         retry_on = self._boundaries.codes(reader, "retryOn", checked=_uses(draft, "retryOn"))
         no_retry_on = self._boundaries.codes(reader, "noRetryOn", checked=_uses(draft, "noRetryOn"))
         if _uses(draft, "retryOn"):
@@ -217,9 +218,9 @@ class StepReader:
         if draft.error_code is not None:
             reader.refuse("output", "an END with an errorCode fails the instance, which has no result then")
 
-    def _backoff(self, outer: FieldReader, fields: dict[str, object], *, used: bool) -> Backoff | None:
+    def _backoff(self, outer: FieldReader, fields: dict[str, object], *, used: bool) -> Backoff | LateBackoff | None:
         reader = FieldReader(fields, outer.at("retryBackoff"), self._problems)
-        max_chars = self._limits.id_max_chars
+        max_chars = self._limits.expression_max_chars
         initial = reader.text("initial", required=used, max_chars=max_chars)
         multiplier = reader.number("multiplier")
         longest = reader.text("max", max_chars=max_chars)
@@ -228,22 +229,21 @@ class StepReader:
         outer.given["retryBackoff"] = reader.given
         if not used:
             return None
-        initial_s = None if initial is None else self._seconds(initial, reader.at("initial"))
-        max_s = None if longest is None else self._seconds(longest, reader.at("max"))
+        initial_s = None if initial is None else self.compiler.lasting(initial, reader.at("initial"))
+        max_s = None if longest is None else self.compiler.lasting(longest, reader.at("max"))
         if multiplier is not None and not 1 <= multiplier <= BACKOFF_MULTIPLIER_MAX:
             reader.refuse("multiplier", f"must lie between 1 and {BACKOFF_MULTIPLIER_MAX}")
         if jitter is not None and not 0 <= jitter <= 1:
             reader.refuse("jitter", "must lie between 0 and 1")
         if initial_s is None:
             return None
+        factor = BACKOFF_DEFAULT_MULTIPLIER if multiplier is None else float(multiplier)
+        share = 0.0 if jitter is None else float(jitter)
+        if isinstance(initial_s, Expression) or isinstance(max_s, Expression):
+            return LateBackoff(initial_s, max_s, factor, share)
         if max_s is not None and max_s < initial_s:
             reader.refuse("max", "must not be shorter than initial")
-        return Backoff(
-            initial_s=initial_s,
-            multiplier=BACKOFF_DEFAULT_MULTIPLIER if multiplier is None else float(multiplier),
-            max_s=max(BACKOFF_DEFAULT_MAX_S, initial_s) if max_s is None else max_s,
-            jitter=0.0 if jitter is None else float(jitter),
-        )
+        return Backoff(initial_s, factor, longest_s(initial_s, max_s), share)
 
     def _read_wait_fields(self, reader: FieldReader, draft: StepDraft) -> None:
         max_chars = self._limits.expression_max_chars
@@ -256,9 +256,7 @@ class StepReader:
         if duration is not None and until is not None:
             reader.refuse("until", "a wait has either duration or until, not both")
         if duration is not None:
-            path = reader.at("duration")
-            compiled = is_expression(duration)
-            draft.duration = self.compiler.compile(duration, path) if compiled else self._seconds(duration, path)
+            draft.duration = self.compiler.lasting(duration, reader.at("duration"))
         if until is not None and is_expression(until):
             draft.until = self.compiler.compile(until, reader.at("until"))
         elif until is not None:
@@ -434,13 +432,6 @@ class StepReader:
             self._problems.add(path, f"longer than {self._limits.id_max_chars} characters")
             return None
         return value
-
-    def _seconds(self, text: str, path: str) -> float | None:
-        try:
-            return parse_duration(text)
-        except DurationError as error:
-            self._problems.add(path, str(error))
-            return None
 
 
 def read_definition_id(

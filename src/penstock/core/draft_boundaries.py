@@ -10,7 +10,8 @@ from typing import cast
 import msgspec
 
 from penstock.core.definition import DefinitionLimits
-from penstock.core.duration import DurationError, parse_duration
+from penstock.core.draft_expressions import Compiler
+from penstock.core.expression import Expression
 from penstock.core.field_reader import FieldReader, Problems, kind_of
 from penstock.core.strict_json import join_path, quote
 from penstock.wire.error_code import code_problem
@@ -18,7 +19,7 @@ from penstock.wire.error_code import code_problem
 
 class BoundaryDraft(msgspec.Struct, frozen=True):
     duration: str
-    seconds: float
+    seconds: float | Expression
     interrupting: bool
     target: str | None
 
@@ -33,9 +34,10 @@ class CatchDraft(msgspec.Struct, frozen=True):
 class BoundaryReader:
     """Reads them against the same limits and into the same list of problems as the steps."""
 
-    def __init__(self, limits: DefinitionLimits, problems: Problems) -> None:
+    def __init__(self, limits: DefinitionLimits, problems: Problems, compiler: Compiler) -> None:
         self._limits = limits
         self._problems = problems
+        self._compiler = compiler
 
     def read(self, reader: FieldReader, *, checked: bool, may_fail: bool) -> list[BoundaryDraft | CatchDraft]:
         """``checked``: the step's type uses them. ``may_fail``: it can have error boundaries."""
@@ -92,17 +94,14 @@ class BoundaryReader:
             return self._catch(reader, checked=checked)
         if checked and kind is not None and kind != "TIMER":
             reader.refuse("type", f"must be TIMER or ERROR, not {quote(kind)}")
-        duration = reader.text("duration", required=checked, max_chars=max_chars)
+        duration = reader.text("duration", required=checked, max_chars=self._limits.expression_max_chars)
         interrupting = reader.flag("interrupting")
         target = reader.text("targetStepId", required=checked, max_chars=max_chars)
         reader.refuse_unknown()
-        seconds = 0.0
+        seconds = None
         if checked and duration is not None:
-            try:
-                seconds = parse_duration(duration)
-            except DurationError as error:
-                reader.refuse("duration", str(error))
-        return BoundaryDraft(duration=duration or "", seconds=seconds, interrupting=interrupting, target=target)
+            seconds = self._compiler.lasting(duration, reader.at("duration"))
+        return BoundaryDraft(duration=duration or "", seconds=seconds or 0, interrupting=interrupting, target=target)
 
     def _catch(self, reader: FieldReader, *, checked: bool) -> CatchDraft:
         max_chars = self._limits.id_max_chars

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 
 from penstock.core.definition import DefinitionLimits
+from penstock.core.duration import DurationError, parse_duration
 from penstock.core.expression import TEMPLATE, Expression, ExpressionError, parse, parse_template
 from penstock.core.field_reader import Problems
 from penstock.core.strict_json import join_path
@@ -29,6 +30,16 @@ class Compiler:
             self._problems.add(path, f"the expression is longer than {self._limits.expression_max_chars} characters")
             return None
         return self._compile(source, source, path, lambda: parse(source))
+
+    def lasting(self, text: str, path: str) -> float | Expression | None:
+        """A duration in seconds, or the expression that gives one; None with a problem at ``path``."""
+        if is_expression(text):
+            return self.compile(text, path)
+        try:
+            return parse_duration(text)
+        except DurationError as error:
+            self._problems.add(path, str(error))
+            return None
 
     def compile_template(self, template: object, path: str) -> Expression | None:
         """The expression of an object at ``path`` that is a template, None with a problem at the text that is wrong."""

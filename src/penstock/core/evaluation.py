@@ -10,11 +10,13 @@ from functools import partial
 
 import msgspec
 
-from penstock.core.definition import Assignments, Step, Turn
+from penstock.core.definition import Assignments, Backoff, LateBackoff, Step, Turn
 from penstock.core.expression import Expression, ExpressionError
 from penstock.core.recorder import Recorder
+from penstock.core.retry import longest_s
 from penstock.core.state import Token
 from penstock.core.turns import TurnError, key_of, priority_of
+from penstock.core.wait import WaitError, lasting_s
 from penstock.core.work import BYTES_PER_STEP, TooMuchWork
 from penstock.errors import BadRequest
 
@@ -63,6 +65,58 @@ class Evaluator(Recorder):
         try:
             return self.work.evaluate(expression, scope, self.inputs.now)
         except (ExpressionError, TooMuchWork) as error:
+            raise StepFailed(f"step '{step.id}': {error}") from None
+
+    def boundary_delays_s(self, token: Token, step: Step) -> dict[int, float]:
+        """Of its boundary timers, by their indexes; those of a forEach are the whole step's. Raises StepFailed."""
+        if token.item is not None:
+            return {}
+        return {
+            index: self._lasting_s(step, boundary.seconds, f"boundaryEvents[{index}].duration")
+            for index, boundary in step.timers
+        }
+
+    def time_job(self, token: Token, step: Step) -> None:
+        """What is evaluated of the time limit and the back-off of its job. Raises StepFailed."""
+        if isinstance(step.timeout_s, Expression):
+            token.timeout_s = self._lasting_s(step, step.timeout_s, "timeout", token)
+            if not token.timeout_s:
+                raise StepFailed(f"step '{step.id}': `timeout` must be more than zero")
+        if isinstance(step.backoff, LateBackoff):
+            self.time_retries(token, step, step.backoff)
+
+    def time_retries(self, token: Token, step: Step, backoff: LateBackoff) -> None:
+        """Raises StepFailed."""
+        initial_s = self._lasting_s(step, backoff.initial, "retryBackoff.initial", token)
+        given_s = backoff.longest
+        if given_s is not None:
+            given_s = self._lasting_s(step, given_s, "retryBackoff.max", token)
+            if given_s < initial_s:
+                raise StepFailed(f"step '{step.id}': `retryBackoff.max` is shorter than `initial`")
+        token.backoff_s, token.backoff_max_s = initial_s, longest_s(initial_s, given_s)
+
+    def backoff_of(self, token: Token, step: Step) -> Backoff | None:
+        """How its retries are paced. What was not evaluated when the step was entered, as the instance came to its
+        version later, is now. Raises StepFailed."""
+        late = step.backoff
+        if not isinstance(late, LateBackoff):
+            return late
+        if token.backoff_s is None or token.backoff_max_s is None:
+            self.time_retries(token, step, late)
+        assert token.backoff_s is not None
+        assert token.backoff_max_s is not None
+        return Backoff(token.backoff_s, late.multiplier, token.backoff_max_s, late.jitter)
+
+    def _lasting_s(self, step: Step, source: float | Expression, field: str, token: Token | None = None) -> float:
+        """``token``: whose item's variables count, too."""
+        if not isinstance(source, Expression):
+            return source
+        scope = self.scope() if token is None else self.scope_of(token)
+        try:
+            return lasting_s(self.work.evaluate(source, scope, self.inputs.now), f"`{field}`")
+        except (ExpressionError, TooMuchWork) as error:
+            raise StepFailed(f"step '{step.id}': `{field}`: {error}") from None
+        except WaitError as error:
             raise StepFailed(f"step '{step.id}': {error}") from None
 
     def turn_of_start(self, token: Token, step: Step) -> None:

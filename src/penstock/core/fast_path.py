@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.core.definition import Definition, Step, StepType
+from penstock.core.definition import Definition, LateBackoff, Step, StepType
 from penstock.core.expression import Expression
 
 
@@ -38,6 +38,7 @@ def _is_plain(step: Step) -> bool:
     return (
         not step.boundaries
         and step.timeout_s is None
+        and not isinstance(step.backoff, LateBackoff)
         and step.duration is None
         and step.until is None
         and step.for_each is None
@@ -80,6 +81,7 @@ def needs_variables(definition: Definition) -> bool:
             or (step.message is not None and isinstance(step.message.key, Expression))
             or step.for_each is not None
             or (step.turn is not None and step.turn.is_evaluated)
+            or step.times_itself
             for step in definition.steps
         )
     )

@@ -114,6 +114,7 @@ class Items(Evaluator):
     def begin_map(self, token: Token, step: Step, each: ForEach) -> None:
         """Begin its first items. Raises StepFailed."""
         rows = self._read_items(step, each)
+        delays_s = self.boundary_delays_s(token, step) if rows else {}
         if not rows:
             self.count_automatic(step)
         maps = self._maps()
@@ -123,7 +124,7 @@ class Items(Evaluator):
         if not rows:
             self.finish_map(token)
             return
-        self.arm_boundaries(token, step)
+        self.arm_all(token, delays_s)
         self.begin_items(token)
 
     def begin_items(self, whole: Token) -> None:
@@ -144,11 +145,11 @@ class Items(Evaluator):
             self.finish_map(whole)
 
     def resume_map(self, whole: Token) -> None:
-        """A `retry` came back to it: another execution of the step, with the items that it had."""
+        """A `retry` came back to it: another execution of the step, with the items that it had. Raises StepFailed."""
         step = self.definition.steps[whole.step]
         self.reentering[whole.id] = whole.entry
         self.begin_execution(whole, step)
-        self.arm_boundaries(whole, step)
+        self.arm_all(whole, self.boundary_delays_s(whole, step))
         if whole.arrived:
             self.arm(whole, CONTINUE_TIMER, 0)
 

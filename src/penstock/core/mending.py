@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 
 from penstock.core.definition import Definition, Step, StepType
 from penstock.core.ending import Ending
+from penstock.core.evaluation import StepFailed
 from penstock.core.event import RetryRequested, StepSkipped, TokenMoved
 from penstock.core.state import HistoryKind, InstanceStatus, Token, change_status
 from penstock.errors import Conflict
@@ -36,6 +37,7 @@ class Mending(Ending):
         ``but`` somebody else says where they go."""
         change_status(self.instance, InstanceStatus.ACTIVE)
         self.out.reopened = True
+        failed: list[tuple[Token, str]] = []
         # in the old order of entry; those that were about to enter their first step had none yet
         for token in sorted(self.tokens.values(), key=lambda token: (token.seq == 0, token.seq)):
             self.fresh.add(token.id)
@@ -46,7 +48,12 @@ class Mending(Ending):
                 self.entering.append((token, token.step))
                 self.reentering[token.id] = token.entry
             elif self.is_map(token):
-                self.resume_map(token)
+                try:
+                    self.resume_map(token)
+                except StepFailed as error:
+                    failed.append((token, error.reason))
+        if failed:
+            self.fail(*failed[0])
 
     def skip(self, event: StepSkipped) -> None:
         """The step counts as done, with what is given as its result; where it leads is decided as ever. One item of a

@@ -6,13 +6,16 @@ reason not to: all of them are told at once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from penstock.core.definition import Boundary, Definition, Step, StepType
 from penstock.core.effect import Timer
+from penstock.core.expression import Expression, ExpressionError
 from penstock.core.state import JOB_STATES, Token, TokenState
+from penstock.core.wait import WaitError, lasting_s
+from penstock.core.work import TooMuchWork
 from penstock.errors import Conflict
 
 REASONS_MAX: Final = 20
@@ -59,6 +62,17 @@ class Migration(NamedTuple):
     """By the step that kept signals are for: the step that they are for then."""
     timers: Sequence[Timer]
     retyped: Collection[int]
+    timeouts_s: Mapping[int, float | None]
+    """By token the time limit of its job."""
+
+
+Evaluate = Callable[[Expression], object]
+"""On the variables of the instance. Raises `ExpressionError` and `TooMuchWork`."""
+
+
+def needs_variables(new: Definition) -> bool:
+    """Whether `plan_migration` may have to evaluate something."""
+    return any(step.times_itself for step in new.steps)
 
 
 def plan_migration(
@@ -70,11 +84,13 @@ def plan_migration(
     signals: Collection[int],
     now: datetime,
     completed: Collection[int] = (),
+    evaluate: Evaluate | None = None,
 ) -> Migration:
     """``renamed``: ids of steps in ``old`` and what they are in ``new``, where that is another one. ``tokens``: of
     an open instance, or what a failure closed. ``armed``: their timers; ``signals``: for which steps some are kept.
-    ``completed``: those of `not_undone_any_more` that it has completed. Raises CantMigrate."""
-    plan = _Plan(old, new, renamed, {token.id: token for token in tokens})
+    ``completed``: those of `not_undone_any_more` that it has completed. ``evaluate``: where `needs_variables` asks for
+    it. Raises CantMigrate."""
+    plan = _Plan(old, new, renamed, {token.id: token for token in tokens}, evaluate)
     for index in completed:
         plan.reasons.append(f"step '{old.steps[index].id}' was completed, and the version can't undo it any more")
     steps = {token.id: plan.place(token) for token in tokens}
@@ -91,9 +107,12 @@ def plan_migration(
         if token.item is None  # those of a forEach are the whole step's
         for timer in plan.timers(token, new.steps[found[token.id]], armed, now)
     ]
+    timeouts_s = {token.id: plan.timeout_s(token, new.steps[found[token.id]]) for token in tokens}
+    if plan.reasons:
+        raise CantMigrate(list(dict.fromkeys(plan.reasons)))
     retyped = {token.id for token in tokens if plan.is_retyped(token, new.steps[found[token.id]])}
     moved = {step: after.index for step, after in kept.items() if after is not None}
-    return Migration(found, moved, timers, retyped)
+    return Migration(found, moved, timers, retyped, timeouts_s)
 
 
 def step_reasons(old: Definition, new: Definition, index: int) -> list[str]:
@@ -107,8 +126,14 @@ def step_reasons(old: Definition, new: Definition, index: int) -> list[str]:
 
 class _Plan:
     def __init__(
-        self, old: Definition, new: Definition, renamed: Mapping[str, str], tokens: Mapping[int, Token]
+        self,
+        old: Definition,
+        new: Definition,
+        renamed: Mapping[str, str],
+        tokens: Mapping[int, Token],
+        evaluate: Evaluate | None = None,
     ) -> None:
+        self._evaluate = evaluate
         self._old = old
         self._new = new
         self._renamed = renamed
@@ -186,15 +211,38 @@ class _Plan:
         left = self._old.steps[token.step].timers
         for index, event in after.timers:
             known = next((each for each in left if self._is_same(each[1], event)), None)
+            field = f"boundaryEvents[{index}].duration"
             if known is None:
-                yield Timer(now + timedelta(seconds=event.seconds), token.id, token.seq, index)
+                seconds = self._lasting_s(after, event.seconds, field)
+                yield Timer(now + timedelta(seconds=seconds), token.id, token.seq, index)
                 continue
             left.remove(known)
             if known[0] in own:
                 fire_at = own[known[0]]
                 if known[1].seconds != event.seconds:
-                    fire_at = token.entered_at + timedelta(seconds=event.seconds)
+                    seconds = self._lasting_s(after, event.seconds, field)
+                    fire_at = token.entered_at + timedelta(seconds=seconds)
                 yield Timer(fire_at, token.id, token.seq, index)
+
+    def timeout_s(self, token: Token, after: Step) -> float | None:
+        """The time limit of its job. What was evaluated stays; also of an item, whose variables are not at hand."""
+        limit, before = after.timeout_s, self._old.steps[token.step].timeout_s
+        if not token.is_open or (isinstance(limit, Expression) and (limit == before or token.item is not None)):
+            return token.timeout_s
+        return None if limit is None else self._lasting_s(after, limit, "timeout")
+
+    def _lasting_s(self, step: Step, source: float | Expression, field: str) -> float:
+        """Notes a reason where there is none."""
+        if not isinstance(source, Expression):
+            return source
+        assert self._evaluate is not None, "variables were not read"
+        try:
+            return lasting_s(self._evaluate(source), f"`{field}`")
+        except (ExpressionError, TooMuchWork) as error:
+            self.reasons.append(f"step '{step.id}': `{field}`: {error}")
+        except WaitError as error:
+            self.reasons.append(f"step '{step.id}': {error}")
+        return 0.0
 
     def _is_same(self, before: Boundary, after: Boundary) -> bool:
         target = self._old.steps[before.target].id

@@ -141,7 +141,8 @@ class Recorder:
         token.entered_at = self.inputs.now
         token.attempt = token.failures = token.expiries = 0
         token.claimed_by = token.claimed_at = token.lease_until = None
-        token.timeout_s = step.timeout_s
+        token.timeout_s = step.timeout_s if isinstance(step.timeout_s, float) else None  # else it is evaluated
+        token.backoff_s = token.backoff_max_s = None
         token.waits_for = None
         token.flow_key = self.instance.flow_key
         token.priority = PRIORITY_DEFAULT if self.instance.priority is None else self.instance.priority
@@ -260,12 +261,10 @@ class Recorder:
             if job_type is not None:
                 self.out.dequeued.append(self._job(job_type, token))
 
-    def arm_boundaries(self, token: Token, step: Step) -> None:
-        """Those of a forEach are the whole step's."""
-        if token.item is not None:
-            return
-        for index, boundary in step.timers:
-            self.arm(token, index, boundary.seconds)
+    def arm_all(self, token: Token, delays_s: Mapping[int, float]) -> None:
+        """Boundary timers, by their indexes."""
+        for index, delay_s in delays_s.items():
+            self.arm(token, index, delay_s)
 
     def arm(self, token: Token, index: int, delay_s: float) -> None:
         fire_at = self.inputs.now + timedelta(seconds=delay_s)

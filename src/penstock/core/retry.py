@@ -8,6 +8,7 @@ from typing import Final
 from penstock.core.definition import Backoff
 from penstock.core.duration import DURATION_MAX_DAYS
 
+BACKOFF_DEFAULT_MAX_S: Final = 3_600.0
 DELAY_MAX_S: Final = 86_400.0 * DURATION_MAX_DAYS
 """Of a delay that a worker wishes."""
 
@@ -19,6 +20,11 @@ def wished_s(seconds: float | None) -> float | None:
         return None
     pause_s = float(min(max(seconds, 0.0), DELAY_MAX_S))
     return None if math.isnan(pause_s) else pause_s
+
+
+def longest_s(initial_s: float, given_s: float | None) -> float:
+    """The longest pause of a back-off, where ``given_s`` is said of it."""
+    return max(BACKOFF_DEFAULT_MAX_S, initial_s) if given_s is None else given_s
 
 
 def backoff_s(backoff: Backoff | None, failures: int, jitter: float) -> float:

@@ -232,6 +232,8 @@ class Token(msgspec.Struct):
     claimed_at: datetime | None = None
     lease_until: datetime | None = None
     timeout_s: float | None = None  # an attempt's lease is never extended beyond (step `timeout`)
+    backoff_s: float | None = None  # first and longest pause of its retries, where the step's are evaluated
+    backoff_max_s: float | None = None
     leaving: bool = False  # of what a failure closed: the step is done, and where it leads is still to be decided
     raw: int | None = None  # likewise: position of the row with whose raw result its mapping is to be evaluated again
     priority: int = PRIORITY_DEFAULT

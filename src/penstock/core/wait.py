@@ -1,4 +1,4 @@
-"""When a WAIT with `duration` or `until` goes on by itself."""
+"""When a WAIT with `duration` or `until` goes on by itself; and how long what else is given by an expression lasts."""
 
 from __future__ import annotations
 
@@ -26,12 +26,7 @@ def wait_ends_at(step: Step, evaluate: Evaluate, now: datetime) -> datetime | No
     due at once.
     """
     if step.duration is not None:
-        value = _value(step.duration, evaluate)
-        try:
-            seconds = parse_duration(value) if isinstance(value, str) else _seconds(value)
-            return now + timedelta(seconds=seconds)
-        except DurationError as error:
-            raise WaitError(f"wait `duration`: {error}") from None
+        return now + timedelta(seconds=lasting_s(_value(step.duration, evaluate), "wait `duration`"))
     if step.until is not None:
         value = _value(step.until, evaluate)
         if not isinstance(value, str):
@@ -43,17 +38,27 @@ def wait_ends_at(step: Step, evaluate: Evaluate, now: datetime) -> datetime | No
     return None
 
 
+def lasting_s(value: object, what: str) -> float:
+    """Seconds of what an expression gave: a number of them, or ISO 8601 text. A `WaitError` begins with ``what``."""
+    if isinstance(value, str):
+        try:
+            return parse_duration(value)
+        except DurationError as error:
+            raise WaitError(f"{what}: {error}") from None
+    return _seconds(value, what)
+
+
 def _value(source: object, evaluate: Evaluate) -> object:
     return evaluate(source) if isinstance(source, Expression) else source
 
 
-def _seconds(value: object) -> float:
+def _seconds(value: object, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise WaitError(f"wait `duration` must be a number of seconds or ISO 8601 text, not {_shown(value)}")
+        raise WaitError(f"{what} must be a number of seconds or ISO 8601 text, not {_shown(value)}")
     if value < 0:
-        raise WaitError("wait `duration` is negative")
+        raise WaitError(f"{what} is negative")
     if value > DURATION_MAX_DAYS * 86_400:
-        raise WaitError(f"wait `duration` is longer than {DURATION_MAX_DAYS} days")
+        raise WaitError(f"{what} is longer than {DURATION_MAX_DAYS} days")
     return float(value)
 
 

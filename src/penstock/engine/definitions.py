@@ -432,6 +432,8 @@ def refuse_executors(worker: str, job_types: Sequence[str] = ()) -> None:
         raise Forbidden("workerId: is that of an executor of workflows as code")
 
 
+LANGUAGE_VERSION: Final = 21
+"""Of the schema: engines of this version evaluate timers, time limits and back-offs, and know templates."""
 ERRORS_VERSION: Final = 14
 """Of the schema: engines from it on know error codes."""
 RESULTS_VERSION: Final = 16
@@ -452,6 +454,8 @@ COMPENSATION_VERSION: Final = 18
 
 def _needed_version(definition: Definition) -> int:
     """The schema version that an engine has to know to run it; 0 for what all know."""
+    if any(step.times_itself for step in definition.steps) or definition.has_templates:
+        return LANGUAGE_VERSION  # an older one can't read the times, and takes a template for a value
     if definition.search_attributes is not None:
         return SEARCH_VERSION
     if any(step.message is not None for step in definition.steps):

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from penstock.core.child_hints import Called, called_by
-from penstock.core.definition import Definition, InvalidDefinition, Problem, Step, StepType, Turn
+from penstock.core.definition import Definition, InvalidDefinition, LateBackoff, Problem, Step, StepType, Turn
 from penstock.core.draft_for_each import SCOPE_NAMES
 from penstock.core.expression import Expression, ExpressionError, parse, reads, reference, vocabulary
 from penstock.core.hints import Hint, HintKind, hints
@@ -293,6 +293,7 @@ def _expressions_of(step: Step) -> Iterable[_Read]:
     path, each = f"steps[{step.index}]", step.for_each
     yield from ((join_path(f"{path}.conditionalNextSteps", one.source), one, frozenset()) for one, _ in step.conditions)
     values: list[tuple[str, object]] = [("duration", step.duration), ("until", step.until)]
+    values += ((f"boundaryEvents[{at}].duration", timer.seconds) for at, timer in step.timers)
     values += ((join_path("transformations", name), value) for name, value in step.transformations)
     values += ((join_path("output", name), value) for name, value in step.result or ())
     if step.message is not None:
@@ -301,7 +302,9 @@ def _expressions_of(step: Step) -> Iterable[_Read]:
         values.append(("forEach.items", each.items))
     yield from _given(f"{path}.", values)
     item: frozenset[str] = frozenset() if each is None else frozenset({each.name, each.index or each.name})
-    values = list(_turn(step.turn))
+    values = [*_turn(step.turn), ("timeout", step.timeout_s)]
+    if isinstance(step.backoff, LateBackoff):
+        values += (("retryBackoff.initial", step.backoff.initial), ("retryBackoff.max", step.backoff.longest))
     if step.callee is not None:
         values.append(("businessKey", step.callee.business_key))
         values += ((join_path("input", name), value) for name, value in step.callee.input or ())

@@ -13,7 +13,7 @@ from penstock.core.migration import CantMigrate, not_undone_any_more, plan_migra
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.lanes.full_path import FullPath
-from penstock.engine.lanes.migrate import MigrateCommand, check_target
+from penstock.engine.lanes.migrate import MigrateCommand, check_target, evaluator
 from penstock.engine.polls import Polls
 from penstock.engine.repair import check_note
 from penstock.engine.timers import Timers
@@ -164,7 +164,8 @@ class Migrations:
                 old, new, now = loaded.definition, target.definition, target.uploaded_at
                 lost = not_undone_any_more(old, new, renamed)
                 completed = await store.completed_steps(connection, seen.id, lost)
-                plan_migration(old, new, renamed, seen.tokens, seen.timers, seen.signals, now, completed)
+                evaluate = await evaluator(connection, seen.id, new, now)
+                plan_migration(old, new, renamed, seen.tokens, seen.timers, seen.signals, now, completed, evaluate)
                 reasons: list[str] = []
             except CantMigrate as error:
                 reasons = error.reasons

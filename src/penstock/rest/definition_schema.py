@@ -109,14 +109,14 @@ _JOB: Final[dict[str, Schema]] = {
     "retryBackoff": {
         "type": "object",
         "properties": {
-            "initial": _lasting("The wait before the first retry."),
+            "initial": _template("The wait before the first retry; a duration, or `${expression}`."),
             "multiplier": {
                 "type": "number",
                 "minimum": 1,
                 "maximum": 100,
                 "description": "Each further wait is so many times as long; none: 2.",
             },
-            "max": _lasting("No wait is longer; none: an hour."),
+            "max": _template("No wait is longer; none: an hour. A duration, or `${expression}`."),
             "jitter": {
                 "type": "number",
                 "minimum": 0,
@@ -129,7 +129,7 @@ _JOB: Final[dict[str, Schema]] = {
     },
     "retryOn": {**_CODES, "description": "Only errors with these codes are tried again (addition)."},
     "noRetryOn": {**_CODES, "description": "Errors with these codes are not tried again (addition)."},
-    "timeout": _lasting("How long a lease may be extended, ISO 8601 (addition)."),
+    "timeout": _template("How long a lease may be extended; a duration, or `${expression}` (addition)."),
     "delegateClass": _text("Any text: kept for clients, not used."),
 }
 assert set(_JOB) == JOB_FIELDS
@@ -137,10 +137,10 @@ _BOUNDARY_EVENT: Final[Schema] = {
     "type": "object",
     "properties": {
         "type": {"type": "string", "enum": ["TIMER", "ERROR"], "description": "What it waits for."},
-        "duration": _lasting("`TIMER`: ISO 8601, such as `PT30S`."),
+        "duration": _template("`TIMER`: ISO 8601, such as `PT30S`, or `${expression}`."),
         "interrupting": {
             "type": "boolean",
-            "description": "`TIMER`: whether the step ends with it, or goes on beside; none: it ends.",
+            "description": "`TIMER`: whether the step ends with it, or goes on beside; none: it goes on.",
         },
         "errorCodes": {**_CODES, "description": "`ERROR`: which it takes; none: any (addition)."},
         "errorVariable": _text("`ERROR`: is set to the error (addition)."),

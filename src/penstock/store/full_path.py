@@ -221,7 +221,7 @@ def token_of(row: Sequence[Any]) -> Token:
     """A row of `read_tokens`."""
     (id, instance_id, seq, step, state, entered_at, parent_id, side, attempt, failures, expiries, pending, arrived,
      unfolded, claimed_by, claimed_at, lease_until, timeout_s, priority, queued, entry, waits_for, item,
-     held, flow_key, run_queue) = row  # fmt: skip
+     held, flow_key, run_queue, backoff_s, backoff_max_s) = row  # fmt: skip
     return Token(
         id=id,
         instance_id=instance_id,
@@ -249,6 +249,8 @@ def token_of(row: Sequence[Any]) -> Token:
         held=held,
         flow_key=flow_key,
         run_queue=run_queue,
+        backoff_s=backoff_s,
+        backoff_max_s=backoff_max_s,
     )
 
 
@@ -387,22 +389,22 @@ def _tokens(changes: Sequence[Change], add: Add) -> None:
         (t.id, t.seq, t.step, t.state, _job_type(change, t), t.entered_at, t.parent_id, t.attempt, t.failures,
          t.expiries, t.pending, t.arrived, _bounded(t.unfolded), t.claimed_by, t.claimed_at,
          t.lease_until, t.timeout_s, t.queued, t.entry, t.waits_for, t.item,
-         t.held, t.priority, t.flow_key)
+         t.held, t.priority, t.flow_key, t.backoff_s, t.backoff_max_s)
         for change in changes for t in change.effects.updated
     ]  # fmt: skip
     add("update_tokens", sorted(updated), ints, ints, ints, ints, ints, times, ints, ints, ints, ints, ints, ints, ints,
         texts, times, times, arrays.floats, ints, ints, texts, ints,
-        ints, ints, texts)  # fmt: skip
+        ints, ints, texts, arrays.floats, arrays.floats)  # fmt: skip
     inserted = [
         (t.id, t.instance_id, t.seq, t.step, t.state, _job_type(change, t), t.entered_at, t.parent_id, t.side,
          t.attempt, t.pending, t.arrived, _bounded(t.unfolded), t.claimed_by, t.claimed_at,
          t.lease_until, t.timeout_s, t.entry, t.is_root and _is_watched(change.effects.instance), t.item,
-         t.priority, t.flow_key)
+         t.priority, t.flow_key, t.backoff_s, t.backoff_max_s)
         for change in changes for t in change.effects.inserted
     ]  # fmt: skip
     add("insert_tokens", inserted, ints, ints, ints, ints, ints, ints, times, ints, arrays.bools, ints, ints, ints,
         ints, texts, times, times, arrays.floats, ints, arrays.bools, ints,
-        ints, texts)  # fmt: skip
+        ints, texts, arrays.floats, arrays.floats)  # fmt: skip
     add("delete_tokens", [(id,) for change in changes for id in change.effects.deleted], ints)
 
 

@@ -286,7 +286,8 @@ class _Builder:
             target = self._sequence(self._exit(after, place), inner, longest=1)
         else:
             target = self._add(service(self._new_id("dead-end")))
-        return timer(target, self._pick(_DURATIONS), interrupting=self._pick((True, False)))
+        durations = (*_DURATIONS, "${1 + len(numbers)}") if self._additions else _DURATIONS
+        return timer(target, self._pick(durations), interrupting=self._pick((True, False)))
 
     def _exit(self, after: str, place: _Place) -> str:
         """Where a side path goes on: mostly ``after``, else out of here, or to an END of its own."""

@@ -61,3 +61,7 @@ CREATE FUNCTION penstock_goes_on(run bigint, waits boolean) RETURNS void LANGUAG
   DELETE FROM blocked_run WHERE instance_id = run;
   DELETE FROM parked WHERE instance_id = run AND token_id = run AND NOT waits;
 $$;
+
+-- What an expression gave for the pauses before retries when the step began.
+ALTER TABLE token ADD COLUMN backoff_s float8;
+ALTER TABLE token ADD COLUMN backoff_max_s float8;

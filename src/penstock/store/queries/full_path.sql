@@ -49,12 +49,12 @@ SELECT id FROM token WHERE id = ANY($1::bigint[]) AND id = instance_id AND watch
 -- name: read_tokens
 SELECT t.id, t.instance_id, t.seq, t.step, t.state, t.entered_at, t.parent_id, t.side, t.attempt, t.failures, t.expiries,
   t.pending, t.arrived, t.unfolded, t.claimed_by, t.claimed_at, t.lease_until, t.timeout_s, t.priority, t.queued,
-  t.entry, t.waits_for, t.item, t.held, t.flow_key, t.run_queue
+  t.entry, t.waits_for, t.item, t.held, t.flow_key, t.run_queue, t.backoff_s, t.backoff_max_s
 FROM token t WHERE t.id = ANY($1::bigint[]) AND t.id = t.instance_id
 UNION ALL
 SELECT t.id, t.instance_id, t.seq, t.step, t.state, t.entered_at, t.parent_id, t.side, t.attempt, t.failures, t.expiries,
   t.pending, t.arrived, t.unfolded, t.claimed_by, t.claimed_at, t.lease_until, t.timeout_s, t.priority, t.queued,
-  t.entry, t.waits_for, t.item, t.held, t.flow_key, t.run_queue
+  t.entry, t.waits_for, t.item, t.held, t.flow_key, t.run_queue, t.backoff_s, t.backoff_max_s
 FROM token t WHERE t.instance_id = ANY($1::bigint[]) AND t.id <> t.instance_id
 ORDER BY 1
 
@@ -93,11 +93,12 @@ DELETE FROM job_note WHERE token_id = ANY($1::bigint[])
 
 -- name: insert_tokens
 INSERT INTO token (id, instance_id, seq, step, state, job_type, entered_at, parent_id, side, attempt, pending, arrived,
-  unfolded, claimed_by, claimed_at, lease_until, timeout_s, entry, watched, item, priority, flow_key)
+  unfolded, claimed_by, claimed_at, lease_until, timeout_s, entry, watched, item, priority, flow_key, backoff_s,
+  backoff_max_s)
 SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::smallint[], $5::smallint[], $6::int[],
   $7::timestamptz[], $8::bigint[], $9::boolean[], $10::int[], $11::smallint[], $12::smallint[], $13::smallint[],
   $14::text[], $15::timestamptz[], $16::timestamptz[], $17::float8[], $18::bigint[], $19::boolean[], $20::int[],
-  $21::smallint[], $22::text[])
+  $21::smallint[], $22::text[], $23::float8[], $24::float8[])
 
 -- name: update_tokens
 UPDATE token t SET seq = u.seq, step = u.step, state = u.state, job_type = u.job_type, entered_at = u.entered_at,
@@ -105,15 +106,15 @@ UPDATE token t SET seq = u.seq, step = u.step, state = u.state, job_type = u.job
   arrived = u.arrived, unfolded = u.unfolded, claimed_by = u.claimed_by, claimed_at = u.claimed_at,
   lease_until = u.lease_until, timeout_s = u.timeout_s, queued = u.queued, entry = u.entry,
   waits_for = u.waits_for, item = u.item, held = u.held, priority = u.priority,
-  flow_key = u.flow_key,
+  flow_key = u.flow_key, backoff_s = u.backoff_s, backoff_max_s = u.backoff_max_s,
   migrated = CASE WHEN t.seq = u.seq THEN t.migrated END
 FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::smallint[], $5::int[], $6::timestamptz[], $7::bigint[],
   $8::int[], $9::int[], $10::smallint[], $11::smallint[], $12::smallint[], $13::smallint[], $14::text[],
   $15::timestamptz[], $16::timestamptz[], $17::float8[], $18::bigint[], $19::bigint[], $20::text[], $21::int[],
-  $22::int[], $23::smallint[], $24::text[])
+  $22::int[], $23::smallint[], $24::text[], $25::float8[], $26::float8[])
   AS u(id, seq, step, state, job_type, entered_at, parent_id, attempt, failures, expiries, pending, arrived, unfolded,
        claimed_by, claimed_at, lease_until, timeout_s, queued, entry, waits_for, item, held, priority,
-       flow_key)
+       flow_key, backoff_s, backoff_max_s)
 CROSS JOIN LATERAL (SELECT o.ctid FROM token o WHERE o.id = u.id OFFSET 0) old
 WHERE t.ctid = old.ctid
 
