@@ -23,11 +23,14 @@ from typing import Any, Final, Protocol, TextIO, cast
 import structlog
 
 from penstock.masking import mask
+from penstock.plain import escaped, escaped_lines
 
 __all__ = ["Logger", "RateLimitedLog", "configure_logging", "get_logger", "log_context", "set_trace", "trace_id"]
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 # Talkative at info, and what they say there is of no use to who runs the engine.
+_WITH_LINES: Final = frozenset({"event", "exception", "stack"})
+"""What has lines of its own in the log for people: what others logged, and tracebacks."""
 QUIET_LOGGERS: Final = ("asyncio", "hpack", "httpcore", "httpx", "hypercorn.access", "aiokafka", "kafka")
 
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
@@ -73,6 +76,7 @@ def configure_logging(level: str = "info", form: str = "auto", stream: TextIO | 
     last: list[structlog.typing.Processor] = [
         structlog.processors.format_exc_info,  # not rich's, which would print local variables, secrets included
         _mask,
+        *([_escape] if human else []),
         *_rendering(human=human, colors=human and out.isatty()),
     ]
     structlog.configure(
@@ -130,6 +134,14 @@ def _add_trace(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMa
     current = _trace.get()
     if current is not None:
         event["trace_id"] = current
+    return event
+
+
+def _escape(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """For a terminal; texts in lists and the like are shown as Python writes them, which escapes, too."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = escaped_lines(value) if name in _WITH_LINES else escaped(value)
     return event
 
 

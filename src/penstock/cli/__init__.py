@@ -55,15 +55,18 @@ def main() -> None:
 def _end(error: Unprintable) -> NoReturn:
     if isinstance(error.reason, BrokenPipeError):
         sys.exit(READER_GONE)
-    print(f"penstock: what it prints can't be written: {error.reason.strerror}", file=sys.stderr)
+    from penstock.cli.plain import echo
+
+    echo(f"penstock: what it prints can't be written: {error.reason.strerror}", err=True)
     sys.exit(1)
 
 
 def _run() -> None:
     if sys.argv[1:] in (["version"], ["--version"]):
         from penstock.build import shown_version
+        from penstock.cli.plain import echo
 
-        print(f"penstock {shown_version()}")
+        echo(f"penstock {shown_version()}")
         return
     try:
         from penstock.cli.app import app
@@ -73,7 +76,9 @@ def _run() -> None:
         told = _what_to_install(error)
         if told is None:
             raise
-        print(f"penstock: {told}", file=sys.stderr)
+        from penstock.cli.plain import echo
+
+        echo(f"penstock: {told}", err=True)
         sys.exit(2)
 
 

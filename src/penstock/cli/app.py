@@ -5,10 +5,13 @@ Relies on typer. Must stay thin: options in, one call, exit code out.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperGroup
 
 from penstock.cli import (
     archive,
@@ -37,9 +40,34 @@ from penstock.cli.options import (
     print_json,
     print_table,
 )
-from penstock.cli.plain import echo
+from penstock.cli.plain import echo, escaped
+
+
+class Plain(TyperGroup):
+    """The command line: what it says of wrong use is escaped as everything is that it prints for people."""
+
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        """Raises errors with their messages escaped; so does `invoke`."""
+        with _plain_messages():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _plain_messages():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _plain_messages() -> Generator[None]:
+    try:
+        yield
+    except Exception as error:  # click's, which some versions of typer have as a part of their own
+        if hasattr(error, "format_message") and isinstance(message := getattr(error, "message", None), str):
+            cast(Any, error).message = escaped(message)
+        raise
+
 
 app = typer.Typer(
+    cls=Plain,
     name="penstock",
     help="A durable workflow engine on PostgreSQL.\n\n"
     "`penstock demo` shows it, `penstock serve` runs it: on the PostgreSQL named by WE_POSTGRES_DSN, or on an embedded "

@@ -20,7 +20,7 @@ from penstock.cli.options import (
     read_pairs,
     shown_time,
 )
-from penstock.cli.plain import echo, echo_lines
+from penstock.cli.plain import echo, echo_lines, escaped
 
 if TYPE_CHECKING:
     from penstock.client import BulkFilter, BulkPreview, BulkView, SyncClient
@@ -228,7 +228,7 @@ def _run(action: str, options: _Options, act: dict[str, Any]) -> None:
                 print_json(preview)
             raise typer.Exit(NOT_ALL_DONE)
         if not options.yes:
-            typer.confirm(f"{action} {_count(preview)}?", abort=True, err=True)
+            typer.confirm(escaped(f"{action} {_count(preview)}?"), abort=True, err=True)
         begun = client.start_bulk(request)
         echo(f"bulk operation {begun.id}", err=True)
         found = client.get_bulk(begun.id) if options.detach else _followed(client, begun.id, quiet=options.as_json)

@@ -18,6 +18,7 @@ from penstock.durable.run import Run
 from penstock.durable.signals import Signals
 from penstock.durable.step_loop import StepLoop
 from penstock.durable.workflow import Workflow
+from penstock.plain import escaped
 
 R = TypeVar("R")
 
@@ -26,7 +27,7 @@ _MESSAGE = re.compile(r"message '([\w.-]+)'")
 
 
 def _tell(text: str) -> None:
-    sys.stderr.write(f"penstock: {text}\n")
+    sys.stderr.write(f"penstock: {escaped(text)}\n")
     sys.stderr.flush()
 
 

@@ -25,6 +25,7 @@ from penstock.cli.demo.view import RunView, failures, history_table, make_consol
 from penstock.cli.examples import example
 from penstock.client import Client, ClientError, Instance, StartRequest, Unavailable
 from penstock.errors import leaves
+from penstock.plain import escaped, escaped_lines
 
 __all__ = ["run_demo"]
 
@@ -69,7 +70,7 @@ def run_demo(*, instances: int, data_dir: str | None = None, keep_open: bool = F
             code = 0 if trio.run(_until_interrupted, show) or shown.is_set() else 130
     except* (DemoFailed, EngineFailed, ClientError, OSError) as failed:  # groups: the worker runs in a task group
         for error in leaves(failed):
-            console.print(f"The demo failed: {error}", markup=False)
+            console.print(escaped_lines(f"The demo failed: {error}"), markup=False)
     if code == 0:
         console.print(f"Stopped. Next: {NEXT}", markup=False)
     if code == 130:
@@ -109,7 +110,7 @@ async def _demo(console: Console, count: int, data_dir: Path, log: Path, hold: t
     path = example("order-fulfilment.json")
     definition = msgspec.json.decode(path.read_bytes(), type=_Definition)
     titles = {step.id: step.name for step in definition.steps}
-    console.print(f"Starting the engine with its embedded PostgreSQL in {data_dir}")
+    console.print(f"Starting the engine with its embedded PostgreSQL in {escaped(str(data_dir))}", markup=False)
     begun = time.monotonic()
     async with engine_process(data_dir, log) as url, Client(url) as client:
         await _wait_ready(client, log)
@@ -165,4 +166,5 @@ async def _run_instances(client: Client, definition: _Definition, count: int, vi
 async def _show_history(console: Console, client: Client, instance: Instance, titles: dict[str, str]) -> None:
     history = await client.get_history(instance.id)
     console.print(history_table(instance, history, titles))
-    console.print(f"Its variables at the end: {msgspec.json.encode(instance.variables).decode()}\n", markup=False)
+    variables = msgspec.json.encode(instance.variables).decode()
+    console.print(f"Its variables at the end: {escaped(variables)}\n", markup=False)

@@ -13,8 +13,10 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from penstock.client import Instance, StepExecution
+from penstock.plain import escaped
 
 __all__ = ["RunView", "history_table", "make_console"]
 
@@ -75,7 +77,8 @@ class RunView:
 
 def history_table(instance: Instance, history: Sequence[StepExecution], titles: dict[str, str]) -> Table:
     """One row per step execution, attempts of a job below each other."""
-    table = Table(title=f"History of instance {instance.id} (order {instance.business_key})", title_justify="left")
+    title = escaped(f"History of instance {instance.id} (order {instance.business_key})")
+    table = Table(title=title, title_justify="left")
     for name in ("step", "type", "status", "attempt", "worker"):
         table.add_column(name)
     for name in ("entered after", "took"):
@@ -90,10 +93,14 @@ def history_table(instance: Instance, history: Sequence[StepExecution], titles: 
         ]
         number, worker, _ = attempts[-1] if attempts else ("", "", "")
         for earlier_number, earlier_worker, outcome in attempts[:-1]:
-            table.add_row(title, item.step_type, outcome, earlier_number, earlier_worker, entered, "")
+            _add_row(table, title, item.step_type, outcome, earlier_number, earlier_worker, entered, "")
             title, entered = "", ""
-        table.add_row(title, item.step_type if title else "", item.status, number, worker, entered, took)
+        _add_row(table, title, item.step_type if title else "", item.status, number, worker, entered, took)
     return table
+
+
+def _add_row(table: Table, *cells: str) -> None:
+    table.add_row(*(Text(escaped(cell)) for cell in cells))
 
 
 def _milliseconds(start: datetime | None, end: datetime | None) -> str:
@@ -103,7 +110,7 @@ def _milliseconds(start: datetime | None, end: datetime | None) -> str:
 def failures(instances: Iterable[Instance]) -> list[str]:
     """One line for each instance that did not complete."""
     return [
-        f"instance {each.id} is {each.status}: {each.failure_reason or 'no reason given'}"
+        escaped(f"instance {each.id} is {each.status}: {each.failure_reason or 'no reason given'}")
         for each in instances
         if each.status != "COMPLETED"
     ]
