@@ -122,6 +122,25 @@ def test_the_image_is_built_from_all_that_the_wheel_takes() -> None:
     assert all((TOP / name).exists() for name in copied)
 
 
+def test_the_image_installs_what_stands_in_the_locks_and_nothing_else() -> None:
+    made = (DEPLOY / "container" / "Containerfile").read_text()
+    calls = re.findall(r"pip (?:install|wheel) [^\n&]*", made)
+    assert len(calls) == 4
+    for call in calls:
+        assert "--require-hashes" in call or "--no-deps" in call
+        assert not call.startswith("pip wheel") or "--no-build-isolation" in call
+    [program] = re.findall(r"awk '([^']+)'", made)
+    kafka = subprocess.run(
+        ["awk", program, TOP / "locks" / "linux-x86_64-dev.txt"], capture_output=True, text=True, check=True
+    ).stdout
+    locked = (TOP / "locks" / "linux-x86_64.txt").read_text() + kafka
+    extras = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    wanted = {re.split(r"[\[<>=~!; ]", text)[0].lower() for text in (*extras["engine"], *extras["kafka"])}
+    assert {name for name in wanted if f"\n{name}==" not in "\n" + locked} <= {"penstock"}
+    assert "aiokafka==" in kafka
+    assert kafka.count("==") == 2
+
+
 def test_published_ports_stay_on_loopback() -> None:
     services = documents("container/compose.yaml")[0]["services"]
     ports = [port for service in services.values() for port in service.get("ports", [])]

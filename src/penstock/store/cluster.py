@@ -42,9 +42,15 @@ SOCKET_PATH_MAX_BYTES = 103
 LOG_MAX_BYTES = 10 * 2**20
 """A log longer than this when the server starts is kept as ``postgres.log.1``, in place of the one before."""
 
-ACCOUNTS_FOR_ROOT = ("penstock", "postgres", "nobody")
+NOBODY = "nobody"
+ACCOUNTS_FOR_ROOT = ("penstock", "postgres", NOBODY)
 """PostgreSQL refuses to run as root: a new cluster is then the first's of these that exists. The last is what other
 programs without an account of their own run as, too, and they can do what the server can: there is a warning."""
+
+MAP = "penstock"
+_WRITTEN_ANEW = "# Written anew at every start of the engine.\n"
+_HBA = f"local all all peer map={MAP}\nlocal replication all peer map={MAP}\n"
+"""Who connects is whom the kernel says; nobody gets in otherwise, and nobody over an address."""
 
 PID_FILE_MAX_BYTES = 4096
 WRITE_TIMEOUT_S = 10.0
@@ -238,7 +244,9 @@ def find_installation(data_dir: Path) -> Installation:
 
 
 def write_settings(installation: Installation, socket_dir: Path, settings: Mapping[str, str]) -> None:
-    """Write ``penstock.conf``, which postgresql.conf includes. What is set there after it, or by ALTER SYSTEM, wins."""
+    """Write ``penstock.conf``, which postgresql.conf includes. What is set there after it, or by ALTER SYSTEM, wins.
+
+    And who may connect: clusters of before let in whoever got to the socket."""
     merged = {
         **_SETTINGS,
         "shared_buffers": f"{_shared_buffers_mib()}MB",
@@ -246,8 +254,25 @@ def write_settings(installation: Installation, socket_dir: Path, settings: Mappi
         **settings,
     }
     lines = [f"{name} = '{_escape(value)}'\n" for name, value in merged.items()]
-    text = "# Written anew at every start of the engine.\n" + "".join(lines)
-    installation.write(installation.cluster / "penstock.conf", text)
+    installation.write(installation.cluster / "penstock.conf", _WRITTEN_ANEW + "".join(lines))
+    installation.write(installation.cluster / "pg_hba.conf", _WRITTEN_ANEW + _HBA)
+    names = [f'{MAP} "{name}" all\n' for name in _known_users(installation)]
+    installation.write(installation.cluster / "pg_ident.conf", _WRITTEN_ANEW + "".join(names))
+
+
+def _known_users(installation: Installation) -> list[str]:
+    """The users of the machine whom the server lets in, as any of its roles: us, and as root the account that it runs
+    as, too, unless that is `nobody`, as which others run. Raises `EmbeddedPostgresError` for a user without a name."""
+    try:
+        found = [pwd.getpwuid(os.geteuid()).pw_name]
+    except KeyError:
+        raise EmbeddedPostgresError(
+            f"the user id {os.geteuid()} has no name on this machine, which PostgreSQL asks for: add it to /etc/passwd"
+        ) from None
+    account = installation.account
+    if account is not None and account.pw_name not in (*found, NOBODY):
+        found.append(account.pw_name)
+    return found
 
 
 def make_socket_dir(installation: Installation) -> Path:

@@ -25,6 +25,7 @@ import trio
 from psycopg.conninfo import make_conninfo
 
 from penstock.store.cluster import (
+    NOBODY,
     PORT,
     EmbeddedPostgresError,
     Installation,
@@ -320,7 +321,7 @@ class _Lock:
 
 
 def _warn_of_shared(installation: Installation) -> None:
-    if installation.account is not None and installation.account.pw_name == "nobody":
+    if installation.account is not None and installation.account.pw_name == NOBODY:
         log.warning(
             "the embedded PostgreSQL runs as the user nobody, which is also that of other programs: they can do what it"
             " can. Before the first start, make one of its own: useradd --system penstock"
@@ -372,7 +373,8 @@ async def _make_cluster(installation: Installation, *, sync: bool) -> None:
             installation.programs / "bin" / "initdb",
             f"--pgdata={unfinished}",
             f"--username={SUPERUSER}",
-            "--auth=trust",  # only who may enter the socket's directory gets here: the owner
+            "--auth-local=peer",  # until `write_settings` says who that may be
+            "--auth-host=reject",
             "--encoding=UTF8",
             "--locale=C",
             "--locale-provider=builtin",  # sorting that no update of the system's libc changes
