@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Mapping
 from typing import Any, cast
 
 import trio
@@ -101,10 +102,15 @@ def names_of(stream: object) -> tuple[str, ...]:
         found = cast("dict[str, Any] | None", stream.getpeercert())
     except trio.NeedHandshakeError:
         return ()
-    if not found:
-        return ()
-    names = [f"{_PREFIXES[kind]}:{value}" for kind, value in found.get("subjectAltName", ()) if kind in _PREFIXES]
-    if not names:
+    return names_in(found or {})
+
+
+def names_in(found: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names in a certificate, as Python shows it. An address is no name for us, but one beside which no common name
+    counts."""
+    others = found.get("subjectAltName", ())
+    names = [f"{_PREFIXES[kind]}:{value}" for kind, value in others if kind in _PREFIXES]
+    if not others:
         names = [f"cn:{value}" for part in found.get("subject", ()) for kind, value in part if kind == "commonName"]
     return tuple(names)
 

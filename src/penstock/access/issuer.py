@@ -143,17 +143,19 @@ async def fetch_json(
                 http.stream(
                     "GET" if form is None else "POST",
                     url,
-                    headers={"accept": "application/json"},
+                    headers={"accept": "application/json", "accept-encoding": "identity"},
                     data=form,
                     auth=None if client is None else _quoted(client),
                 ) as answer,
             ):
                 if answer.status_code != 200:
                     raise ValueError(f"{url} answered {answer.status_code}")
-                async for part in answer.aiter_bytes():
-                    data += part
-                    if len(data) > DOCUMENT_MAX_BYTES:
-                        raise ValueError(f"{url} has more than {DOCUMENT_MAX_BYTES} bytes")
+                if answer.headers.get("content-encoding", "identity") != "identity":
+                    raise ValueError(f"{url} answered with a compressed document, which nobody asked for")
+                async for part in answer.aiter_raw():
+                    data += part[: DOCUMENT_MAX_BYTES + 1 - len(data)]  # to the end: httpx leaves what is broken off
+        if len(data) > DOCUMENT_MAX_BYTES:
+            raise ValueError(f"{url} has more than {DOCUMENT_MAX_BYTES} bytes")
     except trio.TooSlowError as error:
         raise ValueError(f"{url} did not answer within {FETCH_TIMEOUT_S:g} s") from error
     except httpx.HTTPError as error:

@@ -181,6 +181,8 @@ class Definitions:
         check_is_graph(definition)
         if self._need_topics:
             _check_topics(definition)
+        if self._database.vault is not None:
+            _check_attributes(definition)
 
     async def _upload(self, definition: Definition, code: bool, again: bool) -> DefinitionSummary:
         """``again``: an earlier try may have stored it."""
@@ -476,6 +478,20 @@ def _needed_version(definition: Definition) -> int:
 def _has_codes(step: Step) -> bool:
     catches = any(isinstance(event, Catch) for event in step.boundaries)
     return catches or bool(step.retry_on or step.no_retry_on or step.error_code)
+
+
+def _check_attributes(definition: Definition) -> None:
+    declared = () if definition.search_attributes is None else definition.search_attributes.types
+    problems = [
+        Problem(
+            f"searchAttributes.{name}",
+            "is one of secretVariables, and search attributes stand in clear in the database, encryption or not:"
+            " take it out of one of the two",
+        )
+        for name in sorted(_secret_variables(definition.metadata).intersection(declared))
+    ]
+    if problems:
+        raise InvalidDefinition(problems)
 
 
 def _check_topics(definition: Definition) -> None:

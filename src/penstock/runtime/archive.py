@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import msgspec
 import trio
@@ -45,14 +45,16 @@ class Removed(Exception):
 class _JsonLines:
     """A file of gzipped lines that is written."""
 
-    def __init__(self, path: Path) -> None:
-        self._stream = gzip.open(path, "wb", compresslevel=_LEVEL)  # noqa: SIM115 - its owner closes it
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._stream = gzip.GzipFile(fileobj=file, mode="wb", compresslevel=_LEVEL)
 
     def append(self, lines: Sequence[str]) -> None:
         self._stream.write("".join(f"{line}\n" for line in lines).encode())
 
     def close(self) -> None:
         self._stream.close()
+        self._file.close()
 
 
 _File = _JsonLines | ParquetFile
@@ -85,9 +87,12 @@ async def write(
 
 
 def _open(path: Path, form: ArchiveFormat) -> _File:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    return ParquetFile(path) if form is ArchiveFormat.PARQUET else _JsonLines(path)
+    """Of us alone, as are the directories that are made for it. It is written by its descriptor: in a directory of
+    others the name may lead elsewhere by now."""
+    for directory in [each for each in (*reversed(path.parents),) if not each.exists()]:
+        directory.mkdir(mode=0o700, exist_ok=True)
+    file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+    return ParquetFile(file) if form is ArchiveFormat.PARQUET else _JsonLines(file)
 
 
 def _abandon(stream: _File, path: Path) -> None:

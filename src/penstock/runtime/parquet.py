@@ -11,7 +11,7 @@ import importlib.util
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import msgspec
 
@@ -44,16 +44,17 @@ class _Columns(msgspec.Struct):
 
 
 class ParquetFile:
-    """One that is written. ``path`` is made, and must not exist."""
+    """One that is written, to ``file``, which it closes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
         self._arrow: Any = importlib.import_module("pyarrow")
         text, number = self._arrow.string(), self._arrow.int32()
         time = self._arrow.timestamp("us", tz="UTC")
         types = (text, text, text, number, text, text, text, time, time, text)
         self._schema: Any = self._arrow.schema(list(zip(_COLUMNS, types, strict=True)))
         parquet: Any = importlib.import_module("pyarrow.parquet")
-        self._writer: Any = parquet.ParquetWriter(path, self._schema, compression="zstd")
+        self._writer: Any = parquet.ParquetWriter(file, self._schema, compression="zstd")
         self._rows: list[dict[str, object]] = []
         self._bytes = 0
         self._instance = ""
@@ -70,6 +71,7 @@ class ParquetFile:
         """Write what is left. Idempotent."""
         self._write()
         self._writer.close()
+        self._file.close()
 
     def _row(self, line: str) -> dict[str, object]:
         ((kind, columns),) = msgspec.json.decode(line, type=dict[str, _Columns]).items()
