@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 
 in_shares = pytest.mark.parametrize(
@@ -12,3 +15,15 @@ in_shares = pytest.mark.parametrize(
     ],
 )
 """``share`` is 10 for a tenth of the games, 1 for all. Only of all it is asked whether there is enough of each kind."""
+
+
+def mostly_slow(cases: Iterable[Any], *, quick: Iterable[Any], reason: str) -> list[Any]:
+    """Return the cases for `parametrize`: those of ``quick`` for the quick tier, all others for the slow one."""
+    cases, quick = list(cases), list(quick)
+    unknown = [case for case in quick if case not in cases]
+    if unknown:
+        raise ValueError(f"quick names cases that there are not: {unknown}")
+    if len(reason.split()) < 2:
+        raise ValueError(f"a reason says in words what takes long, not {reason!r}")
+    slow = pytest.mark.slow(reason=reason)
+    return [case if case in quick else pytest.param(case, marks=slow) for case in cases]

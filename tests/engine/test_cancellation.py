@@ -41,6 +41,7 @@ from tests.engine import runs
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, completion, number
 from tests.shapes import call
+from tests.shares import mostly_slow
 from tests.waiting import wait_until
 
 STEPS_MAX = 800
@@ -737,7 +738,11 @@ async def driver(make_driver: MakeDriver, nursery: trio.Nursery) -> Driver:
     return driver
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+QUICK = ("a narrow start", "a poll", "a wide completion", "a failure for good", "a signal to a parked job", "a cancel")
+CANCELS = "cancels an operation at every point"
+
+
+@pytest.mark.parametrize("name", mostly_slow(SCENARIOS, quick=QUICK, reason=CANCELS))
 async def test_cancelled_at_every_point(driver: Driver, name: str) -> None:
     prepare = SCENARIOS[name]
     scene = await prepare(driver, "undisturbed")
@@ -791,7 +796,14 @@ async def crash_at_step(other: Driver, point: int, name: str, key: str) -> tuple
     return before, attempt
 
 
-@pytest.mark.parametrize("name", [name for name in SCENARIOS if not name.startswith(("a poll", "a parked poll"))])
+@pytest.mark.parametrize(
+    "name",
+    mostly_slow(
+        [name for name in SCENARIOS if not name.startswith(("a poll", "a parked poll"))],
+        quick=["a narrow start", "a wide completion"],
+        reason=CANCELS,
+    ),
+)
 async def test_a_cancelled_engine_leaves_the_state_before_or_after(driver: Driver, name: str) -> None:
     """As when one of its services crashes; another engine goes on."""
     scene = await SCENARIOS[name](driver, "undisturbed")

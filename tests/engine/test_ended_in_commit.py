@@ -132,6 +132,7 @@ async def test_an_upload(cut_driver: Driver, proxy: Proxy, fatal: bool) -> None:
     assert len(told) == times
 
 
+@pytest.mark.slow(reason="ends a session at each message")
 async def test_a_claim_that_was_heard_is_given_back(cut_driver: Driver, proxy: Proxy, fatal: bool) -> None:
     """Its rows came, then the end of the session: the job is looked for and given back, not leased to nobody. One
     whose rows did not come is late."""

@@ -30,6 +30,7 @@ CALLED_FROM_OUTSIDE = {
     "_read_data": "hypercorn",
     "before_task_step": "trio",
     "after_task_step": "trio",
+    "before_io_wait": "trio",
     "after_io_wait": "trio",
     "handle_async_request": "httpx",
     "pytest_configure": "pytest",

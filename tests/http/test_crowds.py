@@ -20,6 +20,7 @@ from penstock.tls import Tls
 from tests.http.conftest import Running, running
 from tests.http.raw import RawClient, get, post
 from tests.http.test_direct import Batches, until
+from tests.shares import mostly_slow
 
 LEAVING = 640
 """Clients that leave at once: as many as are read in ten turns of the loop."""
@@ -79,10 +80,12 @@ async def is_out_of_time(client: RawClient, app: Batches) -> None:
 
 @pytest.mark.parametrize(
     "end",
-    [
-        leaves, leaves_framework, leaves_batch, leaves_before_answer, leaves_in_a_head, is_closed, is_refused,
-        is_out_of_time,
-    ],
+    mostly_slow(
+        [leaves, leaves_framework, leaves_batch, leaves_before_answer, leaves_in_a_head, is_closed, is_refused,
+         is_out_of_time],
+        quick=[leaves, is_out_of_time],
+        reason="collects all garbage of the process",
+    ),
 )  # fmt: skip
 async def test_an_ended_connection_is_no_garbage(
     end: Callable[[RawClient, Batches], Awaitable[None]],

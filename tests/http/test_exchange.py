@@ -264,7 +264,8 @@ async def test_an_idle_connection_is_closed_after_a_while(
     serve_either: Serve, mock_clock: trio.testing.MockClock
 ) -> None:
     """Time stands still until there is nothing else left to do."""
-    async with serve_either(echo, keep_alive_timeout_seconds=0.2, deadline_tick_seconds=0.05) as http:
+    limits = {"keep_alive_timeout_seconds": 0.2, "header_timeout_seconds": 0.2, "deadline_tick_seconds": 0.05}
+    async with serve_either(echo, **limits) as http:
         async with http.client() as client:
             assert (await client.ask(get("/x"))).status == 200
             mock_clock.rate = 1.0

@@ -15,12 +15,12 @@ from tests.rest.scripted import Rest, ScriptedEngine
 
 
 async def test_a_parameter_with_two_values_is_refused_by_every_call() -> None:
-    tried = 0
+    tried, engine = 0, ScriptedEngine()
+    rest = Rest(engine)
     for operation in OPERATIONS:
-        engine = ScriptedEngine()
         path = "/".join("1" if part.startswith("{") else part for part in operation.path.split("/"))
         for name in sorted(name for name in operation.query_names if not name.endswith("*")):
-            answer = await Rest(engine).send(operation.method, f"{path}?{name}=1&{name}=2", b"{}")
+            answer = await rest.send(operation.method, f"{path}?{name}=1&{name}=2", b"{}")
             assert (answer.status, dict(engine.calls)) == (400, {}), (operation.id, name)
             assert f"{name}: is given twice" in answer.json["message"]
             tried += 1

@@ -26,6 +26,7 @@ from penstock.wire.model import Job
 from tests import postgres
 from tests.runtime.conftest import StartLocal
 from tests.runtime.local_engine import LocalEngine
+from tests.shares import mostly_slow
 from tests.waiting import wait_until
 
 FAR_S = 1e6
@@ -324,7 +325,9 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", mostly_slow(CASES, quick=["timers", "lease scan", "an upload"], reason="cancels a service at every point")
+)
 async def test_a_service_cancelled_at_every_point(start_local: StartLocal, name: str) -> None:
     engine = await start_local(services=False, **SETTINGS.get(name, {}))
     assert engine.clock
