@@ -42,6 +42,13 @@ async def test_a_compressed_body_is_refused_by_name(path: str, coding: str) -> N
     assert not engine.calls
 
 
+@pytest.mark.parametrize("coding", ["identity, gzip", "gzip, identity", "utf-8,br", "gzip,", "aws-chunked", "lzma"])
+async def test_a_compression_among_codings_is_found(coding: str) -> None:
+    engine = ScriptedEngine()
+    answer = await Rest(engine).post("/v1/instances", gzip.compress(b"{}"), Content_Encoding=coding)
+    assert (answer.status, dict(engine.calls)) == (415, {})
+
+
 async def test_a_coding_that_changes_nothing_is_no_reason_to_refuse() -> None:
     for coding in ("identity", "utf-8", ""):
         engine = ScriptedEngine()

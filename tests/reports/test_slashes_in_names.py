@@ -35,13 +35,18 @@ from tests.rest.scripted import Rest, ScriptedEngine
         (b"/100%", ["", "100%"]),
         (b"/%zz", ["", "%zz"]),
         (b"/plain", ["", "plain"]),
+        (b"/a//b/./../%2e%2e", ["", "a", "", "b", ".", "..", ".."]),
+        (b"/\xc3\xa9", ["", "é"]),
+        (b"/\xc3\xa9%20", ["", "é "]),
     ],
 )
 def test_a_path_is_parted_first_and_decoded_then(raw: bytes, parts: list[str]) -> None:
     assert [read_part(part) for part in read_path(raw).split("/")] == parts
 
 
-@pytest.mark.parametrize("raw", [b"/a%00b", b"/%E2%82", b"/%FF", b"/%ED%A0%80", b"/%C0%AF"])
+@pytest.mark.parametrize(
+    "raw", [b"/a%00b", b"/%E2%82", b"/%FF", b"/%ED%A0%80", b"/%C0%AF", b"/\xff", b"/\xff%20", b"/a\0b"]
+)
 def test_nul_and_what_is_not_utf_8_is_unreadable(raw: bytes) -> None:
     assert read_path(raw) == UNREADABLE
 
@@ -98,3 +103,11 @@ async def test_an_act_is_no_part_of_a_name() -> None:
     engine = ScriptedEngine()
     answer = await Rest(engine).post("/v1/schedules/zz%2Ftrigger", b"")
     assert (answer.status, engine.calls) == (405, {})
+
+
+@pytest.mark.parametrize("step", ["a/b", "a\nb", "\n", "a%2Fb", "..", "é"])
+async def test_a_step_is_found_by_each_text(step: str) -> None:
+    engine = ScriptedEngine()
+    engine.on("tasks.signal", NotFound("unknown"))
+    await Rest(engine).post(f"/v1/instances/1f/signals/{quote(step, safe='')}", b"{}")
+    assert engine.one("tasks.signal").step_id == step

@@ -6,7 +6,7 @@ decide what a request means.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from time import perf_counter
 from typing import Any, Final
 
@@ -50,7 +50,6 @@ from penstock.rest.exchange import (
     send_reply,
 )
 from penstock.rest.health import ALIVE, LIVE_PATH, HealthRoutes
-from penstock.rest.hiding import Hider
 from penstock.rest.hot import HotCall, HotRoutes, Wire
 from penstock.rest.inbox import InboxRoutes
 from penstock.rest.instances import InstanceRoutes
@@ -59,7 +58,7 @@ from penstock.rest.me import MeRoutes
 from penstock.rest.open_work import OpenWorkRoutes
 from penstock.rest.openapi import openapi_json
 from penstock.rest.operation import Operation, Route
-from penstock.rest.operations import KINDS_BY_NAME, LIVE, OPERATIONS
+from penstock.rest.operations import LIVE, OPERATIONS
 from penstock.rest.overview import OverviewRoutes
 from penstock.rest.pages import Pages
 from penstock.rest.parameters import UnknownParameters
@@ -78,7 +77,10 @@ from penstock.wire.paths import UNREADABLE, read_part
 
 UNKNOWN_PATTERN: Final = "(unknown)"
 """The label of paths that are no route: what clients make up must not become labels."""
-_COMPRESSIONS: Final = frozenset({b"gzip", b"x-gzip", b"deflate", b"br", b"zstd", b"compress", b"x-compress"})
+_COMPRESSIONS: Final = frozenset(
+    {b"gzip", b"x-gzip", b"deflate", b"br", b"zstd", b"compress", b"x-compress", b"dcb", b"dcz", b"exi", b"lzma", b"xz",
+     b"bzip2", b"x-bzip2", b"lz4", b"snappy", b"pack200-gzip", b"aes128gcm", b"aws-chunked"}
+)  # fmt: skip
 """Values of Content-Encoding that change the body. Some clients send others, such as `utf-8`, with a plain body."""
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "PATCH", "DELETE"})
 _BODY_HEADERS: Final = frozenset({b"content-type", b"content-length"})
@@ -136,8 +138,7 @@ class RestApp:
         hot = {operation.path: (operation, handler) for operation, handler in routes if operation.hot}
         self._hot = {path: found for path, found in hot.items() if not path.startswith(_JOB)}
         self._job_actions = {path.removeprefix(_JOB): found for path, found in hot.items() if path.startswith(_JOB)}
-        self._hider = Hider(engine.hiding, KINDS_BY_NAME)
-        self._routed = RoutedApp(routes, self._unknown_parameters, self._hider)
+        self._routed = RoutedApp(routes, self._unknown_parameters)
         self._gate = gate
         self._always: Headers = (NO_SNIFF,) if gate is None else (NO_SNIFF, _NO_STORE)
         self._limits = limits
@@ -204,7 +205,7 @@ class RestApp:
             reply: Reply | None
             if refusal is not None:
                 reply = problem_of(refusal)
-            elif (unfit := _unfit(exchange.path, headers)) is not None:
+            elif (unfit := _unfit(exchange.path, request.headers)) is not None:
                 reply = unfit
             elif hot is not None:
                 operation, handler, job_id = hot
@@ -305,11 +306,8 @@ class RestApp:
                 await need_task()
             call = RestRequest(body, headers, exchange.receive, job_id, exchange.peer_gone_nowait, exchange.tell_gone)
             if caller is not None and isinstance(caller, Identity) and operation.waits_for(body):
-                reply = await self._answer_while_valid(caller, handler, call)
-            else:
-                reply = await handler(call)
-            hides = self._hider.applies(operation, exchange.request.headers)
-            return await self._hider.hide_reply(operation, reply) if hides else reply
+                return await self._answer_while_valid(caller, handler, call)
+            return await handler(call)
         except PenstockError as error:
             return problem_of(error)
         except ClientGone:
@@ -392,9 +390,10 @@ async def _answer_lifespan(receive: Receive, send: Send) -> None:
             return
 
 
-def _unfit(path: str, headers: Mapping[bytes, bytes]) -> Reply | None:
+def _unfit(path: str, headers: Iterable[tuple[bytes, bytes]]) -> Reply | None:
     """Return the answer to a request that no route may see."""
-    if headers.get(b"content-encoding", b"").strip().lower() in _COMPRESSIONS:
+    encodings = (part for name, value in headers if name == b"content-encoding" for part in value.split(b","))
+    if any(coding.strip().lower() in _COMPRESSIONS for coding in encodings):
         return problem("unsupported-format", "Content-Encoding: no compressed body is read; send it as it is")
     if path == UNREADABLE:
         return problem("bad-request", "the path: it holds NUL or bytes that are not UTF-8")

@@ -17,8 +17,8 @@ UNREADABLE: Final = ""
 
 def read_path(raw: bytes) -> str:
     """Return the path with each part decoded, `ENCODED_SLASH` where a part holds a slash; or `UNREADABLE`."""
-    if b"%" not in raw:
-        return raw.decode("latin-1")
+    if raw.isascii() and b"%" not in raw and b"\0" not in raw:
+        return raw.decode()
     parts: list[str] = []
     for part in raw.split(b"/"):
         try:
