@@ -51,6 +51,18 @@ def test_another_error_is_caught_when_no_retry_is_left() -> None:
     assert machine.variables["error"]["data"] is None
 
 
+@pytest.mark.parametrize(("retries", "retryable", "name"), [
+    (0, True, "RetriesExhausted"), (0, False, "NotRetryable"), (2, False, "NotRetryable"),
+])  # fmt: skip
+def test_only_what_had_retries_has_exhausted_them(retries: int, retryable: bool, name: str) -> None:
+    machine = Machine(definition(task("x", retryCount=retries), end()))
+    machine.fail("x", retryable=retryable)
+    assert machine.instance.failure_code == f"Penstock.{name}"
+    machine = charging(catch("pay", "Penstock.RetriesExhausted"))
+    machine.fail("charge", retryable=retryable)
+    assert machine.open == ["pay"], "boundaries know both by one name"
+
+
 def test_a_failure_without_a_code_has_the_engines() -> None:
     machine = charging(catch("pay", "Penstock.RetriesExhausted"), catch("ask"))
     machine.fail("charge")
@@ -83,7 +95,7 @@ def test_retries_go_by_the_code(fields: dict[str, Any], code: str | None, again:
     machine = Machine(definition(task("x", retryCount=1, **fields), end()))
     machine.fail("x", code=code)
     assert (machine.status is ACTIVE) is again
-    assert machine.instance.failure_code == (None if again else code or "Penstock.RetriesExhausted")
+    assert machine.instance.failure_code == (None if again else code or "Penstock.NotRetryable")
 
 
 def test_what_catches_disarms_timers_and_the_join_still_fires() -> None:

@@ -155,7 +155,7 @@ async def test_a_failed_item_fails_it_and_a_retry_goes_on(make_driver: MakeDrive
     await driver.fail(waiting[1], "no such line", retryable=False)
     view = await driver.view(instance)
     assert (view.status, view.failure_reason, view.failure_code) == (
-        "FAILED", "no such line", "Penstock.RetriesExhausted",
+        "FAILED", "no such line", "Penstock.NotRetryable",
     )  # fmt: skip
     assert [job.id for job in (await driver.engine.jobs.failed(0, 10, "price")).items] == [waiting[1].id]
     assert kept(driver) == [1, 4, 1]

@@ -232,7 +232,8 @@ class ReferenceModel:
             if token.backing_off:
                 token.timers.add(-1)
         else:
-            self._fail(token, reason, code or "Penstock.RetriesExhausted", data)
+            over = retryable and token.failures >= int(step.get("retryCount") or 0)
+            self._fail(token, reason, code or f"Penstock.{'RetriesExhausted' if over else 'NotRetryable'}", data)
             self._settle()
 
     def park(self, place: int, signal: str, *, timed: bool) -> None:
@@ -995,7 +996,8 @@ class ReferenceModel:
         if token.undoes >= 0:
             reason = f"compensation of step '{step['undoes']}' failed: {reason}"
         for event in boundaries(step, "ERROR") if code is not None and self._automatic < self._bound else ():
-            if code in (event.get("errorCodes") or (code,)):
+            name = "Penstock.RetriesExhausted" if code == "Penstock.NotRetryable" else code
+            if name in (event.get("errorCodes") or (name,)):
                 self._automatic += 1
                 if event.get("errorVariable"):
                     error = {"code": code, "message": reason, "stepId": step["id"], "data": data}

@@ -113,6 +113,7 @@ def list_jobs(
     as_json: JsonOption = False,
 ) -> None:
     """List open jobs in a state: who has them, since when, until when; `penstock job failed` has the others."""
+    before = 0 if status.upper() in ("LOCKED", "DISPATCHED") else 1  # as the console: of the others the next attempt
     with connected(url, token_file) as client:
         page = client.list_open_jobs(status.upper(), job_type=job_type, limit=limit)
     print_page(
@@ -124,7 +125,7 @@ def list_jobs(
             each.instance_id,
             each.step_id,
             shown_time(each.since),
-            str(each.attempt),
+            str((each.attempt or 0) + before),
             each.worker_id or "",
             shown_time(each.lease_until or each.retry_at),
         ),

@@ -71,7 +71,7 @@ from penstock.core.state import (
 from penstock.core.wait import WaitError, wait_ends_at
 from penstock.core.waiting import Waiting
 from penstock.core.work import STEP_WORK, TooMuchWork
-from penstock.wire.error_code import LEASE_EXPIRED, RETRIES_EXHAUSTED
+from penstock.wire.error_code import LEASE_EXPIRED, NOT_RETRYABLE, RETRIES_EXHAUSTED
 
 __all__ = ["Inputs", "PositionsExhausted", "advance"]
 
@@ -159,9 +159,11 @@ class _Run(Branches, Calls, Mending, Waiting):
     def job_failed(self, event: JobFailed) -> None:
         token = self.tokens[event.token_id]
         step = self.definition.steps[token.step]
-        again = event.retryable and token.failures < step.retry_count and step.may_retry(event.code)
+        is_over = token.failures >= step.retry_count
+        again = event.retryable and not is_over and step.may_retry(event.code)
         if not again or step.catch_named(event.code) is not None:
-            self.fail(token, event.error, event.code or RETRIES_EXHAUSTED, worker=event.worker, data=event.data)
+            code = event.code or (RETRIES_EXHAUSTED if event.retryable and is_over else NOT_RETRYABLE)
+            self.fail(token, event.error, code, worker=event.worker, data=event.data)
             return
         delay_s = event.retry_after_s
         if delay_s is None:

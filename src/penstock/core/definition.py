@@ -20,6 +20,7 @@ from penstock.core.expression import Expression
 from penstock.core.search_attributes import SearchAttributes
 from penstock.core.start_rules import StartOfDefinition
 from penstock.errors import BadRequest
+from penstock.wire.error_code import NOT_RETRYABLE, RETRIES_EXHAUSTED
 
 BUSINESS_KEY_MAX_CHARS = 512
 """What a B-tree entry of PostgreSQL holds for certain (2,704 bytes, four to a character)."""
@@ -208,8 +209,9 @@ class Step(msgspec.Struct, frozen=True):
 
     def catch(self, code: str) -> Catch | None:
         """The error boundary that takes the code: one that names it, else the one for any."""
+        name = RETRIES_EXHAUSTED if code == NOT_RETRYABLE else code
         return next(
-            (e for e in self.boundaries if isinstance(e, Catch) and (not e.codes or code in e.codes)),
+            (e for e in self.boundaries if isinstance(e, Catch) and (not e.codes or name in e.codes)),
             None,
         )
 

@@ -9,7 +9,10 @@ CODE_MAX_CHARS: Final = 100
 OWN_PREFIX: Final = "Penstock."
 """Of codes that only the engine gives."""
 RETRIES_EXHAUSTED: Final = "Penstock.RetriesExhausted"
-"""A job failed for good, and its worker gave no code."""
+"""A job failed for good as it has no retries left, and its worker gave no code."""
+NOT_RETRYABLE: Final = "Penstock.NotRetryable"
+"""A job failed for good though retries were left, or its worker said that none helps, and it gave no code. Boundaries
+take it by the name `RETRIES_EXHAUSTED`, which it had before."""
 LEASE_EXPIRED: Final = "Penstock.LeaseExpired"
 CHILD_FAILED: Final = "Penstock.ChildFailed"
 """The instance that a call started failed, with no code of a worker or a definition."""
