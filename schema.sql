@@ -72,6 +72,11 @@ CREATE TABLE code_origin (             -- programs that serve workflows as code 
   PRIMARY KEY (job_type, origin, folder, engine)
 );
 
+CREATE TABLE code_signature (          -- what workflows as code take, as the programs publish it that serve them
+  job_type    text PRIMARY KEY,
+  arguments   text NOT NULL            -- the JSON schema of their arguments
+);
+
 CREATE TABLE definition (
   key         int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,  -- what instance.definition refers to
   id          text NOT NULL,

@@ -32,11 +32,7 @@ export interface paths {
         get: operations["getDefinition"];
         put?: never;
         post?: never;
-        /**
-         * Delete a workflow written as code that no program serves (addition)
-         * @description All versions: it is in no list, can't be started, and its id is free. Runs that have ended stay. A program that registers it again brings it back. 409: it is another definition, a program serves it, or runs are open.
-         */
-        delete: operations["deleteDefinition"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -4613,72 +4609,6 @@ export interface operations {
             };
         };
     };
-    deleteDefinition: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /** @description Id, percent-encoded or not. */
-                id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done. */
-            204: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            /** @description The request is wrong; `reason` names the field. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-            /** @description With authentication: no token, or one that is wrong. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-            /** @description The caller lacks the role; without authentication: a web page of another origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-            /** @description Unknown. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-            /** @description Its state does not allow it. */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-        };
-    };
     activateVersion: {
         parameters: {
             query?: never;
@@ -4979,6 +4909,15 @@ export interface operations {
             };
             /** @description Too large. */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description A value does not fit what the program that gets it has published; `problems` has its place. */
+            422: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10707,6 +10646,15 @@ export interface operations {
             };
             /** @description Too large. */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description A value does not fit what the program that gets it has published; `problems` has its place. */
+            422: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -40,6 +40,7 @@ from penstock.durable.names import RunNames
 from penstock.durable.news import latest_waits_for
 from penstock.durable.own_engine import open_engine
 from penstock.durable.step import StepCall, StepInfo
+from penstock.durable.takes import schema_of_arguments
 from penstock.durable.transaction import Fence, Session, Transactions
 from penstock.durable.workflow import Workflow
 from penstock.engine.children import own_id
@@ -110,6 +111,7 @@ class LocalBackend:
         self._code = [CodeWorkflow(each.name, each.version, app) for each in workflows]
         self._origins = {(each.name, each.version): Origin(*each.origin) for each in workflows}
         self._queues = {(each.name, each.version): each.queue for each in workflows}
+        self._takes = {(each.name, each.version): schema_of_arguments(each.parameters, each.name) for each in workflows}
         self._by_type = {each.job_type: each for each in self._code}
         self._holder = engine.code.holder(app or "app", 1)
         engine.journal.open_mailbox(self._holder)
@@ -118,7 +120,8 @@ class LocalBackend:
         """Make the workflows known, so that their runs can be asked for. Raises the engine's errors."""
         exclusive = self._engine.settings.postgres_dsn is None  # programs of one person share the embedded one
         for each in self._code:
-            await self._engine.code.register(each, anew=True)
+            await self._engine.code.register(each)
+            await self._engine.signatures.publish(each.job_type, self._takes[each.name, each.version])
             origin = self._origins[each.name, each.version]
             await self._engine.origins.register(each, origin, exclusive=exclusive, lives_here=True)
             queue = self._queues.get((each.name, each.version))

@@ -15,6 +15,7 @@ from penstock.client.grpc.channel import Channel
 from penstock.durable.backend import Started
 from penstock.durable.codec import PAYLOAD_MAX_BYTES
 from penstock.durable.names import RunNames
+from penstock.durable.takes import schema_of_arguments
 from penstock.durable.workflow import Workflow
 from penstock.wire import runs_v1 as r
 from penstock.wire.model import Instance, RunTree, StartRequest
@@ -47,7 +48,16 @@ class RemoteRuns:
 
     async def register(self, workflows: Sequence[Workflow[..., Any]]) -> None:
         """Make workflows known, and learn the engine's limits."""
-        about = [r.CodeWorkflow(each.name, each.version, each.queue or "", each.origin.name) for each in workflows]
+        about = [
+            r.CodeWorkflow(
+                each.name,
+                each.version,
+                each.queue or "",
+                each.origin.name,
+                schema_of_arguments(each.parameters, each.name) or b"",
+            )
+            for each in workflows
+        ]
         answer = await self._call("Register", r.RegisterWorkflowsRequest(self.app, about), r.RegisterWorkflowsResponse)
         self.payload_max_bytes = answer.payload_max_bytes
 

@@ -24,13 +24,13 @@ class Parameters:
         """``skipped``: so many of the first parameters are none of the caller's."""
         self._function = function
         whole = inspect.signature(function)
-        self._signature = whole.replace(parameters=list(whole.parameters.values())[skipped:])
+        self.signature = whole.replace(parameters=list(whole.parameters.values())[skipped:])
         self._hints: dict[str, Any] | None = None
-        for parameter in self._signature.parameters.values():
+        for parameter in self.signature.parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise TypeError(f"{function.__qualname__} takes *{parameter.name}: arguments are stored by name")
-        kinds = {parameter.kind for parameter in self._signature.parameters.values()}
-        self._positional = None if inspect.Parameter.KEYWORD_ONLY in kinds else tuple(self._signature.parameters)
+        kinds = {parameter.kind for parameter in self.signature.parameters.values()}
+        self._positional = None if inspect.Parameter.KEYWORD_ONLY in kinds else tuple(self.signature.parameters)
         with suppress(NameError):  # a name that its module has later
             self._hints = self._read_hints()
 
@@ -38,7 +38,7 @@ class Parameters:
         """By name. Raises TypeError as the call itself would."""
         if self._positional is not None and not kwargs and len(args) == len(self._positional):
             return dict(zip(self._positional, args, strict=True))
-        return dict(self._signature.bind(*args, **kwargs).arguments)
+        return dict(self.signature.bind(*args, **kwargs).arguments)
 
     def arguments(self, text: str) -> tuple[list[Any], dict[str, Any]]:
         """What `function` is called with, from JSON. Raises `ValueError` with the field and the reason."""
@@ -47,7 +47,7 @@ class Parameters:
         positional: list[Any] = []
         named: dict[str, Any] = {}
         by_name = False  # after a parameter that was left to its default, all others go by name
-        for name, parameter in self._signature.parameters.items():
+        for name, parameter in self.signature.parameters.items():
             if name not in raw:
                 by_name = True
                 continue
@@ -94,7 +94,7 @@ class Parameters:
         """Raises NameError, and TypeError for a type of which no value can be kept. A parameter with a default may have
         any type: its value is checked when one is given."""
         hints = {name: Any if hint in _ANYTHING else hint for name, hint in get_type_hints(self._function).items()}
-        parameters = self._signature.parameters
+        parameters = self.signature.parameters
         for name, hint in hints.items():
             is_result = name == "return"
             if not is_result and (name not in parameters or parameters[name].default is not inspect.Parameter.empty):

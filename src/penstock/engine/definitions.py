@@ -19,6 +19,7 @@ from penstock.core.topic import topic_problem
 from penstock.core.work import LongWork
 from penstock.engine.lanes.lane import RETRY_FIRST_S, RETRY_MAX_S
 from penstock.engine.paging import page_bounds, slice_limit
+from penstock.engine.signatures import Signatures
 from penstock.errors import Conflict, Forbidden, NotFound
 from penstock.metrics import Metrics
 from penstock.offload import run_long
@@ -59,6 +60,11 @@ class LoadedDefinition:
         "uploaded_at",
         "version",
     )  # fmt: skip
+
+    @property
+    def code_type(self) -> str | None:
+        """The job type of a workflow written as code; None of a graph."""
+        return self.definition.steps[0].job_type if self.code else None
 
     def __init__(self, row: DefinitionRow, definition: Definition, job_type_ids: dict[str, int]) -> None:
         self.key = row.key
@@ -145,6 +151,8 @@ class Definitions:
         self._by_key: OrderedDict[int, LoadedDefinition] = OrderedDict()
         self._by_version: dict[tuple[str, int], int] = {}
         self.job_type_ids: dict[str, int] = {}
+        self.signatures = Signatures(database)
+        """What those take that are written as code."""
         self.has_code = False
         """Whether a workflow written as code was met."""
         self._job_type_names: dict[int, str] = {}
@@ -321,10 +329,6 @@ class Definitions:
         self._by_key.clear()
         self._by_version.clear()
         self._cached_bytes = 0
-
-    def let_go(self, id: str) -> None:
-        """Find no version of an id without asking the database."""
-        self._by_version = {known: key for known, key in self._by_version.items() if known[0] != id}
 
     def job_type_name(self, id: int) -> str | None:
         """The name of a job type that this engine has met."""

@@ -59,6 +59,7 @@ from penstock.engine.queues import Queues
 from penstock.engine.repair import Repair
 from penstock.engine.runs import Runs
 from penstock.engine.schedules import Schedules
+from penstock.engine.signatures import Signatures
 from penstock.engine.simulations import Simulations
 from penstock.engine.standing import Standing
 from penstock.engine.tasks import Tasks
@@ -109,8 +110,9 @@ class Engine:
         self.polls = Polls(
             database, self.definitions, settings, metrics, cache, self.answer_memory, self.events, queues, traces
         )
-        self.aside, self.ends = Aside(metrics), (ends := Ends(database))
+        self.aside = Aside(metrics)
         self.timers = Timers(database, self.fire, self.aside, settings.background_failure_limit, self.events.armed)
+        self.ends = ends = Ends(database)
         told = self.timers.note_armed, ends, traces
         self.transactions = Transactions(database, settings, metrics, self.definitions, self.polls, self.ids, *told)
         self.full_path = FullPath(database, settings, metrics, self.definitions, self.transactions)
@@ -143,8 +145,7 @@ class Engine:
         self.overview = Overview(self.looks, self.definitions, self.polls.activity, *kept)
         self.watch, self.failures = Watch(database, self.overview), Failures(database, looks, self.definitions)
         self.firings = Firings(database, settings, metrics, self.definitions, self.ids, self.transactions)
-        fired = self.definitions, self.firings, self.instances
-        self.schedules = Schedules(database, self.limits, *fired, self.aside, audit=audit)
+        self.schedules = Schedules(database, self.limits, self.firings, self.instances, self.aside, audit=audit)
         self.bulk, self.batches = self._bulk(engine_number), Batches(database, settings, metrics, self.instances)
         _watch(self.batchers(), metrics)
         self._folding, self._stopping, self._looking = set[int](), False, trio.Lock()
@@ -162,6 +163,11 @@ class Engine:
         self._cache.clear()
         self.polls.leases.doubt()
         self.polls.claims.floors.drop()
+
+    @property
+    def signatures(self) -> Signatures:
+        """What workflows as code take."""
+        return self.definitions.signatures
 
     @property
     def origins(self) -> Origins:

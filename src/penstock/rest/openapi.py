@@ -31,6 +31,7 @@ _REASONS: Final = {
     410: "Jobs are dispatched through Kafka.",
     413: "Too large.",
     415: "An XML content type.",
+    422: "A value does not fit what the program that gets it has published; `problems` has its place.",
     429: "Too many of these at once; try again.",
     503: "The database is away or the engine is stopping; try again.",
 }

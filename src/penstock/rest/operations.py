@@ -35,7 +35,6 @@ from penstock.rest.operation import (
     batch_in,
     either,
     list_in,
-    name_of,
     ref,
     struct,
 )
@@ -190,7 +189,6 @@ KINDS: Final[Sequence[Kind]] = (
     VariablesEdit, StepSkip, TokenMove, MigrationRequest, MigrationCheck, Page[OpenJobView], *KINDS_FOR_PEOPLE,
     *KINDS_OF_SCHEDULES, *KINDS_OF_BATCHES,
 )  # fmt: skip
-KINDS_BY_NAME: Final[Mapping[str, Kind]] = {name_of(kind): kind for kind in KINDS}
 
 OPERATIONS: Final[Sequence[Operation]] = (
     # -- definitions
@@ -220,13 +218,6 @@ OPERATIONS: Final[Sequence[Operation]] = (
         answer=struct(DefinitionSummary), errors=(404, 409),
     ),
     Operation(
-        "DELETE", "/v1/definitions/{id}", DefinitionRoutes.delete, Permission.MODEL,
-        "deleteDefinition", "definitions", "Delete a workflow written as code that no program serves (addition)",
-        "All versions: it is in no list, can't be started, and its id is free. Runs that have ended stay. A program "
-        "that registers it again brings it back. 409: it is another definition, a program serves it, or runs are open.",
-        status=204, errors=(400, 404, 409),
-    ),
-    Operation(
         "GET", "/v1/definitions/{id}/versions/{number}", DefinitionRoutes.get_version, Permission.VIEW,
         "getDefinitionVersion", "definitions", "Read a version",
         answer=ref("Definition"), errors=(404,),
@@ -239,7 +230,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "`keepInstanceKey` also after its end, as long as its row is kept. `startAt` or `delay`: it is there at once "
         "and begins later. `dedupe`, `throttle`, `debounce`: what becomes of others with their key. `waitSeconds`: "
         "answer when it has ended, or after so long, at most 60 (additions).",
-        parameters=(KEY,), body=ref("StartBody"), status=201, answer=struct(Instance), errors=(400, 404, 409, 429),
+        parameters=(KEY,), body=ref("StartBody"), status=201, answer=struct(Instance), errors=(400, 404, 409, 422, 429),
         waits_with=b'"waitSeconds"',
     ),
     Operation(
@@ -284,7 +275,6 @@ OPERATIONS: Final[Sequence[Operation]] = (
             Parameter("output", "query", "With what each execution wrote, up to 64 kB each.", BOOLEAN),
         ),
         answer={"anyOf": [list_in("items", StepExecution), struct(Page[ShownExecution])]}, errors=(400, 404, 503),
-        for_people=True,
     ),
     Operation(
         "GET", "/v1/instances/{id}/audit", InstanceRoutes.audit, Permission.VIEW,

@@ -21,7 +21,7 @@ OF_SCHEDULES: Final[Sequence[Operation]] = (
         "PUT", "/v1/schedules/{id}", ScheduleRoutes.put, Permission.OPERATE,
         "putSchedule", "schedules", "Make a schedule, or change it from now on (addition)",
         "Idempotent. Where the times are the same as before, none is lost. `paused` left out: as it is.",
-        body=struct(ScheduleSpec), answer=struct(Schedule), errors=(400, 409, 413),
+        body=struct(ScheduleSpec), answer=struct(Schedule), errors=(400, 409, 413, 422),
     ),
     Operation(
         "GET", "/v1/schedules", ScheduleRoutes.list, Permission.VIEW,

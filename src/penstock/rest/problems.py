@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from penstock.core.definition import InvalidDefinition, Problem
+from penstock.engine.json_schema import WrongValue
 from penstock.errors import DispatchModeConflict, PenstockError, Throttled
 from penstock.log import get_logger
 from penstock.rest.exchange import Headers, Reply
@@ -40,6 +41,8 @@ STATUS_BY_CODE: Final[Mapping[str, int]] = {
     "internal-error": 500,
     "unavailable": 503,
 }
+WRONG_VALUE_STATUS: Final = 422
+"""Of a `bad-request` that is well formed, with a value that does not fit what a program has published."""
 _CODE_BY_STATUS: Final[Mapping[int, str]] = {404: "not-found", 405: "method-not-allowed", 413: "payload-too-large"}
 RETRY_AFTER_SECONDS: Final = 1
 SHOWN_PATH_MAX_CHARS: Final = 200
@@ -74,8 +77,13 @@ def problem_of(error: PenstockError) -> Reply:
     """The answer for an operating error."""
     code = error.code
     status = STATUS_BY_CODE[code]
-    if isinstance(error, InvalidDefinition):
+    if isinstance(error, (InvalidDefinition, WrongValue)):
+        status = WRONG_VALUE_STATUS if isinstance(error, WrongValue) else status
         return Reply(status, _encode(ErrorObject(code, error.reason, error.reason, problems=error.problems)))
+    if isinstance(error, WrongValue):
+        return Reply(
+            WRONG_VALUE_STATUS, _encode(ErrorObject(code, error.reason, error.reason, problems=error.problems))
+        )
     if isinstance(error, DispatchModeConflict):
         hint = "consume the Kafka topics workflow.jobs.<jobType>; complete and fail jobs through this API as before"
         mode = DispatchMode.KAFKA_OUTBOX.value

@@ -24,6 +24,7 @@ class CodeWorkflow(Struct):
     version: Annotated[int, Proto(2)] = 0
     queue: Annotated[str, Proto(3)] = ""
     origin: Annotated[str, Proto(4)] = ""
+    arguments_schema: Annotated[bytes, Proto(5)] = b""
 
 
 class RegisterWorkflowsRequest(Struct):

@@ -99,6 +99,7 @@ class Firings:
         id_source: IdSource,
         transactions: Transactions,
     ) -> None:
+        self._database = database
         self._audit = settings.audit_log_enabled
         self._metrics = metrics
         self._definitions = definitions
@@ -134,6 +135,17 @@ class Firings:
         for look in looks:
             for _, outcome, _, _ in look.item.planned:
                 self._metrics.schedule_times[outcome.name].inc()
+
+    async def check(self, spec: ScheduleSpec, variables: bytes) -> None:
+        """Raises WrongValue where each run of a schedule would be refused, as far as that is known by now."""
+        wanted = spec.definition_id, _version(spec)
+        async with self._database.connection() as connection:
+            loaded = (await self._load(connection, {wanted}))[wanted]
+            if isinstance(loaded, PenstockError):
+                return
+            wrong = await self._definitions.signatures.problem_of(connection, loaded.code_type, variables)
+        if wrong is not None:
+            raise wrong
 
     async def _leave(
         self, connection: TrioConnection, items: Sequence[FiringItem], locked: set[int], again: bool
@@ -294,6 +306,9 @@ class Firings:
         """The instance, or why there is none."""
         if isinstance(definition, PenstockError):
             return definition.reason[:REASON_MAX_CHARS]
+        wrong = await self._definitions.signatures.problem_of(connection, definition.code_type, look.variables)
+        if wrong is not None:
+            return wrong.reason[:REASON_MAX_CHARS]
         id = self._ids.next()
         variables = _with_schedule(look.variables, look.locked.name, at)
         known = variables if definition.needs_variables else None

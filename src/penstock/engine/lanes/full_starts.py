@@ -163,6 +163,8 @@ class FullStarts:
         try:
             if await self._used_before(connection, item, loaded, id, found):
                 return None
+            if item.wrong is not None:
+                raise item.wrong
             if rules is not None:
                 if rules.debounce is not None and await self._put_off(connection, transaction, item, id, extra):
                     return None
@@ -288,9 +290,9 @@ class FullStarts:
     async def _view_open(self, connection: TrioConnection, item: StartItem, instance: int) -> model.Instance | None:
         """The instance that holds the key. None when there is no room for its variables; the start is refused then:
         it changed nothing."""
-        views, more = await view_instances(connection, self._definitions, [instance], SMALL_BYTES, secrets=False)
+        views, more = await view_instances(connection, self._definitions, [instance], SMALL_BYTES)
         if more and item.hold.memory.fits(COPIES * more):
-            views, more = await view_instances(connection, self._definitions, [instance], more, secrets=False)
+            views, more = await view_instances(connection, self._definitions, [instance], more)
         if not more and not views:
             raise TryAgain("the instance went meanwhile")
         if more:

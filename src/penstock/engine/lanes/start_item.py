@@ -8,6 +8,7 @@ from penstock.engine.advancer import LongItem
 from penstock.engine.answers import COPIES, Hold, current_hold
 from penstock.engine.definitions import LoadedDefinition
 from penstock.engine.waiters import Waiter
+from penstock.errors import PenstockError
 from penstock.spans import current_call
 from penstock.store.batches import Place
 from penstock.store.calls import CodeCall
@@ -21,7 +22,7 @@ class StartItem(LongItem[model.Instance]):
 
     __slots__ = (
         "actor", "asked", "assumed", "call", "found", "hold", "id", "loaded", "place", "request", "rules", "span",
-        "together", "waiter",
+        "together", "waiter", "wrong",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +51,7 @@ class StartItem(LongItem[model.Instance]):
         self.loaded: LoadedDefinition | None = None
         self.assumed = False  # that is the latest version as far as this engine remembers
         self.waiter: Waiter | None = None
+        self.wrong: PenstockError | None = None  # with its arguments: it is refused unless it was started before
 
     def answer(self, answer: model.Instance) -> None:
         """With room for its own variables reserved before: what there is beyond them is counted too."""

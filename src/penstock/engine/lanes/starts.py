@@ -109,7 +109,9 @@ class Starts:
         for item in items:
             if item.settled or item.loaded is None:
                 continue
-            if item.keyed:
+            if item.wrong is not None and not item.keyed:
+                item.refuse(item.wrong)
+            elif item.keyed:
                 self._pass_on(item)
             elif item.is_plain and self._is_fast(item.loaded):
                 plain.append(item)
@@ -175,6 +177,9 @@ class Starts:
                         item.rules = await run_long(_rules, loaded.definition.start, item, self._work_steps)
                     if item.rules is not None:
                         await require_version(connection, RULES_VERSION)
+                    item.wrong = await self._definitions.signatures.problem_of(
+                        connection, loaded.code_type, request.variables
+                    )
                 except (Conflict, BadRequest) as error:  # an older engine lives, or an expression fails
                     item.refuse(error)
             item.loaded = loaded  # last: a try that failed before has to ask again

@@ -65,3 +65,9 @@ $$;
 -- What an expression gave for the pauses before retries when the step began.
 ALTER TABLE token ADD COLUMN backoff_s float8;
 ALTER TABLE token ADD COLUMN backoff_max_s float8;
+
+-- What workflows as code take.
+CREATE TABLE code_signature (          -- what workflows as code take, as the programs publish it that serve them
+  job_type    text PRIMARY KEY,
+  arguments   text NOT NULL            -- the JSON schema of their arguments
+);
