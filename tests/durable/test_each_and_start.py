@@ -151,4 +151,7 @@ async def test_a_started_run_is_one_of_its_own(at: str):
         assert await (await app.get(unnamed)).status() in ("ACTIVE", "WAITING")
         with trio.fail_after(BOUND_S):
             said = await (await app.start(clashes)).result()
-        assert said == "refused: id: 'survey-A-1' is the id of a run that was started with other arguments"
+        assert said == (
+            "refused: id: 'survey-A-1' is the id of a run that was started with other arguments: "
+            'order is "other" and was "A-1". Give the same ones, or another id'
+        )

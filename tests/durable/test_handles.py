@@ -74,7 +74,7 @@ async def test_runs_are_found_newest_first_and_by_status(at: str):
         [ended] = await app.find(orders, status="COMPLETED")
         assert await ended.result() == 2
         assert await app.find(endless) == []
-        with pytest.raises(ValueError, match="limit is between 1 and 1,000"):
+        with pytest.raises(ValueError, match="limit is 0: give an integer from 1 to 1,000"):
             await app.find(orders, limit=0)
         for run in (second, third):
             await run.send("go on", True)

@@ -66,7 +66,6 @@ REPAIRS = {
     "GetInstance": r.GetInstanceRequest("1f"),
     "GetTree": r.GetTreeRequest("1f"),
     "ActivateVersion": r.ActivateVersionRequest("storm", 1),
-    "DeleteDefinition": r.DeleteDefinitionRequest("storm"),
 }
 BATCHES = {
     "/penstock.v1.Batches/" + name: request

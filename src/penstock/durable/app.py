@@ -33,11 +33,21 @@ from penstock.durable.app_thread import AppThread, Portal, event_set, in_its_loo
 from penstock.durable.backend import Held, Opened, Runs
 from penstock.durable.duration import Duration
 from penstock.durable.executor import Executor
+from penstock.durable.given import (
+    check_flag,
+    check_id,
+    check_int,
+    check_kind,
+    check_name,
+    check_text,
+    seconds_given,
+)
 from penstock.durable.held_run import ExecutorLimits
 from penstock.durable.news import News
 from penstock.durable.run import Run
 from penstock.durable.signals import Signals
-from penstock.durable.starts import StartOptions, check_id, start_request
+from penstock.durable.starts import StartOptions, start_request
+from penstock.durable.step import DSN_MAX_CHARS
 from penstock.durable.step_loop import (
     BACKENDS,
     AsyncioLoop,
@@ -49,6 +59,7 @@ from penstock.durable.step_loop import (
     run_beside,
 )
 from penstock.durable.workflow import Workflow, check_workflow, workflow_in
+from penstock.user_text import repr_of
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -64,34 +75,33 @@ STOP_GRACE_S = 10.0
 """How long steps may take to end when `main` is told to stop; then they are cancelled, and begun again elsewhere."""
 DRAIN_MAX_S = 60.0
 FIND_MAX = 1_000
+PORT_MAX = 65_535
 FAILURE_MAX_CHARS = 600
 """Of the line that says why an app can't start."""
 
 
 class App:
-    """Workflows, and where their runs are. Nothing begins before its first use.
+    """Workflows and where their runs are: ``at`` a PostgreSQL (``postgresql://…``), or an engine (``grpc://host:port``,
+    with TLS ``grpcs://…``); without it ``PENSTOCK_AT``, else the embedded PostgreSQL. Nothing else differs.
 
-    Tables are made and changed in the embedded PostgreSQL; elsewhere by `penstock migrate`, or with ``migrate``.
+    ``token`` and ``ssl_context`` are for an engine, as a `Client`'s; without a token ``PENSTOCK_TOKEN`` is taken.
 
-    Args:
-        workflows: those that it serves. Without any it is a client: it starts, finds and talks to runs, and executes
-            none.
-        name: keeps the workflows of two services on one database apart; a client of one has the same.
-        at: a PostgreSQL (``postgresql://…``), or an engine (``grpc://host:port``, with TLS ``grpcs://…``). By default
-            ``PENSTOCK_AT``, else the embedded PostgreSQL. Nothing else differs.
-        token: for an engine, as a `Client`'s. By default ``PENSTOCK_TOKEN``.
-        ssl_context: for an engine, as a `Client`'s.
-        migrate: make or change the tables of a database of yours; False by default.
-        rest_port: the port of REST and the console while the App serves, on the loopback address (or where ``WE_BIND``
-            says, with the access rules of `penstock serve`). 0 takes a free one, and `rest_url` says where. By default
-            none is opened.
-        strict_args: block a run whose step is asked for with other arguments than the journal has. By default that is a
-            warning in the log.
-        max_lost: how often a step is executed again because the lease of its run ended while it ran, as when it ended
-            its process; 3 by default. Then it fails with `StepLost`.
-        limits: how much it does at a time, and how large a journal may be (`ExecutorLimits`).
-        backend: the loop in which async steps run, ``"asyncio"`` or ``"trio"``. By default an App that is entered from
-            a Trio program runs them as tasks of that program, and every other App runs them in asyncio.
+    Tables are made and changed in the embedded one; elsewhere by `penstock migrate`, or with ``migrate``.
+
+    ``rest_port`` opens REST and the console of the engine inside while the app serves, on the loopback address (or
+    where ``WE_BIND`` says, with the access rules of `penstock serve`); 0 takes a free port, `rest_url` tells it.
+
+    ``strict_args``: a step that is asked for with other arguments than the journal has blocks its run; without it that
+    is a warning in the log.
+
+    ``max_lost``: how often a step is executed again because the lease of its run ended while it ran, as when it ended
+    its process. Then it fails with `StepLost`.
+
+    ``backend``: the loop in which async steps run, ``"asyncio"`` or ``"trio"``. Without it an App that is entered from
+    a Trio program runs them as tasks of that program, and every other App runs them in asyncio.
+
+    ``name`` keeps the workflows of two services on one database apart; a client of one has the same. Without
+    workflows it is a client: it starts, finds and talks to runs, and executes none.
     """
 
     def __init__(
@@ -108,22 +118,33 @@ class App:
         limits: ExecutorLimits | None = None,
         backend: Backend | None = None,
     ) -> None:
+        check_name("name", name, empty=True)
+        check_text("at", at, DSN_MAX_CHARS)
+        check_flag("migrate", migrate)
+        check_flag("strict_args", strict_args)
+        check_int("rest_port", rest_port, 0, PORT_MAX)
+        check_int("max_lost", max_lost, 0)
+        check_kind("limits", limits, ExecutorLimits, "an ExecutorLimits")
         if backend not in (None, *BACKENDS):
-            raise ValueError(f"backend is 'asyncio' or 'trio', not {backend!r}")
+            raise ValueError(f"backend is 'asyncio' or 'trio', not {repr_of(backend)}")
         self.name, self.at = name, at
         self._backend: Backend | None = backend
         self.rest_url: str | None = None
         """Of the REST interface and the console, while the app is open with a ``rest_port``."""
         self._token, self._ssl_context = token, ssl_context
         self._migrate, self._rest_port = migrate, rest_port
-        if max_lost < 0:
-            raise ValueError(f"max_lost is 0 or more, not {max_lost}")
         self._strict_args, self._max_lost, self._limits = strict_args, max_lost, limits
         for each in workflows:
             check_workflow(each)
         self._workflows = {(each.name, each.version): each for each in workflows}
-        if len(self._workflows) != len(workflows):
-            raise ValueError("two workflows have one name and version")
+        for each in workflows:
+            other = self._workflows[each.name, each.version]
+            if other is not each or sum(one is each for one in workflows) > 1:
+                twice = "is given twice" if other is each else f"is {each.where} and {other.where}"
+                raise ValueError(
+                    f"workflow {each.name!r}, version {each.version}, {twice}: each name and version is one function. "
+                    'Give one of them another name, @workflow(name="…"), or version'
+                )
         self._has_opened = False  # so that it was no start that failed
         self._pid: int | None = None
         self._runs: Runs | None = None
@@ -175,6 +196,9 @@ class App:
         """
         self._refuse_loops("run")
         workflow, args, kwargs = workflow_in(workflow, args, kwargs)
+        check_id(id)
+        if deadline is not None:
+            seconds_given("deadline", deadline)
         if self._workflows and (workflow.name, workflow.version) not in self._workflows:
             raise ValueError(
                 f"run: this App serves {', '.join(self.workflow_names)}, not {workflow.name}@{workflow.version}: it"
@@ -381,6 +405,7 @@ class App:
     async def _get(self, id: str, workflow: Workflow[..., Any] | None) -> Run[Any]:
         if workflow is not None:
             check_workflow(workflow)
+        check_id(id, needed=True)
         names = {name: None for name, _ in self._workflows} if workflow is None else {workflow.name: None}
         found = await self._open_runs().find(id, names)
         return Run(id, found, self._open_runs, self._news, workflow, portal=self.portal)
@@ -391,8 +416,8 @@ class App:
     ) -> list[Run[R]]:
         """The latest runs of a workflow, newest first. ``status``: ACTIVE, WAITING, COMPLETED, FAILED or CANCELLED.
         ``blocked``: those that no code could go on with so far; they are WAITING."""
-        if not 0 < limit <= FIND_MAX:
-            raise ValueError(f"limit is between 1 and {FIND_MAX:,}")
+        check_int("limit", limit, 1, FIND_MAX)
+        check_flag("blocked", blocked)
         check_workflow(workflow)
         found = await self._open_runs().latest(workflow.name, status, limit, blocked=blocked)
         return [

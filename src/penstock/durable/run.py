@@ -13,6 +13,7 @@ from penstock.client.errors import TimedOut, Unavailable
 from penstock.durable.app_thread import Portal, in_its_loop
 from penstock.durable.codec import decode, encode
 from penstock.durable.errors import RunBlocked, RunCancelled, RunFailed
+from penstock.durable.given import check_flag, check_text
 from penstock.durable.news import UNSERVED_S, News
 from penstock.durable.workflow import Workflow
 from penstock.wire.fields import json_text
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 LOOK_AGAIN_S = 1.0
+REASON_MAX_CHARS = 4_096
+MESSAGE_NAME_MAX_CHARS = 256
 
 
 class Run(Generic[R]):
@@ -126,6 +129,8 @@ class Run(Generic[R]):
     @in_its_loop
     async def send(self, name: str, value: object = None, *, dedup: str | None = None) -> None:
         """A message, kept until the body receives it. With ``dedup`` a second one is the same one."""
+        check_text("name", name, MESSAGE_NAME_MAX_CHARS, needed=True)
+        check_text("dedup", dedup)
         runs = self._runs()
         text = encode(value, f"message {name!r}", runs.payload_max_bytes)
         await runs.send(self.instance_id, name, text, dedup, id=self.id)
@@ -133,6 +138,8 @@ class Run(Generic[R]):
     @in_its_loop
     async def cancel(self, reason: str | None = None, *, force: bool = False) -> None:
         """Cancel the body, which cleans up; or, with ``force``, end it without."""
+        check_text("reason", reason, REASON_MAX_CHARS)
+        check_flag("force", force)
         await self._runs().cancel(self.instance_id, reason, force=force, id=self.id)
 
     @in_its_loop

@@ -8,6 +8,7 @@ from typing import Final, TypedDict
 from msgspec.structs import replace
 
 from penstock.durable.duration import Duration, iso_text
+from penstock.durable.given import check_kind, check_priority
 from penstock.wire.model import StartRequest
 from penstock.wire.start import Debounce, Dedupe, Throttle
 
@@ -39,6 +40,12 @@ def start_request(
     flow_key: str | None,
 ) -> StartRequest:
     """Without definition and variables. Lengths of time may be in either form. Raises `BadDuration`."""
+    check_kind("dedupe", dedupe, Dedupe, 'a Dedupe of penstock.client, as Dedupe("key", "1 h")')
+    check_kind("throttle", throttle, Throttle, 'a Throttle of penstock.client, as Throttle("key", 10)')
+    check_kind("debounce", debounce, Debounce, 'a Debounce of penstock.client, as Debounce("key", "5 s")')
+    check_kind("start_at", start_at, (datetime, str), "a datetime, or text such as 2026-01-31T12:00:00Z")
+    check_priority(priority)
+    check_kind("flow_key", flow_key, str, "text")
     if dedupe is not None:
         dedupe = replace(dedupe, window=iso_text(dedupe.window))
     if throttle is not None and throttle.period is not None:
@@ -56,9 +63,3 @@ def start_request(
         priority=priority,
         flow_key=flow_key,
     )
-
-
-def check_id(id: str | None) -> None:
-    """Raises ValueError for an empty one: it would be every run's whose id was not filled in."""
-    if id == "":
-        raise ValueError("id is empty: give what names the run, as an order's number, or leave it out")

@@ -11,8 +11,9 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, over
 import msgspec
 
 from penstock.durable.codec import NotKept, decode, decode_kept, digest_of, encode, former_digest_of, shown
-from penstock.durable.duration import Duration, seconds_of
+from penstock.durable.duration import Duration
 from penstock.durable.errors import NotInWorkflow, SendRefused, StartRefused, Unencodable
+from penstock.durable.given import check_flag, check_int, check_text, seconds_given, wrong
 from penstock.durable.kept import SCALARS
 from penstock.durable.recorded_error import decode_error, encode_error
 from penstock.durable.signature import Parameters, plain_function, refuse_method, where_of
@@ -26,6 +27,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 MAX_NAME_CHARS = 256
 PROGRESS_MAX_BYTES = 4_096
+DSN_MAX_CHARS = 4_096
 
 
 class StepOptions(msgspec.Struct, frozen=True):
@@ -172,8 +174,7 @@ class Step(Generic[P, R]):
         the journals. ``is_static``: a class may have it."""
         function, is_staticmethod = plain_function(function, "step")
         self._is_static = is_static or is_staticmethod
-        if not 0 < len(name) <= MAX_NAME_CHARS:
-            raise ValueError(f"the name of a step has 1 to {MAX_NAME_CHARS} characters")
+        check_text("the name of a step", name, MAX_NAME_CHARS)
         self.function, self.options, self.name = function, options, name
         self.is_transaction, self.database = is_transaction, database
         self.is_async = inspect.iscoroutinefunction(function)
@@ -206,21 +207,11 @@ class Step(Generic[P, R]):
         raises: Sequence[type[BaseException]] | None = None,
         name: str | None = None,
     ) -> Step[P, R]:
-        """Return the same step with other options, for one call. Those that are not given stay as they are.
-
-        Args:
-            retries: how many more attempts follow when attempts fail.
-            first: the pause before the first retry; each further one is twice as long.
-            cap: the longest pause.
-            timeout: how long one attempt may take.
-            within: how long all attempts may take together, pauses included.
-            raises: exception classes that are answers, not faults.
-            name: its name in the journal.
-        """
+        """The same step with other options, for one call."""
         given = _options(retries, first, cap, timeout, within, raises)
         options = msgspec.structs.replace(self.options, **given)
         return Step(
-            self.function, options, name or self.name,
+            self.function, options, self.name if name is None else name,
             is_transaction=self.is_transaction, database=self.database, is_static=True,
         )  # fmt: skip
 
@@ -282,32 +273,16 @@ class _Steps:
         abandon: bool = False,
         name: str | None = None,
     ) -> Any:
-        """Make a function a step: ``@step``, or with options ``@step(retries=3)``.
+        """Makes a function a step, plain or with options.
 
-        A workflow function awaits it, and its outcome is recorded. An ``async def`` runs in the App's loop for steps; a
-        plain ``def`` runs in a thread, and is awaited all the same. Lengths of time are seconds, a `timedelta`, or a
-        text such as ``"30 s"``.
-
-        Args:
-            function: the function.
-            retries: how many more attempts follow when attempts fail; 0 by default. The workflow function gets the
-                error of the last one: as itself if its class is built in, in ``raises`` or of the step's own module,
-                else as `StepFailed`.
-            first: the pause before the first retry, 1 s by default. Each further pause is twice as long.
-            cap: the longest pause, 60 s by default.
-            timeout: how long one attempt may take; without a limit by default. Then it is cancelled, its end is waited
-                for, and it has failed with `TooSlow`.
-            within: how long all attempts may take together, pauses included; without a limit by default. No retry
-                begins later.
-            raises: exception classes that are answers, not faults: recorded without a retry, and raised as themselves.
-            abandon: of a plain ``def``: a cancelled workflow function goes on without the thread. False by default: the
-                end of the thread is waited for, as a thread can't be cancelled.
-            name: its name in the journal, the function's by default. Keep it when you rename the function.
-
-        Raises:
-            TypeError, ValueError: an option has a value that it can't have, or no value of a type can be kept.
+        ``raises`` are declared answers, not faults: they are recorded without a retry and come back as themselves. Any
+        other error is retried ``retries`` times, then the body meets it as itself when it is an exception class of the
+        step's own module, else as `StepFailed`. A plain ``def`` runs in a thread; it is awaited in bodies all the same.
+        A thread can't be cancelled: it is waited for, unless ``abandon`` says that the body may go on without it.
         """
+        check_flag("abandon", abandon)
         options = StepOptions(**_options(retries, first, cap, timeout, within, raises), abandon=abandon)
+        _check_decorated("step", function, name)
         if function is None:
             return _StepDecorator(options, name)
         return _make(function, options, name)
@@ -340,25 +315,17 @@ class _Steps:
         name: str | None = None,
         at: str | None = None,
     ) -> Any:
-        """Make a plain function a step that is a transaction of a PostgreSQL.
+        """Makes a plain function a step that is a transaction of a PostgreSQL: its first parameter is psycopg's
+        `Connection`, in a transaction that commits what it did together with the step's outcome: exactly once. Bodies
+        call it without that parameter.
 
-        Its first parameter is psycopg's `Connection`, in a transaction that commits what it did together with the
-        step's outcome: exactly once. Workflow functions call it without that parameter. The function neither commits
-        nor rolls back; what it raises undoes it. A time limit is the server's ``statement_timeout``. Lengths of time
-        are seconds, a `timedelta`, or a text such as ``"30 s"``.
-
-        Args:
-            function: the function, a ``def``.
-            retries: how many more attempts follow when attempts fail; 0 by default.
-            first: the pause before the first retry, 1 s by default. Each further pause is twice as long.
-            cap: the longest pause, 60 s by default.
-            within: how long all attempts may take together, pauses included; without a limit by default.
-            raises: exception classes that are answers, not faults: recorded without a retry, and raised as themselves.
-            name: its name in the journal, the function's by default.
-            at: the database, ``postgresql://…``, which needs the table of `penstock runs step-table`. By default that
-                of the journals.
+        The database is that of the journals, or ``at`` another one, which needs the table of `penstock runs
+        step-table`. The function neither commits nor rolls back; what it raises undoes it. The other options as of
+        `step`; a time limit is the server's ``statement_timeout``.
         """
         options = StepOptions(**_options(retries, first, cap, None, within, raises))
+        _check_decorated("step.transaction", function, name)
+        check_text("at", at, DSN_MAX_CHARS)
         decorate = _TransactionDecorator(options, name, at)
         return decorate if function is None else decorate(function)
 
@@ -373,7 +340,7 @@ class _TransactionDecorator:
         self._options, self._name, self._database = options, name, database
 
     def __call__(self, function: Callable[Concatenate[Any, P], R], /) -> Step[P, R]:
-        name = self._name or function.__name__
+        name = function.__name__ if self._name is None else self._name
         return Step(function, self._options, name, is_transaction=True, database=self._database)
 
 
@@ -392,7 +359,7 @@ class _StepDecorator:
 
 
 def _make(function: Callable[..., Any], options: StepOptions, name: str | None) -> Step[..., Any]:
-    return Step(function, options, name or function.__name__)
+    return Step(function, options, function.__name__ if name is None else name)
 
 
 def _options(
@@ -404,15 +371,23 @@ def _options(
     raises: Sequence[type[BaseException]] | None,
 ) -> dict[str, Any]:
     """What was given, checked, as fields of `StepOptions`."""
-    if retries is not None and retries < 0:
-        raise ValueError("retries must be >= 0")
-    times = {"first_s": first, "cap_s": cap, "timeout_s": timeout, "within_s": within}
-    given: dict[str, Any] = {name: seconds_of(value) for name, value in times.items() if value is not None}
+    check_int("retries", retries, 0)
+    times = {"first": first, "cap": cap, "timeout": timeout, "within": within}
+    given: dict[str, Any] = {
+        f"{name}_s": seconds_given(name, value) for name, value in times.items() if value is not None
+    }
     if retries is not None:
         given["retries"] = retries
     if raises is not None:
         given["raises"] = _error_classes(raises)
     return given
+
+
+def _check_decorated(decorator: str, function: object, name: object) -> None:
+    """Before the decorator waits for its function, so that the error is of the line with the option."""
+    if function is not None and not callable(function) and not isinstance(function, (staticmethod, classmethod)):
+        raise TypeError(wrong(f"what @{decorator} decorates", function, 'a function; a name is given by name="…"'))
+    check_text("name", name, MAX_NAME_CHARS)
 
 
 def _error_classes(raises: Any) -> tuple[type[BaseException], ...]:

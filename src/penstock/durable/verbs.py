@@ -16,6 +16,7 @@ from penstock.durable.child import ChildCall, ChildOperation
 from penstock.durable.codec import decode, encode, shown
 from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.errors import BadMessage, ContinueAsNew, NotInWorkflow
+from penstock.durable.given import check_id, check_text
 from penstock.durable.step import sending, starting
 from penstock.durable.workflow import Workflow, workflow_in
 from penstock.kernel.branch import Branch
@@ -106,6 +107,7 @@ async def send(run_id: str, name: str, value: object = None) -> None:
     """A message to another run, by the id that it was started with, or its instance's; once, whatever happens here.
     Raises `SendRefused`."""
     _branch("send", "Run.send of a client")
+    check_text("run_id", run_id, needed=True)
     _check_name(name)
     await sending(run_id, name, encode(value, f"message {name!r}"))
 
@@ -134,6 +136,7 @@ async def start(  # type: ignore[misc]  # a parameter with the name of an option
         StartRefused: the run with this id has other arguments, or this program may start none.
     """
     _branch("start", "App.start")
+    check_id(id)
     target, args, kwargs = workflow_in(workflow, args, kwargs)
     return await starting(target.name, target.version, target.encode_arguments(args, kwargs), id)
 
@@ -164,6 +167,7 @@ async def child(  # type: ignore[misc]  # a parameter with the name of an option
         StartRefused: it could not begin.
     """
     _branch("child", "App.start")
+    check_id(id)
     target: Workflow[..., Any] | str = workflow
     if not isinstance(target, str):
         target, args, kwargs = workflow_in(workflow, args, kwargs)
@@ -182,17 +186,10 @@ async def each(
     limit: int = 10,
     key: Callable[[T], object] | None = None,
 ) -> list[V]:
-    """Call a function for each item, each in a branch of its own. Return the results in the order of the items.
+    """Calls it for each item, ``limit`` at a time, each in a branch of its own; gives the results in the items' order.
 
-    Args:
-        function: a step, or any coroutine function.
-        items: its arguments, one for each call.
-        limit: how many calls run at a time; 10 by default.
-        key: gives a branch its name, from the item, so that items may change places between deploys. By default the
-            name is the number of the item.
-
-    Raises:
-        BaseExceptionGroup: a call failed, and the others were cancelled, as in a nursery.
+    ``key`` gives a branch its name, so that items may change places between deploys; else it is their number. An
+    error of one cancels the others and is raised as an exception group, as of a nursery.
     """
     _branch("each", "a nursery")
     if limit < 1:
@@ -313,8 +310,7 @@ def _decoder(name: str, type_: type[T]) -> Callable[[Record], Outcome]:
 
 
 def _check_name(name: str) -> None:
-    if not 0 < len(name) <= MAX_NAME_CHARS:
-        raise ValueError(f"the name of a message has 1 to {MAX_NAME_CHARS} characters")
+    check_text("the name of a message", name, MAX_NAME_CHARS, needed=True)
 
 
 def _branch(verb: str, instead: str) -> Branch:

@@ -11,6 +11,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 from penstock.durable.codec import PAYLOAD_MAX_BYTES, NotKept, decode, decode_kept, encode, shown
 from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.errors import BadDuration, Unencodable
+from penstock.durable.given import check_int, check_name, check_text, seconds_given, wrong
 from penstock.durable.kept import SCALARS
 from penstock.durable.origin import origin_of
 from penstock.durable.signature import Parameters, plain_function, refuse_method, where_of
@@ -20,7 +21,7 @@ from penstock.user_text import repr_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
-MAX_NAME_CHARS = 256
+VERSION_MAX = 2**31 - 1
 DEADLINE = "$deadline_s"
 """Among the arguments of a run, as no parameter is called so: how many seconds after its start it is cancelled."""
 
@@ -35,13 +36,12 @@ class Workflow(Generic[P, R]):
         plain, self._is_static = plain_function(function, "workflow")
         function = cast("Callable[P, Coroutine[Any, Any, R]]", plain)
         if not inspect.iscoroutinefunction(function):
-            raise TypeError(f"{name} is no async def: a workflow's body awaits its steps")
-        if not 0 < len(name) <= MAX_NAME_CHARS:
-            raise ValueError(f"the name of a workflow has 1 to {MAX_NAME_CHARS} characters")
-        if version < 1:
-            raise ValueError("version must be >= 1")
-        if queue is not None and not 0 < len(queue) <= MAX_NAME_CHARS:
-            raise ValueError(f"the name of a queue has 1 to {MAX_NAME_CHARS} characters")
+            raise TypeError(f"{shown(repr_of(name))} is no async def: a workflow's body awaits its steps")
+        own = f'; as its function is called otherwise, write @workflow(name="…") above it ({where_of(function)})'
+        instead = own if name == function.__name__ else ""
+        check_name("the name of a workflow", name, instead=instead)
+        check_int("version", version, 1, VERSION_MAX)
+        check_text("queue", queue)
         self.function, self.name, self.version, self.queue = function, name, version, queue
         self.parameters = Parameters(function)
         self.__name__, self.__doc__, self.__module__ = name, function.__doc__, function.__module__
@@ -68,7 +68,7 @@ class Workflow(Generic[P, R]):
         """JSON by parameter name. Raises TypeError as the call would, `Unencodable`, `PayloadTooLarge`, BadDuration."""
         bound = self.parameters.bound(args, kwargs)
         if deadline is not None:
-            bound[DEADLINE] = seconds_of(deadline)
+            bound[DEADLINE] = seconds_given("deadline", deadline)
         text = encode(bound, f"the arguments of {self.name}", max_bytes)
         branch = current_branch()
         try:
@@ -144,22 +144,14 @@ def workflow(
     *, name: str | None = None, version: int = 1, queue: str | None = None
 ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Workflow[P, R]]: ...
 def workflow(function: Any = None, /, *, name: str | None = None, version: int = 1, queue: str | None = None) -> Any:
-    """Make an ``async def`` a workflow: ``@workflow``, or with options ``@workflow(version=2)``.
+    """Makes an ``async def`` a workflow, plain or with a name and a version. ``queue``: by whose policy its runs become
+    active (docs/queues.md); one that waits is not."""
 
-    Args:
-        function: the function. It awaits steps and what `penstock.durable` has.
-        name: its name in the database, the function's by default. Runs that are open are found by it: keep it when you
-            rename the function.
-        version: 1 by default. A run goes on with code of the version that it began with.
-        queue: the queue whose limits say when runs become active (docs/queues.md); a run that waits is not. By default
-            none: at once.
-
-    Raises:
-        TypeError: it is no ``async def``, is a method, or has a type of which no value can be kept.
-        ValueError: an option has a value that it can't have.
-    """
+    given: object = function
+    if given is not None and not callable(given) and not isinstance(given, (staticmethod, classmethod)):
+        raise TypeError(wrong("what @workflow decorates", given, 'an async def; a name is given by name="…"'))
 
     def decorate(function: Callable[..., Coroutine[Any, Any, Any]]) -> Workflow[..., Any]:
-        return Workflow(function, name or function.__name__, version, queue)
+        return Workflow(function, function.__name__ if name is None else name, version, queue)
 
     return decorate if function is None else decorate(function)

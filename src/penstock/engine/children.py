@@ -17,7 +17,7 @@ import trio
 
 from penstock.core.calls import CHILD_REASON_MAX_CHARS
 from penstock.core.state import InstanceStatus
-from penstock.engine.code import Code, CodeWorkflow, are_arguments, refuse_other_arguments
+from penstock.engine.code import Code, CodeWorkflow, difference, refuse_other_arguments
 from penstock.engine.definitions import CODE_CALLS_VERSION
 from penstock.engine.ids import read_instance, show_instance
 from penstock.engine.instances import Instances
@@ -118,8 +118,8 @@ class Children:
             called = await store.called_at(connection, number)
             if called is None or called[:2] != (held.instance, path):
                 raise Conflict(f"id: '{id}' is of an instance that this run did not call here")
-            if version is not None and not are_arguments(view, arguments):
-                await refuse_other_arguments(connection, view, id)
+            if version is not None and (differs := difference(view, arguments)) is not None:
+                await refuse_other_arguments(connection, view, id, differs)
             await connection.roundtrip([store.renew(number)])
             called = await store.called_at(connection, number)  # whoever ends it now tells the call as it is now
             if called is not None and called[2] is not InstanceStatus.ACTIVE:

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 import trio
 
-from penstock.access.identity import actor, may
+from penstock.access.identity import may
 from penstock.access.roles import Permission
 from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
 from penstock.core.parsing import parse_definition
@@ -27,14 +27,13 @@ from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.instances import Instances
 from penstock.engine.jobs import Jobs
 from penstock.engine.journal_items import RULES, RULES_VERSION, Held, JournalPage, Taken
-from penstock.engine.paging import NAME_MAX_CHARS
+from penstock.engine.json_schema import shown
 from penstock.engine.payload import EMPTY_OBJECT, check_text
 from penstock.engine.polls import Polls
 from penstock.engine.waiters import Waiter
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, NotFound, PayloadTooLarge, Unavailable
 from penstock.log import get_logger
 from penstock.settings import Settings
-from penstock.store import activity as activity_store
 from penstock.store import definitions as definition_store
 from penstock.store import engines as engine_store
 from penstock.store import journal as journal_store
@@ -50,6 +49,8 @@ RULES_PAUSE_S: Final = 5.0
 """Between two looks whether an engine lives that does not know rules."""
 VERSION_MAX: Final = (1 << 31) - 1
 SLICE_RUNS: Final = 200
+DEADLINE: Final = "$deadline_s"
+"""Among the arguments of a run: see `durable.workflow`."""
 LOOKED_AT_MAX: Final = 10_000
 """Instances, for the latest runs of all workflows."""
 _NAME: Final = re.compile(r"[^\s:@/\x00-\x1f]{1,100}")
@@ -142,14 +143,13 @@ class Code:
         """That of an executor which is connected to this engine, for one stream: another one has other leases."""
         return self.holder(worker, next(self._streams))
 
-    async def register(self, workflow: CodeWorkflow, *, anew: bool = False) -> int:
-        """Make sure that its definition exists; the version of it. Idempotent. ``anew``: its program says so, and it
-        may have been deleted meanwhile, by another engine.
+    async def register(self, workflow: CodeWorkflow) -> int:
+        """Make sure that its definition exists; the version of it. Idempotent.
 
         Raises BadRequest (a name that can't be one), Conflict (the id is a graph's; older engines live here; the App
         has too many), Unavailable.
         """
-        if workflow in self._versions and not anew:
+        if workflow in self._versions:
             return self._versions[workflow]
         workflow.check()
         try:
@@ -162,29 +162,6 @@ class Code:
             raise Unavailable(f"{away_reason(error)}: {first_line(error)}") from error
         self._versions[workflow] = stored.version
         return stored.version
-
-    async def delete(self, id: str) -> None:
-        """Let no id find a workflow that no program serves. Its runs that have ended stay; its program brings it back
-        when it registers it again. An engine that has started it may start it until it is told so by its own program.
-
-        Raises NotFound, and Conflict where it is another definition, is served, or has open runs, and while an engine
-        lives that would not know.
-        """
-        check_text(id, "id", NAME_MAX_CHARS)
-        async with self._database.connection() as connection:
-            polled = {**await activity_store.read_worker_counts(connection), **self._polls.activity.workers()}
-            if any(count and name.startswith(f"{CODE_PREFIX}{id}@") for name, count in polled.items()):
-                raise Conflict(f"a program serves '{id}': stop it first, and wait for half a minute")
-            try:
-                gone = await definition_store.delete(connection, id, actor(), audit=self._settings.audit_log_enabled)
-            except definition_store.OtherKind:
-                raise Conflict(f"'{id}' is no workflow written as code: others can't be deleted") from None
-        if gone is None:
-            raise self._definitions.unknown(id, 0)
-        if not gone:
-            raise Conflict(f"runs of '{id}' are open: cancel them first")
-        self._definitions.let_go(id)
-        self._versions = {each: version for each, version in self._versions.items() if each.definition_id != id}
 
     async def _check_count(self, connection: TrioConnection, workflow: CodeWorkflow) -> None:
         """Raises Conflict where one more would be too many."""
@@ -249,10 +226,10 @@ class Code:
                 idempotency_key=idempotency_key,
             )
         )
-        if id is not None and not are_arguments(view, arguments):
+        if id is not None and (differs := difference(view, arguments)) is not None:
             try:
                 async with self._database.connection() as connection:
-                    await refuse_other_arguments(connection, view, id)
+                    await refuse_other_arguments(connection, view, id, differs)
             except AWAY as error:
                 raise Unavailable(f"{away_reason(error)}: {first_line(error)}") from error
         return view
@@ -390,20 +367,30 @@ def _taken(job: Job, runs: dict[int, store.TakenRun], rules: int) -> Taken:
     )
 
 
-async def refuse_other_arguments(connection: TrioConnection, view: Instance, id: str) -> None:
+async def refuse_other_arguments(connection: TrioConnection, view: Instance, id: str, differs: str) -> None:
     """Raises IdempotencyConflict. Of a run that was started before all engines had versions of rules the difference is
     a warning: a set was written in the order that it had in the program."""
     since_s = await engine_store.needed_since(connection, RULES_VERSION)
     if ids.started_s(ids.read_instance(view.id)) >= since_s:
-        raise IdempotencyConflict(f"id: '{id}' is the id of a run that was started with other arguments")
+        raise IdempotencyConflict(
+            f"id: '{id}' is the id of a run that was started with other arguments: {differs}. Give the same ones, or "
+            "another id"
+        )
     log.warning("a run of before the upgrade has other arguments than this start: it stays as it is", id=id)
 
 
-def are_arguments(view: Instance, arguments: bytes) -> bool:
-    """Whether a run was started with these. One that has ended shows its result beside them."""
+def difference(view: Instance, arguments: bytes) -> str | None:
+    """What of these arguments is not as a run was started with them, for people; None where they are the same. One that
+    has ended shows its result beside them."""
     found: dict[str, Any] = msgspec.json.decode(json_text(view.variables))
     wanted: dict[str, Any] = msgspec.json.decode(arguments)
     if view.completed_at is not None:
         found["result"] = wanted.get("result")
         wanted.setdefault("result", None)
-    return found == wanted
+    for name in dict.fromkeys((*wanted, *found)):
+        if name in wanted and name in found and wanted[name] == found[name]:
+            continue
+        now = f"is {shown(wanted[name])}" if name in wanted else "is not given"
+        before = f"was {shown(found[name])}" if name in found else "was not given"
+        return f"{'deadline' if name == DEADLINE else name} {now} and {before}"
+    return None

@@ -352,7 +352,7 @@ def check_flow_key(key: str, field: str = "flowKey") -> None:
 def check_priority(priority: int | None) -> None:
     """Raises BadRequest."""
     if priority is not None and not 0 <= priority <= PRIORITY_MAX:
-        raise BadRequest(f"priority: must be 0 to {PRIORITY_MAX}; lower ones come first")
+        raise BadRequest(f"priority: must be 0 to {PRIORITY_MAX}, not {priority}; lower ones come first")
 
 
 def freed(queues: Queues, job_types: Iterable[str]) -> set[str]:

@@ -36,9 +36,7 @@ def merged(variables: bytes, delta: bytes | None) -> bytes:
 
 
 def without(variables: str, names: Collection[str]) -> str:
-    """``variables`` but for these names. What is no object stays."""
-    if not variables.startswith("{"):
-        return variables
+    """``variables`` but for these names."""
     return _encode({name: value for name, value in _decode(variables).items() if name not in names}).decode()
 
 

@@ -1,0 +1,167 @@
+"""A wrong option is refused where it is written, by an error with its name, its value and what is allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from penstock.client.errors import BadRequest, IdempotencyConflict
+from penstock.durable import App, child, send, start, step, workflow
+from penstock.testing.durable import run_workflow
+
+
+async def body(amount: int = 5, note: str = "") -> int:
+    return amount
+
+
+def plain() -> None: ...
+
+
+order = workflow(name="order")(body)
+second = workflow(name="order")(body)
+
+
+def order_of(**options: Any) -> Any:
+    return workflow(**options)(body)
+
+
+def step_of(**options: Any) -> Any:
+    return step(**options)(plain)
+
+
+any_step: Any = step
+any_app: Any = App
+any_workflow: Any = workflow
+any_child: Any = child
+any_start: Any = start
+any_send: Any = send
+"""As those call them who have no type checker."""
+NAME = r"give 1 to 100 letters \(a-z, A-Z\), digits, '_' and '-'"
+WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (lambda: order_of(name="shop.order"), ValueError, f"the name of a workflow is 'shop.order': {NAME}"),
+    (lambda: order_of(name="größe"), ValueError, f"the name of a workflow is 'größe': {NAME}"),
+    (lambda: order_of(name=""), ValueError, f"the name of a workflow is '': {NAME}"),
+    (lambda: order_of(name="shop:order"), ValueError, f"the name of a workflow is 'shop:order': {NAME}"),
+    (lambda: order_of(name="a" * 101), ValueError, "the name of a workflow is 'aaa"),
+    (lambda: order_of(name=17), TypeError, "the name of a workflow is 17: give text of 1 to 100 letters"),
+    (lambda: order_of(version="2"), TypeError, "version is '2': give an integer from 1 to 2,147,483,647"),
+    (lambda: order_of(version=0), ValueError, "version is 0: give an integer from 1"),
+    (lambda: order_of(version=True), TypeError, "version is True: give an integer from 1"),
+    (lambda: order_of(queue=5), TypeError, "queue is 5: give text of 1 to 256 characters, such as '5'"),
+    (lambda: order_of(queue=""), ValueError, "queue is '': give text of 1 to 256 characters"),
+    (lambda: any_workflow("order"), TypeError, "what @workflow decorates is 'order': give an async def; a name is"),
+    (lambda: any_step("charge"), TypeError, "what @step decorates is 'charge': give a function"),
+    (lambda: any_step.transaction(5), TypeError, "what @step.transaction decorates is 5: give a function"),
+    (lambda: any_step(name=5), TypeError, "name is 5: give text of 1 to 256 characters"),
+    (lambda: any_step(name=""), ValueError, "name is '': give text of 1 to 256 characters"),
+    (lambda: any_step(retries="3"), TypeError, "retries is '3': give an integer of 0 or more"),
+    (lambda: any_step(retries=-1), ValueError, "retries is -1: give an integer of 0 or more"),
+    (lambda: any_step(retries=1.5), TypeError, "retries is 1.5: give an integer of 0 or more"),
+    (lambda: any_step(first="soon"), ValueError, "first: 'soon' is no duration"),
+    (lambda: any_step(cap=-1), ValueError, "cap: -1 is not between 0 and"),
+    (lambda: any_step(timeout="5 parsecs"), ValueError, "timeout: '5 parsecs' is no duration"),
+    (lambda: any_step(within=timedelta(-1)), ValueError, "within: .* is not between 0 and"),
+    (lambda: any_step(abandon="yes"), TypeError, "abandon is 'yes': give True or False"),
+    (lambda: any_step(raises=ValueError), TypeError, "raises is ValueError: give a list of exception classes"),
+    (lambda: any_step.transaction(at=5), TypeError, "at is 5: give text of 1 to 4096 characters"),
+    (lambda: step_of().using(retries="3"), TypeError, "retries is '3'"),
+    (lambda: step_of().using(name=""), ValueError, "the name of a step is ''"),
+    (lambda: any_app(order, name="my.shop"), ValueError, f"name is 'my.shop': {NAME}"),
+    (lambda: any_app(order, name=None), TypeError, "name is None: give text of 1 to 100 letters"),
+    (lambda: any_app(order, at=5), TypeError, "at is 5: give text"),
+    (lambda: any_app(order, rest_port="8080"), TypeError, "rest_port is '8080': give an integer from 0 to 65,535"),
+    (lambda: any_app(order, rest_port=70_000), ValueError, "rest_port is 70000: give an integer from 0 to 65,535"),
+    (lambda: any_app(order, migrate="no"), TypeError, "migrate is 'no': give True or False"),
+    (lambda: any_app(order, strict_args=1), TypeError, "strict_args is 1: give True or False"),
+    (lambda: any_app(order, max_lost=-1), ValueError, "max_lost is -1: give an integer of 0 or more"),
+    (lambda: any_app(order, limits={"step_threads": 5}), TypeError, "limits is .*: give an ExecutorLimits"),
+    (lambda: any_app(order, second), ValueError, r"workflow 'order', version 1, is test_options_are_checked.py:\d+"),
+    (lambda: any_app(order, order), ValueError, "workflow 'order', version 1, is given twice"),
+    (lambda: any_app(order).run(order, id=17), TypeError, "id is 17: give text of 1 to 256 characters, such as '17'"),
+    (lambda: any_app(order).run(order, id=""), ValueError, "id is empty: give what names the run"),
+    (lambda: any_app(order).run(order, id="a\0"), ValueError, "id is .*: give text of 1 to 256 characters, none of"),
+    (lambda: any_app(order).run(order, id="a" * 257), ValueError, "id is 'aaa.*…: give text of 1 to 256 characters"),
+    (lambda: any_app(order).run(order, deadline="soon"), ValueError, "deadline: 'soon' is no duration"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(WRONG)))
+def test_an_option_is_refused_where_it_is_written(number: int) -> None:
+    write, kind, told = WRONG[number]
+    with pytest.raises(kind, match=told):
+        write()
+
+
+def test_what_was_allowed_is() -> None:
+    for name in ("order", "order-2", "Order_2", "a" * 100):
+        assert order_of(name=name).name == name
+    assert App(order, name="my-shop").name == "my-shop"
+    assert step_of(retries=3, first="5 s", cap=60, timeout=timedelta(seconds=5), abandon=True).options.retries == 3
+
+
+STARTS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"id": 17}, TypeError, "id is 17: give text"),
+    ({"id": ""}, ValueError, "id is empty: give what names the run"),
+    ({"deadline": "soon"}, ValueError, "deadline: 'soon' is no duration"),
+    ({"priority": "high"}, TypeError, "priority is 'high': give an integer from 0 to 9"),
+    ({"priority": 10}, BadRequest, "priority: must be 0 to 9, not 10"),
+    ({"flow_key": 5}, TypeError, "flow_key is 5: give text"),
+    ({"flow_key": ""}, BadRequest, "flowKey: is empty"),
+    ({"dedupe": "key"}, TypeError, "dedupe is 'key': give a Dedupe of penstock.client"),
+    ({"throttle": 10}, TypeError, "throttle is 10: give a Throttle of penstock.client"),
+    ({"debounce": {}}, TypeError, "debounce is {}: give a Debounce of penstock.client"),
+    ({"start_at": 5}, TypeError, "start_at is 5: give a datetime, or text such as"),
+]
+
+
+async def test_a_start_is_refused_at_the_call(database_dsn: str) -> None:
+    async with App(order, at=database_dsn, name="shop") as app:
+        any_app_start: Any = app.start
+        for options, kind, told in STARTS:
+            with pytest.raises(kind, match=re.escape(told)):
+                await any_app_start(order, **options)
+        any_get: Any = app.get
+        with pytest.raises(TypeError, match="id is 17: give text"):
+            await any_get(17)
+        assert await app.find(order) == []
+
+
+async def test_an_id_with_other_arguments_tells_which(database_dsn: str) -> None:
+    async with App(order, at=database_dsn, name="shop") as app:
+        any_start_of: Any = app.start
+        await app.start(order, 5, id="17")
+        for arguments, options, told in (
+            ((5, ""), {}, 'note is "" and was not given'),
+            ((6,), {}, "amount is 6 and was 5"),
+            ((), {}, "amount is not given and was 5"),
+            ((5,), {"deadline": 60}, "deadline is 60.0 and was not given"),
+        ):
+            with pytest.raises(IdempotencyConflict, match=re.escape(f"other arguments: {told}. Give the same ones")):
+                await any_start_of(order, *arguments, id="17", **options)
+
+
+VERBS: list[tuple[Callable[[], Any], str]] = [
+    (lambda: any_child(order, id=17), "id is 17: give text"),
+    (lambda: any_start(order, id=""), "id is empty: give what names the run"),
+    (lambda: any_send(17, "go"), "run_id is 17: give text"),
+    (lambda: any_send("17", 5), "the name of a message is 5: give text"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(VERBS)))
+def test_a_verb_is_refused_at_the_call(number: int) -> None:
+    call, told = VERBS[number]
+
+    @workflow
+    async def asks() -> str:
+        try:
+            await call()
+        except (TypeError, ValueError) as error:
+            return str(error)
+        return "nothing"
+
+    assert told in run_workflow(asks).result()
