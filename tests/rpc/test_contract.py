@@ -320,6 +320,9 @@ def see_executors(client: Client) -> None:
     assert (taken.attempt, taken.key, len(taken.page.records)) == (2, "o-1", 3)
     stream.put(run_parks=[p.RunPark(job_id=taken.job_id, attempt=2, blocked_on="other code")])
     assert stream.until("parked").pause_ms == 5_000
+    same = p.StartInstancesRequest(items=[p.StartItem(definition_id="order", instance_key="o-1")])
+    blocked = client.call("StartInstances", same).results[0].instance
+    assert (blocked.id, blocked.blocked, blocked.blocked_reason) == (id, True, "other code")
     assert stream.end() is grpc.StatusCode.OK
 
 

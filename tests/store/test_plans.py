@@ -66,6 +66,8 @@ FILL = {
         FROM generate_series(0, {n} - 1) AS k WHERE k % 200 <> 3""",
     "parked": """INSERT INTO parked (instance_id, token_id)
         SELECT {base} + 4 * k, {base} + 4 * k FROM generate_series(0, {n} - 1) AS k WHERE k % 200 = 3""",
+    "blocked_run": """INSERT INTO blocked_run (instance_id, since, reason)
+        SELECT {base} + 4 * k, now(), 'no' FROM generate_series(0, {n} - 1) AS k WHERE k % 200 = 5""",
     "timer": """INSERT INTO timer (token_id, seq, fire_at, instance_id, index)
         SELECT {base} + 4 * k, k + 1, now() + (30 + (k::bigint * 7919 % {n}) / {n}::float8) * interval '1 day',
           {base} + 4 * k, 0 FROM generate_series(0, {n} - 1) AS k""",
@@ -336,6 +338,8 @@ CASES = {
     "list by unknown business key": Case(found(business_key="order"), 0, 20),
     "list by parent": Case(found(parent=BASE), 0, 20),
     "list DELAYED by parent": Case(found(parent=BASE, status="DELAYED"), 0, 20),
+    "list BLOCKED": Case(found(status="BLOCKED"), 50, 60),
+    "list BLOCKED by parent": Case(found(parent=BASE, status="BLOCKED"), 0, 20),
     "list FAILED by parent": Case(found(parent=BASE, status="FAILED"), 0, 20),
     "list by business key prefix": Case(found(key_prefix="order-1003", limit=2), 2, 60),
     "list by common business key prefix": Case(found(key_prefix="order-"), 50, 1_000),
