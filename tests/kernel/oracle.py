@@ -110,7 +110,9 @@ class Permits(Queue):
         super().__init__()
         self.items += [None] * count
 
-    acquire = Queue.take
+    async def acquire(self) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        await self.take()
 
     def release(self) -> None:
         self.put(None)
