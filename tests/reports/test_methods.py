@@ -1,7 +1,11 @@
-"""Steps and workflows in classes: static methods work, others are refused when the class is made."""
+"""Steps and workflows in classes: static methods work, others are refused when the class is made. So is what is no
+function; a decorator below may hide that one is async.
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,3 +136,63 @@ def test_a_transaction_is_no_method_either():
 
         del Shop
     assert "instance method" in str(caught.value) + str(caught.value.__cause__)
+
+
+async def plain(order: str) -> str:
+    return f"charged {order}"
+
+
+def hidden(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return call
+
+
+async def test_a_decorator_may_hide_that_a_step_is_async(database_dsn: str):
+    charge = step(hidden(plain))
+
+    @workflow
+    async def order(id: str) -> str:
+        result: str = await charge(id)
+        return result
+
+    assert run_workflow(order, "17").result() == "charged 17"
+    assert await charge("18") == "charged 18"
+    async with App(order, at=database_dsn) as app:
+        assert await (await app.start(order, "17")).result(60) == "charged 17"
+
+
+class Charges:
+    async def __call__(self, order: str) -> str:
+        return order
+
+
+async def one_by_one():
+    yield 1
+
+
+def counted():
+    yield 1
+
+
+NO_FUNCTIONS = [
+    (functools.partial(plain, "17"), "an object of partial"),
+    (Charges(), "an object of Charges"),
+    (Charges, "the class Charges"),
+    (property(plain), "an object of property"),
+    (step(plain), "an object of Step"),
+    (workflow(plain), "an object of Workflow"),
+    (17, "an object of int"),
+    (one_by_one, "one_by_one (test_methods.py:"),
+    (counted, "counted (test_methods.py:"),
+]
+
+
+@pytest.mark.parametrize("decorate", [step, step(name="named"), step.transaction, workflow, workflow(name="named")])
+@pytest.mark.parametrize(("given", "told"), NO_FUNCTIONS, ids=[told for _, told in NO_FUNCTIONS])
+def test_what_is_no_function_is_refused_with_its_kind(decorate: Any, given: Any, told: str):
+    with pytest.raises(TypeError) as caught:
+        decorate(given)
+    assert told in str(caught.value)

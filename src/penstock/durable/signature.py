@@ -115,10 +115,20 @@ def where_of(function: Callable[..., Any]) -> str:
 
 def plain_function(given: Callable[..., Any], decorator: str) -> tuple[Callable[..., Any], bool]:
     """Return the function under ``@staticmethod``, and whether it was under one. A class method raises TypeError."""
+    is_method = isinstance(given, (staticmethod, classmethod))
+    if not is_method and not (inspect.isroutine(given) and isinstance(getattr(given, "__name__", None), str)):
+        raise TypeError(
+            f"@{decorator} is for functions, not for {_kind(given)}: write a def that calls it, with a name and"
+            " annotated parameters, as a journal keeps these"
+        )
     if isinstance(given, classmethod):
         raise TypeError(_no_method(inspect.unwrap(cast(Any, given)), "a class method", "the class", decorator))
     if isinstance(given, staticmethod):
         return given.__func__, True
+    if inspect.isgeneratorfunction(given) or inspect.isasyncgenfunction(given):
+        raise TypeError(
+            f"{given.__qualname__} ({where_of(given)}) has a yield: @{decorator} needs one result, as a list"
+        )
     parameters = list(inspect.signature(given).parameters)
     owner = getattr(given, "__qualname__", "").rpartition(".")[0]
     if (
@@ -126,6 +136,15 @@ def plain_function(given: Callable[..., Any], decorator: str) -> tuple[Callable[
     ):  # @classmethod is above, and stays unseen
         raise TypeError(_no_method(given, "a class method", "the class", decorator))
     return given, False
+
+
+def name_of(given: Any, decorator: str) -> str:
+    """Return the name of what is decorated. Raises TypeError for what is no function."""
+    return plain_function(given, decorator)[0].__name__
+
+
+def _kind(given: Any) -> str:
+    return f"the class {given.__name__}" if isinstance(given, type) else f"an object of {type(given).__name__}"
 
 
 def refuse_method(function: Callable[..., Any], owner: type, decorator: str) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import ContextVar
+from types import CoroutineType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
@@ -16,7 +17,7 @@ from penstock.durable.errors import NotInWorkflow, SendRefused, StartRefused, Un
 from penstock.durable.given import check_flag, check_int, check_text, seconds_given, wrong
 from penstock.durable.kept import SCALARS
 from penstock.durable.recorded_error import decode_error, encode_error
-from penstock.durable.signature import Parameters, plain_function, refuse_method, where_of
+from penstock.durable.signature import Parameters, name_of, plain_function, refuse_method, where_of
 from penstock.kernel.current import current_branch
 from penstock.kernel.errors import Cancelled, Undecodable
 from penstock.kernel.operation import CallOperation, Outcome, block
@@ -221,7 +222,7 @@ class Step(Generic[P, R]):
 
     async def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         result = self.function(*args, **kwargs)
-        value: R = await result if self.is_async else result
+        value: R = await result if self.is_async or type(result) is CoroutineType else result
         return value
 
     async def _recorded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
@@ -340,7 +341,7 @@ class _TransactionDecorator:
         self._options, self._name, self._database = options, name, database
 
     def __call__(self, function: Callable[Concatenate[Any, P], R], /) -> Step[P, R]:
-        name = function.__name__ if self._name is None else self._name
+        name = name_of(function, "step.transaction") if self._name is None else self._name
         return Step(function, self._options, name, is_transaction=True, database=self._database)
 
 
@@ -359,7 +360,7 @@ class _StepDecorator:
 
 
 def _make(function: Callable[..., Any], options: StepOptions, name: str | None) -> Step[..., Any]:
-    return Step(function, options, function.__name__ if name is None else name)
+    return Step(function, options, name_of(function, "step") if name is None else name)
 
 
 def _options(

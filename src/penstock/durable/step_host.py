@@ -6,9 +6,10 @@ Threads of steps have a limiter of their own, so that they never wait for what e
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import Context
 from functools import partial
+from types import CoroutineType
 from typing import Any
 
 import trio
@@ -106,16 +107,7 @@ class StepHost:
         except ValueError as error:
             return Outcome(error=NonRetryable(f"{call.name} does not take its arguments: {error}"))
         try:
-            if call.step.is_async and self._loop is not None and call.step not in (sending, starting):
-                outcome = await self._loop.call(partial(call.step.function, *args, **kwargs))
-                if outcome.error is not None:
-                    self._loop.check_library(outcome.error, call.name)
-                return outcome
-            if call.step.is_async:
-                return Outcome(await call.step.function(*args, **kwargs))
-            function: partial[Any] = partial(call.step.function, *args, **kwargs)
-            abandon = call.options.abandon
-            return Outcome(await trio.to_thread.run_sync(function, abandon_on_cancel=abandon, limiter=self._threads))
+            return await self._called(call, partial(call.step.function, *args, **kwargs))
         except (
             KeyboardInterrupt,
             StepLoopEnded,
@@ -126,3 +118,19 @@ class StepHost:
             if has_cancelled(error):
                 raise
             return Outcome(error=error)
+
+    async def _called(self, call: StepCall, function: Callable[[], Any]) -> Outcome:
+        """In a thread, in the loop for steps, or in both: a decorator may hide that the function under it is async."""
+        if not call.step.is_async:
+            (value,) = await trio.to_thread.run_sync(
+                lambda: (function(),), abandon_on_cancel=call.options.abandon, limiter=self._threads
+            )  # Trio refuses a coroutine by itself
+            if type(value) is not CoroutineType:
+                return Outcome(value)
+        awaited: Callable[[], Awaitable[Any]] = function if call.step.is_async else lambda: value
+        if self._loop is None or call.step in (sending, starting):
+            return Outcome(await awaited())
+        outcome = await self._loop.call(awaited)
+        if outcome.error is not None:
+            self._loop.check_library(outcome.error, call.name)
+        return outcome

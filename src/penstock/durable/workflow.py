@@ -14,7 +14,7 @@ from penstock.durable.errors import BadDuration, Unencodable
 from penstock.durable.given import check_int, check_name, check_text, seconds_given, wrong
 from penstock.durable.kept import SCALARS
 from penstock.durable.origin import origin_of
-from penstock.durable.signature import Parameters, plain_function, refuse_method, where_of
+from penstock.durable.signature import Parameters, name_of, plain_function, refuse_method, where_of
 from penstock.kernel.current import current_branch
 from penstock.kernel.record import RULES
 from penstock.user_text import repr_of
@@ -152,6 +152,6 @@ def workflow(function: Any = None, /, *, name: str | None = None, version: int =
         raise TypeError(wrong("what @workflow decorates", given, 'an async def; a name is given by name="…"'))
 
     def decorate(function: Callable[..., Coroutine[Any, Any, Any]]) -> Workflow[..., Any]:
-        return Workflow(function, function.__name__ if name is None else name, version, queue)
+        return Workflow(function, name_of(function, "workflow") if name is None else name, version, queue)
 
     return decorate if function is None else decorate(function)
