@@ -145,6 +145,90 @@ def test_an_error_of_the_module_arrives_with_what_it_held(make: Callable[[], Bas
     assert Needs.made == made  # no constructor was called
 
 
+class Refused(Exception):
+    def __init__(self, *, why: Code, at: Decimal = Decimal(1)) -> None:
+        super().__init__("refused")
+        self.why, self.at = why, at
+
+
+def test_the_annotations_of_a_constructor_are_those_of_its_attributes():
+    got = again(Refused(why=Code.NO_MONEY))
+    assert isinstance(got, Refused)
+    assert (got.why, got.at, str(got)) == (Code.NO_MONEY, Decimal(1), "refused")
+
+
+class AnswersAll(Exception):
+    def __getattr__(self, name: str) -> Any:
+        return name
+
+
+@pytest.mark.parametrize("notes", [[], ["one", "two"], ("no", "list"), "text"])
+def test_notes_are_never_made_up(notes: Any):
+    error = AnswersAll("x")
+    if notes:
+        error.__notes__ = notes
+    kept = notes if isinstance(notes, list) else []
+    assert vars(again(error)).get("__notes__", []) == kept
+
+
+class Group(ExceptionGroup[Exception]):
+    """One of the module."""
+
+
+def found_in(error: BaseException) -> Any:
+    """Its class, text and errors."""
+    inner = [found_in(each) for each in error.exceptions] if isinstance(error, BaseExceptionGroup) else []
+    return type(error), str(error), inner
+
+
+GROUPS: list[tuple[BaseException, list[Any]]] = [
+    (ExceptionGroup("two", [Declined(51, "no money"), OSError(2, "gone", "file")]), [ExceptionGroup]),
+    (ExceptionGroup("nested", [ExceptionGroup("inner", [ValueError("x"), Declined(2, "late")])]), [Exception]),
+    (Group("own", [Group("inner", [Declined(1, "a")])]), []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("group", "raises"), GROUPS)
+def test_a_group_arrives_with_its_errors(group: BaseException, raises: list[Any]):
+    group.add_note("noted")
+    got = again(group, raises)
+    assert found_in(got) == found_in(group)
+    assert got.__notes__ == ["noted"]
+
+
+def test_errors_of_a_group_that_may_not_arrive_are_told():
+    class Foreign(Exception): ...
+
+    got = again(ExceptionGroup("g", [Foreign("from elsewhere")]), [ExceptionGroup])
+    assert isinstance(got, ExceptionGroup)
+    [inner] = got.exceptions
+    assert isinstance(inner, StepFailed)
+    assert str(inner) == f"{Foreign.__qualname__}: from elsewhere"
+    assert isinstance(again(ExceptionGroup("g", [OSError(str(n)) for n in range(60)]), [ExceptionGroup]), StepFailed)
+    assert "StepFailed('ExceptionGroup: deep (1 sub-exception)')" in repr(again(deep(7), [ExceptionGroup]))
+
+
+def deep(count: int) -> Exception:
+    return ExceptionGroup("deep", [deep(count - 1)]) if count else ValueError("x")
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit("x"), KeyError("x")], ids=repr)
+def test_no_error_of_a_step_ends_run_workflow(error: BaseException):
+    @step
+    async def fails() -> None:
+        raise error
+
+    @workflow
+    async def body() -> str:
+        try:
+            await fails()
+        except StepFailed as failed:
+            return failed.type_name
+        return "not reached"
+
+    assert run_workflow(body).result() == type(error).__name__
+
+
 def test_attributes_with_an_annotation_arrive_by_it():
     error = AsDataclass(uuid.UUID(int=7), Code.NO_MONEY, (Decimal(1), Decimal("2.0")))
     got = again(error)
@@ -193,7 +277,7 @@ def test_what_has_no_json_form_is_absent_and_says_so():
     with pytest.raises(AttributeError, match=r"^Holds.held is not in the journal: object has no JSON form$"):
         _ = got.held
     with pytest.raises(AttributeError, match="object has no attribute 'other'"):
-        _ = got.other  # type: ignore[attr-defined]  # that is it
+        _ = vars(type(got))["__getattr__"](got, "other")
     assert not hasattr(got, "held")
     assert repr(got) == "Holds('it holds something')"
 

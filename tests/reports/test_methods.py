@@ -181,10 +181,8 @@ NO_FUNCTIONS = [
     (functools.partial(plain, "17"), "an object of partial"),
     (Charges(), "an object of Charges"),
     (Charges, "the class Charges"),
-    (property(plain), "an object of property"),
     (step(plain), "an object of Step"),
     (workflow(plain), "an object of Workflow"),
-    (17, "an object of int"),
     (one_by_one, "one_by_one (test_methods.py:"),
     (counted, "counted (test_methods.py:"),
 ]

@@ -14,10 +14,11 @@ import sys
 import traceback
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache
 from math import isfinite
-from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
+from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any, Final, cast, get_type_hints
 
 import msgspec
@@ -33,9 +34,14 @@ MAX_MESSAGE_CHARS: Final = PAYLOAD_MAX_BYTES // 8
 MAX_STATE_BYTES: Final = PAYLOAD_MAX_BYTES // 4
 """Of an error's arguments and attributes together; what is beyond it is left out, and says so when it is read."""
 MAX_NOTES: Final = 10
+MAX_GROUPS: Final = 5
+"""Inside each other; a group of more, or of more errors in all than the next one, arrives as `StepFailed`."""
+MAX_GROUP_ERRORS: Final = 50
 _LOST: Final = "_penstock_lost"
 _TEXT: Final = "_penstock_text"
 _ARGS: Final = vars(BaseException)["args"]
+_MESSAGE: Final = vars(BaseExceptionGroup)["message"]
+_EXCEPTIONS: Final = vars(BaseExceptionGroup)["exceptions"]
 _TEXTS: Final = {
     each.__name__: each for each in (Decimal, dt.datetime, dt.date, dt.time, dt.timedelta, uuid.UUID, bytes)
 }
@@ -65,6 +71,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``raised`` is its class, ``base`` the one of ``raises`` that it matched, ``arrives`` the one that the workflow
     function meets; without ``raised`` the record was delivered by the rules of before, which had ``args`` as JSON.
+    ``errors`` are those of a group that arrives.
     """
 
     type_name: str
@@ -77,6 +84,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     base: Named | None = None
     arrives: Named | None = None
     state: State | None = None
+    errors: list[Failure] | None = None
 
 
 def encode_error(error: BaseException, raises: Sequence[ErrorClass] = (), module: str = "", *, rules: int = 1) -> str:
@@ -84,30 +92,53 @@ def encode_error(error: BaseException, raises: Sequence[ErrorClass] = (), module
 
     ``raises`` and ``module`` are the step's; ``rules`` are those by which the record will be delivered.
     """
+    return msgspec.json.encode(_failure(error, raises, module, rules=rules)).decode()
+
+
+def _failure(
+    error: BaseException, raises: Sequence[ErrorClass], module: str, *, rules: int = 1, among: int = 1, depth: int = 0
+) -> Failure:
+    """``among`` so many errors of a group, which is in ``depth`` others."""
     failure = Failure(
         type_name=type(error).__qualname__,
-        message=text_of(error, MAX_MESSAGE_CHARS),
-        notes=_notes(error),
-        cause=None if error.__cause__ is None else repr_of(error.__cause__, MAX_TRACEBACK_CHARS),
-        traceback=said(lambda: "".join(traceback.format_exception(error))[-MAX_TRACEBACK_CHARS:]),
+        message=text_of(error, MAX_MESSAGE_CHARS // among),
+        notes=_notes(error, MAX_TRACEBACK_CHARS // among)[: MAX_NOTES if depth == 0 else 1],
+        cause=None if error.__cause__ is None else repr_of(error.__cause__, MAX_TRACEBACK_CHARS // among),
+        traceback=said(lambda: "".join(traceback.format_exception(error))[-MAX_TRACEBACK_CHARS // among :]),
     )
     if not rules:
-        failure = msgspec.structs.replace(failure, args=_plain_args(error))
-    else:
-        class_, base = _arriving(error, (*raises, *OURS), module)
-        failure = msgspec.structs.replace(
-            failure,
-            raised=_named(type(error)),
-            base=None if base is None else _named(base),
-            arrives=None if class_ is None else _named(class_),
-            state=None if class_ is None else _state(error, class_),
-        )
-    return msgspec.json.encode(failure).decode()
+        return msgspec.structs.replace(failure, args=_plain_args(error))
+    class_, base = _arriving(error, (*raises, *OURS), module)
+    if depth and class_ is None and isinstance(error, Exception) and _is_builtin(type(error)):
+        class_ = type(error)  # of a group that arrives
+    errors: list[Failure] | None = None
+    if class_ is not None and (inner := _errors_of(error)):
+        if depth >= MAX_GROUPS or among * len(inner) > MAX_GROUP_ERRORS:
+            class_ = None
+        else:
+            among *= len(inner)
+            errors = [_failure(each, raises, module, among=among, depth=depth + 1) for each in inner]
+    return msgspec.structs.replace(
+        failure,
+        raised=_named(type(error)),
+        base=None if base is None else _named(base),
+        arrives=None if class_ is None else _named(class_),
+        state=None if class_ is None else _state(error, class_, MAX_STATE_BYTES // among),
+        errors=errors,
+    )
+
+
+def _errors_of(error: BaseException) -> tuple[BaseException, ...]:
+    """Of a group; none of others."""
+    return _EXCEPTIONS.__get__(error) if issubclass(type(error), BaseExceptionGroup) else ()
 
 
 def decode_error(text: str, raises: Sequence[ErrorClass], module: str) -> BaseException:
     """The error, as it was decided when it was written; `StepFailed` where its class is not to be had."""
-    failure = msgspec.json.decode(text, type=Failure)
+    return _decoded(msgspec.json.decode(text, type=Failure), raises, module)
+
+
+def _decoded(failure: Failure, raises: Sequence[ErrorClass], module: str) -> BaseException:
     error: BaseException | None
     if failure.raised is None:
         error = _as_before(failure, [*raises, StepLost, *_own_classes(module)])
@@ -115,12 +146,12 @@ def decode_error(text: str, raises: Sequence[ErrorClass], module: str) -> BaseEx
         error = None
         for named in (failure.arrives, failure.base):
             if named is not None and (class_ := _found(named, (*raises, *OURS), module)) is not None:
-                error = _restored(class_, failure)
+                error = _restored(class_, failure, raises, module)
                 break
     if error is None:
         error = StepFailed(failure.type_name, failure.message, failure.traceback)
-    for note in failure.notes:
-        error.add_note(note)
+    if failure.notes:  # `add_note` asks the class of the user
+        object.__getattribute__(error, "__dict__")["__notes__"] = failure.notes
     return error
 
 
@@ -136,9 +167,13 @@ def _arriving(
     if base is None:
         base = next((each for each in raises if isinstance(error, each)), None)  # one that says so itself
     is_own = issubclass(class_, Exception) and _resolved(sys.modules.get(module), _named(class_), module) is class_
-    if is_own or (base is not None and (class_ in raises or vars(builtins).get(class_.__qualname__) is class_)):
+    if is_own or (base is not None and (class_ in raises or _is_builtin(class_))):
         return class_, base
     return base, base
+
+
+def _is_builtin(class_: ErrorClass) -> bool:
+    return vars(builtins).get(class_.__qualname__) is class_
 
 
 def _found(named: Named, raises: Sequence[ErrorClass], module: str) -> ErrorClass | None:
@@ -212,13 +247,14 @@ def _plain_args(error: BaseException) -> list[Any] | None:
     return args
 
 
-def _state(error: BaseException, class_: ErrorClass) -> State:
+def _state(error: BaseException, class_: ErrorClass, left: int) -> State:
+    """In ``left`` bytes."""
     args: list[Any] = []
     attributes: dict[str, Any] = {}
     lost: dict[str, str] = {}
-    left = MAX_STATE_BYTES
+    given = (_MESSAGE.__get__(error),) if _errors_of(error) else _ARGS.__get__(error)
     try:
-        args = [_packed(each) for each in _ARGS.__get__(error)]
+        args = [_packed(each) for each in given]
         left -= len(encode(args, "args", left))
     except (Unencodable, PayloadTooLarge) as why:
         args, lost["args"] = [], str(why)
@@ -272,10 +308,15 @@ def _builtin_attributes(error: BaseException) -> dict[str, Any]:
 
 @lru_cache(maxsize=1_000)
 def _hints(class_: Any) -> dict[str, Any]:
-    try:
-        return get_type_hints(class_)
-    except Exception:  # of a name that is not there at run time
-        return {}
+    """Of attributes: as the class annotates them, or the constructor its parameter of that name."""
+    found: dict[str, Any] = {}
+    bases: tuple[type[Any], ...] = class_.__mro__
+    constructors: list[Any] = [vars(base).get("__init__") for base in reversed(bases)]
+    for annotated in [*constructors, class_]:
+        if isinstance(annotated, FunctionType) or annotated is class_:
+            with suppress(Exception):  # of a name that is not there at run time
+                found |= get_type_hints(annotated)
+    return {name: hint for name, hint in found.items() if hint not in (Any, object)}
 
 
 def _packed_by(value: Any, hint: Any) -> Any:
@@ -340,10 +381,12 @@ def _unpacked(value: Any, hint: Any = Any) -> Any:
 # -- the error, again
 
 
-def _restored(class_: ErrorClass, failure: Failure) -> BaseException | None:
+def _restored(class_: ErrorClass, failure: Failure, raises: Sequence[ErrorClass], module: str) -> BaseException | None:
     state = failure.state or State()
     lost, hints = dict(state.lost), _hints(cast("Any", class_))
     args: tuple[Any, ...] = tuple(_unpacked(each) for each in state.args)
+    if failure.errors is not None:
+        args = (*args, [_decoded(each, raises, module) for each in failure.errors])
     attributes: dict[str, Any] = {}
     for name, packed in state.attributes.items():
         try:
@@ -422,9 +465,7 @@ def _as_before(failure: Failure, known: Iterable[ErrorClass]) -> BaseException |
     return None
 
 
-def _notes(error: BaseException) -> list[str]:
-    try:
-        found = list(getattr(error, "__notes__", ()))[:MAX_NOTES]
-    except Exception:  # an attribute that the user's class makes up, or no list
-        return []
-    return [text_of(note, MAX_TRACEBACK_CHARS) for note in found]
+def _notes(error: BaseException, max_chars: int) -> list[str]:
+    found: Any = object.__getattribute__(error, "__dict__").get("__notes__")  # the user's class may make one up
+    notes: list[Any] = found[:MAX_NOTES] if class_of(found) is list else []
+    return [text_of(note, max_chars) for note in notes]

@@ -15,7 +15,7 @@ from penstock.durable.codec import NotKept, decode, decode_kept, digest_of, enco
 from penstock.durable.duration import Duration
 from penstock.durable.errors import NotInWorkflow, SendRefused, StartRefused, Unencodable
 from penstock.durable.given import check_flag, check_int, check_text, seconds_given, wrong
-from penstock.durable.kept import SCALARS
+from penstock.durable.kept import SCALARS, class_of
 from penstock.durable.recorded_error import decode_error, encode_error
 from penstock.durable.signature import Parameters, name_of, plain_function, refuse_method, where_of
 from penstock.kernel.current import current_branch
@@ -221,8 +221,9 @@ class Step(Generic[P, R]):
             refuse_method(self.function, owner, "step")
 
     async def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-        result = self.function(*args, **kwargs)
-        value: R = await result if self.is_async or type(result) is CoroutineType else result
+        result: Any = self.function(*args, **kwargs)
+        is_awaited = self.is_async or class_of(result) is CoroutineType  # a decorator may hide that it is async
+        value: R = await result if is_awaited else result
         return value
 
     async def _recorded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:

@@ -15,6 +15,7 @@ from typing import Any
 import trio
 
 from penstock.durable.errors import NonRetryable
+from penstock.durable.kept import class_of
 from penstock.durable.step import StepCall, StepInfo, current_transaction, sending, starting
 from penstock.durable.step_loop import LoopCall, StepLoop, StepLoopEnded, WrongLibrary, has_cancelled
 from penstock.kernel.errors import TooSlow
@@ -121,16 +122,21 @@ class StepHost:
 
     async def _called(self, call: StepCall, function: Callable[[], Any]) -> Outcome:
         """In a thread, in the loop for steps, or in both: a decorator may hide that the function under it is async."""
+        awaited: Callable[[], Awaitable[Any]] = function
         if not call.step.is_async:
             (value,) = await trio.to_thread.run_sync(
                 lambda: (function(),), abandon_on_cancel=call.options.abandon, limiter=self._threads
             )  # Trio refuses a coroutine by itself
-            if type(value) is not CoroutineType:
+            if class_of(value) is not CoroutineType:
                 return Outcome(value)
-        awaited: Callable[[], Awaitable[Any]] = function if call.step.is_async else lambda: value
+            awaited = partial(_itself, value)
         if self._loop is None or call.step in (sending, starting):
             return Outcome(await awaited())
         outcome = await self._loop.call(awaited)
         if outcome.error is not None:
             self._loop.check_library(outcome.error, call.name)
         return outcome
+
+
+def _itself(value: Awaitable[Any]) -> Awaitable[Any]:
+    return value

@@ -5,7 +5,6 @@ Each run is replayed from its own journal, and must come out the same.
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import heapq
 from collections import deque
@@ -445,7 +444,9 @@ class Memory:
             except WrongLibrary:
                 self.activation.discard()
                 raise
-            except (Exception, asyncio.CancelledError) as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # SystemExit too, as for an App
                 outcome = Outcome(error=error)
         self.activation.attempt_ended(call, outcome)
 
