@@ -110,9 +110,8 @@ class Engine:
         self.polls = Polls(
             database, self.definitions, settings, metrics, cache, self.answer_memory, self.events, queues, traces
         )
-        self.aside = Aside(metrics)
+        self.aside, self.ends = Aside(metrics), (ends := Ends(database))
         self.timers = Timers(database, self.fire, self.aside, settings.background_failure_limit, self.events.armed)
-        self.ends = ends = Ends(database)
         told = self.timers.note_armed, ends, traces
         self.transactions = Transactions(database, settings, metrics, self.definitions, self.polls, self.ids, *told)
         self.full_path = FullPath(database, settings, metrics, self.definitions, self.transactions)
@@ -145,7 +144,8 @@ class Engine:
         self.overview = Overview(self.looks, self.definitions, self.polls.activity, *kept)
         self.watch, self.failures = Watch(database, self.overview), Failures(database, looks, self.definitions)
         self.firings = Firings(database, settings, metrics, self.definitions, self.ids, self.transactions)
-        self.schedules = Schedules(database, self.limits, self.firings, self.instances, self.aside, audit=audit)
+        fired = self.definitions, self.firings, self.instances
+        self.schedules = Schedules(database, self.limits, *fired, self.aside, audit=audit)
         self.bulk, self.batches = self._bulk(engine_number), Batches(database, settings, metrics, self.instances)
         _watch(self.batchers(), metrics)
         self._folding, self._stopping, self._looking = set[int](), False, trio.Lock()

@@ -104,7 +104,7 @@ class Instances:
         await need_task()
         await self.ends.wait_started(ids.read_instance(started.id), min(wait_s, self._settings.poll_max_wait_seconds))
         with suppress(PenstockError, *AWAY):  # it is started: what can't be read now is shown as it was
-            view = await self._view(started.id, committed=one)
+            view = await self._view(started.id, committed=one, secrets=not started.deduplicated)
             return msgspec.structs.replace(view, deduplicated=started.deduplicated)
         return started
 
@@ -178,8 +178,9 @@ class Instances:
             await self.ends.wait(ids.read_instance(id), min(wait_s, self._settings.poll_max_wait_seconds))
         return await self._view(id, committed=False)
 
-    async def _view(self, id: str, *, committed: bool) -> Instance:
-        """``committed``: the answer to a change, which waits for room but is not refused for want of it."""
+    async def _view(self, id: str, *, committed: bool, secrets: bool = True) -> Instance:
+        """``committed``: the answer to a change, which waits for room but is not refused for want of it.
+        ``secrets``: see `view_instances`."""
         number, hold, size_bytes = ids.read_instance(id), current_hold(), FIRST_READ_BYTES
         while True:
             try:
@@ -190,7 +191,9 @@ class Instances:
                 hold.add(COPIES * size_bytes)
             reserved = size_bytes
             async with self._connection(large=size_bytes > FIRST_READ_BYTES) as connection:
-                views, size_bytes = await view_instances(connection, self._definitions, [number], size_bytes)
+                views, size_bytes = await view_instances(
+                    connection, self._definitions, [number], size_bytes, secrets=secrets
+                )
             if views:
                 return views[0]
             if not size_bytes:
@@ -382,7 +385,7 @@ class Instances:
         while True:
             await hold.reserve_soon(COPIES * size_bytes)
             async with self._connection(large=True) as connection:
-                views, more = await view_instances(connection, self._definitions, found, size_bytes)
+                views, more = await view_instances(connection, self._definitions, found, size_bytes, secrets=False)
             if not more:
                 return views, len(found)
             if views:

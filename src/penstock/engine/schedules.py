@@ -21,6 +21,7 @@ from penstock.core.schedule import CATCH_UP_WINDOW_DEFAULT, Backfill, CatchUp, O
 from penstock.core.schedule_times import ScheduleError
 from penstock.engine import ids
 from penstock.engine.aside import Aside
+from penstock.engine.definitions import Definitions
 from penstock.engine.instances import Instances
 from penstock.engine.lanes.firings import OVERTAKEN_REASON, FiringItem, Firings, Trigger
 from penstock.engine.paging import NAME_MAX_CHARS
@@ -35,6 +36,7 @@ from penstock.engine.schedule_spec import (
     read_spec,
 )
 from penstock.engine.timers import LOOK_INTERVAL_MAX_S
+from penstock.engine.variables import without
 from penstock.errors import BadRequest, Conflict, NotFound, PenstockError, TooManyRequests, Unavailable
 from penstock.offload import run_long
 from penstock.store import activity
@@ -78,6 +80,7 @@ class Schedules:
         self,
         database: Database,
         limits: PayloadLimits,
+        definitions: Definitions,
         firings: Firings,
         instances: Instances,
         aside: Aside,
@@ -87,6 +90,7 @@ class Schedules:
         self._database = database
         self._audit = audit
         self._limits = limits
+        self._definitions = definitions
         self._firings = firings
         self._instances = instances
         self._aside = aside
@@ -118,11 +122,24 @@ class Schedules:
         return msgspec.structs.replace(await self.get(id), hint=hint_of(spec, is_known=bool(known)))
 
     async def get(self, id: str) -> Schedule:
-        """With its next times and its last runs. Raises NotFound."""
+        """With its next times and its last runs; without the variables that its definition calls secret. Raises
+        NotFound."""
         async with self._database.connection() as connection:
             row = await self._row(connection, id)
             runs = await store.runs(connection, [row.id], RUNS_SHOWN)
+            (row,) = await self._without_secrets(connection, [row])
         return await run_long(_view, row, runs[row.id], NEXT_TIMES)
+
+    async def _without_secrets(
+        self, connection: TrioConnection, rows: builtins.list[ScheduleRow]
+    ) -> builtins.list[ScheduleRow]:
+        """The schedules without the variables that the active version of their definition calls secret."""
+        keys = await definition_store.active_keys(connection, [row.definition_id for row in rows])
+        secrets = {id: (await self._definitions.by_key(connection, key)).secret_variables for id, key in keys.items()}
+        return [
+            row._replace(variables=without(row.variables, names)) if (names := secrets.get(row.definition_id)) else row
+            for row in rows
+        ]
 
     async def list(self, cursor: str | None, limit: int) -> Page[Schedule]:
         """By name, each with its next time and its last run. Raises BadRequest."""
@@ -130,6 +147,7 @@ class Schedules:
         async with self._database.connection() as connection:
             rows = await store.read(connection, after=cursor or "", limit=size)
             runs = await store.runs(connection, [row.id for row in rows], 1)
+            rows = await self._without_secrets(connection, rows)
 
         def views() -> builtins.list[Schedule]:
             return [_view(row, runs[row.id], 1) for row in rows]

@@ -36,7 +36,9 @@ def merged(variables: bytes, delta: bytes | None) -> bytes:
 
 
 def without(variables: str, names: Collection[str]) -> str:
-    """``variables`` but for these names."""
+    """``variables`` but for these names. What is no object stays."""
+    if not variables.startswith("{"):
+        return variables
     return _encode({name: value for name, value in _decode(variables).items() if name not in names}).decode()
 
 

@@ -54,22 +54,24 @@ async def view_instances(
     variables_max_bytes: int,
     *,
     listed: bool = False,
+    secrets: bool = True,
 ) -> tuple[list[Instance], int]:
     """The instances that exist, in the order asked for, up to the first whose variables are more than
     ``variables_max_bytes`` together with those before it; and the bytes of that one's, 0 when there is none such.
 
-    ``listed``: without the variables that their definitions call secret.
+    Not ``secrets``: without the variables that their definitions call secret. ``listed``: without results, too.
     """
     views: list[Instance] = []
     for row in await store.view(connection, wanted, variables_max_bytes):
         if row.variables is None:
             return views, row.variables_bytes or 0
         loaded = await definitions.by_key(connection, row.definition)
-        variables = row.variables
-        if listed and loaded.secret_variables:
+        variables, result = row.variables, None if listed else row.result
+        if loaded.secret_variables and (listed or not secrets):
             variables = without(variables, loaded.secret_variables)
-        result = None if row.result is None or listed else raw(row.result)
-        views.append(Instance(**_shown(row, loaded), variables=raw(variables), result=result))
+            result = result if result is None else without(result, loaded.secret_variables)
+        shown = None if result is None else raw(result)
+        views.append(Instance(**_shown(row, loaded), variables=raw(variables), result=shown))
     return views, 0
 
 

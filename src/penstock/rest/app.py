@@ -50,6 +50,7 @@ from penstock.rest.exchange import (
     send_reply,
 )
 from penstock.rest.health import ALIVE, LIVE_PATH, HealthRoutes
+from penstock.rest.hiding import Hider
 from penstock.rest.hot import HotCall, HotRoutes, Wire
 from penstock.rest.inbox import InboxRoutes
 from penstock.rest.instances import InstanceRoutes
@@ -58,7 +59,7 @@ from penstock.rest.me import MeRoutes
 from penstock.rest.open_work import OpenWorkRoutes
 from penstock.rest.openapi import openapi_json
 from penstock.rest.operation import Operation, Route
-from penstock.rest.operations import LIVE, OPERATIONS
+from penstock.rest.operations import KINDS_BY_NAME, LIVE, OPERATIONS
 from penstock.rest.overview import OverviewRoutes
 from penstock.rest.pages import Pages
 from penstock.rest.parameters import UnknownParameters
@@ -138,7 +139,8 @@ class RestApp:
         hot = {operation.path: (operation, handler) for operation, handler in routes if operation.hot}
         self._hot = {path: found for path, found in hot.items() if not path.startswith(_JOB)}
         self._job_actions = {path.removeprefix(_JOB): found for path, found in hot.items() if path.startswith(_JOB)}
-        self._routed = RoutedApp(routes, self._unknown_parameters)
+        self._hider = Hider(engine.hiding, KINDS_BY_NAME)
+        self._routed = RoutedApp(routes, self._unknown_parameters, self._hider)
         self._gate = gate
         self._always: Headers = (NO_SNIFF,) if gate is None else (NO_SNIFF, _NO_STORE)
         self._limits = limits
@@ -306,8 +308,11 @@ class RestApp:
                 await need_task()
             call = RestRequest(body, headers, exchange.receive, job_id, exchange.peer_gone_nowait, exchange.tell_gone)
             if caller is not None and isinstance(caller, Identity) and operation.waits_for(body):
-                return await self._answer_while_valid(caller, handler, call)
-            return await handler(call)
+                reply = await self._answer_while_valid(caller, handler, call)
+            else:
+                reply = await handler(call)
+            hides = self._hider.applies(operation, exchange.request.headers)
+            return await self._hider.hide_reply(operation, reply) if hides else reply
         except PenstockError as error:
             return problem_of(error)
         except ClientGone:

@@ -14,10 +14,8 @@ from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.offload import run_sized
 from penstock.rest.codec import Body, decoder, optional_decoder
 from penstock.rest.exchange import Reply, text_header
-from penstock.rest.hiding import asked_by_console, hide
 from penstock.rest.reading import body_of, query_number, query_text, respond
 from penstock.rest.starts import IDEMPOTENCY_KEY
-from penstock.wire.batch import BatchResult
 from penstock.wire.model import StartRequest
 
 DEFAULT_LIMIT: Final = 50
@@ -77,15 +75,7 @@ class BatchRoutes:
             query_text(request, "cursor"),
             query_number(request, "limit", DEFAULT_LIMIT),
         )
-        if self._engine.hiding.is_on and asked_by_console(request):
-            found = found.holding([await self._hidden(result) for result in found.items])
         return respond(Reply(200, _encode(found)))
-
-    async def _hidden(self, result: BatchResult) -> BatchResult:
-        if result.instance is None:
-            return result
-        (view,) = await hide(self._engine.hiding, [result.instance])
-        return msgspec.structs.replace(result, instance=view)
 
     async def cancel(self, id: str) -> Response:
         """``POST /v1/batches/{id}/cancel``"""

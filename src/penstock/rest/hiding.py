@@ -1,84 +1,231 @@
-"""What of instances the console is shown (`engine/hiding`): in answers that programs get whole."""
+"""What the console is not shown of variables (`engine/hiding`): masked in every answer, where answers leave.
+
+The one place. A handler answers whole; `Hider` masks what is hidden in the JSON, wherever the classes of the answer in
+a route's row hold free JSON. Must not be taken for access control: programs get all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from typing import Any, Final, cast
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from operator import is_not
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
-from quart import Request
+import trio
+from msgspec import inspect
 
+from penstock.eager import need_task
 from penstock.engine.hiding import Hiding
-from penstock.engine.standing import ShownExecution
 from penstock.offload import run_sized
-from penstock.rest.operation import CONSOLE_HEADER
+from penstock.rest.exchange import Reply, Scope
+from penstock.rest.operation import CONSOLE_HEADER, Kind, Operation, Schema
 from penstock.rest.sessions import has_session
-from penstock.wire.model import Instance, JournalRecord, RecordedAttempt
-from penstock.wire.noun import text_bytes
 
-_VARIABLES_IN: Final = {"child": "result", "begun": "arguments"}
-"""Where the payloads of a journal's records have variables of instances, by kind."""
+Headers = Sequence[tuple[bytes, bytes]]
+MASK: Final = "penstock.mask"
+"""Key in the scope of a call in whose answer something may have to be masked: the `Mask`."""
+_CONSOLE: Final = CONSOLE_HEADER.lower().encode()
+NO_VARIABLES: Final[Mapping[str, frozenset[str]]] = {
+    "BulkView": frozenset({"filter"}),
+    "ExpressionVerdict": frozenset({"value"}),
+    "SimulationView": frozenset({"tokens", "variables", "trace", "can", "result"}),
+}
+"""Free JSON without variables of instances, by class: which instances were asked for, what an expression made of those
+that are not hidden, what the request itself brought."""
+NESTED: Final = frozenset({("JournalRecord", "payload")})
+"""Free JSON that may be an object of variables, and may hold such objects: arguments, results, messages of a run."""
+
+_read_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_read_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_encode = msgspec.json.Encoder().encode
 
 
-def asked_by_console(request: Request) -> bool:
+class Free(NamedTuple):
+    """The shape of free JSON; ``nested``: see `NESTED`."""
+
+    nested: bool = False
+
+
+class Items(NamedTuple):
+    """The shape of a list."""
+
+    shape: Shape
+
+
+class Either(NamedTuple):
+    """The shape of what may be one of several."""
+
+    shapes: Sequence[Shape]
+
+
+Mask = Callable[[bytes, "Shape"], bytes]
+"""JSON of a shape with a mask in place of each hidden value."""
+Shape = Free | Items | Either | Mapping[str, "Shape"] | Kind | None
+"""Where a value holds free JSON, by field; a class stands for its fields; None: nowhere."""
+
+
+def asked_by_console(headers: Headers) -> bool:
     """Whether the console asks, or somebody who is signed in at it."""
-    return CONSOLE_HEADER in request.headers or has_session(request.cookies)
+    cookies = [value for name, value in headers if name == b"cookie"]
+    return any(name == _CONSOLE for name, _ in headers) or has_session(cookies)
 
 
-async def hide(hiding: Hiding, views: list[Instance]) -> list[Instance]:
-    """The instances without what is hidden of their variables and results."""
-    size = sum(text_bytes(view.variables) for view in views)
-    return await run_sized(size, lambda: [_hidden(hiding, view) for view in views])
+def mask_of(scope: Scope) -> Mask | None:
+    """What a handler masks the pieces of an answer with that leaves piece by piece; None where nothing is hidden."""
+    mask: Mask | None = scope.pop(MASK, None)
+    return mask
 
 
-async def hide_pieces(hiding: Hiding, pieces: AsyncGenerator[list[Instance]]) -> AsyncGenerator[list[Instance]]:
-    """As they come."""
-    async with aclosing(pieces):
-        async for piece in pieces:
-            yield await hide(hiding, piece)
+class Hider:
+    """Of one engine. ``kinds``: the classes that schemas refer to, by name."""
+
+    def __init__(self, hiding: Hiding, kinds: Mapping[str, Kind]) -> None:
+        self._hiding = hiding
+        self._kinds = kinds
+        self._shapes: dict[str, Shape] = {}
+
+    def shape_of(self, operation: Operation) -> Shape:
+        """Where the answers of a route hold free JSON."""
+        if operation.id not in self._shapes:
+            schemas = [
+                schema for schema in (operation.answer, *(one for _, one in operation.also)) if schema is not None
+            ]
+            self._shapes[operation.id] = shape_of_schema({"anyOf": schemas}, self._kinds)
+        return self._shapes[operation.id]
+
+    def begin(self, operation: Operation, scope: Scope) -> None:
+        """Note in the scope of a call that something may have to be masked in its answer."""
+        if self.applies(operation, scope["headers"]):
+            scope[MASK] = self.mask
+
+    def applies(self, operation: Operation, headers: Headers) -> bool:
+        """Whether something may have to be masked in the answer to a call."""
+        if not self._hiding.is_on or self.shape_of(operation) is None:
+            return False
+        return operation.for_people or asked_by_console(headers)
+
+    def hides(self, name: str, headers: Headers) -> bool:
+        """Whether the caller is not shown the variable of that name."""
+        return self._hiding.hides(name) and asked_by_console(headers)
+
+    async def hide(self, operation: Operation, body: bytes) -> bytes:
+        """An answer of a route, with a mask in place of each hidden value."""
+        return await run_sized(len(body), lambda: self.mask(body, self.shape_of(operation)))
+
+    async def hide_reply(self, operation: Operation, reply: Reply) -> Reply:
+        """As `hide`. Not to be cancelled: it may hold jobs, which are leased."""
+        if reply.body is None:
+            return reply
+        await need_task()
+        body = b"".join((reply.body, *reply.rest))
+        with trio.CancelScope(shield=True):
+            body = await self.hide(operation, body)
+        return reply._replace(body=body, rest=())
+
+    def mask(self, data: bytes, shape: Shape) -> bytes:
+        """JSON with a mask in place of each hidden value. The same bytes where nothing is hidden."""
+        if isinstance(shape, Free):
+            data = self._hiding.mask(data)
+            return self._mask_fields(data, None) if shape.nested else data
+        if isinstance(shape, Either):
+            for one in shape.shapes:
+                data = self.mask(data, one)
+            return data
+        if isinstance(shape, Items):
+            return self._mask_items(data, shape.shape)
+        if shape is None:
+            return data
+        return self._mask_fields(data, shape if isinstance(shape, Mapping) else fields_of(shape))
+
+    def _mask_items(self, data: bytes, shape: Shape) -> bytes:
+        if data[:1] != b"[":
+            return data
+        before = [bytes(one) for one in _read_list(data)]
+        after = [self.mask(one, shape) for one in before]
+        return b"[%b]" % b",".join(after) if any(map(is_not, before, after)) else data
+
+    def _mask_fields(self, data: bytes, shapes: Mapping[str, Shape] | None) -> bytes:
+        """``shapes``: None for all fields of free JSON."""
+        if data[:1] != b"{":
+            return data
+        found = _read_object(data)
+        after = {
+            name: self.mask(bytes(value), Free() if shapes is None else shapes.get(name))
+            for name, value in found.items()
+        }
+        if all(after[name] == bytes(value) for name, value in found.items()):
+            return data
+        return _encode({name: msgspec.Raw(value) for name, value in after.items()})
 
 
-async def hide_outputs(hiding: Hiding, executions: list[ShownExecution]) -> list[ShownExecution]:
-    """The executions without what is hidden of what they wrote."""
-    size = sum(one.output_bytes or 0 for one in executions)
-    return await run_sized(size, lambda: [_hidden_output(hiding, one) for one in executions])
+def shape_of_schema(schema: Schema, kinds: Mapping[str, Kind]) -> Shape:
+    """The shape of what a schema of the table of routes describes."""
+    if (name := schema.get("$ref")) is not None:
+        kind = kinds.get(cast(str, name).rpartition("/")[2])
+        return None if kind is None else _shape_of_kind(kind)
+    if "anyOf" in schema:
+        return _either([shape_of_schema(one, kinds) for one in schema["anyOf"]])
+    if "items" in schema:
+        return _items(shape_of_schema(schema["items"], kinds))
+    properties = cast("dict[str, Schema]", schema.get("properties", {}))
+    return _fields({name: shape_of_schema(one, kinds) for name, one in properties.items()})
 
 
-async def hide_attempts(hiding: Hiding, attempts: list[RecordedAttempt]) -> list[RecordedAttempt]:
-    """The attempts without what is hidden of what they were given and gave."""
-    size = sum((one.parameters_bytes or 0) + (one.result_bytes or 0) for one in attempts)
-    return await run_sized(size, lambda: [_hidden_attempt(hiding, one) for one in attempts])
+@cache
+def fields_of(kind: Kind) -> Mapping[str, Shape]:
+    """Those fields of a class that hold free JSON somewhere, by their name in JSON, and how."""
+    free = {
+        field.encode_name: _shape_of_type(field.type, (kind.__name__, field.encode_name))
+        for field in cast(inspect.StructType, inspect.type_info(kind)).fields
+        if field.encode_name not in NO_VARIABLES.get(kind.__name__, ())
+    }
+    return {name: shape for name, shape in free.items() if shape is not None}
 
 
-async def hide_records(hiding: Hiding, records: list[JournalRecord]) -> list[JournalRecord]:
-    """The records of a journal without what is hidden of what instances gave, or were given."""
-    size = sum(len(bytes(one.payload)) for one in records if isinstance(one.payload, msgspec.Raw))
-    return await run_sized(size, lambda: [_hidden_record(hiding, one) for one in records])
+def _shape_of_type(found: inspect.Type, place: tuple[str, str]) -> Shape:
+    if isinstance(found, inspect.UnionType):
+        return _either([_shape_of_type(one, place) for one in found.types])
+    if isinstance(found, inspect.ListType | inspect.VarTupleType):
+        return _items(_shape_of_type(found.item_type, place))
+    if isinstance(found, inspect.StructType):
+        return _shape_of_kind(found.cls)
+    if isinstance(found, inspect.DictType):
+        found = found.value_type
+    return Free(place in NESTED) if isinstance(found, inspect.AnyType | inspect.RawType) else None
 
 
-def _hidden_record(hiding: Hiding, one: JournalRecord) -> JournalRecord:
-    name, payload = _VARIABLES_IN.get(one.kind), cast("object", one.payload)
-    if name is None or one.codec is not None or not isinstance(payload, msgspec.Raw):
-        return one
-    found = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
-    shown = {key: _mask(hiding, value) if key == name else value for key, value in found.items()}
-    return msgspec.structs.replace(one, payload=msgspec.Raw(msgspec.json.encode(shown)))
+def _shape_of_kind(kind: Kind) -> Shape:
+    """The class itself, not its fields: it may hold others of its own."""
+    return kind if _holds_free_json(inspect.type_info(kind), frozenset()) else None
 
 
-def _hidden_attempt(hiding: Hiding, one: RecordedAttempt) -> RecordedAttempt:
-    parameters, result = _mask(hiding, one.parameters), _mask(hiding, one.result)
-    return msgspec.structs.replace(one, parameters=parameters, result=result)
+def _holds_free_json(found: inspect.Type, seen: frozenset[Any]) -> bool:
+    if isinstance(found, inspect.UnionType):
+        return any(_holds_free_json(one, seen) for one in found.types)
+    if isinstance(found, inspect.ListType | inspect.VarTupleType):
+        return _holds_free_json(found.item_type, seen)
+    if isinstance(found, inspect.DictType):
+        return _holds_free_json(found.value_type, seen)
+    if isinstance(found, inspect.StructType):
+        left_out = NO_VARIABLES.get(found.cls.__name__, ())
+        return found.cls not in seen and any(
+            _holds_free_json(field.type, seen | {found.cls})
+            for field in found.fields
+            if field.encode_name not in left_out
+        )
+    return isinstance(found, inspect.AnyType | inspect.RawType)
 
 
-def _hidden(hiding: Hiding, view: Instance) -> Instance:
-    variables, result = cast("object", view.variables), view.result
-    return msgspec.structs.replace(view, variables=_mask(hiding, variables), result=_mask(hiding, result))
+def _either(shapes: Sequence[Shape]) -> Shape:
+    found = [shape for shape in shapes if shape is not None]
+    return found[0] if len(found) == 1 else Either(found) if found else None
 
 
-def _hidden_output(hiding: Hiding, one: ShownExecution) -> ShownExecution:
-    return msgspec.structs.replace(one, output=_mask(hiding, one.output))
+def _items(shape: Shape) -> Shape:
+    return None if shape is None else Items(shape)
 
 
-def _mask(hiding: Hiding, value: object) -> Any:
-    return msgspec.Raw(hiding.mask(bytes(value))) if isinstance(value, msgspec.Raw) else value
+def _fields(shapes: Mapping[str, Shape]) -> Shape:
+    found = {name: shape for name, shape in shapes.items() if shape is not None}
+    return found or None

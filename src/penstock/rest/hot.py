@@ -31,6 +31,7 @@ from penstock.metrics.numbers import Distribution
 from penstock.offload import INLINE_MAX_BYTES
 from penstock.rest.exchange import CLIENT_GONE_STATUS, JSON, Headers, Reply, RestRequest
 from penstock.rest.jobs import ENCODED_AT_ONCE_BYTES, KNOWN_POLLS_MAX_COUNT, JobRoutes, large_answer
+from penstock.rest.operation import CONSOLE_HEADER
 from penstock.rest.operations import START
 from penstock.rest.problems import bug, problem_of
 from penstock.rest.starts import IDEMPOTENCY_KEY, STARTED, StartRoutes, shown
@@ -49,7 +50,10 @@ _POLL_PATH: Final = "/v1/jobs/poll"
 _COMPLETE_PATH: Final = "/v1/jobs/{id}/complete"
 _START_PATH: Final = START.path
 _JSON: Final = (b"content-type", JSON)
-_MEANING: Final = (b"origin", b"sec-fetch-site", b"traceparent", b"content-encoding", IDEMPOTENCY_KEY)
+_MEANING: Final = (
+    b"origin", b"sec-fetch-site", b"traceparent", b"content-encoding", IDEMPOTENCY_KEY, b"cookie",
+    CONSOLE_HEADER.lower().encode(),
+)  # fmt: skip
 """Headers that a call is looked at for."""
 
 _decode_completion = msgspec.json.Decoder(Completion).decode
@@ -128,8 +132,6 @@ class HotRoutes:
 
     def takes(self, headers: Mapping[bytes, bytes]) -> bool:
         """Whether calls with these headers can be served here."""
-        if self.gate is not None and b"cookie" in headers:  # a browser's session, maybe
-            return False
         return self._passes(headers) and not any(name in headers for name in _MEANING)
 
     def observe(self, path: str, status: int, seconds: float) -> None:

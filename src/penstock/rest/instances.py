@@ -15,13 +15,13 @@ from penstock.engine.engine import Engine
 from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.instances import AUDIT_PAGE_MAX
 from penstock.engine.migrations import MigrationRequest
-from penstock.engine.paging import CAUSE_MAX_CHARS
+from penstock.engine.paging import CAUSE_MAX_CHARS, NAME_MAX_CHARS
 from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
 from penstock.errors import BadRequest
 from penstock.offload import INLINE_MAX_BYTES, run_sized, take_turn
 from penstock.rest.codec import CancelBody, PriorityBody, RetryBody, decoder, optional_decoder
 from penstock.rest.exchange import ANSWER_LOST, JSON, Reply, Scope
-from penstock.rest.hiding import asked_by_console, hide, hide_outputs, hide_pieces
+from penstock.rest.hiding import Hider, Mask, mask_of
 from penstock.rest.operation import BOOLEAN, INTEGER, Parameter
 from penstock.rest.reading import (
     body_of,
@@ -85,14 +85,11 @@ class InstanceRoutes:
         self._repair = engine.repair
         self._migrations = engine.migrations
         self._standing = engine.standing
-        self._hiding = engine.hiding
+        self._hider = Hider(engine.hiding, {})
 
     async def _shown(self, view: Instance) -> bytes:
-        """As the caller may see it: the console without what is hidden."""
         if _are_large([view]):
             await take_turn()
-        if self._hiding.is_on and asked_by_console(request):
-            (view,) = await hide(self._hiding, [view])
         return _encode(view)
 
     async def list(self) -> Response:
@@ -100,7 +97,7 @@ class InstanceRoutes:
         view = query_text(request, "view") or VIEW_FULL
         if view not in (VIEW_FULL, VIEW_SUMMARY):
             raise BadRequest(f"view: must be {VIEW_FULL} or {VIEW_SUMMARY}")
-        wanted = _filter()
+        wanted = self._filter()
         if (part := query_slice(request)) is not None:
             found = await self._instances.find_slice(wanted, *part)
         else:
@@ -110,8 +107,6 @@ class InstanceRoutes:
             items = await self._instances.summaries(found.items)
             return respond(Reply(200, b'{"items":%b%b' % (_encode(items), _end_of_list(found))))
         pieces = self._instances.read(found.items)
-        if self._hiding.is_on and asked_by_console(request):
-            pieces = hide_pieces(self._hiding, pieces)
         first: list[Instance] = await anext(pieces, list[Instance]())
         if len(first) == len(found.items):
             await pieces.aclose()
@@ -120,11 +115,11 @@ class InstanceRoutes:
             return respond(Reply(200, b'{"items":%b%b' % (_encode(first), _end_of_list(found))))
         scope = cast("Scope", request.scope)
         lost = cast("Callable[[], bool]", scope.get("extensions", {}).get(ANSWER_LOST, _no))
-        return Response(_stream(first, pieces, found, lost), content_type=JSON.decode())
+        return Response(_stream(first, pieces, found, lost, mask_of(scope)), content_type=JSON.decode())
 
     async def count(self) -> Response:
         """``GET /v1/instances/count``"""
-        return respond(Reply(200, _encode(await self._instances.count(_filter()))))
+        return respond(Reply(200, _encode(await self._instances.count(self._filter()))))
 
     async def get(self, id: str) -> Response:
         """``GET /v1/instances/{id}``"""
@@ -141,8 +136,6 @@ class InstanceRoutes:
                 query_flag(request, "output"),
             )
             found = await self._standing.history(id, cursor, limit, output=output)
-            if output and self._hiding.is_on:
-                found = found.holding(await hide_outputs(self._hiding, found.items))
             return respond(Reply(200, _encode(found)))
         if order is not None:
             raise BadRequest(f"order: must be {NEWEST}, or be left out for all in order of entry")
@@ -153,10 +146,7 @@ class InstanceRoutes:
         after = query_text(request, "after")
         if after is None:
             raise BadRequest("after: is needed, the id of an execution")
-        found = await self._standing.variables_after(id, after)
-        text = bytes(found.variables)
-        masked = await run_sized(len(text), lambda: self._hiding.mask(text))
-        return respond(Reply(200, _encode(msgspec.structs.replace(found, variables=msgspec.Raw(masked)))))
+        return respond(Reply(200, _encode(await self._standing.variables_after(id, after))))
 
     async def state(self, id: str) -> Response:
         """``GET /v1/instances/{id}/state``"""
@@ -216,26 +206,30 @@ class InstanceRoutes:
         move = _read_move(await body_of(request))
         return respond(Reply(200, await self._shown(await self._repair.move(id, move))))
 
-
-def _filter() -> InstanceFilter:
-    """Raises BadRequest."""
-    return InstanceFilter(
-        definition_id=query_text(request, "definitionId"),
-        status=query_text(request, "status"),
-        delayed=query_flag(request, "delayed"),
-        blocked=query_flag(request, "blocked"),
-        business_key=query_text(request, "businessKey", BUSINESS_KEY_MAX_CHARS),
-        instance_key=query_text(request, "instanceKey"),
-        definition_version=_version(),
-        cause=query_text(request, "cause", CAUSE_MAX_CHARS),
-        step_id=query_text(request, "stepId"),
-        started_after=query_time(request, "startedAfter"),
-        started_before=query_time(request, "startedBefore"),
-        business_key_prefix=query_text(request, "businessKeyPrefix", BUSINESS_KEY_MAX_CHARS),
-        parent_instance_id=query_text(request, "parentInstanceId"),
-        flow_key=query_text(request, "flowKey", FLOW_KEY_MAX_CHARS),
-        attributes=query_family(request, "attr.*"),
-    )
+    def _filter(self) -> InstanceFilter:
+        """Raises BadRequest, also for a filter by what the caller is not shown: it would tell the value."""
+        attributes = query_family(request, "attr.*")
+        headers = cast("Scope", request.scope)["headers"]
+        for name in attributes:
+            if any(self._hider.hides(one, headers) for one in (name, name.rpartition(".")[0])):
+                raise BadRequest(f"attr.{name[:NAME_MAX_CHARS]}: is hidden from the console")
+        return InstanceFilter(
+            definition_id=query_text(request, "definitionId"),
+            status=query_text(request, "status"),
+            delayed=query_flag(request, "delayed"),
+            blocked=query_flag(request, "blocked"),
+            business_key=query_text(request, "businessKey", BUSINESS_KEY_MAX_CHARS),
+            instance_key=query_text(request, "instanceKey"),
+            definition_version=_version(),
+            cause=query_text(request, "cause", CAUSE_MAX_CHARS),
+            step_id=query_text(request, "stepId"),
+            started_after=query_time(request, "startedAfter"),
+            started_before=query_time(request, "startedBefore"),
+            business_key_prefix=query_text(request, "businessKeyPrefix", BUSINESS_KEY_MAX_CHARS),
+            parent_instance_id=query_text(request, "parentInstanceId"),
+            flow_key=query_text(request, "flowKey", FLOW_KEY_MAX_CHARS),
+            attributes=attributes,
+        )
 
 
 def _version() -> int | None:
@@ -250,17 +244,16 @@ async def _stream(
     rest: AsyncGenerator[list[Instance]],
     found: Page[int],
     lost: Callable[[], bool],
+    mask: Mask | None,
 ) -> AsyncGenerator[bytes]:
     """A list too large for one piece of memory: each piece has left before the next is read."""
     async with aclosing(rest):
         before = b'{"items":['
         if first:
-            await take_turn()
-            yield _items(first, before)
+            yield await _items(first, before, mask)
             before = b","
         while not lost() and (piece := await anext(rest, None)):
-            await take_turn()
-            yield _items(piece, before)
+            yield await _items(piece, before, mask)
             before = b","
     yield (b"]" if before == b"," else b'{"items":[]') + _end_of_list(found)
 
@@ -273,12 +266,15 @@ def _are_large(views: Sequence[Instance]) -> bool:
     return sum(text_bytes(view.variables) for view in views) > INLINE_MAX_BYTES
 
 
-def _items(piece: list[Instance], before: bytes) -> bytes:
+async def _items(piece: list[Instance], before: bytes, mask: Mask | None) -> bytes:
     """Their JSON without the brackets, after ``before``. The list is emptied: what is encoded is not to stay here as
     well."""
-    data = b",".join([_encode(view) for view in piece])
+    await take_turn()
+    encoded = [_encode(view) for view in piece]
     piece.clear()
-    return before + data
+    if mask is not None:
+        encoded = await run_sized(sum(map(len, encoded)), lambda: [mask(data, Instance) for data in encoded])
+    return before + b",".join(encoded)
 
 
 def _end_of_list(found: Page[int]) -> bytes:

@@ -12,7 +12,6 @@ from penstock.engine.open_work import UnlockBody
 from penstock.masking import mask_text
 from penstock.rest.codec import optional_decoder
 from penstock.rest.exchange import NO_CONTENT, Reply
-from penstock.rest.hiding import asked_by_console, hide_attempts
 from penstock.rest.reading import body_of, query_number, query_text, respond
 from penstock.settings import SETTINGS, Secret, SettingInfo, Settings
 
@@ -58,8 +57,6 @@ class OpenWorkRoutes:
     async def attempts(self, id: str) -> Response:
         """``GET /v1/executions/{id}/attempts``"""
         found = await self._engine.attempts.of(id)
-        if self._engine.hiding.is_on and asked_by_console(request):
-            found = await hide_attempts(self._engine.hiding, found)
         return respond(Reply(200, b'{"items":%b}' % _encode(found)))
 
     async def forget_checkpoint(self, id: str) -> Response:

@@ -115,6 +115,8 @@ class Operation(NamedTuple):
     """Whether it may be parked for long, and so ends with the token that it came with."""
     waits_with: bytes = b""
     """Likewise, but only where this is in the body."""
+    for_people: bool = False
+    """Whether it is made for people: what is hidden from the console (`hiding`) is masked for everybody."""
 
     def bound(self, rooms: Sequence[object]) -> Bound:
         """The handler of the one of ``rooms`` that has it."""

@@ -35,6 +35,7 @@ from penstock.rest.operation import (
     batch_in,
     either,
     list_in,
+    name_of,
     ref,
     struct,
 )
@@ -189,6 +190,7 @@ KINDS: Final[Sequence[Kind]] = (
     VariablesEdit, StepSkip, TokenMove, MigrationRequest, MigrationCheck, Page[OpenJobView], *KINDS_FOR_PEOPLE,
     *KINDS_OF_SCHEDULES, *KINDS_OF_BATCHES,
 )  # fmt: skip
+KINDS_BY_NAME: Final[Mapping[str, Kind]] = {name_of(kind): kind for kind in KINDS}
 
 OPERATIONS: Final[Sequence[Operation]] = (
     # -- definitions
@@ -275,6 +277,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
             Parameter("output", "query", "With what each execution wrote, up to 64 kB each.", BOOLEAN),
         ),
         answer={"anyOf": [list_in("items", StepExecution), struct(Page[ShownExecution])]}, errors=(400, 404, 503),
+        for_people=True,
     ),
     Operation(
         "GET", "/v1/instances/{id}/audit", InstanceRoutes.audit, Permission.VIEW,

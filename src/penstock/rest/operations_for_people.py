@@ -145,7 +145,7 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
         "GET", "/v1/instances/{id}/variables", InstanceRoutes.variables_after, Permission.VIEW,
         "getVariablesAfter", "instances", "Read the variables as an execution left them (addition)",
         parameters=(Parameter("after", "query", "The id of an execution.", required=True),),
-        answer=struct(VariablesAsOf), errors=(400, 404, 409, 503),
+        answer=struct(VariablesAsOf), errors=(400, 404, 409, 503), for_people=True,
     ),
     Operation(
         "GET", "/v1/instances/{id}/state", InstanceRoutes.state, Permission.VIEW,

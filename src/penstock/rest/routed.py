@@ -8,10 +8,12 @@ closed their sending side.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from typing import Final, cast
 
 import trio
 from quart import Response, request
+from quart.wrappers.response import DataBody
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 from werkzeug.routing import BaseConverter, Map, Rule
@@ -20,6 +22,7 @@ from penstock.access import table
 from penstock.access.identity import Identity
 from penstock.errors import PenstockError
 from penstock.rest.exchange import App, Message, Scope, Send
+from penstock.rest.hiding import Hider, mask_of
 from penstock.rest.operation import Route
 from penstock.rest.parameters import UnknownParameters
 from penstock.rest.problems import bug, method_not_allowed, nothing_at, problem_of, problem_of_status
@@ -51,8 +54,8 @@ _CONVERTERS: Final = {"part": PartConverter, "step": StepConverter}
 class RoutedApp:
     """The routes of the table that are not hot. ``routes`` are all that are switched on."""
 
-    def __init__(self, routes: Sequence[Route], unknown: UnknownParameters) -> None:
-        self._quart = _make_quart(routes, unknown, self._refuse_route)
+    def __init__(self, routes: Sequence[Route], unknown: UnknownParameters, hider: Hider) -> None:
+        self._quart = _make_quart(routes, unknown, hider, self._refuse_route)
         every = Map(
             [Rule(_rule(operation.path), methods=[operation.method]) for operation, _ in routes],
             merge_slashes=False,
@@ -88,6 +91,7 @@ class RoutedApp:
 def _make_quart(
     every: Sequence[Route],
     unknown: UnknownParameters,
+    hider: Hider,
     refuse_route: Callable[[HTTPException], Response],
 ) -> QuartTrio:
     quart = QuartTrio(__name__, static_folder=None)
@@ -113,6 +117,10 @@ def _make_quart(
         if caller is not None:
             table.require(operation.needs, caller)
         unknown.check(operation, scope.get("query_string"))
+        hider.begin(operation, scope)
+
+    async def hide(response: Response) -> Response:
+        return await _hide(response, hider)
 
     async def operating_error(error: PenstockError) -> Response:
         return respond(problem_of(error))
@@ -124,12 +132,22 @@ def _make_quart(
         return respond(bug(error, request.method, request.path))
 
     quart.before_request(admit)
+    quart.after_request(hide)
     quart.register_error_handler(PenstockError, operating_error)
     quart.register_error_handler(HTTPException, framework_error)
     quart.register_error_handler(NotFound, refuse_route)
     quart.register_error_handler(MethodNotAllowed, refuse_route)
     quart.register_error_handler(Exception, unexpected)
     return quart
+
+
+async def _hide(response: Response, hider: Hider) -> Response:
+    """The answer to the request that is served here, with what is hidden masked."""
+    scope = cast(Scope, request.scope)
+    if mask_of(scope) is not None and response.status_code < HTTPStatus.BAD_REQUEST:
+        assert isinstance(response.response, DataBody), "who answers in pieces masks them: mask_of"
+        response.set_data(await hider.hide(scope[ROUTE], await response.get_data(as_text=False)))
+    return response
 
 
 def _rule(path: str) -> str:

@@ -14,7 +14,6 @@ from penstock.errors import BadRequest
 from penstock.offload import run_sized
 from penstock.rest.codec import MessageBody, decoder, given_value
 from penstock.rest.exchange import NO_CONTENT, Reply, text_header
-from penstock.rest.hiding import asked_by_console, hide_records
 from penstock.rest.reading import body_of, query_number, query_text, respond
 from penstock.rest.starts import IDEMPOTENCY_KEY
 
@@ -28,14 +27,12 @@ class RunRoutes:
     """Journal, tree, messages. The rest of a run is an instance's: read, list, history, cancel."""
 
     def __init__(self, engine: Engine) -> None:
-        self._runs, self._limits, self._hiding = engine.runs, engine.limits, engine.hiding
+        self._runs, self._limits = engine.runs, engine.limits
 
     async def journal(self, id: str) -> Response:
         """``GET /v1/instances/{id}/journal``"""
         limit = min(max(query_number(request, "limit", JOURNAL_PAGE_MAX), 1), JOURNAL_PAGE_MAX)
         found = await self._runs.journal(id, query_text(request, "cursor"), limit)
-        if self._hiding.is_on and asked_by_console(request):
-            found = found.holding(await hide_records(self._hiding, found.items))
         return respond(Reply(200, _encode(found)))
 
     async def tree(self, id: str) -> Response:

@@ -74,9 +74,10 @@ def cookie_of(method: str, headers: Mapping[bytes, bytes], cookies: Iterable[byt
     return cookie
 
 
-def has_session(cookies: Mapping[str, str]) -> bool:
-    """Whether a call says that it is of a session, whatever that is worth."""
-    return _SECURE in cookies or _PLAIN in cookies
+def has_session(cookies: Iterable[bytes]) -> bool:
+    """Whether a call with these cookie headers says that it is of a session, whatever that is worth."""
+    found = _cookies(cookies)
+    return _SECURE.encode() in found or _PLAIN.encode() in found
 
 
 class SessionRoutes:

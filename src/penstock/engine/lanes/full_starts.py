@@ -290,9 +290,9 @@ class FullStarts:
     async def _view_open(self, connection: TrioConnection, item: StartItem, instance: int) -> model.Instance | None:
         """The instance that holds the key. None when there is no room for its variables; the start is refused then:
         it changed nothing."""
-        views, more = await view_instances(connection, self._definitions, [instance], SMALL_BYTES)
+        views, more = await view_instances(connection, self._definitions, [instance], SMALL_BYTES, secrets=False)
         if more and item.hold.memory.fits(COPIES * more):
-            views, more = await view_instances(connection, self._definitions, [instance], more)
+            views, more = await view_instances(connection, self._definitions, [instance], more, secrets=False)
         if not more and not views:
             raise TryAgain("the instance went meanwhile")
         if more:
