@@ -66,6 +66,7 @@ REPAIRS = {
     "GetInstance": r.GetInstanceRequest("1f"),
     "GetTree": r.GetTreeRequest("1f"),
     "ActivateVersion": r.ActivateVersionRequest("storm", 1),
+    "DeleteDefinition": r.DeleteDefinitionRequest("storm"),
 }
 BATCHES = {
     "/penstock.v1.Batches/" + name: request

@@ -44,6 +44,7 @@ CALLS = (
     calls.GetDefinition(id="{id}", version=1),
     calls.ListDefinitions(),
     calls.ActivateVersion(id="{id}", version=1),
+    calls.DeleteDefinition(id="{id}"),
     calls.GetImpact(id="{id}", version=2),
     calls.StartInstance(request=StartRequest(definition_id="d")),
     calls.StartInstances(items=[]),

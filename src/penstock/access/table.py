@@ -84,6 +84,7 @@ RPC: Final[Mapping[str, Permission]] = {
     _REPAIR + "StopBulk": OPERATE,
     _REPAIR + "GetImpact": VIEW,
     _REPAIR + "ActivateVersion": MODEL,
+    _REPAIR + "DeleteDefinition": MODEL,
     _REPAIR + "GetInstance": VIEW,
     _REPAIR + "GetTree": VIEW,
     _RUNS + "Register": EXECUTE,

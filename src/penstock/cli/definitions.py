@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="definition",
-    help="Definitions of a running engine: upload, activate, list, show, compare, impact, export, import.",
+    help="Definitions of a running engine: upload, activate, delete, list, show, compare, impact, export, import.",
     no_args_is_help=True,
 )
 
@@ -68,6 +68,23 @@ def activate(
     with connected(url, token_file) as client:
         made = client.activate_version(id, version)
         print_done(made, f"new starts of {made.id} use version {made.version}", as_json=as_json)
+
+
+@app.command()
+def delete(
+    ids: Annotated[list[str], typer.Argument(help="Ids of workflows written as code.", metavar="ID")],
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete workflows written as code that no program serves; the first that can't be deleted ends it.
+
+    Runs that have ended stay. A program that registers its workflow again brings it back. `--json`: a line for each.
+    """
+    with connected(url, token_file) as client:
+        for id in ids:
+            client.delete_definition(id)
+            print_done({"id": id, "deleted": True}, None, as_json=as_json)
 
 
 @app.command(name="list")

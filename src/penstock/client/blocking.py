@@ -196,6 +196,7 @@ class SyncClient:
     get_definition = _blocking(Client.get_definition)
     get_impact = _blocking(Client.get_impact)
     activate_version = _blocking(Client.activate_version)
+    delete_definition = _blocking(Client.delete_definition)
     list_definitions = _blocking(Client.list_definitions)
     start_instance = _blocking(Client.start_instance)
     start_instances = _blocking(Client.start_instances)

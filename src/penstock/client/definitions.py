@@ -11,6 +11,7 @@ import anyio.to_thread
 from penstock.client.caller import Caller
 from penstock.client.operation import (
     ActivateVersion,
+    DeleteDefinition,
     GetDefinition,
     GetImpact,
     ListDefinitions,
@@ -68,6 +69,16 @@ class DefinitionCalls(Caller):
             Conflict: a workflow written as code; or an engine of an older version still lives.
         """
         return await self.call(ActivateVersion(id=definition_id, version=version))
+
+    async def delete_definition(self, definition_id: str) -> None:
+        """Delete a workflow written as code that no program serves, in all versions: it is in no list, can't be
+        started, and its id is free. Runs that have ended stay. A program that registers it again brings it back.
+
+        Raises:
+            NotFound: no such definition.
+            Conflict: another definition, one that a program serves (within half a minute), or one with open runs.
+        """
+        await self.call(DeleteDefinition(id=definition_id))
 
     async def get_impact(
         self, definition_id: str, definition: Document | None = None, *, version: int | None = None

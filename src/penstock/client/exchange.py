@@ -21,6 +21,7 @@ from penstock.client.operation import (
     CompleteJob,
     CompleteJobs,
     CompleteUserTask,
+    DeleteDefinition,
     EditVariables,
     FailJob,
     FailJobs,
@@ -154,6 +155,10 @@ def _get_definition(operation: GetDefinition) -> Exchange:
 def _activate_version(operation: ActivateVersion) -> Exchange:
     path = f"/v1/definitions/{quoted(operation.id)}/versions/{operation.version}/activate"
     return Exchange("POST", path, _read_summary)
+
+
+def _delete_definition(operation: DeleteDefinition) -> Exchange:
+    return Exchange("DELETE", f"/v1/definitions/{quoted(operation.id)}", nothing)
 
 
 def _list_definitions(operation: ListDefinitions) -> Exchange:
@@ -428,6 +433,7 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     UploadDefinition: _upload_definition,
     GetDefinition: _get_definition,
     ActivateVersion: _activate_version,
+    DeleteDefinition: _delete_definition,
     ListDefinitions: _list_definitions,
     GetImpact: _get_impact,
     StartInstance: _start_instance,

@@ -132,6 +132,12 @@ class ActivateVersion(Operation[DefinitionSummary], frozen=True):
     version: int
 
 
+class DeleteDefinition(Deletion, frozen=True):
+    """Delete a workflow written as code that no program serves."""
+
+    id: str
+
+
 class GetDefinition(Operation[dict[str, Any]], frozen=True):
     """Read a definition back; version None is the latest."""
 

@@ -120,7 +120,7 @@ class LocalBackend:
         """Make the workflows known, so that their runs can be asked for. Raises the engine's errors."""
         exclusive = self._engine.settings.postgres_dsn is None  # programs of one person share the embedded one
         for each in self._code:
-            await self._engine.code.register(each)
+            await self._engine.code.register(each, anew=True)
             await self._engine.signatures.publish(each.job_type, self._takes[each.name, each.version])
             origin = self._origins[each.name, each.version]
             await self._engine.origins.register(each, origin, exclusive=exclusive, lives_here=True)

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 import trio
 
-from penstock.access.identity import may
+from penstock.access.identity import actor, may
 from penstock.access.roles import Permission
 from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
 from penstock.core.parsing import parse_definition
@@ -28,12 +28,14 @@ from penstock.engine.instances import Instances
 from penstock.engine.jobs import Jobs
 from penstock.engine.journal_items import RULES, RULES_VERSION, Held, JournalPage, Taken
 from penstock.engine.json_schema import shown
+from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import EMPTY_OBJECT, check_text
 from penstock.engine.polls import Polls
 from penstock.engine.waiters import Waiter
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, NotFound, PayloadTooLarge, Unavailable
 from penstock.log import get_logger
 from penstock.settings import Settings
+from penstock.store import activity as activity_store
 from penstock.store import definitions as definition_store
 from penstock.store import engines as engine_store
 from penstock.store import journal as journal_store
@@ -143,13 +145,14 @@ class Code:
         """That of an executor which is connected to this engine, for one stream: another one has other leases."""
         return self.holder(worker, next(self._streams))
 
-    async def register(self, workflow: CodeWorkflow) -> int:
-        """Make sure that its definition exists; the version of it. Idempotent.
+    async def register(self, workflow: CodeWorkflow, *, anew: bool = False) -> int:
+        """Make sure that its definition exists; the version of it. Idempotent. ``anew``: its program says so, and it
+        may have been deleted meanwhile, by another engine.
 
         Raises BadRequest (a name that can't be one), Conflict (the id is a graph's; older engines live here; the App
         has too many), Unavailable.
         """
-        if workflow in self._versions:
+        if workflow in self._versions and not anew:
             return self._versions[workflow]
         workflow.check()
         try:
@@ -162,6 +165,29 @@ class Code:
             raise Unavailable(f"{away_reason(error)}: {first_line(error)}") from error
         self._versions[workflow] = stored.version
         return stored.version
+
+    async def delete(self, id: str) -> None:
+        """Let no id find a workflow that no program serves. Its runs that have ended stay; its program brings it back
+        when it registers it again. An engine that has started it may start it until it is told so by its own program.
+
+        Raises NotFound, and Conflict where it is another definition, is served, or has open runs, and while an engine
+        lives that would not know.
+        """
+        check_text(id, "id", NAME_MAX_CHARS)
+        async with self._database.connection() as connection:
+            polled = {**await activity_store.read_worker_counts(connection), **self._polls.activity.workers()}
+            if any(count and name.startswith(f"{CODE_PREFIX}{id}@") for name, count in polled.items()):
+                raise Conflict(f"a program serves '{id}': stop it first, and wait for half a minute")
+            try:
+                gone = await definition_store.delete(connection, id, actor(), audit=self._settings.audit_log_enabled)
+            except definition_store.OtherKind:
+                raise Conflict(f"'{id}' is no workflow written as code: others can't be deleted") from None
+        if gone is None:
+            raise self._definitions.unknown(id, 0)
+        if not gone:
+            raise Conflict(f"runs of '{id}' are open: cancel them first")
+        self._definitions.let_go(id)
+        self._versions = {each: version for each, version in self._versions.items() if each.definition_id != id}
 
     async def _check_count(self, connection: TrioConnection, workflow: CodeWorkflow) -> None:
         """Raises Conflict where one more would be too many."""

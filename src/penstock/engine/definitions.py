@@ -330,6 +330,10 @@ class Definitions:
         self._by_version.clear()
         self._cached_bytes = 0
 
+    def let_go(self, id: str) -> None:
+        """Find no version of an id without asking the database."""
+        self._by_version = {known: key for known, key in self._by_version.items() if known[0] != id}
+
     def job_type_name(self, id: int) -> str | None:
         """The name of a job type that this engine has met."""
         return self._job_type_names.get(id)

@@ -220,6 +220,13 @@ OPERATIONS: Final[Sequence[Operation]] = (
         answer=struct(DefinitionSummary), errors=(404, 409),
     ),
     Operation(
+        "DELETE", "/v1/definitions/{id}", DefinitionRoutes.delete, Permission.MODEL,
+        "deleteDefinition", "definitions", "Delete a workflow written as code that no program serves (addition)",
+        "All versions: it is in no list, can't be started, and its id is free. Runs that have ended stay. A program "
+        "that registers it again brings it back. 409: it is another definition, a program serves it, or runs are open.",
+        status=204, errors=(400, 404, 409),
+    ),
+    Operation(
         "GET", "/v1/definitions/{id}/versions/{number}", DefinitionRoutes.get_version, Permission.VIEW,
         "getDefinitionVersion", "definitions", "Read a version",
         answer=ref("Definition"), errors=(404,),

@@ -48,6 +48,7 @@ class Repair:
             "StopBulk": unary(self.stop_bulk, w.StopBulkRequest, BulkView),
             "GetImpact": unary(self.impact, w.GetImpactRequest, ImpactView),
             "ActivateVersion": unary(self.activate, w.ActivateVersionRequest, w.ActivateVersionResponse),
+            "DeleteDefinition": unary(self.delete, w.DeleteDefinitionRequest, w.DeleteDefinitionResponse),
             "GetInstance": unary(self.get, w.GetInstanceRequest, Instance),
             "GetTree": unary(self.tree, w.GetTreeRequest, RunTree),
         }
@@ -140,6 +141,11 @@ class Repair:
         return w.ActivateVersionResponse(
             made.id, made.version, made.name, made.description or "", made.uploaded_at, bool(made.active)
         )
+
+    async def delete(self, request: w.DeleteDefinitionRequest, _call: object) -> w.DeleteDefinitionResponse:
+        """FAILED_PRECONDITION while a program serves it, or runs are open."""
+        await self._engine.code.delete(required(request.definition_id, "definition_id"))
+        return w.DeleteDefinitionResponse()
 
     async def impact(self, request: w.GetImpactRequest, _call: object) -> ImpactView:
         """Nothing is stored."""

@@ -58,7 +58,7 @@ class Runs:
         check_app(request.app)
         for each in request.workflows:
             workflow = CodeWorkflow(required(each.name, "name"), each.version, request.app)
-            await self._engine.code.register(workflow)
+            await self._engine.code.register(workflow, anew=True)
             await self._engine.signatures.publish(workflow.job_type, each.arguments_schema or None)
             await self._engine.origins.register(workflow, Origin(each.origin), exclusive=False, lives_here=False)
             if each.queue:

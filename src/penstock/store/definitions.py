@@ -73,13 +73,17 @@ async def save(
     async with connection.transaction():
         await connection.roundtrip([(SQL["patient_locks"], ()), (SQL["lock_definition"], (id,))])
         same = await connection.fetch(SQL["same_definition"], (id, content))
-        found = same or await connection.fetch(SQL["newest_definition"], (id,))
+        found = await connection.fetch(SQL["newest_definition"], (id,))
         newest = DefinitionRow(*cast(Any, found[0])) if found else None
-        if newest is not None and newest.code is not code:
+        deleted = await is_deleted(connection, id)
+        if newest is not None and newest.code is not code and not deleted:
             raise OtherKind
-        if same and newest is not None:
-            active = not code and await _activate_if_known(connection, newest, actor, audit=audit)
-            return Saved(newest, False, active)
+        if same:
+            known = DefinitionRow(*cast(Any, same[0]))
+            if deleted:
+                await connection.fetch(SQL["restore_definition"], (id,))
+            active = not code and await _activate_if_known(connection, known, actor, audit=audit)
+            return Saved(known, False, active)
         version = 1 if newest is None else newest.version + 1
         row = (await connection.fetch(SQL["insert_definition"], (id, version, name, description, content, code)))[0]
         key, uploaded_at = cast(Any, row)
@@ -87,6 +91,32 @@ async def save(
         if audit:
             await connection.fetch(SQL["audit_definition"], ("DEFINITION_UPLOADED", f"{id} version {version}", actor))
         return Saved(DefinitionRow(key, id, version, name, description, content, uploaded_at, code), True, not code)
+
+
+async def is_deleted(connection: TrioConnection, id: str) -> bool:
+    """Whether an id was deleted, and not uploaded since."""
+    return bool((await connection.fetch(SQL["is_deleted"], (id,)))[0][0])
+
+
+async def delete(connection: TrioConnection, id: str, actor: str | None, *, audit: bool) -> bool | None:
+    """Let no id find a workflow written as code any more, until it is registered again; instances that have ended stay.
+    False: one of its runs is open; None: there is none. Safe under concurrent registrations. Raises OtherKind for
+    another definition, and Conflict while an engine lives that would not know."""
+    async with connection.transaction():
+        await connection.roundtrip([(SQL["patient_locks"], ()), (SQL["lock_definition"], (id,))])
+        found = await connection.fetch(SQL["newest_definition"], (id,))
+        if not found or await is_deleted(connection, id):
+            return None
+        newest = DefinitionRow(*cast(Any, found[0]))
+        if not newest.code:
+            raise OtherKind
+        await require_version(connection, ACTIVE_VERSION)
+        if (await connection.fetch(SQL["has_open_instances"], (id,)))[0][0]:
+            return False
+        await connection.fetch(SQL["delete_definition"], (id,))
+        if audit:
+            await connection.fetch(SQL["audit_definition"], ("DEFINITION_DELETED", id, actor))
+    return True
 
 
 async def activate(
@@ -141,9 +171,9 @@ async def newest(connection: TrioConnection, id: str) -> int | None:
 
 
 async def same(connection: TrioConnection, id: str, content: str) -> int | None:
-    """The newest version of an id that has this content."""
-    rows = await connection.fetch(SQL["same_definition"], (id, content))
-    return DefinitionRow(*cast(Any, rows[0])).version if rows else None
+    """The newest version of a workflow written as code that has this content, unless it was deleted."""
+    rows = await connection.fetch(SQL["live_version"], (id, content))
+    return cast(int, rows[0][0]) if rows else None
 
 
 async def count_code(connection: TrioConnection, app: str, most: int) -> int:

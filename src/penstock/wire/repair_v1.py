@@ -130,6 +130,14 @@ class ActivateVersionRequest(Struct):
     version: Annotated[int, Proto(2)] = 0
 
 
+class DeleteDefinitionRequest(Struct):
+    definition_id: Annotated[str, Proto(1)] = ""
+
+
+class DeleteDefinitionResponse(Struct):
+    pass
+
+
 class ActivateVersionResponse(Struct):
     id: Annotated[str, Proto(1)] = ""
     version: Annotated[int, Proto(2)] = 0

@@ -12,6 +12,7 @@ from penstock.client.grpc.values import int32, json_text, status_number
 from penstock.client.operation import (
     ActivateVersion,
     CheckMigration,
+    DeleteDefinition,
     EditVariables,
     GetImpact,
     GetTree,
@@ -142,6 +143,15 @@ def _activate_version(operation: ActivateVersion) -> Exchange:
     return Exchange(f"{_SERVICE}ActivateVersion", request, w.ActivateVersionResponse, _read_version)
 
 
+def _delete_definition(operation: DeleteDefinition) -> Exchange:
+    request = w.DeleteDefinitionRequest(operation.id)
+    return Exchange(f"{_SERVICE}DeleteDefinition", request, w.DeleteDefinitionResponse, _nothing)
+
+
+def _nothing(_answer: object) -> None:
+    return None
+
+
 def _read_version(answer: w.ActivateVersionResponse) -> DefinitionSummary:
     return DefinitionSummary(
         answer.id, answer.version, answer.name, answer.uploaded_at, answer.description or None, answer.active
@@ -169,5 +179,6 @@ REPAIR_EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     StopBulk: lambda each: Exchange(f"{_SERVICE}StopBulk", w.StopBulkRequest(each.id), BulkView, _as_it_is),
     GetImpact: _get_impact,
     ActivateVersion: _activate_version,
+    DeleteDefinition: _delete_definition,
     GetTree: lambda each: Exchange(f"{_SERVICE}GetTree", w.GetTreeRequest(each.instance_id), RunTree, _as_it_is),
 }

@@ -1,4 +1,5 @@
--- Definitions and job types.
+-- Definitions and job types. What was deleted has a row of `active_version` with the key 0: no version is active, and none is found by
+-- its id; its rows stay, as instances refer to their keys.
 
 -- name: patient_locks
 -- For what takes turns: in this transaction a lock is waited for as long as callers wait for an answer.
@@ -30,13 +31,36 @@ WHERE id = $1::text ORDER BY version DESC LIMIT 1
 SELECT key, id, version, name, description, content, uploaded_at, code FROM definition
 WHERE id = $1::text AND content = $2::text ORDER BY version DESC LIMIT 1
 
+-- name: is_deleted
+SELECT EXISTS (SELECT FROM active_version WHERE id = $1::text AND key = 0)
+
+-- name: live_version
+-- The newest version of a workflow written as code ($1 id) with this very content, unless it was deleted.
+SELECT version FROM definition d WHERE id = $1::text AND content = $2::text
+  AND NOT EXISTS (SELECT FROM active_version a WHERE a.id = $1::text AND a.key = 0)
+  AND d.code = (SELECT n.code FROM definition n WHERE n.id = $1::text ORDER BY n.version DESC LIMIT 1)
+ORDER BY version DESC LIMIT 1
+
+-- name: has_open_instances
+-- Whether an instance of any version of $1 has not ended. Tokens are those of open instances.
+SELECT EXISTS (
+  SELECT FROM token t WHERE t.id = t.instance_id AND (SELECT i.definition FROM instance i WHERE i.id = t.instance_id)
+    = ANY(ARRAY(SELECT d.key FROM definition d WHERE d.id = $1::text)))
+
+-- name: delete_definition
+INSERT INTO active_version (id, key) VALUES ($1::text, 0) ON CONFLICT (id) DO UPDATE SET key = 0
+
+-- name: restore_definition
+DELETE FROM active_version WHERE id = $1::text AND key = 0
+
 -- name: count_code
 -- How many versions of workflows written as code there are of the App $1 ('': of those without a name), to $2.
 SELECT count(*) FROM (SELECT FROM definition d
-  WHERE d.code AND CASE WHEN $1::text = '' THEN position(':' IN d.id) = 0 ELSE starts_with(d.id, $1::text || ':') END LIMIT $2::int) found
+  WHERE d.code AND NOT EXISTS (SELECT FROM active_version a WHERE a.id = d.id AND a.key = 0) AND CASE WHEN $1::text = '' THEN position(':' IN d.id) = 0 ELSE starts_with(d.id, $1::text || ':') END LIMIT $2::int) found
 
 -- name: definition_version
-SELECT key, id, version, name, description, content, uploaded_at, code FROM definition WHERE id = $1::text AND version = $2::int
+SELECT key, id, version, name, description, content, uploaded_at, code FROM definition
+WHERE id = $1::text AND version = $2::int AND NOT EXISTS (SELECT FROM active_version a WHERE a.id = $1::text AND a.key = 0)
 
 -- name: definition_by_key
 SELECT key, id, version, name, description, content, uploaded_at, code FROM definition WHERE key = $1::int
@@ -60,14 +84,14 @@ SELECT key FROM definition WHERE id = $1::text AND ($2::int IS NULL OR version =
 -- Active versions, by id; $1 keyword (null: all) as a LIKE pattern, $2 limit $3 offset $4 only ids above
 SELECT id, version, name, uploaded_at, description FROM (
   SELECT DISTINCT ON (id) id, version, name, uploaded_at, description FROM definition d LEFT JOIN active_version a USING (id)
-  ORDER BY id, d.key IS NOT DISTINCT FROM a.key DESC, version DESC) active
+  WHERE a.key IS DISTINCT FROM 0 ORDER BY id, d.key IS NOT DISTINCT FROM a.key DESC, version DESC) active
 WHERE id > $4::text AND ($1::text IS NULL OR id ILIKE $1 OR name ILIKE $1)
 ORDER BY id LIMIT $2::int OFFSET $3::int
 
 -- name: count_definitions
 SELECT count(*) FROM (
   SELECT DISTINCT ON (id) id, name FROM definition d LEFT JOIN active_version a USING (id)
-  ORDER BY id, d.key IS NOT DISTINCT FROM a.key DESC, version DESC) active
+  WHERE a.key IS DISTINCT FROM 0 ORDER BY id, d.key IS NOT DISTINCT FROM a.key DESC, version DESC) active
 WHERE $1::text IS NULL OR id ILIKE $1 OR name ILIKE $1
 
 -- name: add_job_types
@@ -80,7 +104,7 @@ SELECT name, id FROM job_type WHERE name = ANY($1::text[])
 -- The key of the active version of each id that exists.
 SELECT w.id, coalesce(a.key, d.key) FROM unnest($1::text[]) AS w(id)
 JOIN LATERAL (SELECT key FROM definition WHERE definition.id = w.id ORDER BY version DESC LIMIT 1) d ON true
-LEFT JOIN active_version a ON a.id = w.id
+LEFT JOIN active_version a ON a.id = w.id WHERE a.key IS DISTINCT FROM 0
 
 -- name: is_mentioned
 -- Whether the content of a definition has this id ($1, as JSON text) somewhere; the table is read.
