@@ -118,9 +118,24 @@ CREATE INDEX instance_definition ON instance (definition, id);
 CREATE INDEX instance_key_prefix ON instance (business_key COLLATE "C", id) WHERE business_key IS NOT NULL;
 CREATE INDEX instance_parent ON instance (parent_id, id) WHERE parent_id IS NOT NULL;
 
--- What failures of one cause have in common: the reason without its numbers and quoted parts. engine/causes.py does the same.
+-- The text of a failure without the parts that differ between failures of one cause: engine/causes.py does the same.
+CREATE FUNCTION failure_words(reason text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  AS $$ SELECT left(code || replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(substr(reason, length(code) + 1, 400),
+      '(?<![A-Za-z0-9])''[^'']*''|"[^"]*"|`[^`]*`', '…', 'g'),
+      '[A-Za-z][A-Za-z0-9+.-]{1,15}://[^ \t\r\n"''<>]*', '…', 'g'),
+      '[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9.-]{1,255}', '…', 'g'),
+      '(?<![A-Za-z0-9/.~…])[.~]{0,2}/[^ \t\r\n:;,"''()<>]+|(?<![A-Za-z0-9])[A-Za-z]:\\[^ \t\r\n:;,"''()<>]+', '…', 'g'),
+      '[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}', '…', 'g'),
+      '(?<![A-Za-z0-9:])[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?![A-Za-z0-9])', '…', 'g'),
+      '[0-9]{1,3}(?:[.][0-9]{1,3}){3}(?::[0-9]{1,5})?', '…', 'g'),
+      '((?:HTTP(?:/[0-9.]{1,3})?|[Ss]tatus|[Ee]rrno|SQLSTATE|(?:[Ss]tatus|[Ee]rror|[Ee]xit|[Rr]esponse|[Rr]eturn)[ _-]?[Cc]ode)(?: |:|=|\[){1,2}|ORA-|[Ee]rror )([0-9]{1,5})(?![0-9A-Za-z])', '\1¦\2', 'g'),
+      '0x[0-9A-Fa-f]+|(?<![A-Za-z0-9¦])(?=[A-Fa-f]*[0-9])(?:[0-9a-f]{4,}|[0-9A-Fa-f]{6,})(?![A-Za-z0-9])', '…', 'g'),
+      '(?<![A-Za-z0-9¦])(?=[A-Za-z]*[0-9]+[A-Za-z]+[0-9])[A-Za-z0-9]{12,}(?![A-Za-z0-9])', '…', 'g'),
+      '(?<![0-9¦])[0-9]+(?:[.,][0-9]+)*', '…', 'g'), '¦', ''), 200)
+    FROM (SELECT coalesce(substring(reason FROM '^[A-Za-z0-9_.-]{1,100} · '), '') AS code OFFSET 0) c $$;
+-- A hash of those words. Its last 16 bits tell by which rules the words were found: `fill_causes` replaces others.
 CREATE FUNCTION failure_cause(reason text) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
-  AS $$ SELECT hashtextextended(left(regexp_replace(reason, '[0-9]+|''[^'']*''|"[^"]*"', '…', 'g'), 200), 0) $$;
+  AS $$ SELECT (hashtextextended(failure_words(reason), 0) & -65536) | 21 $$;
 
 CREATE TABLE abnormal_end (            -- instances that failed or were cancelled: found without an index on status
   status      smallint NOT NULL CHECK (status IN (2 /* FAILED */, 3 /* CANCELLED */)),
@@ -411,6 +426,7 @@ CREATE TABLE attempt_note (            -- what attempts of jobs were given, and 
   parameters  jsonb,                   -- variables, encrypted where there are keys; where they are recorded, and not too large
   parameters_bytes int,                -- of these
   progress    jsonb,
+  stack_trace jsonb,                   -- a text, encrypted as variables are: where the worker that failed it had the error
   PRIMARY KEY (instance_id, token_id, seq, attempt)
 );
 
@@ -490,6 +506,7 @@ CREATE TABLE audit (                   -- what neither instance nor history reco
   kind        text NOT NULL,
   actor       text,
   detail      text,
+  old         text,                    -- of a change: the value before; `detail` has the new one
   PRIMARY KEY (pos, at)
 ) PARTITION BY RANGE (at);
 CREATE TABLE audit_other PARTITION OF audit DEFAULT;
@@ -551,6 +568,15 @@ CREATE TABLE worker_seen (             -- workers by their own names, for a day
   PRIMARY KEY (worker, engine)
 );
 
+CREATE TABLE acknowledged (            -- rows of "Needs attention" that somebody has acknowledged
+  key         text PRIMARY KEY,        -- of the row: its kind and what it is about
+  count       int NOT NULL,            -- how many there were; with more the row needs attention again
+  actor       text,
+  note        text,
+  at          timestamptz NOT NULL,
+  until       timestamptz NOT NULL
+);
+
 CREATE TABLE bulk_operation (          -- something done to many instances: by one engine at a time, page by page, newest first
   id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   action      text NOT NULL CHECK (action IN ('retry', 'cancel', 'signal', 'skip', 'move', 'migrate', 'edit')),
@@ -576,6 +602,12 @@ CREATE TABLE bulk_operation (          -- something done to many instances: by o
   counted     bigint[] NOT NULL DEFAULT '{}' -- instances of the page under way that are in `done`
 );
 CREATE INDEX bulk_running ON bulk_operation (id) WHERE stage = 'RUNNING';
+
+CREATE TABLE bulk_done (               -- instances that a bulk operation was done to, so that it can tell what became of them
+  operation   bigint NOT NULL,         -- bulk_operation.id
+  instance_id bigint NOT NULL,
+  PRIMARY KEY (operation, instance_id)
+);
 
 CREATE TABLE schedule (                -- what is started by the clock
   id          int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -88,6 +88,7 @@ NOUNS = {
     "BulkPreview": ("penstock.v1.BulkPreview",),
     "BulkStarted": ("penstock.v1.BulkStarted",),
     "BulkDetails": ("penstock.v1.BulkDetails",),
+    "BulkOutcome": ("penstock.v1.BulkOutcome",),
     "BulkView": ("penstock.v1.BulkOperation",),
     "StepImpact": ("penstock.v1.StepImpact",),
     "VersionImpact": ("penstock.v1.VersionImpact",),
@@ -107,7 +108,7 @@ OWN_MODULES = {
     "batch": ("Batch", "BatchResult"),
     "repair": (
         "MigrationCheck", "BulkCause", "BulkStep", "BulkRefusals", "BulkPreview", "BulkStarted", "BulkDetails",
-        "BulkView", "StepImpact", "VersionImpact", "ChangedSteps", "ImpactView",
+        "BulkOutcome", "BulkView", "StepImpact", "VersionImpact", "ChangedSteps", "ImpactView",
     ),
 }  # fmt: skip
 """Nouns that have a module of their own."""

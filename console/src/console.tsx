@@ -9,12 +9,13 @@ import { BulkOperationPage, BulkPage } from "./pages/bulk";
 import { DefinitionsPage } from "./pages/definitions";
 import { InstancesPage } from "./pages/instances";
 import { OverviewPage } from "./pages/overview";
-import { DefinitionPage, EnginesPage, FailuresPage, InstancePage, JobsPage, loadAll, loadWhatIsPointedAt, ModellerPage, QueuesPage, SchedulesPage, SettingsPage, TasksPage, TimersPage } from "./pages/places";
+import { AuditPage, BatchesPage, DefinitionPage, EnginesPage, FailuresPage, InstancePage, JobsPage, loadAll, loadWhatIsPointedAt, ModellerPage, QueuesPage, SchedulesPage, SettingsPage, TasksPage, TimersPage } from "./pages/places";
 import { SearchPage } from "./pages/search";
 import { Boundary } from "./parts/boundary";
 import { useModal } from "./parts/dialog";
 import { Icon, type IconName } from "./parts/icons";
-import { Empty } from "./parts/states";
+import { Empty, whatFailed } from "./parts/states";
+import { chooseUtc, useUtc } from "./parts/time";
 import { Account, NoRole, SignIn, useMe, useSamePerson, useSignedOut } from "./session";
 import { chooseTheme, currentTheme } from "./theme";
 import { useReadiness } from "./watch/watch";
@@ -29,7 +30,7 @@ interface Room {
 }
 const ROOMS: Room[] = [
   { path: "/", name: "Overview", icon: "overview", key: "g o", more: { "/failures": "Failures" } },
-  { path: "/instances", name: "Instances", icon: "instances", key: "g i", more: { "/bulk": "Bulk operations" } },
+  { path: "/instances", name: "Instances", icon: "instances", key: "g i", more: { "/bulk": "Bulk operations", "/batches": "Batches" } },
   { path: "/tasks", name: "Tasks", icon: "tick", key: "g t" },
   { path: "/jobs", name: "Jobs", icon: "jobs", key: "g j", more: { "/queues": "Queues" } },
   { path: "/timers", name: "Timers", icon: "hourglass", key: "g w" },
@@ -37,6 +38,7 @@ const ROOMS: Room[] = [
   { path: "/definitions", name: "Definitions", icon: "definitions", key: "g d" },
   { path: "/modeller", name: "Modeller", icon: "pencil", key: "g m" },
   { path: "/engines", name: "Engines", icon: "engines", key: "g e" },
+  { path: "/audit", name: "Audit", icon: "info", key: "g a" },
   { path: "/settings", name: "Settings", icon: "settings", key: "g s" },
 ];
 export function Console() {
@@ -72,6 +74,7 @@ export function Console() {
     });
     return () => cancelAnimationFrame(frame);
   }, [page]);
+  useUtc(); // all that is shown is shown again in the other zone
   const me = useMe();
   useSignedOut();
   useSamePerson(me.data?.name);
@@ -91,6 +94,7 @@ export function Console() {
         <Crumbs />
         <Search input={search} />
         <Live />
+        <UtcButton />
         <ThemeButton />
         <button type="button" className="iconbtn" aria-label="Keyboard shortcuts" title="Keyboard shortcuts (?)" onClick={() => setHelping(true)}>
           <Icon name="help" />
@@ -98,6 +102,7 @@ export function Console() {
       </header>
       <Rail />
       <main id="main" tabIndex={-1} onKeyDown={alongTabs}>
+        {page !== "/" && <Outage />}
         <Boundary page={page}>
           <Switch>
             <Route path="/" component={OverviewPage} />
@@ -113,6 +118,8 @@ export function Console() {
             <Route path="/jobs" component={JobsPage} />
             <Route path="/timers" component={TimersPage} />
             <Route path="/settings" component={SettingsPage} />
+            <Route path="/audit" component={AuditPage} />
+            <Route path="/batches" component={BatchesPage} />
             <Route path="/engines" component={EnginesPage} />
             <Route path="/queues" component={QueuesPage} />
             <Route path="/schedules" component={SchedulesPage} />
@@ -124,7 +131,7 @@ export function Console() {
               <Redirect to="/" />
             </Route>
             <Route>
-              <Empty title="There is no such page">
+              <Empty title="Not found">
                 <p>
                   Back to the <Link href="/">overview</Link>.
                 </p>
@@ -225,13 +232,37 @@ function Search({ input }: { input: React.RefObject<HTMLInputElement | null> }) 
 /** Whether the engine answers, in a word. */
 function Live() {
   const ready = useReadiness();
-  const away = ready.error ? "Engine away" : ready.data?.degraded?.length ? `Without ${ready.data.degraded.join(", ")}` : undefined;
+  const away = ready.error ? whatFailed(ready.error) : ready.data?.degraded?.length ? `Without ${ready.data.degraded.join(", ")}` : undefined;
   const title = ready.error ? ready.error.message : "The engine answers and its database does, too";
   return (
     <span className={away ? "live away" : "live"} title={title} role="status">
       <i />
       {away ?? (ready.data ? "Live" : "…")}
     </span>
+  );
+}
+
+/** On every page, and on a phone, too: why nothing can be shown or done now. */
+function Outage() {
+  const { error } = useReadiness();
+  return (
+    <div role="alert">
+      {error && (
+        <p className="banner fail">
+          <b>{whatFailed(error)}.</b> {error.message} What stands here may be old. It is asked again every two seconds.
+        </p>
+      )}
+    </div>
+  );
+}
+
+function UtcButton() {
+  const utc = useUtc();
+  const zone = utc ? "UTC" : (Intl.DateTimeFormat().resolvedOptions().timeZone ?? "local");
+  return (
+    <button type="button" className="btn sm utc" aria-pressed={utc} title={`Times are shown in ${zone}`} onClick={() => chooseUtc(!utc)}>
+      UTC
+    </button>
   );
 }
 
@@ -340,6 +371,7 @@ const KEYS: [string, string][] = [
   ["j k", "Next row, row before"],
   ["Enter", "Open the row"],
   ["x", "Select the row"],
+  ["b r", "Retry what is selected; b c cancel, b s signal, b m repair"],
   [".", "To the page's actions"],
   ["c", "Claim the task"],
   ["Ctrl Enter", "Complete the task"],

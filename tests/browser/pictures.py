@@ -83,7 +83,7 @@ def show(page: Any, home: str, name: str, made: Furnished) -> None:
         page.get_by_role("button", name="Select all that match").click(timeout=TIMEOUT_MS)
         page.get_by_role("button", name="Retry…").click(timeout=TIMEOUT_MS)
     if name == "mend":
-        page.get_by_role("button", name="Mend…").click(timeout=TIMEOUT_MS)
+        page.get_by_role("button", name="Repair…").click(timeout=TIMEOUT_MS)
         page.get_by_role("button", name="To another version").click(timeout=TIMEOUT_MS)
     if name == "tasks" and page.viewport_size["width"] <= ALONE_PX:
         page.locator(".tasks li button").first.click(timeout=TIMEOUT_MS)

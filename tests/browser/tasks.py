@@ -158,7 +158,7 @@ def retry_those_of_one_cause(person: Person) -> None:
 
 def see_why_nothing_moves(person: Person) -> None:
     person.visitor.go()
-    person.see("Nobody polls for load")
+    person.see("No workers for load")
 
 
 def mend_a_variable(person: Person) -> None:

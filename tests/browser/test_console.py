@@ -259,11 +259,11 @@ def test_new_instances_are_told_of_and_come_in_on_request(visitor: Visitor, engi
 def test_the_overview_says_in_words_what_is_wrong(visitor: Visitor, engine: EngineProcess) -> None:
     upload(engine, linear(1, definition_id="lonely", job_type="lonely"))
     start(engine, "lonely", "O-1")
-    visitor.go().see("Nobody polls for lonely")
+    visitor.go().see("No workers for lonely")
     visitor.see("1 instance of shop v1 failed")
     visitor.see(GATEWAY_AWAY)
     take(engine, "lonely")
-    visitor.page.get_by_text("Nobody polls for lonely").wait_for(state="detached", timeout=40_000)
+    visitor.page.get_by_text("No workers for lonely").wait_for(state="detached", timeout=40_000)
     visitor.click("link", "Show 1")
     visitor.see_role("row", re.compile("A-1"))
     assert "instances?status=FAILED&definitionId=shop&cause=card+gateway" in visitor.page.url
@@ -346,7 +346,7 @@ def test_what_acts_on_all_is_in_sight_on_a_phone(visitor: Visitor) -> None:
 
 
 def test_an_address_that_is_no_text_blanks_nothing(visitor: Visitor) -> None:
-    visitor.go("settings/50%25").see("There is no such page")
+    visitor.go("settings/50%25").see("Not found")
     visitor.see_role("navigation", "Main")
 
 

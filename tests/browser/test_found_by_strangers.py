@@ -158,7 +158,7 @@ def test_a_refusal_is_told_whatever_is_listed_by_then(visitor: Visitor, engine: 
     visitor.click("button", "Retry 1 instance")
     visitor.see_role("button", "Beginning…")
     visitor.click("button", "Completed", exact=True)
-    page.get_by_text("No instance matches").wait_for(timeout=TIMEOUT_MS)
+    page.get_by_text("No results").wait_for(timeout=TIMEOUT_MS)
     assert pane.get_by_role("button", name="Beginning…").count() == 1
     held[0].fulfill(status=429, json={"error": "too_many_requests", "reason": "too many bulk operations"})
     told = page.get_by_role("status").get_by_text("Retry 1 instance: refused. too many bulk operations")

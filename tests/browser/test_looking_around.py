@@ -94,9 +94,9 @@ def test_an_instance_shows_its_timers_and_its_children(visitor: Visitor, engine:
 def test_keys_lead_to_the_actions_and_out_again(visitor: Visitor, engine: EngineProcess) -> None:
     upload(engine, linear(1, definition_id="keys", job_type="keys"))
     instance = start(engine, "keys", "K-1")
-    visitor.go(f"instances/{instance}").see_role("button", "Mend…")  # needs the definition: "Cancel…" comes before it
+    visitor.go(f"instances/{instance}").see_role("button", "Repair…")  # needs the definition: "Cancel…" comes before it
     visitor.page.keyboard.press(".")
-    assert visitor.page.evaluate("() => document.activeElement.textContent") == "Mend…"
+    assert visitor.page.evaluate("() => document.activeElement.textContent") == "Repair…"
     visitor.page.get_by_role("button", name="Cancel…").focus()
     visitor.page.keyboard.press("Enter")
     visitor.see_role("dialog", "Cancel this instance?")

@@ -38,7 +38,7 @@ def test_one_is_skipped_retried_moved_and_migrated(visitor: Visitor, engine: Eng
     instance = start(engine, "shop", "S-1", {"amount": 3})
     page = visitor.page
     # the latest version is where it began; it goes back to the first one
-    visitor.go(f"instances/{instance}").click("button", "Mend…")
+    visitor.go(f"instances/{instance}").click("button", "Repair…")
     assert page.get_by_label("Step", exact=True).locator("option").all_inner_texts() == ["pay, waits for a worker"]
     assert violations(page) == []
     page.get_by_label("Variables, as a JSON object").fill('{"paid": true}')
@@ -51,13 +51,17 @@ def test_one_is_skipped_retried_moved_and_migrated(visitor: Visitor, engine: Eng
     page.get_by_label("Note, for the audit trail").fill("once more from the bank")
     page.get_by_role("dialog").get_by_role("button", name="Retry").click(timeout=TIMEOUT_MS)
     visitor.see("pay waits for a worker")
-    visitor.click("button", "Mend…")
+    visitor.click("button", "Repair…")
     visitor.click("button", "Move it", exact=True)
+    assert (
+        page.get_by_label("To", exact=True).input_value() == page.get_by_label("Step", exact=True).input_value() == ""
+    )
+    page.get_by_label("Step", exact=True).select_option(label="pay, waits for a worker")
     page.get_by_label("To", exact=True).select_option("send")
     page.get_by_label("Note, for the audit trail").fill("paid already")
     page.get_by_role("dialog").get_by_role("button", name="Move it").last.click(timeout=TIMEOUT_MS)
     visitor.see("send waits for a worker")
-    visitor.click("button", "Mend…")
+    visitor.click("button", "Repair…")
     visitor.click("button", "To another version")
     visitor.see("It can't go on in version 1:")
     assert page.get_by_role("button", name="Migrate", exact=True).is_disabled()
@@ -121,12 +125,12 @@ def test_all_that_match_are_migrated_changed_and_skipped(visitor: Visitor, engin
         visitor.go("instances?definitionId=many&status=WAITING").see("newest first")
         visitor.click("checkbox", "All rows shown")
         visitor.click("button", "Select all that match")
-        visitor.click("button", "Mend…")
+        visitor.click("button", "Repair…")
 
     choose()
     visitor.click("button", "To another version")
     visitor.see("3 of 3 that were looked at can't be migrated")
-    visitor.page.get_by_label("Steps that have another id there").fill('{"pay": "charge"}')
+    visitor.page.get_by_label("pay becomes").select_option("charge")
     visitor.page.get_by_label("Note for the audit trail").fill("the shop has one step now")
     visitor.see("Of 3 that were looked at all can be migrated.")
     assert violations(visitor.page) == []

@@ -37,7 +37,7 @@ def test_a_runs_branches_and_journal_are_shown(visitor: Visitor, engine: EngineP
     visitor.page.keyboard.press("Enter")
     branches = visitor.page.get_by_role("region", name="Branches")
     branches.get_by_text("reserve").first.wait_for(timeout=40_000)
-    branches.get_by_text("What it says of itself").wait_for(timeout=40_000)
+    branches.get_by_text("Custom status").wait_for(timeout=40_000)
     visitor.click("tab", "Journal")
     visitor.see("ask_for_approval")
     visitor.see("run was parked by its worker until")

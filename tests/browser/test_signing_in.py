@@ -117,7 +117,7 @@ def test_buttons_are_there_for_those_who_may(visitor: Visitor, locked: EnginePro
     visitor.go(place).see_role("heading", "shop")
     visitor.see("waits for a worker")
     visitor.see("token:viewer")
-    assert page.get_by_role("button", name=re.compile("Cancel…|Mend…")).count() == 0
+    assert page.get_by_role("button", name=re.compile("Cancel…|Repair…")).count() == 0
     visitor.go("instances").see("newest first")
     assert page.get_by_role("button", name="Start an instance").count() == 0
     assert page.get_by_role("checkbox").count() == 0

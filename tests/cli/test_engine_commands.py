@@ -109,6 +109,7 @@ def test_an_instance_is_brought_to_its_end(shell: Shell, engine: RunningEngine) 
     assert [each["stepId"] for each in shown["history"]] == ["check", "approve", "paid", "end"]
     told = shell.out("instance", "show", id, "--variables").splitlines()
     assert told[1] == "business key C-1"
+    assert told[3].split()[3].endswith(("Z", "+00:00")) or told[3].split()[3][-6] in "+-", "a time has its zone"
     assert [line.split()[:2] for line in told[3:7]] == [
         [step, "COMPLETED"] for step in ("check", "approve", "paid", "end")
     ]
@@ -135,6 +136,8 @@ def test_open_jobs_and_workers_are_listed(shell: Shell, engine: RunningEngine) -
     assert table[0].split()[:3] == ["job", "job", "type"]
     assert any(id in line for line in table[1:])
     assert "status" in shell.run("job", "list", "asleep").stderr
+    wait_until(lambda: "claim.check  " in shell.out("job", "list", "waiting"), timeout_s=120)  # as engines measure
+    assert shell.out("job", "types").splitlines()[0].split()[:2] == ["job", "type"]
     check(engine, id)
 
     def seen() -> list[str]:
@@ -245,7 +248,13 @@ def test_many_instances_are_counted_confirmed_and_changed(shell: Shell, engine: 
     preview = json.loads(shell.out("bulk", "skip", "check", *wanted, "--dry-run", "--json"))
     assert (preview["count"], preview["exact"]) == (2, True)
     done = shell.out("bulk", "skip", "check", '{"ok": true}', *wanted, "--note", "by hand", given="y\n")
-    assert done.endswith("DONE: 2 done, 0 skipped, 0 failed, of 2\n")
+    number = done.splitlines()[-1].split()[4]
+    assert done.splitlines()[-3:] == [
+        "DONE: 2 done, 0 skipped, 0 failed, of 2",
+        "since then: 0 completed, 0 failed, 2 still running, 0 cancelled",
+        f"  penstock instance list --bulk {number} --open",
+    ]
+    assert len(json.loads(shell.out("instance", "list", "--bulk", number, "--open", "--json"))) == 2
     edited = shell.out("bulk", "edit", '{"rate": 2}', "--remove", "ok", *wanted, "--yes", "--json")
     assert {name: json.loads(edited)[name] for name in ("state", "done", "filter")} == {
         "state": "DONE", "done": 2, "filter": {"definitionId": "many", "except": {"businessKey": "m-2"}},

@@ -46,8 +46,8 @@ def test_a_start_on_the_command_line_has_all_rules(shell: Shell) -> None:
         "priority": 2, "flowKey": "gold", "instanceKey": "K-1", "startAt": "2031-05-05T06:00:00Z",
     }  # fmt: skip
     shown = shell.out("instance", "show", made["id"]).splitlines()
-    assert shown[0] == f"{made['id']}  ACTIVE  claim:1  begins 2031-05-05 06:00:00"
-    assert "begins 2031-05-05 06:00:00 UTC: its start waits (a time, a delay, throttle or debounce)" in shown
+    assert shown[0] == f"{made['id']}  ACTIVE  claim:1  begins 2031-05-05 06:00:00Z"
+    assert "begins 2031-05-05 06:00:00Z: its start waits (a time, a delay, throttle or debounce)" in shown
     shell.out("instance", "cancel", made["id"])
     assert shell.start(*key) == made["id"], "the key was kept"
 

@@ -177,6 +177,12 @@ def _jobs(told: Told, instance: str) -> None:
     assert [each["reason"] for each in told.one("job", "attempts", job.id)] == ["no"]
     assert [each["instanceId"] for each in told.one("job", "failed")] == [instance]
     assert isinstance(told.one("worker", "list"), list)
+    assert {each["jobType"] for each in told.one("job", "types")} <= {"claim.check"}
+    [row] = [each for each in told.one("attention", "list") if each["kind"] == "failures"]
+    assert told.one("attention", "acknowledge", row["key"], "--note", "seen")["acknowledged"]
+    [row] = [each for each in told.one("attention", "list") if each["kind"] == "failures"]
+    assert row["acknowledged"]["note"] == "seen"
+    assert not told.one("attention", "withdraw", row["key"])["acknowledged"]
 
 
 def _batches(told: Told, directory: Path) -> None:

@@ -18,10 +18,10 @@ STATIC = TOP / "src/penstock/console/static"
 SCRIPT_MAX_BYTES = 130_000
 STYLE_MAX_BYTES = 12_000
 FONTS_MAX_BYTES = 89_000
-PICTURE_MAX_BYTES = 70_000
+PICTURE_MAX_BYTES = 75_000
 MODELLER_MAX_BYTES = 140_000
 """With CodeMirror, as its fields and its JSON show it. What comes by a press more has limits of its own."""
-TRY_MAX_BYTES = 5_000
+TRY_MAX_BYTES = 5_100
 DIFFERENCES_MAX_BYTES = 6_000
 PRESSED_MAX_BYTES = {
     "pressed": 2_800,

@@ -12,7 +12,6 @@ import pytest
 from penstock.engine import attention, overview
 from penstock.engine.activity import DEPTHS_KEPT, LAGS_KEPT, WORKERS_MAX, Activity, Depth, Held
 from penstock.engine.answers import AnswerMemory
-from penstock.engine.attention import Attention
 from penstock.engine.causes import cause_of
 from penstock.engine.overview import OverviewView
 from penstock.engine.waiters import Waiter, Waiters
@@ -22,6 +21,7 @@ from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.retention import Retention
 from penstock.store.activity import QueueFacts
 from penstock.testing.definitions import linear
+from penstock.wire.attention import Attention
 from penstock.wire.queue import QueuePolicy
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
@@ -234,7 +234,7 @@ async def test_a_queue_without_workers_is_told_of_until_one_polls(make_driver: M
     assert kinds(await look(driver, chores)) == {}, "a job may wait for a moment"
     driver.clock.advance(180)
     told = kinds(await look(driver, chores))["no-worker"]
-    assert (told.text, told.job_type, told.count) == ("Nobody polls for work", "work", 1)
+    assert (told.text, told.job_type, told.count) == ("No workers for work", "work", 1)
     assert told.detail == "1 job waits, the oldest for 3 min"
     await driver.poll("other", "work", worker="w-9", n=0)
     assert "no-worker" not in kinds(await look(driver, chores))
@@ -285,7 +285,7 @@ async def test_an_engine_tells_its_own_troubles(make_driver: MakeDriver) -> None
     activity.note_lag(1.25)
     activity.away = lambda: ["kafka"]
     told = kinds(await look(driver, Housekeeping(driver.engine)))
-    assert told["degraded"].text == "kafka is away"
+    assert told["degraded"].text == "kafka is unavailable"
     assert told["lag"].detail == "Its event loop was 1.2 s late within a minute"
     for _ in range(LAGS_KEPT):
         activity.note_lag(0.0)
@@ -382,7 +382,7 @@ async def test_an_engine_that_left_is_told_for_a_day(make_driver: MakeDriver) ->
             row,
         )
     view = await driver.engine.overview.read("15m")
-    assert [one.text for one in view.attention] == ["Engine 7 went away without a word"]
+    assert [one.text for one in view.attention] == ["Engine 7: Lost (last heartbeat 5 min ago)"]
     assert view.engines == 1
     engines = (await driver.engine.overview.engines()).items
     assert [(one.number, one.alive) for one in engines] == [(7, False), (9, True)]
@@ -404,6 +404,21 @@ async def test_workers_are_listed_by_name_and_forgotten_after_a_day(make_driver:
     for _ in range(6):
         await chores.run_once()
     assert (await driver.engine.overview.workers(None, 10)).items == []
+
+
+async def test_a_worker_is_listed_once_whichever_engines_it_has_asked(make_driver: MakeDriver) -> None:
+    """After a restart of its engine it was listed twice, for a day."""
+    first, second = make_driver(), make_driver()
+    for driver, job_type in ((first, "pack"), (second, "ship")):
+        await driver.poll("pack", job_type, worker="w-1")
+        await Housekeeping(driver.engine).run_once()
+    (one,) = (await second.engine.overview.workers(None, 10)).items
+    assert (one.id, set(one.job_types)) == ("w-1", {"pack", "ship"})
+    first.rows("UPDATE worker_seen SET polled_at = polled_at - interval '1 hour', leased = 5, done = 9"
+               " WHERE engine = %s RETURNING 1", first.engine.ids.number)  # fmt: skip
+    (one,) = (await second.engine.overview.workers(None, 10, "ship")).items
+    assert (one.engine, one.leased, one.done_last_15m) == (second.engine.ids.number, 0, 0)
+    assert (await second.engine.overview.workers("w-1", 10)).items == []
 
 
 async def test_workers_that_make_up_names_are_bounded(make_driver: MakeDriver) -> None:

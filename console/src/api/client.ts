@@ -12,6 +12,7 @@ export type Execution = Schemas["StepExecution"];
 export type InstanceState = Schemas["InstanceState"];
 export type HistoryPage = Schemas["ShownExecutionPage"];
 export type Why = Schemas["Why"];
+export type AuditTrailRecord = Schemas["AuditTrailRecord"];
 export type AuditRecord = Schemas["AuditRecord"];
 export type Definition = Schemas["Definition"];
 export type DraftCheck = Schemas["DraftCheck"];
@@ -29,10 +30,15 @@ export type EngineView = Schemas["EngineView"];
 export type WorkerView = Schemas["WorkerView"];
 export type FailureGroup = Schemas["FailureGroup"];
 export type VersionView = Schemas["VersionView"];
+export type QueuePolicy = Schemas["QueuePolicy"];
+export type ScheduleSpec = Schemas["ScheduleSpec"];
+export type Batch = Schemas["Batch"];
+export type StartItem = Schemas["StartItem"];
 export type Queue = Schemas["Queue"];
 export type Count = Schemas["Count"];
 export type Schedule = Schemas["Schedule"];
 export type ScheduleRun = Schemas["ScheduleRun"];
+export type RecordedAttempt = Schemas["RecordedAttempt"];
 export type FailedJob = Schemas["FailedJob"];
 export type Overview = Schemas["OverviewView"];
 export type Readiness = Schemas["Readiness"];
@@ -86,13 +92,15 @@ interface Request {
   signal?: AbortSignal;
 }
 
-async function call<T>(method: "GET" | "POST", pattern: keyof paths, request: Request): Promise<T> {
+type Method = "GET" | "POST" | "PUT" | "DELETE";
+
+async function call<T>(method: Method, pattern: keyof paths, request: Request): Promise<T> {
   const text = await answerOf(method, pattern, request);
   return (text ? JSON.parse(text) : undefined) as T;
 }
 
 /** The answer's body as it came. */
-async function answerOf(method: "GET" | "POST", pattern: keyof paths, request: Request): Promise<string> {
+async function answerOf(method: Method, pattern: keyof paths, request: Request): Promise<string> {
   const path = pattern.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(String(request.path?.[name])));
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(request.query ?? {})) {
@@ -145,6 +153,9 @@ export interface InstanceFilter {
   definitionVersion?: string;
   cause?: string;
   stepId?: string;
+  errorContains?: string;
+  bulkId?: string;
+  open?: "true";
   startedAfter?: string;
   startedBefore?: string;
 }
@@ -164,6 +175,11 @@ export const engine = {
   signOut: () => post<void>("/v1/sessions/end", {}),
   ready: (signal?: AbortSignal) => get<Readiness>("/readyz", s(signal)),
   overview: (range: string, signal?: AbortSignal) => get<Overview>("/v1/overview", { query: { range }, ...s(signal) }),
+  /** With more failures than `count` the row needs attention again. */
+  acknowledge: (key: string, count: number, note: string) => call<void>("PUT", "/v1/attention/{key}", { path: { key }, body: { count, ...(note && { note }) } }),
+  withdrawAcknowledgement: (key: string) => call<void>("DELETE", "/v1/attention/{key}", { path: { key } }),
+  alive: (signal: AbortSignal) => answerOf("GET", "/healthz", { signal }),
+  activateVersion: (id: string, number: number) => post<DefinitionSummary>("/v1/definitions/{id}/versions/{number}/activate", { path: { id, number } }),
   workers: (cursor: string, signal?: AbortSignal, jobType?: string) => get<Schemas["WorkerViewPage"]>("/v1/workers", { query: { jobType, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
   engines: (signal?: AbortSignal) => get<Schemas["EngineList"]>("/v1/engines", s(signal)),
   failures: (definitionId: string, range: string, signal?: AbortSignal) => get<Schemas["FailureList"]>("/v1/failures", { query: { definitionId, range }, ...s(signal) }),
@@ -186,6 +202,7 @@ export const engine = {
     get<Schemas["ShownExecutionPage"]>("/v1/instances/{id}/history", { path: { id }, query: { order: "newest", limit: HISTORY_ITEMS, cursor }, ...s(signal) }),
   audit: (id: string, cursor: string, signal?: AbortSignal, limit = 200) =>
     get<Schemas["AuditRecordPage"]>("/v1/instances/{id}/audit", { path: { id }, query: { cursor, limit }, ...s(signal) }),
+  auditTrail: (filter: Record<string, string>, cursor: string, signal?: AbortSignal) => get<Schemas["AuditTrailRecordPage"]>("/v1/audit", { query: { ...filter, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
   tree: (id: string, signal?: AbortSignal) => get<Schemas["RunTree"]>("/v1/instances/{id}/tree", { path: { id }, ...s(signal) }),
   journal: (id: string, cursor: string, signal?: AbortSignal) =>
     get<Schemas["JournalRecordPage"]>("/v1/instances/{id}/journal", { path: { id }, query: { cursor, limit: 200 }, ...s(signal) }),
@@ -232,6 +249,17 @@ export const engine = {
   jobTypes: (signal?: AbortSignal) => get<{ items: QueueRow[] }>("/v1/job-types", s(signal)),
   queues: (cursor: string, signal?: AbortSignal) => get<Schemas["QueuePage"]>("/v1/queues", { query: { cursor, limit: PAGE_ITEMS }, ...s(signal) }),
   queue: (id: string, signal?: AbortSignal) => get<Queue>("/v1/queues/{id}", { path: { id }, ...s(signal) }),
+  putQueue: (id: string, policy: QueuePolicy) => call<Queue>("PUT", "/v1/queues/{id}", { path: { id }, body: policy }),
+  deleteQueue: (id: string) => call<void>("DELETE", "/v1/queues/{id}", { path: { id } }),
+  putSchedule: (id: string, spec: ScheduleSpec) => call<Schedule>("PUT", "/v1/schedules/{id}", { path: { id }, body: spec }),
+  deleteSchedule: (id: string) => call<void>("DELETE", "/v1/schedules/{id}", { path: { id } }),
+  batches: (cursor: string, signal?: AbortSignal) => get<Schemas["BatchPage"]>("/v1/batches", { query: { cursor, limit: PAGE_ITEMS }, ...s(signal) }),
+  startBatch: (items: StartItem[], onComplete: string, note: string, key: string) =>
+    post<Batch>("/v1/batches", { body: { items, ...(onComplete && { onComplete }), ...(note && { note }) }, headers: { "Idempotency-Key": key } }),
+  cancelBatch: (id: string, reason: string) => post<Batch>("/v1/batches/{id}/cancel", { path: { id }, body: reason ? { reason } : {} }),
+  /** `payload` is JSON text, sent as it is. */
+  sendMessage: (id: string, name: string, payload: string, key: string) =>
+    post<void>("/v1/instances/{id}/messages", { path: { id }, text: `{"name": ${JSON.stringify(name)}, "payload": ${payload}}`, headers: { "Idempotency-Key": key } }),
   pauseQueue: (id: string) => post<Queue>("/v1/queues/{id}/pause", { path: { id } }),
   resumeQueue: (id: string) => post<Queue>("/v1/queues/{id}/resume", { path: { id } }),
   schedules: (cursor: string, signal?: AbortSignal) => get<Schemas["SchedulePage"]>("/v1/schedules", { query: { cursor, limit: PAGE_ITEMS }, ...s(signal) }),
@@ -278,6 +306,12 @@ export const engine = {
   completeTask: (id: string, stepId: string, variables: Variables, executionId?: string, completedBy?: string) =>
     post<unknown>("/v1/instances/{id}/user-tasks/{stepId}/complete", { path: { id, stepId }, body: { variables, ...(executionId !== undefined && { executionId }), ...(completedBy !== undefined && { completedBy }) } }),
 };
+
+/** The text by which a failure is found: the code that its worker gave, then the reason. */
+export function failureText({ failureCode, failureReason }: { failureCode?: string; failureReason?: string }): string {
+  const text = failureReason ?? "";
+  return failureCode === undefined || failureCode.startsWith("Penstock.") ? text : `${failureCode} · ${text}`;
+}
 
 /** Whether nothing can happen to it any more. One that failed can be retried, by anybody. */
 export function isFinal({ status }: { status: InstanceStatus }): boolean {

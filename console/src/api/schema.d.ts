@@ -32,7 +32,11 @@ export interface paths {
         get: operations["getDefinition"];
         put?: never;
         post?: never;
-        delete?: never;
+        /**
+         * Delete a workflow written as code that no program serves (addition)
+         * @description All versions: it is in no list, can't be started, and its id is free. Runs that have ended stay. A program that registers it again brings it back. 409: it is another definition, a program serves it, or runs are open.
+         */
+        delete: operations["deleteDefinition"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1104,6 +1108,67 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/audit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List what people and programs did, newest first (addition)
+         * @description Who paused, changed, uploaded, made a token or signed in, with old and new values. A page may have fewer than `limit`, and more behind it.
+         */
+        get: operations["listAudit"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/attention": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List what needs somebody (addition)
+         * @description As in the overview: what concerns most work first, what is acknowledged last.
+         */
+        get: operations["listAttention"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/attention/{key}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Acknowledge what needs somebody (addition)
+         * @description By the `key` of its row, for `attention_acknowledged_hours`, of failures until there are more than `count`.
+         */
+        put: operations["acknowledgeAttention"];
+        post?: never;
+        /** Let what was acknowledged need attention again (addition) */
+        delete: operations["withdrawAcknowledgement"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/workers": {
         parameters: {
             query?: never;
@@ -1762,6 +1827,25 @@ export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
         /**
+         * AcknowledgeBody
+         * @description `count`: how many failures the row tells of; with more it needs attention again.
+         */
+        AcknowledgeBody: {
+            count?: number;
+            note?: string;
+        };
+        /**
+         * Acknowledgement
+         * @description Who acknowledged a row, when, and until when that holds.
+         */
+        Acknowledgement: {
+            /** Format: date-time */
+            at: string;
+            until: string;
+            by?: string;
+            note?: string;
+        };
+        /**
          * Attempt
          * @description One hand-out of a job to a worker.
          */
@@ -1781,7 +1865,7 @@ export interface components {
         /**
          * Attention
          * @description Something that needs somebody. `query` leads to it in the list of instances. `exact` false: there may be more
-         *         than `count`.
+         *         than `count`. `key` names the row for an acknowledgement.
          */
         Attention: {
             kind: string;
@@ -1795,6 +1879,15 @@ export interface components {
                 [key: string]: string;
             };
             exact?: boolean;
+            key?: string;
+            acknowledged?: components["schemas"]["Acknowledgement"];
+        };
+        /**
+         * AttentionList
+         * @description All that needs somebody: what is acknowledged comes last.
+         */
+        AttentionList: {
+            items: components["schemas"]["Attention"][];
         };
         /**
          * AuditRecord
@@ -1819,6 +1912,37 @@ export interface components {
          */
         AuditRecordPage: {
             items: components["schemas"]["AuditRecord"][];
+            page?: number;
+            pageSize?: number;
+            total?: number;
+            /** @description Beyond 10,000 (addition). */
+            totalIsEstimate?: boolean;
+            next?: string;
+        };
+        /**
+         * AuditTrailRecord
+         * @description What somebody did, or a program. `detail`: to what, and the new value of a change; `old` is the one before.
+         *         `actor` is who was proved, with authentication.
+         */
+        AuditTrailRecord: {
+            /** Format: date-time */
+            at: string;
+            kind: string;
+            actor?: string;
+            detail?: string;
+            old?: string;
+            instanceId?: string;
+        };
+        /**
+         * AuditTrailRecordPage
+         * @description Some items of a list.
+         *
+         *         Asked for by number it says `total`, how many there are on all pages: exact, unless `total_is_estimate`. Asked
+         *         for by `limit` and `cursor` it says `next`, the cursor of what comes after its items, none at the end of the
+         *         list; before the end it may have fewer items than asked for, or none.
+         */
+        AuditTrailRecordPage: {
+            items: components["schemas"]["AuditTrailRecord"][];
             page?: number;
             pageSize?: number;
             total?: number;
@@ -1998,6 +2122,18 @@ export interface components {
             businessKeyPrefix?: string;
             startedAfter?: string;
             startedBefore?: string;
+            errorContains?: string;
+        };
+        /**
+         * BulkOutcome
+         * @description How the instances stand now that a bulk operation was done to, of the first 10,000: of a retry `failed` are
+         *         those that failed again. The list of instances has them by `bulkId` and `status`.
+         */
+        BulkOutcome: {
+            completed?: number;
+            failed?: number;
+            running?: number;
+            cancelled?: number;
         };
         /**
          * BulkPreview
@@ -2087,6 +2223,7 @@ export interface components {
             note?: string;
             actor?: string;
             details?: components["schemas"]["BulkDetails"];
+            outcome?: components["schemas"]["BulkOutcome"];
         };
         /**
          * BulkViewPage
@@ -2612,11 +2749,12 @@ export interface components {
                 [key: string]: unknown;
             };
             workerId: string;
+            stackTrace?: string;
         };
         /**
          * FailureGroup
-         * @description Failures of one definition's version, step and cause. `text` is the newest's reason: a filter `cause` of lists
-         *         takes it. `sample` is that instance.
+         * @description Failures of one definition's version, step and cause. `text` is the newest's error code and
+         *         reason: a filter `cause` of lists takes it. `sample` is that instance.
          */
         FailureGroup: {
             cause: string;
@@ -2649,6 +2787,7 @@ export interface components {
             variables?: {
                 [key: string]: unknown;
             };
+            stackTrace?: string;
         };
         /**
          * FailureList
@@ -3394,6 +3533,7 @@ export interface components {
             resultBytes?: number;
             /** @description JSON, shown per open step of the instance (addition). */
             progress?: unknown;
+            stackTrace?: string;
         };
         /**
          * ReleaseItem
@@ -4609,6 +4749,72 @@ export interface operations {
             };
         };
     };
+    deleteDefinition: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Its state does not allow it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
     activateVersion: {
         parameters: {
             query?: never;
@@ -4772,10 +4978,16 @@ export interface operations {
                 instanceKey?: string;
                 /** @description Of the definition id (addition). */
                 definitionVersion?: number;
-                /** @description Failures for such a reason: numbers and quoted parts may differ (addition). */
+                /** @description Failures of this cause: `text` of `/v1/failures` (addition). */
                 cause?: string;
                 /** @description Failures at this step of the definition id (addition). */
                 stepId?: string;
+                /** @description Failures with this in their error code or reason, in any case (addition). */
+                errorContains?: string;
+                /** @description To which this bulk operation was done, as far as that is kept (addition). */
+                bulkId?: string;
+                /** @description Of the bulk operation: those that have not ended (addition). */
+                open?: boolean;
                 /** @description Not before this time (addition). */
                 startedAfter?: string;
                 /** @description Before this time (addition). */
@@ -8320,10 +8532,16 @@ export interface operations {
                 instanceKey?: string;
                 /** @description Of the definition id (addition). */
                 definitionVersion?: number;
-                /** @description Failures for such a reason: numbers and quoted parts may differ (addition). */
+                /** @description Failures of this cause: `text` of `/v1/failures` (addition). */
                 cause?: string;
                 /** @description Failures at this step of the definition id (addition). */
                 stepId?: string;
+                /** @description Failures with this in their error code or reason, in any case (addition). */
+                errorContains?: string;
+                /** @description To which this bulk operation was done, as far as that is kept (addition). */
+                bulkId?: string;
+                /** @description Of the bulk operation: those that have not ended (addition). */
+                open?: boolean;
                 /** @description Not before this time (addition). */
                 startedAfter?: string;
                 /** @description Before this time (addition). */
@@ -8907,6 +9125,269 @@ export interface operations {
             };
             /** @description The caller lacks the role; without authentication: a web page of another origin. */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    listAudit: {
+        parameters: {
+            query?: {
+                /** @description Of this kind, such as `QUEUE_CHANGED`. */
+                kind?: string;
+                /** @description By this caller. */
+                actor?: string;
+                /** @description With this in `detail`, in any case. */
+                contains?: string;
+                /** @description Not before this time. */
+                since?: string;
+                /** @description Before this time. */
+                until?: string;
+                /** @description 1 to 200, clamped. */
+                limit?: number;
+                /** @description The `next` of the slice before. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditTrailRecordPage"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    listAttention: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AttentionList"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    acknowledgeAttention: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Instance key. */
+                key: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["AcknowledgeBody"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Its state does not allow it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    withdrawAcknowledgement: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Instance key. */
+                key: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };

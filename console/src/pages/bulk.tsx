@@ -24,6 +24,8 @@ const TYPED_ABOVE = 100;
 /** Of so many the engine tells causes and steps. */
 const SUMMED_MAX = 1_000;
 const REFUSALS_SHOWN = 20;
+/** Of so many versions the steps are read. */
+const VERSIONS_READ = 10;
 
 function count(value: number): string {
   return value.toLocaleString("en");
@@ -154,7 +156,7 @@ export function BulkPane({ action, ask, chosen, send, close }: PaneProps) {
             </dl>
           )}
           <StepFields action={action} steps={found.byStep.map((one) => one.stepId)} />
-          {action === "migrate" && <TargetFields choose={setTarget} />}
+          {action === "migrate" && <TargetFields definitionId={wanted.filter?.definitionId ?? undefined} choose={setTarget} />}
           {refusedWhole && <Problem error={preview.error} retry={() => preview.refetch()} />}
           {preview.data?.refusals && <Refusals of={preview.data.refusals} />}
           <div className="field">
@@ -227,8 +229,82 @@ function TextField({ name, label, ...input }: { name: string; label: string; lis
 /** To which version, with the steps that are called otherwise there. */
 type Target = Pick<BulkRequest, "version" | "steps">;
 
+/** Of one definition versions and steps are picked; of others they are written. */
+function TargetFields({ definitionId, choose }: { definitionId: string | undefined; choose: (target: Target) => void }) {
+  return definitionId === undefined ? <WrittenTarget choose={choose} /> : <PickedTarget definitionId={definitionId} choose={choose} />;
+}
+
+/** Each step that the version lacks, whichever version it is of, can become one that it has. */
+function PickedTarget({ definitionId, choose }: { definitionId: string; choose: (target: Target) => void }) {
+  const versions = useQuery({ queryKey: ["versions", definitionId, "choose"], queryFn: ({ signal }) => engine.versions(definitionId, "", signal) });
+  const [version, setVersion] = useState<number>();
+  const [steps, setSteps] = useState<Record<string, string>>({});
+  const latest = versions.data?.items[0]?.version;
+  const to = version ?? latest;
+  const others = (versions.data?.items ?? []).map((one) => one.version).filter((one) => one !== to).slice(0, VERSIONS_READ);
+  const found = useQuery({
+    queryKey: ["definitions of versions", definitionId, to, others],
+    queryFn: ({ signal }) => Promise.all([to!, ...others].map((one) => engine.definition(definitionId, one, signal))),
+    enabled: to !== undefined,
+    staleTime: Number.POSITIVE_INFINITY,
+  });
+  const [target, ...before] = found.data ?? [];
+  const known = new Set(target?.steps.map((step) => step.id));
+  const gone = [...new Set(before.flatMap((one) => one.steps.map((step) => step.id)))].filter((id) => !known.has(id));
+  const pick = (next: Target) => choose({ ...(next.version !== undefined && { version: next.version }), ...(Object.keys(next.steps ?? {}).length > 0 && { steps: next.steps! }) });
+  return (
+    <>
+      <div className="field">
+        <label htmlFor="bulk-version">To version</label>
+        <select
+          id="bulk-version"
+          className="in"
+          value={version ?? ""}
+          onChange={(event) => {
+            const next = Number(event.target.value) || undefined;
+            setVersion(next);
+            setSteps({});
+            pick({ ...(next !== undefined && { version: next }) });
+          }}
+        >
+          <option value="">the latest of now{latest !== undefined && `, ${latest}`}</option>
+          {versions.data?.items.map((one) => (
+            <option key={one.version} value={one.version}>
+              version {one.version}
+            </option>
+          ))}
+        </select>
+      </div>
+      {target !== undefined &&
+        gone.map((id) => (
+          <div className="field" key={id}>
+            <label htmlFor={`bulk-becomes-${id}`}>{id} becomes</label>
+            <select
+              id={`bulk-becomes-${id}`}
+              className="in"
+              value={steps[id] ?? ""}
+              onChange={(event) => {
+                const { [id]: _, ...rest } = steps;
+                const next = event.target.value ? { ...rest, [id]: event.target.value } : rest;
+                setSteps(next);
+                pick({ ...(version !== undefined && { version }), steps: next });
+              }}
+            >
+              <option value="">none: it is not in that version</option>
+              {target.steps.map((step) => (
+                <option key={step.id} value={step.id}>
+                  {step.name || step.id}
+                </option>
+              ))}
+            </select>
+          </div>
+        ))}
+    </>
+  );
+}
+
 /** What is written takes effect when it is left: then it is looked anew who can be migrated. */
-function TargetFields({ choose }: { choose: (target: Target) => void }) {
+function WrittenTarget({ choose }: { choose: (target: Target) => void }) {
   const [reason, setReason] = useState<string>();
   const box = useRef<HTMLDivElement>(null);
   const left = () => {
@@ -317,6 +393,7 @@ export function Progress({ view }: { view: BulkView }) {
         {view.endedAt && `, in ${duration(Date.parse(view.endedAt) - Date.parse(view.createdAt))}`}
       </p>
       {view.note && <p className="mute">{view.note}</p>}
+      {view.outcome && <Became view={view} outcome={view.outcome} />}
       {view.errors.length > 0 && (
         <ul className="mono refused">
           {view.errors.map((text) => (
@@ -328,10 +405,36 @@ export function Progress({ view }: { view: BulkView }) {
   );
 }
 
+/** How the instances stand now that it was done to, each number with the way to them. */
+function Became({ view: { id, action, done }, outcome: { completed = 0, failed = 0, running = 0, cancelled = 0 } }: { view: BulkView; outcome: NonNullable<BulkView["outcome"]> }) {
+  const known = completed + failed + running + cancelled;
+  const parts: [number, string, string][] = [
+    [completed, "completed since", "COMPLETED"],
+    [failed, action === "retry" ? "failed again" : "failed", "FAILED"],
+    [running, "still running", "OPEN"],
+    [cancelled, "cancelled", "CANCELLED"],
+  ];
+  return (
+    <p aria-label="What became of them">
+      {known < done && `Of ${count(known)} that are known: `}
+      {parts
+        .filter(([number]) => number > 0)
+        .map(([number, word, status], at) => (
+          <span key={status}>
+            {at > 0 && " · "}
+            <Link href={`/instances?${new URLSearchParams(status === "OPEN" ? { bulkId: id, open: "true" } : { bulkId: id, status })}`}>
+              {count(number)} {word}
+            </Link>
+          </span>
+        ))}
+    </p>
+  );
+}
+
 function describe(view: BulkView): string {
-  const filter = view.filter as { status?: string; definitionId?: string; businessKey?: string; cause?: string; ids?: string[] };
+  const filter = view.filter as { status?: string; definitionId?: string; businessKey?: string; cause?: string; errorContains?: string; ids?: string[] };
   if (filter.ids) return `${count(filter.ids.length)} chosen`;
-  return [filter.definitionId, filter.status?.toLowerCase(), filter.businessKey, filter.cause].filter(Boolean).join(" · ");
+  return [filter.definitionId, filter.status?.toLowerCase(), filter.businessKey, filter.cause, filter.errorContains].filter(Boolean).join(" · ");
 }
 
 /** Those that run, beside the list of instances; nothing when none does. */
@@ -369,7 +472,7 @@ export function BulkOperationPage({ id }: { id: string }) {
   const found = useQuery({
     queryKey: ["bulk", id],
     queryFn: ({ signal }) => engine.bulk(id, signal),
-    refetchInterval: (query) => (query.state.data?.state === "RUNNING" ? REFRESH_MS : false),
+    refetchInterval: (query) => (query.state.data?.state === "RUNNING" ? REFRESH_MS : (query.state.data?.outcome?.running ?? 0) > 0 ? 5 * REFRESH_MS : false),
   });
   if (found.error && !found.data) return <Problem error={found.error} retry={() => found.refetch()} />;
   if (!found.data) return <Skeleton rows={3} />;
@@ -453,7 +556,7 @@ export function BulkPage() {
         ) : rows.length === 0 ? (
           <Empty title="None yet">
             <p>
-              Filter the <Link href="/instances">instances</Link>, then choose Retry, Cancel, Signal or Mend above the list.
+              Filter the <Link href="/instances">instances</Link>, then choose Retry, Cancel, Signal or Repair above the list.
             </p>
           </Empty>
         ) : (

@@ -7,6 +7,7 @@ import { shownOf, versionOf } from "../api/asks";
 import { type Definition, engine } from "../api/client";
 import { changesOf } from "../graph/diff";
 import { type Note, Picture } from "../graph/picture";
+import { Dialog } from "../parts/dialog";
 import { Icon } from "../parts/icons";
 import { later } from "../parts/later";
 import { Empty, Problem, Skeleton } from "../parts/states";
@@ -177,7 +178,19 @@ function Open({ definition, tokens, selected, select }: OpenProps) {
 /** `counted`: when what is open was, with which the versions come again. */
 function Versions({ id, shown, counted, choose }: { id: string; shown: number; counted: string | undefined; choose: (version: number) => void }) {
   const found = useQuery({ queryKey: ["versions", id, counted], placeholderData: keepPreviousData, queryFn: ({ signal }) => engine.versions(id, "", signal) });
+  const models = useCan("model");
+  const [asked, setAsked] = useState<number>();
+  const activate = async () => {
+    await engine.activateVersion(id, asked!);
+    await found.refetch();
+  };
   return (
+    <>
+    {asked !== undefined && (
+      <Dialog title={`Activate version ${asked} of ${id}?`} verb="Activate" close={() => setAsked(undefined)} act={activate}>
+        <p>New starts use it from now on: those of schedules and chains, too. Instances that are open go on in their version.</p>
+      </Dialog>
+    )}
     <Read of={found}>
       {({ items }) => (
         <Table
@@ -194,16 +207,28 @@ function Versions({ id, shown, counted, choose }: { id: string; shown: number; c
                     v{one.version}
                   </button>
                   {one.version === shown && <span className="mute"> shown</span>}
+                  {one.active && <span className="mute"> active</span>}
                 </>
               ),
             },
             { head: "Name", look: "el", cell: (one) => one.name },
             { head: "Open", look: "r", cell: (one) => one.open?.toLocaleString("en") ?? "–" },
             { head: "Uploaded", look: "r mute", cell: (one) => <Ago at={one.uploadedAt} /> },
+            models && {
+              head: <span className="sr">Actions</span>,
+              look: "r",
+              cell: (one) =>
+                one.active ? null : (
+                  <button type="button" className="btn sm" aria-label={`Activate version ${one.version}`} onClick={() => setAsked(one.version)}>
+                    Activate…
+                  </button>
+                ),
+            },
           ]}
         />
       )}
     </Read>
+    </>
   );
 }
 

@@ -19,7 +19,7 @@ const STATUSES = ["ACTIVE", "WAITING", "FAILED", "COMPLETED", "CANCELLED"] as co
 const WORDS: Record<string, string> = { ACTIVE: "Running", WAITING: "Waiting", FAILED: "Failed", COMPLETED: "Completed", CANCELLED: "Cancelled" };
 /** Within a status: those ACTIVE ones, and those WAITING ones. */
 const KINDS = [
-  ["delayed", "Not begun"],
+  ["delayed", "Delayed"],
   ["blocked", "Blocked"],
 ] as const;
 const FIELDS = [
@@ -33,12 +33,21 @@ const MORE_FIELDS = [
   ["definitionVersion", "Version"],
   ["stepId", "Failed at step"],
   ["cause", "Failure like"],
+  ["errorContains", "Error contains"],
+  ["bulkId", "Bulk operation"],
   ["startedAfter", "Started after, 2026-01-31T12:00Z"],
   ["startedBefore", "Started before"],
 ] as const;
 const ALL_FIELDS = [...FIELDS, ...MORE_FIELDS];
+/** They imply the status. */
+const OF_FAILURES = ["stepId", "cause", "errorContains"] as const;
 /** Those that a bulk operation can't be told. */
-const NOT_IN_BULK = ["instanceKey", "delayed", "blocked"] as const;
+const NOT_IN_BULK = ["instanceKey", "delayed", "blocked", "bulkId", "open"] as const;
+/** Columns that can be left out, with the words of their heads. */
+const COLUMNS = { businessKey: "Business key", definition: "Definition", where: "Why, or where", started: "Started" } as const;
+type ColumnName = keyof typeof COLUMNS;
+const HIDDEN_KEY = "penstock.instances.hidden";
+const SIZES = [25, 50, 100, 200] as const;
 const NEWER_MS = 3_000;
 /** Not counted further (engine/watch.py). */
 const NEWER_MAX = 100;
@@ -48,9 +57,10 @@ const WATCHED_ROWS = 100;
 const CHANGED_ROWS = 20;
 
 function filterOf(params: URLSearchParams): InstanceFilter {
-  const status = STATUSES.find((one) => one === params.get("status"));
+  const status = STATUSES.find((one) => one === params.get("status")) ?? (OF_FAILURES.some((name) => params.get(name)) ? "FAILED" : undefined);
   const kind = KINDS.find(([name]) => params.get(name) === "true");
-  return Object.fromEntries([...(status ? [["status", status]] : []), ...(kind ? [[kind[0], "true"]] : []), ...ALL_FIELDS.flatMap(([name]) => (params.get(name) ? [[name, params.get(name)]] : []))]);
+  const open = !status && params.get("open") === "true" && params.has("bulkId");
+  return Object.fromEntries([...(status ? [["status", status]] : []), ...(open ? [["open", "true"]] : []), ...(kind ? [[kind[0], "true"]] : []), ...ALL_FIELDS.flatMap(([name]) => (params.get(name) ? [[name, params.get(name)]] : []))]);
 }
 
 export function InstancesPage() {
@@ -74,6 +84,11 @@ export function InstancesPage() {
   const [sent, setSent] = useState<{ action: BulkAction; chosen: Chosen }>();
   const [outcome, tell] = useState<Outcome>();
   const pane = sent?.action ?? (all || ticked.size > 0 ? asked : undefined);
+  const keys = useMemo(() => {
+    const act = (action: BulkAction) => () => operates && (all || ticked.size > 0) && ask(action);
+    return { "b r": act("retry"), "b c": act("cancel"), "b s": act("signal"), "b m": act("skip") };
+  }, [operates, all, ticked]);
+  useShortcuts(keys);
   useEffect(() => {
     if (pane === undefined) setAsked(undefined); // what is selected next is asked about anew
   }, [pane]);
@@ -107,9 +122,11 @@ export function InstancesPage() {
     setAsked(undefined);
     return told;
   };
+  const size = SIZES.find((one) => String(one) === params.get("size")) ?? PAGE_ITEMS;
+  const [hidden, setHidden] = useState<readonly ColumnName[]>(hiddenColumns);
   const pages = useInfiniteQuery({
-    queryKey: ["instances", filter],
-    queryFn: ({ pageParam, signal }) => engine.instances(filter, pageParam, PAGE_ITEMS, signal),
+    queryKey: ["instances", filter, size],
+    queryFn: ({ pageParam, signal }) => engine.instances(filter, pageParam, size, signal),
     initialPageParam: "",
     getNextPageParam: (last) => last.next,
     placeholderData: keepPreviousData,
@@ -126,7 +143,7 @@ export function InstancesPage() {
   const renew = async (ids: string[]) => {
     const found = await Promise.all(ids.map((id) => engine.state(id).catch(() => undefined)));
     const now = new Map(found.flatMap((state) => (state ? [[state.instance.id, { ...state.instance, where: state.tokens }] as const] : [])));
-    queries.setQueryData<typeof pages.data>(["instances", filter], (before) =>
+    queries.setQueryData<typeof pages.data>(["instances", filter, size], (before) =>
       before && { ...before, pages: before.pages.map((page) => ({ ...page, items: page.items.map((row) => now.get(row.id) ?? row) })) },
     );
   };
@@ -141,6 +158,9 @@ export function InstancesPage() {
           <CopyButton small={false} text={() => location.href}>
             Copy link to this view
           </CopyButton>
+          <Link className="btn" href="/batches">
+            Batches
+          </Link>
           {operates && (
             <button type="button" className="btn pri" onClick={() => setStarting(true)}>
               <Icon name="play" />
@@ -199,10 +219,10 @@ export function InstancesPage() {
         ) : pages.isPending ? (
           <Skeleton />
         ) : rows.length === 0 ? (
-          <Empty title={filtered ? "No instance matches" : "No instance yet"}>
+          <Empty title={filtered ? "No results" : "No instance yet"}>
             {filtered ? (
-              <button type="button" className="btn sm" onClick={() => change({ status: undefined, delayed: undefined, blocked: undefined, ...Object.fromEntries(ALL_FIELDS.map(([name]) => [name, undefined])) })}>
-                Take the filters out
+              <button type="button" className="btn sm" onClick={() => change({ status: undefined, delayed: undefined, blocked: undefined, open: undefined, ...Object.fromEntries(ALL_FIELDS.map(([name]) => [name, undefined])) })}>
+                Clear filters
               </button>
             ) : (
               <p>
@@ -211,7 +231,7 @@ export function InstancesPage() {
             )}
           </Empty>
         ) : (
-          <Rows rows={rows} ticked={all ? undefined : ticked} tick={(ids) => (setAllOf(undefined), setTicked(ids))} />
+          <Rows rows={rows} ticked={all ? undefined : ticked} tick={(ids) => (setAllOf(undefined), setTicked(ids))} hidden={hidden} />
         )}
         {rows.length > 0 && (
           <div className="pg">
@@ -219,6 +239,15 @@ export function InstancesPage() {
               {rows.length}
               <Count filter={filter} rows={rows.length} /> shown, newest first
             </span>
+            <label className="version">
+              Rows a page{" "}
+              <select className="in" value={size} onChange={(event) => change({ size: event.target.value === String(PAGE_ITEMS) ? undefined : event.target.value })}>
+                {SIZES.map((one) => (
+                  <option key={one}>{one}</option>
+                ))}
+              </select>
+            </label>
+            <Columns hidden={hidden} choose={setHidden} />
             {pages.hasNextPage && (
               <button type="button" className="btn sm" disabled={pages.isFetchingNextPage} onClick={() => pages.fetchNextPage()}>
                 Older
@@ -247,6 +276,30 @@ export function InstancesPage() {
   );
 }
 
+function hiddenColumns(): ColumnName[] {
+  const kept = (localStorage.getItem(HIDDEN_KEY) ?? "").split(",");
+  return (Object.keys(COLUMNS) as ColumnName[]).filter((name) => kept.includes(name));
+}
+
+/** Which columns are shown: kept by this browser. */
+function Columns({ hidden, choose }: { hidden: readonly ColumnName[]; choose: (hidden: ColumnName[]) => void }) {
+  const toggle = (name: ColumnName) => {
+    const after = hidden.includes(name) ? hidden.filter((one) => one !== name) : [...hidden, name];
+    localStorage.setItem(HIDDEN_KEY, after.join(","));
+    choose(after);
+  };
+  return (
+    <details className="more">
+      <summary>Columns</summary>
+      {(Object.entries(COLUMNS) as [ColumnName, string][]).map(([name, word]) => (
+        <label key={name}>
+          <input type="checkbox" checked={!hidden.includes(name)} onChange={() => toggle(name)} /> {word}
+        </label>
+      ))}
+    </details>
+  );
+}
+
 /** Each says first how many it would meet. */
 function Acts({ of, ask }: { of: string; ask: (action: BulkAction) => void }) {
   return (
@@ -258,7 +311,7 @@ function Acts({ of, ask }: { of: string; ask: (action: BulkAction) => void }) {
         Signal{of}…
       </button>
       <button type="button" className="btn sm" onClick={() => ask("skip")}>
-        Mend{of}…
+        Repair{of}…
       </button>
       <button type="button" className="btn sm" onClick={() => ask("retry")}>
         <Icon name="retry" />
@@ -268,7 +321,7 @@ function Acts({ of, ask }: { of: string; ask: (action: BulkAction) => void }) {
   );
 }
 
-function bulkFilterOf({ definitionVersion, instanceKey: _, delayed: __, blocked: ___, ...filter }: InstanceFilter): BulkFilter {
+function bulkFilterOf({ definitionVersion, instanceKey: _, delayed: __, blocked: ___, bulkId: ____, open: _____, ...filter }: InstanceFilter): BulkFilter {
   return { ...filter, ...(definitionVersion && { definitionVersion: Number(definitionVersion) }) };
 }
 
@@ -284,12 +337,12 @@ function Filters({ params, change }: { params: URLSearchParams; change: ReturnTy
       <fieldset>
         <legend className="sr">Status</legend>
         {[undefined, ...STATUSES].map((status) => (
-          <button key={status ?? "all"} type="button" className={`chip ${chosen === status ? "on" : ""}`} aria-pressed={chosen === status} onClick={() => change({ status, delayed: undefined, blocked: undefined })}>
+          <button key={status ?? "all"} type="button" className={`chip ${chosen === status ? "on" : ""}`} aria-pressed={chosen === status} onClick={() => change({ status, delayed: undefined, blocked: undefined, open: undefined })}>
             {status ? WORDS[status] : "All"}
           </button>
         ))}
         {KINDS.map(([name, word]) => (
-          <button key={name} type="button" className={`chip ${chosen === name ? "on" : ""}`} aria-pressed={chosen === name} onClick={() => change({ status: undefined, delayed: undefined, blocked: undefined, [name]: "true" })}>
+          <button key={name} type="button" className={`chip ${chosen === name ? "on" : ""}`} aria-pressed={chosen === name} onClick={() => change({ status: undefined, delayed: undefined, blocked: undefined, open: undefined, [name]: "true" })}>
             {word}
           </button>
         ))}
@@ -367,7 +420,7 @@ function Newer({ filter, newest, show }: { filter: InstanceFilter; newest: strin
   );
 }
 
-const PLACES: Record<string, string> = { READY: "in the queue", LOCKED: "at a worker", DISPATCHED: "at a worker", BACKOFF: "back-off", PARKED: "waits" };
+const PLACES: Record<string, string> = { READY: "in the queue", LOCKED: "at a worker", DISPATCHED: "at a worker", BACKOFF: "waiting to retry", PARKED: "waits" };
 
 /** Where an instance stands: `pay, in the queue`. */
 function reasonOf(row: ListedInstance): string | undefined {
@@ -383,6 +436,7 @@ interface RowsProps {
   /** None: all are. */
   ticked: ReadonlySet<string> | undefined;
   tick: (ids: ReadonlySet<string>) => void;
+  hidden: readonly ColumnName[];
 }
 
 /** A click beside what is a control of its own, with which no text was selected. Keys use the row's link. */
@@ -390,7 +444,8 @@ function meansRow({ target }: MouseEvent): boolean {
   return (target as Element).closest("a, td.c") === null && getSelection()?.isCollapsed !== false;
 }
 
-function Rows({ rows, ticked, tick }: RowsProps) {
+function Rows({ rows, ticked, tick, hidden }: RowsProps) {
+  const shows = (name: ColumnName) => !hidden.includes(name);
   const operates = useCan("operate");
   const toggle = (id: string) => {
     const after = new Set(ticked ?? []);
@@ -433,10 +488,10 @@ function Rows({ rows, ticked, tick }: RowsProps) {
           )}
           <th>Status</th>
           <th>Instance</th>
-          <th>Business key</th>
-          <th>Definition</th>
-          <th>Why, or where</th>
-          <th className="r">Started</th>
+          {shows("businessKey") && <th>Business key</th>}
+          {shows("definition") && <th>Definition</th>}
+          {shows("where") && <th>Why, or where</th>}
+          {shows("started") && <th className="r">Started</th>}
         </tr>
       </thead>
       <tbody ref={body}>
@@ -455,16 +510,22 @@ function Rows({ rows, ticked, tick }: RowsProps) {
                 <code>{row.id}</code>
               </Link>
             </td>
-            <td className="el">{row.businessKey ?? <span className="mute">–</span>}</td>
+            {shows("businessKey") && <td className="el">{row.businessKey ?? <span className="mute">–</span>}</td>}
+            {shows("definition") && (
             <td className="el">
               <Link href={`/definitions/${encodeURIComponent(row.definitionId)}?version=${row.definitionVersion}`}>{row.definitionId}</Link> <span className="mute">v{row.definitionVersion}</span>
             </td>
+            )}
+            {shows("where") && (
             <td className="el why-where" title={reasonOf(row) === undefined ? placesOf(row) : `${placesOf(row)}: ${reasonOf(row)}`}>
               {reasonOf(row) ?? placesOf(row)}
             </td>
+            )}
+            {shows("started") && (
             <td className="r mute">
               <Ago at={row.startedAt} />
             </td>
+            )}
           </tr>
         ))}
       </tbody>

@@ -1,11 +1,14 @@
+import { useEffect, useState } from "react";
 import { Link } from "wouter";
 import { useAddress } from "../address";
-import { type Attention, type Overview, type QueueRow } from "../api/client";
+import { type Attention, engine, type Overview, type QueueRow } from "../api/client";
+import { Dialog, NoteField } from "../parts/dialog";
 import { RateChart, Spark } from "../parts/chart";
 import { Icon } from "../parts/icons";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { Table } from "../parts/table";
-import { Ago, bothZones, duration } from "../parts/time";
+import { Ago, At, bothZones, duration } from "../parts/time";
+import { useCan } from "../session";
 import { useOverview, useReadiness } from "../watch/watch";
 
 const RANGES = [
@@ -161,6 +164,8 @@ function Rates({ overview }: { overview: Overview }) {
 }
 
 function Needs({ attention }: { attention: Attention[] }) {
+  const fresh = attention.filter((one) => one.acknowledged === undefined);
+  const old = attention.filter((one) => one.acknowledged !== undefined);
   return (
     <section className="card" aria-label="Needs attention">
       <h2>
@@ -171,47 +176,96 @@ function Needs({ attention }: { attention: Attention[] }) {
           </span>
         )}
       </h2>
-      {attention.length === 0 ? (
+      {fresh.length === 0 ? (
         <Empty title="Nothing">
-          <p>No instance stands failed, every queue has workers, all engines are there.</p>
+          <p>{old.length > 0 ? "All that needs attention is acknowledged." : "No instance stands failed, every queue has workers, all engines are there."}</p>
         </Empty>
       ) : (
         <ul className="att">
-          {attention.map((one) => (
-            <li key={`${one.kind} ${one.text} ${one.detail}`}>
-              <span className={`mark ${one.severity}`}>
-                <Icon name={one.kind === "failures" ? "close" : "alert"} />
-              </span>
-              <div>
-                <b>{one.text}</b>
-                {one.detail && <p className={one.kind === "failures" ? "mono" : ""}>{one.detail}</p>}
-                {one.since && (
-                  <p>
-                    the first <Ago at={one.since} />
-                  </p>
-                )}
-              </div>
-              {one.query !== undefined && (
-                <Link className="btn sm" href={`/instances?${new URLSearchParams(one.query)}`}>
-                  Show {count(one.count ?? 0)}
-                  {one.exact === false && "+"}
-                </Link>
-              )}
-              {one.jobType !== undefined && (
-                <Link className="btn sm" href={queueHref(one.jobType)}>
-                  Show queue
-                </Link>
-              )}
-              {one.kind === "engine-gone" && (
-                <Link className="btn sm" href="/engines">
-                  Engines
-                </Link>
-              )}
-            </li>
+          {fresh.map((one) => (
+            <Need key={one.key} one={one} />
           ))}
         </ul>
       )}
+      {old.length > 0 && (
+        <details className="acknowledged">
+          <summary>{count(old.length)} acknowledged</summary>
+          <ul className="att">
+            {old.map((one) => (
+              <Need key={one.key} one={one} />
+            ))}
+          </ul>
+        </details>
+      )}
     </section>
+  );
+}
+
+function Need({ one }: { one: Attention }) {
+  const { acknowledged } = one;
+  return (
+    <li>
+      <span className={`mark ${one.severity}`}>
+        <Icon name={one.kind === "failures" ? "close" : "alert"} />
+      </span>
+      <div>
+        <b>{one.text}</b>
+        {one.detail && <p className={one.kind === "failures" ? "mono" : ""}>{one.detail}</p>}
+        {one.since && (
+          <p>
+            the first <Ago at={one.since} />
+          </p>
+        )}
+        {acknowledged && (
+          <p>
+            Acknowledged{acknowledged.by && ` by ${acknowledged.by}`} <Ago at={acknowledged.at} />, until <At at={acknowledged.until} />
+            {acknowledged.note && `: ${acknowledged.note}`}
+          </p>
+        )}
+      </div>
+      <span className="row-acts">
+        {one.query !== undefined && (
+          <Link className="btn sm" href={`/instances?${new URLSearchParams(one.query)}`}>
+            Show {count(one.count ?? 0)}
+            {one.exact === false && "+"}
+          </Link>
+        )}
+        {one.jobType !== undefined && (
+          <Link className="btn sm" href={queueHref(one.jobType)}>
+            Show queue
+          </Link>
+        )}
+        {(one.kind === "engine-gone" || one.kind === "engine-silent") && (
+          <Link className="btn sm" href="/engines">
+            Engines
+          </Link>
+        )}
+        <Acknowledge one={one} />
+      </span>
+    </li>
+  );
+}
+
+/** It holds for a day, or until more have failed. */
+function Acknowledge({ one: { key, count: told = 0, text, acknowledged } }: { one: Attention }) {
+  const operates = useCan("operate");
+  const [asked, setAsked] = useState(false);
+  const [done, setDone] = useState(false);
+  useEffect(() => setDone(false), [acknowledged]);
+  if (!operates || key === undefined) return null;
+  const said = (act: Promise<void>) => act.then(() => setDone(true));
+  return (
+    <>
+      <button type="button" className="btn sm" disabled={done} aria-label={`${acknowledged ? "Withdraw" : "Acknowledge"}: ${text}`} onClick={() => (acknowledged ? void said(engine.withdrawAcknowledgement(key)).catch(() => setDone(false)) : setAsked(true))}>
+        {done ? "Done" : acknowledged ? "Withdraw" : "Acknowledge…"}
+      </button>
+      {asked && (
+        <Dialog title="Acknowledge" verb="Acknowledge" close={() => setAsked(false)} act={(form) => said(engine.acknowledge(key, told, String(form.get("note")).trim()))}>
+          <p>{text}. It moves below the others for some time (attention_acknowledged_hours), and comes back when more instances have failed.</p>
+          <NoteField label="Note for those who look next" />
+        </Dialog>
+      )}
+    </>
   );
 }
 
@@ -252,8 +306,8 @@ function Queues({ rows: all, at }: { rows: QueueRow[]; at: string }) {
             },
             { head: "Waiting", look: "r", label: "waiting", cell: (row) => `${row.waitingExact ? "" : "> "}${count(row.waiting)}` },
             { head: <span className="sr">How many, as a bar</span>, look: "bar", cell: (row) => <Bar share={row.waiting / most} age={ageOf(row)} /> },
-            { head: "Oldest waits", look: "r", label: "oldest", cell: (row) => <span className={`age ${ageOf(row)}`}>{row.waiting ? duration(row.oldestSeconds * 1_000) : "–"}</span> },
-            { head: "Locked", look: "r", label: "locked", title: () => "Jobs that workers have", cell: (row) => count(row.locked) },
+            { head: "Oldest job age", look: "r", label: "oldest", cell: (row) => <span className={`age ${ageOf(row)}`}>{row.waiting ? duration(row.oldestSeconds * 1_000) : "–"}</span> },
+            { head: "In progress", look: "r", label: "in progress", title: () => "LOCKED: jobs that workers have", cell: (row) => count(row.locked) },
             {
               head: "Workers",
               look: "r",

@@ -7,6 +7,8 @@ export const InstancePage = later(() => import("./instance/page").then((page) =>
 export const FailuresPage = later(() => import("./failures").then((page) => page.FailuresPage));
 export const QueuesPage = later(() => import("./queues").then((page) => page.QueuesPage));
 export const SchedulesPage = later(() => import("./schedules").then((page) => page.SchedulesPage));
+export const AuditPage = later(() => import("./audit").then((page) => page.AuditPage));
+export const BatchesPage = later(() => import("./batches").then((page) => page.BatchesPage));
 export const EnginesPage = later(() => import("./engines").then((page) => page.EnginesPage));
 export const JobsPage = later(() => import("./jobs").then((page) => page.JobsPage));
 export const TimersPage = later(() => import("./timers").then((page) => page.TimersPage));
@@ -27,6 +29,8 @@ const PLACES: Record<string, { list?: AnyPage; one?: AnyPage }> = {
   schedules: { list: SchedulesPage },
   definitions: { one: DefinitionPage },
   modeller: { list: ModellerPage, one: ModellerPage },
+  audit: { list: AuditPage },
+  batches: { list: BatchesPage },
   engines: { list: EnginesPage },
   settings: { list: SettingsPage },
   failures: { list: FailuresPage },

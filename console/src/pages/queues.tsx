@@ -1,5 +1,4 @@
-// Queues: what limits the jobs of some types. Made by the command line and by REST (docs/queues.md); shown, paused and
-// resumed here.
+// Queues: what limits the jobs of some types (docs/queues.md): made, changed, paused, deleted.
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { useAddress } from "../address";
@@ -10,6 +9,7 @@ import { Badge } from "../parts/status";
 import { type Column, Listing, Read, Table } from "../parts/table";
 import { duration } from "../parts/time";
 import { useCan } from "../session";
+import { QueueDialog } from "./policy";
 
 const REFRESH_MS = 5_000;
 
@@ -18,6 +18,8 @@ export function QueuesPage() {
   const chosen = params.get("queue") ?? undefined;
   const operates = useCan("operate");
   const [asked, setAsked] = useState<Queue>();
+  const [edited, setEdited] = useState<Queue | "new">();
+  const [deleted, setDeleted] = useState<Queue>();
   const pages = useInfiniteQuery({
     queryKey: ["queues"],
     queryFn: ({ pageParam, signal }) => engine.queues(pageParam, signal),
@@ -36,18 +38,26 @@ export function QueuesPage() {
     },
     { head: "State", cell: (row) => (row.policy.paused ? <Badge look="wait">Paused</Badge> : <Badge look="run">Open</Badge>) },
     { head: "Job types", look: "el types", title: (row) => row.policy.jobTypes.join(", "), cell: (row) => row.policy.jobTypes.join(", ") },
-    { head: "At once", look: "r", label: "at once", cell: (row) => row.policy.concurrency ?? "any" },
-    { head: "Of a key", look: "r", label: "of a key", cell: (row) => row.policy.concurrencyPerKey ?? "any" },
+    { head: "Concurrency", look: "r", label: "concurrency", cell: (row) => row.policy.concurrency ?? "any" },
+    { head: "Per key", look: "r", label: "per key", cell: (row) => row.policy.concurrencyPerKey ?? "any" },
     { head: "Rate", look: "r", label: "rate", cell: (row) => rate(row.policy.rate) },
-    { head: "Rate of a key", look: "r", label: "rate of a key", cell: (row) => rate(row.policy.ratePerKey) },
+    { head: "Rate per key", look: "r", label: "rate per key", cell: (row) => rate(row.policy.ratePerKey) },
     { head: "Open runs", look: "r", label: "open runs", title: () => "of workflows as code, from their first turn to their end", cell: (row) => row.policy.runs ?? "any" },
     operates && {
-      head: <span className="sr">Act</span>,
+      head: <span className="sr">Actions</span>,
       look: "r",
       cell: (row) => (
-        <button type="button" className="btn sm" aria-label={`${row.policy.paused ? "Resume" : "Pause"} ${row.name}`} onClick={() => setAsked(row)}>
-          {row.policy.paused ? "Resume" : "Pause…"}
-        </button>
+        <span className="row-acts">
+          <button type="button" className="btn sm" aria-label={`Change ${row.name}`} onClick={() => setEdited(row)}>
+            Change…
+          </button>
+          <button type="button" className="btn sm" aria-label={`${row.policy.paused ? "Resume" : "Pause"} ${row.name}`} onClick={() => setAsked(row)}>
+            {row.policy.paused ? "Resume" : "Pause…"}
+          </button>
+          <button type="button" className="btn sm bad" aria-label={`Delete ${row.name}`} onClick={() => setDeleted(row)}>
+            Delete…
+          </button>
+        </span>
       ),
     },
   ];
@@ -59,6 +69,13 @@ export function QueuesPage() {
     <>
       <div className="head">
         <h1>Queues with limits</h1>
+        {operates && (
+          <div className="act">
+            <button type="button" className="btn pri" onClick={() => setEdited("new")}>
+              New queue
+            </button>
+          </div>
+        )}
       </div>
       <section className="card" aria-label="Queues">
         <Listing
@@ -76,6 +93,21 @@ export function QueuesPage() {
         />
       </section>
       {chosen !== undefined && <Standing name={chosen} />}
+      {edited && <QueueDialog queue={edited === "new" ? undefined : edited} close={() => setEdited(undefined)} done={() => pages.refetch()} />}
+      {deleted && (
+        <Dialog
+          title={`Delete ${deleted.name}?`}
+          verb="Delete"
+          danger
+          close={() => setDeleted(undefined)}
+          act={async () => {
+            await engine.deleteQueue(deleted.name);
+            await pages.refetch();
+          }}
+        >
+          <p>Its jobs are free at once: nothing limits them any more.</p>
+        </Dialog>
+      )}
       {asked && (
         <Dialog title={`${asked.policy.paused ? "Resume" : "Pause"} ${asked.name}?`} verb={asked.policy.paused ? "Resume" : "Pause"} danger={!asked.policy.paused} close={() => setAsked(undefined)} act={act}>
           <p>{asked.policy.paused ? "Its jobs may begin again, at once." : "No job of it begins until it is resumed; those that run go on."}</p>

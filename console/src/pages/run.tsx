@@ -1,13 +1,15 @@
 // A run of a workflow written as code: its branches as a tree, with what each waits for, and its journal. Of an instance of
 // a definition the tree is that of the instances that it called.
-import { keepPreviousData, useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link } from "wouter";
-import { type Branch, engine, type JournalRecord } from "../api/client";
+import { type Branch, engine, type JournalRecord, newKey } from "../api/client";
+import { Dialog } from "../parts/dialog";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { Badge, type Look } from "../parts/status";
 import { type Column, Listing } from "../parts/table";
 import { At, bothZones, duration, useNow } from "../parts/time";
+import { useCan } from "../session";
 
 const REFRESH_MS = 1_000;
 /** Of a tree that takes long to make. */
@@ -15,7 +17,8 @@ const REFRESH_LARGE_MS = 10_000;
 const LARGE = 500;
 const LOOKS: Record<string, Look> = { done: "ok", failed: "fail", stopped: "skip", running: "run", waiting: "wait", open: "run" };
 
-export function RunTreeView({ id, open, empty = "Nothing has run yet" }: { id: string; open: boolean; empty?: string }) {
+/** `sends`: it is a run, which receives messages. */
+export function RunTreeView({ id, open, sends = false, empty = "Nothing has run yet" }: { id: string; open: boolean; sends?: boolean; empty?: string }) {
   const tree = useQuery({ queryKey: ["tree", id, open], queryFn: ({ signal }) => engine.tree(id, signal), refetchInterval: (query) => (!open ? false : (query.state.data?.branches.length ?? 0) > LARGE ? REFRESH_LARGE_MS : REFRESH_MS) });
   if (tree.error) return <Problem error={tree.error} retry={() => tree.refetch()} />;
   if (!tree.data) return <Skeleton rows={4} />;
@@ -27,15 +30,50 @@ export function RunTreeView({ id, open, empty = "Nothing has run yet" }: { id: s
           <b>Waits for {waitsFor}</b>
         </p>
       )}
+      {sends && open && <SendMessage id={id} waitsFor={waitsFor} />}
       {branches.length === 0 ? <Empty title={empty} /> : <Branches branches={branches} />}
       {(mail ?? 0) > 0 && <p className="mute note">{`${mail} messages came.`}</p>}
       {view !== undefined && (
-        <section className="attempts" aria-label="What the run says of itself">
-          <h2>What it says of itself</h2>
+        <section className="attempts" aria-label="Custom status">
+          <h2>Custom status</h2>
           <pre className="json">{JSON.stringify(view, null, 2)}</pre>
         </section>
       )}
     </div>
+  );
+}
+
+/** One key per form: pressing the button twice sends one message. */
+function SendMessage({ id, waitsFor }: { id: string; waitsFor: string | undefined }) {
+  const operates = useCan("operate");
+  const queries = useQueryClient();
+  const [key, setKey] = useState<string>();
+  if (!operates) return null;
+  const act = async (form: FormData) => {
+    const payload = String(form.get("payload")).trim() || "null";
+    JSON.parse(payload); // what is no JSON is told here
+    await engine.sendMessage(id, String(form.get("name")).trim(), payload, key!);
+    await queries.invalidateQueries({ queryKey: ["tree", id] });
+  };
+  return (
+    <p className="note">
+      <button type="button" className="btn sm" onClick={() => setKey(newKey())}>
+        Send a message…
+      </button>
+      {key !== undefined && (
+        <Dialog title="Send a message to this run" verb="Send" close={() => setKey(undefined)} act={act}>
+          <p>{waitsFor === undefined ? "It is kept until the run receives it." : `The run waits for ${waitsFor}.`}</p>
+          <div className="field">
+            <label htmlFor="message-name">Name</label>
+            <input id="message-name" name="name" className="in mono" maxLength={256} required />
+          </div>
+          <div className="field">
+            <label htmlFor="message-payload">Payload, as JSON; empty: null</label>
+            <textarea id="message-payload" name="payload" className="in mono" rows={6} spellCheck={false} />
+          </div>
+        </Dialog>
+      )}
+    </p>
   );
 }
 

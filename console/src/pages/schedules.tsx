@@ -1,5 +1,4 @@
-// Schedules: what is started by the clock. Made by the command line and by REST (docs/schedules.md); shown, paused and
-// resumed, started and caught up here.
+// Schedules: what is started by the clock (docs/schedules.md): made, changed, paused, started, caught up, deleted.
 import { useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link } from "wouter";
@@ -9,14 +8,15 @@ import { Dialog, NoteField } from "../parts/dialog";
 import { Empty } from "../parts/states";
 import { Badge, type Look } from "../parts/status";
 import { type Column, Listing, Read, Table } from "../parts/table";
-import { Ago, bothZones, duration, useNow } from "../parts/time";
+import { absolute, Ago, bothZones, duration, useNow } from "../parts/time";
 import { useCan } from "../session";
+import { ScheduleDialog } from "./policy";
 
 const REFRESH_MS = 5_000;
 const OUTCOMES: Record<string, [Look, string]> = {
   STARTED: ["ok", "Started"],
   BUFFERED: ["wait", "Waits for its turn"],
-  SKIPPED: ["skip", "Left out"],
+  SKIPPED: ["skip", "Skipped"],
   MISSED: ["retry", "Missed"],
   FAILED: ["fail", "Could not be started"],
 };
@@ -31,7 +31,7 @@ const OVERLAPS: [string, string][] = [
 const MEETS: Record<string, string> = { SKIP: "the new one is left out", BUFFER_ONE: "one waits", BUFFER_ALL: "all wait", ALLOW: "they run together", CANCEL_OTHER: "the open one is cancelled" };
 const CAUGHT_UP: Record<string, string> = { LAST: "the latest is started", ALL: "all are started", NONE: "is left out" };
 
-type Act = "pause" | "resume" | "run" | "backfill";
+type Act = "pause" | "resume" | "run" | "backfill" | "delete";
 
 export function SchedulesPage() {
   const [params, change] = useAddress();
@@ -39,6 +39,7 @@ export function SchedulesPage() {
   const operates = useCan("operate");
   const queries = useQueryClient();
   const [asked, setAsked] = useState<[Act, Schedule]>();
+  const [edited, setEdited] = useState<Schedule | "new">();
   const [told, setTold] = useState<[Schedule, ScheduleRun]>();
   const now = useNow();
   const pages = useInfiniteQuery({
@@ -73,10 +74,16 @@ export function SchedulesPage() {
     },
     { head: "Last", label: "last", cell: (row) => (row.runs[0] === undefined ? <span className="mute">Nothing yet</span> : <Outcome run={row.runs[0]} />) },
     operates && {
-      head: <span className="sr">Act</span>,
+      head: <span className="sr">Actions</span>,
       look: "r",
       cell: (row) => (
         <span className="row-acts">
+          <button type="button" className="btn sm" aria-label={`Change ${row.id}`} onClick={() => setEdited(row)}>
+            Change…
+          </button>
+          <button type="button" className="btn sm bad" aria-label={`Delete ${row.id}`} onClick={() => ask("delete", row)}>
+            Delete…
+          </button>
           <button type="button" className="btn sm" aria-label={`Run ${row.id} now`} onClick={() => ask("run", row)}>
             Run now…
           </button>
@@ -96,6 +103,13 @@ export function SchedulesPage() {
     <>
       <div className="head">
         <h1>Schedules</h1>
+        {operates && (
+          <div className="act">
+            <button type="button" className="btn pri" onClick={() => setEdited("new")}>
+              New schedule
+            </button>
+          </div>
+        )}
       </div>
       {told && <Told schedule={told[0]} run={told[1]} />}
       <section className="card" aria-label="Schedules">
@@ -105,7 +119,7 @@ export function SchedulesPage() {
           keyOf={(row) => row.id}
           isCurrent={(row) => row.id === chosen}
           empty={
-            <Empty title="Nothing is started by the clock">
+            <Empty title="No schedules">
               <p>
                 A schedule is made by <code>PUT /v1/schedules/…</code> or <code>penstock schedule set</code>.
               </p>
@@ -114,6 +128,7 @@ export function SchedulesPage() {
         />
       </section>
       {chosen !== undefined && <Chosen id={chosen} backfill={operates ? (schedule) => ask("backfill", schedule) : undefined} />}
+      {edited && <ScheduleDialog schedule={edited === "new" ? undefined : edited} close={() => setEdited(undefined)} done={done} />}
       {asked && <Asked act={asked[0]} schedule={asked[1]} close={close} done={done} told={(run) => setTold([asked[1], run])} />}
     </>
   );
@@ -180,8 +195,8 @@ function Chosen({ id, backfill }: { id: string; backfill: ((schedule: Schedule) 
             {schedule.note !== undefined && <p className="note">{schedule.note}</p>}
             {schedule.pauseNote !== undefined && <p className="note">Paused: {schedule.pauseNote}</p>}
             <dl className="facts inset">
-              <Fact name="When runs meet">{MEETS[schedule.overlap] ?? schedule.overlap}</Fact>
-              <Fact name="What passed while no engine ran">{CAUGHT_UP[schedule.catchUp] ?? schedule.catchUp}</Fact>
+              <Fact name="Overlap policy">{MEETS[schedule.overlap] ?? schedule.overlap}</Fact>
+              <Fact name="Catch-up policy">{CAUGHT_UP[schedule.catchUp] ?? schedule.catchUp}</Fact>
               {schedule.jitter !== undefined && <Fact name="Later by up to">{schedule.jitter}</Fact>}
               {schedule.startAt !== undefined && <Fact name="From">{schedule.startAt}</Fact>}
               {schedule.endAt !== undefined && <Fact name="Until">{schedule.endAt}</Fact>}
@@ -200,6 +215,7 @@ function Chosen({ id, backfill }: { id: string; backfill: ((schedule: Schedule) 
 
 function Times({ schedule }: { schedule: Schedule }) {
   const now = useNow();
+  const zone = schedule.timeZone ?? "UTC";
   return (
     <div className="pair">
       <div>
@@ -212,7 +228,8 @@ function Times({ schedule }: { schedule: Schedule }) {
             rows={schedule.nextTimes}
             keyOf={(at) => at}
             columns={[
-              { head: "Time", cell: (at) => <time dateTime={at}>{bothZones(at).split("\n")[0]}</time>, title: bothZones },
+              { head: `In ${zone}`, cell: (at) => <time dateTime={at}>{absolute(at, zone)}</time>, title: bothZones },
+              { head: "Yours", look: "mute", cell: (at) => absolute(at) },
               { head: "In", look: "r mute", cell: (at) => until(at, now).replace("in ", "") },
             ]}
           />
@@ -262,6 +279,12 @@ function Asked({ act, schedule, close, done, told }: AskedProps) {
       <Dialog title={`Pause ${id}?`} verb="Pause" danger close={close} act={(form) => engine.pauseSchedule(id, String(form.get("note")).trim()).then(done)}>
         <p>It starts nothing until it is resumed; what runs goes on. Times that pass meanwhile are left out, whatever it does with those that pass while no engine runs.</p>
         <NoteField label="Why, shown with the schedule and in the audit trail" />
+      </Dialog>
+    );
+  if (act === "delete")
+    return (
+      <Dialog title={`Delete ${id}?`} verb="Delete" danger close={close} act={() => engine.deleteSchedule(id).then(done)}>
+        <p>It starts nothing any more; what it started goes on.</p>
       </Dialog>
     );
   if (act === "resume")

@@ -25,7 +25,7 @@ export function SettingsPage() {
         <input aria-label="Search settings" placeholder="Search settings" className="in" value={word} onChange={(event) => setWord(event.target.value)} />
       </div>
       {groups.length === 0 && (
-        <Empty title="No setting is called that">
+        <Empty title="No results">
           <p>Searched: names, environment variables and what settings are for.</p>
         </Empty>
       )}

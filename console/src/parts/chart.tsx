@@ -1,4 +1,5 @@
 // Small pictures of numbers over time. The numbers themselves stand beside them, so screen readers skip these.
+import { useUtc } from "./time";
 import { useId } from "react";
 
 const WIDTH = 700;
@@ -33,7 +34,8 @@ export function RateChart({ lines, since, stepSeconds }: { lines: Line[]; since:
   const x = (at: number) => ((at / (count - 1)) * WIDTH).toFixed(1);
   const y = (value: number) => (HEIGHT - 1 - (value / top) * (HEIGHT - 6)).toFixed(1);
   const first = Date.parse(since);
-  const time = new Intl.DateTimeFormat(undefined, stepSeconds * count > 172_800 ? { month: "short", day: "numeric" } : { hour: "2-digit", minute: "2-digit" });
+  const zone = useUtc() ? { timeZone: "UTC" } : {};
+  const time = new Intl.DateTimeFormat(undefined, stepSeconds * count > 172_800 ? { month: "short", day: "numeric", ...zone } : { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...zone });
   return (
     <div className="chart">
       <div className="y" aria-hidden="true">

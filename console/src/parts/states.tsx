@@ -17,12 +17,22 @@ export function Skeleton({ rows = 8 }: { rows?: number }) {
   );
 }
 
+/** What stands in the way: each asks for somebody else. */
+export function whatFailed({ status, message }: { status: number; message: string }): string {
+  if (status === 0) return "Engine unreachable";
+  if (status === 401) return "Not signed in";
+  if (status === 403) return "Not permitted";
+  if (status === 404) return "Not found";
+  if (status === 503 && /database/i.test(message)) return "Database unavailable";
+  return status === 429 || status === 503 ? "The engine is busy" : "The engine refused this";
+}
+
 /** Without a `retry` it is asked again by itself. */
 export function Problem({ error, retry }: { error: unknown; retry?: () => void }) {
   const known = error instanceof EngineError;
   return (
     <div className="problem" role="alert">
-      <b>{known && error.status === 404 ? "There is no such thing" : "The engine did not answer this"}</b>
+      <b>{known ? whatFailed(error) : "This page failed"}</b>
       <p>{known ? error.message : String(error)}</p>
       {retry ? (
         <button type="button" className="btn sm" onClick={retry}>

@@ -38,11 +38,66 @@ export function useNow(): number {
   );
 }
 
-const ABSOLUTE = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const UTC_KEY = "penstock.utc";
+let utc = typeof localStorage !== "undefined" && localStorage.getItem(UTC_KEY) === "1";
+const zoneReaders = new Set<() => void>();
 
-/** In the reader's zone and in UTC. */
+/** Whether times are shown in UTC: chosen here, kept by this browser. */
+export function useUtc(): boolean {
+  return useSyncExternalStore(
+    (read) => {
+      zoneReaders.add(read);
+      return () => zoneReaders.delete(read);
+    },
+    () => utc,
+  );
+}
+
+export function chooseUtc(chosen: boolean): void {
+  utc = chosen;
+  localStorage.setItem(UTC_KEY, chosen ? "1" : "0");
+  for (const read of zoneReaders) read();
+}
+
+/** The zone that times are shown in; undefined: the reader's. */
+export function shownZone(): string | undefined {
+  return utc ? "UTC" : undefined;
+}
+
+/** The time of day has 24 hours, and every time has its zone. */
+function formatOf(timeZone: string | undefined): Intl.DateTimeFormat {
+  return new Intl.DateTimeFormat(undefined, {
+    year: "numeric",
+    month: "short",
+    day: "numeric",
+    hour: "2-digit",
+    minute: "2-digit",
+    second: "2-digit",
+    hourCycle: "h23",
+    timeZoneName: "short",
+    ...(timeZone !== undefined && { timeZone }),
+  });
+}
+
+const FORMATS = new Map<string | undefined, Intl.DateTimeFormat>();
+
+/** In a zone, such as Europe/Berlin, or in the one that is shown. One that the browser does not know is UTC. */
+export function absolute(at: string, timeZone = shownZone()): string {
+  let format = FORMATS.get(timeZone);
+  if (!format) {
+    try {
+      format = formatOf(timeZone);
+    } catch {
+      format = formatOf("UTC");
+    }
+    FORMATS.set(timeZone, format);
+  }
+  return format.format(new Date(at));
+}
+
+/** In the zone that is shown, and in UTC. */
 export function bothZones(at: string): string {
-  return `${ABSOLUTE.format(new Date(at))}\n${at.replace("T", " ")}`;
+  return `${absolute(at)}\n${new Date(at).toISOString().replace("T", " ")}`;
 }
 
 export function Ago({ at }: { at: string }) {
@@ -55,9 +110,10 @@ export function Ago({ at }: { at: string }) {
 }
 
 export function At({ at }: { at: string }) {
+  useUtc();
   return (
     <time dateTime={at} title={bothZones(at)}>
-      {ABSOLUTE.format(new Date(at))}
+      {absolute(at)}
     </time>
   );
 }

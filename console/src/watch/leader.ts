@@ -6,6 +6,8 @@ import { type News, NOTHING, type Topic, unionOf, type Want } from "./wants";
 const AGAIN_MS = 2_000;
 const TOPICS_MS = 2_000;
 const TOPIC_TIMEOUT_MS = 10_000;
+/** The engine tells of its database within 2 s. An engine that hangs is reported within 5 s: it is asked every two. */
+const READY_TIMEOUT_MS = 2_800;
 
 /** What is known of a topic; an error goes as its parts, which is what a channel between tabs carries. */
 export interface Reading {
@@ -149,7 +151,7 @@ function carried(topics: readonly Topic[]): string | undefined {
 }
 
 export async function readingOf(topic: Topic, gone: AbortSignal): Promise<Reading> {
-  const signal = AbortSignal.any([gone, AbortSignal.timeout(TOPIC_TIMEOUT_MS)]);
+  const signal = AbortSignal.any([gone, AbortSignal.timeout(topic === "ready" ? READY_TIMEOUT_MS : TOPIC_TIMEOUT_MS)]);
   try {
     return { topic, data: topic === "ready" ? await engine.ready(signal) : await engine.overview(topic.slice("overview ".length), signal) };
   } catch (error) {

@@ -87,6 +87,7 @@ RPC: Final[Mapping[str, Permission]] = {
     _REPAIR + "DeleteDefinition": MODEL,
     _REPAIR + "GetInstance": VIEW,
     _REPAIR + "GetTree": VIEW,
+    _REPAIR + "ListAudit": OPERATE,
     _RUNS + "Register": EXECUTE,
     _RUNS + "Start": RUNS,
     _RUNS + "Find": VIEW,

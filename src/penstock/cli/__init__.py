@@ -27,6 +27,7 @@ READER_GONE = 128 + 13
 RUN_ON = {"serve", "engine-process"}
 """They go on when nobody reads what they say."""
 HELP = {"--help", "-h"}
+UTC = "--utc"
 
 
 def main() -> None:
@@ -71,7 +72,7 @@ def _run() -> None:
     try:
         from penstock.cli.app import app
 
-        app()
+        app(_utc_first(sys.argv[1:]))
     except ImportError as error:
         told = _what_to_install(error)
         if told is None:
@@ -80,6 +81,14 @@ def _run() -> None:
 
         echo(f"penstock: {told}", err=True)
         sys.exit(2)
+
+
+def _utc_first(arguments: list[str]) -> list[str]:
+    """`--utc` is an option of the whole command line, and may stand anywhere before `--`."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    if UTC not in arguments[:end]:
+        return arguments
+    return [UTC, *(each for each in arguments[:end] if each != UTC), *arguments[end:]]
 
 
 class Unprintable(Exception):

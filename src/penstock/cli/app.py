@@ -28,6 +28,8 @@ from penstock.cli import (
     tokens,
     workers,
 )
+from penstock.cli import attention as attention_commands
+from penstock.cli.audit import audit
 from penstock.cli.config import app as config_commands
 from penstock.cli.configuration import read_settings, refuse
 from penstock.cli.options import (
@@ -36,9 +38,11 @@ from penstock.cli.options import (
     JsonAnyway,
     JsonOption,
     LogLevelOption,
+    UtcOption,
     print_done,
     print_json,
     print_table,
+    print_utc,
 )
 from penstock.cli.plain import echo, escaped
 
@@ -92,9 +96,17 @@ for group in (
     sessions,
     archive,
     workers,
+    attention_commands,
 ):
     app.add_typer(group.app)
 app.add_typer(config_commands)
+app.command()(audit)
+
+
+@app.callback()
+def every_command(utc: UtcOption = False) -> None:
+    """A durable workflow engine on PostgreSQL."""
+    print_utc(utc)
 
 
 @app.command()

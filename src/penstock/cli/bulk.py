@@ -42,10 +42,13 @@ FILTER_NAMES: Final = {
     "business-key-prefix": "businessKeyPrefix",
     "failed-step": "stepId",
     "cause": "cause",
+    "error-contains": "errorContains",
     "started-after": "startedAfter",
     "started-before": "startedBefore",
 }
 """As people write them, and as REST does."""
+OF_FAILURES: Final = frozenset({"failed-step", "cause", "error-contains"})
+"""They imply the status FAILED."""
 
 FilterOption = Annotated[
     list[str] | None,
@@ -249,6 +252,8 @@ def _filter(pairs: list[str] | None, option: str) -> BulkFilter | None:
         raise typer.BadParameter("names a NAME twice", param_hint=option)
     if unknown := sorted(given.keys() - FILTER_NAMES.keys()):
         raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(FILTER_NAMES)}", param_hint=option)
+    if not given.keys().isdisjoint(OF_FAILURES):
+        given.setdefault("status", "FAILED")
     values = {FILTER_NAMES[name]: value.upper() if name == "status" else value for name, value in given.items()}
     try:
         return msgspec.convert(values, BulkFilter, strict=False)
@@ -283,7 +288,20 @@ def _print(view: BulkView, *, as_json: bool) -> None:
     if as_json:
         print_json(view)
         return
-    echo_lines([_line(view), *(f"  {error}" for error in view.errors)])
+    echo_lines([_line(view), *(f"  {error}" for error in view.errors), *_became(view)])
+
+
+def _became(view: BulkView) -> list[str]:
+    """How the instances stand now that it was done to, and how to list them."""
+    if (found := view.outcome) is None or view.action == "cancel":
+        return []
+    again = " again" if view.action == "retry" else ""
+    counted = f"{found.completed} completed, {found.failed} failed{again}, {found.running} still running"
+    lines = [f"since then: {counted}, {found.cancelled} cancelled"]
+    for which, count in (("--status FAILED", found.failed), ("--open", found.running)):
+        if count:
+            lines.append(f"  penstock instance list --bulk {view.id} {which}")
+    return lines
 
 
 def _followed(client: SyncClient, id: str, *, quiet: bool) -> BulkView:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,7 @@ from penstock.cli.options import (
     print_page,
     print_table,
     read_pairs,
+    shown_step,
     shown_time,
 )
 from penstock.cli.plain import echo
@@ -48,6 +50,16 @@ RemoveOption = Annotated[
 StepsOption = Annotated[
     list[str] | None, typer.Option("--step", help="A step that has another id there.", metavar="OLD=NEW")
 ]
+BlockedOption = Annotated[bool, typer.Option("--blocked", help="Runs of code that no code could go on with so far.")]
+BulkOption = Annotated[str | None, typer.Option(help="To which this bulk operation was done.", metavar="ID")]
+OpenOption = Annotated[bool, typer.Option("--open", help="Those of --bulk that have not ended.")]
+CauseOption = Annotated[str | None, typer.Option(help="FAILED with this text; what differs within a cause may differ.")]
+ContainsOption = Annotated[
+    str | None, typer.Option(help="FAILED, with this in the error code or the reason.", metavar="TEXT")
+]
+FailedStepOption = Annotated[str | None, typer.Option(help="FAILED at this step of --definition.", metavar="STEP")]
+AfterOption = Annotated[datetime | None, typer.Option(help="Not before this time.", metavar="TIME")]
+BeforeOption = Annotated[datetime | None, typer.Option(help="Before this time.", metavar="TIME")]
 
 
 app.command()(start)
@@ -69,18 +81,34 @@ def list_instances(
         ),
     ] = None,
     delayed: Annotated[bool, typer.Option("--delayed", help="Those that have not begun.")] = False,
-    blocked: Annotated[
-        bool, typer.Option("--blocked", help="Runs of code that no code could go on with so far.")
-    ] = False,
+    blocked: BlockedOption = False,
+    version: Annotated[int | None, typer.Option(help="Of this version of --definition.", min=1)] = None,
+    failed_step: FailedStepOption = None,
+    cause: CauseOption = None,
+    error_contains: ContainsOption = None,
+    bulk: BulkOption = None,
+    unended: OpenOption = False,
+    started_after: AfterOption = None,
+    started_before: BeforeOption = None,
     limit: LimitOption = 50,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List instances, newest first."""
+    if status is None and not (failed_step is cause is error_contains is None):
+        status = "FAILED"
     with connected(url, token_file) as client:
         page = client.list_instances(
             definition_id=definition,
+            definition_version=version,
+            step_id=failed_step,
+            cause=cause,
+            error_contains=error_contains,
+            bulk_id=bulk,
+            open=unended,
+            started_after=started_after,
+            started_before=started_before,
             status=None if status is None else status.upper(),
             business_key=business_key,
             flow_key=flow_key,
@@ -101,7 +129,7 @@ def list_instances(
             each.failure_reason
             or each.blocked_reason
             or (f"begins {shown_time(each.start_at)}" if each.start_at else None)
-            or ", ".join(each.current_step_ids),
+            or ", ".join(map(shown_step, each.current_step_ids)),
         ),
         as_json=as_json,
         limit=limit,
@@ -130,7 +158,7 @@ def show(
         return
     echo(instance_line(instance))
     if why is not None:
-        echo(why.text + (f" (next: {shown_time(why.next)} UTC)" if why.next else ""))
+        echo(why.text + (f" (next: {shown_time(why.next)})" if why.next else ""))
     if instance.business_key:
         echo(f"business key {instance.business_key}")
     if instance.flow_key:
@@ -138,8 +166,8 @@ def show(
     if instance.priority is not None:
         echo(f"priority {instance.priority}")
     if instance.start_at is not None:
-        echo(f"begins {shown_time(instance.start_at)} UTC: its start waits (a time, a delay, throttle or debounce)")
-    print_table(("step", "status", "entered", "took", "attempts", "reason"), [_row(each) for each in history])
+        echo(f"begins {shown_time(instance.start_at)}: its start waits (a time, a delay, throttle or debounce)")
+    print_table(("step", "status", "entered", "took", "attempts", "about"), _rows(instance, history))
     if instance.result is not None:
         echo("result")
         print_json(instance.result)
@@ -383,14 +411,37 @@ def renamed_steps(pairs: list[str]) -> dict[str, str]:
     return found
 
 
-def _row(execution: StepExecution) -> tuple[str, ...]:
+PROGRESS_MAX_CHARS = 200
+
+
+def _rows(instance: Instance, history: list[StepExecution]) -> list[tuple[str, ...]]:
+    """One for each entry. The progress of a step stands at its latest entry that is open."""
+    latest = {each.step_id: each.id for each in history if each.status == "RUNNING"}
+    shown = {
+        latest[step]: f"progress {json.dumps(told, ensure_ascii=False)[:PROGRESS_MAX_CHARS]}"
+        for step, told in instance.progress.items()
+        if step in latest
+    }
+    return [_row(each, shown.get(each.id, "")) for each in history]
+
+
+def _row(execution: StepExecution, progress: str) -> tuple[str, ...]:
     begun, ended = execution.started_at, execution.ended_at
     took = "" if begun is None else f"{((ended or datetime.now(UTC)) - begun).total_seconds():.3f} s"
     return (
-        execution.step_id,
+        shown_step(execution.step_id, execution.item),
         execution.status,
         shown_time(begun),
         took,
         str(len(execution.attempts) or ""),
-        execution.failure_reason or next((each.reason for each in reversed(execution.attempts) if each.reason), ""),
+        _about(execution) or progress,
     )
+
+
+def _about(execution: StepExecution) -> str:
+    """Why it failed, or its last attempt did; of a forEach how its items stand."""
+    if reason := execution.failure_reason:
+        return reason
+    if (items := execution.items) is not None:
+        return f"{items.completed} of {items.total} done, {items.running} running, {items.failed} failed"
+    return next((each.reason for each in reversed(execution.attempts) if each.reason), "")

@@ -9,6 +9,7 @@ import typer
 
 from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected
 from penstock.cli.options import JsonOption, LimitOption, print_done, print_json, print_page, print_table, shown_time
+from penstock.cli.plain import echo, echo_lines
 
 if TYPE_CHECKING:
     from penstock.client import RecordedAttempt
@@ -17,6 +18,7 @@ app = typer.Typer(name="job", help="Jobs of a running engine.", no_args_is_help=
 
 IdArgument = Annotated[str, typer.Argument(help="The job's id, which is that of the execution.", metavar="ID")]
 SHOWN_MAX_CHARS = 60
+WAITING = "WAITING"
 
 
 @app.command()
@@ -50,6 +52,9 @@ def failed(
 @app.command()
 def attempts(
     id: IdArgument,
+    stack_traces: Annotated[
+        bool, typer.Option("--stack-traces", help="Also where workers had their errors, for those who may operate.")
+    ] = False,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
@@ -65,6 +70,10 @@ def attempts(
         return
     head = ("attempt", "status", "started", "ended", "worker", "given", "progress", "result", "reason")
     print_table(head, [_row(each) for each in found])
+    for each in found:
+        if stack_traces and each.stack_trace:
+            echo(f"attempt {each.attempt}, worker {each.worker or 'unknown'}, {shown_time(each.ended_at)}")
+            echo_lines(each.stack_trace.splitlines())
 
 
 @app.command(name="forget-checkpoint")
@@ -105,14 +114,23 @@ def _shortened(value: Any, size_bytes: int | None) -> str:
 
 @app.command(name="list")
 def list_jobs(
-    status: Annotated[str, typer.Argument(help="WAITING (of one --job-type), LOCKED, DISPATCHED or BACKOFF.")],
-    job_type: Annotated[str | None, typer.Option(help="Of this job type; with WAITING only.")] = None,
+    status: Annotated[str, typer.Argument(help="WAITING, LOCKED, DISPATCHED or BACKOFF.", metavar="STATE")],
+    job_type: Annotated[
+        str | None, typer.Option(help="Of this job type, in the order in which workers take them; with WAITING only.")
+    ] = None,
     limit: LimitOption = 50,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List open jobs in a state: who has them, since when, until when; `penstock job failed` has the others."""
+    """List open jobs in a state: who has them, since when, until when; `penstock job failed` has the others.
+
+    WAITING without --job-type lists job types instead: those without workers first, then those whose oldest job waits
+    longest.
+    """
+    if status.upper() == WAITING and job_type is None:
+        types(url, token_file, as_json=as_json)
+        return
     before = 0 if status.upper() in ("LOCKED", "DISPATCHED") else 1  # as the console: of the others the next attempt
     with connected(url, token_file) as client:
         page = client.list_open_jobs(status.upper(), job_type=job_type, limit=limit)
@@ -133,3 +151,26 @@ def list_jobs(
         limit=limit,
         narrower="--job-type",
     )
+
+
+@app.command()
+def types(url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = None, as_json: JsonOption = False) -> None:
+    """List job types with jobs that wait: those without workers first, then those whose oldest job waits longest."""
+    with connected(url, token_file) as client:
+        found = [each for each in client.list_job_types() if each.waiting]
+    found.sort(key=lambda each: (each.workers > 0, -each.oldest_seconds))
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (
+            each.job_type,
+            str(each.workers) if each.workers else "none",
+            f"{'' if each.waiting_exact else 'more than '}{each.waiting}",
+            f"{each.oldest_seconds:.0f} s",
+            str(each.locked),
+            shown_time(each.last_poll_at),
+        )
+        for each in found
+    ]
+    print_table(("job type", "workers", "waiting", "oldest job age", "in progress", "last poll"), rows)

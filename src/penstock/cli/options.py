@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
@@ -102,9 +102,39 @@ def read_bytes(file: Path, max_bytes: int) -> bytes:
         return stream.read(max_bytes + 1)
 
 
-def shown_time(at: datetime | None) -> str:
-    """UTC to the second."""
-    return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+UTC_VARIABLE = "PENSTOCK_UTC"
+UtcOption = Annotated[
+    bool, typer.Option("--utc", help="Print times in UTC, not in this machine's zone.", envvar=UTC_VARIABLE)
+]
+_UNDO_STEP_ID = "/compensation"
+
+
+class _Clock:
+    """In which zone times are printed."""
+
+    utc = False
+
+
+def print_utc(utc: bool) -> None:
+    """Print times in UTC from now on, or in the machine's zone."""
+    _Clock.utc = utc
+
+
+def shown_time(at: datetime | None, zone: tzinfo | None = None) -> str:
+    """Return a time to the second with its zone: that given, else the machine's, or UTC with ``--utc``."""
+    if at is None:
+        return ""
+    try:
+        local = at.astimezone(UTC if _Clock.utc and zone is None else zone)
+    except (OverflowError, ValueError, OSError):  # the machine's clock ends before it
+        local = at.astimezone(UTC)
+    return local.isoformat(sep=" ", timespec="seconds").removesuffix("+00:00") + ("" if local.utcoffset() else "Z")
+
+
+def shown_step(id: str, item: int | None = None) -> str:
+    """Return a step's id with the index of a forEach item; the step that undoes a whole instance has a word."""
+    name = _UNDO_STEP_ID.removeprefix("/") if id == _UNDO_STEP_ID else id
+    return name if item is None else f"{name}[{item}]"
 
 
 BLOCKED: Final = "BLOCKED"
@@ -113,7 +143,9 @@ BLOCKED: Final = "BLOCKED"
 
 def instance_line(instance: Instance) -> str:
     """How an instance stands, for people."""
-    where = instance.failure_reason or (f"at {', '.join(instance.current_step_ids)}" if not instance.ended else "")
+    where = instance.failure_reason or (
+        f"at {', '.join(map(shown_step, instance.current_step_ids))}" if not instance.ended else ""
+    )
     if instance.start_at is not None:
         where = f"begins {shown_time(instance.start_at)}"
     status = instance.status

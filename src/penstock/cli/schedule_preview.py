@@ -83,7 +83,7 @@ def preview(
     )
     with connected(url, token_file) as client:
         times = client.preview_schedule(spec, schedule_id=id, count=count)
-        zone = _zone(time_zone)
+        zone = known_zone(time_zone)
         first = times[0].at if times else None
         changes = [] if zone is None or first is None else clock_changes(zone, first)
         around = [(change, _around(client, id, spec, change)) for change in changes]
@@ -101,8 +101,8 @@ def preview(
             _print(met, zone)
 
 
-def _zone(name: str | None) -> ZoneInfo | None:
-    """None without one, or where this machine does not know it: its times are told in UTC then."""
+def known_zone(name: str | None) -> ZoneInfo | None:
+    """Return a zone by its name. None without one, or where this machine does not know it: times are in UTC then."""
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
     try:

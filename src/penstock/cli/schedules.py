@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,6 +29,7 @@ from penstock.cli.schedule_preview import (
     JitterOption,
     StartAtOption,
     ZoneOption,
+    known_zone,
     preview,
 )
 
@@ -228,10 +229,22 @@ def _print(schedule: Schedule, as_json: bool) -> None:
         if text:
             echo(text)
     echo(f"overlap {schedule.overlap}, catch-up {schedule.catch_up}")
-    echo("next: " + (", ".join(schedule.next_times[:3]) or "never"))
+    _print_next(schedule)
     if schedule.runs:
         rows = [(shown_time(run.at), run.outcome, run.instance_id or "", run.reason or "") for run in schedule.runs]
         print_table(("time", "outcome", "instance", "reason"), rows)
+
+
+def _print_next(schedule: Schedule) -> None:
+    """The next times in the schedule's zone, and in the reader's."""
+    name = schedule.time_zone or "UTC"
+    zone = known_zone(name)
+    if not schedule.next_times:
+        echo("next: never")
+    for text in schedule.next_times[:3]:
+        at = datetime.fromisoformat(text)
+        own, yours = shown_time(at, zone or UTC), shown_time(at)
+        echo(f"next: {own} ({name if zone else 'UTC'})" + (f", yours {yours}" if own != yours else ""))
 
 
 def _when(schedule: Schedule) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.options import ConfigOption, DataDirOption, JsonOption, print_done, print_json
+from penstock.cli.options import ConfigOption, DataDirOption, JsonOption, print_done, print_json, shown_time
 from penstock.cli.plain import echo
 from penstock.cli.tokens import run, settings_of
 
@@ -27,7 +27,7 @@ def list_sessions(config: ConfigOption = None, data_dir: DataDirOption = None, a
         print_json([one._asdict() for one in found])
         return
     for one in found:
-        echo(f"{one.id}  {one.created_at:%Y-%m-%d %H:%M}  {one.expires_at:%Y-%m-%d %H:%M}  {one.name}")
+        echo(f"{one.id}  {shown_time(one.created_at)}  {shown_time(one.expires_at)}  {one.name}")
 
 
 @app.command()

@@ -6,12 +6,11 @@ Pure: builds and reads, sends nothing. One function per operation and one table 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 from penstock.client.batch_exchange import BATCH_EXCHANGES
 from penstock.client.bulk_exchange import BULK_EXCHANGES
-from penstock.client.http_exchange import Exchange, given, list_reader, nothing, quoted, reader, start_body
+from penstock.client.http_exchange import Exchange, given, list_reader, nothing, quoted, reader, rfc3339, start_body
 from penstock.client.model import StartResult
 from penstock.client.operation import (
     ActivateVersion,
@@ -134,6 +133,7 @@ def _failure_body(item: Failure) -> dict[str, object]:
         retryAfterSeconds=item.retry_after_s,
         errorCode=item.error_code,
         variables=item.variables,
+        stackTrace=item.stack_trace,
     )
 
 
@@ -188,11 +188,6 @@ def _get_instance(operation: GetInstance) -> Exchange:
     return Exchange("GET", f"/v1/instances/{quoted(operation.id)}", _read_instance, query=query)
 
 
-def _time(at: datetime | None) -> str | None:
-    """One without a zone is the caller's own."""
-    return None if at is None else at.astimezone(UTC).isoformat()
-
-
 def _list_instances(operation: ListInstances) -> Exchange:
     query = {
         "definitionId": operation.definition_id,
@@ -205,8 +200,11 @@ def _list_instances(operation: ListInstances) -> Exchange:
         "definitionVersion": operation.definition_version,
         "cause": operation.cause,
         "stepId": operation.step_id,
-        "startedAfter": _time(operation.started_after),
-        "startedBefore": _time(operation.started_before),
+        "errorContains": operation.error_contains,
+        "bulkId": operation.bulk_id,
+        "open": "true" if operation.open else None,
+        "startedAfter": rfc3339(operation.started_after),
+        "startedBefore": rfc3339(operation.started_before),
         "delayed": "true" if operation.delayed else None,
         "blocked": "true" if operation.blocked else None,
         **{f"attr.{name}": value for name, value in operation.attributes.items()},

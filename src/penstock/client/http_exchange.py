@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -25,6 +26,11 @@ class Exchange(NamedTuple):
 def quoted(part: str) -> str:
     """One part of a path."""
     return quote(part, safe="")
+
+
+def rfc3339(at: datetime | None) -> str | None:
+    """A time for a query. One without a zone is the caller's own."""
+    return None if at is None else at.astimezone(UTC).isoformat()
 
 
 def given(**fields: object) -> dict[str, object]:

@@ -23,9 +23,18 @@ from penstock.client.operation import (
     ReleaseJobs,
     Window,
 )
-from penstock.client.work_operation import ListOpenJobs, ListWorkers
+from penstock.client.work_operation import (
+    Acknowledge,
+    ListAttention,
+    ListAudit,
+    ListJobTypes,
+    ListOpenJobs,
+    ListWorkers,
+)
+from penstock.wire.attention import Attention
+from penstock.wire.audit import AuditTrailRecord
 from penstock.wire.model import Completion, FailedJob, Failure, Job, JobOutcome, JobRef, Lease, Park, PollRequest
-from penstock.wire.open_work import OpenJobView, WorkerView
+from penstock.wire.open_work import OpenJobView, QueueRow, WorkerView
 from penstock.wire.page import Page
 
 LIST_PART_ITEMS = 200
@@ -74,6 +83,54 @@ class JobCalls(Caller):
         window = Window(cursor=cursor, limit=limit)
         return await self.call(ListOpenJobs(status=status, job_type=job_type, window=window))
 
+    async def list_job_types(self) -> list[QueueRow]:
+        """Job types with jobs that wait or are in progress, or with workers, those first that wait longest.
+
+        One with ``waiting`` jobs and no ``workers`` has nobody who does them.
+        """
+        return list((await self.call(ListJobTypes())).items)
+
+    async def list_audit(
+        self,
+        *,
+        kind: str | None = None,
+        actor: str | None = None,
+        contains: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Page[AuditTrailRecord]:
+        """What people and programs did, newest first: who paused, changed, uploaded, made a token or signed in.
+
+        A page may have fewer than ``limit`` and still a ``next``.
+        """
+        window = Window(cursor=cursor, limit=limit)
+        found = ListAudit(kind=kind, actor=actor, contains=contains, since=since, until=until, window=window)
+        return await self.call(found)
+
+    async def list_attention(self) -> list[Attention]:
+        """What needs somebody, as the console shows it: what concerns most work first, what is acknowledged last."""
+        return (await self.call(ListAttention())).items
+
+    async def acknowledge(self, key: str, *, count: int = 0, note: str | None = None) -> None:
+        """Acknowledge a row of `list_attention` by its ``key``, for `attention_acknowledged_hours`.
+
+        With more failures than ``count`` the row needs attention again.
+
+        Raises:
+            Conflict: an engine of an older version is at work.
+        """
+        await self.call(Acknowledge(key=key, count=count, note=note))
+
+    async def withdraw_acknowledgement(self, key: str) -> None:
+        """Let a row need attention again.
+
+        Raises:
+            NotFound: it is not acknowledged.
+        """
+        await self.call(Acknowledge(key=key, withdraw=True))
+
     async def list_workers(self) -> list[WorkerView]:
         """Workers that engines have seen within a day, with what they do."""
         return list((await self.call(ListWorkers())).items)
@@ -106,11 +163,13 @@ class JobCalls(Caller):
         retry_after_s: float | None = None,
         error_code: str | None = None,
         variables: object = None,
+        stack_trace: str | None = None,
     ) -> None:
         """Report a failure: retried while the step has retries left, else the instance fails.
 
         With an ``error_code`` (1 to 100 of letters, digits, ``_``, ``.`` and ``-``) that an error boundary of the step
         names, the instance goes on there at once; ``variables`` are what it knows of the error then.
+        ``stack_trace`` is shown to those who may operate.
 
         Raises:
             BadRequest: that is no code.
@@ -125,6 +184,7 @@ class JobCalls(Caller):
             retry_after_s=retry_after_s,
             error_code=error_code,
             variables=optional_object(variables),
+            stack_trace=stack_trace,
         )
         await self.call(FailJob(worker_id=worker_id, failure=failure))
 

@@ -205,10 +205,12 @@ class InstanceFilters(TypedDict, total=False):
 
     ``business_key_prefix``: how the key begins. ``parent_instance_id``: which called them, or chained into them.
     ``flow_key``: whose turn their jobs come in.
-    ``definition_version`` needs a ``definition_id``. ``cause`` (a reason, whose numbers and quoted parts may differ)
-    and ``step_id`` need the status ``FAILED``. ``attributes`` are search attributes: ``{"customer": "4711",
-    "amount.from": "100", "amount.to": "200"}``. ``delayed``: those that have not begun. ``blocked``: runs of code that
-    no code could go on with so far. Over gRPC there are only the first three, and the last two.
+    ``definition_version`` needs a ``definition_id``. ``cause`` (the text of a failure, whose ids, numbers and quoted
+    parts may differ), ``step_id`` and ``error_contains`` need the status ``FAILED``. ``attributes`` are search
+    attributes: ``{"customer": "4711", "amount.from": "100", "amount.to": "200"}``. ``delayed``: those that have not
+    begun. ``bulk_id``: to which that bulk operation was done; ``open`` then has those that have not ended.
+    ``blocked``: runs of code that no code could go on with so far. Over gRPC there are only the first three,
+    ``delayed`` and ``blocked``.
     """
 
     definition_id: str | None
@@ -220,6 +222,9 @@ class InstanceFilters(TypedDict, total=False):
     definition_version: int | None
     cause: str | None
     step_id: str | None
+    error_contains: str | None
+    bulk_id: str | None
+    open: bool
     started_after: datetime | None
     started_before: datetime | None
     attributes: Mapping[str, str]
@@ -240,6 +245,9 @@ class ListInstances(Operation[Page[Instance]], frozen=True):
     definition_version: int | None = None
     cause: str | None = None
     step_id: str | None = None
+    error_contains: str | None = None
+    bulk_id: str | None = None
+    open: bool = False
     started_after: datetime | None = None
     started_before: datetime | None = None
     attributes: Mapping[str, str] = {}

@@ -8,14 +8,16 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.access.identity import actor
+from penstock.access.identity import actor, may
+from penstock.access.roles import Permission
 from penstock.core.definition import Definition
 from penstock.core.state import HistoryKind
+from penstock.eager import need_task
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
-from penstock.engine.payload import check_text
+from penstock.engine.payload import check_text, clean_text
 from penstock.engine.views import attempts_of
-from penstock.errors import NotFound
+from penstock.errors import NotFound, PenstockError
 from penstock.log import RateLimitedLog, get_logger
 from penstock.settings import Settings
 from penstock.store import attempts as store
@@ -63,6 +65,28 @@ class AttemptRecorder:
             _lost_notes.warning("given", "what attempts were given is not kept", error=first_line(error))
 
 
+class StackTraces:
+    """Keeps where workers had the errors that they reported."""
+
+    def __init__(self, database: Database, max_bytes: int) -> None:
+        self._database = database
+        self._max_bytes = max_bytes
+
+    async def keep(self, job: JobKey, attempt: int | None, text: str | None) -> None:
+        """The failure is written already: what can't be kept is left out. Of a long one the end is kept, as that is
+        where the error was raised."""
+        if not text or attempt is None or self._max_bytes == 0:
+            return
+        text = clean_text(text[-self._max_bytes :], 4 * self._max_bytes)
+        kept = text.encode()[-self._max_bytes :].decode(errors="ignore")
+        await need_task()
+        try:
+            async with self._database.connection() as connection:
+                await store.note_stack_trace(connection, job, attempt, kept)
+        except (DatabaseError, PenstockError) as error:
+            _lost_notes.warning("trace", "a stack trace is not kept", error=first_line(error))
+
+
 class Attempts:
     """The operations."""
 
@@ -73,7 +97,7 @@ class Attempts:
         self._audit = settings.audit_log_enabled
 
     async def of(self, execution_id: str) -> list[RecordedAttempt]:
-        """The newest attempts of an execution, oldest first. Raises NotFound."""
+        """The newest attempts of an execution, oldest first; stack traces for who may operate. Raises NotFound."""
         job = ids.read_job(execution_id)
         await current_hold().reserve_soon(COPIES * ATTEMPTS_MAX * (2 * self._max_bytes + self._progress_max_bytes))
         async with self._database.connection() as connection:
@@ -105,6 +129,9 @@ def _given(note: Note | None) -> dict[str, Any]:
         "parameters": None if note.parameters is None else raw(note.parameters.encode()),
         "parameters_bytes": note.parameters_bytes,
         "progress": None if note.progress is None else raw(note.progress.encode()),
+        "stack_trace": None
+        if note.stack_trace is None or not may(Permission.OPERATE)
+        else msgspec.json.decode(note.stack_trace, type=str),
     }
 
 

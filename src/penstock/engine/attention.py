@@ -5,18 +5,19 @@ Pure. Must not decide anything: what it says is told, not acted on.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-import msgspec
-
 from penstock.engine.activity import Depth, Held
+from penstock.engine.causes import cause_of
 from penstock.engine.ids import show_instance
 from penstock.engine.paging import CAUSE_MAX_CHARS
 from penstock.engine.queues import KeptBack
 from penstock.store.activity import KnownEngine, QueueFacts
 from penstock.store.engines import NUMBER_LEASE_S
+from penstock.wire.attention import Attention
 
 CAUSES_MAX: Final = 10
 LAG_S: Final = 0.5
@@ -38,21 +39,6 @@ Paused = Callable[[str], str | None]
 """Names the queue that keeps a job type back, if one does."""
 NOBODY: Final = QueueFacts(0, 0, 0, None)
 EMPTY: Final = Depth(0, 0.0)
-
-
-class Attention(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Something that needs somebody. ``query`` leads to it in the list of instances. ``exact`` false: there may be more
-    than ``count``."""
-
-    kind: str
-    severity: str
-    text: str
-    detail: str = ""
-    count: int = 0
-    since: datetime | None = None
-    job_type: str | None = None
-    query: dict[str, str] = {}
-    exact: bool = True
 
 
 class Failed(NamedTuple):
@@ -77,7 +63,9 @@ def _of_cause(failed: Failed, *, exact: bool) -> Attention:
     if reason:
         query["cause"] = reason[:CAUSE_MAX_CHARS]
     text = f"{noun} of {failed.definition} v{failed.version} failed"
-    return Attention("failures", "critical", text, reason, count, failed.since, query=query, exact=exact)
+    cause = hashlib.blake2b(cause_of(reason).encode(), digest_size=6).hexdigest()
+    key = f"failures:{failed.definition}:{failed.version}:{cause}"
+    return Attention("failures", "critical", text, reason, count, failed.since, query=query, exact=exact, key=key)
 
 
 def unserved(depths: Mapping[str, Depth], facts: Mapping[str, QueueFacts]) -> list[str]:
@@ -106,15 +94,11 @@ def of_queues(
             polled = last_polls.get(name)
             ago = "" if polled is None else f"; the last poll was {in_words((now - polled).total_seconds())} ago"
             detail = f"{jobs}, the oldest for {in_words(depth.oldest_s)}{ago}"
-            found.append(
-                Attention("no-worker", "critical", f"Nobody polls for {name}", detail, depth.waiting, job_type=name)
-            )
+            found.append(_of_type("no-worker", "critical", f"No workers for {name}", detail, depth.waiting, name))
         elif paused(name) is None and _grows(measured, name, depth):
             before = measured[-_GROWS_OVER].get(name, EMPTY).waiting
             detail = f"{jobs}, {before:,} five minutes ago; the oldest for {in_words(depth.oldest_s)}"
-            found.append(
-                Attention("queue-grows", "warning", f"{name} falls behind", detail, depth.waiting, job_type=name)
-            )
+            found.append(_of_type("queue-grows", "warning", f"{name} falls behind", detail, depth.waiting, name))
     return found
 
 
@@ -130,7 +114,7 @@ def of_pauses(depths: Mapping[str, Depth], paused: Paused) -> list[Attention]:
         waiting, (first, oldest) = sum(depth.waiting for _, depth in each), each[0]
         detail = f"{_jobs_wait(waiting)}, the oldest for {in_words(oldest.oldest_s)}"
         text = f"The queue {queue} is paused"
-        found.append(Attention("queue-paused", "warning", text, detail, waiting, job_type=first))
+        found.append(_of_type("queue-paused", "warning", text, detail, waiting, first, queue))
     return found
 
 
@@ -156,8 +140,16 @@ def of_full(depths: Mapping[str, Depth], kept: Mapping[str, KeptBack], queue_of:
         why, oldest = kept[first], in_words(depths.get(first, EMPTY).oldest_s)
         text = f"The queue {queue} {'is full' if why.code == 'queue-full' else 'is slower than its jobs come'}"
         detail = f"{_jobs_wait(waiting)}, the oldest for {oldest}: {why.text}"
-        found.append(Attention("queue-full", "warning", text, detail, waiting, job_type=first))
+        found.append(_of_type("queue-full", "warning", text, detail, waiting, first, queue))
     return found
+
+
+def _of_type(
+    kind: str, severity: str, text: str, detail: str, count: int, job_type: str, queue: str | None = None
+) -> Attention:
+    """A row about a job type, or about the queue that it is in."""
+    key = f"{kind}:{queue or job_type}"
+    return Attention(kind, severity, text, detail, count, job_type=job_type, key=key)
 
 
 def _jobs_wait(count: int) -> str:
@@ -179,6 +171,7 @@ def of_engines(engines: Sequence[KnownEngine], now: datetime) -> list[Attention]
             f"Engine {engine.number}: No heartbeat since {now - timedelta(seconds=silent_s):%H:%M:%S} UTC",
             f"{engine.description}. It is gone, stands still, or is cut off from the database. Unless it comes back, "
             f"others go on with its work in {in_words(engine.left_s)}, or as soon as it is known to be dead.",
+            key=f"engine-silent:{engine.number}",
         )
         for engine in engines
         if engine.left_s > 0 and (silent_s := NUMBER_LEASE_S - engine.left_s) >= SILENT_S
@@ -187,8 +180,9 @@ def of_engines(engines: Sequence[KnownEngine], now: datetime) -> list[Attention]
         Attention(
             "engine-gone",
             "warning",
-            f"Engine {engine.number} went away without a word",
-            f"{engine.description}, {in_words(-engine.left_s)} ago. Others go on with its work.",
+            f"Engine {engine.number}: Lost (last heartbeat {in_words(NUMBER_LEASE_S - engine.left_s)} ago)",
+            f"{engine.description}. Others go on with its work.",
+            key=f"engine-gone:{engine.number}",
         )
         for engine in engines
         if engine.left_s <= 0
@@ -198,12 +192,20 @@ def of_engines(engines: Sequence[KnownEngine], now: datetime) -> list[Attention]
 def of_this_engine(away: Sequence[str], lag_s: float) -> list[Attention]:
     """What the engine that answers has to do without, and how late its event loop is."""
     found = [
-        Attention("degraded", "critical", f"{name} is away", "As the engine that answers sees it; work waits for it.")
+        Attention(
+            "degraded",
+            "critical",
+            f"{name} is unavailable",
+            "As the engine that answers sees it. Work that needs it waits.",
+            key=f"degraded:{name}",
+        )
         for name in away
     ]
     if lag_s >= LAG_S:
         text = "An engine does too much at once"
-        found.append(Attention("lag", "warning", text, f"Its event loop was {lag_s:.1f} s late within a minute"))
+        found.append(
+            Attention("lag", "warning", text, f"Its event loop was {lag_s:.1f} s late within a minute", key="lag")
+        )
     return found
 
 
@@ -222,8 +224,20 @@ def of_retention(held: Held | None, retention_days: float | None, now: datetime)
             f" The oldest is {show_instance(held.oldest)}.",
             held.instances,
             query={"startedBefore": held.until.isoformat()},
+            key="retention",
         )
     ]
+
+
+_FIRST: Final = ("degraded", "engine-silent", "engine-gone", "lag", "no-worker", "queue-full", "two-origins",
+                 "queue-paused", "queue-grows")  # fmt: skip
+"""What concerns all work, or all of a job type, stands above single failures."""
+
+
+def sorted_by_reach(found: Sequence[Attention]) -> list[Attention]:
+    """Rows in the order in which they are shown: what concerns more work first, what is acknowledged last."""
+    ranks = {kind: rank for rank, kind in enumerate(_FIRST)}
+    return sorted(found, key=lambda one: (one.acknowledged is not None, ranks.get(one.kind, len(ranks))))
 
 
 def in_words(seconds: float) -> str:

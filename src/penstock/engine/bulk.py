@@ -24,7 +24,7 @@ from penstock.engine import ids
 from penstock.engine.bulk_acts import MENDING_VERSION, Acts, check_act, details_of
 from penstock.engine.causes import cause_of
 from penstock.engine.instance_filter import InstanceFilter, check_filter
-from penstock.engine.paging import CAUSE_MAX_CHARS, COUNT_MAX, NAME_MAX_CHARS, show_cursor
+from penstock.engine.paging import CAUSE_MAX_CHARS, NAME_MAX_CHARS, show_cursor
 from penstock.engine.payload import PayloadLimits, check_text
 from penstock.engine.views import InstanceSummary
 from penstock.errors import (
@@ -42,11 +42,13 @@ from penstock.store import engines as engine_store
 from penstock.store.database import Database
 from penstock.store.vault import KeyMissing
 from penstock.wire.bulk import BulkFilter, BulkRequest
+from penstock.wire.error_code import BETWEEN, failure_text
 from penstock.wire.noun import raw
 from penstock.wire.page import Page
 from penstock.wire.repair import (
     BulkCause,
     BulkDetails,
+    BulkOutcome,
     BulkPreview,
     BulkRefusals,
     BulkStarted,
@@ -72,9 +74,16 @@ _OF_ONE: Final = (KeyMissing, MailboxFull)
 """Of these those that are one instance's: what is done to the others does not wait for it."""
 FILTERS_SINCE_VERSION: Final = 13
 """Engines of an older schema know the first four fields of a filter only, and can't read what has more."""
+ERROR_CONTAINS_VERSION: Final = 21
+"""Engines of an older schema can't read a filter with ``error_contains``."""
 SUMMARIES_MAX: Final = 1_000
 """Of these causes and steps are counted."""
 LIST_MAX: Final = 200
+OUTCOMES_MAX: Final = 10_000
+"""Of so many instances an operation tells what became of them."""
+COUNT_MAX: Final = 1_000_000
+"""So many are counted exactly before an act, as far as there is time."""
+COUNTED_AT_ONCE: Final = 5_000
 DEAD_MAX: Final = 1_024
 """Engines that died of late and are remembered: as many as there are numbers."""
 
@@ -154,6 +163,8 @@ class Bulk:
                 await engine_store.require_version(connection, MENDING_VERSION)
             elif _is_new_to_older_engines(wanted):
                 await engine_store.require_version(connection, FILTERS_SINCE_VERSION)
+            if any(one is not None and one.error_contains is not None for one in (wanted, wanted.besides)):
+                await engine_store.require_version(connection, ERROR_CONTAINS_VERSION)
             number = await store.create(connection, new)
         self._made.set()
         return BulkStarted(id=str(number))
@@ -172,9 +183,10 @@ class Bulk:
         number = _number(id, unknown)
         async with self._database.connection() as connection:
             rows = await store.read(connection, id=number)
+            outcome = await store.outcome(connection, number) if rows else None
         if not rows:
             raise unknown
-        return _view(rows[0])
+        return msgspec.structs.replace(_view(rows[0]), outcome=None if outcome is None else _outcome(outcome))
 
     async def stop(self, id: str) -> BulkView:
         """What has not begun is left undone. Stopping one that has ended changes nothing. Raises NotFound."""
@@ -191,14 +203,16 @@ class Bulk:
         count, looked, below, more = 0, 0, store.BEYOND_ALL, True
         with trio.move_on_after(LOOK_S):
             while more and count <= COUNT_MAX:
-                page, below, more = await self._page(wanted, below, 2 * PAGE_MAX)
-                if wanted.is_seen_one_by_one or looked < summaries_max:
+                in_detail = wanted.is_seen_one_by_one or looked < summaries_max
+                page, below, more = await self._page(wanted, below, 2 * PAGE_MAX if in_detail else COUNTED_AT_ONCE)
+                if in_detail:
                     matching = _matching(wanted, await self._summaries(page))
                     for one in matching if looked < summaries_max else ():
                         if one.failure_reason is not None:
-                            cause = cause_of(one.failure_reason)
+                            text = failure_text(one.failure_reason, one.failure_code)
+                            cause = cause_of(text)
                             causes[cause] += 1
-                            texts.setdefault(cause, one.failure_reason)
+                            texts.setdefault(cause, text)
                         steps.update({place.step_id for place in one.where})
                     looked += len(page)
                     count += len(matching)
@@ -235,7 +249,7 @@ class Bulk:
         listed = _listed(wanted)
         if wanted.step_id is None:  # what failed long ago may have no cause stored yet
             listed = msgspec.structs.replace(listed, cause=None)
-        found = await self._instances.find_slice(listed, cursor, limit, decides=True)
+        found = await self._instances.find_slice(listed, cursor, limit, decides=True, most=COUNTED_AT_ONCE)
         if found.next is None:
             return found.items, below, False
         return found.items, ids.read_instance(found.next), True
@@ -271,7 +285,14 @@ class Bulk:
             found = await self._act(work, page)
             async with self._database.connection() as connection:
                 if not await store.advance(
-                    connection, work.id, self._engine, below=below, page=found, last=not more, lease_s=LEASE_S
+                    connection,
+                    work.id,
+                    self._engine,
+                    below=below,
+                    page=found,
+                    last=not more,
+                    lease_s=LEASE_S,
+                    kept_max=OUTCOMES_MAX,
                 ):
                     return
             if rate is not None and more and not await self._hold(work.id, began + len(page) / rate):
@@ -367,6 +388,7 @@ def _check_filter(wanted: BulkFilter, field: str) -> None:
         (wanted.business_key_prefix, "businessKeyPrefix", BUSINESS_KEY_MAX_CHARS),
         (wanted.step_id, "stepId", NAME_MAX_CHARS),
         (wanted.cause, "cause", CAUSE_MAX_CHARS),
+        (wanted.error_contains, "errorContains", CAUSE_MAX_CHARS),
     ):
         if text is not None:
             check_text(text, f"{field}.{name}", most)
@@ -402,10 +424,18 @@ def _fits(wanted: BulkFilter, one: InstanceSummary) -> bool:
         and wanted.definition_version in (None, one.definition_version)
         and wanted.business_key in (None, one.business_key)
         and (one.business_key or "").startswith(wanted.business_key_prefix or "")
-        and (wanted.cause is None or cause_of(wanted.cause) == cause_of(one.failure_reason or ""))
+        and _failed_so(wanted, one)
         and (wanted.step_id is None or any(place.step_id == wanted.step_id for place in one.where))
         and (after is None or number >= ids.first_instance(after))
         and (before is None or number < ids.first_instance(before))
+    )
+
+
+def _failed_so(wanted: BulkFilter, one: InstanceSummary) -> bool:
+    text = failure_text(one.failure_reason, one.failure_code)
+    return (wanted.cause is None or cause_of(wanted.cause) == cause_of(text)) and (
+        wanted.error_contains is None
+        or wanted.error_contains.lower() in f"{one.failure_code or ''}{BETWEEN}{one.failure_reason or ''}".lower()
     )
 
 
@@ -413,6 +443,11 @@ def _number(id: str, unknown: PenstockError) -> int:
     if not (id.isascii() and id.isdigit() and len(id) <= 18):
         raise unknown
     return int(id)
+
+
+def _outcome(found: store.InstanceCounts) -> BulkOutcome | None:
+    """None where it is not kept, or nothing was done."""
+    return BulkOutcome(found.completed, found.failed, found.running, found.cancelled) if any(found) else None
 
 
 def _view(row: store.BulkRow) -> BulkView:

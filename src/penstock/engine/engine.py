@@ -15,9 +15,11 @@ import trio
 
 from penstock.core.definition import DefinitionLimits
 from penstock.core.state import OVERTAKEN_TIMER, RUN_CHILD_TIMER, RUN_ENDED_TIMER, WAKE_TIMER
+from penstock.engine.acknowledgements import Acknowledgements
 from penstock.engine.answers import AnswerMemory
 from penstock.engine.aside import Aside
 from penstock.engine.attempts import Attempts
+from penstock.engine.audit_trail import AuditTrail
 from penstock.engine.batches import Batches
 from penstock.engine.bulk import Bulk
 from penstock.engine.bulk_acts import Acts
@@ -129,7 +131,7 @@ class Engine:
         self.instances = Instances(database, looks, settings, self.definitions, *lanes, self.runs, ends)
         self.tasks = Tasks(database, self.definitions, self.instances, self.full_path, self.runs, audit=audit)
         self.attempts, self.hiding = Attempts(database, settings), Hiding(settings.console_hide_variables)
-        self.inbox = Inbox(database, self.definitions, self.hiding, audit=audit)
+        self.inbox, self.audit_trail = Inbox(database, self.definitions, self.hiding, audit=audit), AuditTrail(database)
         self.repair = Repair(database, settings, self.limits, self.instances, self.full_path)
         self.migrations = Migrations(database, settings, self.definitions, self.full_path, self.polls, self.timers)
         self.definition_use = DefinitionUse(self.looks, self.definitions, self.instances)
@@ -140,16 +142,16 @@ class Engine:
         self.code = Code(database, settings, self.definitions, self.instances, self.polls, self.jobs, self.ids)
         self.children = Children(database, settings, self.code, self.instances, self.journal, self.timers)
         self.standing = Standing(self.looks, self.definitions, queues, polled=polled)
-        kept = queues, settings.retention_days, Origins(database, self.code, engine_number)
-        self.overview = Overview(self.looks, self.definitions, self.polls.activity, *kept)
+        kept = self.polls.activity, queues, settings.retention_days, Origins(database, self.code, engine_number)
+        self.overview = Overview(looks, self.definitions, *kept, Acknowledgements(database, settings))
         self.watch, self.failures = Watch(database, self.overview), Failures(database, looks, self.definitions)
         self.firings = Firings(database, settings, metrics, self.definitions, self.ids, self.transactions)
         fired = self.definitions, self.firings, self.instances
         self.schedules = Schedules(database, self.limits, *fired, self.aside, audit=audit)
         self.bulk, self.batches = self._bulk(engine_number), Batches(database, settings, metrics, self.instances)
         _watch(self.batchers(), metrics)
-        self._folding, self._stopping, self._looking = set[int](), False, trio.Lock()
-        self._looks_begun = self._look_answered = 0
+        self._folding, self._looking = set[int](), trio.Lock()
+        self._stopping, self._looks_begun, self._look_answered = False, 0, 0
 
     def _bulk(self, engine_number: int) -> Bulk:
         acts = Acts(self.instances, self.tasks, self.repair, self.migrations)

@@ -21,6 +21,7 @@ from penstock.store import instances as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import Database
 from penstock.store.instances import FailureRow
+from penstock.wire.error_code import failure_text
 
 FAILURES_MAX: Final = 1_000
 LOOKED_MAX: Final = 100_000
@@ -34,8 +35,8 @@ _RANGES_S: Final[Mapping[str, int | None]] = {name: range_s for name, (range_s, 
 
 
 class FailureGroup(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Failures of one definition's version, step and cause. ``text`` is the newest's reason: a filter `cause` of lists
-    takes it. ``sample`` is that instance."""
+    """Failures of one definition's version, step and cause. ``text`` is the newest's error code and
+    reason: a filter `cause` of lists takes it. ``sample`` is that instance."""
 
     cause: str
     text: str
@@ -72,7 +73,10 @@ class Failures:
         self._fill_after: int | None = 0
 
     async def fill(self) -> bool:
-        """One round of housekeeping: failures of engines that knew no causes get one. True once all were looked at."""
+        """Do one round of housekeeping: failures without a cause, or with one of older rules, get one.
+
+        Returns whether all were looked at.
+        """
         if self._fill_after is not None:
             async with self._database.connection() as connection:
                 self._fill_after = await store.fill_causes(connection, self._fill_after, FILL_ROWS)
@@ -111,7 +115,8 @@ class Failures:
             rows = await store.newest_failures(connection, keys, first, FAILURES_MAX)
             groups: dict[tuple[int, str | None, str], list[FailureRow]] = {}
             for row in rows:
-                groups.setdefault((row.definition, row.step, cause_of(row.reason or "")), []).append(row)
+                cause = cause_of(failure_text(row.reason, row.code))
+                groups.setdefault((row.definition, row.step, cause), []).append(row)
             items = [await self._group(connection, cause, group) for (_, _, cause), group in groups.items()]
         items.sort(key=lambda item: -item.count)
         return FailureList(items, exact=len(rows) < FAILURES_MAX and behind is None)
@@ -120,7 +125,7 @@ class Failures:
         loaded = await self._definitions.by_key(connection, group[0].definition)
         return FailureGroup(
             cause,
-            group[0].reason or "",
+            failure_text(group[0].reason, group[0].code),
             loaded.definition.id,
             loaded.version,
             len(group),

@@ -20,6 +20,7 @@ from penstock.store.connection import TrioConnection
 from penstock.store.instances import BEYOND_ALL
 
 ATTRIBUTES_MAX: Final = 5
+BULK_ID_MAX_CHARS: Final = 18
 _BOUNDS: Final = {"": "exactly", "from": "at_least", "to": "below"}
 STATUSES = frozenset({"ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED"})
 
@@ -29,9 +30,10 @@ class InstanceFilter(msgspec.Struct, frozen=True, kw_only=True):
     ``definition_version`` need the ``definition_id``. Of a business key the whole is given, or how it begins.
     ``attributes`` are search attributes by their names; of numbers and times ``NAME.from`` is the least and ``NAME.to``
     what they are below.
-    ``cause`` (a reason, whose numbers and quoted parts may differ) and ``step_id`` need the status FAILED, the latter a
-    ``definition_id`` as well. ``delayed``: those that have not begun; they are ACTIVE.
-    ``blocked``: runs of code that no code could go on with so far; they are WAITING."""
+    ``cause`` (the text of a failure; its ids and numbers may differ), ``step_id`` and ``error_contains`` (a part of the
+    error code or the reason) need the status FAILED, ``step_id`` a ``definition_id`` as well. ``delayed``: those that
+    have not begun; they are ACTIVE. ``blocked``: runs of code that no code could go on with so far; they are WAITING.
+    ``open``: those of a bulk operation (``bulk_id``) that have not ended."""
 
     definition_id: str | None = None
     status: str | None = None
@@ -48,18 +50,20 @@ class InstanceFilter(msgspec.Struct, frozen=True, kw_only=True):
     attributes: Mapping[str, str] = {}
     delayed: bool = False
     blocked: bool = False
+    error_contains: str | None = None
+    bulk_id: str | None = None
+    open: bool = False
 
 
 def check_filter(wanted: InstanceFilter) -> None:
     """Raises BadRequest for filters that do not go together."""
+    _check_bulk(wanted)
     if wanted.status is not None and wanted.status not in STATUSES:
         raise BadRequest(f"status: must be one of {', '.join(sorted(STATUSES))}")
     if wanted.delayed and wanted.status not in (None, "ACTIVE"):
         raise BadRequest("delayed: an instance that has not begun is ACTIVE")
     _check_blocked(wanted)
-    for name, value in (("cause", wanted.cause), ("stepId", wanted.step_id)):
-        if value is not None and wanted.status != "FAILED":
-            raise BadRequest(f"{name}: needs the status FAILED")
+    _check_failures(wanted)
     for name, given in (("stepId", wanted.step_id), ("definitionVersion", wanted.definition_version)):
         if given is not None and wanted.definition_id is None and (name != "stepId" or wanted.cause is None):
             raise BadRequest(f"{name}: needs a definitionId")
@@ -75,7 +79,8 @@ def check_filter(wanted: InstanceFilter) -> None:
         raise BadRequest("businessKeyPrefix: not together with businessKey")
     more = (wanted.definition_version, wanted.cause, wanted.step_id, wanted.started_after, wanted.started_before,
             wanted.business_key_prefix, wanted.parent_instance_id, wanted.flow_key,
-            wanted.attributes or None, wanted.delayed or None, wanted.blocked or None)  # fmt: skip
+            wanted.error_contains, wanted.attributes or None, wanted.delayed or None,
+            wanted.blocked or None)  # fmt: skip
     if wanted.instance_key is not None and any(value is not None for value in more):
         raise BadRequest("instanceKey: with definitionId, status and businessKey only")
 
@@ -83,6 +88,29 @@ def check_filter(wanted: InstanceFilter) -> None:
 def _check_blocked(wanted: InstanceFilter) -> None:
     if wanted.blocked and (wanted.delayed or wanted.status not in (None, "WAITING")):
         raise BadRequest("blocked: a blocked run is WAITING, and has begun")
+
+
+def _check_bulk(wanted: InstanceFilter) -> None:
+    if wanted.open and (wanted.bulk_id is None or wanted.status is not None):
+        raise BadRequest("open: needs a bulkId, and no status")
+    if wanted.bulk_id is None:
+        return
+    if not (wanted.bulk_id.isascii() and wanted.bulk_id.isdigit() and len(wanted.bulk_id) <= BULK_ID_MAX_CHARS):
+        raise BadRequest("bulkId: must be the id of a bulk operation")
+    others = (wanted.cause, wanted.step_id, wanted.error_contains, wanted.parent_instance_id, wanted.flow_key,
+              wanted.instance_key, wanted.attributes or None, (wanted.delayed or wanted.blocked) or None)  # fmt: skip
+    if any(value is not None for value in others):
+        raise BadRequest("bulkId: with definitionId, status, keys and times only")
+
+
+def _check_failures(wanted: InstanceFilter) -> None:
+    of_failures = ("cause", wanted.cause), ("stepId", wanted.step_id), ("errorContains", wanted.error_contains)
+    for name, value in of_failures:
+        if value is not None and wanted.status != "FAILED":
+            raise BadRequest(f"{name}: needs the status FAILED")
+    led = wanted.cause, wanted.parent_instance_id, wanted.attributes or None
+    if wanted.error_contains is not None and any(value is not None for value in led):
+        raise BadRequest("errorContains: not together with cause, parentInstanceId or attr")
 
 
 def wanted_attributes(given: Mapping[str, str]) -> tuple[Wanted, ...]:
@@ -122,6 +150,9 @@ async def listed_by(connection: TrioConnection, wanted: InstanceFilter) -> store
     since = 0 if wanted.started_after is None else ids.first_instance(wanted.started_after)
     until = BEYOND_ALL if wanted.started_before is None else ids.first_instance(wanted.started_before)
     attributes = wanted_attributes(wanted.attributes)
-    about = wanted.cause, wanted.step_id, wanted.business_key_prefix, parent, wanted.flow_key, attributes
+    bulk = None if wanted.bulk_id is None else int(wanted.bulk_id)
+    about = wanted.cause, wanted.step_id, wanted.business_key_prefix, parent, wanted.flow_key
     status = store.DELAYED if wanted.delayed else store.BLOCKED if wanted.blocked else wanted.status
-    return store.Listed(keys, status, wanted.business_key, since, until, *about)
+    status = store.OPEN if wanted.open else status
+    rest = wanted.error_contains, bulk, attributes
+    return store.Listed(keys, status, wanted.business_key, since, until, *about, *rest)

@@ -30,6 +30,7 @@ from penstock.engine.looks import Looks
 from penstock.engine.paging import (
     COUNT_MAX,
     NAME_MAX_CHARS,
+    PAGE_SIZE_MAX,
     page_bounds,
     read_cursor,
     show_cursor,
@@ -433,7 +434,13 @@ class Instances:
         return Page(items=found.ids, total=total, total_is_estimate=True)
 
     async def find_slice(
-        self, wanted: InstanceFilter, cursor: str | None, limit: int, *, decides: bool = False
+        self,
+        wanted: InstanceFilter,
+        cursor: str | None,
+        limit: int,
+        *,
+        decides: bool = False,
+        most: int = PAGE_SIZE_MAX,
     ) -> Page[int]:
         """Those after ``cursor``, newest first. Whatever changes meanwhile, no instance that matches all the time is
         left out or comes twice. ``decides``: it is for more than to be shown; a replica may lack some. Raises
@@ -447,7 +454,7 @@ class Instances:
             listed = await listed_by(connection, wanted)
             if listed is None:
                 return Page(items=[])
-            found, last = await store.find_slice(connection, listed, limit=slice_limit(limit), before=before)
+            found, last = await store.find_slice(connection, listed, limit=slice_limit(limit, most), before=before)
         return Page(items=found, next=show_cursor(last))
 
     async def count(self, wanted: InstanceFilter) -> Count:

@@ -13,6 +13,7 @@ from penstock.core.fencing import CallKind, FenceRequest, Verdict, judge, known_
 from penstock.core.retry import wished_s
 from penstock.eager import need_task
 from penstock.engine import ids
+from penstock.engine.attempts import StackTraces
 from penstock.engine.definitions import Definitions, LoadedDefinition, refuse_executors
 from penstock.engine.lanes.commands import ReportCommand
 from penstock.engine.lanes.fast_path import FastCompletion, FastPath
@@ -90,6 +91,7 @@ class Jobs:
         self._full_path = full_path
         self._parks = False  # all engines are known to know parked jobs
         self.looks = Lookups(database, settings, metrics)
+        self._stack_traces = StackTraces(database, settings.stack_trace_max_bytes)
         self._good_polls: set[tuple[str, tuple[str, ...]]] = set()
         self.beats = Heartbeats(database, settings, metrics, polls.leases)
 
@@ -321,6 +323,8 @@ class Jobs:
     async def _fail(self, request: Failure, *, explicit: bool) -> Verdict:
         job, call = self._read(request, CallKind.FAIL, explicit=explicit)
         await self._permit(job)
+        lease = self._polls.leases.find(job.token, job.seq)
+        attempt = call.attempt or (None if lease is None else lease.attempt)
         failed = JobFailed(
             job.token,
             call.worker,
@@ -340,6 +344,7 @@ class Jobs:
             _ignored.info("fail-ignored", "a fail without a lease was ignored", job=request.job_id, worker=call.worker)
         if answer is Verdict.DONE:
             self._polls.activity.note_report(call.worker, "", failed=True)
+            await self._stack_traces.keep(job, attempt, request.stack_trace)
         return answer
 
     async def _park(self, request: Park, *, explicit: bool) -> Verdict:

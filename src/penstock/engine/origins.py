@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.engine.attention import Attention
 from penstock.engine.code import Code, CodeWorkflow
 from penstock.engine.definitions import CODE_PREFIX
 from penstock.errors import Conflict, NotFound, Unavailable
@@ -18,6 +17,7 @@ from penstock.store import origins as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import AWAY, Database, away_reason, first_line
 from penstock.store.origins import Origin, Registered, Shared
+from penstock.wire.attention import Attention
 
 ORIGIN_MAX_CHARS: Final = 1_000
 SHARED_MAX: Final = 20
@@ -107,7 +107,18 @@ def of_shared(shared: Sequence[Shared]) -> list[Attention]:
             text = f"{len(distinct)} programs serve {name} under no name"
             origins = ", ".join(sorted(map(str, distinct)))
             detail = f'{origins}. Name their Apps (name="…"), or, if it moved: penstock runs adopt {name.split("@")[0]}'
-            found.append(Attention("two-origins", "critical", text, detail, len(distinct), since, job_type=job_type))
+            found.append(
+                Attention(
+                    "two-origins",
+                    "critical",
+                    text,
+                    detail,
+                    len(distinct),
+                    since,
+                    job_type=job_type,
+                    key=f"two-origins:{job_type}",
+                )
+            )
     return found
 
 

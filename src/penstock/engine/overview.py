@@ -15,8 +15,9 @@ import msgspec
 import trio
 
 from penstock.engine import attention, ids
+from penstock.engine.acknowledgements import Acknowledgements, marked
 from penstock.engine.activity import TOOK, Activity, Depth, EngineReport
-from penstock.engine.attention import EMPTY, NOBODY, Attention, Failed
+from penstock.engine.attention import EMPTY, NOBODY, Failed
 from penstock.engine.definitions import Definitions
 from penstock.engine.looks import Looks
 from penstock.engine.origins import Origins
@@ -27,7 +28,9 @@ from penstock.store import activity as store
 from penstock.store import instances as instance_store
 from penstock.store.activity import DONE_WITHIN_S, QueueFacts
 from penstock.store.connection import TrioConnection
-from penstock.wire.open_work import WorkerView
+from penstock.wire.attention import AcknowledgeBody, Attention, AttentionList
+from penstock.wire.error_code import failure_text
+from penstock.wire.open_work import QueueRow, WorkerView
 from penstock.wire.page import Page
 
 RANGES: Final[Mapping[str, tuple[int, int]]] = {
@@ -87,21 +90,6 @@ class Durations(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     p99: float | None = None
     p50_at_most: float | None = None
     p99_at_most: float | None = None
-
-
-class QueueRow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A job type with jobs that wait (exact to 100,000), with workers, or with jobs under lease (as engines know of
-    theirs). ``series``: 15 minutes of what waited; ``done_per_second``: of the last minute."""
-
-    job_type: str
-    waiting: int
-    waiting_exact: bool
-    oldest_seconds: float
-    locked: int
-    workers: int
-    done_per_second: float
-    series: list[int]
-    last_poll_at: datetime | None = None
 
 
 class OverviewView(msgspec.Struct, frozen=True, rename="camel"):
@@ -165,8 +153,10 @@ class Overview:
         queues: Queues,
         retention_days: float | None,
         origins: Origins,
+        acknowledgements: Acknowledgements,
     ) -> None:
         self.origins = origins
+        self._acknowledgements = acknowledgements
         self._looks = looks
         self._queues_known = queues
         self._retention_days = retention_days
@@ -185,6 +175,20 @@ class Overview:
                 answer = await self._read(*RANGES[range_name])
                 kept = self._kept[range_name] = _Kept(trio.current_time() + KEPT_S, answer)
             return kept.answer
+
+    async def attention(self) -> AttentionList:
+        """What needs somebody now."""
+        return AttentionList((await self.read(next(iter(RANGES)))).attention)
+
+    async def acknowledge(self, key: str, body: AcknowledgeBody) -> None:
+        """Acknowledge a row by its key. Raises BadRequest."""
+        await self._acknowledgements.acknowledge(key, body)
+        self._kept.clear()
+
+    async def withdraw(self, key: str) -> None:
+        """Let a row need attention again. Raises NotFound."""
+        await self._acknowledgements.withdraw(key)
+        self._kept.clear()
 
     async def workers(self, after: str | None, limit: int, job_type: str | None = None) -> Page[WorkerView]:
         """By name, after a cursor; all, or those that polled for a job type."""
@@ -235,13 +239,14 @@ class Overview:
             open_count = await store.count_open(connection, OPEN_MAX + 1)
             engines = await store.read_engines(connection)
             needs = [
-                *await self._failures(connection),
+                *attention.of_this_engine(self._activity.away(), self._activity.worst_lag_s()),
+                *attention.of_engines(engines, now),
                 *await self._kept_back(connection, facts, last_polls, now),
                 *await self.origins.attention(connection),
-                *attention.of_engines(engines, now),
-                *attention.of_this_engine(self._activity.away(), self._activity.worst_lag_s()),
+                *await self._failures(connection),
                 *attention.of_retention(self._activity.held, self._retention_days, now),
             ]
+            needs = attention.sorted_by_reach(await marked(connection, needs))
         return OverviewView(
             at=now,
             started=_rate(steps, "started", range_s),
@@ -262,7 +267,8 @@ class Overview:
         failed: list[Failed] = []
         for one in found:
             about = await self._definitions.by_key(connection, one.definition)
-            failed.append(Failed(about.definition.id, about.version, one.instances, one.reason or "", one.since))
+            text = failure_text(one.reason, one.code)
+            failed.append(Failed(about.definition.id, about.version, one.instances, text, one.since))
         return attention.of_failures(failed, exact=exact)
 
     async def _kept_back(

@@ -27,9 +27,9 @@ def page_bounds(page: int, page_size: int) -> tuple[int, int]:
     return size, page * size
 
 
-def slice_limit(limit: int) -> int:
+def slice_limit(limit: int, most: int = PAGE_SIZE_MAX) -> int:
     """The clamped number of items; 0 is the default."""
-    return PAGE_SIZE_DEFAULT if limit <= 0 else min(limit, PAGE_SIZE_MAX)
+    return PAGE_SIZE_DEFAULT if limit <= 0 else min(limit, most)
 
 
 def read_cursor(cursor: str | None, first: int = BEYOND_ALL) -> int:

@@ -111,7 +111,9 @@ class Schedules:
         await self._firings.check(spec, variables)
         async with self._database.connection() as connection, connection.transaction():
             await engine_store.require_version(connection, SCHEMA_VERSION_NEEDED)
-            await self._note(connection, "SCHEDULE_CHANGED", f"{id}: {kept.decode()[:1000]}")
+            before = await store.read(connection, name=id) if self._audit else []
+            old = before[0].spec if before else None
+            await self._note(connection, "SCHEDULE_CHANGED", f"{id}: {kept.decode()[:1000]}", old)
             await store.put(
                 connection, id, spec=kept, variables=variables, definition_id=spec.definition_id, paused=spec.paused,
                 timeless=TIMELESS,
@@ -239,9 +241,9 @@ class Schedules:
 
         return SchedulePreview(times=await run_long(times))
 
-    async def _note(self, connection: TrioConnection, kind: str, detail: str) -> None:
+    async def _note(self, connection: TrioConnection, kind: str, detail: str, old: str | None = None) -> None:
         if self._audit:
-            await connection.fetch(*audit_store.add(None, None, kind, actor(), detail))
+            await connection.fetch(*audit_store.add(None, None, kind, actor(), detail, old))
 
     async def _row(self, connection: TrioConnection, id: str) -> ScheduleRow:
         rows = await store.read(connection, name=_name(id))

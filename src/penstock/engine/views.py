@@ -17,6 +17,7 @@ from penstock.engine.variables import without
 from penstock.engine.versions import Versions
 from penstock.store import instances as store
 from penstock.store.connection import TrioConnection
+from penstock.wire.error_code import failure_text
 from penstock.wire.model import Attempt, Instance, ItemCounts, StepExecution
 from penstock.wire.noun import Answer, raw
 
@@ -115,10 +116,15 @@ async def list_summaries(
             **_shown(row, loaded[row.id]),
             variables=LEFT_OUT,
             where=[_place(place, row, loaded[row.id]) for place in places.get(row.id, ())],
-            cause=cause_of(row.failure or "") if row.status == InstanceStatus.FAILED else None,
+            cause=_cause(row),
         )
         for row in rows
     ]
+
+
+def _cause(row: store.InstanceRow) -> str | None:
+    failed = row.status == InstanceStatus.FAILED
+    return cause_of(failure_text(row.failure, row.failure_code)) if failed else None
 
 
 def _place(place: store.Place, row: store.InstanceRow, loaded: LoadedDefinition) -> Whereabouts:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import field
@@ -164,6 +164,10 @@ def error_text(message: object) -> str:
     return clean_text(text, ERROR_MESSAGE_MAX_BYTES)
 
 
+_TEXTS: Final = frozenset({"errorMessage", "stackTrace"})
+"""They are never the reason that a failure is refused."""
+
+
 def error_tolerant(read: Callable[[bytes], T]) -> Callable[[bytes], T]:
     """``read`` for a body with an `errorMessage`: where it refuses, once more with that text mended."""
 
@@ -175,7 +179,7 @@ def error_tolerant(read: Callable[[bytes], T]) -> Callable[[bytes], T]:
                 fields, _ = split_object(text_of(body))
             except Unsplittable:
                 fields = {}
-            if "errorMessage" not in fields:
+            if _TEXTS.isdisjoint(fields):
                 raise
             return read(sanitized(fields))
 
@@ -183,10 +187,10 @@ def error_tolerant(read: Callable[[bytes], T]) -> Callable[[bytes], T]:
 
 
 def sanitized(fields: Mapping[str, str]) -> bytes:
-    """The JSON object of these parts, its `errorMessage` cleaned if it has one."""
+    """The JSON object of these parts, its `errorMessage` and `stackTrace` cleaned if it has them."""
     parts = dict(fields)
-    if "errorMessage" in parts:
-        found = value_of(parts["errorMessage"])
-        text = parts["errorMessage"] if found is None and parts["errorMessage"] != "null" else error_text(found)
-        parts["errorMessage"] = json.dumps(clean_text(text, ERROR_MESSAGE_MAX_BYTES))
+    for name in _TEXTS & parts.keys():
+        found = value_of(parts[name])
+        text = parts[name] if found is None and parts[name] != "null" else error_text(found)
+        parts[name] = json.dumps(clean_text(text, ERROR_MESSAGE_MAX_BYTES))
     return bytes_of("{" + ",".join(f"{json.dumps(name)}:{part}" for name, part in parts.items()) + "}")

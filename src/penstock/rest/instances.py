@@ -22,7 +22,7 @@ from penstock.offload import INLINE_MAX_BYTES, run_sized, take_turn
 from penstock.rest.codec import CancelBody, PriorityBody, RetryBody, decoder, optional_decoder
 from penstock.rest.exchange import ANSWER_LOST, JSON, Reply, Scope
 from penstock.rest.hiding import Hider, Mask, mask_of
-from penstock.rest.operation import BOOLEAN, INTEGER, Parameter
+from penstock.rest.operation import BOOLEAN, INTEGER, TIME, Parameter
 from penstock.rest.reading import (
     body_of,
     query_family,
@@ -37,7 +37,6 @@ from penstock.wire.model import Instance
 from penstock.wire.noun import text_bytes
 from penstock.wire.page import Page
 
-_TIME: Final = {"type": "string", "format": "date-time"}
 FILTER: Final = (
     Parameter("definitionId", "query", "Of any version."),
     Parameter(
@@ -52,10 +51,16 @@ FILTER: Final = (
     Parameter("flowKey", "query", "Whose turn their jobs come in (addition)."),
     Parameter("instanceKey", "query", "Of the definition id: the instance that has it (addition)."),
     Parameter("definitionVersion", "query", "Of the definition id (addition).", INTEGER),
-    Parameter("cause", "query", "Failures for such a reason: numbers and quoted parts may differ (addition)."),
+    Parameter("cause", "query", "Failures of this cause: `text` of `/v1/failures` (addition)."),
     Parameter("stepId", "query", "Failures at this step of the definition id (addition)."),
-    Parameter("startedAfter", "query", "Not before this time (addition).", _TIME),
-    Parameter("startedBefore", "query", "Before this time (addition).", _TIME),
+    Parameter("errorContains", "query", "Failures with this in their error code or reason, in any case (addition)."),
+    Parameter(
+        "bulkId", "query",
+        "To which this bulk operation was done, as far as that is kept (addition).",
+    ),
+    Parameter("open", "query", "Of the bulk operation: those that have not ended (addition).", BOOLEAN),
+    Parameter("startedAfter", "query", "Not before this time (addition).", TIME),
+    Parameter("startedBefore", "query", "Before this time (addition).", TIME),
     Parameter(
         "attr.*", "query",
         "With this value of a search attribute, as `attr.customer=4711`; of numbers and times also `attr.amount.from` "
@@ -223,6 +228,9 @@ class InstanceRoutes:
             definition_version=_version(),
             cause=query_text(request, "cause", CAUSE_MAX_CHARS),
             step_id=query_text(request, "stepId"),
+            bulk_id=query_text(request, "bulkId"),
+            open=query_flag(request, "open"),
+            error_contains=query_text(request, "errorContains", CAUSE_MAX_CHARS),
             started_after=query_time(request, "startedAfter"),
             started_before=query_time(request, "startedBefore"),
             business_key_prefix=query_text(request, "businessKeyPrefix", BUSINESS_KEY_MAX_CHARS),

@@ -186,6 +186,7 @@ class JobRoutes:
             retry_after_s=body.retry_after_s,
             error_code=body.error_code,
             variables=given_variables(body.variables, self._limits),
+            stack_trace=body.stack_trace,
         )
 
     async def park(self, call: RestRequest) -> Reply:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Final, cast
 
 import msgspec
 from quart import Response, request
 
 from penstock.engine.engine import Engine
 from penstock.engine.open_work import UnlockBody
-from penstock.masking import mask_text
+from penstock.masking import MASK, mask_text
 from penstock.rest.codec import optional_decoder
-from penstock.rest.exchange import NO_CONTENT, Reply
+from penstock.rest.exchange import NO_CONTENT, Reply, Scope
+from penstock.rest.hiding import asked_by_console
 from penstock.rest.reading import body_of, query_number, query_text, respond
 from penstock.settings import SETTINGS, Secret, SettingInfo, Settings
 
 _read_unlock = optional_decoder(UnlockBody)
 _encode = msgspec.json.Encoder().encode
+
+
+STACK_TRACE: Final = "stackTrace"
+"""By this name a pattern hides the stack traces of workers from the console."""
 
 
 class SettingView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -57,6 +62,8 @@ class OpenWorkRoutes:
     async def attempts(self, id: str) -> Response:
         """``GET /v1/executions/{id}/attempts``"""
         found = await self._engine.attempts.of(id)
+        if self._engine.hiding.hides(STACK_TRACE) and asked_by_console(cast("Scope", request.scope)["headers"]):
+            found = [msgspec.structs.replace(one, stack_trace=MASK if one.stack_trace else None) for one in found]
         return respond(Reply(200, b'{"items":%b}' % _encode(found)))
 
     async def forget_checkpoint(self, id: str) -> Response:

@@ -15,6 +15,7 @@ from penstock.access.roles import Permission
 Schema = dict[str, Any]
 Kind = type[msgspec.Struct]
 STRING: Final[Schema] = {"type": "string"}
+TIME: Final[Schema] = {"type": "string", "format": "date-time"}
 INTEGER: Final[Schema] = {"type": "integer"}
 BOOLEAN: Final[Schema] = {"type": "boolean"}
 VARIABLES: Final[Schema] = {"type": "object", "additionalProperties": True}

@@ -11,10 +11,11 @@ from penstock.engine.drafts import DraftCheck, ExpressionCheck, ExpressionLangua
 from penstock.engine.failures import FailureList
 from penstock.engine.inbox import UserTask
 from penstock.engine.open_work import TimerView, UnlockBody
-from penstock.engine.overview import EngineList, OverviewView, QueueRow
+from penstock.engine.overview import EngineList, OverviewView
 from penstock.engine.simulations import SimulationRequest, SimulationView
 from penstock.engine.standing import InstanceState, VariablesAsOf
 from penstock.engine.watch import Changes
+from penstock.rest.audit import AuditRoutes
 from penstock.rest.bulk import BulkRoutes
 from penstock.rest.definition_use import DefinitionUseRoutes
 from penstock.rest.drafts import DraftRoutes
@@ -27,6 +28,7 @@ from penstock.rest.operation import (
     CONSOLE_HEADER,
     INTEGER,
     SLICE,
+    TIME,
     Kind,
     Operation,
     Parameter,
@@ -38,15 +40,18 @@ from penstock.rest.overview import OverviewRoutes
 from penstock.rest.queues import QueueRoutes
 from penstock.rest.sessions import CALLBACK, PlaceBody, SessionRoutes, SignInBegun, SignInWays, TokenBody
 from penstock.rest.watch import WatchRoutes
+from penstock.wire.attention import AcknowledgeBody, AttentionList
+from penstock.wire.audit import AuditTrailRecord
 from penstock.wire.bulk import BulkRequest
 from penstock.wire.model import RecordedAttempt
-from penstock.wire.open_work import WorkerView
+from penstock.wire.open_work import QueueRow, WorkerView
 from penstock.wire.page import Count, Page
 from penstock.wire.queue import Queue, QueuePolicy
 from penstock.wire.repair import BulkPreview, BulkStarted, BulkView, ImpactView
 
 CONSOLE: Final = Parameter(CONSOLE_HEADER, "header", "Anything: pages of other origins can't send it.", required=True)
 KINDS_FOR_PEOPLE: Final[Sequence[Kind]] = (
+    AcknowledgeBody, AttentionList, Page[AuditTrailRecord],
     Me, UserTask, Page[UserTask], ClaimBody, TokenBody, PlaceBody, SignInWays, SignInBegun, OverviewView, QueueRow,
     Page[WorkerView], QueuePolicy, Queue, Page[Queue], EngineList, BulkRequest, BulkPreview, BulkStarted, BulkView,
     Page[BulkView], Page[TimerView], UnlockBody, SettingView, Page[VersionView],
@@ -191,6 +196,38 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
         "Rates from samples of all engines; queues as this engine measured them in the last ten seconds.",
         parameters=(Parameter("range", "query", "`15m` (the default), `1h`, `24h` or `7d`."),),
         answer=struct(OverviewView), errors=(400,),
+    ),
+    Operation(
+        "GET", "/v1/audit", AuditRoutes.list, Permission.OPERATE,
+        "listAudit", "service", "List what people and programs did, newest first (addition)",
+        "Who paused, changed, uploaded, made a token or signed in, with old and new values. A page may have fewer than "
+        "`limit`, and more behind it.",
+        parameters=(
+            Parameter("kind", "query", "Of this kind, such as `QUEUE_CHANGED`."),
+            Parameter("actor", "query", "By this caller."),
+            Parameter("contains", "query", "With this in `detail`, in any case."),
+            Parameter("since", "query", "Not before this time.", TIME),
+            Parameter("until", "query", "Before this time.", TIME),
+            *SLICE,
+        ),
+        answer=struct(Page[AuditTrailRecord]), errors=(400, 503),
+    ),
+    Operation(
+        "GET", "/v1/attention", OverviewRoutes.attention, Permission.VIEW,
+        "listAttention", "service", "List what needs somebody (addition)",
+        "As in the overview: what concerns most work first, what is acknowledged last.",
+        answer=struct(AttentionList), errors=(503,),
+    ),
+    Operation(
+        "PUT", "/v1/attention/{key}", OverviewRoutes.acknowledge, Permission.OPERATE,
+        "acknowledgeAttention", "service", "Acknowledge what needs somebody (addition)",
+        "By the `key` of its row, for `attention_acknowledged_hours`, of failures until there are more than `count`.",
+        body=struct(AcknowledgeBody), body_required=False, status=204, errors=(400, 409, 503),
+    ),
+    Operation(
+        "DELETE", "/v1/attention/{key}", OverviewRoutes.withdraw, Permission.OPERATE,
+        "withdrawAcknowledgement", "service", "Let what was acknowledged need attention again (addition)",
+        status=204, errors=(404, 503),
     ),
     Operation(
         "GET", "/v1/workers", OverviewRoutes.workers, Permission.VIEW,

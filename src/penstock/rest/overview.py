@@ -9,12 +9,15 @@ from quart import Response, request
 
 from penstock.engine.engine import Engine
 from penstock.engine.overview import WORKERS_MAX
-from penstock.rest.exchange import Reply
-from penstock.rest.reading import query_number, query_text, respond
+from penstock.rest.codec import optional_decoder
+from penstock.rest.exchange import NO_CONTENT, Reply
+from penstock.rest.reading import body_of, query_number, query_text, respond
+from penstock.wire.attention import AcknowledgeBody
 
 DEFAULT_RANGE: Final = "15m"
 FAILURES_RANGE: Final = "24h"
 
+_read_acknowledge = optional_decoder(AcknowledgeBody)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -35,6 +38,20 @@ class OverviewRoutes:
             query_text(request, "definitionId"), query_text(request, "range") or FAILURES_RANGE
         )
         return respond(Reply(200, _encode(found)))
+
+    async def attention(self) -> Response:
+        """``GET /v1/attention``"""
+        return respond(Reply(200, _encode(await self._engine.overview.attention())))
+
+    async def acknowledge(self, key: str) -> Response:
+        """``PUT /v1/attention/{key}``"""
+        await self._engine.overview.acknowledge(key, _read_acknowledge(await body_of(request)))
+        return respond(NO_CONTENT)
+
+    async def withdraw(self, key: str) -> Response:
+        """``DELETE /v1/attention/{key}``"""
+        await self._engine.overview.withdraw(key)
+        return respond(NO_CONTENT)
 
     async def workers(self) -> Response:
         """``GET /v1/workers``"""

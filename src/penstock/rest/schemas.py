@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.core.schedule import CatchUp, Overlap, RunOutcome
 from penstock.rest.definition_schema import DEFINITION, STEP, STEP_TYPES
-from penstock.rest.operation import VARIABLES, Kind, Schema, name_of
+from penstock.rest.operation import VARIABLES, Kind, Schema, name_of, ref
 from penstock.rest.operations import BODIES, KINDS, REQUIRED
 from penstock.rest.problems import STATUS_BY_CODE, ErrorObject
 
@@ -92,6 +92,8 @@ def _with_words(name: str, schema: Schema) -> Schema:
         fields["status"] = {"type": "string", "enum": _STATUS[name]}
     if name == "ScheduleRun":
         fields["outcome"] = {"type": "string", "enum": [outcome.name for outcome in RunOutcome]}
+    if name == "BulkView":
+        fields["outcome"] = ref("BulkOutcome")
     if name in ("ScheduleSpec", "Schedule"):
         fields["overlap"] = {"type": "string", "enum": [*Overlap]}
         fields["catchUp"] = {"type": "string", "enum": [*CatchUp]}

@@ -15,6 +15,7 @@ from penstock.errors import BadRequest
 from penstock.rpc.methods import unary
 from penstock.rpc.reading import known, required
 from penstock.wire import repair_v1 as w
+from penstock.wire.audit import AuditTrailRecord
 from penstock.wire.bulk import BulkFilter, BulkRequest
 from penstock.wire.model import Instance, RunTree
 from penstock.wire.repair import BulkPreview, BulkStarted, BulkView, ImpactView, MigrationCheck
@@ -51,6 +52,7 @@ class Repair:
             "DeleteDefinition": unary(self.delete, w.DeleteDefinitionRequest, w.DeleteDefinitionResponse),
             "GetInstance": unary(self.get, w.GetInstanceRequest, Instance),
             "GetTree": unary(self.tree, w.GetTreeRequest, RunTree),
+            "ListAudit": unary(self.list_audit, w.ListAuditRequest, w.ListAuditResponse),
         }
         return {_PREFIX + name: handler for name, handler in methods.items()}
 
@@ -157,9 +159,26 @@ class Repair:
         """With its result."""
         return await self._engine.instances.get(required(request.instance_id, "instance_id"))
 
+    async def list_audit(self, request: w.ListAuditRequest, _call: object) -> w.ListAuditResponse:
+        """What people and programs did."""
+        found = await self._engine.audit_trail.list(
+            request.cursor or None,
+            request.limit,
+            kind=request.kind or None,
+            actor=request.actor or None,
+            contains=request.contains or None,
+            since=request.since,
+            until=request.until,
+        )
+        return w.ListAuditResponse([_record(one) for one in found.items], found.next or "")
+
     async def tree(self, request: w.GetTreeRequest, _call: object) -> RunTree:
         """What it called, and what those called."""
         return await self._engine.runs.tree(required(request.instance_id, "instance_id"))
+
+
+def _record(one: AuditTrailRecord) -> w.AuditTrailRecord:
+    return w.AuditTrailRecord(one.at, one.kind, one.actor or "", one.detail or "", one.old or "", one.instance_id or "")
 
 
 def _variables(text: bytes) -> Raw:
@@ -197,4 +216,5 @@ def _filter(given: w.BulkFilter) -> BulkFilter:
         business_key_prefix=given.business_key_prefix or None,
         started_after=given.started_after,
         started_before=given.started_before,
+        error_contains=given.error_contains or None,
     )

@@ -55,6 +55,7 @@ async def fail(engine: Engine, worker_id: str, items: Sequence[Failure]) -> list
             retry_after_s=item.retry_after_s,
             error_code=item.error_code,
             variables=given_variables(item.variables, limits, "variables"),
+            stack_trace=item.stack_trace,
         )
 
     size_bytes = sum(text_bytes(item.variables) for item in items)

@@ -192,11 +192,13 @@ def check_connections(server: checkup.Server, settings: Settings) -> Iterator[Fi
     free = int(server.settings["max_connections"]) - int(server.settings["superuser_reserved_connections"])
     each = settings.db_max_conns + 2  # its wake-ups, and in Kafka mode the election of the relay
     needed = settings.processes * each
-    found = f"{server.sessions} of {free} in use, an engine with these settings takes up to {needed}"
+    others = server.sessions - server.own_sessions
+    found = f"{server.sessions} of {free} in use, {server.own_sessions} of them in this database"
+    found += f"; an engine with these settings takes up to {needed}"
     if needed > free:
         yield problem("connections", found, "raise max_connections, or lower db_max_conns or processes")
-    elif server.sessions + needed > free:
-        yield advice("connections", found, "enough only if its engines run already; raise max_connections")
+    elif others + max(server.own_sessions, needed) > free:
+        yield advice("connections", found, "other databases leave too few; raise max_connections")
     else:
         yield ok("connections", found)
 

@@ -166,8 +166,8 @@ class Settings(KeepingSettings, frozen=True, kw_only=True):
     console_hide_variables: Annotated[
         tuple[str, ...],
         _listeners(
-            "Names of variables whose values the console does not show, such as `password` or `card*`. Programs still"
-            " read them."
+            "Names of variables whose values the console does not show, such as `password` or `card*`; `stackTrace`"
+            " hides those of workers. Programs still read them."
         ),
     ] = ()
     grpc_reflection_enabled: Annotated[bool, _listeners("Tell gRPC clients which services there are.")] = True
@@ -316,12 +316,21 @@ class Settings(KeepingSettings, frozen=True, kw_only=True):
     idempotency_retention_hours: Annotated[
         float, _engine("How long the answer to an Idempotency-Key is kept.", 0.01, 8_760)
     ] = 24
+    attention_acknowledged_hours: Annotated[
+        float, _engine('How long a row of "Needs attention" stays acknowledged.', 0.01, 8_760)
+    ] = 24
     attempts_recorded_job_types: Annotated[
         tuple[str, ...], _engine("Job types whose attempts are recorded, as by `recordAttempts` of a definition.")
     ] = ()
     attempt_record_max_bytes: Annotated[
         int, _engine("What an attempt was given, or gave, and is larger is not kept or shown.", 0, 1_048_576)
     ] = 65_536
+    stack_trace_max_bytes: Annotated[
+        int,
+        _engine(
+            "Of a stack trace that a worker sends with a failure the last so many are kept. 0: none.", 0, 1_048_576
+        ),
+    ] = 16_384
     messages_kept_max_items: Annotated[
         int, _engine("Messages that nobody has received yet, counted every 10 s; more are refused.", 1, 10_000_000)
     ] = 100_000

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, cast
 
+import msgspec
+
 from penstock.store import arrays
 from penstock.store.connection import TrioConnection
 from penstock.store.jobs import JobKey
@@ -46,6 +48,7 @@ class Note(NamedTuple):
     parameters: str | None
     parameters_bytes: int | None
     progress: str | None
+    stack_trace: str | None
 
 
 async def note_parameters(connection: TrioConnection, given: Sequence[Given]) -> None:
@@ -55,6 +58,12 @@ async def note_parameters(connection: TrioConnection, given: Sequence[Given]) ->
     parameters = arrays.sealed((one.parameters for one in given), connection.vault)
     columns = (ints(instances), ints(tokens), ints(seqs), ints(one.attempt for one in given), parameters)
     await connection.roundtrip([(SQL["note_parameters"], (*columns, ints(one.bytes for one in given)))])
+
+
+async def note_stack_trace(connection: TrioConnection, job: JobKey, attempt: int, text: str) -> None:
+    """Keep where an attempt had its error."""
+    sealed = arrays.sealed([msgspec.json.encode(text)], connection.vault)
+    await connection.fetch(SQL["note_stack_trace"], (*job, attempt, sealed))
 
 
 async def read(
@@ -75,6 +84,7 @@ async def read(
                 [
                     note._replace(
                         parameters=None if note.parameters is None else vault.open(note.parameters),
+                        stack_trace=None if note.stack_trace is None else vault.open(note.stack_trace),
                         progress=None if note.progress is None else vault.open_value(note.progress, PROGRESS),
                     )
                     for note in notes
@@ -82,7 +92,9 @@ async def read(
             )
 
         size_bytes = sum(len(row.output or "") for row in rows)
-        size_bytes += sum(len(note.parameters or "") + len(note.progress or "") for note in notes)
+        size_bytes += sum(
+            len(note.parameters or "") + len(note.progress or "") + len(note.stack_trace or "") for note in notes
+        )
         rows, notes = await offloaded(size_bytes, opened)
     return rows, {note.attempt: note for note in notes}
 

@@ -15,6 +15,8 @@ from penstock.store.vault import PAYLOAD, Sealing, offloaded
 
 BEYOND_ALL: Final = 2**63 - 1
 KEPT_MAX: Final = 1_000
+OUTCOMES_KEPT_MAX: Final = 100
+"""Of so many operations it is kept to whom they were done."""
 
 
 class NewBulk(NamedTuple):
@@ -127,11 +129,12 @@ async def advance(
     page: BulkPage,
     last: bool,
     lease_s: float,
+    kept_max: int,
 ) -> bool:
-    """A page is done. False when it was stopped or taken over."""
+    """A page is done; it is kept to whom, of ``kept_max`` and a page. False when it was stopped or taken over."""
     told = msgspec.json.encode(page.errors).decode()
     done, skipped = arrays.ints(page.done), arrays.ints(page.skipped)
-    params = (id, engine, below, done, skipped, page.failed, told, last, lease_s)
+    params = (id, engine, below, done, skipped, page.failed, told, last, lease_s, kept_max)
     return bool(await connection.fetch(SQL["advance_bulk"], params))
 
 
@@ -152,6 +155,21 @@ async def read(
     return [BulkRow(*cast(Any, row)) for row in await connection.fetch(SQL["list_bulk"], (before, limit, id))]
 
 
+class InstanceCounts(NamedTuple):
+    """How the instances stand that an operation was done to."""
+
+    running: int
+    completed: int
+    failed: int
+    cancelled: int
+
+
+async def outcome(connection: TrioConnection, id: int) -> InstanceCounts:
+    """How the instances stand now that an operation was done to, as far as that is kept."""
+    return InstanceCounts(*cast(Any, (await connection.fetch(SQL["bulk_outcome"], (id,)))[0]))
+
+
 async def purge(connection: TrioConnection) -> None:
-    """Forget ended ones beyond the newest `KEPT_MAX`."""
+    """Forget ended ones beyond the newest `KEPT_MAX`, and to whom those were done beyond `OUTCOMES_KEPT_MAX`."""
     await connection.fetch(SQL["purge_bulk"], (KEPT_MAX,))
+    await connection.fetch(SQL["purge_bulk_done"], (OUTCOMES_KEPT_MAX,))

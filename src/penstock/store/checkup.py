@@ -20,9 +20,12 @@ class Server(NamedTuple):
     settings: dict[str, str]
     """As pg_settings has them: memory in its own units."""
     sessions: int
+    """Of all databases of the server."""
     synchronous_standbys: int
     oldest_transaction_age: int
     """Of all databases; 2,000,000,000 ends all writing."""
+    own_sessions: int
+    """Of this database: those of its engines, and this one."""
 
 
 class Table(NamedTuple):

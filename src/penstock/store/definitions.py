@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.errors import Conflict
 from penstock.store import arrays
+from penstock.store import audit as audit_store
 from penstock.store.connection import TrioConnection
 from penstock.store.engines import require_version
 from penstock.store.statements import SQL
@@ -152,7 +153,8 @@ async def _activate(connection: TrioConnection, row: DefinitionRow, actor: str |
     await connection.fetch(SQL["activate"], (row.id, row.key))
     if audit:
         about = f"{row.id} version {row.version}"
-        await connection.fetch(SQL["audit_definition"], ("DEFINITION_ACTIVATED", about, actor))
+        old = None if active is None else f"version {active.version}"
+        await connection.fetch(*audit_store.add(None, None, "DEFINITION_ACTIVATED", actor, about, old))
 
 
 async def find(connection: TrioConnection, id: str, version: int) -> DefinitionRow | None:

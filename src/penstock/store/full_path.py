@@ -26,6 +26,7 @@ from penstock.store.jobs import ExecutionInfo, JobKey, execution_info
 from penstock.store.statements import SQL, Statement
 from penstock.store.variables import UNFOLDED_MAX
 from penstock.store.vault import KeyMissing, Vault
+from penstock.wire.error_code import failure_text
 
 
 class LockedInstance(NamedTuple):
@@ -532,7 +533,7 @@ def _failure(change: Change) -> tuple[int | None, str | None, str | None]:
     if undone is not None and undone.step is not None:
         failed = [undone.step]
     step = change.definition.step_id_of(failed[-1]) if failed else None
-    return change.definition.key, step, instance.failure or ""
+    return change.definition.key, step, failure_text(instance.failure, instance.failure_code)
 
 
 def _failed_job_type(change: Change) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
@@ -226,6 +226,8 @@ DELAYED: Final = "DELAYED"
 """In place of a status: those ACTIVE ones that have not begun."""
 BLOCKED: Final = "BLOCKED"
 """In place of a status: those WAITING ones that are runs of code which no code could go on with."""
+OPEN: Final = "OPEN"
+"""In place of a status, of a bulk operation: those that have not ended."""
 
 
 class Listed(NamedTuple):
@@ -245,13 +247,18 @@ class Listed(NamedTuple):
     """Which started them."""
     flow_key: str | None = None
     """Not with ``cause``, ``step``, ``parent`` or ``attributes``."""
+    error_contains: str | None = None
+    """A part of the error code or the reason, in any case. Needs the status FAILED, and no ``cause`` or ``parent``."""
+    bulk: int | None = None
+    """The bulk operation that was done to them."""
     attributes: Sequence[Wanted] = ()
     """What their search attributes are to be; the first one leads."""
 
     @property
     def by_index(self) -> bool:
         """Whether it has an index of its own, so that no walk over all of a status finds more."""
-        return bool(self.attributes) or not (self.cause is None and self.step is None and self.parent is None)
+        led = self.cause, self.step, self.parent, self.bulk
+        return bool(self.attributes) or any(value is not None for value in led)
 
 
 class IdPage(NamedTuple):
@@ -289,34 +296,38 @@ async def find_ids(
     return [cast(int, row[0]) for row in rows]
 
 
+_PLAIN_LISTS: Final[Mapping[str | None, str]] = {
+    None: "list_all",
+    "COMPLETED": "list_completed",
+    "ACTIVE": "list_active",
+    DELAYED: "list_delayed",
+    BLOCKED: "list_blocked",
+}
+
+
 def _list_of(listed: Listed, params: tuple[object, ...]) -> tuple[str, tuple[object, ...]]:
     """The name of a list's statement and its parameters; ``params`` are those that all have."""
     match listed.status:
         case _ if listed.attributes:
             name, params = "list_attributed", (*params, listed.status, *_attributes(listed.attributes))
+        case _ if listed.bulk is not None:
+            name, params = "list_bulk_done", (*params, listed.bulk, listed.status)
         case _ if listed.parent is not None:
             name, params = "list_children", (*params, listed.parent, listed.status)
         case "FAILED" if listed.cause is not None:
             name, params = "list_caused", (*params, listed.cause, listed.step)
         case "FAILED" if listed.step is not None:
             name, params = "list_failed_at", (*params, listed.step)
-        case None:
-            name = "list_all"
-        case "COMPLETED":
-            name = "list_completed"
-        case "ACTIVE":
-            name = "list_active"
-        case _ if listed.status == DELAYED:
-            name = "list_delayed"
-        case _ if listed.status == BLOCKED:
-            name = "list_blocked"
+        case _ if listed.status in _PLAIN_LISTS:
+            name = _PLAIN_LISTS[listed.status]
         case "WAITING" if listed == Listed(None, "WAITING", None, listed.since, listed.until):
             return "list_waiting", params[2:]
         case "WAITING":
             name = "list_waiting_of"
         case _:
-            name, params = "list_ended", (*params, int(InstanceStatus[listed.status]))
-    return name, (*params, listed.key_prefix, *(() if listed.by_index else (listed.flow_key,)))
+            name, params = "list_ended", (*params, int(InstanceStatus[listed.status or ""]))
+    params = (*params, listed.key_prefix, *(() if listed.by_index else (listed.flow_key,)))
+    return name, (*params, listed.error_contains) if name in ("list_ended", "list_failed_at") else params
 
 
 def _attributes(wanted: Sequence[Wanted]) -> tuple[object, ...]:
@@ -334,7 +345,7 @@ async def _walk(connection: TrioConnection, listed: Listed, limit: int, before: 
     deadline = trio.current_time() + WALK_S
     while True:
         params = (keys, listed.business_key, limit - len(found), listed.status, before, WALK_PIECE_ROWS, listed.since,
-                  listed.key_prefix, listed.flow_key)  # fmt: skip
+                  listed.key_prefix, listed.flow_key, listed.error_contains)  # fmt: skip
         statements = [(SQL["begin"], ()), (SQL["plan_for_values"], ()), (SQL["walk"], params), (SQL["commit"], ())]
         *_, rows, _ = await connection.roundtrip(statements)
         looked, last, ids = cast(tuple[int, int, list[int]], rows[0])
@@ -395,12 +406,13 @@ class FailureRow(NamedTuple):
     definition: int
     step: str | None
     reason: str | None
+    code: str | None
     ended_at: datetime
 
 
 async def fill_causes(connection: TrioConnection, after: int, most: int) -> int | None:
-    """Give a cause to failures of engines that knew none, of the next ``most`` after an instance; the last one looked
-    at, None at the end."""
+    """Give a cause to failures that have none, or one of older rules, of the next ``most`` after an instance; the last
+    one looked at, None at the end."""
     count, last = cast("tuple[int, int | None]", (await connection.fetch(SQL["fill_causes"], (after, most)))[0])
     return last if count == most else None
 
@@ -427,13 +439,14 @@ class FailuresAlike(NamedTuple):
     definition: int
     instances: int
     reason: str | None
+    code: str | None
     since: datetime
 
 
 async def failures_alike(connection: TrioConnection, looked: int, most: int) -> tuple[list[FailuresAlike], bool]:
     """The most frequent ones of the newest ``looked`` that failed; whether these are all."""
     rows = cast(Any, await connection.fetch(SQL["failures_alike"], (looked, most)))
-    return [FailuresAlike(*row[:4]) for row in rows], all(row[4] < looked for row in rows)
+    return [FailuresAlike(*row[:5]) for row in rows], all(row[5] < looked for row in rows)
 
 
 async def estimate(connection: TrioConnection) -> int:

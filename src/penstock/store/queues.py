@@ -174,9 +174,11 @@ async def put(connection: TrioConnection, name: str, policy: QueuePolicy, *, act
         if taken:
             raise TypesTaken(cast(Any, taken))
         text = _stored(policy).decode()
+        before = await find(connection, name) if audit else None
+        old = None if before is None else _stored(before.policy).decode()
         id = (await connection.fetch(SQL["put_queue"], (name, text, policy.paused is None)))[0][0]
         await connection.fetch(SQL["assign_job_types"], (id, types))
-        await _changed(connection, "QUEUE_CHANGED", f"{name}: {text[:1000]}", actor, audit=audit)
+        await _changed(connection, "QUEUE_CHANGED", f"{name}: {text[:1000]}", actor, audit=audit, old=old)
 
 
 async def join(
@@ -230,10 +232,12 @@ async def mark_keyed(connection: TrioConnection, job_types: Sequence[int]) -> No
         await _changed(connection, "", "", None, audit=False)
 
 
-async def _changed(connection: TrioConnection, kind: str, detail: str, actor: str | None, *, audit: bool) -> None:
+async def _changed(
+    connection: TrioConnection, kind: str, detail: str, actor: str | None, *, audit: bool, old: str | None = None
+) -> None:
     await connection.fetch(SQL["queues_changed"])
     if audit:
-        await connection.fetch(*audit_store.add(None, None, kind, actor, detail))
+        await connection.fetch(*audit_store.add(None, None, kind, actor, detail, old))
     await notify(connection, CHANGED)
 
 

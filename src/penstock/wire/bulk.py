@@ -21,6 +21,7 @@ class BulkFilter(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     business_key_prefix: str | None = None
     started_after: datetime | None = None
     started_before: datetime | None = None
+    error_contains: str | None = None
 
 
 class BulkRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):

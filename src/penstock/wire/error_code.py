@@ -6,6 +6,8 @@ import re
 from typing import Final
 
 CODE_MAX_CHARS: Final = 100
+BETWEEN: Final = " · "
+"""Between an error code and a reason, in the text of a failure. No code has a space."""
 OWN_PREFIX: Final = "Penstock."
 """Of codes that only the engine gives."""
 RETRIES_EXHAUSTED: Final = "Penstock.RetriesExhausted"
@@ -37,3 +39,13 @@ def code_problem(code: str, *, own: bool = False) -> str | None:
         return None
     named = f"; those are {', '.join(sorted(OWN_CODES))}" if own else ""
     return f"codes that begin with '{OWN_PREFIX}' are the engine's{named}"
+
+
+def failure_text(reason: str | None, code: str | None) -> str:
+    """Return the text by which a failure is found: the ``code`` that its worker gave, then the ``reason``.
+
+    A code of the engine's own is left out. `fill_causes` in `store/queries/instances.sql` makes the same of a row.
+    """
+    if code is None or code.startswith(OWN_PREFIX):
+        return reason or ""
+    return f"{code}{BETWEEN}{reason or ''}"

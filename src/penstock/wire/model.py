@@ -77,6 +77,7 @@ class Failure(Request, frozen=True):
     error_code: Annotated[str | None, Proto(6, TEXT, "penstock.v1")] = None
     variables: Annotated[JsonText, Proto(7, JSON, "penstock.v1")] = None
     worker_id: Annotated[Text, Proto(2, TEXT, "workflow.v1")] = ""
+    stack_trace: Annotated[str | None, Proto(8, TEXT, "penstock.v1")] = None
 
 
 class Park(Request, frozen=True):
@@ -317,6 +318,7 @@ class RecordedAttempt(Attempt, frozen=True):
     result: Any = None
     result_bytes: int | None = None
     progress: Any = None
+    stack_trace: str | None = None
 
 
 class ItemCounts(Answer, frozen=True):

@@ -29,6 +29,21 @@ class OpenJobView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     flow_key: str | None = None
 
 
+class QueueRow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A job type with jobs that wait (exact to 100,000), with workers, or with jobs under lease (as engines know of
+    theirs). ``series``: 15 minutes of what waited; ``done_per_second``: of the last minute."""
+
+    job_type: str
+    waiting: int
+    waiting_exact: bool
+    oldest_seconds: float
+    locked: int
+    workers: int
+    done_per_second: float
+    series: list[int]
+    last_poll_at: datetime | None = None
+
+
 class WorkerView(msgspec.Struct, frozen=True, rename="camel"):
     """A worker that an engine has seen within a day. ``leased``: the jobs that it had then; what it did and reported as
     failed within the 15 minutes before."""

@@ -78,6 +78,17 @@ class BulkDetails(Answer, frozen=True):
     remove: Annotated[list[str], Proto(5, package="penstock.v1")] = []  # noqa: RUF012 - msgspec makes a new one each time
 
 
+class BulkOutcome(Answer, frozen=True):
+    """How the instances stand now that a bulk operation was done to, of the first 10,000: of a retry `failed` are
+    those that failed again. The list of instances has them by `bulkId` and `status`.
+    """
+
+    completed: Annotated[int, Proto(1, INT32, "penstock.v1")] = field(default_factory=int)
+    failed: Annotated[int, Proto(2, INT32, "penstock.v1")] = field(default_factory=int)
+    running: Annotated[int, Proto(3, INT32, "penstock.v1")] = field(default_factory=int)
+    cancelled: Annotated[int, Proto(4, INT32, "penstock.v1")] = field(default_factory=int)
+
+
 class BulkView(Answer, frozen=True):
     """A bulk operation as it stands. `skipped`: there was nothing to do any more. `errors`: the first 20."""
 
@@ -98,6 +109,7 @@ class BulkView(Answer, frozen=True):
     note: Annotated[str | None, Proto(15, TEXT, "penstock.v1")] = None
     actor: Annotated[str | None, Proto(16, TEXT, "penstock.v1")] = None
     details: Annotated[BulkDetails | None, Proto(17, package="penstock.v1")] = None
+    outcome: Annotated[BulkOutcome | None, Proto(18, package="penstock.v1")] = None
 
 
 class StepImpact(Answer, frozen=True):

@@ -19,6 +19,32 @@ from penstock.wire.repair import (
 PACKAGE = "penstock.v1"
 
 
+class ListAuditRequest(Struct):
+    """What is given has to fit."""
+
+    kind: Annotated[str, Proto(1)] = ""
+    actor: Annotated[str, Proto(2)] = ""
+    contains: Annotated[str, Proto(3)] = ""
+    since: Annotated[datetime | None, Proto(4)] = None
+    until: Annotated[datetime | None, Proto(5)] = None
+    cursor: Annotated[str, Proto(6)] = ""
+    limit: Annotated[int, Proto(7)] = 0
+
+
+class AuditTrailRecord(Struct):
+    at: Annotated[datetime | None, Proto(1)] = None
+    kind: Annotated[str, Proto(2)] = ""
+    actor: Annotated[str, Proto(3)] = ""
+    detail: Annotated[str, Proto(4)] = ""
+    old: Annotated[str, Proto(5)] = ""
+    instance_id: Annotated[str, Proto(6)] = ""
+
+
+class ListAuditResponse(Struct):
+    records: Annotated[list[AuditTrailRecord], Proto(1)] = field(default_factory=list[AuditTrailRecord])
+    next: Annotated[str, Proto(2)] = ""
+
+
 class EditVariablesRequest(Struct):
     instance_id: Annotated[str, Proto(1)] = ""
     set: Annotated[bytes, Proto(2)] = b""
@@ -81,6 +107,7 @@ class BulkFilter(Struct):
     business_key_prefix: Annotated[str, Proto(7)] = ""
     started_after: Annotated[datetime | None, Proto(8)] = None
     started_before: Annotated[datetime | None, Proto(9)] = None
+    error_contains: Annotated[str, Proto(10)] = ""
 
 
 class BulkRequest(Struct):

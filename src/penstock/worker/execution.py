@@ -6,6 +6,7 @@ Decides what is reported and reports nothing itself. Must let the cancellation o
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from typing import cast
@@ -22,6 +23,7 @@ from penstock.worker.held import HeldJob, StopReason
 
 # The engine keeps 4 KiB of an error text; characters may take several bytes.
 MAX_ERROR_MESSAGE_CHARS = 4096
+MAX_STACK_TRACE_CHARS = 16_384
 
 # The SQL function `complete` refuses an argument with it: the same variables are refused the next time, too.
 REFUSED_FOR_GOOD_SQLSTATE = "PK003"
@@ -100,10 +102,12 @@ def _failure(held: HeldJob, context: JobContext, error: BaseException) -> Failur
     for inner in _flat(error):
         if isinstance(inner, NonRetryable):
             context.log.warning("job failed, not to be retried: %s", text_of(inner))
-            return _failed(held, text_of(inner) or type(inner).__name__, retryable=False)
+            failure = _failed(held, text_of(inner) or type(inner).__name__, retryable=False)
+            return msgspec.structs.replace(failure, stack_trace=_trace_of(error))
         if _sqlstate(inner) == REFUSED_FOR_GOOD_SQLSTATE:
             context.log.warning("job failed, not to be retried: %s", text_of(inner))
-            return _failed(held, f"{type(inner).__name__}: {text_of(inner)}", retryable=False)
+            failure = _failed(held, f"{type(inner).__name__}: {text_of(inner)}", retryable=False)
+            return msgspec.structs.replace(failure, stack_trace=_trace_of(error))
     for inner in _flat(error):
         if isinstance(inner, Later | WaitFor):
             context.log.info("job parked: %s", text_of(inner))
@@ -114,7 +118,17 @@ def _failure(held: HeldJob, context: JobContext, error: BaseException) -> Failur
             return _failed(held, text_of(inner), retryable=True, retry_after_s=inner.after_s or None)
     context.log.error("job failed: %s", type(error).__name__, exc_info=error)
     first = next(_flat(error))
-    return _failed(held, f"{type(first).__name__}: {text_of(first)}", retryable=True)
+    failure = _failed(held, f"{type(first).__name__}: {text_of(first)}", retryable=True)
+    return msgspec.structs.replace(failure, stack_trace=_trace_of(error))
+
+
+def _trace_of(error: BaseException) -> str | None:
+    """The end of its traceback. None where that can't be written: an error of the user's class may raise again."""
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception:
+        return None
+    return text[-MAX_STACK_TRACE_CHARS:].encode("utf-8", "replace").decode()
 
 
 def _sqlstate(error: BaseException) -> object:

@@ -4,6 +4,7 @@ import { useMemo, useState } from "react";
 import { Link } from "wouter";
 import { type Definition, engine, isCode, type InstanceState, type InstanceSummary, newKey, type UserTask } from "../../api/client";
 import { useShortcuts } from "../../keyboard";
+import { CopyButton } from "../../parts/copy";
 import { Dialog, NoteField, VariablesField, variablesOf } from "../../parts/dialog";
 import { Icon } from "../../parts/icons";
 import { InstanceStatusBadge } from "../../parts/status";
@@ -69,6 +70,7 @@ export function Heading({ state, definition }: { state: InstanceState; definitio
         <h1>{definition?.name || instance.definitionId}</h1>
         <InstanceStatusBadge status={instance.status} blocked={instance.blocked} />
         <span className="tag">{instance.id}</span>
+        <CopyButton text={() => instance.id}>Copy id</CopyButton>
         <div className="act">
           {!open && operates && (
             <button type="button" className="btn" onClick={() => setAsked("again")}>
@@ -82,7 +84,7 @@ export function Heading({ state, definition }: { state: InstanceState; definitio
           )}
           {mends && (
             <button type="button" className="btn" onClick={() => setAsked("mend")}>
-              Mend…
+              Repair…
             </button>
           )}
           {open && operates && (

@@ -31,7 +31,7 @@ export function MendDialog({ state, definition, close, done }: Props) {
     await done();
   };
   return (
-    <Dialog title="Mend this instance" verb={VERBS[way]} danger={way !== "migrate"} ready={way !== "migrate" || target !== undefined} close={close} act={act}>
+    <Dialog title="Repair this instance" verb={VERBS[way]} danger={way !== "migrate"} ready={way !== "migrate" || target !== undefined} close={close} act={act}>
       <div className="seg ways" role="group" aria-label="How">
         {Object.entries(WAYS).map(([one, word]) => (
           <button key={one} type="button" aria-pressed={way === one} onClick={() => setWay(one as Way)}>
@@ -49,10 +49,11 @@ export function MendDialog({ state, definition, close, done }: Props) {
       {way === "move" && (
         <>
           <p>What stands on a step goes on at another one, with all retries and new timers. The variables stay as they are.</p>
-          <PlaceField key="move" places={placesOf(state, definition, "move")} />
+          <PlaceField key="move" places={placesOf(state, definition, "move")} chosen={false} />
           <div className="field">
             <label htmlFor="to">To</label>
-            <select id="to" name="to" className="in">
+            <select id="to" name="to" className="in" required>
+              <option value="">Choose one</option>
               <Steps of={definition} />
             </select>
           </div>
@@ -101,12 +102,13 @@ export function placesOf(state: InstanceState, definition: Definition, way: Way)
   return [...open, ...whole].filter((place) => fits(byId.get(place.stepId)));
 }
 
-function PlaceField({ places }: { places: Place[] }) {
+/** `chosen`: where something stands is meant, if nothing else is said. */
+function PlaceField({ places, chosen = true }: { places: Place[]; chosen?: boolean }) {
   return (
     <div className="field">
       <label htmlFor="place">Step</label>
       <select id="place" name="place" className="in" required>
-        {places[0]?.stands !== true && <option value="">Choose one</option>}
+        {!(chosen && places[0]?.stands === true) && <option value="">Choose one</option>}
         {places.map((place) => (
           <option key={`${place.stepId} ${place.executionId}`} value={JSON.stringify([place.stepId, place.executionId])}>
             {place.text}

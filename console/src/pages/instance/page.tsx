@@ -57,7 +57,7 @@ export function InstancePage({ id }: { id: string }) {
       <WhyLine why={state.data.why} instance={state.data.instance} signals={state.data.signals} />
       <div className="halves">
         <section aria-label={asCode ? "Branches" : "Picture"} className="half">
-          {asCode ? <RunTreeView id={id} open={goesOn} /> : definition.error ? <Problem error={definition.error} retry={() => definition.refetch()} /> : definition.data ? <Drawn definition={definition.data} history={entries} selected={selected} select={select} /> : <Skeleton rows={3} />}
+          {asCode ? <RunTreeView id={id} open={goesOn} sends /> : definition.error ? <Problem error={definition.error} retry={() => definition.refetch()} /> : definition.data ? <Drawn definition={definition.data} history={entries} selected={selected} select={select} /> : <Skeleton rows={3} />}
         </section>
         <section className="half side" aria-label="Details">
           <div className="tabs" role="tablist">

@@ -1,8 +1,9 @@
 // One row per execution, and the attempts of the step that is selected.
 import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
-import { engine, type Definition, type Execution } from "../../api/client";
+import { engine, type Definition, type Execution, type RecordedAttempt } from "../../api/client";
 import { timelineOf } from "../../graph/timeline";
+import { CopyButton } from "../../parts/copy";
 import { Empty } from "../../parts/states";
 import { ExecutionBadge } from "../../parts/status";
 import { At, duration, useNow } from "../../parts/time";
@@ -87,6 +88,7 @@ function Attempts({ entry, name }: { entry: Execution; name: string }) {
                 <b>Attempt {attempt.attempt}</b>
                 {attempt.worker !== undefined && ` · ${attempt.worker}`}
                 {attempt.reason !== undefined && <p className="mono">{attempt.reason}</p>}
+                <StackTrace of={details.get(attempt.attempt)} instance={entry.instanceId} step={entry.stepId} />
                 <Recorded word="Given" value={details.get(attempt.attempt)?.parameters} bytes={details.get(attempt.attempt)?.parametersBytes} />
                 <Recorded word="Told last" value={details.get(attempt.attempt)?.progress} />
                 <Recorded word="Gave" value={details.get(attempt.attempt)?.result} bytes={details.get(attempt.attempt)?.resultBytes} />
@@ -97,6 +99,20 @@ function Attempts({ entry, name }: { entry: Execution; name: string }) {
         </ol>
       )}
     </section>
+  );
+}
+
+/** Where the worker had the error; copied with what somebody else needs to find it. */
+function StackTrace({ of, instance, step }: { of: RecordedAttempt | undefined; instance: string; step: string }) {
+  const trace = of?.stackTrace;
+  if (of === undefined || trace === undefined) return null;
+  const about = [`Instance ${instance}, step ${step}, attempt ${of.attempt}`, of.worker && `Worker ${of.worker}`, of.endedAt && `Failed ${of.endedAt}`].filter(Boolean).join("\n");
+  return (
+    <details className="trace">
+      <summary className="mute">Stack trace</summary>
+      <CopyButton text={() => `${about}\n\n${trace}`}>Copy</CopyButton>
+      <pre className="mono">{trace}</pre>
+    </details>
   );
 }
 

@@ -1,7 +1,7 @@
 // In one sentence why an instance stands where it stands.
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "wouter";
-import { engine, type InstanceSummary, type Why } from "../../api/client";
+import { engine, failureText, type InstanceSummary, type Why } from "../../api/client";
 import { CopyButton } from "../../parts/copy";
 import { At } from "../../parts/time";
 
@@ -27,7 +27,7 @@ export function WhyLine({ why, instance, signals }: { why: Why; instance: Instan
             {signals.toLocaleString("en")} {signals === 1 ? "signal is" : "signals are"} kept for later
           </p>
         )}
-        {instance.status === "FAILED" && instance.failureReason !== undefined && <Alike filter={{ status: "FAILED", definitionId: instance.definitionId, cause: instance.failureReason.slice(0, CAUSE_MAX_CHARS) }} />}
+        {instance.status === "FAILED" && instance.failureReason !== undefined && <Alike filter={{ status: "FAILED", definitionId: instance.definitionId, cause: failureText(instance).slice(0, CAUSE_MAX_CHARS) }} />}
       </div>
       {why.code === "failed" && (
         <CopyButton text={() => why.text}>Copy error</CopyButton>

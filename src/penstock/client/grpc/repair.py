@@ -23,7 +23,9 @@ from penstock.client.operation import (
     SetPriority,
     SkipStep,
 )
+from penstock.client.work_operation import ListAudit
 from penstock.wire import repair_v1 as w
+from penstock.wire.audit import AuditTrailRecord
 from penstock.wire.bulk import BulkFilter, BulkRequest
 from penstock.wire.model import DefinitionSummary, Instance, RunTree
 from penstock.wire.page import Page
@@ -101,6 +103,31 @@ def _list_bulk(operation: ListBulk) -> Exchange:
     return Exchange(f"{_SERVICE}ListBulk", request, w.ListBulkResponse, read)
 
 
+def _list_audit(operation: ListAudit) -> Exchange:
+    window = operation.window
+    request = w.ListAuditRequest(
+        operation.kind or "",
+        operation.actor or "",
+        operation.contains or "",
+        operation.since,
+        operation.until,
+        window.cursor or "",
+        int32(window.limit, "limit"),
+    )
+
+    def read(answer: w.ListAuditResponse) -> Page[AuditTrailRecord]:
+        return Page(items=[_record(one) for one in answer.records], next=answer.next or None)
+
+    return Exchange(f"{_SERVICE}ListAudit", request, w.ListAuditResponse, read)
+
+
+def _record(one: w.AuditTrailRecord) -> AuditTrailRecord:
+    assert one.at is not None
+    return AuditTrailRecord(
+        one.at, one.kind, one.actor or None, one.detail or None, one.old or None, one.instance_id or None
+    )
+
+
 def _bulk(wanted: BulkRequest) -> w.BulkRequest:
     rate = round((wanted.per_second or 0) * PER_SECONDS)
     if wanted.per_second is not None and not 0 < rate <= RATE_MAX:
@@ -135,6 +162,7 @@ def _filter(wanted: BulkFilter | None) -> w.BulkFilter | None:
         business_key_prefix=wanted.business_key_prefix or "",
         started_after=wanted.started_after,
         started_before=wanted.started_before,
+        error_contains=wanted.error_contains or "",
     )
 
 
@@ -180,5 +208,6 @@ REPAIR_EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     GetImpact: _get_impact,
     ActivateVersion: _activate_version,
     DeleteDefinition: _delete_definition,
+    ListAudit: _list_audit,
     GetTree: lambda each: Exchange(f"{_SERVICE}GetTree", w.GetTreeRequest(each.instance_id), RunTree, _as_it_is),
 }

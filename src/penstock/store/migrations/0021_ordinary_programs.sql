@@ -71,3 +71,40 @@ CREATE TABLE code_signature (          -- what workflows as code take, as the pr
   job_type    text PRIMARY KEY,
   arguments   text NOT NULL            -- the JSON schema of their arguments
 );
+
+-- The text of a failure without the parts that differ between failures of one cause: engine/causes.py does the same.
+CREATE FUNCTION failure_words(reason text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  AS $$ SELECT left(code || replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(substr(reason, length(code) + 1, 400),
+      '(?<![A-Za-z0-9])''[^'']*''|"[^"]*"|`[^`]*`', '…', 'g'),
+      '[A-Za-z][A-Za-z0-9+.-]{1,15}://[^ \t\r\n"''<>]*', '…', 'g'),
+      '[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9.-]{1,255}', '…', 'g'),
+      '(?<![A-Za-z0-9/.~…])[.~]{0,2}/[^ \t\r\n:;,"''()<>]+|(?<![A-Za-z0-9])[A-Za-z]:\\[^ \t\r\n:;,"''()<>]+', '…', 'g'),
+      '[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}', '…', 'g'),
+      '(?<![A-Za-z0-9:])[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?![A-Za-z0-9])', '…', 'g'),
+      '[0-9]{1,3}(?:[.][0-9]{1,3}){3}(?::[0-9]{1,5})?', '…', 'g'),
+      '((?:HTTP(?:/[0-9.]{1,3})?|[Ss]tatus|[Ee]rrno|SQLSTATE|(?:[Ss]tatus|[Ee]rror|[Ee]xit|[Rr]esponse|[Rr]eturn)[ _-]?[Cc]ode)(?: |:|=|\[){1,2}|ORA-|[Ee]rror )([0-9]{1,5})(?![0-9A-Za-z])', '\1¦\2', 'g'),
+      '0x[0-9A-Fa-f]+|(?<![A-Za-z0-9¦])(?=[A-Fa-f]*[0-9])(?:[0-9a-f]{4,}|[0-9A-Fa-f]{6,})(?![A-Za-z0-9])', '…', 'g'),
+      '(?<![A-Za-z0-9¦])(?=[A-Za-z]*[0-9]+[A-Za-z]+[0-9])[A-Za-z0-9]{12,}(?![A-Za-z0-9])', '…', 'g'),
+      '(?<![0-9¦])[0-9]+(?:[.,][0-9]+)*', '…', 'g'), '¦', ''), 200)
+    FROM (SELECT coalesce(substring(reason FROM '^[A-Za-z0-9_.-]{1,100} · '), '') AS code OFFSET 0) c $$;
+-- A hash of those words. Its last 16 bits tell by which rules the words were found: `fill_causes` replaces others.
+CREATE OR REPLACE FUNCTION failure_cause(reason text) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  AS $$ SELECT (hashtextextended(failure_words(reason), 0) & -65536) | 21 $$;
+
+CREATE TABLE acknowledged (            -- rows of "Needs attention" that somebody has acknowledged
+  key         text PRIMARY KEY,        -- of the row: its kind and what it is about
+  count       int NOT NULL,            -- how many there were; with more the row needs attention again
+  actor       text,
+  note        text,
+  at          timestamptz NOT NULL,
+  until       timestamptz NOT NULL
+);
+
+CREATE TABLE bulk_done (               -- instances that a bulk operation was done to, so that it can tell what became of them
+  operation   bigint NOT NULL,         -- bulk_operation.id
+  instance_id bigint NOT NULL,
+  PRIMARY KEY (operation, instance_id)
+);
+
+ALTER TABLE attempt_note ADD COLUMN stack_trace jsonb;  -- a text, encrypted as variables are
+ALTER TABLE audit ADD COLUMN old text;  -- of a change: the value before; `detail` has the new one

@@ -85,9 +85,20 @@ ON CONFLICT (worker, engine) DO UPDATE SET job_types = excluded.job_types, polle
   leased = excluded.leased, done = excluded.done, failed = excluded.failed
 
 -- name: read_workers
--- After the worker $1, at most $2, of those that polled for the job type $3, if it is given: (worker, engine, job types, polled at,
--- jobs that it has, did, reported as failed). By the primary key; with a type all rows may be read, some thousands per engine.
-SELECT worker, engine, job_types::text, polled_at, leased, done, failed FROM worker_seen WHERE worker > $1::text AND ($3::text IS NULL OR job_types ? $3::text) ORDER BY worker, engine LIMIT $2::int
+-- After the worker $1, at most $2, of those that polled for the job type $3, if it is given: (worker, engine that saw it last, job
+-- types, polled at, jobs that it has, did, reported as failed). Each once, whichever engines it has asked: of what others saw only
+-- the last minute before its last poll counts as now, and 15 minutes as done. By the primary key; with a type all rows may be read,
+-- some thousands per engine.
+WITH page AS MATERIALIZED (
+  SELECT worker, max(polled_at) AS last FROM worker_seen
+  WHERE worker > $1::text AND ($3::text IS NULL OR job_types ? $3::text) GROUP BY worker ORDER BY worker LIMIT $2::int)
+SELECT p.worker, (array_agg(w.engine ORDER BY w.polled_at DESC))[1], (
+    SELECT jsonb_agg(DISTINCT t.value)::text FROM worker_seen n CROSS JOIN LATERAL jsonb_array_elements(n.job_types) t
+    WHERE n.worker = p.worker AND n.polled_at >= p.last - interval '1 min'), p.last,
+  coalesce(sum(w.leased) FILTER (WHERE w.polled_at >= p.last - interval '1 min'), 0)::int,
+  coalesce(sum(w.done) FILTER (WHERE w.polled_at >= p.last - interval '15 min'), 0)::int,
+  coalesce(sum(w.failed) FILTER (WHERE w.polled_at >= p.last - interval '15 min'), 0)::int
+FROM page p JOIN worker_seen w ON w.worker = p.worker GROUP BY p.worker, p.last ORDER BY p.worker
 
 -- name: purge_workers
 -- Those not seen for $1 seconds, of the first $3 after $2; the last one looked at.

@@ -7,6 +7,12 @@ SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::int[], $5::js
 ON CONFLICT (instance_id, token_id, seq, attempt)
 DO UPDATE SET parameters = excluded.parameters, parameters_bytes = excluded.parameters_bytes
 
+-- name: note_stack_trace
+-- Where an attempt had its error ($1 instance $2 token $3 seq $4 attempt $5 a text as JSON, in an array), if its instance is there.
+INSERT INTO attempt_note (instance_id, token_id, seq, attempt, stack_trace)
+SELECT $1::bigint, $2::bigint, $3::bigint, $4::int, ($5::jsonb[])[1] FROM instance i WHERE i.id = $1::bigint
+ON CONFLICT (instance_id, token_id, seq, attempt) DO UPDATE SET stack_trace = excluded.stack_trace
+
 -- name: attempts
 -- The newest $4 rows about an execution ($1 instance $2 token $3 seq), oldest first, the open one last; with what its end
 -- wrote where that has $5 bytes at most, and its bytes.
@@ -23,7 +29,7 @@ ORDER BY a.pos NULLS LAST
 
 -- name: attempt_notes
 -- What is kept of the newest $4 attempts of an execution ($1 instance $2 token $3 seq).
-SELECT n.attempt, n.parameters::text, n.parameters_bytes, n.progress::text FROM attempt_note n
+SELECT n.attempt, n.parameters::text, n.parameters_bytes, n.progress::text, n.stack_trace::text FROM attempt_note n
 WHERE n.instance_id = $1::bigint AND n.token_id = $2::bigint AND n.seq = $3::bigint ORDER BY n.attempt DESC LIMIT $4::int
 
 -- name: forget_checkpoint

@@ -26,15 +26,25 @@ UPDATE bulk_operation SET done = done + cardinality($2::bigint[]), counted = cou
 -- name: advance_bulk
 -- After a page of the operation $1, if the engine $2 has it still: $3 the ids below are to come $4 who is done $5 who was skipped (of
 -- both those that are counted already are left out) $6 how many failed $7 errors, of which 20 are kept $8 whether that was the last
--- page $9 seconds of the lease. No row: somebody stopped it, or it was taken over.
-UPDATE bulk_operation SET below = $3::bigint, failed = failed + $6::int, counted = '{}',
-  done = done + cardinality(ARRAY(SELECT unnest($4::bigint[]) EXCEPT SELECT unnest(counted))),
-  skipped = skipped + cardinality(ARRAY(SELECT unnest($5::bigint[]) EXCEPT SELECT unnest(counted))),
-  errors = CASE WHEN jsonb_array_length(errors) < 20
-    THEN jsonb_path_query_array(errors || $7::jsonb, '$[0 to 19]') ELSE errors END,
+-- page $9 seconds of the lease $10 of how many instances it is kept that it was done to them. No row: somebody stopped it, or it was
+-- taken over.
+WITH page AS MATERIALIZED (
+  SELECT id, counted, done FROM bulk_operation
+  WHERE id = $1::bigint AND engine = $2::int AND stage = 'RUNNING' AND leased_until > penstock_now() FOR UPDATE),
+kept AS (
+  INSERT INTO bulk_done (operation, instance_id)
+  SELECT p.id, d.instance FROM page p CROSS JOIN LATERAL (
+    SELECT unnest(p.counted) AS instance UNION SELECT unnest($4::bigint[])) d
+  WHERE p.done < $10::int
+  ON CONFLICT DO NOTHING)
+UPDATE bulk_operation o SET below = $3::bigint, failed = o.failed + $6::int, counted = '{}',
+  done = o.done + cardinality(ARRAY(SELECT unnest($4::bigint[]) EXCEPT SELECT unnest(p.counted))),
+  skipped = o.skipped + cardinality(ARRAY(SELECT unnest($5::bigint[]) EXCEPT SELECT unnest(p.counted))),
+  errors = CASE WHEN jsonb_array_length(o.errors) < 20
+    THEN jsonb_path_query_array(o.errors || $7::jsonb, '$[0 to 19]') ELSE o.errors END,
   stage = CASE WHEN $8::boolean THEN 'DONE' ELSE 'RUNNING' END, ended_at = CASE WHEN $8::boolean THEN penstock_now() END,
   leased_until = CASE WHEN $8::boolean THEN NULL ELSE penstock_now() + $9::float8 * interval '1 s' END
-WHERE id = $1::bigint AND engine = $2::int AND stage = 'RUNNING' AND leased_until > penstock_now() RETURNING id
+FROM page p WHERE o.id = p.id RETURNING o.id
 
 -- name: hold_bulk
 -- For $3 more seconds the operation $1, if the engine $2 has it still. No row: as of `advance_bulk`.
@@ -53,3 +63,14 @@ FROM bulk_operation WHERE id < $1::bigint AND ($3::bigint IS NULL OR id = $3) OR
 -- name: purge_bulk
 -- Ended ones beyond the newest $1.
 DELETE FROM bulk_operation WHERE stage <> 'RUNNING' AND id < (SELECT id FROM bulk_operation ORDER BY id DESC OFFSET $1::int LIMIT 1)
+
+-- name: purge_bulk_done
+-- To whom all but the newest $1 operations were done.
+DELETE FROM bulk_done WHERE operation < (SELECT id FROM bulk_operation ORDER BY id DESC OFFSET $1::int LIMIT 1)
+
+-- name: bulk_outcome
+-- How the instances stand that the operation $1 was done to: (active or waiting, completed, failed, cancelled).
+SELECT count(*) FILTER (WHERE i.status = 0 /* ACTIVE */), count(*) FILTER (WHERE i.status = 1 /* COMPLETED */),
+  count(*) FILTER (WHERE i.status = 2 /* FAILED */), count(*) FILTER (WHERE i.status = 3 /* CANCELLED */)
+FROM bulk_done d CROSS JOIN LATERAL (SELECT o.status FROM instance o WHERE o.id = d.instance_id OFFSET 0) i
+WHERE d.operation = $1::bigint

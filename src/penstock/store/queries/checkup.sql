@@ -8,7 +8,8 @@ SELECT current_setting('server_version_num')::int, current_setting('server_versi
     'client_connection_check_interval', 'synchronous_standby_names')),
   (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')::int,
   (SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum'))::int,
-  (SELECT max(age(datfrozenxid)) FROM pg_database)::int
+  (SELECT max(age(datfrozenxid)) FROM pg_database)::int,
+  (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND datname = current_database())::int
 
 -- name: checkup_tables
 -- Name, owner is ours, we may read and write, rows alive, rows dead, bytes; of Penstock's own schema.

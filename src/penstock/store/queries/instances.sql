@@ -129,11 +129,12 @@ WHERE i.status = 1 /* COMPLETED */ AND i.id < $5::bigint AND i.id >= $6::bigint 
 ORDER BY i.id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: list_ended
--- FAILED or CANCELLED ($7): they have rows of their own. A LEFT JOIN, as of those that are active.
+-- FAILED or CANCELLED ($7): they have rows of their own. A LEFT JOIN, as of those that are active. $10 a part of the code or the reason.
 SELECT e.instance_id FROM abnormal_end e LEFT JOIN instance i ON i.id = e.instance_id
 WHERE e.status = $7::smallint AND e.instance_id < $5::bigint AND e.instance_id >= $6::bigint AND ($1::int[] IS NULL OR i.definition = ANY($1))
   AND ($2::text IS NULL OR i.business_key COLLATE "C" = $2)
   AND ($8::text IS NULL OR i.business_key COLLATE "C" ^@ $8) AND ($9::text IS NULL OR i.flow_key = $9)
+  AND ($10::text IS NULL OR strpos(lower(coalesce(i.failure_code, '') || ' · ' || coalesce(i.failure, '')), lower($10)) > 0)
 ORDER BY e.instance_id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: list_caused
@@ -146,11 +147,12 @@ WHERE e.cause = failure_cause($7::text) AND e.instance_id < $5::bigint AND e.ins
 ORDER BY e.instance_id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: list_failed_at
--- Failures at the step $7 of the definitions $1.
+-- Failures at the step $7 of the definitions $1. $9 a part of the code or the reason.
 SELECT e.instance_id FROM abnormal_end e
 WHERE e.definition = ANY($1::int[]) AND e.step = $7::text AND e.instance_id < $5::bigint AND e.instance_id >= $6::bigint
-  AND ($2::text IS NULL AND $8::text IS NULL OR EXISTS (
-    SELECT FROM instance i WHERE i.id = e.instance_id AND ($2::text IS NULL OR i.business_key = $2) AND ($8::text IS NULL OR i.business_key COLLATE "C" ^@ $8)))
+  AND ($2::text IS NULL AND $8::text IS NULL AND $9::text IS NULL OR EXISTS (
+    SELECT FROM instance i WHERE i.id = e.instance_id AND ($2::text IS NULL OR i.business_key = $2) AND ($8::text IS NULL OR i.business_key COLLATE "C" ^@ $8)
+      AND ($9::text IS NULL OR strpos(lower(coalesce(i.failure_code, '') || ' · ' || coalesce(i.failure, '')), lower($9)) > 0)))
 ORDER BY e.instance_id DESC LIMIT $3::int OFFSET $4::int
 
 -- name: list_children
@@ -163,13 +165,23 @@ WHERE i.parent_id = $7::bigint AND i.id < $5::bigint AND i.id >= $6::bigint AND 
     WHEN 3 /* CANCELLED */ THEN 'CANCELLED' ELSE CASE WHEN EXISTS (SELECT FROM parked p WHERE p.instance_id = i.id) THEN 'WAITING' ELSE 'ACTIVE' END END)
 ORDER BY i.id DESC LIMIT $3::int OFFSET $4::int
 
+-- name: list_bulk_done
+-- Those that the bulk operation $7 was done to, in the status $8 (null: any).
+SELECT i.id FROM bulk_done b JOIN instance i ON i.id = b.instance_id
+WHERE b.operation = $7::bigint AND b.instance_id < $5::bigint AND b.instance_id >= $6::bigint AND ($1::int[] IS NULL OR i.definition = ANY($1))
+  AND ($2::text IS NULL OR i.business_key = $2) AND ($9::text IS NULL OR i.business_key COLLATE "C" ^@ $9)
+  AND ($8::text IS NULL OR $8 = CASE i.status WHEN 1 /* COMPLETED */ THEN 'COMPLETED' WHEN 2 /* FAILED */ THEN 'FAILED'
+    WHEN 3 /* CANCELLED */ THEN 'CANCELLED' ELSE CASE WHEN EXISTS (SELECT FROM parked p WHERE p.instance_id = i.id) THEN 'WAITING' ELSE 'ACTIVE' END END
+    OR $8 = 'OPEN' AND i.status = 0 /* ACTIVE */)
+ORDER BY b.instance_id DESC LIMIT $3::int OFFSET $4::int
+
 -- name: newest_failures
--- The newest $2 of the definitions $1 (null: any) since the id $3: (id, definition, step, reason, when).
-SELECT e.instance_id, i.definition, e.step, i.failure, i.ended_at FROM (
+-- The newest $2 of the definitions $1 (null: any) since the id $3: (id, definition, step, reason, code, when).
+SELECT e.instance_id, i.definition, e.step, i.failure, i.failure_code, i.ended_at FROM (
   SELECT e.instance_id, e.step FROM abnormal_end e
   WHERE e.status = 2 /* FAILED */ AND e.instance_id >= $3::bigint AND ($1::int[] IS NULL OR e.definition = ANY($1))
   ORDER BY e.instance_id DESC LIMIT $2::int OFFSET 0) e
-CROSS JOIN LATERAL (SELECT i.definition, i.failure, i.ended_at FROM instance i WHERE i.id = e.instance_id OFFSET 0) i
+CROSS JOIN LATERAL (SELECT i.definition, i.failure, i.failure_code, i.ended_at FROM instance i WHERE i.id = e.instance_id OFFSET 0) i
 ORDER BY e.instance_id DESC
 
 -- name: failure_behind
@@ -178,34 +190,36 @@ SELECT instance_id FROM abnormal_end WHERE status = 2 /* FAILED */ AND instance_
 ORDER BY instance_id DESC OFFSET $1::int LIMIT 1
 
 -- name: failures_alike
--- Of the newest $1 instances that stand failed the $2 most frequent causes by definition: (definition, how many, the newest's reason,
--- when the first of them failed, how many were looked at).
+-- Of the newest $1 instances that stand failed the $2 most frequent causes by definition: (definition, how many, the newest's reason
+-- and code, when the first of them failed, how many were looked at).
 WITH newest AS MATERIALIZED (
   SELECT e.instance_id, e.definition, e.cause FROM abnormal_end e
   WHERE e.status = 2 /* FAILED */ ORDER BY e.instance_id DESC LIMIT $1::int),
 alike AS (
   SELECT count(*) AS count, min(n.instance_id) AS first, max(n.instance_id) AS last FROM newest n
   GROUP BY n.definition, n.cause ORDER BY 1 DESC, 3 DESC LIMIT $2::int)
-SELECT l.definition, a.count, l.failure, least(f.ended_at, l.ended_at), (SELECT count(*) FROM newest) FROM alike a
+SELECT l.definition, a.count, l.failure, l.failure_code, least(f.ended_at, l.ended_at), (SELECT count(*) FROM newest) FROM alike a
 CROSS JOIN LATERAL (SELECT i.ended_at FROM instance i WHERE i.id = a.first OFFSET 0) f
-CROSS JOIN LATERAL (SELECT i.definition, i.failure, i.ended_at FROM instance i WHERE i.id = a.last OFFSET 0) l
+CROSS JOIN LATERAL (SELECT i.definition, i.failure, i.failure_code, i.ended_at FROM instance i WHERE i.id = a.last OFFSET 0) l
 ORDER BY a.count DESC, a.last DESC
 
 -- name: fill_causes
--- Gives a cause to failures of engines that knew none: those among the $2 after the instance $1. How many were looked at, and the
--- last of them.
+-- Gives a cause to failures that have none, or one of older rules: those among the $2 after the instance $1. How many were looked at,
+-- and the last of them.
 WITH looked AS MATERIALIZED (
   SELECT e.instance_id, e.cause FROM abnormal_end e
   WHERE e.status = 2 /* FAILED */ AND e.instance_id > $1::bigint ORDER BY e.instance_id LIMIT $2::int),
 without AS MATERIALIZED (
-  SELECT e.place, i.definition, i.failure FROM looked l
+  SELECT e.place, i.definition,
+    CASE WHEN i.failure_code IS NULL OR i.failure_code ^@ 'Penstock.' THEN '' ELSE i.failure_code || ' · ' END || coalesce(i.failure, '') AS text
+  FROM looked l
   CROSS JOIN LATERAL (
     SELECT o.ctid AS place FROM abnormal_end o
     WHERE o.status = 2 /* FAILED */ AND o.instance_id = l.instance_id FOR UPDATE SKIP LOCKED) e
-  CROSS JOIN LATERAL (SELECT i.definition, i.failure FROM instance i WHERE i.id = l.instance_id OFFSET 0) i
-  WHERE l.cause IS NULL),
+  CROSS JOIN LATERAL (SELECT i.definition, i.failure, i.failure_code FROM instance i WHERE i.id = l.instance_id OFFSET 0) i
+  WHERE l.cause IS NULL OR l.cause & 65535 <> 21),
 filled AS (
-  UPDATE abnormal_end e SET definition = w.definition, cause = failure_cause(coalesce(w.failure, ''))
+  UPDATE abnormal_end e SET definition = w.definition, cause = failure_cause(w.text)
   FROM without w WHERE e.ctid = w.place)
 SELECT count(*)::int, max(instance_id) FROM looked
 
@@ -275,6 +289,7 @@ SELECT (SELECT count(*) FROM looked), (SELECT min(id) FROM looked), ARRAY(
     AND ($4::text IS DISTINCT FROM 'DELAYED' OR EXISTS (SELECT FROM token t WHERE t.id = l.id AND t.state = 8 /* DELAYED */))
     AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key COLLATE "C" = $2)
   AND ($8::text IS NULL OR i.business_key COLLATE "C" ^@ $8) AND ($9::text IS NULL OR i.flow_key = $9)
+  AND ($10::text IS NULL OR strpos(lower(coalesce(i.failure_code, '') || ' · ' || coalesce(i.failure, '')), lower($10)) > 0)
   ORDER BY l.id DESC LIMIT $3::int)
 
 -- name: estimate_instances

@@ -1,1 +1,0 @@
-import{b as e,d as t}from"./states-bLVbmgcl.js";function n(n,r){return t(n,e,r)}export{n as t};

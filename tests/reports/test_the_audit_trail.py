@@ -1,0 +1,87 @@
+"""Issue 39, point 17: who paused, changed, uploaded or made a token stood in a table that nobody could read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.access.identity import Identity, set_identity
+from penstock.core.parsing import parse_definition
+from penstock.errors import BadRequest
+from penstock.store import audit
+from penstock.testing.definitions import linear
+from penstock.wire.audit import AuditTrailRecord
+from penstock.wire.queue import QueuePolicy
+from penstock.wire.schedule import ScheduleSpec
+from tests.engine.conftest import MakeDriver, make_driver
+from tests.engine.driver import Driver
+
+__all__ = ["make_driver"]
+
+
+async def trail(driver: Driver, **wanted: Any) -> list[AuditTrailRecord]:
+    return (await driver.engine.audit_trail.list(None, 100, **wanted)).items
+
+
+async def test_changes_are_listed_with_who_and_with_old_and_new_values(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    engine = driver.engine
+    set_identity(Identity("token:ada", frozenset()))
+    try:
+        for name in ("One", "Two"):
+            body = linear(1, definition_id="loan", job_type="work") | {"name": name}
+            await engine.definitions.upload(parse_definition(msgspec.json.encode(body)))
+        await engine.definitions.activate("loan", 1)
+        await engine.queues.put("crm", QueuePolicy(["work"], concurrency=3))
+        await engine.queues.put("crm", QueuePolicy(["work"], concurrency=5))
+        await engine.queues.pause("crm", paused=True)
+        await engine.schedules.put("nightly", ScheduleSpec(definition_id="loan", every="PT1H"))
+        await engine.schedules.put("nightly", ScheduleSpec(definition_id="loan", every="PT2H"))
+        await driver.cancel((await driver.start("loan")).id)
+    finally:
+        set_identity(None)
+    found = await trail(driver)
+    assert {one.actor for one in found} == {"token:ada"}
+    assert [one.at for one in found] == sorted((one.at for one in found), reverse=True)
+    last = {one.kind: one for one in reversed(found)}
+    assert '"concurrency":5' in (last["QUEUE_CHANGED"].detail or "").replace(" ", "")
+    assert '"concurrency":3' in (last["QUEUE_CHANGED"].old or "").replace(" ", "")
+    assert "PT2H" in (last["SCHEDULE_CHANGED"].detail or "")
+    assert "PT1H" in (last["SCHEDULE_CHANGED"].old or "")
+    assert (last["DEFINITION_ACTIVATED"].detail, last["DEFINITION_ACTIVATED"].old) == ("loan version 1", "version 2")
+    assert last["QUEUE_PAUSED"].detail == "crm"
+    assert any(one.instance_id is not None for one in found)
+    assert {"DEFINITION_UPLOADED", "QUEUE_PAUSED"} <= last.keys()
+    assert [one.kind for one in await trail(driver, kind="QUEUE_PAUSED")] == ["QUEUE_PAUSED"]
+    assert {one.kind for one in await trail(driver, contains="NIGHT")} == {"SCHEDULE_CHANGED"}
+    assert await trail(driver, actor="token:eve") == []
+    assert await trail(driver, until=found[-1].at) == []
+    assert len(await trail(driver, since=found[-1].at)) == len(found)
+
+
+async def test_pages_meet_every_record_once_also_where_few_match(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = make_driver()
+    for number in range(7):
+        await driver.engine.queues.put(
+            "a" if number == 6 else "b", QueuePolicy([f"t-{number}"], concurrency=number + 1)
+        )
+    monkeypatch.setattr(audit, "LOOKED_MAX", 3)
+    cases: tuple[tuple[dict[str, Any], int], ...] = (({}, 7), ({"contains": "a:"}, 1), ({"contains": "nobody"}, 0))
+    for wanted, count in cases:
+        seen: list[AuditTrailRecord] = []
+        cursor: str | None = None
+        for _ in range(9):
+            page = await driver.engine.audit_trail.list(cursor, 2, **wanted)
+            seen += page.items
+            cursor = page.next
+            if cursor is None:
+                break
+        assert cursor is None
+        assert len(seen) == len({msgspec.json.encode(one) for one in seen}) == count
+    for wrong in ("x", "-1", "9" * 30):
+        with pytest.raises(BadRequest):
+            await driver.engine.audit_trail.list(wrong, 2)

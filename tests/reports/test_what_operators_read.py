@@ -1,0 +1,132 @@
+"""Issue 39, points 14, 19 and 20: what operators are told. Times had no zone, items no index, progress was not shown,
+and single failures stood above an engine that is gone."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from penstock.cli import _utc_first
+from penstock.cli.instances import _rows
+from penstock.cli.options import print_utc, shown_step, shown_time
+from penstock.engine import attention
+from penstock.engine.attention import Failed
+from penstock.engine.instance_filter import InstanceFilter
+from penstock.errors import BadRequest, NotFound
+from penstock.store.activity import KnownEngine
+from penstock.testing.definitions import linear
+from penstock.wire.attention import AcknowledgeBody
+from penstock.wire.model import Attempt, Instance, ItemCounts, StepExecution
+from tests.engine.conftest import MakeDriver, make_driver
+
+__all__ = ["make_driver"]
+AT = datetime(2026, 7, 1, 22, 30, 5, 999_999, tzinfo=UTC)
+
+
+@pytest.fixture(params=["UTC", "Europe/Berlin", "America/St_Johns"])
+def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("TZ", request.param)
+    time.tzset()
+    yield request.param
+    monkeypatch.undo()
+    time.tzset()
+    print_utc(False)
+    assert os.environ.get("TZ") != "America/St_Johns"
+
+
+def test_a_time_is_the_readers_and_has_its_zone(zone: str) -> None:
+    own = {"UTC": "2026-07-01 22:30:05Z", "Europe/Berlin": "2026-07-02 00:30:05+02:00"}
+    assert shown_time(AT) == own.get(zone, "2026-07-01 20:00:05-02:30")
+    assert shown_time(None) == ""
+    assert shown_time(AT, ZoneInfo("Asia/Tokyo")) == "2026-07-02 07:30:05+09:00"
+    assert shown_time(datetime.max.replace(tzinfo=UTC)).startswith(("9999-12-31", "10000"))
+    print_utc(True)
+    assert shown_time(AT) == "2026-07-01 22:30:05Z"
+    assert shown_time(AT, ZoneInfo("Asia/Tokyo")) == "2026-07-02 07:30:05+09:00"
+
+
+def test_utc_is_an_option_of_every_command_wherever_it_stands() -> None:
+    assert _utc_first(["instance", "list", "--utc", "--limit", "3"]) == ["--utc", "instance", "list", "--limit", "3"]
+    assert _utc_first(["instance", "list"]) == ["instance", "list"]
+    assert _utc_first(["--utc", "x", "--utc"]) == ["--utc", "x"]
+    assert _utc_first(["x", "--", "--utc"]) == ["x", "--", "--utc"]
+
+
+def test_rows_of_an_instance_have_items_progress_and_no_empty_names() -> None:
+    def entry(id: str, step: str, status: str = "RUNNING", **more: Any) -> StepExecution:
+        return StepExecution(id=id, step_id=step, status=status, **more)
+
+    history = [
+        entry("1", "pay", "FAILED", failure_reason="no card"),
+        entry("2", "pay", attempts=[Attempt(attempt=1, reason="busy")]),
+        entry("3", "send", items=ItemCounts(total=9, completed=4, failed=1, running=2)),
+        entry("4", "send", item=7),
+        entry("5", "load"),
+        entry("6", "/compensation"),
+        entry("7", "pay/compensation", "COMPLETED"),
+    ]
+    instance = Instance(id="i", progress={"load": {"rows": 7}, "gone": 1})
+    rows = [(row[0], row[-1]) for row in _rows(instance, history)]
+    assert rows == [
+        ("pay", "no card"),
+        ("pay", "busy"),
+        ("send", "4 of 9 done, 2 running, 1 failed"),
+        ("send[7]", ""),
+        ("load", 'progress {"rows": 7}'),
+        ("compensation", ""),
+        ("pay/compensation", "")]  # fmt: skip
+    assert shown_step("pay") == "pay"
+
+
+def test_what_concerns_all_work_stands_above_single_failures() -> None:
+    gone = KnownEngine(7, "polling", "host, 1", 21, -300.0, None)
+    failures = attention.of_failures([Failed("loan", 1, 60, "no paper", AT)], exact=True)
+    found = [*failures, *attention.of_engines([gone], AT), *attention.of_this_engine(["kafka"], 0.0)]
+    assert [one.kind for one in attention.sorted_by_reach(found)] == ["degraded", "engine-gone", "failures"]
+    assert len({one.key for one in found}) == 3
+    same = attention.of_failures([Failed("loan", 1, 61, "no paper", AT)], exact=True)
+    assert same[0].key == failures[0].key
+
+
+async def test_a_row_is_acknowledged_until_more_have_failed(make_driver: MakeDriver) -> None:
+    driver = make_driver(attention_acknowledged_hours=2)
+    await driver.upload(linear(1, definition_id="shop", job_type="charge"))
+
+    async def fail() -> None:
+        await driver.start("shop")
+        await driver.fail(await driver.one("charge"), "no paper", retryable=False)
+
+    overview = driver.engine.overview
+    await fail()
+    (row,) = (await overview.attention()).items
+    await overview.acknowledge(row.key, AcknowledgeBody(row.count, "ordered"))
+    (marked,) = (await overview.attention()).items
+    assert marked.acknowledged is not None
+    assert (marked.acknowledged.note, marked.key) == ("ordered", row.key)
+    assert (marked.acknowledged.until - marked.acknowledged.at).total_seconds() == 7_200
+    await fail()
+    overview.forget()
+    (more,) = (await overview.attention()).items
+    assert (more.count, more.acknowledged) == (2, None)
+    await overview.acknowledge(row.key, AcknowledgeBody(2))
+    assert (await overview.attention()).items[0].acknowledged is not None
+    driver.clock.advance(7_201)
+    overview.forget()
+    assert (await overview.attention()).items[0].acknowledged is None
+    await overview.acknowledge(row.key, AcknowledgeBody(2))
+    await overview.withdraw(row.key)
+    assert (await overview.attention()).items[0].acknowledged is None
+    with pytest.raises(NotFound):
+        await overview.withdraw(row.key)
+    for key, body in (("", AcknowledgeBody()), ("x" * 601, AcknowledgeBody()), ("x", AcknowledgeBody(-1))):
+        with pytest.raises(BadRequest):
+            await overview.acknowledge(key, body)
+    kinds = driver.rows("SELECT kind FROM audit WHERE kind LIKE 'ATTENTION%%' ORDER BY pos")
+    assert [kind for (kind,) in kinds] == ["ATTENTION_ACKNOWLEDGED"] * 3 + ["ATTENTION_WITHDRAWN"]
+    assert (await driver.engine.instances.count(InstanceFilter(status="FAILED"))).count == 2
