@@ -78,18 +78,23 @@ async def test_six_runs_a_second_apart_are_never_two(make_driver: MakeDriver) ->
     assert driver.rows("SELECT count(*) FROM ready") == [(1,)]
 
 
-async def test_what_the_old_run_has_called_is_cancelled_at_once(driver: Driver) -> None:
+@pytest.mark.parametrize(
+    "count", [8, pytest.param(1_000, marks=pytest.mark.slow(reason="2,000 instances are started, 1,000 cancelled"))]
+)
+async def test_what_the_old_run_has_called_is_cancelled_at_once(driver: Driver, count: int) -> None:
+    """Never are two runs open, nor a job of the old run's children given to anybody."""
     await driver.upload(definition(task("pack"), end(), definition_id="child"))
-    each = {"items": "${[1, 2, 3, 4, 5, 6, 7, 8]}", "parallel": 8}
+    each = {"items": f"${{{[*range(count)]}}}", "parallel": count}
     await scheduled(driver, definition(call("ship", "child", forEach=each), end(), definition_id="report"))
-    await driver.engine.timers.fire_once()
+    await settle(driver)
     await next_run(driver)
     assert driver.rows(OPEN) == [(1,)]
     with trio.fail_after(3):  # half of how long an engine sleeps that nobody has woken
         await driver.engine.timers.wait_due()
     await settle(driver)
     children = "SELECT count(*) FILTER (WHERE status = 0), count(*) FILTER (WHERE status = 3) FROM instance i"
-    assert driver.rows(f"{children} JOIN called c ON c.id = i.id") == [(8, 8)]
+    assert driver.rows(f"{children} JOIN called c ON c.id = i.id") == [(count, count)]
+    assert driver.rows("SELECT count(*) FROM ready") == [(count,)]
 
 
 async def test_a_look_waits_for_who_holds_the_old_run(driver: Driver, nursery: trio.Nursery) -> None:
