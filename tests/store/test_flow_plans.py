@@ -32,7 +32,7 @@ DELAYED = BASE + 2_000_000
 TABLES = (
     "instance", "token", "timer", "called", "map_state", "item_vars", "map_result", "definition", "abnormal_end",
     "start_window", "schedule", "schedule_run", "scheduled", "batch", "batch_item", "ready", "ready_flow", "slot",
-    "bulk_operation",
+    "bulk_operation", "item_output", "history_other", "journal_other",
 )  # fmt: skip
 FILL = f"""
 SET synchronous_commit = off;
@@ -80,6 +80,15 @@ INSERT INTO scheduled (instance_id, schedule, at, watched)
 INSERT INTO batch (key, digest, total, created_at, ended_at, look_at)
   SELECT 'b' || k, '', {ITEMS}, now(), CASE WHEN k > 200 THEN now() - k * interval '1 s' END,
     CASE WHEN k <= 200 THEN now() + (k - 100) * interval '1 s' END FROM generate_series(1, {CALLS}) k;
+INSERT INTO abnormal_end (status, instance_id, tokens)
+  SELECT 2 + k % 2, {BASE} + k, '[]' FROM generate_series(1, {CALLS}) k;
+INSERT INTO item_output (instance_id, pos, output) SELECT {BASE} + k, 7, '1' FROM generate_series(1, {CALLS}) k;
+INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, attempt, step, kind, worker)
+  SELECT {BASE} + k, k + i + 1, {BASE} + k, k + i, now(), now(), 1, 0, 2, 'w'
+  FROM generate_series(0, {CALLS} - 1) k, generate_series(1, 3) i;
+INSERT INTO journal (instance_id, pos, at, kind, attempt, path, name, payload)
+  SELECT {BASE} + k, k + i + 1, now(), i, 1, '/' || i, 'n', '1'
+  FROM generate_series(0, {CALLS} / 4) k, generate_series(1, 5) i;
 INSERT INTO batch_item (batch, place, instance_id)
   SELECT b, i, {BASE} + (b * 97 + i) % (2 * {CALLS}) FROM generate_series(1, 400) b, generate_series(0, {ITEMS} - 1) i;
 """
@@ -206,6 +215,20 @@ CASES = {
     "end_batch": Case(asked("end_batch", 7), 1, 40),
     "cancel_batch": Case(asked("cancel_batch", 7, None), 1, 40),
     "batch_cancelled_until": Case(asked("batch_cancelled_until", 7, 50), 1, 30),
+    "lock_abnormal_ends": Case(asked("lock_abnormal_ends", ints([BASE + 7])), 1, 15),
+    "remove_abnormal_ends": Case(asked("remove_abnormal_ends", ints([BASE + 7])), 1, 25),
+    "raw_result": Case(asked("raw_result", BASE + 7, 7), 1, 6),
+    "delete_item_outputs": Case(asked("delete_item_outputs", ints([BASE + 7]), ints([7])), 1, 12),
+    "step_of_closed": Case(asked("step_of_closed", BASE + 7, BASE + 7, 8), 1, 60),
+    "failed_when_done": Case(
+        asked("failed_when_done", BASE + 7, ints([BASE + 7] * 3), ints([8, 9, 10]), ints([False] * 3)), 3, 12
+    ),
+    "rules_behind": Case(asked("rules_behind", BASE + 7, 0, ints([1])), 1, 20),
+    "newest_rules": Case(asked("newest_rules", ints(BASE + k for k in range(50)), 1), 50, 12),
+    "last_errors": Case(asked("last_errors", BASE + 7, 3, 4), 2, 20),
+    "active_definition": Case(asked("active_definition", "d"), 1, 20),
+    "active_keys": Case(asked("active_keys", texts("d", 1)), 1, 20),
+    "newest_definition": Case(asked("newest_definition", "d"), 1, 10),
     **QUEUE_CASES,
 }  # fmt: skip
 FILES = ("batches", "flow", "queues", "schedules", "starts")
