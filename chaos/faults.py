@@ -16,6 +16,7 @@ from typing import NamedTuple
 import psycopg
 import trio
 
+from chaos.archives import retry_while_archiving
 from chaos.commits import promote_standby, terminate_in_commit
 from chaos.processes import EngineProcess, Process, WorkerProcess
 from chaos.rig import ANSWER_TIMEOUT_S, DATABASE, Rig
@@ -366,6 +367,7 @@ async def engine_network(rig: Rig, rng: random.Random) -> str:
 
 DATABASE_PROXY, ENGINE_PROXY = frozenset({"database proxy"}), frozenset({"engine proxy"})
 NIGHTS = frozenset({"database clock", "engine clock", "nights"})
+ARCHIVE = frozenset({"archive"})
 SMALL_DISK, SMALL_POOL = frozenset({"small disk"}), frozenset({"small pool"})
 
 FAULTS: dict[str, Fault] = {
@@ -396,6 +398,7 @@ FAULTS: dict[str, Fault] = {
     "burst-on-drained": Fault("2,000 jobs on tables that were analyzed when drained", burst_on_drained),
     "beat-through-both": Fault("one job, heart-beaten through both engines", beat_through_both),
     "nights": Fault("a day passes, with new partitions, again and again", roll_over, NIGHTS),
+    "retry-while-archiving": Fault("old failures are archived, and retried meanwhile", retry_while_archiving, ARCHIVE),
     "engine-network": Fault("faults between workers and engines", engine_network, ENGINE_PROXY),
 }
 

@@ -49,6 +49,8 @@ ENGINE_SETTINGS: dict[str, object] = {
 }
 """Leases may be short, and a job whose workers are killed again and again is not to be given up."""
 
+AGED = "fault-aged"
+"""A workflow of which engines archive and remove what ended a day ago, where an attack needs that."""
 STARTED_MIN = 20
 """Instances that an attack has to see, however slow the machine was meanwhile."""
 
@@ -171,6 +173,8 @@ class Rig:
             settings = {**ENGINE_SETTINGS, **({"db_max_conns": 2} if "small pool" in self.needs else {})}
             if "nights" in self.needs:
                 settings |= {"partition_days": 1, "idempotency_retention_hours": 8_760}
+            if "archive" in self.needs:
+                settings |= {"retention_rules": f"{AGED}=1", "archive_dir": self.directory / "archive"}
             name = f"engine {number}"
             own_dsn = f"{dsn} application_name='{name}'"
             engine = EngineProcess(name, own_dsn, port, log, settings, self.clock_file)
