@@ -96,6 +96,10 @@ class Compiler:
         match node:
             case Literal() | Name() | Environment() | Local() | Element() | ElementIndex() | Accumulator():
                 return _leaf(node)
+            case Fold():
+                return self._fold(node)
+            case Path():
+                return self._path(node)
             case Let():
                 return self._let(node)
             case Sequence():
@@ -110,12 +114,8 @@ class Compiler:
                 return self._call(node)
             case PredicateCall():
                 return self._predicate_call(node)
-            case Fold():
-                return self._fold(node)
             case Conditional():
                 return self._conditional(node)
-            case Path():
-                return self._path(node)
             case _:
                 assert_never(node)
 

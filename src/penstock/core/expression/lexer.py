@@ -29,6 +29,10 @@ class Kind(enum.Enum):
     END = enum.auto()
 
 
+NUMBER, TEXT, BYTES, NAME, OPERATOR, END = Kind
+"""For the lexer and the parser, which compare kinds all the time: an attribute of an enum takes as long as a call."""
+
+
 class Token(NamedTuple):
     """``value`` is the number or string of a literal, and None for the others."""
 
@@ -78,48 +82,52 @@ def tokenize(source: str, limits: Limits, start: int | None = None) -> list[Toke
     position = start or 0
     end = len(source)
     opened = 0
+    has_comments = "/*" in source
     while position < end:
-        if source.startswith("/*", position):
+        if has_comments and source.startswith("/*", position):
             position = _after_comment(source, position)
             continue
         match = _TOKEN.match(source, position)
         if match is None:
             raise Fault(_unreadable(source, position), position)
-        if match.lastgroup != "space":
+        group = match.lastgroup
+        if group != "space":
             if len(tokens) >= limits.tokens:
                 raise Fault(f"the expression has more than {limits.tokens} tokens", position)
-            token = _token(match, limits)
-            if start is not None and token.kind is Kind.OPERATOR:
+            text = match.group()
+            if group == "symbol":
+                token = Token(OPERATOR, text, position)
+            elif group == "name":
+                token = Token(OPERATOR if text in OPERATOR_WORDS else NAME, text, position)
+            else:
+                token = _literal(match, limits)
+            if start is not None and token.kind is OPERATOR:
                 opened += token.text in _OPENING
                 opened -= token.text == "}"
                 if opened < 0:
-                    return [*tokens, Token(Kind.END, "", position)]
+                    return [*tokens, Token(END, "", position)]
             tokens.append(token)
         position = match.end()
     if start is not None:
         raise Fault("what ${ opens is not closed by }", start - len("${"))
-    tokens.append(Token(Kind.END, "", end))
+    tokens.append(Token(END, "", end))
     return tokens
 
 
-def _token(match: re.Match[str], limits: Limits) -> Token:
+def _literal(match: re.Match[str], limits: Limits) -> Token:
     text = match.group()
     position = match.start()
     group = match.lastgroup
-    if group == "symbol":
-        return Token(Kind.OPERATOR, text, position)
-    if group == "name":
-        return Token(Kind.OPERATOR if text in OPERATOR_WORDS else Kind.NAME, text, position)
     if group == "number":
         following = match.string[match.end() : match.end() + 1]
         if following.isalnum() or following in {"_", "$"}:
             raise Fault(f"bad number: {text}{following}", position)
-        return Token(Kind.NUMBER, text, position, _number(text, position, limits))
+        return Token(NUMBER, text, position, _number(text, position, limits))
     if group == "raw":
-        return Token(Kind.TEXT, text, position, text[1:-1].replace("``", "`"))
+        return Token(TEXT, text, position, text[1:-1].replace("``", "`"))
     if group == "bytes":
-        return Token(Kind.BYTES, text, position, _unescape_bytes(text[2:-1], position + 2))
-    return Token(Kind.TEXT, text, position, _unescape(text[1:-1], position + 1))
+        return Token(BYTES, text, position, _unescape_bytes(text[2:-1], position + 2))
+    return Token(TEXT, text, position, _unescape(text[1:-1], position + 1))
 
 
 def _number(text: str, position: int, limits: Limits) -> int | float:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from penstock.core.expression.failure import Fault
 from penstock.core.expression.functions import FUNCTIONS
-from penstock.core.expression.lexer import OPERATOR_WORDS, Kind, Token, tokenize
+from penstock.core.expression.lexer import BYTES, END, NAME, NUMBER, OPERATOR, OPERATOR_WORDS, TEXT, Token, tokenize
 from penstock.core.expression.limits import Limits
 from penstock.core.expression.nodes import (
     Access,
@@ -99,7 +99,7 @@ class Parser:
 
     def parse(self) -> Node:
         node = self._sequence()
-        if self._token.kind is not Kind.END:
+        if self._token.kind is not END:
             raise self._unexpected()
         return node
 
@@ -112,12 +112,14 @@ class Parser:
 
     def _next(self) -> Token:
         token = self._token
-        self._at += 1
-        self._token = self._tokens[min(self._at, len(self._tokens) - 1)]
+        if token.kind is not END:
+            self._at += 1
+            self._token = self._tokens[self._at]
         return token
 
     def _is(self, operator: str) -> bool:
-        return self._token.kind is Kind.OPERATOR and self._token.text == operator
+        token = self._token
+        return token.text == operator and token.kind is OPERATOR
 
     def _skip(self, operator: str) -> bool:
         if self._is(operator):
@@ -132,13 +134,13 @@ class Parser:
 
     def _peek_is(self, operator: str) -> bool:
         following = self._tokens[min(self._at + 1, len(self._tokens) - 1)]
-        return following.kind is Kind.OPERATOR and following.text == operator
+        return following.kind is OPERATOR and following.text == operator
 
     def _unexpected(self, wanted: str | None = None) -> Fault:
         token = self._token
-        if token.kind is Kind.END:
+        if token.kind is END:
             found = "the end of the expression"
-        elif token.kind is Kind.TEXT:
+        elif token.kind is TEXT:
             found = "a string"
         else:
             found = token.text[:40]
@@ -152,7 +154,7 @@ class Parser:
         if not self._is(";"):
             return first
         nodes = [first]
-        while self._skip(";") and self._token.kind is not Kind.END:
+        while self._skip(";") and self._token.kind is not END:
             nodes.append(self._expression(0))
         return Sequence(first.position, tuple(nodes)) if len(nodes) > 1 else first
 
@@ -162,15 +164,16 @@ class Parser:
         if self._depth > self._limits.depth_levels:
             levels = self._limits.depth_levels
             raise Fault(f"the expression is nested more than {levels} levels deep", self._token.position)
-        node: Node
-        if minimum == 0 and self._token.kind is Kind.NAME and self._token.text == "if" and self._begins_condition():
-            node = self._if()
-        else:
-            node = self._let() if minimum == 0 and self._is("let") else self._operators(minimum)
-            if minimum == 0 and self._is("?"):
-                node = self._conditional(node)
+        node = self._operators(minimum) if minimum else self._whole()
         self._depth -= 1
         return node
+
+    def _whole(self) -> Node:
+        """An expression that may also be a `let`, an `if` or a `? :`."""
+        if self._is_word("if") and self._begins_condition():
+            return self._if()
+        node = self._let() if self._is("let") else self._operators(0)
+        return self._conditional(node) if self._is("?") else node
 
     def _operators(self, minimum: int) -> Node:
         first = self._operand()
@@ -182,7 +185,7 @@ class Parser:
             if negated and token.text not in NEGATABLE:
                 self._next()
                 raise self._unexpected("in, contains, startsWith, endsWith or matches")
-            if token.kind is not Kind.OPERATOR or BINARY.get(token.text, -1) < minimum:
+            if token.kind is not OPERATOR or BINARY.get(token.text, -1) < minimum:
                 break
             if negated:
                 self._next()
@@ -247,12 +250,12 @@ class Parser:
         operator = token
         while True:
             comparisons.append((operator.position, operator.text, self._expression(precedence + 1)))
-            if self._token.kind is not Kind.OPERATOR or self._token.text not in ORDERING:
+            if self._token.kind is not OPERATOR or self._token.text not in ORDERING:
                 return Comparison(token.position, tuple(comparisons))
             operator = self._next()
 
     def _pipe(self) -> Call | PredicateCall:
-        if self._token.kind is not Kind.NAME or not self._peek_is("("):
+        if self._token.kind is not NAME or not self._peek_is("("):
             raise self._unexpected("a function call")
         return self._call(self._next(), piped=True)
 
@@ -273,9 +276,9 @@ class Parser:
     def _begins_condition(self) -> bool:
         """Whether the `if` here is that of `if … { }`: a variable of this name has an operator or an end after it."""
         following = self._tokens[min(self._at + 1, len(self._tokens) - 1)]
-        if following.kind is Kind.OPERATOR:
+        if following.kind is OPERATOR:
             return following.text in _BEGIN_CONDITION or (following.text == "." and bool(self._predicates))
-        return following.kind is not Kind.END
+        return following.kind is not END
 
     def _if(self) -> Conditional:
         """`if c1 { v1 } else if c2 { v2 } else { d }`, in a loop like `_conditional`."""
@@ -297,12 +300,12 @@ class Parser:
         return node
 
     def _is_word(self, word: str) -> bool:
-        return self._token.kind is Kind.NAME and self._token.text == word
+        return self._token.text == word and self._token.kind is NAME
 
     def _let(self) -> Let:
         self._expect("let")
         token = self._token
-        if token.kind is not Kind.NAME or token.text in CONSTANTS:
+        if token.kind is not NAME or token.text in CONSTANTS:
             raise self._unexpected("a name")
         if token.text in self._locals or token.text in FUNCTIONS or token.text in PREDICATES:
             raise Fault(f"{token.text} can't be declared again", token.position)
@@ -321,18 +324,18 @@ class Parser:
 
     def _operand(self) -> Node:
         token = self._token
-        if token.kind is Kind.NUMBER:
-            self._next()
-            return Literal(token.position, token.value)
-        if token.kind in (Kind.TEXT, Kind.BYTES):
-            self._next()
-            return self._accesses(Literal(token.position, token.value))
-        if token.kind is Kind.NAME:
+        if token.kind is NAME:
             if token.text in CONSTANTS:
                 self._next()
                 return Literal(token.position, CONSTANTS[token.text])
             return self._accesses(self._named(self._next()))
-        if token.text in UNARY and token.kind is Kind.OPERATOR:
+        if token.kind is NUMBER:
+            self._next()
+            return Literal(token.position, token.value)
+        if token.kind is TEXT or token.kind is BYTES:
+            self._next()
+            return self._accesses(Literal(token.position, token.value))
+        if token.text in UNARY and token.kind is OPERATOR:
             self._next()
             operand = self._expression(UNARY[token.text])
             return Unary(token.position, SPELLINGS.get(token.text, token.text), operand)
@@ -340,7 +343,7 @@ class Parser:
 
     def _bracketed(self, token: Token) -> Node:
         """What starts with a symbol: brackets, literals of arrays and maps, `#`, `.field`, `contains(a, b)`."""
-        match token.text if token.kind is Kind.OPERATOR else "":
+        match token.text if token.kind is OPERATOR else "":
             case "(" | "${":
                 self._next()
                 node = self._sequence()
@@ -357,7 +360,7 @@ class Parser:
                 return self._pointer(token)
             case "::":
                 self._next()
-                if self._token.kind is not Kind.NAME:
+                if self._token.kind is not NAME:
                     raise self._unexpected("a function")
                 return self._call(self._next(), piped=False)
             case "." if self._predicates:
@@ -385,7 +388,7 @@ class Parser:
 
     def _pointer(self, token: Token) -> Node:
         """`#`, `#index`; outside a predicate `#name` is `name` (the contract's rewriting)."""
-        named = self._token.kind is Kind.NAME
+        named = self._token.kind is NAME
         if not self._predicates:
             if not named:
                 raise Fault("# is the element of a predicate, and this is outside of one", token.position)
@@ -429,9 +432,9 @@ class Parser:
 
     def _key(self) -> Node:
         token = self._token
-        if token.kind is Kind.TEXT:
+        if token.kind is TEXT:
             return Literal(self._next().position, token.value)
-        if token.kind in (Kind.NAME, Kind.NUMBER):
+        if token.kind in (NAME, NUMBER):
             return Literal(self._next().position, token.text)
         if self._is("("):
             self._next()
@@ -490,7 +493,7 @@ class Parser:
         if isinstance(base, Path):  # `(a?.b).c` is `a?.b.c`, as in expr
             accesses.extend(base.accesses)
             base = base.base
-        while self._token.kind is Kind.OPERATOR:
+        while self._token.kind is OPERATOR:
             token = self._token
             if token.text == "[":
                 self._next()
@@ -525,7 +528,7 @@ class Parser:
 
     def _field(self, token: Token, *, optional: bool) -> Field | Method:
         name = self._token
-        if name.kind is not Kind.NAME and name.text not in OPERATOR_WORDS:
+        if name.kind is not NAME and name.text not in OPERATOR_WORDS:
             raise self._unexpected("a name")
         self._next()
         if self._skip("("):
