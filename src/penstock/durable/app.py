@@ -81,27 +81,29 @@ FAILURE_MAX_CHARS = 600
 
 
 class App:
-    """Workflows and where their runs are: ``at`` a PostgreSQL (``postgresql://…``), or an engine (``grpc://host:port``,
-    with TLS ``grpcs://…``); without it ``PENSTOCK_AT``, else the embedded PostgreSQL. Nothing else differs.
+    """Workflows, and where their runs are. Nothing begins before its first use.
 
-    ``token`` and ``ssl_context`` are for an engine, as a `Client`'s; without a token ``PENSTOCK_TOKEN`` is taken.
+    Tables are made and changed in the embedded PostgreSQL; elsewhere by `penstock migrate`, or with ``migrate``.
 
-    Tables are made and changed in the embedded one; elsewhere by `penstock migrate`, or with ``migrate``.
-
-    ``rest_port`` opens REST and the console of the engine inside while the app serves, on the loopback address (or
-    where ``WE_BIND`` says, with the access rules of `penstock serve`); 0 takes a free port, `rest_url` tells it.
-
-    ``strict_args``: a step that is asked for with other arguments than the journal has blocks its run; without it that
-    is a warning in the log.
-
-    ``max_lost``: how often a step is executed again because the lease of its run ended while it ran, as when it ended
-    its process. Then it fails with `StepLost`.
-
-    ``backend``: the loop in which async steps run, ``"asyncio"`` or ``"trio"``. Without it an App that is entered from
-    a Trio program runs them as tasks of that program, and every other App runs them in asyncio.
-
-    ``name`` keeps the workflows of two services on one database apart; a client of one has the same. Without
-    workflows it is a client: it starts, finds and talks to runs, and executes none.
+    Args:
+        workflows: those that it serves. Without any it is a client: it starts, finds and talks to runs, and executes
+            none.
+        name: keeps the workflows of two services on one database apart; a client of one has the same.
+        at: a PostgreSQL (``postgresql://…``), or an engine (``grpc://host:port``, with TLS ``grpcs://…``). By default
+            ``PENSTOCK_AT``, else the embedded PostgreSQL. Nothing else differs.
+        token: for an engine, as a `Client`'s. By default ``PENSTOCK_TOKEN``.
+        ssl_context: for an engine, as a `Client`'s.
+        migrate: make or change the tables of a database of yours; False by default.
+        rest_port: the port of REST and the console while the App serves, on the loopback address (or where ``WE_BIND``
+            says, with the access rules of `penstock serve`). 0 takes a free one, and `rest_url` says where. By default
+            none is opened.
+        strict_args: block a run whose step is asked for with other arguments than the journal has. By default that is a
+            warning in the log.
+        max_lost: how often a step is executed again because the lease of its run ended while it ran, as when it ended
+            its process; 3 by default. Then it fails with `StepLost`.
+        limits: how much it does at a time, and how large a journal may be (`ExecutorLimits`).
+        backend: the loop in which async steps run, ``"asyncio"`` or ``"trio"``. By default an App that is entered from
+            a Trio program runs them as tasks of that program, and every other App runs them in asyncio.
     """
 
     def __init__(

@@ -208,7 +208,17 @@ class Step(Generic[P, R]):
         raises: Sequence[type[BaseException]] | None = None,
         name: str | None = None,
     ) -> Step[P, R]:
-        """The same step with other options, for one call."""
+        """Return the same step with other options, for one call. Those that are not given stay as they are.
+
+        Args:
+            retries: how many more attempts follow when attempts fail.
+            first: the pause before the first retry; each further one is twice as long.
+            cap: the longest pause.
+            timeout: how long one attempt may take.
+            within: how long all attempts may take together, pauses included.
+            raises: exception classes that are answers, not faults.
+            name: its name in the journal.
+        """
         given = _options(retries, first, cap, timeout, within, raises)
         options = msgspec.structs.replace(self.options, **given)
         return Step(
@@ -275,12 +285,30 @@ class _Steps:
         abandon: bool = False,
         name: str | None = None,
     ) -> Any:
-        """Makes a function a step, plain or with options.
+        """Make a function a step: ``@step``, or with options ``@step(retries=3)``.
 
-        ``raises`` are declared answers, not faults: they are recorded without a retry and come back as themselves. Any
-        other error is retried ``retries`` times, then the body meets it as itself when it is an exception class of the
-        step's own module, else as `StepFailed`. A plain ``def`` runs in a thread; it is awaited in bodies all the same.
-        A thread can't be cancelled: it is waited for, unless ``abandon`` says that the body may go on without it.
+        A workflow function awaits it, and its outcome is recorded. An ``async def`` runs in the App's loop for steps; a
+        plain ``def`` runs in a thread, and is awaited all the same. Lengths of time are seconds, a `timedelta`, or a
+        text such as ``"30 s"``.
+
+        Args:
+            function: the function.
+            retries: how many more attempts follow when attempts fail; 0 by default. The workflow function gets the
+                error of the last one: as itself if its class is built in, in ``raises`` or of the step's own module,
+                else as `StepFailed`.
+            first: the pause before the first retry, 1 s by default. Each further pause is twice as long.
+            cap: the longest pause, 60 s by default.
+            timeout: how long one attempt may take; without a limit by default. Then it is cancelled, its end is waited
+                for, and it has failed with `TooSlow`.
+            within: how long all attempts may take together, pauses included; without a limit by default. No retry
+                begins later.
+            raises: exception classes that are answers, not faults: recorded without a retry, and raised as themselves.
+            abandon: of a plain ``def``: a cancelled workflow function goes on without the thread. False by default: the
+                end of the thread is waited for, as a thread can't be cancelled.
+            name: its name in the journal, the function's by default. Keep it when you rename the function.
+
+        Raises:
+            TypeError, ValueError: an option has a value that it can't have, or no value of a type can be kept.
         """
         check_flag("abandon", abandon)
         options = StepOptions(**_options(retries, first, cap, timeout, within, raises), abandon=abandon)
@@ -317,13 +345,23 @@ class _Steps:
         name: str | None = None,
         at: str | None = None,
     ) -> Any:
-        """Makes a plain function a step that is a transaction of a PostgreSQL: its first parameter is psycopg's
-        `Connection`, in a transaction that commits what it did together with the step's outcome: exactly once. Bodies
-        call it without that parameter.
+        """Make a plain function a step that is a transaction of a PostgreSQL.
 
-        The database is that of the journals, or ``at`` another one, which needs the table of `penstock runs
-        step-table`. The function neither commits nor rolls back; what it raises undoes it. The other options as of
-        `step`; a time limit is the server's ``statement_timeout``.
+        Its first parameter is psycopg's `Connection`, in a transaction that commits what it did together with the
+        step's outcome: exactly once. Workflow functions call it without that parameter. The function neither commits
+        nor rolls back; what it raises undoes it. A time limit is the server's ``statement_timeout``. Lengths of time
+        are seconds, a `timedelta`, or a text such as ``"30 s"``.
+
+        Args:
+            function: the function, a ``def``.
+            retries: how many more attempts follow when attempts fail; 0 by default.
+            first: the pause before the first retry, 1 s by default. Each further pause is twice as long.
+            cap: the longest pause, 60 s by default.
+            within: how long all attempts may take together, pauses included; without a limit by default.
+            raises: exception classes that are answers, not faults: recorded without a retry, and raised as themselves.
+            name: its name in the journal, the function's by default.
+            at: the database, ``postgresql://…``, which needs the table of `penstock runs step-table`. By default that
+                of the journals.
         """
         options = StepOptions(**_options(retries, first, cap, None, within, raises))
         _check_decorated("step.transaction", function, name)

@@ -186,10 +186,17 @@ async def each(
     limit: int = 10,
     key: Callable[[T], object] | None = None,
 ) -> list[V]:
-    """Calls it for each item, ``limit`` at a time, each in a branch of its own; gives the results in the items' order.
+    """Call a function for each item, each in a branch of its own. Return the results in the order of the items.
 
-    ``key`` gives a branch its name, so that items may change places between deploys; else it is their number. An
-    error of one cancels the others and is raised as an exception group, as of a nursery.
+    Args:
+        function: a step, or any coroutine function.
+        items: its arguments, one for each call.
+        limit: how many calls run at a time; 10 by default.
+        key: gives a branch its name, from the item, so that items may change places between deploys. By default the
+            name is the number of the item.
+
+    Raises:
+        BaseExceptionGroup: a call failed, and the others were cancelled, as in a nursery.
     """
     _branch("each", "a nursery")
     if limit < 1:

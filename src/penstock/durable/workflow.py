@@ -144,8 +144,20 @@ def workflow(
     *, name: str | None = None, version: int = 1, queue: str | None = None
 ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Workflow[P, R]]: ...
 def workflow(function: Any = None, /, *, name: str | None = None, version: int = 1, queue: str | None = None) -> Any:
-    """Makes an ``async def`` a workflow, plain or with a name and a version. ``queue``: by whose policy its runs become
-    active (docs/queues.md); one that waits is not."""
+    """Make an ``async def`` a workflow: ``@workflow``, or with options ``@workflow(version=2)``.
+
+    Args:
+        function: the function. It awaits steps and what `penstock.durable` has.
+        name: its name in the database, the function's by default. Runs that are open are found by it: keep it when you
+            rename the function.
+        version: 1 by default. A run goes on with code of the version that it began with.
+        queue: the queue whose limits say when runs become active (docs/queues.md); a run that waits is not. By default
+            none: at once.
+
+    Raises:
+        TypeError: it is no ``async def``, is a method, or has a type of which no value can be kept.
+        ValueError: an option has a value that it can't have.
+    """
 
     given: object = function
     if given is not None and not callable(given) and not isinstance(given, (staticmethod, classmethod)):

@@ -99,15 +99,23 @@ def explore(  # type: ignore[misc]  # a parameter with the name of an option: th
     backend: Backend | None = None,
     **kwargs: Any,
 ) -> Explored:
-    """Runs a body undisturbed, then once more for each record of its journal and each of three disturbances: the
-    process dies before the record is written (the step has done its work, and is run again; not of a step that is a
-    transaction, which is undone then), it dies after it, or the run is cancelled there.
+    """Run a workflow function undisturbed, then once more for each record of its journal and each of three faults.
 
-    ``steps`` makes the stand-ins, anew for each run, so that what they did is of one run. After a crash the run has to
-    end as it did undisturbed: compared is its result or error, or what ``outcome`` says. Cancelled it has to end, and
-    ``check`` sees each run that has ended, whatever happened to it: it asserts what holds in all of them, such as that
-    nothing is charged and not shipped. ``messages``, ``seed``, ``started_at``, ``backend`` and the arguments of the
-    workflow are as in `run_workflow`.
+    The process dies before the record is written (the step has done its work, and is run again; not of a step that is a
+    transaction, which is undone then), it dies after it, or the run is cancelled there. After a crash the run has to
+    end as it did undisturbed. Cancelled it has to end.
+
+    Args:
+        workflow: the workflow.
+        args: its arguments, as ``kwargs``. Beside options, give those by keyword in a `functools.partial`.
+        steps: makes the stand-ins, as of `run_workflow`, anew for each run, so that what they did is of one run.
+        messages: what is sent to the run, each so long after its start.
+        check: is called with each run that has ended, whatever happened to it. It asserts what holds in all of them,
+            such as that nothing is charged and not shipped.
+        outcome: what has to be the same after a crash, from a run; by default its result or error.
+        seed: the run's id, which `rng` and `uuid4` follow from.
+        started_at: the time of its start.
+        backend: the loop of async steps, as of `run_workflow`.
 
     Raises:
         AssertionError: a run ended differently, or not at all, or ``check`` says so; it names the record.
