@@ -152,7 +152,7 @@ def _instances(told: Told, directory: Path) -> None:
     assert told.one("instance", "priority", first, 2)["id"] == first
     possible = told.lines("instance", "migrate", first, second, "--version", 2, "--dry-run")
     assert [each["possible"] for each in possible] == [True, True]
-    assert told.one("instance", "migrate", second)["definitionVersion"] == 2
+    assert told.one("instance", "migrate", second, "--timers", "from_now")["definitionVersion"] == 2
     assert told.one("instance", "skip", first, "check")["currentStepIds"] == ["approve"]
     assert told.one("instance", "edit", first, '{"sum": 3}')["variables"] == {"sum": 3}
     assert told.one("instance", "move", first, "approve", "check")["currentStepIds"] == ["check"]

@@ -734,9 +734,14 @@ def test_instances_are_mended_one_or_many_at_once(run: Run, wire: Wire) -> None:
             assert (impact.steps.added, impact.steps.removed) == (["three"], ["two"])
             await rest.upload_definition(more)
             assert (await client.get_impact(name, version=2)).refusals == impact.refusals
-            check = await client.check_migration(ids[0])
+            check = await client.check_migration(ids[0], timers="FROM_NOW")
+            assert check.timers_due == 0
+            with pytest.raises(BadRequest):
+                await client.check_migration(ids[0], timers="NOW")
             assert (check.possible, check.to_version, len(check.reasons)) == (False, 2, 1)
-            migrated = await client.migrate_instance(ids[0], 2, steps={"two": "three"}, note="other step")
+            migrated = await client.migrate_instance(
+                ids[0], 2, steps={"two": "three"}, timers="KEEP_DEADLINE", note="other step"
+            )
             assert (migrated.definition_version, migrated.current_step_ids) == (2, ["three"])
             (job,) = [job for job in await client.poll_jobs("w", [name], max_jobs=9) if job.instance_id == ids[0]]
             await client.fail_job(job.id, "w", "broken", retryable=False, attempt=job.attempt)

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_type_hi
 import typer
 
 from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected, json_object
-from penstock.cli.instances import NoteOption, RemoveOption, StepArgument, StepsOption, renamed_steps
+from penstock.cli.instances import (
+    NoteOption,
+    RemoveOption,
+    StepArgument,
+    StepsOption,
+    TimersOption,
+    renamed_steps,
+    timers_due,
+)
 from penstock.cli.options import (
     FileOption,
     JsonOption,
@@ -147,9 +155,11 @@ def move(
 def migrate(
     version: Annotated[int | None, typer.Option("--to", help="[default: the latest]", min=1)] = None,
     steps: StepsOption = None,
+    timers: TimersOption = None,
 ) -> dict[str, Any]:
     """Let all that match go on in another version of their definition; first it says which can't, and why not."""
-    return {"version": version, "steps": renamed_steps(steps or []) or None}
+    rule = timers.value if timers else None
+    return {"version": version, "steps": renamed_steps(steps or []) or None, "timers": rule}
 
 
 @_act
@@ -271,6 +281,8 @@ def _met(preview: BulkPreview) -> list[str]:
     lines += [f"  {cause.count} failed: {cause.text}" for cause in preview.by_cause]
     if preview.refusals is not None:
         lines.append(f"  of the newest {preview.refusals.checked} {preview.refusals.refused} can't be migrated")
+        if preview.refusals.timers_due:
+            lines.append(f"  {timers_due(preview.refusals.timers_due)}")
         shown = preview.refusals.instances[:SHOWN_REASONS]
         lines += [f"    {check.instance_id}: {'; '.join(check.reasons)}" for check in shown]
     return lines

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.engine import DEFAULT_URL, JSON_MAX_BYTES, TokenFileOption, UrlOption, connected
+from penstock.cli.instances import timers_due
 from penstock.cli.options import (
     JsonAnyway,
     JsonOption,
@@ -208,6 +209,8 @@ def _print_impact(found: ImpactView) -> None:
     ]
     print_table(("version", "step", "open" if found.exact else "open, about", "there", "can't go on because"), rows)
     refusals = found.refusals
+    if refusals is not None and refusals.timers_due:
+        echo(f"migrating the newest {refusals.checked} instances: {timers_due(refusals.timers_due)}")
     if refusals is None or not refusals.refused:
         return
     echo(f"of the newest {refusals.checked} instances {refusals.refused} can't go on in it:")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -60,6 +61,30 @@ ContainsOption = Annotated[
 FailedStepOption = Annotated[str | None, typer.Option(help="FAILED at this step of --definition.", metavar="STEP")]
 AfterOption = Annotated[datetime | None, typer.Option(help="Not before this time.", metavar="TIME")]
 BeforeOption = Annotated[datetime | None, typer.Option(help="Before this time.", metavar="TIME")]
+
+
+class Timers(StrEnum):
+    """When boundary timers with another duration fire after a migration."""
+
+    FROM_ENTRY = "FROM_ENTRY"
+    KEEP_DEADLINE = "KEEP_DEADLINE"
+    FROM_NOW = "FROM_NOW"
+
+
+TimersOption = Annotated[
+    Timers | None,
+    typer.Option(
+        "--timers",
+        case_sensitive=False,
+        help="When boundary timers with another duration there fire: so long after their step was entered, "
+        "at once where that is over; when they would have; or so long from now. [default: FROM_ENTRY]",
+    ),
+]
+
+
+def timers_due(count: int) -> str:
+    """How many boundary timers a migration would make due, in words."""
+    return f"{count} boundary {'timer' if count == 1 else 'timers'} would be due at once (--timers)"
 
 
 app.command()(start)
@@ -335,6 +360,7 @@ def migrate(
     ids: Annotated[list[str], typer.Argument(help="Instances.", metavar="ID")],
     version: Annotated[int | None, typer.Option(help="[default: the latest]", min=1)] = None,
     steps: StepsOption = None,
+    timers: TimersOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say whether they can, and why not.")] = False,
     note: NoteOption = None,
     url: UrlOption = DEFAULT_URL,
@@ -346,17 +372,19 @@ def migrate(
     The first that can't ends it; with --dry-run all are looked at, and the exit code is 1 if one can't.
     `--json`: a line for each.
     """
-    renamed = renamed_steps(steps or [])
+    renamed, rule = renamed_steps(steps or []), timers.value if timers else None
     possible = True
     with connected(url, token_file) as client:
         for each in ids:
             if not dry_run:
-                _tell(client.migrate_instance(each, version, steps=renamed, note=note), as_json=as_json)
+                made = client.migrate_instance(each, version, steps=renamed, timers=rule, note=note)
+                _tell(made, as_json=as_json)
                 continue
-            check = client.check_migration(each, version, steps=renamed)
+            check = client.check_migration(each, version, steps=renamed, timers=rule)
             possible = possible and check.possible
             versions = f"{check.instance_id}  version {check.from_version} to {check.to_version}"
-            told = f"{versions}  {'possible' if check.possible else '; '.join(check.reasons)}"
+            due = f", {timers_due(check.timers_due)}" if check.timers_due else ""
+            told = f"{versions}  {f'possible{due}' if check.possible else '; '.join(check.reasons)}"
             print_done(check, told, as_json=as_json)
     if not possible:
         raise typer.Exit(NOT_COMPLETED)

@@ -298,12 +298,12 @@ def _move_token(operation: MoveToken) -> Exchange:
 
 
 def _migrate_instance(operation: MigrateInstance) -> Exchange:
-    body = given(version=operation.version, steps=operation.steps, note=operation.note)
+    body = given(version=operation.version, steps=operation.steps, timers=operation.timers, note=operation.note)
     return Exchange("POST", f"/v1/instances/{quoted(operation.id)}/migrate", _read_instance, body)
 
 
 def _check_migration(operation: CheckMigration) -> Exchange:
-    body = given(version=operation.version, steps=operation.steps, dryRun=True)
+    body = given(version=operation.version, steps=operation.steps, timers=operation.timers, dryRun=True)
     return Exchange("POST", f"/v1/instances/{quoted(operation.id)}/migrate", _read_migration_check, body)
 
 

@@ -114,30 +114,39 @@ class MendingCalls(Caller):
         version: int | None = None,
         *,
         steps: Mapping[str, str] | None = None,
+        timers: str | None = None,
         note: str | None = None,
     ) -> Instance:
         """Let an open or failed instance go on in another version of its definition, by default the latest one.
 
         It stays on the steps on which it stands; ``steps`` names those whose ids are others in that version. What was
-        begun (leases, timers, instances that were called, kept signals) goes on.
+        begun (leases, timers, instances that were called, kept signals) goes on. ``timers`` says when a boundary timer
+        fires that has another duration in that version: ``"FROM_ENTRY"``, so long after its step was entered (the
+        default; it is due at once where that is over), ``"KEEP_DEADLINE"`` or ``"FROM_NOW"``.
 
         Raises:
             NotFound: no such instance, or version.
             Conflict: it can't, with every reason why not; see ``check_migration``.
             BadRequest: the version has no such step.
         """
-        return await self.call(MigrateInstance(id=instance_id, version=version, steps=steps, note=note))
+        return await self.call(MigrateInstance(id=instance_id, version=version, steps=steps, note=note, timers=timers))
 
     async def check_migration(
-        self, instance_id: str, version: int | None = None, *, steps: Mapping[str, str] | None = None
+        self,
+        instance_id: str,
+        version: int | None = None,
+        *,
+        steps: Mapping[str, str] | None = None,
+        timers: str | None = None,
     ) -> MigrationCheck:
-        """What ``migrate_instance`` would meet now: whether it is possible, and if not, every reason.
+        """What ``migrate_instance`` would meet now: whether it is possible, if not, every reason, and how many boundary
+        timers would be due at once.
 
         Raises:
             NotFound: no such instance, or version.
             BadRequest: the version has no such step.
         """
-        return await self.call(CheckMigration(id=instance_id, version=version, steps=steps))
+        return await self.call(CheckMigration(id=instance_id, version=version, steps=steps, timers=timers))
 
     async def edit_variables(
         self,

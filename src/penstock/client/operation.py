@@ -357,6 +357,7 @@ class MigrateInstance(Once[Instance], frozen=True):
     version: int | None = None
     steps: Mapping[str, str] | None = None
     note: str | None = None
+    timers: str | None = None
 
 
 class CheckMigration(Operation[MigrationCheck], frozen=True):
@@ -365,6 +366,7 @@ class CheckMigration(Operation[MigrationCheck], frozen=True):
     id: str
     version: int | None = None
     steps: Mapping[str, str] | None = None
+    timers: str | None = None
 
 
 class CompleteUserTask(Once[None], frozen=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from penstock.core.definition import Boundary, Definition, Step, StepType
 from penstock.core.effect import Timer
@@ -19,6 +19,10 @@ from penstock.core.work import TooMuchWork
 from penstock.errors import Conflict
 
 REASONS_MAX: Final = 20
+TimerRule = Literal["FROM_ENTRY", "KEEP_DEADLINE", "FROM_NOW"]
+"""When a boundary timer that has another duration in the version fires: so long after its step was entered, when it
+would have fired, or so long after the migration."""
+TIMER_RULES: Final[tuple[TimerRule, ...]] = ("FROM_ENTRY", "KEEP_DEADLINE", "FROM_NOW")
 _WHENEVER: Final = datetime.min.replace(tzinfo=UTC)
 _HELD: Final = (TokenState.LOCKED, TokenState.DISPATCHED)
 
@@ -64,6 +68,8 @@ class Migration(NamedTuple):
     retyped: Collection[int]
     timeouts_s: Mapping[int, float | None]
     """By token the time limit of its job."""
+    due: int
+    """Boundary timers that are due at once, and were not before."""
 
 
 Evaluate = Callable[[Expression], object]
@@ -85,12 +91,13 @@ def plan_migration(
     now: datetime,
     completed: Collection[int] = (),
     evaluate: Evaluate | None = None,
+    rule: TimerRule = "FROM_ENTRY",
 ) -> Migration:
     """``renamed``: ids of steps in ``old`` and what they are in ``new``, where that is another one. ``tokens``: of
     an open instance, or what a failure closed. ``armed``: their timers; ``signals``: for which steps some are kept.
     ``completed``: those of `not_undone_any_more` that it has completed. ``evaluate``: where `needs_variables` asks for
-    it. Raises CantMigrate."""
-    plan = _Plan(old, new, renamed, {token.id: token for token in tokens}, evaluate)
+    it. ``rule``: of boundary timers with another duration. Raises CantMigrate."""
+    plan = _Plan(old, new, renamed, {token.id: token for token in tokens}, evaluate, rule)
     for index in completed:
         plan.reasons.append(f"step '{old.steps[index].id}' was completed, and the version can't undo it any more")
     steps = {token.id: plan.place(token) for token in tokens}
@@ -112,7 +119,7 @@ def plan_migration(
         raise CantMigrate(list(dict.fromkeys(plan.reasons)))
     retyped = {token.id for token in tokens if plan.is_retyped(token, new.steps[found[token.id]])}
     moved = {step: after.index for step, after in kept.items() if after is not None}
-    return Migration(found, moved, timers, retyped, timeouts_s)
+    return Migration(found, moved, timers, retyped, timeouts_s, plan.due)
 
 
 def step_reasons(old: Definition, new: Definition, index: int) -> list[str]:
@@ -132,8 +139,11 @@ class _Plan:
         renamed: Mapping[str, str],
         tokens: Mapping[int, Token],
         evaluate: Evaluate | None = None,
+        rule: TimerRule = "FROM_ENTRY",
     ) -> None:
         self._evaluate = evaluate
+        self._rule: TimerRule = rule
+        self.due = 0
         self._old = old
         self._new = new
         self._renamed = renamed
@@ -203,8 +213,8 @@ class _Plan:
             self.reasons.append(f"step '{step.id}' is outside of the block of gateway '{gateway.id}' in the version")
 
     def timers(self, token: Token, after: Step, armed: Sequence[Timer], now: datetime) -> Iterator[Timer]:
-        """Its boundary timers. One that was there goes on from the entry of the step, one that has fired does not come
-        back, a new one begins now."""
+        """Its boundary timers. One that was there goes on; with another duration as the rule says. One that has fired
+        does not come back, a new one begins now."""
         if token.state is TokenState.ENDED or not (token.is_open or after.for_each is not None):
             return
         own = {timer.index: timer.fire_at for timer in armed if (timer.token_id, timer.seq) == (token.id, token.seq)}
@@ -219,9 +229,11 @@ class _Plan:
             left.remove(known)
             if known[0] in own:
                 fire_at = own[known[0]]
-                if known[1].seconds != event.seconds:
+                if known[1].seconds != event.seconds and self._rule != "KEEP_DEADLINE":
                     seconds = self._lasting_s(after, event.seconds, field)
-                    fire_at = token.entered_at + timedelta(seconds=seconds)
+                    begins = now if self._rule == "FROM_NOW" else token.entered_at
+                    fire_at = begins + timedelta(seconds=seconds)
+                    self.due += fire_at <= now < own[known[0]]
                 yield Timer(fire_at, token.id, token.seq, index)
 
     def timeout_s(self, token: Token, after: Step) -> float | None:

@@ -21,7 +21,7 @@ from penstock.access.identity import Identity, actor, set_identity
 from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
 from penstock.core.migration import CantMigrate
 from penstock.engine import ids
-from penstock.engine.bulk_acts import MENDING_VERSION, Acts, check_act, details_of
+from penstock.engine.bulk_acts import MENDING_VERSION, TIMERS_VERSION, Acts, check_act, details_of, rule_of
 from penstock.engine.causes import cause_of
 from penstock.engine.instance_filter import InstanceFilter, check_filter
 from penstock.engine.paging import CAUSE_MAX_CHARS, NAME_MAX_CHARS, show_cursor
@@ -159,7 +159,9 @@ class Bulk:
             None if details == BulkDetails() else msgspec.json.encode(details),
         )
         async with self._database.connection() as connection:
-            if new.details is not None or request.action not in ("retry", "cancel", "signal"):
+            if request.timers:
+                await engine_store.require_version(connection, TIMERS_VERSION)
+            elif new.details is not None or request.action not in ("retry", "cancel", "signal"):
                 await engine_store.require_version(connection, MENDING_VERSION)
             elif _is_new_to_older_engines(wanted):
                 await engine_store.require_version(connection, FILTERS_SINCE_VERSION)
@@ -229,15 +231,17 @@ class Bulk:
         """What a migration would refuse, of the newest."""
         below, more, checked = store.BEYOND_ALL, True, 0
         refused: builtins.list[MigrationCheck] = []
+        due, rule = 0, rule_of(request.timers)
         with trio.move_on_after(LOOK_S):
             while more and checked < SUMMARIES_MAX:
                 page, below, more = await self._page(wanted, below, PAGE_MAX)
                 if wanted.is_seen_one_by_one:
                     page = [ids.read_instance(one.id) for one in _matching(wanted, await self._summaries(page))]
-                checks = await self._acts.migrations.check_page(page, request.version or 0, request.steps or {})
+                checks = await self._acts.migrations.check_page(page, request.version or 0, request.steps or {}, rule)
+                due += sum(check.timers_due for check in checks)
                 refused += [check for check in checks if not check.possible]
                 checked += len(page)
-        return BulkRefusals(checked=checked, refused=len(refused), instances=refused[:PAGE_MAX])
+        return BulkRefusals(checked=checked, refused=len(refused), instances=refused[:PAGE_MAX], timers_due=due)
 
     async def _page(self, wanted: _Wanted, below: int, limit: int) -> tuple[Sequence[int], int, bool]:
         """(instances below that one, newest first; where to go on; whether there may be more)."""

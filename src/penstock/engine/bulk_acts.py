@@ -9,9 +9,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from penstock.core.migration import TIMER_RULES, TimerRule
 from penstock.engine import ids
 from penstock.engine.instances import Instances
-from penstock.engine.migrations import Migrations
+from penstock.engine.migrations import DEFAULT_RULE, Migrations
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import EMPTY_OBJECT, PayloadLimits, check_text, check_variables
 from penstock.engine.repair import Repair, check_edit
@@ -25,13 +26,15 @@ from penstock.wire.repair import BulkDetails
 ACTIONS: Final = ("retry", "cancel", "signal", "skip", "move", "migrate", "edit")
 MENDING_VERSION: Final = 18
 """Of the schema: engines before know the first three actions, without details."""
+TIMERS_VERSION: Final = 21
+"""Engines before would migrate as if nothing were said of timers."""
 _FIELDS: Final = {
     "retry": {"from_step_id"},
     "cancel": set[str](),
     "signal": {"step_id", "variables"},
     "skip": {"step_id", "variables"},
     "move": {"step_id", "to_step_id"},
-    "migrate": {"version", "steps"},
+    "migrate": {"version", "steps", "timers"},
     "edit": {"variables", "remove"},
 }
 """Of each action, those of its own."""
@@ -51,6 +54,7 @@ def check_act(request: BulkRequest, limits: PayloadLimits) -> bytes | None:
             raise BadRequest(f"{_camel(name)}: is needed for the action {request.action}")
         if isinstance(given, str):
             check_text(given, _camel(name), NAME_MAX_CHARS)
+    rule_of(request.timers)
     if request.version is not None and not 0 <= request.version < 2**31:
         raise BadRequest("version: must be a version, or 0 for the latest")
     if request.action == "edit":
@@ -66,7 +70,17 @@ def details_of(request: BulkRequest) -> BulkDetails:
         version=request.version,
         steps=request.steps or {},
         remove=request.remove or [],
+        timers=request.timers or None,
     )
+
+
+def rule_of(timers: str | None) -> TimerRule:
+    """What a request says of boundary timers with another duration. Raises BadRequest."""
+    wanted = timers or DEFAULT_RULE
+    for rule in TIMER_RULES:
+        if wanted == rule:
+            return rule
+    raise BadRequest(f"timers: must be one of {', '.join(TIMER_RULES)}")
 
 
 class Acts(NamedTuple):
@@ -92,7 +106,9 @@ class Acts(NamedTuple):
             case "cancel":
                 await self.instances.cancel_one_of_many(instance, work.note, note, work.id)
             case "migrate":
-                await self.migrations.migrate_to(instance, details.version or 0, details.steps, note, work.id)
+                await self.migrations.migrate_to(
+                    instance, details.version or 0, details.steps, note, work.id, rule_of(details.timers)
+                )
             case "skip" if work.step is not None:
                 await self.repair.skip_one_of_many(instance, work.step, work.output, note, work.created_at, work.id)
             case "move" if work.step is not None and details.to_step_id is not None:

@@ -121,7 +121,10 @@ class Impact:
                     if cursor is None:
                         break
         refused = [check for check in checked if not check.possible]
-        return BulkRefusals(checked=len(checked), refused=len(refused), instances=refused[:REFUSALS_MAX])
+        due = sum(check.timers_due for check in checked)
+        return BulkRefusals(
+            checked=len(checked), refused=len(refused), instances=refused[:REFUSALS_MAX], timers_due=due
+        )
 
     async def _try(self, connection: TrioConnection, instances: list[int], target: Target) -> list[MigrationCheck]:
         checks = await self._migrations.check_many(connection, instances, target, {})

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.core.definition import Definition, DefinitionLimits
-from penstock.core.migration import CantMigrate, not_undone_any_more, plan_migration
+from penstock.core.migration import CantMigrate, TimerRule, not_undone_any_more, plan_migration
 from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.lanes.full_path import FullPath
@@ -19,6 +19,7 @@ from penstock.engine.repair import check_note
 from penstock.engine.timers import Timers
 from penstock.errors import BadRequest, Conflict, NotFound
 from penstock.settings import Settings
+from penstock.store import activity as activity_store
 from penstock.store import engines as engine_store
 from penstock.store import migration as store
 from penstock.store.connection import TrioConnection
@@ -28,13 +29,16 @@ from penstock.wire.repair import MigrationCheck
 MIGRATION_VERSION: Final = 18
 """Of the schema: engines before would go on with what they remember of the version before."""
 RENAMED_MAX: Final = 10_000
+DEFAULT_RULE: Final[TimerRule] = "FROM_ENTRY"
 
 
 class MigrationRequest(msgspec.Struct, rename="camel", kw_only=True):
-    """``version``: which one, 0 for the latest. ``steps``: ids of steps that have another one there."""
+    """``version``: which one, 0 for the latest. ``steps``: ids of steps that have another one there. ``timers``: when
+    boundary timers with another duration fire; none: FROM_ENTRY."""
 
     version: int = 0
     steps: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    timers: TimerRule | None = None
     note: str | None = None
     dry_run: bool = False
 
@@ -78,7 +82,8 @@ class Migrations:
         async with self._database.connection() as connection:
             target = await self._target(connection, number, request.version)
             check_steps(target, request.steps)
-            [found] = await self.check_many(connection, [number], Target.of(target), request.steps)
+            rule = request.timers or DEFAULT_RULE
+            [found] = await self.check_many(connection, [number], Target.of(target), request.steps, rule)
         return found
 
     async def migrate(self, id: str, request: MigrationRequest) -> None:
@@ -91,7 +96,7 @@ class Migrations:
         async with self._database.connection() as connection:
             target = await self._target(connection, number, request.version)
         check_steps(target, request.steps)
-        await self.migrate_one(number, target, request.steps, note)
+        await self.migrate_one(number, target, request.steps, note, rule=request.timers or DEFAULT_RULE)
 
     async def migrate_one(
         self,
@@ -100,6 +105,8 @@ class Migrations:
         renamed: Mapping[str, str],
         note: str | None,
         bulk: int | None = None,
+        *,
+        rule: TimerRule = DEFAULT_RULE,
     ) -> None:
         """As `migrate`, into a version that was found."""
         async with self._database.connection() as connection:
@@ -117,16 +124,23 @@ class Migrations:
             to_outbox=self._settings.through_kafka,
             place_key=self._polls.queues.place_key,
             changed=self._note_changed,
+            rule=rule,
         )
         await self._full_path.submit(command.of(bulk))
 
     async def migrate_to(
-        self, instance: int, version: int, renamed: Mapping[str, str], note: str | None, bulk: int
+        self,
+        instance: int,
+        version: int,
+        renamed: Mapping[str, str],
+        note: str | None,
+        bulk: int,
+        rule: TimerRule = DEFAULT_RULE,
     ) -> None:
         """As `migrate`, without looking at it afterwards."""
         async with self._database.connection() as connection:
             target = await self._target(connection, instance, version)
-        await self.migrate_one(instance, target, renamed, note, bulk)
+        await self.migrate_one(instance, target, renamed, note, bulk, rule=rule)
 
     async def find_version(self, definition_id: str | None, version: int, renamed: Mapping[str, str]) -> int:
         """Which version one means, of a definition 0 the latest. Raises NotFound, BadRequest."""
@@ -137,7 +151,7 @@ class Migrations:
         return target.version
 
     async def check_page(
-        self, instances: Sequence[int], version: int, renamed: Mapping[str, str]
+        self, instances: Sequence[int], version: int, renamed: Mapping[str, str], rule: TimerRule = DEFAULT_RULE
     ) -> list[MigrationCheck]:
         """As `check`, of instances of any definitions; those that have no such version are left out."""
         checks: list[MigrationCheck] = []
@@ -147,30 +161,38 @@ class Migrations:
                     target = await self._target(connection, instance, version)
                 except NotFound:  # gone meanwhile, or of a definition without such a version
                     continue
-                checks += await self.check_many(connection, [instance], Target.of(target), renamed)
+                checks += await self.check_many(connection, [instance], Target.of(target), renamed, rule)
         return checks
 
     async def check_many(
-        self, connection: TrioConnection, instances: Sequence[int], target: Target, renamed: Mapping[str, str]
+        self,
+        connection: TrioConnection,
+        instances: Sequence[int],
+        target: Target,
+        renamed: Mapping[str, str],
+        rule: TimerRule = DEFAULT_RULE,
     ) -> list[MigrationCheck]:
         """Each of the instances that are there, as it stands now."""
         checks: list[MigrationCheck] = []
+        now = await activity_store.read_clock(connection)
         for seen in await store.look(connection, instances):
             loaded = await self._definitions.by_key(connection, seen.definition)
             try:
                 check_target(seen.status, loaded, target.definition, target.key)
                 if seen.tokens is None:
                     raise Conflict("the failure left nothing that could be retried")
-                old, new, now = loaded.definition, target.definition, target.uploaded_at
+                old, new, due = loaded.definition, target.definition, 0
                 lost = not_undone_any_more(old, new, renamed)
                 completed = await store.completed_steps(connection, seen.id, lost)
                 evaluate = await evaluator(connection, seen.id, new, now)
-                plan_migration(old, new, renamed, seen.tokens, seen.timers, seen.signals, now, completed, evaluate)
+                due = plan_migration(
+                    old, new, renamed, seen.tokens, seen.timers, seen.signals, now, completed, evaluate, rule
+                ).due
                 reasons: list[str] = []
             except CantMigrate as error:
-                reasons = error.reasons
+                reasons, due = error.reasons, 0
             except Conflict as error:
-                reasons = [error.reason]
+                reasons, due = [error.reason], 0
             checks.append(
                 MigrationCheck(
                     instance_id=ids.show_instance(seen.id),
@@ -178,6 +200,7 @@ class Migrations:
                     to_version=target.version,
                     possible=not reasons,
                     reasons=reasons,
+                    timers_due=due,
                 )
             )
         return checks

@@ -128,10 +128,10 @@ REQUIRED: Final[Mapping[str, Sequence[str]]] = {
     "BeatOutcome": ("jobId", "outcome"),
     "ItemOutcome": ("jobId", "outcome"),
     "DefinitionSummary": ("id", "version", "name", "uploadedAt"),
-    "MigrationCheck": ("instanceId", "fromVersion", "toVersion", "possible", "reasons"),
+    "MigrationCheck": ("instanceId", "fromVersion", "toVersion", "possible", "reasons", "timersDue"),
     "BulkCause": ("cause", "text", "count"),
     "BulkStep": ("stepId", "count"),
-    "BulkRefusals": ("checked", "refused", "instances"),
+    "BulkRefusals": ("checked", "refused", "instances", "timersDue"),
     "BulkPreview": ("count", "exact"),
     "BulkStarted": ("id",),
     "BulkView": (
@@ -341,8 +341,8 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation(
         "POST", "/v1/instances/{id}/migrate", InstanceRoutes.migrate, Permission.OPERATE,
         "migrateInstance", "instances", "Let an instance go on in another version (addition)",
-        "On the steps on which it stands, or that are named for them. With `dryRun` only whether it can, and every "
-        "reason why not.",
+        "On the steps on which it stands, or that are named for them. With `dryRun` only whether it can, every reason "
+        "why not, and how many boundary timers would be due at once.",
         body=struct(MigrationRequest), answer=either(Instance, MigrationCheck), errors=(400, 404, 409),
     ),
     Operation(

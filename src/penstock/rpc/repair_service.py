@@ -7,6 +7,7 @@ from typing import Final
 from grpclib.const import Handler
 from msgspec import Raw
 
+from penstock.engine.bulk_acts import rule_of
 from penstock.engine.engine import Engine
 from penstock.engine.migrations import MigrationRequest
 from penstock.engine.payload import EMPTY_OBJECT
@@ -104,13 +105,14 @@ class Repair:
     async def migrate(self, request: w.MigrateInstanceRequest, _call: object) -> Instance:
         """FAILED_PRECONDITION with every reason."""
         id = required(request.instance_id, "instance_id")
-        wanted = MigrationRequest(version=request.version, steps=request.steps, note=request.note or None)
+        rule = rule_of(request.timers)
+        wanted = MigrationRequest(version=request.version, steps=request.steps, timers=rule, note=request.note or None)
         await self._engine.migrations.migrate(id, wanted)
         return await self._engine.instances.after_change(id)
 
     async def check(self, request: w.CheckMigrationRequest, _call: object) -> MigrationCheck:
         """Nothing is changed."""
-        wanted = MigrationRequest(version=request.version, steps=request.steps)
+        wanted = MigrationRequest(version=request.version, steps=request.steps, timers=rule_of(request.timers))
         return await self._engine.migrations.check(required(request.instance_id, "instance_id"), wanted)
 
     async def preview_bulk(self, request: w.BulkRequest, _call: object) -> BulkPreview:
@@ -196,6 +198,7 @@ def _wanted(request: w.BulkRequest) -> BulkRequest:
         to_step_id=request.to_step_id or None,
         version=request.version or None,
         steps=request.steps or None,
+        timers=request.timers or None,
         filter=None if request.filter is None else _filter(request.filter),
         besides=None if request.besides is None else _filter(request.besides),
         ids=request.ids or None,

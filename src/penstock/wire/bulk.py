@@ -29,7 +29,7 @@ class BulkRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
     ``action``: retry, cancel, signal, skip, move, migrate or edit. ``step_id`` is what is signalled, skipped or left,
     ``variables`` what a signal, a skip or an edit sets, ``remove`` what an edit takes away, ``steps`` map ids to those
-    of ``version``. ``per_second``: at most so many.
+    of ``version``, ``timers`` says when boundary timers with another duration fire. ``per_second``: at most so many.
     """
 
     action: str
@@ -40,6 +40,7 @@ class BulkRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     to_step_id: str | None = None
     version: int | None = None
     steps: dict[str, str] | None = None
+    timers: str | None = None
     filter: BulkFilter | None = None
     besides: BulkFilter | None = msgspec.field(default=None, name="except")
     ids: list[str] | None = None

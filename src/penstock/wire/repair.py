@@ -23,6 +23,7 @@ class MigrationCheck(Answer, frozen=True):
     to_version: Annotated[int, Proto(3, INT32, "penstock.v1")] = field(default_factory=int)
     possible: Annotated[bool, Proto(4, BOOL, "penstock.v1")] = field(default_factory=bool)
     reasons: Annotated[list[str], Proto(5, package="penstock.v1")] = field(default_factory=list[str])
+    timers_due: Annotated[int, Proto(6, INT32, "penstock.v1")] = field(default_factory=int)
 
 
 class BulkCause(Answer, frozen=True):
@@ -50,6 +51,7 @@ class BulkRefusals(Answer, frozen=True):
     instances: Annotated[list[MigrationCheck], Proto(3, package="penstock.v1")] = field(
         default_factory=list[MigrationCheck]
     )
+    timers_due: Annotated[int, Proto(4, INT32, "penstock.v1")] = field(default_factory=int)
 
 
 class BulkPreview(Answer, frozen=True):
@@ -76,6 +78,7 @@ class BulkDetails(Answer, frozen=True):
     version: Annotated[int | None, Proto(3, INT32, "penstock.v1")] = None
     steps: Annotated[dict[str, str], Proto(4, package="penstock.v1")] = {}  # noqa: RUF012 - msgspec makes a new one each time
     remove: Annotated[list[str], Proto(5, package="penstock.v1")] = []  # noqa: RUF012 - msgspec makes a new one each time
+    timers: Annotated[str | None, Proto(6, TEXT, "penstock.v1")] = None
 
 
 class BulkOutcome(Answer, frozen=True):

@@ -87,12 +87,14 @@ class MigrateInstanceRequest(Struct):
     version: Annotated[int, Proto(2)] = 0
     steps: Annotated[dict[str, str], Proto(3)] = field(default_factory=dict[str, str])
     note: Annotated[str, Proto(4)] = ""
+    timers: Annotated[str, Proto(5)] = ""
 
 
 class CheckMigrationRequest(Struct):
     instance_id: Annotated[str, Proto(1)] = ""
     version: Annotated[int, Proto(2)] = 0
     steps: Annotated[dict[str, str], Proto(3)] = field(default_factory=dict[str, str])
+    timers: Annotated[str, Proto(4)] = ""
 
 
 class BulkFilter(Struct):
@@ -126,6 +128,7 @@ class BulkRequest(Struct):
     steps: Annotated[dict[str, str], Proto(11)] = field(default_factory=dict[str, str])
     per_1000_seconds: Annotated[int, Proto(12, UINT32)] = 0
     note: Annotated[str, Proto(13)] = ""
+    timers: Annotated[str, Proto(14)] = ""
 
 
 class GetBulkRequest(Struct):

@@ -84,12 +84,13 @@ def _move(operation: MoveToken) -> Exchange:
 
 def _migrate(operation: MigrateInstance) -> Exchange:
     version, steps = int32(operation.version, "version"), dict(operation.steps or {})
-    request = w.MigrateInstanceRequest(operation.id, version, steps, operation.note or "")
+    request = w.MigrateInstanceRequest(operation.id, version, steps, operation.note or "", operation.timers or "")
     return Exchange(f"{_SERVICE}MigrateInstance", request, Instance, _as_it_is)
 
 
 def _check(operation: CheckMigration) -> Exchange:
-    request = w.CheckMigrationRequest(operation.id, int32(operation.version, "version"), dict(operation.steps or {}))
+    version, steps = int32(operation.version, "version"), dict(operation.steps or {})
+    request = w.CheckMigrationRequest(operation.id, version, steps, operation.timers or "")
     return Exchange(f"{_SERVICE}CheckMigration", request, MigrationCheck, _as_it_is)
 
 
@@ -144,6 +145,7 @@ def _bulk(wanted: BulkRequest) -> w.BulkRequest:
         to_step_id=wanted.to_step_id or "",
         version=int32(wanted.version, "version"),
         steps=wanted.steps or {},
+        timers=wanted.timers or "",
         per_1000_seconds=rate,
         note=wanted.note or "",
     )

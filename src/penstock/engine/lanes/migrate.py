@@ -15,7 +15,7 @@ import msgspec
 from penstock.access.identity import actor
 from penstock.core.definition import Definition, StepType
 from penstock.core.event import Event
-from penstock.core.migration import Evaluate, needs_variables, not_undone_any_more, numbers, plan_migration
+from penstock.core.migration import Evaluate, TimerRule, needs_variables, not_undone_any_more, numbers, plan_migration
 from penstock.core.state import JOB_STATES, InstanceStatus, Token, TokenState
 from penstock.core.work import Work
 from penstock.engine.definitions import LoadedDefinition
@@ -41,7 +41,7 @@ class MigrateCommand(Command):
 
     __slots__ = (
         "_actor", "_audit", "_changed", "_flow_key", "_note", "_now", "_place_key", "_plan", "_queued", "_renamed",
-        "_target", "_to_outbox", "_writes",
+        "_rule", "_target", "_to_outbox", "_writes",
     )  # fmt: skip
 
     def __init__(
@@ -55,11 +55,13 @@ class MigrateCommand(Command):
         to_outbox: bool,
         place_key: Callable[[str, str | None], str | None],
         changed: Callable[[set[str], list[datetime], datetime], None],
+        rule: TimerRule = "FROM_ENTRY",
     ) -> None:
         super().__init__(instance)
         self._target = target
         self._renamed = renamed
         self._note = note
+        self._rule: TimerRule = rule
         self._audit = audit
         self._actor = actor()
         self._to_outbox = to_outbox
@@ -79,7 +81,9 @@ class MigrateCommand(Command):
         lost = not_undone_any_more(old, new, self._renamed)
         completed = await store.completed_steps(connection, self.instance, lost)
         evaluate = await evaluator(connection, self.instance, new, locked.now)
-        plan = plan_migration(old, new, self._renamed, tokens, timers, signals, locked.now, completed, evaluate)
+        plan = plan_migration(
+            old, new, self._renamed, tokens, timers, signals, locked.now, completed, evaluate, self._rule
+        )
         self._flow_key = locked.instance.flow_key
         self._plan, self._now, self._writes, self._queued = plan, locked.now, [], set()
         if failed:
