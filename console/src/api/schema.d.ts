@@ -306,7 +306,7 @@ export interface paths {
         put?: never;
         /**
          * Let an instance go on in another version (addition)
-         * @description On the steps on which it stands, or that are named for them. With `dryRun` only whether it can, and every reason why not.
+         * @description On the steps on which it stands, or that are named for them. With `dryRun` only whether it can, every reason why not, and how many boundary timers would be due at once.
          */
         post: operations["migrateInstance"];
         delete?: never;
@@ -2105,6 +2105,7 @@ export interface components {
                 [key: string]: string;
             };
             remove?: string[];
+            timers?: string;
         };
         /**
          * BulkFilter
@@ -2155,6 +2156,7 @@ export interface components {
             checked: number;
             refused: number;
             instances: components["schemas"]["MigrationCheck"][];
+            timersDue: number;
         };
         /**
          * BulkRequest
@@ -2162,7 +2164,7 @@ export interface components {
          *
          *         `action`: retry, cancel, signal, skip, move, migrate or edit. `step_id` is what is signalled, skipped or left,
          *         `variables` what a signal, a skip or an edit sets, `remove` what an edit takes away, `steps` map ids to those
-         *         of `version`. `per_second`: at most so many.
+         *         of `version`, `timers` says when boundary timers with another duration fire. `per_second`: at most so many.
          */
         BulkRequest: {
             action: string;
@@ -2177,6 +2179,7 @@ export interface components {
             steps?: {
                 [key: string]: string;
             };
+            timers?: string;
             filter?: components["schemas"]["BulkFilter"];
             except?: components["schemas"]["BulkFilter"];
             ids?: string[];
@@ -3196,16 +3199,20 @@ export interface components {
             toVersion: number;
             possible: boolean;
             reasons: string[];
+            timersDue: number;
         };
         /**
          * MigrationRequest
-         * @description `version`: which one, 0 for the latest. `steps`: ids of steps that have another one there.
+         * @description `version`: which one, 0 for the latest. `steps`: ids of steps that have another one there. `timers`: when
+         *         boundary timers with another duration fire; none: FROM_ENTRY.
          */
         MigrationRequest: {
             version?: number;
             steps?: {
                 [key: string]: string;
             };
+            /** @enum {unknown} */
+            timers?: "FROM_ENTRY" | "FROM_NOW" | "KEEP_DEADLINE";
             note?: string;
             dryRun?: boolean;
         };
