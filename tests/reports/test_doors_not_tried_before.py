@@ -17,6 +17,7 @@ import pytest
 from penstock.access.issuer import fetch_json
 from penstock.core.definition import InvalidDefinition
 from penstock.core.topic import TOPIC_PREFIX, topic_of, topic_problem
+from penstock.http.request import is_whole_request
 from penstock.rest.hiding import asked_by_console
 from penstock.runtime import archive
 from penstock.settings import ArchiveFormat, Secret
@@ -123,6 +124,31 @@ async def test_no_secret_variable_becomes_a_search_attribute_under_encryption(ma
 def test_a_job_type_names_no_topic_of_others(job_type: str) -> None:
     assert topic_of(job_type).startswith(TOPIC_PREFIX)
     assert (topic_problem(job_type) is None) == (job_type == "__consumer_offsets")
+
+
+HEAD = b"POST /v1/jobs/poll HTTP/1.1\r\nhost: localhost\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begun", "whole"),
+    [
+        (b"", False),
+        (b"POST /v1", False),
+        (HEAD + b"Content-Length: 4\r\n\r\n", False),
+        (HEAD + b'content-length:4\r\n\r\n{"a', False),
+        (HEAD + b"content-length: 4\r\n\r\nnull", True),
+        (HEAD + b"content-length: 4\r\n\r\nnullPOST", True),
+        (HEAD + b"content-length: 4\r\nexpect: 100-continue\r\n\r\n", True),
+        (HEAD + b"content-length: x\r\n\r\n", True),
+        (HEAD + b"transfer-encoding: chunked\r\n\r\n", True),
+        (HEAD + b"\r\n", True),
+        (HEAD + b"x: \r\n\r\ncontent-length: 9\r\n", True),
+        (b"\x16\x03\x01", True),
+        (b"\r\n", True),
+    ],
+)
+def test_at_the_door_a_small_body_is_waited_for_with_its_head(begun: bytes, whole: bool) -> None:
+    assert is_whole_request(begun) is whole
 
 
 def test_cookies_that_http2_sends_apart_are_read_together() -> None:

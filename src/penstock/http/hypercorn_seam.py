@@ -37,7 +37,7 @@ from penstock.http.asgi import CERTIFICATE, NOTE_PROVED, App, Receive, Scope, Se
 from penstock.http.guard import Guard, Shared
 from penstock.http.interface import Statistics
 from penstock.http.limits import Limits
-from penstock.http.request import is_whole_head
+from penstock.http.request import is_whole_request
 from penstock.log import get_logger
 from penstock.poller import has_input
 from penstock.tls import Tls, names_of
@@ -76,7 +76,7 @@ class HypercornServer:
         self._door = Door(
             self.limits.max_connections,
             unproved_per_host=self.limits.max_unproved_per_address,
-            is_whole=is_whole_head if tls is None else bool,
+            is_whole=is_whole_request if tls is None else bool,
             first_request_s=self.limits.header_timeout_seconds,
             asking_proves=asking_proves,
             make_room=self._end_idle,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import re
+from typing import Final, Protocol
 
 import msgspec
 
@@ -88,6 +89,16 @@ def authority_of(target: bytes) -> bytes:
     return target.partition(b"://")[2].partition(b"/")[0].partition(b"?")[0]
 
 
-def is_whole_head(begun: bytes) -> bool:
-    """Whether a request can be looked at: its head is there, or what can be no head's beginning."""
-    return b"\r\n\r\n" in begun or not begun[:1].isalpha() if begun else False
+_LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,6})[ \t]*\r\n", re.IGNORECASE)
+
+
+def is_whole_request(begun: bytes) -> bool:
+    """Whether a request can be served: its head is there, and its body where its length is known; or what can be no
+    head's beginning."""
+    if not begun[:1].isalpha():
+        return bool(begun)
+    end = begun.find(b"\r\n\r\n")
+    if end < 0:
+        return False
+    length = _LENGTH.search(begun, 0, end + 2)
+    return length is None or len(begun) - end - 4 >= int(length[1]) or b"\r\nexpect:" in begun[:end].lower()

@@ -18,7 +18,7 @@ from penstock.http.connection import Connection, Phase
 from penstock.http.direct import Direct
 from penstock.http.interface import Statistics
 from penstock.http.limits import Limits
-from penstock.http.request import BodyBudget, is_whole_head
+from penstock.http.request import BodyBudget, is_whole_request
 from penstock.http.response import DateHeader, Heads
 from penstock.log import get_logger
 from penstock.poller import HAVE_EPOLL, PlainStream, Poller, open_stream
@@ -65,7 +65,7 @@ class HttpServer:
         self._door = Door(
             self.limits.max_connections,
             unproved_per_host=self.limits.max_unproved_per_address,
-            is_whole=is_whole_head if tls is None else bool,
+            is_whole=is_whole_request if tls is None else bool,
             first_request_s=self.limits.header_timeout_seconds,
             asking_proves=asking_proves,
             make_room=self._end_idle,
