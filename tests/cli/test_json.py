@@ -136,6 +136,7 @@ def _definitions(told: Told, directory: Path) -> None:
     assert told.one("definition", "diff", "claim", files[1]) == {"same": True, "lines": []}
     assert told.one("definition", "impact", files[0])["versions"] == []
     assert told.one("definition", "activate", "claim", 2)["version"] == 2
+    assert told.lines("definition", "delete", "claim", code=1) == []
     exported = told.one("definition", "export", directory / "kept")
     assert [(each["id"], each["version"]) for each in exported] == [("claim", 2), ("text", 1)]
     assert [each["id"] for each in told.one("definition", "import", directory / "kept")] == ["claim", "text"]
@@ -177,6 +178,7 @@ def _jobs(told: Told, instance: str) -> None:
     assert [each["reason"] for each in told.one("job", "attempts", job.id)] == ["no"]
     assert [each["instanceId"] for each in told.one("job", "failed")] == [instance]
     assert isinstance(told.one("worker", "list"), list)
+    assert isinstance(told.one("audit"), list)
     assert {each["jobType"] for each in told.one("job", "types")} <= {"claim.check"}
     [row] = [each for each in told.one("attention", "list") if each["kind"] == "failures"]
     assert told.one("attention", "acknowledge", row["key"], "--note", "seen")["acknowledged"]
