@@ -28,6 +28,7 @@ from penstock.cli.plain import echo
 if TYPE_CHECKING:
     from penstock.durable.check import SavedRun
     from penstock.durable.local import LocalRuns
+    from penstock.engine.runs import Raised
 
 T = TypeVar("T")
 SHOWN_MAX_CHARS = 200
@@ -99,6 +100,15 @@ def list_runs(
     )
 
 
+def _told_of(errors: list[Raised], status: str) -> list[Raised]:
+    """Those that a person should read: of a run that completed, calls without an await."""
+    if status == "COMPLETED":
+        return [each for each in errors if each.type_name == "NotAwaited" and not each.path]
+    if len(errors) > 1 and errors[-1].type_name != "StepFailed" and errors[0].message != errors[-1].message:
+        return errors[1:]  # that step's error was dealt with
+    return errors
+
+
 @app.command()
 def show(id: IdArgument, at: AtOption = None, as_json: JsonOption = False) -> None:
     """A run: how it stands, what it waits for, what it shows, and its branches with file and line. Of one that failed
@@ -109,10 +119,8 @@ def show(id: IdArgument, at: AtOption = None, as_json: JsonOption = False) -> No
         tree, run = await runs.tree(instance_id), await runs.look(instance_id)
         if run.failure_reason:
             tree["failureReason"] = run.failure_reason
-        if run.status == "FAILED":
-            errors = await runs.raised(instance_id)
-            if len(errors) > 1 and errors[-1].type_name != "StepFailed" and errors[0].message != errors[-1].message:
-                errors = errors[1:]  # that step's error was dealt with
+        if run.status in ("FAILED", "COMPLETED"):
+            errors = _told_of(await runs.raised(instance_id), run.status)
             tree["errors"] = [
                 {"path": each.path, "name": each.name, "type": each.type_name, "message": each.message}
                 | {"traceback": each.traceback}

@@ -29,7 +29,7 @@ from penstock.durable.workflow import Workflow, deadline_s
 from penstock.kernel.branch import Branch
 from penstock.kernel.current import current_branch
 from penstock.kernel.drive import Kernel, Limits
-from penstock.kernel.errors import Cancelled, Mismatch, TooSlow, Undecodable
+from penstock.kernel.errors import Cancelled, Mismatch, NotAwaited, TooSlow, Undecodable
 from penstock.kernel.operation import CallOperation, Outcome, Receive, Sleep, Start
 from penstock.kernel.record import OUTCOMES, RULES, Kind, Record
 from penstock.kernel.replay import marks_of
@@ -38,6 +38,8 @@ from penstock.masking import mask_text
 
 MAX_LOST = 3
 MAX_SHOWN_BRANCHES = 1_000
+MAX_NOT_AWAITED = 20
+"""Places of a run that are told of."""
 
 
 class OpenCall:
@@ -142,7 +144,7 @@ class Activation:
         started_at: float,
         host: Host,
         limits: Limits | None = None,
-        warn: Callable[[str], None] | None = None,
+        warn: Callable[[str | NotAwaited], None] | None = None,
         *,
         epoch: int = 1,
         payload_max_bytes: int = PAYLOAD_MAX_BYTES,
@@ -162,7 +164,7 @@ class Activation:
                 self.info.deadline = datetime.fromtimestamp(deadline, UTC)
         except ValueError as error:
             self._unfit = error  # told when it starts, as of any other argument
-        self._odd: list[str] = []
+        self._odd: list[str | NotAwaited] = []
         self.kernel = Kernel(
             started_at,
             self.info,
@@ -175,6 +177,7 @@ class Activation:
         self.cancel_reason: str | None = None  # what was said by who cancelled the run
         self.calls: dict[str, OpenCall] = {}
         self._warn = warn
+        self.not_awaited: tuple[str, ...] = ()  # calls that the function dropped without an `await`, in words
         self._max_lost = max_lost
         self._losses: dict[str, list[Record]] = {}  # by path, those that no append has yet
         self._touched: dict[str, None] = {}
@@ -219,6 +222,7 @@ class Activation:
         with body_runs(self._left, muted=replaying):
             self.kernel.start(body)
         self._look_at_end()
+        self._tell_odd()
         self._obey()
 
     def _begin_as(self, record: Record) -> None:
@@ -238,10 +242,8 @@ class Activation:
         except Mismatch as error:
             raise error if error.where else error.at(self.workflow.where) from None
         self._look_at_end()
-        if self._odd and self._warn is not None:  # only now: what is logged within is dropped at replay
-            for text in self._odd:
-                self._warn(text)
-        self._odd.clear()
+        if self._odd:
+            self._tell_odd()
         if record.kind in OUTCOMES:
             self.calls.pop(record.path, None)
             self._waiting.pop(record.path, None)
@@ -489,6 +491,20 @@ class Activation:
         """Raises `ForeignAwait` where the body ended as an event loop of another kind is not there."""
         if self.result is not None and (foreign := foreign_end(self.result.error)) is not None:
             raise foreign
+
+    def _tell_odd(self) -> None:
+        """Only when the function waits: what is logged within is dropped at replay. Each call without an await is told
+        once: a loop comes by often, and a former life of the run has told of what is replayed."""
+        for found in self._odd:
+            if isinstance(found, NotAwaited):
+                if str(found) in self.not_awaited or len(self.not_awaited) >= MAX_NOT_AWAITED:
+                    continue
+                self.not_awaited = (*self.not_awaited, str(found))
+                if self.info.replaying:
+                    continue
+            if self._warn is not None:
+                self._warn(found)
+        self._odd.clear()
 
     def _left(self, generator: Any) -> None:
         branch = current_branch()

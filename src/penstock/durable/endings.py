@@ -7,7 +7,14 @@ from penstock.durable.backend import Ending
 from penstock.durable.errors import PayloadTooLarge, Unencodable
 from penstock.durable.failure import describe, traceback_of
 from penstock.durable.recorded_error import encode_error
-from penstock.kernel.errors import Cancelled
+from penstock.kernel.errors import Cancelled, NotAwaited
+
+
+def _mark(run: Activation) -> str | None:
+    """The record that tells people of a run that did not do what its function says."""
+    if not run.not_awaited or not run.kernel.newest:
+        return None
+    return encode_error(NotAwaited("; ".join(run.not_awaited)))
 
 
 def ending_of(run: Activation) -> Ending:
@@ -15,9 +22,8 @@ def ending_of(run: Activation) -> Ending:
     outcome = run.ending()
     if outcome.error is None:
         try:
-            return Ending(
-                result=run.workflow.encode_result(outcome.value, run.payload_max_bytes, rules=run.kernel.rules)
-            )
+            result = run.workflow.encode_result(outcome.value, run.payload_max_bytes, rules=run.kernel.rules)
+            return Ending(result=result, error=_mark(run))
         except (Unencodable, PayloadTooLarge) as error:
             return Ending(failure=describe(error))
     if isinstance(outcome.error, Cancelled):

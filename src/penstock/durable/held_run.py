@@ -48,7 +48,7 @@ from penstock.durable.step_host import StepHost
 from penstock.durable.step_loop import LoopCall, StepLoopEnded, WrongLibrary, has_cancelled
 from penstock.durable.workflow import Workflow
 from penstock.kernel.drive import Limits
-from penstock.kernel.errors import Blocked
+from penstock.kernel.errors import Blocked, NotAwaited
 from penstock.kernel.operation import Outcome
 from penstock.kernel.record import Kind, Record
 from penstock.kernel.replay import marks_of
@@ -162,8 +162,8 @@ class HeldRun:
             rules=held.rules,
         )  # fmt: skip
 
-    def _warn(self, text: str) -> None:
-        log.warning("run %s: %s", self.held, text)
+    def _warn(self, text: str | NotAwaited) -> None:
+        log.log(logging.ERROR if isinstance(text, NotAwaited) else logging.WARNING, "run %s: %s", self.held, text)
 
     @property
     def is_quiet(self) -> bool:

@@ -187,7 +187,8 @@ class LocalBackend:
         """End the run."""
         view = self._kept(ending.view)
         if ending.result is not None:
-            end = RunEnd(InstanceStatus.COMPLETED, output=b'{"result":' + ending.result.encode() + b"}", view=view)
+            output = b'{"result":' + ending.result.encode() + b"}"
+            end = RunEnd(InstanceStatus.COMPLETED, output=output, view=view, error=ending.error)
         elif ending.cancelled:
             end = RunEnd(InstanceStatus.CANCELLED, failure=ending.failure, view=view)
         else:

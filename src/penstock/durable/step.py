@@ -6,6 +6,7 @@ import hashlib
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import ContextVar
+from functools import partial
 from types import CoroutineType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
@@ -22,6 +23,7 @@ from penstock.kernel.current import current_branch
 from penstock.kernel.errors import Cancelled, Undecodable
 from penstock.kernel.operation import CallOperation, Outcome, block
 from penstock.kernel.record import Kind, Record
+from penstock.kernel.unawaited import Unawaited
 from penstock.user_text import repr_of
 
 P = ParamSpec("P")
@@ -191,11 +193,12 @@ class Step(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """In a body: a durable operation. Elsewhere, tests and other steps among them: the function itself; of a
         transaction that is ``.function``, with a connection."""
-        if current_branch() is None and self.is_transaction:
+        branch = current_branch()
+        if branch is not None:
+            return Unawaited(branch, self.name, partial(self._recorded, args, kwargs))
+        if self.is_transaction:
             raise NotInWorkflow(f"{self.name} is a transaction: call {self.name}.function(connection, …)")
-        if current_branch() is None:
-            return self._plain(args, kwargs)
-        return self._recorded(args, kwargs)
+        return self._plain(args, kwargs)
 
     def using(
         self,

@@ -27,6 +27,7 @@ from penstock.kernel.nursery import Nursery
 from penstock.kernel.operation import Outcome, Receive, Sleep, block
 from penstock.kernel.record import Record
 from penstock.kernel.scope import CancelScope
+from penstock.kernel.unawaited import awaited
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -62,6 +63,7 @@ class Won(msgspec.Struct, Generic[T], frozen=True):
     value: T
 
 
+@awaited
 async def sleep(duration: Duration) -> None:
     """Waits that long, across restarts. The end is a record of its own only when nothing else comes before."""
     _branch("sleep", "trio.sleep")
@@ -94,6 +96,7 @@ def open_memory_channel(max_buffer_size: float) -> tuple[MemorySendChannel[Any],
     return open_channel(max_buffer_size)
 
 
+@awaited
 async def receive(name: str, type_: type[T]) -> T:
     """The next message of that name; one that came before was kept. It is taken when this returns: cancelled before, it
     is there for the next one. Raises `BadMessage` when it is no ``type_``."""
@@ -103,6 +106,7 @@ async def receive(name: str, type_: type[T]) -> T:
     return value
 
 
+@awaited
 async def send(run_id: str, name: str, value: object = None) -> None:
     """A message to another run, by the id that it was started with, or its instance's; once, whatever happens here.
     Raises `SendRefused`."""
@@ -118,9 +122,8 @@ async def start(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) 
 async def start(
     workflow: Callable[[*Ts], Coroutine[Any, Any, object]], /, *args: *Ts, id: str | None = None
 ) -> str: ...
-async def start(  # type: ignore[misc]  # a parameter with the name of an option: the option gets what is given
-    workflow: Any, /, *args: Any, id: str | None = None, **kwargs: Any
-) -> str:
+@awaited  # type: ignore[misc]  # a parameter with the name of an option: the option gets what is given
+async def start(workflow: Any, /, *args: Any, id: str | None = None, **kwargs: Any) -> str:
     """Start a run of its own, once, whatever happens here. Nobody waits for it, and a cancel here does not concern it.
 
     Args:
@@ -147,9 +150,8 @@ async def child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) 
 async def child(workflow: Callable[[*Ts], Coroutine[Any, Any, R]], /, *args: *Ts, id: str | None = None) -> R: ...
 @overload
 async def child(workflow: str, /, *, id: str | None = None, **kwargs: Any) -> Any: ...
-async def child(  # type: ignore[misc]  # a parameter with the name of an option: the option gets what is given
-    workflow: Any, /, *args: Any, id: str | None = None, **kwargs: Any
-) -> Any:
+@awaited  # type: ignore[misc]  # a parameter with the name of an option: the option gets what is given
+async def child(workflow: Any, /, *args: Any, id: str | None = None, **kwargs: Any) -> Any:
     """Start a run of another workflow, and wait for its result.
 
     It is started once, whatever happens here. A cancel here cancels it, and waits for its end.
@@ -179,6 +181,7 @@ async def child(  # type: ignore[misc]  # a parameter with the name of an option
     return await block(ChildOperation(ChildCall(target, arguments, id)))
 
 
+@awaited
 async def each(
     function: Callable[[T], Awaitable[V]],
     items: Iterable[T],
@@ -217,6 +220,7 @@ async def each(
     return [results[number] for number in sorted(results)]
 
 
+@awaited
 async def first(**alternatives: Awaitable[T]) -> Won[T]:
     """Runs the alternatives side by side until one of them ends; the others are cancelled, and awaited.
 

@@ -25,6 +25,7 @@ from penstock.kernel.errors import (
     Endless,
     ForeignAwait,
     Mismatch,
+    NotAwaited,
     OtherArguments,
     Overrun,
     TooManyBranches,
@@ -35,6 +36,7 @@ from penstock.kernel.nursery import Nursery
 from penstock.kernel.operation import CallOperation, Mailbox, Operation, Outcome, Sleep, Start, Stop
 from penstock.kernel.record import OUTCOMES, RULES, Kind, Record
 from penstock.kernel.scope import CancelScope, Deadlines
+from penstock.kernel.unawaited import Unawaited
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -84,7 +86,7 @@ class Kernel:
         now: float = 0.0,
         info: Any = None,
         limits: Limits | None = None,
-        warn: Callable[[str], None] | None = None,
+        warn: Callable[[str | NotAwaited], None] | None = None,
         *,
         deadline: float = inf,
         strict_args: bool = False,
@@ -94,7 +96,7 @@ class Kernel:
         self.now, self.limits = now, limits or _LIMITS
         self.info = info  # what verbs want to know of the run; the kernel does not look at it
         self.strict_args = strict_args  # other arguments than the recorded ones block the run
-        self.warn = warn  # told of what is odd and no mismatch: arguments that differ from the recorded ones
+        self.warn = warn  # told of what is odd and no mismatch: other arguments than recorded, a call without an await
         self.root = CancelScope(self)
         self.root.is_open = True
         self.root.deadline = deadline  # of the whole run, as if a scope were around the body
@@ -243,6 +245,8 @@ class Kernel:
 
     def spawn(self, body: Awaitable[Any], path: str, nursery: Nursery | None) -> Branch:
         """A new branch; it runs when those that are due already have run."""
+        if isinstance(body, Unawaited):
+            body = body.taken()
         coroutine: Coroutine[Any, Any, Any] = body if inspect.iscoroutine(body) else _awaiting(body)
         if self.discarded:  # a handler of the branch that is ending spawns: nobody would ever run it
             coroutine.close()

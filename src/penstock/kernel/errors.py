@@ -39,6 +39,10 @@ class TooDeep(RuntimeError):
     """Scopes and nurseries are nested deeper than they may."""
 
 
+class NotAwaited(RuntimeError):
+    """A workflow function called a step, or a verb such as `sleep`, without `await`: it has not been done."""
+
+
 class Blocked(Exception):
     """The run can't go on with this code; other code may. The kernel that raised it is of no more use."""
 

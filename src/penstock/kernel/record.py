@@ -22,7 +22,7 @@ class Kind(IntEnum):
     BEGUN = 10
     SUPPLIED = 11  # an operator's outcome in place of the step's
     VIEW = 12  # what the run showed last; comes with its end
-    ERROR = 13  # what the body raised; comes with the end of a run that failed, and goes with its retry
+    ERROR = 13  # what the body raised, or calls that it did not await; comes with a run's end, and goes with its retry
 
 
 RULES = 1

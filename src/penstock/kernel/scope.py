@@ -61,6 +61,7 @@ class CancelScope:
         parent.scopes[self] = None
         branch.scope = self
         self.deadline = kernel.now + self._seconds
+        self._seconds = inf  # a number less to keep while it waits
         if self.deadline <= kernel.now:
             self.cancel_called = True
         elif self.deadline != inf:

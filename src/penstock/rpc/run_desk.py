@@ -383,12 +383,13 @@ def _time(seconds: float) -> datetime:
 
 
 def _end(item: w.RunFinish, view: bytes | None) -> RunEnd:
-    if item.result is not None:
-        return RunEnd(InstanceStatus.COMPLETED, output=b'{"result":' + item.result.encode() + b"}", view=view)
-    if item.cancelled:
-        return RunEnd(InstanceStatus.CANCELLED, failure=item.failure, view=view)
     if item.error:
         _check_json(item.error, "error")
+    if item.result is not None:
+        output = b'{"result":' + item.result.encode() + b"}"
+        return RunEnd(InstanceStatus.COMPLETED, output=output, view=view, error=item.error or None)
+    if item.cancelled:
+        return RunEnd(InstanceStatus.CANCELLED, failure=item.failure, view=view)
     return RunEnd(InstanceStatus.FAILED, failure=item.failure or "failed", view=view, error=item.error or None)
 
 

@@ -30,9 +30,10 @@ from penstock.durable.step import Step, StepCall, StepInfo, current_sender, curr
 from penstock.durable.step_loop import Backend, WrongLibrary
 from penstock.durable.workflow import Workflow, workflow_in
 from penstock.kernel.drive import Limits
-from penstock.kernel.errors import TooSlow
+from penstock.kernel.errors import NotAwaited, TooSlow
 from penstock.kernel.operation import Outcome
 from penstock.kernel.record import RULES, Kind, Record
+from penstock.kernel.unawaited import places_kept
 from penstock.testing.shadow import replay_elsewhere, seen
 from penstock.testing.virtual_loops import checked_backend, run_step
 from penstock.user_text import repr_of
@@ -181,6 +182,7 @@ def run_workflow(  # type: ignore[misc]  # a parameter with the name of an optio
 
     Raises:
         StuckWorkflow: the run would wait for ever, or never end.
+        NotAwaited: the workflow function called a step, or a verb such as `sleep`, without `await`.
         NotDeterministic: replayed from its journal it came out differently.
         Blocked: an engine would block the run; also for a workflow function that asks Python for the time or chance.
     """
@@ -194,7 +196,7 @@ def run_workflow(  # type: ignore[misc]  # a parameter with the name of an optio
         memory.plan(seconds_of(message.after), Record(at=0, kind=Kind.MESSAGE, name=message.name, payload=text))
     if cancel_after is not None:
         memory.plan(seconds_of(cancel_after), Record(at=0, kind=Kind.CANCEL))
-    with calls_checked():
+    with calls_checked(), places_kept():
         outcome = memory.run()
         memory.check_replay(outcome)
     if shadow:
@@ -253,10 +255,17 @@ class Memory:
         self.activation.settle()
         while True:
             self._run_one()
+            self._check_awaited()
             ended = _ended(self.activation)
             if isinstance(ended, Outcome):
                 return ended
             self._continue(ended)
+
+    def _check_awaited(self) -> None:
+        forgotten, result = self.activation.not_awaited, self.activation.result
+        if forgotten:
+            self.activation.discard()
+            raise NotAwaited("; ".join(forgotten)) from (None if result is None else result.error)
 
     def _continue(self, begun: Record) -> None:
         kept = set(self.activation.unread())
@@ -274,6 +283,7 @@ class Memory:
 
     def _run_one(self) -> None:
         while self.activation.result is None:  # another one after a crash
+            self._check_awaited()
             if len(self.former) + len(self.journal) >= MAX_RECORDS:
                 self._stop(f"{MAX_RECORDS:,} records and no end: {NO_END}")
             if self._ticks > MAX_TICKS:

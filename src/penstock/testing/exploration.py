@@ -17,6 +17,7 @@ from penstock.durable.forbidden import calls_checked, watch_bodies
 from penstock.durable.step_loop import Backend
 from penstock.durable.workflow import Workflow, workflow_in
 from penstock.kernel.record import Kind, Record
+from penstock.kernel.unawaited import places_kept
 from penstock.testing.durable import STARTED_AT, Fakes, Memory, Message, StuckWorkflow, WorkflowRun
 from penstock.testing.virtual_loops import checked_backend
 from penstock.user_text import repr_of
@@ -134,7 +135,7 @@ def explore(  # type: ignore[misc]  # a parameter with the name of an option: th
         for message in messages:
             text = encode(message.value, f"message {message.name!r}")
             memory.plan(seconds_of(message.after), Record(at=0, kind=Kind.MESSAGE, name=message.name, payload=text))
-        with calls_checked():
+        with calls_checked(), places_kept():
             ended = memory.run()
             memory.check_replay(ended)
         seen = memory.seen(ended)
