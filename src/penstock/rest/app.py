@@ -22,6 +22,7 @@ from penstock.engine.engine import Engine
 from penstock.errors import Forbidden, PayloadTooLarge, PenstockError, TooManyRequests, Unauthenticated
 from penstock.log import set_trace
 from penstock.offload import INLINE_MAX_BYTES
+from penstock.rest.audit import AuditRoutes
 from penstock.rest.batches import BatchRoutes
 from penstock.rest.bulk import BulkRoutes
 from penstock.rest.console import PATH as CONSOLE
@@ -375,6 +376,7 @@ def _routes(engine: Engine, degraded: Callable[[], Sequence[str]], gate: Gate | 
     rooms: list[object] = [
         DefinitionRoutes(engine), InstanceRoutes(engine), jobs, StartRoutes(engine), TaskRoutes(engine),
         RunRoutes(engine), OverviewRoutes(engine), BulkRoutes(engine), InboxRoutes(engine), DraftRoutes(engine),
+        AuditRoutes(engine),
         QueueRoutes(engine), OpenWorkRoutes(engine), DefinitionUseRoutes(engine), ScheduleRoutes(engine),
         BatchRoutes(engine),
         HealthRoutes(engine, degraded), MeRoutes(),
