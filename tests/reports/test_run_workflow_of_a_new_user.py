@@ -7,7 +7,10 @@ import logging
 import pytest
 
 from penstock.durable import continue_as_new, sleep, step, workflow
+from penstock.kernel.drive import Limits
+from penstock.kernel.errors import Endless
 from penstock.testing import StuckWorkflow, run_workflow
+from penstock.testing.durable import LIMITS
 
 
 @step
@@ -69,4 +72,15 @@ def test_a_line_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_function_without_end_is_stopped_with_a_hint(endless: object) -> None:
     assert endless in (every_day, every_decades, goes_on)
     with pytest.raises(StuckWorkflow, match=r"without an end\? `cancel_after=`.*waiting: .*new_user.py:\d+"):
-        run_workflow(endless)  # type: ignore[arg-type]  # one of three with other parameters
+        run_workflow(endless)  # type: ignore[arg-type]  # one of three with other parameters  # pyright: ignore[reportCallIssue, reportArgumentType] - one of several workflows
+
+
+def test_a_loop_that_never_waits_is_stopped_with_a_hint():
+    @workflow
+    async def spins() -> None:
+        while True:
+            await sleep(0)
+
+    with pytest.raises(Endless, match=r"more than 2,000 times.*a workflow function without an end"):
+        run_workflow(spins, limits=Limits(max_resumes=2_000))
+    assert LIMITS.max_resumes < Limits().max_resumes

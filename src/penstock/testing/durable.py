@@ -30,7 +30,7 @@ from penstock.durable.step import Step, StepCall, StepInfo, current_sender, curr
 from penstock.durable.step_loop import Backend, WrongLibrary
 from penstock.durable.workflow import Workflow, workflow_in
 from penstock.kernel.drive import Limits
-from penstock.kernel.errors import NotAwaited, TooSlow
+from penstock.kernel.errors import Endless, NotAwaited, TooSlow
 from penstock.kernel.operation import Outcome
 from penstock.kernel.record import RULES, Kind, Record
 from penstock.kernel.unawaited import places_kept
@@ -45,6 +45,8 @@ STARTED_AT = datetime(2030, 1, 1, tzinfo=UTC)
 MAX_RECORDS = 100_000
 MAX_TICKS = 2_000
 """Times that the clock moved on, one after the other, and nothing else happened."""
+LIMITS = Limits(max_resumes=200_000)
+"""Of a run of a test: a loop that never waits, as of `sleep(0)`, ends within seconds."""
 MAX_VIRTUAL_S = 100 * 366 * 86_400.0
 NO_END = "a workflow function without an end? `cancel_after=` or `deadline=` ends it"
 
@@ -229,7 +231,7 @@ class Memory:
         self.began = self._at = started_at.timestamp()
         self._saved = partial(SavedRun, workflow.name, workflow.version, run_id, arguments, self.began, rules=RULES)
         self._activate: Callable[[], Activation] = partial(
-            Activation, workflow, run_id, arguments, self.began, self, limits, strict_args=True
+            Activation, workflow, run_id, arguments, self.began, self, limits or LIMITS, strict_args=True
         )
         self.activation = self._activate()
         self._replay_elsewhere = partial(replay_elsewhere, workflow, run_id, arguments, self.began)
@@ -251,10 +253,18 @@ class Memory:
 
     def run(self) -> Outcome:
         """To the end of the body, and of those that it continues as."""
-        self.activation.start()
-        self.activation.settle()
+        begun = False
         while True:
-            self._run_one()
+            try:
+                if not begun:
+                    begun = True
+                    self.activation.start()
+                    self.activation.settle()
+                self._run_one()
+            except Endless as error:
+                self.activation.discard()
+                hint = "a workflow function without an end? A `sleep(0)` in a loop lets no time pass"
+                raise Endless(f"{error}: {hint}") from None
             self._check_awaited()
             ended = _ended(self.activation)
             if isinstance(ended, Outcome):
