@@ -19,7 +19,7 @@ from examples import durable_order
 from examples.durable_order import Line, Order, Payment
 from penstock.cli.check import NotLoaded
 from penstock.cli.check import load as load_target
-from penstock.durable import Workflow
+from penstock.durable import Workflow, step, workflow
 from penstock.durable.check import Finding, Replayed, Report, SavedRun, replay_run
 from penstock.testing import Message, run_workflow
 from tests.durable.programs import Program, ended, own_directory, until
@@ -223,3 +223,29 @@ def test_what_is_no_code_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     }.items():
         with pytest.raises(NotLoaded, match=text):
             load_target(target)
+
+
+def test_steps_that_changed_places_leave_no_variable_unset():
+    @step
+    async def left() -> int:
+        return 1
+
+    @step
+    async def right() -> int:
+        return 2
+
+    @workflow(name="both")
+    async def before() -> int:
+        return await left() - await right()
+
+    @workflow(name="both")
+    async def after() -> int:
+        second = await right()
+        return await left() - second
+
+    finding = replay_run(after, run_workflow(before).saved).finding
+    assert finding is not None
+    assert finding.patch == (
+        'if patched("right first"): await right(...); await left(...)\n'
+        "else: await left(...); await right(...)  # as before, with the same variables"
+    )

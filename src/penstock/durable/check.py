@@ -307,6 +307,9 @@ def patch_for(workflow: Workflow[..., Any], error: Mismatch, records: Sequence[t
     head, _, index = error.path.rpartition("/")
     if (f"{head}/{int(index) + 1}", asked) in records and not _calls(workflow, recorded):
         return f'if not patched("without {recorded}"): await {recorded}(...)  # as before'
+    if _calls(workflow, recorded) and asked in {name for _, name in records}:  # they have changed places
+        there = f'if patched("{asked} first"): await {asked}(...); await {recorded}(...)'
+        return f"{there}\nelse: await {recorded}(...); await {asked}(...)  # as before, with the same variables"
     if _calls(workflow, recorded):
         return f'if patched("{asked}"): await {asked}(...)'
     return f'if patched("{asked}"): await {asked}(...)\nelse: await {recorded}(...)  # as before'
