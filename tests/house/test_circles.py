@@ -13,7 +13,15 @@ from tests.house.sources import SRC, modules
 CIRCLES = {
     "durable": {"app", "blocking", "console"},  # one `App` with its blocking and its command-line form
     "http": {"connection", "cycle", "direct", "server"},  # a request, in one of two ways, its connection, its server
-    "kernel": {"branch", "current", "drive", "nursery", "operation", "scope"},  # one machine in six files
+    "kernel": {
+        "branch",
+        "current",
+        "drive",
+        "nursery",
+        "operation",
+        "scope",
+        "unawaited",
+    },  # one machine in seven files
     "rpc": {
         "call",
         "inbox",
