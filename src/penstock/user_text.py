@@ -7,11 +7,22 @@ Every text of an object that a user made goes through `text_of` or `repr_of`.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, cast
+
+_TRACEBACK: Final = cast(Any, BaseException.__dict__["__traceback__"])
+_CAUSE: Final = cast(Any, BaseException.__dict__["__cause__"])
+_CONTEXT: Final = cast(Any, BaseException.__dict__["__context__"])
+_EXCEPTIONS: Final = cast(Any, BaseExceptionGroup.__dict__["exceptions"])  # of Python, whatever a class defines
 
 MAX_CHARS: Final = 32_768
 """Of one text; what is longer is cut."""
+MAX_FRAMES: Final = 100
+"""Of an error's traceback the innermost ones are told."""
+MAX_ERRORS: Final = 1_000
+"""Of causes, contexts and groups around an error."""
 
 
 def text_of(value: object, max_chars: int = MAX_CHARS) -> str:
@@ -27,6 +38,31 @@ def repr_of(value: object, max_chars: int = MAX_CHARS) -> str:
 def said(say: Callable[[], str], max_chars: int = MAX_CHARS) -> str:
     """Return the text that a function of ours makes of a user's object, or why there is none."""
     return _asked(lambda _: say(), None, max_chars)
+
+
+def with_short_tracebacks(error: BaseException) -> BaseException:
+    """Return the error, whose traceback keeps its innermost frames only, and so for all errors behind it.
+
+    One that is raised again and again (of a module, say) keeps the frames of each time. Python's `traceback` looks at
+    all of them before it leaves any out: 30 s for some 100,000.
+    """
+    todo, seen = [error], set[int]()
+    while todo and len(seen) < MAX_ERRORS:
+        each = todo.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        frames = deque[TracebackType](maxlen=MAX_FRAMES)
+        at, count = _TRACEBACK.__get__(each), 0
+        while at is not None:
+            frames.append(at)
+            at, count = at.tb_next, count + 1
+        if count > MAX_FRAMES:
+            _TRACEBACK.__set__(each, frames[0])
+        todo += [other for other in (_CAUSE.__get__(each), _CONTEXT.__get__(each)) if other is not None]
+        if isinstance(each, BaseExceptionGroup):
+            todo += cast("tuple[BaseException, ...]", _EXCEPTIONS.__get__(each))
+    return error
 
 
 def static_attribute(type_: type[Any], name: str) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from penstock.kernel.branch import PACKAGE
 from penstock.masking import mask_text
-from penstock.user_text import said, text_of
+from penstock.user_text import said, text_of, with_short_tracebacks
 
 MAX_CHARS = 4_000
 TRACEBACK_MAX_CHARS = 16_000
@@ -63,7 +63,7 @@ def traceback_of(error: BaseException) -> str:
     """The traceback for a log, without the frames of ours and of Trio's. Never fails."""
 
     def tell() -> str:
-        told = traceback.TracebackException.from_exception(error)
+        told = traceback.TracebackException.from_exception(with_short_tracebacks(error))
         todo, seen = [told], set[int]()
         while todo:
             each = todo.pop()

@@ -27,7 +27,7 @@ from penstock.durable.codec import MAX_DEPTH, PAYLOAD_MAX_BYTES, decode, decode_
 from penstock.durable.errors import PayloadTooLarge, StepFailed, StepLost, Unencodable
 from penstock.durable.kept import class_of
 from penstock.kernel.errors import TooSlow
-from penstock.user_text import repr_of, said, static_attribute, text_of
+from penstock.user_text import repr_of, said, static_attribute, text_of, with_short_tracebacks
 
 MAX_TRACEBACK_CHARS: Final = 8_000
 MAX_MESSAGE_CHARS: Final = PAYLOAD_MAX_BYTES // 8
@@ -104,7 +104,7 @@ def _failure(
         message=text_of(error, MAX_MESSAGE_CHARS // among),
         notes=_notes(error, MAX_TRACEBACK_CHARS // among)[: MAX_NOTES if depth == 0 else 1],
         cause=None if error.__cause__ is None else repr_of(error.__cause__, MAX_TRACEBACK_CHARS // among),
-        traceback=said(lambda: "".join(traceback.format_exception(error))[-MAX_TRACEBACK_CHARS // among :]),
+        traceback=said(lambda: _told(error)[-MAX_TRACEBACK_CHARS // among :]),
     )
     if not rules:
         return msgspec.structs.replace(failure, args=_plain_args(error))
@@ -126,6 +126,10 @@ def _failure(
         state=None if class_ is None else _state(error, class_, MAX_STATE_BYTES // among),
         errors=errors,
     )
+
+
+def _told(error: BaseException) -> str:
+    return "".join(traceback.format_exception(with_short_tracebacks(error)))
 
 
 def _errors_of(error: BaseException) -> tuple[BaseException, ...]:

@@ -294,33 +294,34 @@ class _AsyncioCall(LoopCall):
     """A task of asyncio."""
 
     _loop: AsyncioLoop
-    _task: asyncio.Task[Outcome] | None = None
+    _task: asyncio.Task[None] | None = None
+    _found: Outcome | None = None
 
     def begin_there(self) -> None:
-        task = self._task = self._loop.running.create_task(_outcome_of(self._function), context=self._context)
+        task = self._task = self._loop.running.create_task(self._run(), context=self._context)
         task.add_done_callback(lambda task: self.tell_end())
+
+    async def _run(self) -> None:
+        # the task must not hold the outcome: its `repr` shows it, and that of the user's value may fail
+        try:
+            self._found = Outcome(await self._function())
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # SystemExit too: a step does not end the loop
+            self._found = Outcome(error=error)
 
     def cancel_there(self) -> None:
         assert self._task is not None, "calls are made in order"
         self._task.cancel()
 
     def found(self) -> Outcome | None:
-        if self._task is None:
-            return None
+        if self._task is None or self._found is not None:
+            return self._found
         if not self._task.cancelled():
-            return self._task.result()
+            self._task.result()  # raises KeyboardInterrupt
         if self.cancel_called or self._task.cancelling():
             return None
         return Outcome(error=asyncio.CancelledError("the step awaited something that was cancelled"))
-
-
-async def _outcome_of(function: Callable[[], Awaitable[Any]]) -> Outcome:
-    try:
-        return Outcome(await function())
-    except (asyncio.CancelledError, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # SystemExit too: a step does not end the loop
-        return Outcome(error=error)
 
 
 class TrioLoop(StepLoop):

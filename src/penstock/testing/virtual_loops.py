@@ -19,6 +19,7 @@ import trio.testing
 
 from penstock.durable.step_loop import BACKENDS, AsyncioLoop, Backend, StepLoop, TrioLoop
 from penstock.kernel.errors import TooSlow
+from penstock.kernel.operation import Outcome
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -146,19 +147,28 @@ def _in_trio(coroutine: Awaitable[Any], name: str, limit_s: float | None) -> Any
 
 
 def _in_asyncio(coroutine: Awaitable[Any], name: str, limit_s: float | None) -> Any:
-    async def run() -> Any:
+    ended: list[Outcome] = []
+
+    async def run() -> None:
+        # The task must not hold the outcome: `Runner` asks Python for its signal handler, whose `repr` shows the task
+        # with what it gave. A value whose `__repr__` fails would leave the handler behind, and fail each later loop.
         try:
             async with asyncio.timeout(limit_s):
                 try:
-                    return await coroutine
-                except Exception as error:  # its outcome stands, even if its time is over
-                    failed = error
+                    ended.append(Outcome(await coroutine))
+                except (asyncio.CancelledError, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # its outcome stands, even if its time is over
+                    ended.append(Outcome(error=error))
         except TimeoutError:
-            raise _too_slow(name, limit_s) from None
-        raise failed
+            ended.append(Outcome(error=_too_slow(name, limit_s)))
 
     with asyncio.Runner(loop_factory=_VirtualLoop) as runner:
-        return runner.run(run())
+        runner.run(run())
+    outcome = ended[-1]
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome.value
 
 
 def _too_slow(name: str, limit_s: float | None) -> TooSlow:
