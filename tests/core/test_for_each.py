@@ -265,7 +265,7 @@ def test_errors_may_be_collected_like_results() -> None:
     assert machine.variables["ns"] == [
         1,
         {"error": {"code": "DECLINED", "message": "boom"}},
-        {"error": {"code": "Penstock.RetriesExhausted", "message": "boom"}},
+        {"error": {"code": "Penstock.NotRetryable", "message": "boom"}},
         4,
     ]
     assert (2, "FAILED") in ends_of(machine)

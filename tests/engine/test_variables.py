@@ -140,8 +140,10 @@ async def test_a_claim_that_relies_on_memory_misses_nothing(
     asked: list[bool] = []
     claim = jobs.claim
 
-    async def noted(connection: TrioConnection, slots: Any, floors: Any, *, clear: bool, known: bool) -> Any:
-        found = await claim(connection, slots, floors, clear=clear, known=known)
+    async def noted(
+        connection: TrioConnection, slots: Any, floors: Any, *, clear: bool, known: bool, **more: Any
+    ) -> Any:
+        found = await claim(connection, slots, floors, clear=clear, known=known, **more)
         asked.append(known)
         assert not known or all(row.variables is None for row in found)
         return found

@@ -44,4 +44,6 @@ def test_every_call_stands_in_the_reference_and_nothing_else() -> None:
 
 def test_every_error_stands_in_the_reference_with_its_status() -> None:
     rows = re.findall(r"^\| (\d{3}) \| `([a-z-]+)`", TEXT, re.MULTILINE)
-    assert {code: int(status) for status, code in rows} == STATUS_BY_CODE
+    told = [(code, int(status)) for status, code in rows if (status, code) != ("422", "bad-request")]
+    assert len(told) == len(rows) - 1, "of arguments that a workflow does not take"
+    assert dict(told) == STATUS_BY_CODE

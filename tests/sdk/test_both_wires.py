@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import anyio
 import anyio.lowlevel
+import msgspec
 import pytest
 import trio
 from msgspec.structs import replace
@@ -472,7 +473,7 @@ def test_lists_take_every_filter_of_the_engine(run: Run, wire: Wire) -> None:
             assert await found(business_key_prefix=f"{name}-") == [started[1].id, started[0].id]
             assert await found(definition_id=name, definition_version=2) == []
             assert await found(definition_id=name, status="FAILED", step_id="pay") == [job.instance_id]
-            assert job.instance_id in await found(status="FAILED", cause="no funds 4")
+            assert job.instance_id in await found(status="FAILED", cause="DECLINED · no funds 4")
             (called,) = (await rest.list_instances(parent_instance_id=parent.id)).items
             assert called.definition_id == child
             assert parent.started_at is not None
@@ -724,8 +725,10 @@ def test_instances_are_mended_one_or_many_at_once(run: Run, wire: Wire) -> None:
             ended = await client.wait_for_bulk(begun.id, timeout_s=120)
             assert (ended.state, ended.done, ended.per_second, ended.note) == ("DONE", 3, 1_000.5, "all")
             assert ended.filter == {"definitionId": name, "except": {"status": "FAILED"}}
-            assert (await client.list_bulk(limit=1)).items == [ended]
-            assert await client.stop_bulk(begun.id) == ended == await rest.get_bulk(begun.id)
+            listed = msgspec.structs.replace(ended, outcome=None)  # counted only of one that is asked for
+            assert (await client.list_bulk(limit=1)).items == [listed]
+            assert msgspec.structs.replace(await client.stop_bulk(begun.id), outcome=None) == listed
+            assert await rest.get_bulk(begun.id) == ended
             assert [(await rest.get_instance(id)).variables["b"] for id in ids] == [2**60 + 1] * 3
             impact = await client.get_impact(name, more)  # its counts may be those of a minute ago
             assert impact.refusals is not None
