@@ -12,10 +12,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, cast
 
-_TRACEBACK: Final = cast(Any, BaseException.__dict__["__traceback__"])
-_CAUSE: Final = cast(Any, BaseException.__dict__["__cause__"])
-_CONTEXT: Final = cast(Any, BaseException.__dict__["__context__"])
-_EXCEPTIONS: Final = cast(Any, BaseExceptionGroup.__dict__["exceptions"])  # of Python, whatever a class defines
+_TRACEBACK: Final = BaseException.__dict__["__traceback__"]
+_CAUSE: Final = BaseException.__dict__["__cause__"]
+_CONTEXT: Final = BaseException.__dict__["__context__"]
+_EXCEPTIONS: Final = BaseExceptionGroup.__dict__["exceptions"]  # of Python, whatever a class defines
 
 MAX_CHARS: Final = 32_768
 """Of one text; what is longer is cut."""

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from penstock.cli.options import instance_line
+from penstock.cli.options import instance_line, shown_time
 from penstock.client import exchange as over_rest
 from penstock.client.grpc import exchange as over_grpc
 from penstock.client.operation import ListInstances
@@ -182,4 +182,4 @@ def test_clients_ask_for_them_over_both_wires() -> None:
 def test_people_read_blocked_in_place_of_waiting() -> None:
     since = datetime(2026, 11, 30, tzinfo=UTC)
     seen = Instance("1", "order", 1, "WAITING", blocked=True, blocked_since=since, blocked_reason=REASON)
-    assert instance_line(seen) == f"1  BLOCKED  order:1  since 2026-11-30 00:00:00 UTC: {REASON}"
+    assert instance_line(seen) == f"1  BLOCKED  order:1  since {shown_time(since)}: {REASON}"

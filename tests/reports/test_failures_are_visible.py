@@ -174,7 +174,7 @@ async def test_people_see_that_a_run_is_blocked_and_why(database_dsn: str):
         return " ".join(done.output.split())
 
     told = await trio.to_thread.run_sync(shown, "show", "17")
-    assert re.match(r"17 changing@1 BLOCKED since [0-9-]+ [0-9:]+ UTC waits for other code: ", told)
+    assert re.match(r"17 changing@1 BLOCKED since [0-9-]+ [0-9:]+(Z|[+-][0-9:]+) waits for other code: ", told)
     assert reason in told
     told = await trio.to_thread.run_sync(shown, "list", "--blocked")
     assert "BLOCKED" in told

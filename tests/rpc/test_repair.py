@@ -86,7 +86,8 @@ async def test_many_are_counted_and_then_changed(make_driver: MakeDriver) -> Non
         stopped = await run.call(SERVICE + "StopBulk", w.StopBulkRequest(begun.id), BulkView)
         assert stopped == seen
         listed = await run.call(SERVICE + "ListBulk", w.ListBulkRequest(), w.ListBulkResponse)
-        assert (listed.operations, listed.next) == ([seen], "")
+        counted = msgspec.structs.replace(seen, outcome=None)  # of one that is asked for
+        assert (listed.operations, listed.next) == ([counted], "")
         migration = w.BulkRequest("migrate", w.BulkFilter(definition_id="line"), version=1)
         refusals = (await run.call(SERVICE + "PreviewBulk", migration, BulkPreview)).refusals
         assert refusals is not None

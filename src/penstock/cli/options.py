@@ -150,6 +150,6 @@ def instance_line(instance: Instance) -> str:
         where = f"begins {shown_time(instance.start_at)}"
     status = instance.status
     if instance.blocked:
-        status, where = BLOCKED, f"since {shown_time(instance.blocked_since)} UTC: {instance.blocked_reason}"
+        status, where = BLOCKED, f"since {shown_time(instance.blocked_since)}: {instance.blocked_reason}"
     about = f"{instance.id}  {status}  {instance.definition_id}:{instance.definition_version}"
     return f"{about}  {where}".rstrip()

@@ -134,7 +134,7 @@ def show(id: IdArgument, at: AtOption = None, as_json: JsonOption = False) -> No
         return
     status = tree["status"]
     if tree.get("blocked"):
-        status = f"{BLOCKED} since {shown_time(datetime.fromisoformat(tree['blockedSince']))} UTC"
+        status = f"{BLOCKED} since {shown_time(datetime.fromisoformat(tree['blockedSince']))}"
     echo(f"{id}  {tree['workflow']}@{tree['version']}  {status}")
     if tree.get("failureReason"):
         echo(f"because {tree['failureReason']}")
