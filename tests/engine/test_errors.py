@@ -95,3 +95,30 @@ async def test_codes_wait_until_all_engines_know_them(make_driver: MakeDriver) -
     with pytest.raises(Conflict, match="upgrade all engines first"):
         await driver.engine.definitions.upload(parse_definition(CATCHING))
     assert driver.rows("SELECT count(*) FROM definition") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("condition", "is_new"),
+    [
+        ("len(groupBy(xs, #.k)) > 1", True),
+        ("if a > 1 { true } else { false }", True),
+        ("take (xs, 1) == ys", True),
+        ("get > 1 and len(filter(xs, # > 1)) > 0", False),
+    ],
+)
+async def test_newer_words_wait_until_all_engines_know_them(
+    make_driver: MakeDriver, condition: str, is_new: bool
+) -> None:
+    driver = make_driver()
+    driver.rows(
+        "INSERT INTO engine (number, holder, leased_until, dispatch_mode, description, schema_version)"
+        " VALUES (900, gen_random_uuid(), penstock_now() + interval '1 h', 'polling', 'old', 20) RETURNING 1"
+    )
+    choice = step("c", "DECISION", conditionalNextSteps={condition: "e", "true": "e"})
+    upload = driver.engine.definitions.upload(parse_definition(definition(choice, end("e"))))
+    if is_new:
+        with pytest.raises(Conflict, match="upgrade all engines first"):
+            await upload
+    else:
+        await upload
+    assert driver.rows("SELECT count(*) FROM definition") == [(0 if is_new else 1,)]

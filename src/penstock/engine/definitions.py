@@ -444,6 +444,14 @@ def refuse_executors(worker: str, job_types: Sequence[str] = ()) -> None:
 
 LANGUAGE_VERSION: Final = 21
 """Of the schema: engines of this version evaluate timers, time limits and back-offs, and know templates."""
+_NEWER_WORDS: Final = re.compile(
+    r"\b(?:addMonths|bit(?:and|nand|not|or|shl|shr|ushr|xor)|concat|countBy|daysBetween|decimal|endOfMonth|findIndex"
+    r"|findLast|findLastIndex|flatten|formatNumber|fromPairs|get|groupBy|hasPrefix|hasSuffix|indexOf|lastIndexOf|mean"
+    r"|median|merge|pad|reduce|repeat|sortBy|splitAfter|take|timezone|toPairs|trimPrefix|trimSuffix|uniq)\s*\("
+    r"|\bif\b[^\"]*\{[^\"]*\}\s*else\b|\$\{[^\"}]*;"
+)
+"""What expressions know from `LANGUAGE_VERSION` on, and an older engine can't read. Also found in a text for people:
+that only matters while such an engine lives."""
 ERRORS_VERSION: Final = 14
 """Of the schema: engines from it on know error codes."""
 RESULTS_VERSION: Final = 16
@@ -466,6 +474,8 @@ def _needed_version(definition: Definition) -> int:
     """The schema version that an engine has to know to run it; 0 for what all know."""
     if any(step.times_itself for step in definition.steps) or definition.has_templates:
         return LANGUAGE_VERSION  # an older one can't read the times, and takes a template for a value
+    if _NEWER_WORDS.search(definition.content):
+        return LANGUAGE_VERSION
     if definition.search_attributes is not None:
         return SEARCH_VERSION
     if any(step.message is not None for step in definition.steps):
