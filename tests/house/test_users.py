@@ -28,6 +28,7 @@ CALLED_FROM_OUTSIDE = {
     "on_header": "httptools",
     "on_message_complete": "httptools",
     "_read_data": "hypercorn",
+    "_compile_builder": "werkzeug",
     "before_task_step": "trio",
     "after_task_step": "trio",
     "before_io_wait": "trio",
