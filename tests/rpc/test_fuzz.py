@@ -67,6 +67,7 @@ REPAIRS = {
     "GetTree": r.GetTreeRequest("1f"),
     "ActivateVersion": r.ActivateVersionRequest("storm", 1),
     "DeleteDefinition": r.DeleteDefinitionRequest("storm"),
+    "ListAudit": r.ListAuditRequest("DEFINITION_UPLOADED", "ann"),
 }
 BATCHES = {
     "/penstock.v1.Batches/" + name: request

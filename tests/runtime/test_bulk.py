@@ -56,7 +56,9 @@ def test_each_is_retried_once_when_engines_are_killed(postgres_server: postgres.
             )
             assert view is not None
             assert (view["done"], view["skipped"], view["failed"], view["total"]) == (COUNT, 0, 0, COUNT)
-            assert second.call("GET", "/v1/bulk")[1]["items"] == [view]
+            assert second.call("GET", "/v1/bulk")[1]["items"] == [
+                {name: value for name, value in view.items() if name != "outcome"}
+            ]
         with psycopg.connect(dsn) as connection:
             retried = connection.execute(
                 "SELECT count(*), count(DISTINCT instance_id) FROM audit WHERE kind = 'RETRIED'"
