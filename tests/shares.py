@@ -18,7 +18,8 @@ in_shares = pytest.mark.parametrize(
 
 
 def mostly_slow(cases: Iterable[Any], *, quick: Iterable[Any], reason: str) -> list[Any]:
-    """Return the cases for `parametrize`: those of ``quick`` for the quick tier, all others for the slow one."""
+    """Return the cases for `parametrize`: those of ``quick`` for the quick tier, all others for the slow one. A tuple
+    has the values of several arguments."""
     cases, quick = list(cases), list(quick)
     unknown = [case for case in quick if case not in cases]
     if unknown:
@@ -26,4 +27,7 @@ def mostly_slow(cases: Iterable[Any], *, quick: Iterable[Any], reason: str) -> l
     if len(reason.split()) < 2:
         raise ValueError(f"a reason says in words what takes long, not {reason!r}")
     slow = pytest.mark.slow(reason=reason)
-    return [case if case in quick else pytest.param(case, marks=slow) for case in cases]
+    values = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [
+        case if case in quick else pytest.param(*each, marks=slow) for case, each in zip(cases, values, strict=True)
+    ]

@@ -21,6 +21,7 @@ from penstock.wire.model import Job
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
 from tests.shapes import choose, gateway, joining, task, user, wait
+from tests.shares import mostly_slow
 from tests.waiting import wait_until
 
 ROUNDS = 24
@@ -265,7 +266,7 @@ RACES: dict[str, Race] = {
 CAN_ANSWER = {"ok", "conflict", "lease-lost", "not-found", "cancelled"}
 
 
-@pytest.mark.parametrize("name", RACES)
+@pytest.mark.parametrize("name", mostly_slow(RACES, quick=list(RACES)[::5], reason="races two engines many times"))
 async def test_race(make_driver: MakeDriver, name: str) -> None:
     race = RACES[name]
     engines = [make_driver(), make_driver()]

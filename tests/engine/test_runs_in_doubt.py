@@ -19,6 +19,7 @@ from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.engine.runs import append, begin, continue_as_new, done, finish, read, take
 from tests.engine.test_ended_in_commit import at_every_message
+from tests.shares import mostly_slow
 from tests.store.proxy import Proxy
 
 MARK = "mark-of-this-test"
@@ -113,7 +114,11 @@ OPERATIONS = [*CHILDREN, a_continuation, an_append, a_message, a_message_that_wa
 
 
 @pytest.mark.parametrize("fatal", [True, False], ids=["terminated", "reset"])
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
+@pytest.mark.parametrize(
+    "operation",
+    mostly_slow(OPERATIONS, quick=[an_append, an_end], reason="ends a session at each message"),
+    ids=lambda operation: operation.__name__,
+)
 async def test_an_answer_breaks_off_at_each_of_its_messages(
     cut_driver: Driver, proxy: Proxy, operation: Operation, fatal: bool
 ) -> None:

@@ -27,6 +27,7 @@ from penstock.wire.model import Completion
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.postgres import Server
+from tests.shares import mostly_slow
 from tests.store.catalog import catalog, column_order
 from tests.store.populate import VERSIONS, left_by, populate
 from tests.waiting import wait_until
@@ -71,7 +72,10 @@ async def test_an_upgraded_database_equals_a_new_one(old_dsn: str, database_dsn:
     assert await upgrade(old_dsn) == SCHEMA_VERSION  # nothing to do
 
 
-@pytest.mark.parametrize("version", OLDER)
+OF_ALL = "upgrades a database of each version"
+
+
+@pytest.mark.parametrize("version", mostly_slow(OLDER, quick=[OLDER[0], OLDER[-1]], reason=OF_ALL))
 async def test_a_database_of_any_version_becomes_a_new_one(
     postgres_server: Server, database_dsn: str, version: int
 ) -> None:
@@ -138,7 +142,9 @@ async def test_nothing_of_the_old_tables_is_lost(old_dsn: str) -> None:
     )
 
 
-@pytest.mark.parametrize("version", [*OLDER, SCHEMA_VERSION])
+@pytest.mark.parametrize(
+    "version", mostly_slow([*OLDER, SCHEMA_VERSION], quick=[OLDER[0], OLDER[-1], SCHEMA_VERSION], reason=OF_ALL)
+)
 async def test_work_goes_on_after_an_upgrade(
     postgres_server: Server, make_driver: MakeDriver, database_dsn: str, version: int
 ) -> None:

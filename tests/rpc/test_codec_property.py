@@ -48,6 +48,7 @@ from penstock.wire.struct_codec import (
 )
 from tests.rpc.conftest import Google
 from tests.rpc.test_generated import structs
+from tests.shares import mostly_slow
 
 KINDS = [
     (name, kind, module.PACKAGE) for module in (m, w) for name, kind in structs(module).items()
@@ -230,7 +231,11 @@ def from_ours(ours: Any, kind: Any, package: str) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------- any message
 
 
-@pytest.mark.parametrize(("name", "kind", "package"), KINDS, ids=[f"{package}.{name}" for name, _, package in KINDS])
+@pytest.mark.parametrize(
+    ("name", "kind", "package"),
+    mostly_slow(KINDS, quick=KINDS[::6], reason="thousands of random messages"),
+    ids=[f"{package}.{name}" for name, _, package in KINDS],
+)
 def test_any_message_is_the_same_to_google(google: Google, name: str, kind: type[msgspec.Struct], package: str) -> None:
     theirs_of = google_class(google, name, package)
 
@@ -269,11 +274,15 @@ def mutated(data: bytes, changes: list[tuple[int, str, bytes]]) -> bytes:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("CompleteJobRequest", Completion), ("StartInstanceRequest", StartRequest), ("PollJobsRequest", PollRequest),
-     ("FailJobRequest", Failure), ("PollJobsResponse", m.PollJobsResponse),
-     ("UploadDefinitionRequest", m.UploadDefinitionRequest), ("JobDispatchEvent", m.JobDispatchEvent),
-     ("WorkRequest", w.WorkRequest), ("WorkResponse", w.WorkResponse),
-     ("StartInstancesRequest", w.StartInstancesRequest)],
+    mostly_slow(
+        [("CompleteJobRequest", Completion), ("StartInstanceRequest", StartRequest), ("PollJobsRequest", PollRequest),
+         ("FailJobRequest", Failure), ("PollJobsResponse", m.PollJobsResponse),
+         ("UploadDefinitionRequest", m.UploadDefinitionRequest), ("JobDispatchEvent", m.JobDispatchEvent),
+         ("WorkRequest", w.WorkRequest), ("WorkResponse", w.WorkResponse),
+         ("StartInstancesRequest", w.StartInstancesRequest)],
+        quick=[("CompleteJobRequest", Completion), ("PollJobsRequest", PollRequest)],
+        reason="thousands of random messages",
+    ),
     ids=lambda given: given if isinstance(given, str) else "",
 )  # fmt: skip
 def test_any_bytes_are_taken_or_refused_as_google_does(google: Google, name: str, kind: type[msgspec.Struct]) -> None:
