@@ -71,7 +71,8 @@ def run_tests(words):
 def any_test_needs_the_machine():
     """Whether a test has the marker `timing`. To ask pytest would take as long as it takes to collect all tests."""
     for folder, _, names in os.walk("tests"):
-        if any("pytest.mark.timing" in content(os.path.join(folder, name)) for name in names if name.endswith(".py")):
+        texts = (content(os.path.join(folder, name)) for name in names if name.endswith(".py"))
+        if any(text and "pytest.mark.timing" in text for text in texts):
             return True
     return False
 
