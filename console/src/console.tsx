@@ -245,14 +245,11 @@ function Live() {
 /** On every page, and on a phone, too: why nothing can be shown or done now. */
 function Outage() {
   const { error } = useReadiness();
+  if (!error) return null; // an alert that stands empty is one, too
   return (
-    <div role="alert">
-      {error && (
-        <p className="banner fail">
-          <b>{whatFailed(error)}.</b> {error.message} What stands here may be old. It is asked again every two seconds.
-        </p>
-      )}
-    </div>
+    <p className="banner fail" role="alert">
+      <b>{whatFailed(error)}.</b> {error.message} What stands here may be old. It is asked again every two seconds.
+    </p>
   );
 }
 

@@ -49,6 +49,12 @@ FIRST_ASKED = """() => ({
         .filter(one => /\\/v1\\/(me|instances\\/\\w+\\/state)$/.test(one.name))
         .map(one => [new URL(one.name).pathname, one.startTime])),
 })"""
+BEYOND = """() => [document.documentElement, document.querySelector("main")]
+    .filter(one => one.scrollWidth > one.clientWidth)
+    .flatMap(box => [...box.querySelectorAll("main *, header *")]
+        .filter(one => one.getBoundingClientRect().right > innerWidth && one.checkVisibility())
+        .map(one => `${one.tagName} ${one.className} ${Math.round(one.getBoundingClientRect().right)}`)
+        .concat(`${box.tagName} ${box.scrollWidth}`))"""
 COUNT_LAYOUTS = """() => {
     window.layouts = 0;
     const post = Worker.prototype.postMessage;
@@ -343,6 +349,19 @@ def test_what_acts_on_all_is_in_sight_on_a_phone(visitor: Visitor) -> None:
     visitor.go("instances?definitionId=mend").see_role("button", "Retry all…")
     boxes = [one.bounding_box() for one in page.locator(".selbar button").all()]
     assert max(box["x"] + box["width"] for box in boxes if box) <= 360
+
+
+def test_no_page_is_wider_than_a_phone(visitor: Visitor, engine: EngineProcess) -> None:
+    page, wide = visitor.page, dict[str, list[str]]()
+    page.set_viewport_size({"width": 390, "height": 800})
+    (item,) = engine.call("GET", "/v1/instances?businessKey=A-1")[1]["items"]
+    opened = (f"instances/{item['id']}", "definitions/mend", "modeller/mend", "bulk", "batches", "queues", "failures")
+    for place in ("", "audit", "search?q=A-1", *paint.PLACES, *opened):
+        visitor.go(place)
+        page.get_by_role("main").get_by_role("heading").first.wait_for(timeout=TIMEOUT_MS)
+        page.wait_for_function("() => document.querySelector('.skeleton') === null", timeout=TIMEOUT_MS)
+        wide[place] = page.evaluate(BEYOND)
+    assert {place: found for place, found in wide.items() if found} == {}
 
 
 def test_an_address_that_is_no_text_blanks_nothing(visitor: Visitor) -> None:
