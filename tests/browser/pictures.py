@@ -59,7 +59,7 @@ PAGES = {
     "jobs": Page(_at("jobs?jobType=payment.charge"), "Workers of payment.charge"),
     "mend": Page(lambda made: f"instances/{made.order}", "It can go on in version 2"),
     "queues": Page(_at("queues?queue=letters"), "waiting, the first for"),
-    "schedules": Page(_at("schedules?schedule=nightly-expenses"), "What passed while no engine ran"),
+    "schedules": Page(_at("schedules?schedule=nightly-expenses"), "Catch-up policy"),
     "timers": Page(_at("timers"), "also goes to remind"),
     "definition": Page(_at("definitions/order-fulfilment?version=1"), "instances are open"),
     "differences": Page(_at("definitions/order-fulfilment?tab=differences"), "Which running instances"),

@@ -189,7 +189,7 @@ def test_an_address_leads_a_colleague_to_the_same_view(visitor: Visitor, engine:
     visitor.see("amount")
     visitor.go("instances?status=COMPLETED&definitionId=mend").see("M-1")
     assert visitor.page.get_by_role("button", name="Completed").get_attribute("aria-pressed") == "true"
-    assert visitor.page.get_by_label("Definition").input_value() == "mend"
+    assert visitor.page.get_by_role("textbox", name="Definition").input_value() == "mend"
 
 
 def test_an_instance_is_started_and_watched_to_its_end(visitor: Visitor, engine: EngineProcess) -> None:

@@ -122,7 +122,7 @@ def test_buttons_are_there_for_those_who_may(visitor: Visitor, locked: EnginePro
     assert page.get_by_role("button", name="Start an instance").count() == 0
     assert page.get_by_role("checkbox").count() == 0
     visitor.go("schedules?schedule=nightly").see_role("row", "nightly")
-    visitor.see("What passed while no engine ran")
+    visitor.see("Catch-up policy")
     assert page.get_by_role("button", name=re.compile("Run nightly|Pause nightly|of the past")).count() == 0
 
 
