@@ -371,10 +371,10 @@ class Door:
             if guest not in self._listeners:
                 continue
             age_s = trio.current_time() - guest.since
-            if age_s >= self._first_request_s:
+            if age_s >= min(HELD_BEGUN_S, self._first_request_s / 2) and self._peek(guest) != b"":
+                self._begin(guest)  # it is told when its time is over
+            elif age_s >= self._first_request_s:
                 self._turn_away(guest)
-            elif age_s >= HELD_BEGUN_S and self._peek(guest) != b"":
-                self._begin(guest)
             if number % LOOKED_AT_PER_TURN == 0:
                 await trio.lowlevel.checkpoint()
 
