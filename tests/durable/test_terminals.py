@@ -78,7 +78,7 @@ def serving(directory: Path, database_dsn: str) -> Generator[Program]:
 def test_runs_are_listed_and_shown_by_command(serving: Program):
     [head, row] = told(serving, "list").splitlines()
     assert head.split()[:4] == ["id", "workflow", "started", "status"]
-    assert re.fullmatch(r"o-1 +order +\d{4}-\d\d-\d\d [\d:]{8} +WAITING +message 'approved'", row)
+    assert re.fullmatch(r"o-1 +order +\d{4}-\d\d-\d\d [\d:]{8}(Z|[+-][\d:]+) +WAITING +message 'approved'", row)
     none = penstock(serving, "list", "order", "--status", "completed")
     why = "no such run of order in this database (`--at` names another)\n"
     assert (none.returncode, len(none.stdout.splitlines()), none.stderr) == (0, 1, why)
