@@ -438,13 +438,15 @@ class HeldRun:
         context.run(self._equip, call)
         begun = self.keeper.steps.begin(step, context, partial(self._loop_call_ended, call, began))
         if begun is None:
-            self._soon(call, partial(self._attempt, step=step))
+            self._soon(call, partial(self._attempt, step=step), context)
         else:
             self.scopes[call.path] = begun
 
-    def _soon(self, call: OpenCall, function: Callable[..., Awaitable[None]]) -> None:
+    def _soon(self, call: OpenCall, function: Callable[..., Awaitable[None]], context: Context | None = None) -> None:
+        """``context``: that of the task, else the keeper's."""
         scope = self.scopes[call.path] = trio.CancelScope()
-        self.keeper.context.run(self.keeper.nursery.start_soon, partial(function, call, scope=scope))
+        context = self.keeper.context if context is None else context
+        context.run(self.keeper.nursery.start_soon, partial(function, call, scope=scope))
 
     def stop(self, run: Activation, call: OpenCall) -> None:
         """Cancel the attempt; say so when it does not end. A child that begins just now is cancelled when it has."""
@@ -466,7 +468,6 @@ class HeldRun:
         current_transaction.set(self._transact)
 
     async def _attempt(self, call: OpenCall, step: StepCall, scope: trio.CancelScope) -> None:
-        self._equip(call)  # the task is this attempt's own
         outcome: Outcome | None = None
         began = time.monotonic()
         try:

@@ -44,13 +44,8 @@ class StepHost:
     def begin(self, call: StepCall, context: Context, on_end: Callable[[LoopCall], object]) -> LoopCall | None:
         """Begin an attempt in the loop for steps, in this context. ``on_end`` is called here when it has ended, and
         must not raise. None: nothing was begun, as this one needs a task here (`attempt`)."""
-        loop = self._loop
-        if (
-            loop is None
-            or call.options.timeout_s is not None
-            or not call.step.is_async
-            or call.step in (sending, starting)
-        ):
+        loop = self._loop_of(call)
+        if loop is None or not call.step.is_async or call.options.timeout_s is not None:
             return None
         if not self._tasks.available_tokens:
             return None
@@ -69,7 +64,13 @@ class StepHost:
     def outcome_of(self, ended: LoopCall, name: str) -> Outcome | None:
         """What the attempt at the step of this name gave or raised. None: it was cancelled. Raises `StepLoopEnded`,
         `WrongLibrary`."""
-        outcome = ended.outcome()
+        return self._checked(ended.outcome(), name)
+
+    def _loop_of(self, call: StepCall) -> StepLoop | None:
+        """The loop in which it awaits; None: it awaits here."""
+        return None if call.step in (sending, starting) else self._loop
+
+    def _checked(self, outcome: Outcome | None, name: str) -> Outcome | None:
         if outcome is not None and outcome.error is not None and self._loop is not None:
             self._loop.check_library(outcome.error, name)
         return outcome
@@ -130,11 +131,11 @@ class StepHost:
             if class_of(value) is not CoroutineType:
                 return Outcome(value)
             awaited = partial(_itself, value)
-        if self._loop is None or call.step in (sending, starting):
+        loop = self._loop_of(call)
+        if loop is None:
             return Outcome(await awaited())
-        outcome = await self._loop.call(awaited)
-        if outcome.error is not None:
-            self._loop.check_library(outcome.error, call.name)
+        outcome = await loop.call(awaited)
+        self._checked(outcome, call.name)
         return outcome
 
 
