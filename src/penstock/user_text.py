@@ -7,10 +7,11 @@ Every text of an object that a user made goes through `text_of` or `repr_of`.
 
 from __future__ import annotations
 
+import traceback
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, cast
+from typing import Any, Final
 
 _TRACEBACK: Final = BaseException.__dict__["__traceback__"]
 _CAUSE: Final = BaseException.__dict__["__cause__"]
@@ -60,9 +61,18 @@ def with_short_tracebacks(error: BaseException) -> BaseException:
         if count > MAX_FRAMES:
             _TRACEBACK.__set__(each, frames[0])
         todo += [other for other in (_CAUSE.__get__(each), _CONTEXT.__get__(each)) if other is not None]
-        if isinstance(each, BaseExceptionGroup):
-            todo += cast("tuple[BaseException, ...]", _EXCEPTIONS.__get__(each))
+        todo += errors_of(each)
     return error
+
+
+def errors_of(error: BaseException) -> tuple[BaseException, ...]:
+    """Return the errors in a group; none of others."""
+    return _EXCEPTIONS.__get__(error) if issubclass(type(error), BaseExceptionGroup) else ()
+
+
+def traceback_text(error: BaseException) -> str:
+    """Return an error as Python tells it, with short tracebacks. What the user's class raises meanwhile goes on."""
+    return "".join(traceback.format_exception(with_short_tracebacks(error)))
 
 
 def static_attribute(type_: type[Any], name: str) -> Any:

@@ -11,7 +11,6 @@ import builtins
 import datetime as dt
 import os
 import sys
-import traceback
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -27,7 +26,7 @@ from penstock.durable.codec import MAX_DEPTH, PAYLOAD_MAX_BYTES, decode, decode_
 from penstock.durable.errors import PayloadTooLarge, StepFailed, StepLost, Unencodable
 from penstock.durable.kept import class_of
 from penstock.kernel.errors import TooSlow
-from penstock.user_text import repr_of, said, static_attribute, text_of, with_short_tracebacks
+from penstock.user_text import errors_of, repr_of, said, static_attribute, text_of, traceback_text
 
 MAX_TRACEBACK_CHARS: Final = 8_000
 MAX_MESSAGE_CHARS: Final = PAYLOAD_MAX_BYTES // 8
@@ -41,7 +40,6 @@ _LOST: Final = "_penstock_lost"
 _TEXT: Final = "_penstock_text"
 _ARGS: Final = vars(BaseException)["args"]
 _MESSAGE: Final = vars(BaseExceptionGroup)["message"]
-_EXCEPTIONS: Final = vars(BaseExceptionGroup)["exceptions"]
 _TEXTS: Final = {
     each.__name__: each for each in (Decimal, dt.datetime, dt.date, dt.time, dt.timedelta, uuid.UUID, bytes)
 }
@@ -104,7 +102,7 @@ def _failure(
         message=text_of(error, MAX_MESSAGE_CHARS // among),
         notes=_notes(error, MAX_TRACEBACK_CHARS // among)[: MAX_NOTES if depth == 0 else 1],
         cause=None if error.__cause__ is None else repr_of(error.__cause__, MAX_TRACEBACK_CHARS // among),
-        traceback=said(lambda: _told(error)[-MAX_TRACEBACK_CHARS // among :]),
+        traceback=said(lambda: traceback_text(error)[-MAX_TRACEBACK_CHARS // among :]),
     )
     if not rules:
         return msgspec.structs.replace(failure, args=_plain_args(error))
@@ -112,7 +110,7 @@ def _failure(
     if depth and class_ is None and isinstance(error, Exception) and _is_builtin(type(error)):
         class_ = type(error)  # of a group that arrives
     errors: list[Failure] | None = None
-    if class_ is not None and (inner := _errors_of(error)):
+    if class_ is not None and (inner := errors_of(error)):
         if depth >= MAX_GROUPS or among * len(inner) > MAX_GROUP_ERRORS:
             class_ = None
         else:
@@ -126,15 +124,6 @@ def _failure(
         state=None if class_ is None else _state(error, class_, MAX_STATE_BYTES // among),
         errors=errors,
     )
-
-
-def _told(error: BaseException) -> str:
-    return "".join(traceback.format_exception(with_short_tracebacks(error)))
-
-
-def _errors_of(error: BaseException) -> tuple[BaseException, ...]:
-    """Of a group; none of others."""
-    return _EXCEPTIONS.__get__(error) if issubclass(type(error), BaseExceptionGroup) else ()
 
 
 def decode_error(text: str, raises: Sequence[ErrorClass], module: str) -> BaseException:
@@ -256,7 +245,7 @@ def _state(error: BaseException, class_: ErrorClass, left: int) -> State:
     args: list[Any] = []
     attributes: dict[str, Any] = {}
     lost: dict[str, str] = {}
-    given = (_MESSAGE.__get__(error),) if _errors_of(error) else _ARGS.__get__(error)
+    given = (_MESSAGE.__get__(error),) if errors_of(error) else _ARGS.__get__(error)
     try:
         args = [_packed(each) for each in given]
         left -= len(encode(args, "args", left))

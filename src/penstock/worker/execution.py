@@ -6,7 +6,6 @@ Decides what is reported and reports nothing itself. Must let the cancellation o
 from __future__ import annotations
 
 import math
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from typing import cast
@@ -14,7 +13,7 @@ from typing import cast
 import anyio
 import msgspec
 
-from penstock.user_text import text_of, with_short_tracebacks
+from penstock.user_text import text_of, traceback_text
 from penstock.wire.model import Completion, Failure, Park
 from penstock.worker.context import JobContext, set_current_job
 from penstock.worker.errors import Later, NonRetryable, Retry, StepError, WaitFor
@@ -125,7 +124,7 @@ def _failure(held: HeldJob, context: JobContext, error: BaseException) -> Failur
 def _trace_of(error: BaseException) -> str | None:
     """The end of its traceback. None where that can't be written: an error of the user's class may raise again."""
     try:
-        text = "".join(traceback.format_exception(with_short_tracebacks(error)))
+        text = traceback_text(error)
     except Exception:
         return None
     return text[-MAX_STACK_TRACE_CHARS:].encode("utf-8", "replace").decode()
