@@ -158,7 +158,7 @@ def _check(raw: bytes, max_bytes: int, max_depth: int, field: str) -> bytes:
         tree = _decode_tree(checked)
     else:
         return checked
-    if _is_deeper(tree, max_depth):
+    if is_deeper(tree, max_depth):
         raise BadRequest(f"{field}: nested more than {max_depth} levels deep")
     return checked
 
@@ -189,7 +189,7 @@ def _place_of_flaw(tree: object, raw: bytes, max_depth: int) -> str:
     return path if path.startswith("[") or not path else f".{path}"
 
 
-def _is_deeper(tree: object, max_depth: int) -> bool:
+def is_deeper(tree: object, max_depth: int) -> bool:
     """Whether containers stand in each other more than ``max_depth`` deep."""
     deepest = islice(_levels(tree), max_depth, max_depth + 1)
     return any(value.__class__ in _CONTAINERS for level in deepest for value in level)

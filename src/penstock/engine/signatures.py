@@ -14,6 +14,7 @@ import trio
 
 from penstock.core.definition import Problem
 from penstock.engine.json_schema import DEPTH_MAX, WrongValue, find_problem
+from penstock.engine.payload import is_deeper
 from penstock.errors import BadRequest
 from penstock.offload import run_sized
 from penstock.store import signatures as store
@@ -90,23 +91,10 @@ def _checked(arguments: bytes) -> str:
         text = arguments.decode()
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BadRequest(f"arguments_schema: is no JSON object: {error}") from None
-    if schema.get("type") != "object" or "\\u0000" in text or (text.count("{") and _depth(schema) > DEPTH_MAX):
+    # values stand in the innermost object, a level deeper
+    if schema.get("type") != "object" or "\\u0000" in text or is_deeper(schema, DEPTH_MAX - 1):
         raise BadRequest("arguments_schema: must be the JSON schema of an object")
     return text
-
-
-def _depth(value: object) -> int:
-    """Of objects and lists inside each other, no further than one beyond what may be."""
-    level, depth = [value], 0
-    while level and depth <= DEPTH_MAX:
-        inside: list[object] = []
-        for one in level:
-            if isinstance(one, dict):
-                inside += one.values()
-            elif isinstance(one, list):
-                inside += one
-        level, depth = inside, depth + 1
-    return depth
 
 
 async def _find(schema: dict[str, object], variables: bytes) -> Problem | None:
