@@ -71,6 +71,11 @@ def asked_by_console(headers: Headers) -> bool:
     return any(name == _CONSOLE for name, _ in headers) or has_session(cookies)
 
 
+def hides(hiding: Hiding, name: str, headers: Headers) -> bool:
+    """Whether the caller is not shown what has that name."""
+    return hiding.hides(name) and asked_by_console(headers)
+
+
 def mask_of(scope: Scope) -> Mask | None:
     """What a handler masks the pieces of an answer with that leaves piece by piece; None where nothing is hidden."""
     mask: Mask | None = scope.pop(MASK, None)
@@ -104,10 +109,6 @@ class Hider:
         if not self._hiding.is_on or self.shape_of(operation) is None:
             return False
         return operation.for_people or asked_by_console(headers)
-
-    def hides(self, name: str, headers: Headers) -> bool:
-        """Whether the caller is not shown the variable of that name."""
-        return self._hiding.hides(name) and asked_by_console(headers)
 
     async def hide(self, operation: Operation, body: bytes) -> bytes:
         """An answer of a route, with a mask in place of each hidden value."""

@@ -21,7 +21,7 @@ from penstock.errors import BadRequest
 from penstock.offload import INLINE_MAX_BYTES, run_sized, take_turn
 from penstock.rest.codec import CancelBody, PriorityBody, RetryBody, decoder, optional_decoder
 from penstock.rest.exchange import ANSWER_LOST, JSON, Reply, Scope
-from penstock.rest.hiding import Hider, Mask, mask_of
+from penstock.rest.hiding import Mask, hides, mask_of
 from penstock.rest.operation import BOOLEAN, INTEGER, TIME, Parameter
 from penstock.rest.reading import (
     body_of,
@@ -90,7 +90,7 @@ class InstanceRoutes:
         self._repair = engine.repair
         self._migrations = engine.migrations
         self._standing = engine.standing
-        self._hider = Hider(engine.hiding, {})
+        self._hiding = engine.hiding
 
     async def _shown(self, view: Instance) -> bytes:
         if _are_large([view]):
@@ -216,7 +216,7 @@ class InstanceRoutes:
         attributes = query_family(request, "attr.*")
         headers = cast("Scope", request.scope)["headers"]
         for name in attributes:
-            if any(self._hider.hides(one, headers) for one in (name, name.rpartition(".")[0])):
+            if any(hides(self._hiding, one, headers) for one in (name, name.rpartition(".")[0])):
                 raise BadRequest(f"attr.{name[:NAME_MAX_CHARS]}: is hidden from the console")
         return InstanceFilter(
             definition_id=query_text(request, "definitionId"),

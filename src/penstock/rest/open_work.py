@@ -12,7 +12,7 @@ from penstock.engine.open_work import UnlockBody
 from penstock.masking import MASK, mask_text
 from penstock.rest.codec import optional_decoder
 from penstock.rest.exchange import NO_CONTENT, Reply, Scope
-from penstock.rest.hiding import asked_by_console
+from penstock.rest.hiding import hides
 from penstock.rest.reading import body_of, query_number, query_text, respond
 from penstock.settings import SETTINGS, Secret, SettingInfo, Settings
 
@@ -62,7 +62,7 @@ class OpenWorkRoutes:
     async def attempts(self, id: str) -> Response:
         """``GET /v1/executions/{id}/attempts``"""
         found = await self._engine.attempts.of(id)
-        if self._engine.hiding.hides(STACK_TRACE) and asked_by_console(cast("Scope", request.scope)["headers"]):
+        if hides(self._engine.hiding, STACK_TRACE, cast("Scope", request.scope)["headers"]):
             found = [msgspec.structs.replace(one, stack_trace=MASK if one.stack_trace else None) for one in found]
         return respond(Reply(200, b'{"items":%b}' % _encode(found)))
 
