@@ -109,9 +109,7 @@ class LocalBackend:
         self._schema: str | None = None
         self._engine, self._runs = engine, runs or LocalRuns(engine, app)
         self._code = [CodeWorkflow(each.name, each.version, app) for each in workflows]
-        self._origins = {(each.name, each.version): Origin(*each.origin) for each in workflows}
-        self._queues = {(each.name, each.version): each.queue for each in workflows}
-        self._takes = {(each.name, each.version): schema_of_arguments(each.parameters, each.name) for each in workflows}
+        self._workflows = workflows
         self._by_type = {each.job_type: each for each in self._code}
         self._holder = engine.code.holder(app or "app", 1)
         engine.journal.open_mailbox(self._holder)
@@ -119,14 +117,12 @@ class LocalBackend:
     async def register(self) -> None:
         """Make the workflows known, so that their runs can be asked for. Raises the engine's errors."""
         exclusive = self._engine.settings.postgres_dsn is None  # programs of one person share the embedded one
-        for each in self._code:
+        for each, known in zip(self._code, self._workflows, strict=True):
             await self._engine.code.register(each, anew=True)
-            await self._engine.signatures.publish(each.job_type, self._takes[each.name, each.version])
-            origin = self._origins[each.name, each.version]
-            await self._engine.origins.register(each, origin, exclusive=exclusive, lives_here=True)
-            queue = self._queues.get((each.name, each.version))
-            if queue is not None:
-                await self._engine.queues.join(queue, each.job_type)
+            await self._engine.signatures.publish(each.job_type, schema_of_arguments(known.parameters, known.name))
+            await self._engine.origins.register(each, Origin(*known.origin), exclusive=exclusive, lives_here=True)
+            if known.queue is not None:
+                await self._engine.queues.join(known.queue, each.job_type)
 
     async def take(self, max_runs: int, max_wait_s: float) -> list[Held]:
         """Runs under lease."""
