@@ -3,7 +3,7 @@ and take its checkpoint away."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +16,6 @@ from penstock.eager import need_task
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.payload import check_text, clean_text
-from penstock.engine.views import attempts_of
 from penstock.errors import NotFound, PenstockError
 from penstock.log import RateLimitedLog, get_logger
 from penstock.settings import Settings
@@ -27,13 +26,28 @@ from penstock.store.connection import TrioConnection
 from penstock.store.database import Database, DatabaseError, first_line
 from penstock.store.instances import HistoryEntry
 from penstock.store.jobs import JobKey
-from penstock.wire.model import RecordedAttempt
+from penstock.wire.model import Attempt, RecordedAttempt
 from penstock.wire.noun import raw
 
 _lost_notes = RateLimitedLog(get_logger(__name__), interval_seconds=10)
 ATTEMPTS_MAX: Final = 50
 """The newest ones."""
 NOTE_MAX_CHARS: Final = 4_096
+FROM_ELSEWHERE = (HistoryKind.SKIPPED, HistoryKind.INTERRUPTED)
+"""Ends in which the worker, if there was one, had no part."""
+_ATTEMPT_STATUS = {
+    HistoryKind.COMPLETED: "COMPLETED",
+    HistoryKind.FAILED: "FAILED",
+    HistoryKind.SKIPPED: "SKIPPED",
+    HistoryKind.INTERRUPTED: "FAILED",
+    HistoryKind.CAUGHT: "FAILED",
+    HistoryKind.COMPENSATED: "COMPLETED",
+    HistoryKind.ATTEMPT_FAILED: "FAILED",
+    HistoryKind.ATTEMPT_EXPIRED: "LEASE_EXPIRED",
+    HistoryKind.ATTEMPT_RELEASED: "RELEASED",
+    HistoryKind.ATTEMPT_REDISPATCHED: "REDISPATCHED",
+    HistoryKind.ATTEMPT_PARKED: "PARKED",
+}
 _RESULTS: Final = frozenset({HistoryKind.COMPLETED, HistoryKind.COMPENSATED})
 """What signals and caught errors write is no result of an attempt's."""
 
@@ -158,4 +172,35 @@ def _entry(token: int, seq: int, row: AttemptRow) -> HistoryEntry:
         None,
         None,
         None,
+    )
+
+
+def attempts_of(parts: Sequence[HistoryEntry]) -> list[Attempt]:
+    """The attempts of one execution, each once.
+
+    After one has ended, the job waits for its next one: what then closes the step from elsewhere is no part of it. A
+    result that comes late, after the lease, is; and its worker may have come back and hold the job again.
+    """
+    shown: dict[int, HistoryEntry] = {}
+    for part in parts:
+        if (
+            part.attempt == 0
+            or part.kind == HistoryKind.JOB_SIGNALLED
+            or (part.kind is None and part.claimed_at is None)
+        ):
+            continue
+        if part.attempt not in shown or part.kind not in FROM_ELSEWHERE:
+            shown[part.attempt] = part
+    return [_attempt(part) for part in shown.values()]
+
+
+def _attempt(part: HistoryEntry) -> Attempt:
+    return Attempt(
+        attempt=part.attempt,
+        worker=part.worker,
+        started_at=part.claimed_at,
+        ended_at=part.ended_at,
+        status="RUNNING" if part.kind is None else _ATTEMPT_STATUS[HistoryKind(part.kind)],
+        reason=part.reason,
+        error_code=part.code,
     )

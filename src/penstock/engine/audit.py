@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from penstock.core.definition import StepType
 from penstock.core.state import HistoryKind
 from penstock.engine import ids
+from penstock.engine.attempts import FROM_ELSEWHERE
 from penstock.engine.versions import Versions
-from penstock.engine.views import FROM_ELSEWHERE
 from penstock.errors import BadRequest
 from penstock.store.audit import AuditEntry
 from penstock.store.instances import HistoryEntry

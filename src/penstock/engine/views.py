@@ -11,6 +11,7 @@ import msgspec
 from penstock.core.state import DONE_KINDS, INTERRUPTED_REASON, HistoryKind, InstanceStatus, TokenState
 from penstock.core.turns import shown_priority
 from penstock.engine import ids
+from penstock.engine.attempts import attempts_of
 from penstock.engine.causes import cause_of
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.variables import without
@@ -18,13 +19,11 @@ from penstock.engine.versions import Versions
 from penstock.store import instances as store
 from penstock.store.connection import TrioConnection
 from penstock.wire.error_code import failure_text
-from penstock.wire.model import Attempt, Instance, ItemCounts, StepExecution
+from penstock.wire.model import Instance, ItemCounts, StepExecution
 from penstock.wire.noun import Answer, raw
 
 LEFT_OUT: Any = msgspec.UNSET
 """Variables of an instance whose answer has none."""
-FROM_ELSEWHERE = (HistoryKind.SKIPPED, HistoryKind.INTERRUPTED)
-"""Ends in which the worker, if there was one, had no part."""
 STATUS_OF_KIND = {
     HistoryKind.COMPLETED: "COMPLETED",
     HistoryKind.FAILED: "FAILED",
@@ -32,19 +31,6 @@ STATUS_OF_KIND = {
     HistoryKind.INTERRUPTED: "FAILED",
     HistoryKind.CAUGHT: "FAILED",
     HistoryKind.COMPENSATED: "COMPLETED",
-}
-_ATTEMPT_STATUS = {
-    HistoryKind.COMPLETED: "COMPLETED",
-    HistoryKind.FAILED: "FAILED",
-    HistoryKind.SKIPPED: "SKIPPED",
-    HistoryKind.INTERRUPTED: "FAILED",
-    HistoryKind.CAUGHT: "FAILED",
-    HistoryKind.COMPENSATED: "COMPLETED",
-    HistoryKind.ATTEMPT_FAILED: "FAILED",
-    HistoryKind.ATTEMPT_EXPIRED: "LEASE_EXPIRED",
-    HistoryKind.ATTEMPT_RELEASED: "RELEASED",
-    HistoryKind.ATTEMPT_REDISPATCHED: "REDISPATCHED",
-    HistoryKind.ATTEMPT_PARKED: "PARKED",
 }
 
 
@@ -211,34 +197,3 @@ def history_items(id: int, versions: Versions, rows: Sequence[store.HistoryEntry
             )
         )
     return items
-
-
-def attempts_of(parts: Sequence[store.HistoryEntry]) -> list[Attempt]:
-    """The attempts of one execution, each once.
-
-    After one has ended, the job waits for its next one: what then closes the step from elsewhere is no part of it. A
-    result that comes late, after the lease, is; and its worker may have come back and hold the job again.
-    """
-    shown: dict[int, store.HistoryEntry] = {}
-    for part in parts:
-        if (
-            part.attempt == 0
-            or part.kind == HistoryKind.JOB_SIGNALLED
-            or (part.kind is None and part.claimed_at is None)
-        ):
-            continue
-        if part.attempt not in shown or part.kind not in FROM_ELSEWHERE:
-            shown[part.attempt] = part
-    return [_attempt(part) for part in shown.values()]
-
-
-def _attempt(part: store.HistoryEntry) -> Attempt:
-    return Attempt(
-        attempt=part.attempt,
-        worker=part.worker,
-        started_at=part.claimed_at,
-        ended_at=part.ended_at,
-        status="RUNNING" if part.kind is None else _ATTEMPT_STATUS[HistoryKind(part.kind)],
-        reason=part.reason,
-        error_code=part.code,
-    )
