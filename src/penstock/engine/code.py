@@ -106,11 +106,6 @@ class CodeWorkflow(NamedTuple):
         return msgspec.json.encode(body)
 
 
-def app_of(definition_id: str) -> str:
-    """Of a workflow's definition, or of its job type without the prefix."""
-    return definition_id.rpartition(":")[0]
-
-
 class Code:
     """Registers workflows, starts runs, and gives them to executors."""
 

@@ -434,6 +434,11 @@ def check_is_graph(definition: Definition) -> None:
         raise InvalidDefinition(problems)
 
 
+def app_of(definition_id: str) -> str:
+    """Of a workflow's definition, or of its job type without the prefix."""
+    return definition_id.rpartition(":")[0]
+
+
 def refuse_executors(worker: str, job_types: Sequence[str] = ()) -> None:
     """Raises Forbidden for what executors of runs of code only may do, or be called."""
     if any(name.startswith(CODE_PREFIX) for name in job_types):

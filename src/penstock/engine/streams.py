@@ -16,8 +16,7 @@ from penstock.core.fencing import CallKind, FenceRequest, Verdict, judge
 from penstock.core.state import TokenState
 from penstock.engine import ids
 from penstock.engine.answers import COPIES, current_hold
-from penstock.engine.code import app_of
-from penstock.engine.definitions import CODE_PREFIX, refuse_executors
+from penstock.engine.definitions import CODE_PREFIX, app_of, refuse_executors
 from penstock.engine.engine import Engine
 from penstock.engine.jobs import JOB_TYPES_MAX
 from penstock.engine.lanes.claims import ClaimItem

@@ -13,7 +13,8 @@ from grpclib.const import Handler
 from penstock.access.identity import check_app, may
 from penstock.access.roles import Permission
 from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
-from penstock.engine.code import CodeWorkflow, app_of
+from penstock.engine.code import CodeWorkflow
+from penstock.engine.definitions import app_of
 from penstock.engine.engine import Engine
 from penstock.engine.payload import EMPTY_OBJECT, check_count, check_text
 from penstock.errors import BadRequest
