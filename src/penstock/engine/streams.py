@@ -9,22 +9,23 @@ Must not know how jobs travel: `rpc.work_stream` does.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.access.identity import check_app, check_job_types
 from penstock.core.fencing import CallKind, FenceRequest, Verdict, judge
 from penstock.core.state import TokenState
 from penstock.engine import ids
-from penstock.engine.answers import COPIES, current_hold
+from penstock.engine.answers import COPIES, AnswerMemory, current_hold
 from penstock.engine.definitions import CODE_PREFIX, app_of, refuse_executors
-from penstock.engine.engine import Engine
-from penstock.engine.jobs import JOB_TYPES_MAX
+from penstock.engine.jobs import JOB_TYPES_MAX, Jobs
 from penstock.engine.lanes.claims import ClaimItem
 from penstock.engine.lanes.lookups import Lookup
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import check_text
+from penstock.engine.polls import Polls
 from penstock.engine.waiters import Waiter
 from penstock.errors import BadRequest, DispatchModeConflict, PenstockError, TooManyRequests
+from penstock.settings import Settings
 from penstock.store import jobs as store
 from penstock.wire.model import Job, LostJob
 from penstock.wire.noun import text_bytes
@@ -35,12 +36,33 @@ BUFFER_MAX_BYTES: Final = 4 * 1024 * 1024
 """Variables of jobs that wait for a slow reader; at this, and at ``poll_max_jobs`` of them, no job is leased to it."""
 
 
+class NamesHolders(Protocol):
+    """Gives each stream of an executor a name of its own."""
+
+    def stream_holder(self, worker: str) -> str: ...
+
+
+class Parts(Protocol):
+    """What a stream needs of the engine, which is made of parts that stand above streams."""
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def answer_memory(self) -> AnswerMemory: ...
+    @property
+    def polls(self) -> Polls: ...
+    @property
+    def jobs(self) -> Jobs: ...
+    @property
+    def code(self) -> NamesHolders: ...
+
+
 class JobStream:
     """One worker's stream. ``on_news`` is called when `take_nowait` may have something; it must not raise or wait."""
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Parts,
         worker_id: str,
         lease_seconds: int,
         on_news: Callable[[], None],
