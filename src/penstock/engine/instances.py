@@ -6,6 +6,7 @@ import builtins
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime
+from typing import Protocol
 
 import msgspec
 import trio
@@ -38,7 +39,6 @@ from penstock.engine.paging import (
 )
 from penstock.engine.payload import EMPTY_OBJECT, check_text
 from penstock.engine.queues import check_flow_key, check_priority
-from penstock.engine.runs import Runs
 from penstock.engine.versions import versions_of
 from penstock.engine.views import InstanceSummary, history_items, list_summaries, summarize_instances, view_instances
 from penstock.errors import BadRequest, NotFound, Overloaded, PenstockError
@@ -68,6 +68,14 @@ HISTORY_ITEM_BYTES = 2_048
 """Of one step execution or attempt while its answer is made."""
 
 
+class CancelsRuns(Protocol):
+    """Ends instances whose body is code."""
+
+    async def cancel(
+        self, instance_id: str, reason: str | None = None, *, note: str | None = None, bulk: int | None = None
+    ) -> None: ...
+
+
 class Instances:
     """The operations on instances."""
 
@@ -79,7 +87,7 @@ class Instances:
         definitions: Definitions,
         starts: Starts,
         full_path: FullPath,
-        runs: Runs,
+        runs: CancelsRuns,
         ends: Ends,
     ) -> None:
         self._database = database

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Protocol
 
 import msgspec
 
@@ -18,7 +19,6 @@ from penstock.engine.lanes.commands import TaskCommand
 from penstock.engine.lanes.full_path import FullPath
 from penstock.engine.paging import NAME_MAX_CHARS
 from penstock.engine.payload import EMPTY_OBJECT, check_text
-from penstock.engine.runs import Runs
 from penstock.errors import Conflict, IdempotencyConflict, NotFound
 from penstock.store import idempotency, signals
 from penstock.store import instances as instance_store
@@ -150,6 +150,14 @@ class SignalCommand(TaskCommand):
         return writes
 
 
+class SendsToRuns(Protocol):
+    """Takes a signal to an instance whose body is code."""
+
+    async def send(
+        self, instance_id: str, name: str, payload: bytes, *, dedup: str | None = None, bulk: int | None = None
+    ) -> None: ...
+
+
 class Tasks:
     """The operations on user tasks and waits."""
 
@@ -159,7 +167,7 @@ class Tasks:
         definitions: Definitions,
         instances: Instances,
         full_path: FullPath,
-        runs: Runs,
+        runs: SendsToRuns,
         *,
         audit: bool,
     ) -> None:
