@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 
@@ -23,7 +23,6 @@ from penstock.core.hints import Hint, HintKind, hints
 from penstock.core.strict_json import BadJson, join_path, read_json
 from penstock.engine.definitions import Definitions, job_path
 from penstock.engine.hiding import Hiding
-from penstock.engine.instances import Instances
 from penstock.engine.payload import PayloadLimits, check_variables
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.offload import run_long, run_sized
@@ -31,6 +30,7 @@ from penstock.store import activity as activity_store
 from penstock.store import definitions as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import AWAY, Database
+from penstock.wire.model import Instance
 from penstock.wire.noun import Answer
 
 KINDS: Final = ("condition", "value")
@@ -146,6 +146,12 @@ def language() -> ExpressionLanguage:
     )
 
 
+class ReadsInstances(Protocol):
+    """Says what an instance has for variables now."""
+
+    async def get(self, id: str) -> Instance: ...
+
+
 class Drafts:
     """Looks at what is not there yet."""
 
@@ -153,7 +159,7 @@ class Drafts:
         self,
         database: Database,
         definitions: Definitions,
-        instances: Instances,
+        instances: ReadsInstances,
         limits: PayloadLimits,
         hiding: Hiding,
         *,
