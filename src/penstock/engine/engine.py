@@ -68,6 +68,7 @@ from penstock.engine.tasks import Tasks
 from penstock.engine.timers import Timers
 from penstock.engine.traces import Traces
 from penstock.engine.variables import VariablesCache
+from penstock.engine.views import view_instances
 from penstock.engine.watch import Watch
 from penstock.errors import TooManyRequests, Unavailable
 from penstock.metrics import Metrics
@@ -118,7 +119,8 @@ class Engine:
         self.transactions = Transactions(database, settings, metrics, self.definitions, self.polls, self.ids, *told)
         self.full_path = FullPath(database, settings, metrics, self.definitions, self.transactions)
         self.fast_path = FastPath(database, settings, metrics, self.polls, cache, self._fold, ends)
-        self.starts = Starts(database, settings, metrics, self.definitions, self.polls, self.ids, self.transactions)
+        whole = self.ids, self.transactions, view_instances
+        self.starts = Starts(database, settings, metrics, self.definitions, self.polls, *whole)
         heard = self.polls.came_back, self.timers.note_due_in
         self.leases = Leases(database, settings, metrics, self.definitions, self.full_path, self.aside, *heard)
         self.jobs = Jobs(database, settings, metrics, self.definitions, self.polls, self.fast_path, self.full_path)

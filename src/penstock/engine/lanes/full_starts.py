@@ -7,10 +7,10 @@ for the first one's commit.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -29,7 +29,6 @@ from penstock.engine.lanes.lane import Lane
 from penstock.engine.lanes.start_item import StartItem
 from penstock.engine.lanes.start_windows import StartWindows
 from penstock.engine.lanes.transaction import POSITIONS_PER_ITEM, Transaction, Transactions
-from penstock.engine.views import view_instances
 from penstock.errors import BadRequest, IdempotencyConflict, LeaseLost, Overloaded, PenstockError
 from penstock.offload import run_sized
 from penstock.settings import Settings
@@ -64,8 +63,22 @@ def _kept_answer(text: bytes) -> model.Instance:
     return model.Instance(**msgspec.structs.asdict(msgspec.json.decode(text, type=_KeptAnswer)))
 
 
+class ViewsInstances(Protocol):
+    """`views.view_instances`, which stands above starts."""
+
+    async def __call__(
+        self,
+        connection: TrioConnection,
+        definitions: Definitions,
+        wanted: Sequence[int],
+        variables_max_bytes: int,
+        *,
+        secrets: bool,
+    ) -> tuple[list[model.Instance], int]: ...
+
+
 class FullStarts:
-    """What applies them. ``take_over`` gets those whose advance takes long."""
+    """What applies them. ``take_over`` gets those whose advance takes long, ``view`` shows who has a key."""
 
     def __init__(
         self,
@@ -74,7 +87,9 @@ class FullStarts:
         transactions: Transactions,
         id_source: IdSource,
         take_over: Callable[[StartItem], None],
+        view: ViewsInstances,
     ) -> None:
+        self._view = view
         self._definitions = definitions
         self._transactions = transactions
         self._ids = id_source
@@ -290,9 +305,9 @@ class FullStarts:
     async def _view_open(self, connection: TrioConnection, item: StartItem, instance: int) -> model.Instance | None:
         """The instance that holds the key. None when there is no room for its variables; the start is refused then:
         it changed nothing."""
-        views, more = await view_instances(connection, self._definitions, [instance], SMALL_BYTES, secrets=False)
+        views, more = await self._view(connection, self._definitions, [instance], SMALL_BYTES, secrets=False)
         if more and item.hold.memory.fits(COPIES * more):
-            views, more = await view_instances(connection, self._definitions, [instance], more, secrets=False)
+            views, more = await self._view(connection, self._definitions, [instance], more, secrets=False)
         if not more and not views:
             raise TryAgain("the instance went meanwhile")
         if more:

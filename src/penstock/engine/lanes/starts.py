@@ -22,7 +22,7 @@ from penstock.engine import ids
 from penstock.engine.definitions import Definitions, LoadedDefinition
 from penstock.engine.deliveries import Delivery
 from penstock.engine.ids import IdSource
-from penstock.engine.lanes.full_starts import Apart, FullStarts
+from penstock.engine.lanes.full_starts import Apart, FullStarts, ViewsInstances
 from penstock.engine.lanes.lane import Lane
 from penstock.engine.lanes.long_path import LongPath
 from penstock.engine.lanes.start_item import StartItem
@@ -66,6 +66,7 @@ class Starts:
         polls: Polls,
         id_source: IdSource,
         transactions: Transactions,
+        view: ViewsInstances,
     ) -> None:
         self._to_outbox = settings.through_kafka
         self._work_steps = settings.advance_max_work_steps
@@ -96,7 +97,7 @@ class Starts:
             per_key=STARTS_PER_KEY,
         )
         self.long: LongPath[StartItem] = LongPath("long start", settings, transactions.advancer, self._apply_long)
-        self._full = FullStarts(settings, definitions, transactions, id_source, self.long.take_over)
+        self._full = FullStarts(settings, definitions, transactions, id_source, self.long.take_over, view)
 
     def _batch_over(self, items: list[StartItem]) -> None:
         self._give_up([item for item in items if item.batch is items])  # not those that stand aside, or did
