@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -48,6 +48,7 @@ class Model(BaseModel):
         ({"a": Dated(NAIVE)}, "value.a.at"),
         (Stamped(NAIVE), "value.at"),
         (Model(at=NAIVE), "value.at"),
+        ({"a": {NAIVE: 1}}, f"value.a.{NAIVE}"),
     ],
 )
 def test_a_time_without_its_zone_is_refused_with_the_path(value: object, path: str) -> None:
@@ -60,6 +61,26 @@ def test_a_time_without_its_zone_is_refused_with_the_path(value: object, path: s
 def test_a_number_that_is_none_is_refused_with_the_path(value: object) -> None:
     with pytest.raises(BadRequest, match=r"value\.a\.1 is not a finite number"):
         to_json_object({"a": [1, value]})
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"a": {Decimal("1.10"): 1}}, r"value\.a\.1\.10 is a key that is a decimal"),
+        ({"a": [{"b": "x", Decimal(-2): {}}]}, r"value\.a\.0\.-2 is a key that is a decimal"),
+        ({"a": [Decimal("1E+400")]}, r"value\.a\.0 is a decimal beyond all numbers"),
+        ({"a": Decimal("-" + "9" * 320)}, r"value\.a is a decimal beyond all numbers"),
+    ],
+)
+def test_a_decimal_that_can_not_be_read_is_refused_with_the_path(value: object, words: str) -> None:
+    """The key was written without quotes: no JSON at all."""
+    with pytest.raises(BadRequest, match=words):
+        to_json_object(value)
+
+
+def test_what_looks_like_such_a_decimal_stays() -> None:
+    value = {"a": "10,12:30", "b": [1, 2], "c": "1E+400", "d": {"1.10": "9" * 400}, "e": 10**320, "f": Decimal("1E+30")}
+    assert msgspec.json.decode(to_json_object(value)) == value | {"f": 1e30}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +123,7 @@ def test_such_a_result_fails_the_job_for_good(run: Run, in_thread: bool) -> None
     assert "value.due is a datetime without a zone" in report.error_message
 
 
-LISTS: list[Callable[[WorkflowBuilder], object]] = [
+LISTS: Sequence[Callable[[WorkflowBuilder], object]] = [
     lambda flow: flow.service_task("a", "t", no_retry_on="GONE"),
     lambda flow: flow.service_task("a", "t", retry_on="GONE"),
     lambda flow: flow.service_task("a", "t", boundary={"type": "TIMER"}),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - the point of the test

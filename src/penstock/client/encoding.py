@@ -44,6 +44,10 @@ def to_json_object(value: object) -> bytes:
             f"{path} is a datetime without a zone, which no expression can read as a time: give it one, as in"
             " datetime.now(UTC), or write it as text"
         )
+    if _DECIMAL_KEY.search(encoded) is not None and (path := _path_to(value, _is_decimal, only_keys=True)):
+        raise BadRequest(f"{path} is a key that is a decimal, which JSON has no form for: write it as text")
+    if _LARGE_DECIMAL.search(encoded) is not None and (path := _path_to(value, _is_too_large)):
+        raise BadRequest(f"{path} is a decimal beyond all numbers that expressions have: write it as text")
     return encoded
 
 
@@ -76,6 +80,8 @@ def _plain(value: object) -> object:
 _ENCODER = msgspec.json.Encoder(enc_hook=_plain)
 _VARIABLES_ENCODER = msgspec.json.Encoder(enc_hook=_plain, decimal_format="number")
 _NO_NUMBERS = (b"null", b"NaN", b"Infinity")
+_DECIMAL_KEY = re.compile(rb'[{,]-?[0-9][^",:{}\[\]]*:')
+_LARGE_DECIMAL = re.compile(rb"[0-9]E\+[0-9]{3}|[0-9]{309}")
 _WITHOUT_ZONE = re.compile(rb'"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?"')
 
 
@@ -91,12 +97,24 @@ def _without_zone(value: object) -> bool:
     return isinstance(value, datetime) and value.tzinfo is None
 
 
-def _path_to(value: Any, wanted: Callable[[object], bool], path: str = "value") -> str | None:
-    """The path of the first value of that kind inside ``value``; None when there is none."""
-    if wanted(value):
+def _is_decimal(value: object) -> bool:
+    return isinstance(value, Decimal)
+
+
+def _is_too_large(value: object) -> bool:
+    return isinstance(value, Decimal) and value.is_finite() and not math.isfinite(float(value))
+
+
+def _path_to(
+    value: Any, wanted: Callable[[object], bool], path: str = "value", *, only_keys: bool = False
+) -> str | None:
+    """The path of the first value, or key, of that kind inside ``value``; None when there is none."""
+    if wanted(value) and not only_keys:
         return path
     if isinstance(value, Mapping):
         children: list[tuple[Any, Any]] = list(cast("Mapping[object, object]", value).items())
+        if (key := next((name for name, _ in children if wanted(name)), None)) is not None:
+            return f"{path}.{key}"
     elif isinstance(value, msgspec.Struct):
         children = list(msgspec.structs.asdict(value).items())
     elif dataclasses.is_dataclass(value):
@@ -108,7 +126,7 @@ def _path_to(value: Any, wanted: Callable[[object], bool], path: str = "value") 
     else:
         return None
     for name, child in children:
-        found = _path_to(child, wanted, f"{path}.{name}")
+        found = _path_to(child, wanted, f"{path}.{name}", only_keys=only_keys)
         if found is not None:
             return found
     return None
