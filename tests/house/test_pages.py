@@ -97,3 +97,17 @@ def test_the_quickstart_is_python_that_runs_without_the_engines_packages():
     names: dict[str, Any] = {"__name__": "quickstart"}
     exec(compile(program.replace("anyio.run(main)", ""), "quickstart.md", "exec"), names)
     assert "greeting.say" in names["worker"].handlers
+
+
+def test_each_report_of_the_log_stands_once_and_has_a_test_that_is_there():
+    log = (TOP / "tests" / "reports" / "LOG.md").read_text()
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in re.findall(r"^\| .*`$|^\| .*\|$", log, re.MULTILINE)
+    ]
+    reports = [row for row in rows if row[-1].startswith("`")]
+    assert len(reports) >= 64
+    missing = [row for row in reports if not (TOP / "tests" / "reports" / row[-1].strip("`")).is_file()]
+    assert missing == []
+    sources = [row[0] for row in reports if len(row) == 5]
+    assert sorted(sources) == sorted(set(sources))
