@@ -11,6 +11,7 @@ among them: bootstrap.py runs these after the others, alone.
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import resource
@@ -53,6 +54,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.getoption("--timing") == "only" and collection_path.suffix == ".py":
         return True if b"mark.timing" not in collection_path.read_bytes() else None
     return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Nothing that is made of the test files becomes garbage: none of it is looked at for that, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,3 +85,8 @@ def test_the_quick_tier_has_something_of_each_report():
     found = {name(path): quick_tests(path) for path in (TOP / "tests" / "reports").glob("test_*.py")}
     assert found
     assert [file for file, tests in found.items() if not tests] == []
+
+
+def test_what_was_made_of_the_test_files_is_never_looked_at_for_garbage():
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 0
