@@ -2,7 +2,8 @@
 
 The server runs in a process of its own, as the workers of pytest-xdist share it. Every process that uses it holds a
 shared lock on a file of the run's directory; the server's process waits for the exclusive one and so ends after the
-last of them, however they end. Durability is off (no fsync) unless asked for. Blocking: for fixtures and threads.
+last of them, however they end. No test waits for the making of its database, nor for its end. Durability is off (no
+fsync) unless asked for. Blocking: for fixtures and threads.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -32,6 +35,8 @@ from penstock.testing.machine import guard_sql
 MEMORY = Path("/dev/shm")  # noqa: S108 - the directory made in it is our own, and checked to be
 MEMORY_MIN_FREE_BYTES = 2 * 2**30
 STOP_TIMEOUT_S = 60.0
+DROPS_MAX_WAITING = 4
+"""More databases of tests that ended are not kept: the next test waits for one to go."""
 
 TEST_SETTINGS = {
     "max_connections": "400",
@@ -74,38 +79,65 @@ def run_directory(durable: bool) -> Path:
     return Path(MEMORY if in_memory else tempfile.gettempdir(), f"penstock-tests-{run}-fast")
 
 
+MakeTemplate = Callable[[str], None]
+_NUMBERS = count(1)
+
+
 class Server:
-    """The run's server, from one process's view."""
+    """The run's server, from one process's view.
+
+    A thread makes and drops the databases, one after the other, and makes one ahead: to make one takes two checkpoints,
+    and to drop one a wait for the sessions that it ends, of 0.1 s where one is late.
+    """
 
     def __init__(self, directory: Path, dsn: str) -> None:
         self.directory = directory
         self.dsn = dsn
         self._admin = psycopg.connect(dsn, autocommit=True)
-        self._numbers = count(1)
+        self._thread = ThreadPoolExecutor(1, "test-databases")
+        self._ahead: dict[MakeTemplate | None, Future[str] | None] = {}
+        self._drops: deque[Future[None]] = deque()
 
     def close(self) -> None:
+        """Ends when the databases of all tests are dropped; raises what went wrong with one. Those made ahead end with
+        the server."""
+        self._thread.shutdown()
         self._admin.close()
+        for drop in self._drops:
+            drop.result()
 
     @contextmanager
-    def database(self, make_template: Callable[[str], None] | None = None) -> Generator[str]:
+    def database(self, make_template: MakeTemplate | None = None) -> Generator[str]:
         """The DSN of a new database, dropped afterwards with whoever is still connected.
 
         Made of a template database that ``make_template`` fills once per run; empty without it.
         """
+        asked_again = make_template in self._ahead
+        made = self._ahead.pop(make_template, None) or self._thread.submit(self._make, make_template)
+        name = made.result()
+        self._ahead[make_template] = self._thread.submit(self._make, make_template) if asked_again else None
+        try:
+            yield make_conninfo(self.dsn, dbname=name)
+        finally:
+            self._drops.append(self._thread.submit(self._drop, name))
+            while len(self._drops) > DROPS_MAX_WAITING:
+                self._drops.popleft().result()
+
+    def _make(self, make_template: MakeTemplate | None) -> str:
         template = "template1" if make_template is None else self._template(make_template)
-        name = f"test_{os.getpid()}_{next(self._numbers)}"
+        name = f"test_{os.getpid()}_{next(_NUMBERS)}"
         # 8 ms; STRATEGY wal_log, the default, takes 11.
         self._admin.execute(
             sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy").format(
                 sql.Identifier(name), sql.Identifier(template)
             )
         )
-        try:
-            yield make_conninfo(self.dsn, dbname=name)
-        finally:
-            self._admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+        return name
 
-    def _template(self, make_template: Callable[[str], None]) -> str:
+    def _drop(self, name: str) -> None:
+        self._admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+    def _template(self, make_template: MakeTemplate) -> str:
         made_of = make_template.__qualname__ + schema_sql() + guard_sql()
         name = f"template_{hashlib.sha256(made_of.encode()).hexdigest()[:12]}"
         with _flocked(self.directory / "template.lock", fcntl.LOCK_EX):
