@@ -15,7 +15,7 @@ from tools.sizes import needed_by
 
 def build_wheel(source: Path) -> Path:
     """Of a copy of the repository, in this new directory."""
-    for folder in ("src", "examples", "benchmarks"):
+    for folder in ("src", "examples"):
         shutil.copytree(TOP / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
     (source / "tools").mkdir()
     shutil.copy(TOP / "tools" / "compiled.py", source / "tools")
