@@ -49,6 +49,37 @@ def test_the_engine_imports_neither_the_sdk_nor_tools_of_developers():
     assert len(loaded) <= 1_400
 
 
+WITHOUT_KAFKA = """
+import importlib, pkgutil, sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "aiokafka" or (name + ".").startswith("penstock.kafka."):
+            raise ImportError(f"{name} is imported")
+
+sys.meta_path.insert(0, Absent())
+import penstock
+
+MODE = {"penstock.kafka", "penstock.runtime.dispatch"}
+known = [each.name for each in pkgutil.walk_packages(penstock.__path__, "penstock.", onerror=lambda name: None)]
+for name in known:
+    if name not in MODE and not name.startswith("penstock.kafka.") and name != "penstock.__main__":
+        importlib.import_module(name)
+print(len(known), "penstock.runtime.node" in sys.modules)
+"""
+
+
+@pytest.mark.slow(reason="imports all modules")
+def test_all_but_kafkas_own_mode_is_imported_without_it():
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT_KAFKA], capture_output=True, text=True, env={"PYTHONPATH": str(SRC)}, check=False
+    )
+    assert run.stderr == ""
+    count, has_node = run.stdout.split()
+    assert int(count) > 600
+    assert has_node == "True"
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["demo", "--help"], ["version"]])
 def test_help_and_version_work_without_any_setting(arguments):
     run = subprocess.run(

@@ -79,6 +79,10 @@ class Dispatch:
         """Take nothing more from the outbox; the batch under way is waited for."""
         await self._relay.finish(FINISH_TIMEOUT_S)
 
+    async def stop(self, supervisor: Supervisor) -> None:
+        """End the producer, last: what the flushers wrote may be under way in it."""
+        await supervisor.stop(PRODUCER)
+
     def _on_leading(self, leads: bool) -> None:
         self._engine.metrics.relay_leader.set(int(leads))
         if leads:

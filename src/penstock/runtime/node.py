@@ -28,7 +28,6 @@ from penstock.metrics import Metrics
 from penstock.runtime.access import AccessService, ListenerTls
 from penstock.runtime.database_start import DatabaseStart, wait_out
 from penstock.runtime.descriptors import share_files
-from penstock.runtime.dispatch import PRODUCER, Dispatch
 from penstock.runtime.dispatch_migration import DispatchMigration
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.lease_sweeper import LeaseSweeper
@@ -47,6 +46,7 @@ from penstock.store.replica import Replica
 from penstock.store.vault import make_vault
 
 if TYPE_CHECKING:
+    from penstock.runtime.dispatch import Dispatch
     from penstock.runtime.listeners import Listeners
 
 FLUSH_TIMEOUT_S = 10.0
@@ -221,7 +221,8 @@ class Node:
             await dispatch.finish()
         await supervisor.stop(*services)
         await self._flush(supervisor, engine, database)
-        await supervisor.stop(PRODUCER)
+        if dispatch is not None:
+            await dispatch.stop(supervisor)
         with trio.move_on_after(POOL_GRACE_S):
             try:
                 await membership.leave()
@@ -251,6 +252,8 @@ class Node:
     async def _start_dispatch(self, supervisor: Supervisor, engine: Engine) -> Dispatch | None:
         if not self._settings.through_kafka:
             return None
+        from penstock.runtime.dispatch import Dispatch  # with all of `kafka`, which an engine that polls does without
+
         dispatch = Dispatch(engine)
         await dispatch.start(supervisor)
         return dispatch
