@@ -2,7 +2,7 @@
 
 Relies on psycopg within the range of `penstock.store`: all that it does passes through `wait` and `lock`, which is
 private to it (tools/psycopg_versions.py runs what has to pass before another version is allowed). Figures of the
-alternatives, CPU per SELECT 1: this 145 µs, asyncio 205, worker threads 397, trio-asyncio 623 (spikes/runtime.md A).
+alternatives, CPU per SELECT 1: this 145 µs, asyncio 205, worker threads 397, trio-asyncio 623.
 
 Cancellation at any point leaves the connection usable or closed, never in between:
 
