@@ -119,9 +119,8 @@ class Engine:
         self.transactions = Transactions(database, settings, metrics, self.definitions, self.polls, self.ids, *told)
         self.full_path = FullPath(database, settings, metrics, self.definitions, self.transactions)
         self.fast_path = FastPath(database, settings, metrics, self.polls, cache, self._fold, ends)
-        whole = self.ids, self.transactions, view_instances
+        heard, whole = (self.polls.came_back, self.timers.note_due_in), (self.ids, self.transactions, view_instances)
         self.starts = Starts(database, settings, metrics, self.definitions, self.polls, *whole)
-        heard = self.polls.came_back, self.timers.note_due_in
         self.leases = Leases(database, settings, metrics, self.definitions, self.full_path, self.aside, *heard)
         self.jobs = Jobs(database, settings, metrics, self.definitions, self.polls, self.fast_path, self.full_path)
         self.hot_jobs = HotJobs(settings, metrics, self.jobs, self.polls, self.fast_path)
