@@ -109,5 +109,8 @@ def test_each_report_of_the_log_stands_once_and_has_a_test_that_is_there():
     assert len(reports) >= 64
     missing = [row for row in reports if not (TOP / "tests" / "reports" / row[-1].strip("`")).is_file()]
     assert missing == []
+    for row in reports:  # of "Prefect 8880" the number is told where it is tried
+        number = re.search(r"\d+$", row[0])
+        assert number is None or number[0] in (TOP / "tests" / "reports" / row[-1].strip("`")).read_text(), row
     sources = [row[0] for row in reports if len(row) == 5]
     assert sorted(sources) == sorted(set(sources))
