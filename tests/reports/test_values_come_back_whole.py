@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import datetime as dt
 import enum
+import ipaddress
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -66,7 +67,7 @@ class EqualsAll:
     def __eq__(self, other: object) -> bool:
         return True
 
-    __hash__ = None  # type: ignore[assignment]  # as dataclasses have it
+    __hash__ = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType] - as dataclasses have it
 
 
 @dataclass
@@ -205,9 +206,9 @@ WHOLE: list[tuple[Any, Any]] = [
     (Sub(number=7), Sub),
     (Private(number=7), Private),
     (Excluded(number=7), Excluded),
-    (Aliased(orderId=7, cust="ann"), Aliased),
+    (Aliased(orderId=7, cust="ann"), Aliased),  # pyright: ignore[reportCallIssue] - an alias
     (Strict(at=NOON, id=uuid.uuid4(), tags={"a", "b"}), Strict),
-    (Extra(number=1, more=[1]), Extra),  # type: ignore[call-arg]  # an extra one
+    (Extra(number=1, more=[1]), Extra),  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue] - an extra one
     (Nested(inner=Aliased(orderId=7), models=[Model(number=1)], pets={"a": Model()}), Nested),
     ({1, 2, 3}, set[int]),
 ]
@@ -243,6 +244,18 @@ LOST: list[tuple[Any, Any, str]] = [
     (collections.defaultdict(int, a=1), dict[str, int], "$ is defaultdict and comes back as dict"),
     (NOON.replace(tzinfo=None, fold=1), dt.datetime, "$ comes back as another datetime"),
 ]
+
+
+@dataclass
+class Board:
+    stones: dict[Pair, str]
+
+
+@dataclass
+class Sheet:
+    cells: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
+
+
 REFUSED: list[tuple[Any, str]] = [
     (Base | Plain | Longer, "is not supported"),
     (Base | Derived, "Type unions may not contain more than one"),
@@ -255,7 +268,31 @@ REFUSED: list[tuple[Any, str]] = [
     (pydantic.create_model("Login", password=(pydantic.SecretStr, ...)), "Login.password is SecretStr, whose JSON is"),
     (pydantic.create_model("Keys", keys=(list[pydantic.SecretBytes], ...)), "Keys.keys is SecretBytes"),
     (pydantic.create_model("Card", number=(str, pydantic.Field(exclude=True))), "Card.number is excluded from JSON"),
+    (dict[tuple[int, int], str], "tuple can't be the key of a JSON object. Give a list of pairs, or keys of text"),
+    (list[dict[frozenset[str], int]], "frozenset can't be the key"),
+    (dict[bool, int], "bool can't be the key"),
+    (dict[Pair | None, int], "Pair can't be the key"),
+    (dict[Slotted, int], "Slotted can't be the key"),
+    (dict[ipaddress.IPv4Address, int], "IPv4Address can't be the key"),
+    (Board, "tuple can't be the key"),
+    (pydantic.create_model("Grid", cells=(dict[tuple[int, int], str], ...)), "(Grid.cells)"),
+    (pydantic.create_model("Maps", maps=(list[dict[Pair, str]], ...)), "Pair can't be the key"),
 ]
+
+
+def test_keys_that_have_a_text_and_fields_that_may_stay_empty_are_allowed():
+    grid = pydantic.create_model("Grid", cells=(dict[tuple[int, int], str], pydantic.Field(default_factory=dict)))
+    for type_ in (dict[int, str], dict[str | None, int], dict[dt.date, int], dict[Any, int], Sheet, grid):
+        step(giving_nothing(type_))
+    assert run_workflow(workflow(giving(Sheet(), Sheet).function)).result() == Sheet()
+
+
+def giving_nothing(type_: Any) -> Any:
+    async def gives() -> Any:
+        return None
+
+    gives.__annotations__["return"] = type_
+    return gives
 
 
 def giving(value: Any, type_: Any) -> Any:

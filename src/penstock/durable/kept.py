@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import marshal
 import sys
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, time
 from decimal import Decimal
 from enum import Enum
 from functools import cached_property
 from math import copysign
 from types import FunctionType, MemberDescriptorType
-from typing import Any, Final, cast, get_args
+from typing import Any, Final, cast, get_args, get_origin
 
 import msgspec
 import msgspec.inspect
@@ -34,6 +34,7 @@ _LEAF_MODULES: Final = frozenset(
 """Of the standard library: their classes say themselves whether two values are the same."""
 _NO_STATE: Final = frozenset({"__weakref__", "__dict__", "__pydantic_fields_set__"})
 _UNSET: Final = object()
+KEYS: Final = ". Give a list of pairs, or keys of text"
 ANNOTATE: Final = "without an annotation a value is plain JSON: annotate"
 
 
@@ -71,11 +72,38 @@ def refused_type(type_: Any) -> str | None:
         seen.add(id(info))
         if isinstance(info, msgspec.inspect.CustomType) and (why := _refused_class(info.cls)) is not None:
             return why
+        if isinstance(info, msgspec.inspect.DictType) and (key := _key_without_text(info.key_type)) is not None:
+            return f"{key} can't be the key of a JSON object{KEYS}"
+        if isinstance(info, msgspec.inspect.Field) and _may_stay_empty(info):
+            continue
         if isinstance(info, msgspec.Struct):
             todo.extend(getattr(info, name) for name in info.__struct_fields__)
         elif isinstance(info, tuple):
             todo.extend(cast("tuple[Any, ...]", info))  # type: ignore[redundant-cast]  # pyright asks for it
     return None
+
+
+def _may_stay_empty(field: msgspec.inspect.Field) -> bool:
+    """Whether a dictionary is kept as long as it has no items, as it has none by default."""
+    if field.required or not isinstance(field.type, msgspec.inspect.DictType):
+        return False
+    return _key_without_text(field.type.key_type) is not None
+
+
+def _key_without_text(info: msgspec.inspect.Type) -> str | None:
+    """The name of a type of keys of which none has a text in JSON."""
+    if isinstance(info, msgspec.inspect.UnionType):
+        names = [_key_without_text(each) for each in info.types]
+        return None if None in names else names[0]
+    if isinstance(info, (msgspec.inspect.TupleType, msgspec.inspect.VarTupleType)):
+        return "tuple"
+    if isinstance(info, msgspec.inspect.FrozenSetType):
+        return "frozenset"
+    if isinstance(info, (msgspec.inspect.BoolType, msgspec.inspect.NoneType)):
+        return "bool" if isinstance(info, msgspec.inspect.BoolType) else "None"
+    class_ = getattr(info, "cls", None)
+    is_enum = isinstance(info, msgspec.inspect.EnumType)
+    return class_.__name__ if isinstance(class_, type) and not is_enum else None
 
 
 def class_of(value: Any) -> type[Any]:
@@ -98,9 +126,26 @@ def _refused_class(class_: type[Any]) -> str | None:
     for name, field in class_.model_fields.items():
         if field.exclude is True and field.is_required():
             return f"{class_.__name__}.{name} is excluded from JSON and has no default"
-        secret = None if own.field_serializers or own.model_serializers else _secret(field.annotation)
-        if secret is not None:
+        if own.field_serializers or own.model_serializers:
+            continue
+        if (secret := _secret(field.annotation)) is not None:
             return f"{class_.__name__}.{name} is {secret}, whose JSON is asterisks: keep a key that finds the secret"
+        if field.is_required() and (key := _key_of_model(field.annotation)) is not None:
+            return f"{key} can't be the key of a JSON object ({class_.__name__}.{name}){KEYS}"
+    return None
+
+
+def _key_of_model(type_: Any) -> str | None:
+    """The name of a type of keys in an annotation of pydantic, which writes a text that it does not read."""
+    todo = [type_]
+    while todo:
+        each = todo.pop()
+        arguments = get_args(each)
+        if arguments and get_origin(each) in (dict, defaultdict, Mapping):
+            key: Any = get_origin(arguments[0]) or arguments[0]
+            if isinstance(key, type) and (issubclass(key, (tuple, frozenset)) or is_model(cast("type[Any]", key))):
+                return cast("type[Any]", key).__name__
+        todo.extend(arguments)
     return None
 
 
