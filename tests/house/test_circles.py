@@ -1,14 +1,17 @@
 """Files that import each other in a loop can only be understood together: those there are, are few and named.
 
-Imports for type checking and within functions count, too: a reader follows them all the same.
+Imports for type checking and within functions count, too, and those of the console for types alone or by a press: a
+reader follows them all the same.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import os.path
+import re
+from collections.abc import Iterator, Mapping
 
-from tests.house.sources import SRC, modules
+from tests.house.sources import SRC, TOP, modules
 
 CIRCLES = {
     "durable": {"app", "blocking", "console"},  # one `App` with its blocking and its command-line form
@@ -34,6 +37,8 @@ CIRCLES = {
 }
 """Within one package each. Another one is to be cut: hand over what is needed (a function, a Protocol), or move it."""
 
+_CONSOLE_IMPORT = re.compile(r"""\b(?:from|import)\s*\(?\s*["'](\.[^"']+)["']""")
+
 
 def _module(parts: tuple[str, ...]) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -49,6 +54,13 @@ def _imports(module: str, tree: ast.Module, known: dict[str, ast.Module]) -> Ite
                 found = found if found in known else node.module
                 if found in known and found != module:
                     yield found
+
+
+def _imports_of_console(name: str, text: str, known: Mapping[str, str]) -> Iterator[str]:
+    """Of a file of the console; names are without their endings."""
+    for there in _CONSOLE_IMPORT.findall(text):
+        found = os.path.normpath(os.path.join(os.path.dirname(name), there))
+        yield from (each for each in (found, f"{found}/index") if each in known)
 
 
 def _circles(graph: dict[str, set[str]]) -> list[set[str]]:
@@ -77,3 +89,27 @@ def test_files_import_each_other_in_few_named_circles() -> None:
 def test_a_circle_is_found() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set[str]()}
     assert _circles(graph) == [{"b", "c"}]
+
+
+def _console() -> dict[str, str]:
+    sources = TOP / "console" / "src"
+    files = [path for path in sources.rglob("*") if path.suffix in (".ts", ".tsx") and not path.name.endswith(".d.ts")]
+    return {path.relative_to(sources).with_suffix("").as_posix(): path.read_text() for path in files}
+
+
+def test_files_of_the_console_import_each_other_in_no_circle() -> None:
+    files = _console()
+    graph = {name: set(_imports_of_console(name, text, files)) for name, text in files.items()}
+    assert sum(map(len, graph.values())) > len(graph)  # imports are found
+    assert [sorted(circle) for circle in _circles(graph)] == []
+
+
+def test_a_circle_in_the_console_is_found() -> None:
+    files = {
+        "a": 'import { type B,\n  C } from "./parts/b";',
+        "parts/b": 'const a = loaded(() => import("../a"));\nimport "./b.css";',
+        "c": 'export type { A } from "./a";\nimport "./c";',
+    }
+    graph = {name: set(_imports_of_console(name, text, files)) for name, text in files.items()}
+    assert graph == {"a": {"parts/b"}, "parts/b": {"a"}, "c": {"a", "c"}}
+    assert sorted(map(sorted, _circles(graph))) == [["a", "parts/b"], ["c"]]

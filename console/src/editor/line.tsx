@@ -6,8 +6,33 @@ import { Compartment, EditorState, Prec, StateEffect } from "@codemirror/state";
 import { Decoration, EditorView, hoverTooltip, keymap, ViewPlugin } from "@codemirror/view";
 import { useEffect, useRef, useState } from "react";
 import { helpOf, matching, tokensOf, wantedAt, wordBefore } from "../modeller/completion";
-import type { LineProps } from "../modeller/line";
+import type { Word } from "../modeller/context";
 import { common, Mirror } from "./parts";
+
+export interface LineProps {
+  label: string;
+  text: string;
+  describedBy?: string | undefined;
+  invalid?: boolean | undefined;
+  template?: boolean | undefined;
+  words: readonly Word[];
+  /** JSON text of those that expressions are tried with. */
+  variables: string;
+  /** What the engine can't read. */
+  wrong?: { from: number; to: number; reason: string } | undefined;
+  /** Nobody has typed it yet: all of it is selected when somebody comes, and so typed over. */
+  begun?: boolean | undefined;
+  /** Somebody is in it, and where: what is selected begins at `anchor`. */
+  focused: boolean;
+  at: number;
+  anchor: number;
+  put: (text: string) => void;
+  caret: (at: number, anchor: number) => void;
+  enter: () => void;
+  /** With what stands there: the page may not yet have drawn what it was told last. */
+  leave: (text: string) => void;
+  done: (text: string) => void;
+}
 
 /** What is known has changed. */
 const renewed = StateEffect.define<null>();

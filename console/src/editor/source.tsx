@@ -5,11 +5,26 @@ import { foldGutter, foldKeymap } from "@codemirror/language";
 import { type Diagnostic, lintGutter, lintKeymap, setDiagnostics } from "@codemirror/lint";
 import { EditorState, Prec, StateEffect } from "@codemirror/state";
 import { EditorView, highlightActiveLine, highlightSpecialChars, type KeyBinding, keymap, lineNumbers, type ViewUpdate } from "@codemirror/view";
-import { useEffect, useImperativeHandle, useLayoutEffect, useRef, useState } from "react";
-import type { SourceProps } from "../modeller/source";
+import { type Ref, useEffect, useImperativeHandle, useLayoutEffect, useRef, useState } from "react";
 import { jsonText } from "./jsontext";
 import { common, Mirror } from "./parts";
 import { isGoneOn, Lines, type Typed } from "./texts";
+
+export type Mark = (range: { start: number; end: number }) => void;
+
+export interface SourceProps {
+  label: string;
+  describedBy: string;
+  text: string;
+  /** Undefined: not known yet, what was told last may stand. */
+  flaws: readonly { start: number; end: number; hint: boolean; text: string }[] | undefined;
+  /** `of`: what is typed on belongs to one step back. */
+  change: (text: string, of: string) => void;
+  step: (way: "undo" | "redo") => void;
+  mark: Ref<Mark>;
+  /** What somebody has selected in the plain text when it comes: where that began, and where the caret is. */
+  at: { anchor: number; head: number } | undefined;
+}
 
 export default function CodeSource(props: SourceProps) {
   const { text, flaws, mark } = props;

@@ -12,6 +12,7 @@ import { loaded } from "../parts/loaded";
 import type { MenuAct } from "./addmenu";
 import type { ClipboardActs } from "./clipboard";
 import type { Draft, DraftEdge } from "./draft";
+import { DRAGGED, stepElement } from "./drawn";
 import { usedBy } from "./language";
 import type { MapProps } from "./minimap";
 import { usePressed } from "./press";
@@ -24,8 +25,6 @@ const NUDGE_PX = 10;
 const PADDING = 40;
 /** New steps that are drawn in one frame, with their ways. */
 const SLICE_MAX_STEPS = 10;
-/** Of what is dragged out of the palette: the type of a step. */
-export const DRAGGED = "text/x-penstock-step";
 
 interface Props {
   draft: Draft;
@@ -409,10 +408,6 @@ type DrawnEdge = Layout["edges"][number] & { edge: DraftEdge };
 const NOTHING = () => {};
 const wordsOf = ([id, { word }]: [string, Note]) => `${id} ${word}`;
 const idOf = ({ id }: { id: string }) => id;
-
-export function stepElement(id: string): SVGElement | null {
-  return document.querySelector<SVGElement>(`.surface .node[data-step="${CSS.escape(id)}"]`);
-}
 
 function stepUnder(event: { clientX: number; clientY: number }): string | undefined {
   const under = document.elementsFromPoint(event.clientX, event.clientY);

@@ -1,7 +1,7 @@
 // Of a trial: a signal or a message that comes before anything waits for it.
 import { useState } from "react";
 import type { TriedMove } from "../api/client";
-import { useVariables, variablesIn, VariablesText } from "./trycards";
+import { useVariables, variablesIn, VariablesText } from "./variables";
 
 export function Early({ moves, nameOf, act }: { moves: readonly TriedMove[]; nameOf: (id: string) => string; act: (move: TriedMove) => void }) {
   const [at, setAt] = useState(0);

@@ -12,7 +12,7 @@ import { isNeeded, need, notYetNeeded, renameField } from "./forms";
 import { countsFor, type Schema } from "./language";
 import { nameOfPlace, partsOf } from "./places";
 import { CommittedText } from "./text";
-import { inWords } from "./spoken";
+import { inWords, words } from "./spoken";
 import { useTurn } from "./turn";
 
 export interface FieldProps {
@@ -24,12 +24,6 @@ export interface FieldProps {
   needed?: boolean;
   /** Said below, where the engine finds nothing amiss. */
   note?: string | undefined;
-}
-
-/** `boundaryEvents` is Boundary events. */
-export function words(name: string): string {
-  const spaced = name.replace(/([A-Z])/g, " $1").toLowerCase();
-  return spaced.charAt(0).toUpperCase() + spaced.slice(1);
 }
 
 /** What is seen of a label where it stands: boxes around it say the rest. */

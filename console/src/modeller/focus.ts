@@ -1,5 +1,5 @@
 // The keys go where something will be in some frames. Whoever has gone elsewhere meanwhile stays there.
-import { stepElement } from "./canvas";
+import { stepElement } from "./drawn";
 
 const WITHIN_FRAMES = 1_200;
 const CONTROLS = "input:not([hidden]), select, textarea, button, [role=textbox]";

@@ -1,32 +1,7 @@
 // The line in which an expression is typed, as a plain field: until its editor is loaded, and where that can't be.
+import type { LineProps } from "../editor/line";
 import { loaded } from "../parts/loaded";
-import type { Word } from "./context";
 import { useTurn } from "./turn";
-
-export interface LineProps {
-  label: string;
-  text: string;
-  describedBy?: string | undefined;
-  invalid?: boolean | undefined;
-  template?: boolean | undefined;
-  words: readonly Word[];
-  /** JSON text of those that expressions are tried with. */
-  variables: string;
-  /** What the engine can't read. */
-  wrong?: { from: number; to: number; reason: string } | undefined;
-  /** Nobody has typed it yet: all of it is selected when somebody comes, and so typed over. */
-  begun?: boolean | undefined;
-  /** Somebody is in it, and where: what is selected begins at `anchor`. */
-  focused: boolean;
-  at: number;
-  anchor: number;
-  put: (text: string) => void;
-  caret: (at: number, anchor: number) => void;
-  enter: () => void;
-  /** With what stands there: the page may not yet have drawn what it was told last. */
-  leave: (text: string) => void;
-  done: (text: string) => void;
-}
 
 const useEditor = loaded(() => import("../editor/line"));
 

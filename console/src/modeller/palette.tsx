@@ -1,9 +1,9 @@
 // The types of step: drag one into the picture, press its button, or its letter.
 import { EVENTS, shapeOf } from "../graph/shapes";
-import { DRAGGED } from "./canvas";
+import { DRAGGED } from "./drawn";
 import { HTTP_REQUEST } from "./edits";
-import { words } from "./fields";
 import { STEP_TYPES } from "./language";
+import { words } from "./spoken";
 
 const LETTERS: Record<string, string> = {
   SERVICE_TASK: "s",

@@ -4,10 +4,11 @@ import type { ClipboardActs } from "./clipboard";
 import { useEditing, useTold } from "./context";
 import { child, nodeAt, type Path, stringOf } from "./json";
 import { hasGivenJobType, renameStepAsTyped } from "./edits";
-import { Field, Said, Unknown, words } from "./fields";
+import { Field, Said, Unknown } from "./fields";
 import { COMMON, DEFINITION, neededBy, STEP, usedBy } from "./language";
 import { SAYS } from "./palette";
 import { usePeople } from "./press";
+import { words } from "./spoken";
 import { StepActs } from "./stepacts";
 import { CommittedText } from "./text";
 

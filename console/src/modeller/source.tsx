@@ -1,25 +1,10 @@
 // The draft as its JSON text, which is what all else here is made of.
-import { type Ref, useId, useImperativeHandle, useMemo, useRef } from "react";
+import { useId, useImperativeHandle, useMemo, useRef } from "react";
+import type { SourceProps } from "../editor/source";
 import { loaded } from "../parts/loaded";
 import type { Verdict } from "./check";
 import { type Draft, rangeOf, sharedIds } from "./draft";
 import type { JsonProblem } from "./json";
-
-export type Mark = (range: { start: number; end: number }) => void;
-
-export interface SourceProps {
-  label: string;
-  describedBy: string;
-  text: string;
-  /** Undefined: not known yet, what was told last may stand. */
-  flaws: readonly { start: number; end: number; hint: boolean; text: string }[] | undefined;
-  /** `of`: what is typed on belongs to one step back. */
-  change: (text: string, of: string) => void;
-  step: (way: "undo" | "redo") => void;
-  mark: Ref<Mark>;
-  /** What somebody has selected in the plain text when it comes: where that began, and where the caret is. */
-  at: { anchor: number; head: number } | undefined;
-}
 
 const LABEL = "The definition as JSON";
 const useEditor = loaded(() => import("../editor/source"));

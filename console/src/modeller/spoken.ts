@@ -1,4 +1,4 @@
-// Durations and times as people say them. Whether one is allowed the engine says.
+// Names, durations and times as people say them. Whether one is allowed the engine says.
 const UNITS = ["week", "day", "hour", "minute", "second"];
 
 const TIME = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "short", timeZone: "UTC" });
@@ -9,4 +9,10 @@ export function inWords(text: string): string | undefined {
   const found = /^P(?:([\d.]+)W)?(?:([\d.]+)D)?(?:T(?:([\d.]+)H)?(?:([\d.]+)M)?(?:([\d.]+)S)?)?$/i.exec(text);
   const parts = found?.slice(1).flatMap((count, at) => (count === undefined ? [] : `${count} ${UNITS[at]}${count === "1" ? "" : "s"}`));
   return parts?.length ? parts.join(" ") : undefined;
+}
+
+/** `boundaryEvents` is Boundary events. */
+export function words(name: string): string {
+  const spaced = name.replace(/([A-Z])/g, " $1").toLowerCase();
+  return spaced.charAt(0).toUpperCase() + spaced.slice(1);
 }

@@ -11,7 +11,8 @@ import { child, type Node, parse } from "./json";
 import { formOf } from "./people";
 import type { Reached } from "./toend";
 import type { Trial } from "./trial";
-import { after, Open, Others, span, Timer, told, useVariables, VariablesText } from "./trycards";
+import { after, Open, Others, span, Timer, told } from "./trycards";
+import { useVariables, VariablesText } from "./variables";
 
 interface Props {
   draft: Draft;

@@ -1,10 +1,11 @@
 // What can happen next in a trial: a card for each open execution and each timer, with what it is given.
-import { type RefObject, useEffect, useMemo, useState } from "react";
+import { type RefObject, useEffect, useState } from "react";
 import type { SimulatedTimer, SimulatedToken, SimulationView, TriedMove } from "../api/client";
 import { Fields, given, initial, problemsOf, type Schema, type Values } from "../parts/form";
 import { loaded } from "../parts/loaded";
 import { duration } from "../parts/time";
-import { JsonProblem, parse, textOf } from "./json";
+import { textOf } from "./json";
+import { useVariables, variablesIn, VariablesText } from "./variables";
 
 const KIND: Record<string, string> = { SERVICE_TASK: "Job", USER_TASK: "User task", CALL_ACTIVITY: "Call", WAIT: "Wait" };
 const NOTHING = "{}";
@@ -166,37 +167,6 @@ export function Others({ can, nameOf, act }: { can: readonly TriedMove[]; nameOf
           ))}
       </p>
       {moves.length > 0 && early && <early.Early moves={moves} nameOf={nameOf} act={act} />}
-    </>
-  );
-}
-
-/** Why that is no JSON object; none when it is one. */
-function refusalOf(text: string): string | undefined {
-  try {
-    return parse(text).kind === "object" ? undefined : 'Not an object, such as {"amount": 25}';
-  } catch (error) {
-    if (!(error instanceof JsonProblem)) throw error;
-    return `Not JSON: ${error.message}`;
-  }
-}
-
-/** Undefined: none. */
-export function variablesIn(text: string): string | undefined {
-  return parse(text).members?.length ? text : undefined;
-}
-
-/** Variables as JSON text, which goes to the engine as it is typed: numbers keep all of their digits. */
-export function useVariables(first: string) {
-  const [text, setText] = useState(first);
-  const refusal = useMemo(() => refusalOf(text), [text]);
-  return { text, setText, refusal };
-}
-
-export function VariablesText({ label, rows, typed }: { label: string; rows: number; typed: ReturnType<typeof useVariables> }) {
-  return (
-    <>
-      <textarea className="in mono" rows={rows} spellCheck={false} aria-label={label} aria-invalid={typed.refusal !== undefined} value={typed.text} onChange={(event) => typed.setText(event.target.value)} />
-      {typed.refusal && <p className="wrong">{typed.refusal}</p>}
     </>
   );
 }
