@@ -19,7 +19,7 @@ from penstock.engine import attention
 from penstock.engine.attention import Failed
 from penstock.engine.instance_filter import InstanceFilter
 from penstock.errors import BadRequest, NotFound
-from penstock.store.activity import KnownEngine
+from penstock.store.activity import KnownEngine, WorkerNote, read_workers, write_workers
 from penstock.testing.definitions import linear
 from penstock.wire.attention import AcknowledgeBody
 from penstock.wire.model import Attempt, Instance, ItemCounts, StepExecution
@@ -130,3 +130,26 @@ async def test_a_row_is_acknowledged_until_more_have_failed(make_driver: MakeDri
     kinds = driver.rows("SELECT kind FROM audit WHERE kind LIKE 'ATTENTION%%' ORDER BY pos")
     assert [kind for (kind,) in kinds] == ["ATTENTION_ACKNOWLEDGED"] * 3 + ["ATTENTION_WITHDRAWN"]
     assert (await driver.engine.instances.count(InstanceFilter(status="FAILED"))).count == 2
+
+
+async def test_a_worker_that_was_started_anew_is_listed_once(make_driver: MakeDriver) -> None:
+    """By the names that our worker makes of host, process and chance; those of others stay as they are."""
+    driver = make_driver()
+
+    def note(worker: str, ago_s: float, *types: str) -> WorkerNote:
+        return WorkerNote(worker, list(types or ("pay",)), ago_s, 0, 0, 0)
+
+    notes = [
+        note("web-1-12-0123abcd", 600), note("web-1-99-4567cdef", 5, "pay", "ship"),  # started anew
+        note("web-1-13-aaaaaaaa", 60),  # it may be there still
+        note("web-1-14-bbbbbbbb", 600, "mail"),  # nobody took its type
+        note("web-12-7-cccccccc", 600), note("web-1", 600), note("mine", 600), note("mine-2", 5),
+    ]  # fmt: skip
+    async with driver.engine.database.connection() as connection:
+        await write_workers(connection, 1, notes)
+        await write_workers(connection, 2, [note("web-1-12-0123abcd", 700)])
+        for job_type in (None, "pay"):
+            seen = [each.worker for each in await read_workers(connection, "", 100, job_type)]
+            wanted = ["mine", "mine-2", "web-1", "web-1-13-aaaaaaaa", "web-1-14-bbbbbbbb", "web-1-99-4567cdef",
+                      "web-12-7-cccccccc"]  # fmt: skip
+            assert seen == [name for name in wanted if job_type is None or name != "web-1-14-bbbbbbbb"]

@@ -88,10 +88,16 @@ ON CONFLICT (worker, engine) DO UPDATE SET job_types = excluded.job_types, polle
 -- After the worker $1, at most $2, of those that polled for the job type $3, if it is given: (worker, engine that saw it last, job
 -- types, polled at, jobs that it has, did, reported as failed). Each once, whichever engines it has asked: of what others saw only
 -- the last minute before its last poll counts as now, and 15 minutes as done. By the primary key; with a type all rows may be read,
--- some thousands per engine.
+-- some thousands per engine. One whose name is its host, process and chance, and that was there before another one of its host took
+-- all of its types, was started anew: it is left out.
 WITH page AS MATERIALIZED (
-  SELECT worker, max(polled_at) AS last FROM worker_seen
-  WHERE worker > $1::text AND ($3::text IS NULL OR job_types ? $3::text) GROUP BY worker ORDER BY worker LIMIT $2::int)
+  SELECT s.worker, max(s.polled_at) AS last FROM worker_seen s
+  CROSS JOIN LATERAL (SELECT regexp_replace(s.worker, '-[0-9]+-[0-9a-f]{8}$', '') COLLATE "C" AS host) h
+  WHERE s.worker > $1::text AND ($3::text IS NULL OR s.job_types ? $3::text)
+    AND NOT (h.host <> s.worker AND s.polled_at < penstock_now() - interval '90 s' AND EXISTS (
+      SELECT FROM worker_seen o WHERE o.worker > h.host || '-' AND o.worker < h.host || '.' AND o.worker <> s.worker
+        AND regexp_replace(o.worker, '-[0-9]+-[0-9a-f]{8}$', '') = h.host AND o.polled_at > s.polled_at AND o.job_types @> s.job_types))
+  GROUP BY s.worker ORDER BY s.worker LIMIT $2::int)
 SELECT p.worker, (array_agg(w.engine ORDER BY w.polled_at DESC))[1], (
     SELECT jsonb_agg(DISTINCT t.value)::text FROM worker_seen n CROSS JOIN LATERAL jsonb_array_elements(n.job_types) t
     WHERE n.worker = p.worker AND n.polled_at >= p.last - interval '1 min'), p.last,
