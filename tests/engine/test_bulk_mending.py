@@ -76,7 +76,7 @@ async def test_many_variables_are_changed_once(driver: Driver) -> None:
     assert [await driver.variables(instance) for instance in instances] == [{"rate": 2}] * 3
     assert driver.rows("SELECT count(*), count(DISTINCT bulk) FROM variables_edit") == [(3, 1)]
     noted = driver.rows("SELECT detail, count(*) FROM audit WHERE kind = 'VARIABLES_EDITED' GROUP BY 1")
-    assert noted == [(f"rate, -old: bulk-{found.id}", 3)]
+    assert noted == [(f"rate=2, -old: bulk-{found.id}", 3)]
     assert find_broken(driver.dsn) == []
 
 

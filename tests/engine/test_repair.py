@@ -72,7 +72,7 @@ async def test_a_failed_instance_goes_on_with_what_was_edited(driver: Driver) ->
     assert [record.detail for record in records if record.kind == "RETRIED"] == ["the amount was wrong"]
     assert read((await driver.one("two")).variables) == {"amount": 3, "seen": 1}
     audit = (await driver.engine.instances.audit(instance)).items
-    assert [record.detail for record in audit if record.kind == "VARIABLES_EDITED"] == ["amount: was a typo"]
+    assert [record.detail for record in audit if record.kind == "VARIABLES_EDITED"] == ["amount=3: was a typo"]
 
 
 async def test_what_is_under_way_or_over_is_not_edited(driver: Driver) -> None:

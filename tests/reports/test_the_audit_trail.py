@@ -9,7 +9,9 @@ import pytest
 
 from penstock.access.identity import Identity, set_identity
 from penstock.core.parsing import parse_definition
+from penstock.engine.repair import VariablesEdit
 from penstock.errors import BadRequest
+from penstock.settings import Secret
 from penstock.store import audit
 from penstock.testing.definitions import linear
 from penstock.wire.audit import AuditTrailRecord
@@ -17,6 +19,7 @@ from penstock.wire.queue import QueuePolicy
 from penstock.wire.schedule import ScheduleSpec
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.engine.driver import Driver
+from tests.engine.test_encryption import KEYS
 
 __all__ = ["make_driver"]
 
@@ -85,3 +88,30 @@ async def test_pages_meet_every_record_once_also_where_few_match(
     for wrong in ("x", "-1", "9" * 30):
         with pytest.raises(BadRequest):
             await driver.engine.audit_trail.list(wrong, 2)
+
+
+async def test_priority_and_variables_have_their_old_and_new_values(make_driver: MakeDriver) -> None:
+    """But those that people's pages do not show, of which there are the names."""
+    driver = make_driver(console_hide_variables=("pin*",))
+    await driver.upload(linear(1, definition_id="loan", job_type="work"))
+    id = (await driver.start("loan", {"amount": "25 EUR", "pin": 4711, "old": [1], "keep": 1})).id
+    await driver.engine.repair.set_priority(id, 3)
+    await driver.engine.repair.set_priority(id, 1)
+    await driver.fail(await driver.one("work"), retryable=False)
+    given = msgspec.Raw(b'{"amount":25,"pin":1,"new":"' + b"x" * 300 + b'"}')
+    await driver.engine.repair.edit_variables(id, VariablesEdit(given, ["old", "none"], note="a typo"))
+    priorities = await trail(driver, kind="PRIORITY_CHANGED")
+    assert [(one.old, one.detail) for one in priorities] == [("3", "1"), ("none of its own", "3")]
+    (edited,) = await trail(driver, kind="VARIABLES_EDITED")
+    assert edited.old == 'old=[1], pin, amount="25 EUR"'
+    assert edited.detail == f'amount=25, pin, new="{"x" * 199}…, -none, -old: a typo'
+    assert (await trail(driver, contains="4711")) == []
+
+
+async def test_of_encrypted_variables_the_audit_trail_has_the_names(make_driver: MakeDriver) -> None:
+    driver = make_driver(encryption_keys=Secret(KEYS["k1"]))
+    await driver.upload(linear(1, definition_id="loan", job_type="work"))
+    id = (await driver.start("loan", {"amount": "25 EUR"})).id
+    await driver.fail(await driver.one("work"), retryable=False)
+    await driver.engine.repair.edit_variables(id, VariablesEdit(msgspec.Raw(b'{"amount":26}')))
+    assert driver.rows("SELECT detail, old FROM audit WHERE kind = 'VARIABLES_EDITED'") == [("amount", None)]

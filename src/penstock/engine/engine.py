@@ -133,7 +133,7 @@ class Engine:
         self.tasks = Tasks(database, self.definitions, self.instances, self.full_path, self.runs, audit=audit)
         self.attempts, self.hiding = Attempts(database, settings), Hiding(settings.console_hide_variables)
         self.inbox, self.audit_trail = Inbox(database, self.definitions, self.hiding, audit=audit), AuditTrail(database)
-        self.repair = Repair(database, settings, self.limits, self.instances, self.full_path)
+        self.repair = Repair(database, settings, self.limits, self.instances, self.full_path, self.hiding)
         self.migrations = Migrations(database, settings, self.definitions, self.full_path, self.polls, self.timers)
         self.definition_use = DefinitionUse(self.looks, self.definitions, self.instances)
         self.impact = Impact(looks, self.definitions, self.definition_use, self.instances, self.migrations)

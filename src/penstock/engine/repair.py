@@ -15,6 +15,7 @@ from penstock.core.search_attributes import SearchAttributes
 from penstock.core.state import InstanceStatus, TokenState
 from penstock.engine import ids
 from penstock.engine.definitions import LoadedDefinition
+from penstock.engine.hiding import Hiding
 from penstock.engine.instances import REASON_MAX_CHARS, Instances
 from penstock.engine.journal_items import PATH_MAX_CHARS
 from penstock.engine.lanes.command import Command, IsCode, WritesOnly
@@ -39,6 +40,8 @@ EDIT_NAMES_MAX: Final = 1_000
 """Variables that one edit removes."""
 NAMES_MAX_CHARS: Final = 1_000
 """Of the variables that an audit record names."""
+VALUE_MAX_CHARS: Final = 200
+"""Of a value there."""
 _VERSION: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
@@ -74,7 +77,8 @@ class EditCommand(Command):
     ``bulk``: only if that operation has not done it."""
 
     __slots__ = (
-        "_actor", "_audit", "_bulk", "_declared", "_given", "_limit_bytes", "_note", "_removed", "_vault", "_version",
+        "_actor", "_audit", "_before", "_bulk", "_declared", "_given", "_hiding", "_limit_bytes", "_note", "_removed",
+        "_vault", "_version",
     )  # fmt: skip
 
     def __init__(
@@ -87,10 +91,13 @@ class EditCommand(Command):
         limit_bytes: int,
         audit: bool,
         vault: Vault | None,
+        hiding: Hiding,
         version: int | None = None,
         bulk: int | None = None,
     ) -> None:
         super().__init__(instance)
+        self._hiding = hiding
+        self._before = EMPTY_OBJECT
         self._given = given
         self._removed = removed
         self._version = version
@@ -110,6 +117,9 @@ class EditCommand(Command):
         size_bytes = await variables.edited_size(connection, self.instance, self._given, self._removed, self._vault)
         if size_bytes > self._limit_bytes:
             raise PayloadTooLarge(f"variables: the instance would have more than {self._limit_bytes} bytes of them")
+        if self._audit and self._vault is None:
+            names = [*msgspec.json.decode(self._given), *self._removed]
+            self._before = await variables.named(connection, self.instance, names)
 
     def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
@@ -130,18 +140,38 @@ class EditCommand(Command):
             writes += search_attributes.of_edit(self.instance, self._declared.read(self._given), removed)
         if not self._audit:
             return writes
-        names = [*msgspec.json.decode(self._given), *(f"-{name}" for name in self._removed)]
+        names = [*self._named(self._given), *(f"-{name}" for name in self._removed)]
         detail = ", ".join(names)[:NAMES_MAX_CHARS] + (f": {self._note}" if self._note else "")
-        return [*writes, audit.add(self.instance, None, "VARIABLES_EDITED", self._actor, detail)]
+        before = ", ".join(self._named(self._before)) or None
+        return [*writes, audit.add(self.instance, None, "VARIABLES_EDITED", self._actor, detail, before)]
+
+    def _named(self, given: bytes) -> list[str]:
+        """``name=value`` each; only the name of what is encrypted, or hidden from people's pages."""
+        found: dict[str, msgspec.Raw] = msgspec.json.decode(given, type=dict[str, msgspec.Raw])
+        if self._vault is not None:
+            return [*found]
+        return [name if self._hiding.hides(name) else f"{name}={_cut(bytes(value))}" for name, value in found.items()]
+
+
+def _cut(value: bytes) -> str:
+    text = value.decode()
+    return text if len(text) <= VALUE_MAX_CHARS else f"{text[:VALUE_MAX_CHARS]}…"
 
 
 class Repair:
     """The operations that mend instances."""
 
     def __init__(
-        self, database: Database, settings: Settings, limits: PayloadLimits, instances: Instances, full_path: FullPath
+        self,
+        database: Database,
+        settings: Settings,
+        limits: PayloadLimits,
+        instances: Instances,
+        full_path: FullPath,
+        hiding: Hiding,
     ) -> None:
         self._database = database
+        self._hiding = hiding
         self._settings = settings
         self._limits = limits
         self._instances = instances
@@ -166,6 +196,7 @@ class Repair:
             limit_bytes=self._settings.instance_variables_max_bytes,
             audit=self._settings.audit_log_enabled,
             vault=self._database.vault,
+            hiding=self._hiding,
             version=None if edit.if_version is None else int(edit.if_version),
         )
         await self._full_path.submit(command)
@@ -245,6 +276,7 @@ class Repair:
             limit_bytes=self._settings.instance_variables_max_bytes,
             audit=self._settings.audit_log_enabled,
             vault=self._database.vault,
+            hiding=self._hiding,
             bulk=bulk,
         )
         await self._full_path.submit(command.of(bulk))

@@ -188,6 +188,12 @@ class MovedJob(NamedTuple):
     token: int
 
 
+async def instance_priority(connection: TrioConnection, instance: int) -> int | None:
+    """Of its jobs, where it has one of its own."""
+    rows = await connection.fetch(SQL["instance_priority"], (instance,))
+    return cast("int | None", rows[0][0]) if rows else None
+
+
 def set_priority(
     instance: int, priority: int, tokens: Sequence[tuple[int, int]], moved: Sequence[MovedJob]
 ) -> list[Statement]:

@@ -83,6 +83,13 @@ async def edited_size(
     return cast(int, rows[0][0])
 
 
+async def named(connection: TrioConnection, instance: int, names: Collection[str]) -> bytes:
+    """The variables that have one of the names, of an instance whose tokens are all locked; sealed ones as they are
+    kept."""
+    rows = cast(Any, await connection.fetch(SQL["variables_named"], (instance, arrays.texts(sorted(names)))))
+    return (rows[0][0] or "{}").encode() if rows else b"{}"
+
+
 async def was_edited(connection: TrioConnection, instance: int, bulk: int) -> bool:
     """Whether a bulk operation has changed the variables of an instance."""
     return bool(await connection.fetch(SQL["was_edited"], (instance, bulk)))

@@ -13,6 +13,7 @@ from penstock.engine.lanes.command import Command, WritesOnly
 from penstock.errors import Conflict
 from penstock.store import audit
 from penstock.store import flow as store
+from penstock.store.connection import TrioConnection
 from penstock.store.full_path import LockedInstance
 from penstock.store.jobs import ExecutionInfo
 from penstock.store.statements import Statement
@@ -21,15 +22,20 @@ from penstock.store.statements import Statement
 class PriorityCommand(Command):
     """``to_outbox``: jobs without flow keys wait for the relay, which knows no priorities."""
 
-    __slots__ = ("_actor", "_audit", "_priority", "_to_outbox", "_writes")
+    __slots__ = ("_actor", "_audit", "_before", "_priority", "_to_outbox", "_writes")
 
     def __init__(self, instance: int, priority: int, *, audit: bool, to_outbox: bool) -> None:
         super().__init__(instance)
         self._priority = priority
         self._audit = audit
+        self._before: int | None = None
         self._actor = actor()
         self._to_outbox = to_outbox
         self._writes: list[Statement] = []
+
+    async def prepare(self, connection: TrioConnection, locked: LockedInstance, loaded: LoadedDefinition) -> None:
+        if self._audit:
+            self._before = await store.instance_priority(connection, self.instance)
 
     def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
@@ -51,7 +57,9 @@ class PriorityCommand(Command):
                 moved.append(store.MovedJob(job_type, token.priority, priority, token.flow_key, token.place, token.id))
         self._writes = store.set_priority(self.instance, self._priority, tokens, moved)
         if self._audit:
-            self._writes.append(audit.add(self.instance, None, "PRIORITY_CHANGED", self._actor, str(self._priority)))
+            before = "none of its own" if self._before is None else str(self._before)
+            now = str(self._priority)
+            self._writes.append(audit.add(self.instance, None, "PRIORITY_CHANGED", self._actor, now, before))
         raise WritesOnly
 
     def statements(self) -> list[Statement]:

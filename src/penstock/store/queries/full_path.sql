@@ -125,6 +125,10 @@ FROM unnest($1::bigint[], $2::smallint[], $3::text[]) AS u(id, priority, flow_ke
 CROSS JOIN LATERAL (SELECT o.ctid FROM instance o WHERE o.id = u.id OFFSET 0) old
 WHERE i.ctid = old.ctid
 
+-- name: instance_priority
+-- Of the instance $1; null: 5.
+SELECT priority FROM instance WHERE id = $1::bigint
+
 -- name: set_instance_priority
 UPDATE instance SET priority = $2::smallint WHERE id = $1::bigint
 

@@ -39,6 +39,13 @@ SELECT pg_column_size((i.vars || coalesce(i.overlay, '{}') || coalesce((
     WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}')) - $3::text[] || $2::jsonb)
 FROM instance i WHERE i.id = $1::bigint
 
+-- name: variables_named
+-- Those variables of the instance $1 that have the names $2, under the locks of all its tokens: a JSON object; null: none.
+SELECT (SELECT jsonb_object_agg(v.key, v.value) FROM jsonb_each(i.vars || coalesce(i.overlay, '{}') || coalesce((
+    SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
+    WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}')) v WHERE v.key = ANY($2::text[]))::text
+FROM instance i WHERE i.id = $1::bigint
+
 -- name: variables_version
 -- The position at which variables of the instance $1 were written last. Where none of the newest 1,000 rows wrote any, the oldest
 -- of these: whatever was written before is older.
