@@ -1,8 +1,8 @@
 """For all tests: leaves out what this machine can't run, and says so loudly at the end; reports cross processes.
 
-A test that needs a tool carries its marker (`jdk`, `kafka`, `go`, `browser`) and is left out where the tool is missing;
-so are those that need `root`, another user who gets to our packages (`open_venv`), many open files (`open_files`), or
-the contract's libraries for other languages (`libraries`, docs/other-languages.md).
+A test that needs a tool carries its marker (`jdk`, `maven`, `kafka`, `go`, `node`, `browser`) and is left out where the
+tool is missing; so are those that need `root`, another user who gets to our packages (`open_venv`), many open files
+(`open_files`), or the contract's libraries for other languages (`libraries`, docs/other-languages.md).
 `chaos` tests run only when asked for (`-m chaos`). Left out is not skipped: nothing hides among the dots.
 
 --tier says which tests run (CONTRIBUTING.md has the table), --timing whether those that are about time that passes are
@@ -25,12 +25,19 @@ from typing import Any, cast
 import pytest
 
 # What helpers assert tells its values, too, as in the test modules themselves.
-pytest.register_assert_rewrite("tests", "chaos", "benchmarks")
+pytest.register_assert_rewrite("tests", "chaos", "benchmarks", "sdks")
 
 # Installed, the plugin comes by its entry point, which has the same name.
 pytest_plugins = ["penstock.testing.plugin"]
 
-TOOLS = {"jdk": ("java", "javac"), "kafka": ("java", "mvn"), "go": ("go",), "browser": ("chromium",)}
+TOOLS = {
+    "jdk": ("java", "javac"),
+    "kafka": ("java", "mvn"),
+    "maven": ("mvn",),
+    "go": ("go",),
+    "node": ("node", "npm"),
+    "browser": ("chromium",),
+}
 OPEN_FILES_MIN = 4_000
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 TIERS = ("quick", "slow", "all")

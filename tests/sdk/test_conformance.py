@@ -1,0 +1,54 @@
+"""Workers and clients pass the conformance suite."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from penstock.testing.postgres import Server
+from sdks.conformance.driver import WIRES, Case, Driver, cases, parts, rules, scenarios
+from sdks.conformance.programs import LANGUAGES, build_once
+from sdks.conformance.python.defects import DEFECTS
+
+EACH: Final = ("python",)
+
+
+def played(server: Server, directory: Path, language: str, chosen: list[Case], **environment: str) -> dict[str, str]:
+    return Driver(LANGUAGES[language], server, directory, environment).run(chosen, lambda name, problem: None)
+
+
+def faulty(scenario: object) -> bool:
+    return any(
+        word in json.dumps(scenario) for word in ('"faults"', '"engine"', '"proxy"', '"KILL"', '"STOP"', '"crash"')
+    )
+
+
+def test_there_are_scenarios_enough_and_each_has_a_rule() -> None:
+    names = [each["id"] for each in scenarios()]
+    assert len(names) == len(set(names)) >= 60
+    assert sum(faulty(each) for each in scenarios()) >= 20
+    assert {each["rule"] for each in scenarios()} == rules().keys()
+
+
+def test_each_rule_has_a_defect() -> None:
+    assert {rule for defect in DEFECTS.values() for rule in defect.rules} == rules().keys()
+
+
+PLAYED: Final = [(part, wire) for part in parts() for wire in WIRES if cases((wire,), part)]
+
+
+@pytest.mark.slow(reason="builds programs of other languages and plays scenarios with them")
+@pytest.mark.parametrize(("part", "wire"), PLAYED)
+@pytest.mark.parametrize("language", EACH)
+def test_a_language_passes_all_scenarios(
+    postgres_server: Server, tmp_path: Path, language: str, part: str, wire: str
+) -> None:
+    build_once(LANGUAGES[language], postgres_server.directory.name)
+    chosen = cases((wire,), part)
+    failures = played(postgres_server, tmp_path, language, chosen)
+    if failures:  # what a stalled machine fails does not fail twice
+        failures = played(postgres_server, tmp_path, language, [case for case in chosen if case.name in failures])
+    assert failures == {}
