@@ -20,7 +20,7 @@ from examples.durable_order import Line, Order, Payment
 from penstock.cli.check import NotLoaded
 from penstock.cli.check import load as load_target
 from penstock.durable import Workflow, step, workflow
-from penstock.durable.check import Finding, Replayed, Report, SavedRun, replay_run
+from penstock.durable.check import Finding, Replay, Replayed, Report, SavedRun, replay_run
 from penstock.testing import Message, run_workflow
 from tests.durable.programs import Program, ended, own_directory, until
 
@@ -73,7 +73,18 @@ def test_what_is_the_same_breaks_nothing(load: Load):
 @pytest.mark.parametrize(
     ("before", "after", "recorded", "asked", "patch"),
     [
-        (RESERVE, ASKED, "reserve", "ask_for_approval", 'if patched("ask_for_approval"): await ask_for_approval(...)'),
+        (
+            RESERVE,
+            ASKED,
+            "reserve",
+            "ask_for_approval",
+            (
+                'if patched("ask_for_approval"): await ask_for_approval(...)  # if ask_for_approval is new\n'
+                "# if it came after reserve before:\n"
+                'if patched("ask_for_approval first"): await ask_for_approval(...); await reserve(...)\n'
+                "else: await reserve(...); await ask_for_approval(...)  #as before, with the same variables"
+            ),
+        ),
         (RESERVE, "pass", "reserve", None, 'if not patched("without reserve"): await reserve(...)  # as before'),
         (
             RESERVE,
@@ -192,7 +203,8 @@ def test_the_command_replays_what_is_open(directory: Path):
     assert code == 1
     assert "breaks, 3 runs (o-0, o-1, o-2): at /0 the journal has 'reserve'" in text
     assert "the code asks for 'check_fraud' (inserted.py:14)" in text
-    assert '    | if patched("check_fraud"): await check_fraud(...)\n' in text
+    assert '    | if patched("check_fraud"): await check_fraud(...)  # if check_fraud is new\n' in text
+    assert '    | if patched("check_fraud first"): await check_fraud(...); await reserve(...)\n' in text
     assert checked(served, "--processes", "2", name="inserted", edit="await check_fraud()") == (code, text)
     code, text = checked(served, name="wrapped", edit='patched("fraud") and await check_fraud()')
     assert (code, text) == (0, "order@1: 3 open runs, 3 records: ok\n  patched('fraud'): 0 runs say yes, 3 say no\n")
@@ -225,27 +237,71 @@ def test_what_is_no_code_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             load_target(target)
 
 
+@step
+async def left() -> int:
+    return 1
+
+
+@step
+async def right() -> int:
+    return 2
+
+
+@workflow(name="both")
+async def left_then_right() -> int:
+    return await left() - await right()
+
+
+@workflow(name="both")
+async def right_then_left() -> int:
+    second = await right()
+    return await left() - second
+
+
+SWAPPED = (
+    'if patched("right first"): await right(...); await left(...)\n'
+    "else: await left(...); await right(...)  # as before, with the same variables"
+)
+
+
 def test_steps_that_changed_places_leave_no_variable_unset():
-    @step
-    async def left() -> int:
-        return 1
-
-    @step
-    async def right() -> int:
-        return 2
-
-    @workflow(name="both")
-    async def before() -> int:
-        return await left() - await right()
-
-    @workflow(name="both")
-    async def after() -> int:
-        second = await right()
-        return await left() - second
-
-    finding = replay_run(after, run_workflow(before).saved).finding
+    finding = replay_run(right_then_left, run_workflow(left_then_right).saved).finding
     assert finding is not None
-    assert finding.patch == (
-        'if patched("right first"): await right(...); await left(...)\n'
-        "else: await left(...); await right(...)  # as before, with the same variables"
-    )
+    assert finding.patch == SWAPPED
+
+
+@pytest.mark.parametrize(
+    ("waits", "patch"),
+    [
+        ([("/1", "step", "right")], SWAPPED),
+        (
+            [("/1", "receive", "go on")],
+            'if patched("right"): await right(...)  # if right is new\n# if it came after left before:\n' + SWAPPED,
+        ),
+    ],
+    ids=["it runs", "it has not begun"],
+)
+def test_a_swap_whose_second_step_has_no_record(waits: list[tuple[str, str, str]], patch: str):
+    saved = run_workflow(left_then_right).saved
+    replay = Replay(right_then_left, saved.run_id, saved.arguments, saved.started_at)
+    replay.start((), saved.records[:1], more=False)
+    replay.feed(saved.records[:1], more=False)
+    finding = replay.result(waits).finding
+    assert finding is not None
+    assert finding.patch == patch
+
+
+def test_what_replaces_a_step_that_is_followed_by_it():
+    """The step before it is gone from the code, and the journal has not come to the other one."""
+
+    @workflow(name="both")
+    async def right_alone() -> int:
+        return await right()
+
+    saved = run_workflow(left_then_right).saved
+    replay = Replay(right_alone, saved.run_id, saved.arguments, saved.started_at)
+    replay.start((), saved.records[:1], more=False)
+    replay.feed(saved.records[:1], more=False)
+    finding = replay.result([("/1", "step", "right")]).finding
+    assert finding is not None
+    assert finding.patch == 'if not patched("without left"): await left(...)  # as before'

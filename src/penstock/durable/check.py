@@ -156,7 +156,7 @@ class Replay:
         self._workflow = workflow
         self._activation = Activation(workflow, run_id, arguments, started_at, Still(), rules=rules)
         self._count = 0
-        self._names: list[tuple[str, str | None]] = []  # path and name of records, for the patch
+        self._names: list[tuple[str, str | None]] = []  # path and name of records and of open calls, for the patch
         self._blocked: Blocked | None = None
 
     def start(self, marks: Iterable[str], records: Sequence[Record], *, more: bool) -> None:
@@ -180,6 +180,7 @@ class Replay:
     def result(self, waits: Sequence[Kept] | None) -> Replayed:
         """What became of it. ``waits``: what its executor said that it waits for, None when that is not known."""
         answers = dict(self._activation.kernel.answers or {})
+        self._names += [(path, name) for path, kind, name in waits or () if kind in ("step", "child")]
         finding = self._finding(self._blocked) if self._blocked is not None else self._frontier(waits)
         self._activation.discard()
         return Replayed(self._count, finding, answers)
@@ -298,7 +299,8 @@ async def _replay(runs: Runs, workflow: Workflow[..., Any], run: OpenRun) -> Rep
 
 
 def patch_for(workflow: Workflow[..., Any], error: Mismatch, records: Sequence[tuple[str, str | None]]) -> str | None:
-    """What to write so that runs under way keep to the way they went; None where nothing simple does."""
+    """What to write so that runs under way keep to the way they went; None where nothing simple does. ``records``:
+    path and name of what was recorded, and of what the run waits for."""
     recorded, asked = error.recorded, error.asked
     if recorded is None:
         return None
@@ -307,11 +309,13 @@ def patch_for(workflow: Workflow[..., Any], error: Mismatch, records: Sequence[t
     head, _, index = error.path.rpartition("/")
     if (f"{head}/{int(index) + 1}", asked) in records and not _calls(workflow, recorded):
         return f'if not patched("without {recorded}"): await {recorded}(...)  # as before'
-    if _calls(workflow, recorded) and asked in {name for _, name in records}:  # they have changed places
-        there = f'if patched("{asked} first"): await {asked}(...); await {recorded}(...)'
-        return f"{there}\nelse: await {recorded}(...); await {asked}(...)  # as before, with the same variables"
     if _calls(workflow, recorded):
-        return f'if patched("{asked}"): await {asked}(...)'
+        there = f'if patched("{asked} first"): await {asked}(...); await {recorded}(...)'
+        swapped = f"{there}\nelse: await {recorded}(...); await {asked}(...)  # as before, with the same variables"
+        if asked in {name for _, name in records}:  # they have changed places
+            return swapped
+        new = f'if patched("{asked}"): await {asked}(...)'  # whether it was there before, no record says
+        return f"{new}  # if {asked} is new\n# if it came after {recorded} before:\n{swapped}"
     return f'if patched("{asked}"): await {asked}(...)\nelse: await {recorded}(...)  # as before'
 
 
