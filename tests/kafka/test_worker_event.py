@@ -35,6 +35,11 @@ def test_a_record_of_the_engine_is_its_job():
     )
 
 
+def test_a_trace_without_a_value_is_none():
+    made = record(7)
+    assert dispatch_of("t", made.value, (*made.headers, ("traceparent", None))).job.traceparent is None
+
+
 def test_an_engine_that_sends_neither_attempt_nor_variables_is_understood():
     made = record(1, attempt=0, job_payload=b"", step_id="", created_at=None)
     job = dispatch_of("t", made.value, made.headers).job
@@ -51,6 +56,8 @@ def test_an_engine_that_sends_neither_attempt_nor_variables_is_understood():
         (record().value, (), "content-type is ''"),
         (record().value, (("content-type", b"application/json"), HEADERS[1]), "content-type is 'application/json'"),
         (record().value, HEADERS[:1], "no dedup-id header"),
+        (record().value, (("content-type", None), HEADERS[1]), "content-type is ''"),
+        (record().value, (HEADERS[0], ("dedup-id", None)), "no dedup-id header"),
         (record(job_id="").value, HEADERS, "names no job"),
         (record(instance_id="").value, HEADERS, "names no job"),
         (record(job_type="other").value, HEADERS, "job type is 'other', in the topic of 't'"),

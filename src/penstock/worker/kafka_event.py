@@ -33,13 +33,13 @@ class Dispatch(NamedTuple):
     job: Job
 
 
-def dispatch_of(job_type: str, value: bytes | None, headers: Sequence[tuple[str, bytes]]) -> Dispatch:
-    """The job in a record of a job type's topic.
+def dispatch_of(job_type: str, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> Dispatch:
+    """The job in a record of a job type's topic. Headers may have no value: whoever may write to it may send these.
 
     Raises:
         Poison: a header is missing or another than expected, the value can't be decoded or is of another version.
     """
-    named = dict(headers)
+    named = {name: value or b"" for name, value in headers}
     content_type = named.get("content-type", b"")
     if MESSAGE not in content_type:
         raise Poison(f"its content-type is {content_type.decode(errors='replace')!r}, not that of a JobDispatchEvent")
@@ -56,8 +56,8 @@ def dispatch_of(job_type: str, value: bytes | None, headers: Sequence[tuple[str,
         raise Poison("it names no job or no instance")
     if event.job_type != job_type:
         raise Poison(f"its job type is {event.job_type!r}, in the topic of {job_type!r}")
-    traceparent = named.get("traceparent")
-    return Dispatch(dedup_id, _job_of(event, None if traceparent is None else traceparent.decode("latin-1")))
+    traceparent = named.get("traceparent", b"").decode("latin-1")
+    return Dispatch(dedup_id, _job_of(event, traceparent or None))
 
 
 def _job_of(event: JobDispatchEvent, traceparent: str | None) -> Job:
