@@ -11,7 +11,8 @@ from grpclib.const import Status
 
 from penstock.access.identity import Identity, set_identity
 from penstock.access.roles import grant_of, merged, read_grant
-from penstock.access.tokens import KnownToken, make_token
+from penstock.access.sessions import Sessions
+from penstock.access.tokens import KnownToken, TokenBook, make_token
 from penstock.engine import code
 from penstock.engine import queues as queues_of_engine
 from penstock.engine.code import CodeWorkflow
@@ -29,6 +30,7 @@ from tests.access.people import make_gate
 from tests.access.test_rpc_gate import call, connected, opened
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.engine.driver import Driver
+from tests.engine.runs import begin
 from tests.rpc.raw import RawClient, framed
 
 __all__ = ["make_driver"]
@@ -131,6 +133,36 @@ async def test_who_may_not_execute_registers_nothing_by_a_start(driver: Driver, 
     await driver.engine.code.register(CodeWorkflow("order"))
     assert await ask(client, "ops", "Start", r.StartRunRequest(workflow="order", version=1)) is Status.OK
     assert await ask(client, "ops", "Start", r.StartRunRequest(workflow="order", version=2)) is Status.NOT_FOUND
+
+
+async def test_an_operator_who_executes_another_app_registers_nothing_by_a_start(
+    driver: Driver, client: RawClient
+) -> None:
+    for app, status in (("bank", Status.NOT_FOUND), ("", Status.NOT_FOUND), ("shop", Status.OK)):
+        assert await ask(client, "both", "Start", r.StartRunRequest(app=app, workflow="order", version=1)) is status
+    assert driver.rows("SELECT id FROM definition") == [("shop:order",)]
+
+
+async def test_nor_by_a_child(driver: Driver) -> None:
+    run = await begin(driver)
+    children = driver.engine.children
+    set_identity(Identity.of("both", read_grant("executor(shop)+operator")))
+    with pytest.raises(NotFound, match="no executor has registered 'bank:pay'"):
+        await children.start(run.held, "/0", CodeWorkflow("pay", 1, "bank"), b"{}", "k")
+    await children.start(run.held, "/0", CodeWorkflow("pay", 1, "shop"), b"{}", "k")
+    assert driver.rows("SELECT id FROM definition ORDER BY key") == [("order",), ("shop:pay",)]
+
+
+async def test_who_signs_in_with_a_limit_to_apps_executes_nothing_in_the_session(driver: Driver) -> None:
+    """A session keeps no Apps: it would be one without the limit."""
+    sessions = Sessions(TokenBook(), max_hours=1)
+    sessions.attach(driver.engine.database.connection)
+    await sessions.open(Identity.of("oidc:anna", read_grant("executor(shop)+viewer"), expires_at=4e9))
+    await sessions.open(Identity.of("oidc:ben", read_grant("executor+viewer"), expires_at=4e9))
+    assert driver.rows("SELECT name, permissions FROM session ORDER BY name") == [
+        ("oidc:anna", ["stream", "view"]),
+        ("oidc:ben", ["execute", "runs", "stream", "view"]),
+    ]
 
 
 async def test_a_start_of_nobody_names_what_is_missing(driver: Driver) -> None:

@@ -95,6 +95,12 @@ def may(permission: Permission) -> bool:
     return identity is None or permission in identity.permissions
 
 
+def may_execute(app: str) -> bool:
+    """Whether this call's caller may serve the workflows of an App, and so registers them."""
+    identity = _current.get()
+    return may(Permission.EXECUTE) and (identity is None or identity.apps is None or app in identity.apps)
+
+
 def check_app(app: str, otherwise: Permission | None = None) -> None:
     """Raises Forbidden when the caller is limited to other Apps; ``otherwise``: has not this permission either."""
     identity = _current.get()

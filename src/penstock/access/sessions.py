@@ -36,6 +36,7 @@ _PREFIX: Final = "pss_"
 _COOKIE: Final = re.compile(rb"pss_[0-9A-Za-z_-]{43}")
 _SECRET_BYTES: Final = 32
 _ID_BYTES: Final = 6
+_OF_EXECUTORS: Final = frozenset({Permission.EXECUTE, Permission.RUNS})
 _UNKNOWN: Final = "the session is unknown, was ended or has expired: sign in again"
 
 Connections = Callable[[], AbstractAsyncContextManager[TrioConnection]]
@@ -80,6 +81,8 @@ class Sessions:
         """Raises Conflict when there are too many."""
         cookie = _PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
         expires_at = min(time.time() + self._max_s, proved.expires_at)
+        if proved.apps is not None:  # a session has no place for them, and people execute nothing
+            proved = msgspec.structs.replace(proved, permissions=proved.permissions - _OF_EXECUTORS, apps=None)
         identity = msgspec.structs.replace(proved, session=digest_of(cookie.encode()), expires_at=expires_at)
         job_types = None if identity.job_types is None else sorted(identity.job_types)
         new = store.NewSession(

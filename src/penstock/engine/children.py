@@ -78,9 +78,9 @@ class Children:
         """Start what the operation at ``path`` waits for, once: a run of code, or an instance of the latest version of
         a definition, with priority and flow key of the run. Gives its id.
 
-        Raises LeaseLost, BadRequest (no such definition; too many that call each other), Conflict (the id is of an
-        instance that was not called here), IdempotencyConflict, PayloadTooLarge, Unavailable (also while older engines
-        live).
+        Raises LeaseLost, BadRequest (no such definition; too many that call each other), NotFound (a workflow of
+        another App that nobody has registered), Conflict (the id is of an instance that was not called here),
+        IdempotencyConflict, PayloadTooLarge, Unavailable (also while older engines live).
         """
         try:
             return await self._start(held, path, target, arguments, id)
@@ -99,7 +99,7 @@ class Children:
                 raise Unavailable(error.reason) from error
             self._enabled = True
         if isinstance(target, CodeWorkflow):
-            definition_id, version = target.definition_id, await self._code.register(target)
+            definition_id, version = target.definition_id, await self._code.known(target)
         else:
             definition_id, version = target, None
         request = StartRequest(

@@ -16,8 +16,7 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 import trio
 
-from penstock.access.identity import actor, may
-from penstock.access.roles import Permission
+from penstock.access.identity import actor, may_execute
 from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
 from penstock.core.parsing import parse_definition
 from penstock.engine import ids
@@ -195,8 +194,9 @@ class Code:
             )
 
     async def known(self, workflow: CodeWorkflow) -> int:
-        """The version of its definition, which only those make who may execute. Raises as `register`, and NotFound."""
-        if workflow in self._versions or may(Permission.EXECUTE):
+        """The version of its definition, which only those make who may execute its App. Raises as `register`, and
+        NotFound."""
+        if workflow in self._versions or may_execute(workflow.app):
             return await self.register(workflow)
         workflow.check()
         content = parse_definition(workflow.definition()).content
