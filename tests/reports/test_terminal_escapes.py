@@ -6,6 +6,8 @@ import ast
 import io
 import logging
 import re
+import subprocess
+import sys
 from datetime import UTC, datetime
 
 import pytest
@@ -17,6 +19,7 @@ from penstock.cli.demo.view import failures, history_table
 from penstock.cli.options import print_done, print_json, print_page, print_table
 from penstock.cli.plain import echo, echo_lines, escaped
 from penstock.log import configure_logging, get_logger
+from penstock.plain_log import PlainFormatter
 from penstock.wire.model import Attempt, Instance, StepExecution
 from penstock.wire.page import Page
 from tests.house.sources import SRC
@@ -142,6 +145,72 @@ def test_a_log_for_people_escapes_values_and_keeps_tracebacks() -> None:
     assert "\x1b" not in out.getvalue()
     assert "\x07" not in out.getvalue()
     assert any(line.startswith("RuntimeError: \\x1b[31m") for line in lines), "a traceback has its lines"
+
+
+def logged(handler: logging.Handler, out: io.StringIO, template: str, *given: object) -> list[str]:
+    logger = logging.getLogger("penstock.tests.escapes")
+    logger.propagate = False
+    logger.handlers = [handler]
+    try:
+        raise ValueError(f"no such name: {RAW}")
+    except ValueError:
+        logger.exception(template, *given)
+    assert not any(0x7F <= ord(char) < 0xA0 or char in "\x1b\x07\u202e\r\t" for char in out.getvalue())
+    return out.getvalue().splitlines()
+
+
+def test_the_log_of_a_worker_that_has_set_up_none_escapes() -> None:
+    out = io.StringIO()
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(PlainFormatter("%(levelname)s %(message)s"))
+    lines = logged(handler, out, "job failed: %s", RAW)
+    assert lines[0] == f"ERROR job failed: {SHOWN}"
+    assert lines[1] == "Traceback (most recent call last):"
+    assert "at y" in logged(handler, out, "step failed:\n%s", "at x\nat y"), "a message that is written in lines"
+
+
+@pytest.mark.parametrize("program", ["worker", "app", "command"])
+def test_what_a_program_says_in_a_terminal_escapes(program: str) -> None:
+    said = subprocess.run([sys.executable, "-c", PROGRAMS[program]], capture_output=True, timeout=120, check=False)
+    told = said.stderr.decode()
+    assert "\\x1b]0;owned\\x07" in told, told
+    assert not any(0x7F <= ord(char) < 0xA0 or char in "\x1b\x07\u202e" for char in told), told
+
+
+FAILS = "'no such name: \\x1b]0;owned\\x07\\u202e'"
+PROGRAMS = {
+    "worker": f"""
+import logging
+from penstock.worker import Worker
+worker = Worker("http://127.0.0.1:9")
+async def run():
+    logging.getLogger("penstock.worker").error("job failed: %s", {FAILS})
+worker.run = run
+worker.main()
+""",
+    "app": f"""
+import logging, trio
+from penstock.durable.app import App
+app = App()
+async def run():
+    try:
+        async with app.opened():
+            pass
+    except BaseException:
+        pass
+    logging.getLogger("penstock.durable").error("run 1 failed: %s", {FAILS})
+app._open_backend = None
+trio.run(run)
+""",
+    "command": f"""
+import sys
+import penstock.cli
+def fails(): raise RuntimeError({FAILS})
+penstock.cli._run = fails
+penstock.cli.main()
+""",
+}  # fmt: skip
+"""What an error in each of them tells."""
 
 
 def test_a_table_of_the_demo_has_no_raw_cell() -> None:

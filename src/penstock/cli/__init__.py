@@ -36,6 +36,9 @@ def main() -> None:
     does."""
     if not RUN_ON.intersection(sys.argv[1:2]) or HELP.intersection(sys.argv):
         _watch_the_reader()
+    from penstock.cli.plain import escape_tracebacks
+
+    escape_tracebacks()
     try:
         try:
             _run()

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from types import TracebackType
 
-from penstock.plain import escaped
+from penstock.plain import escaped, escaped_lines
 
-__all__ = ["echo", "echo_lines", "escaped"]
+__all__ = ["echo", "echo_lines", "escape_tracebacks", "escaped"]
 
 
 def echo(text: str = "", *, err: bool = False) -> None:
@@ -22,3 +23,14 @@ def echo_lines(lines: Iterable[str], *, err: bool = False) -> None:
     """Print several."""
     for line in lines:
         echo(line, err=err)
+
+
+def escape_tracebacks() -> None:
+    """A mistake of ours that ends a command may tell what somebody stored: show it escaped, too."""
+    sys.excepthook = _show_traceback
+
+
+def _show_traceback(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+    import traceback
+
+    print(escaped_lines("".join(traceback.format_exception(kind, error, where))), end="", file=sys.stderr, flush=True)

@@ -59,6 +59,7 @@ from penstock.durable.step_loop import (
     run_beside,
 )
 from penstock.durable.workflow import Workflow, check_workflow, workflow_in
+from penstock.plain_log import escape_last_resort
 from penstock.user_text import repr_of
 
 if TYPE_CHECKING:
@@ -435,6 +436,7 @@ class App:
         self.claim()
         if self._runs is not None:
             raise RuntimeError("this app is in use already")
+        escape_last_resort()
         async with self._open_backend() as (runs, backend, url), trio.open_nursery() as nursery:
             self._runs, self.rest_url, self._has_opened = runs, url, True
             nursery.start_soon(self._news.watch, runs.find_ended)

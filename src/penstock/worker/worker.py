@@ -28,6 +28,7 @@ from penstock.client.client import Client
 from penstock.client.errors import ClientError
 from penstock.client.operation import Transport
 from penstock.client.token import Token, check_token
+from penstock.plain_log import PlainFormatter
 from penstock.worker.handler import Handler, HandlerFunction
 from penstock.worker.held import LOGGER
 from penstock.worker.observer import WorkerObserver
@@ -218,7 +219,9 @@ class Worker:
 
         Sets up logging to standard error when nobody has.
         """
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        handler = logging.StreamHandler()
+        handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logging.basicConfig(level=logging.INFO, handlers=[handler])
         logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request
         try:
             anyio.run(self.run, backend=backend)
