@@ -6,11 +6,14 @@ import pytest
 
 from penstock.http.asgi import Receive, Scope, Send
 from tests.http.apps import answer, read_body
-from tests.http.conftest import in_memory
+from tests.http.conftest import Serve, in_memory, serve_either
+
+__all__ = ["serve_either"]
 
 
 async def tell_host(scope: Scope, receive: Receive, send: Send) -> None:
     await read_body(receive)
+    assert scope["raw_path"][:1] == b"/"
     await answer(send, 200, b"|".join(value for name, value in scope["headers"] if name == b"host"))
 
 
@@ -25,8 +28,8 @@ async def tell_host(scope: Scope, receive: Receive, send: Send) -> None:
         ("http://b@a.example/x", 400, None),
     ],
 )
-async def test_the_host_of_the_target_counts(target: str, status: int, host: bytes | None) -> None:
-    async with in_memory(tell_host) as (_server, client, _ended):
+async def test_the_host_of_the_target_counts(serve_either: Serve, target: str, status: int, host: bytes | None) -> None:
+    async with serve_either(tell_host) as http, http.client() as client:
         for _ in range(2):  # the second has the headers of the first
             told = await client.ask(f"GET {target} HTTP/1.1\r\nhost: a.example\r\n\r\n".encode())
             assert told.status == status

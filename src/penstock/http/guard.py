@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from urllib.parse import unquote
 
 import trio
 
 from penstock.http.asgi import App, Headers, Message, Receive, Scope, Send
 from penstock.http.limits import Limits
+from penstock.http.parser import check_host
 from penstock.http.refusal import Refusal, error_object, no_room
-from penstock.http.request import BodyBudget
+from penstock.http.request import BodyBudget, authority_of, origin_form
 from penstock.log import get_logger
 
 log = get_logger(__name__)
@@ -97,6 +99,7 @@ class Guard:
                 return  # the client went away
             self.shared.requests_total += 1
             self.on_asked()
+            _read_absolute(scope)
             self.answering += 1
             try:
                 await self._app(scope, body.receive, answer.send)
@@ -120,6 +123,18 @@ class Guard:
     def _record_failure(self, scope: Scope, error: BaseException) -> None:
         self.shared.failed_total += 1
         log.error("request failed", method=scope["method"], path=scope["path"], exc_info=error)
+
+
+def _read_absolute(scope: Scope) -> None:
+    """A target in absolute form is that of its path, and its host counts, whatever ``Host`` says. Raises Refusal."""
+    raw: bytes = scope["raw_path"]
+    if raw.startswith(b"/") or raw == b"*":
+        return
+    authority = authority_of(raw)
+    path, _, query = origin_form(raw + b"?" + scope["query_string"]).partition(b"?")
+    check_host(authority)
+    headers = [(b"host", authority), *(pair for pair in scope["headers"] if pair[0] != b"host")]
+    scope.update(raw_path=path, path=unquote(path.decode("ascii")), query_string=query, headers=headers)
 
 
 def _nothing() -> None:

@@ -303,7 +303,7 @@ class RequestParser:
         length, coding = framing.get(b"content-length"), framing.get(b"transfer-encoding")
         host = framing.get(b"host")
         if host is not None and host not in _good_hosts:
-            _check_host(host)
+            check_host(host)
         if self._http_version == "1.1":
             if host is None:
                 raise bad_request("the Host header is missing")
@@ -389,7 +389,7 @@ class RequestParser:
                 self._note_shape(self._header_block, length)
         headers, authority = self._headers, authority_of(self._target)
         if authority:  # it counts, whatever `Host` says (RFC 9112, 3.2.2)
-            _check_host(authority)
+            check_host(authority)
             headers = [(b"host", authority), *(pair for pair in headers if pair[0] != b"host")]
         request = Request(
             "POST" if self._is_known else self._llhttp.get_method().decode("ascii"),
@@ -469,7 +469,7 @@ class RequestParser:
         raise refusal
 
 
-def _check_host(host: bytes) -> None:
+def check_host(host: bytes) -> None:
     if _HOST.fullmatch(host) is None:
         raise bad_request("the Host header is no host and port")
     if len(_good_hosts) < _HOSTS_KEPT:  # others are looked at each time
