@@ -9,7 +9,7 @@ import pytest
 from penstock.core.state import InstanceStatus
 from penstock.engine.code import CodeWorkflow
 from penstock.engine.journal_items import RunEnd, Taken
-from penstock.errors import LeaseLost
+from penstock.errors import Conflict, LeaseLost, NotFound
 from tests.engine import runs
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
@@ -35,6 +35,7 @@ class Life:
         self.closer: Taken | None = None
         self.child: tuple[str, str] | None = None  # its path and id, while it is open
         self.is_awaited, self.calls = False, 0
+        self.is_deleted = False
 
     @property
     def engine(self) -> Driver:
@@ -65,6 +66,7 @@ class Life:
             moves += [self.call] if self.state == LOCKED else []
         else:
             moves.append(self.end_child)
+        moves.append(self.register if self.is_deleted else self.delete)
         move = self.source.choice(moves)
         await move()
         return move.__name__
@@ -233,6 +235,28 @@ class Life:
         kept = [record for n, record in enumerate(self.records) if n < first or record[0] in (MESSAGE, BEGUN)]
         self.records, self.state = kept, READY
         self.mail = self.expiries = self.blocks = 0
+
+    async def delete(self) -> None:
+        """Its workflow, as soon as it has ended; its executors have gone half a minute ago."""
+        for engine in self.engines:
+            engine.engine.polls.activity._seen.clear()
+        code = self.engine.engine.code
+        if self.state == ENDED:
+            await code.delete("order")
+            self.is_deleted = True
+        else:
+            with pytest.raises(Conflict, match="are open"):
+                await code.delete("order")
+
+    async def register(self) -> None:
+        """Until then no id finds the workflow; its runs are as before."""
+        for engine in self.engines:
+            with pytest.raises(NotFound):
+                await engine.engine.definitions.get("order")
+            with pytest.raises(NotFound):
+                await engine.engine.code.delete("order")
+        assert await self.engine.engine.code.register(runs.ORDER, anew=True) == 1
+        self.is_deleted = False
 
     def let_go(self, state: int) -> None:
         self.before, self.run, self.state = self.run, None, state

@@ -55,7 +55,8 @@ BASE = 1 << 40  # ids below all that an engine makes
 BIG_TABLES = ("instance", "token", "ready", "timer", "history", "idempotency", "search_attribute", "trace_context")
 
 # Open instances are BASE + 4k, finished ones BASE + 4k + 2. One of 200 is parked, one of 1,000 finished ones failed,
-# one of 10,000 has the rare definition, one of 100 has a business key.
+# one of 10,000 has the rare definition, one of 10,000 finished ones has a definition of which none is open, one of 100
+# has a business key.
 FILL = {
     "token": """INSERT INTO token (id, instance_id, seq, entered_at, job_type, step, state)
         SELECT {base} + 4 * k, {base} + 4 * k, k + 1, now(),
@@ -78,7 +79,7 @@ FILL = {
     "instance": """SET session_replication_role = replica;  -- ended ones at once
         INSERT INTO instance (id, started_at, ended_at, definition, status, vars, business_key)
         SELECT {base} + 2 * j, now(), CASE WHEN j % 2 = 1 THEN now() END,
-          CASE WHEN j / 2 % 10000 = 17 THEN 2 ELSE 1 END,
+          CASE WHEN j % 20000 = 37 THEN 3 WHEN j / 2 % 10000 = 17 THEN 2 ELSE 1 END,
           CASE WHEN j % 2 = 0 THEN 0 WHEN j / 2 % 1000 = 7 THEN 2 ELSE 1 END, '{{"in": 1}}',
           CASE WHEN j / 2 % 100 = 17 THEN 'order-' || j END FROM generate_series(0, 2 * {n} - 1) AS j;
         SET session_replication_role = origin""",
@@ -266,11 +267,25 @@ async def fail_timers(connection: TrioConnection) -> list[Timer]:
     return keys
 
 
+def open_of(key: int) -> Call:
+    async def ask(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+        added = f"""INSERT INTO definition (key, id, version, name, content, uploaded_at, code)
+            OVERRIDING SYSTEM VALUE VALUES ({key}, 'asked', 1, '', '', now(), true)"""
+        await connection.fetch(added.encode())
+        return [row for row in await connection.fetch(SQL["has_open_instances"], ("asked",)) if row[0]]
+
+    return ask
+
+
 async def purge(connection: TrioConnection, hours: float) -> range:
     return range(await idempotency.purge(connection, hours, 1_000))
 
 
 CASES = {
+    "open runs of a workflow": Case(open_of(1), 1, 60),
+    "open runs of a rare workflow": Case(open_of(2), 1, 80),
+    "open runs of a workflow that has none": Case(open_of(3), 0, 100 * 10),
+    "open runs of a workflow that never ran": Case(open_of(4), 0, 60),
     "walk of a version": Case(lambda c, _: retention.walk(c, 2, 0, (1, 1, 1)), 2, 1_200),
     "traces": Case(lambda c, _: traces.find(c, [BASE + 4 * k for k in range(0, 200, 2)]), 100, 100 * 4),
     "claim": Case(lambda c, _: jobs.claim(c, slots(64)), 64, 64 * 40),
@@ -470,7 +485,7 @@ async def test_statistics_of_one_definition_lead_nothing_astray(database_dsn: st
             """INSERT INTO definition (id, version, name, content, uploaded_at)
               SELECT id, 1, '', '', now() FROM unnest('{d1,d2}'::text[]) AS id"""
         )
-        one_definition = FILL["instance"].replace("THEN 2 ELSE 1 END,", "THEN 1 ELSE 1 END,", 1)
+        one_definition = FILL["instance"].replace("THEN 3 WHEN", "THEN 1 WHEN").replace("THEN 2 ELSE", "THEN 1 ELSE", 1)
         connection.execute(one_definition.format(base=BASE, n=10_000).encode())
         connection.execute("ANALYZE")
     async with await connect(database_dsn) as connection:

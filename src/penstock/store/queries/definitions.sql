@@ -42,10 +42,22 @@ SELECT version FROM definition d WHERE id = $1::text AND content = $2::text
 ORDER BY version DESC LIMIT 1
 
 -- name: has_open_instances
--- Whether an instance of any version of $1 has not ended. Tokens are those of open instances.
-SELECT EXISTS (
-  SELECT FROM token t WHERE t.id = t.instance_id AND (SELECT i.definition FROM instance i WHERE i.id = t.instance_id)
-    = ANY(ARRAY(SELECT d.key FROM definition d WHERE d.id = $1::text)))
+-- Whether an instance of any version of $1 has not ended: whether one has a token with its id. The ids of both are gone through in turns,
+-- newest first, each on from where the other one is: neither open instances of others nor those that have ended are walked over. (Pairs
+-- are compared, as with `definition = key` the planner would rather walk over all ids.)
+WITH RECURSIVE pair AS (
+  SELECT d.key, i.id AS instance, t.id AS token FROM definition d
+  CROSS JOIN LATERAL (SELECT i.definition, i.id FROM instance i WHERE (i.definition, i.id) <= (d.key, 9223372036854775807)
+    ORDER BY i.definition DESC, i.id DESC LIMIT 1) i
+  CROSS JOIN LATERAL (SELECT t.id FROM token t WHERE t.id <= i.id ORDER BY t.id DESC LIMIT 1) t
+  WHERE d.id = $1::text AND i.definition = d.key
+  UNION ALL
+  SELECT p.key, i.id, t.id FROM pair p
+  CROSS JOIN LATERAL (SELECT i.definition, i.id FROM instance i WHERE (i.definition, i.id) <= (p.key, p.token)
+    ORDER BY i.definition DESC, i.id DESC LIMIT 1) i
+  CROSS JOIN LATERAL (SELECT t.id FROM token t WHERE t.id <= i.id ORDER BY t.id DESC LIMIT 1) t
+  WHERE p.token < p.instance AND i.definition = p.key)
+SELECT EXISTS (SELECT FROM pair WHERE token = instance)
 
 -- name: delete_definition
 INSERT INTO active_version (id, key) VALUES ($1::text, 0) ON CONFLICT (id) DO UPDATE SET key = 0
