@@ -1,7 +1,8 @@
 """The door of all servers: from a listening socket to connected ones, as many as there is room for.
 
 Who has proved nothing yet makes room for who comes: those who never asked for anything first, of the host that has the
-most of them. So neither silent connections nor half-sent requests keep a caller out, from one address or from many.
+most of them. And in a crowd who has asked is served in turns, by hosts: one of whom nobody is served comes first. So
+neither silent connections nor half-sent requests nor greetings keep a caller out, from one address or from many.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import errno
 import select
 import socket
 from collections import Counter, OrderedDict, deque
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from functools import partial
+from itertools import chain
 
 import trio
 
@@ -43,8 +45,9 @@ _CLIENT_GONE = frozenset(
 )
 
 
-ACCEPTED_PER_TURN = 16
-"""Of a crowd at the door, in one turn of the loop (0.5 ms): one a turn, and the last waits for as many turns."""
+ACCEPTED_PER_TURN = 64
+"""Of a crowd at the door, in one turn of the loop (2 ms): one a turn, and the last waits for as many turns. A crowd
+that comes faster than it is let in fills the kernel's queue, which then drops whoever comes."""
 
 
 CROWD_CONNECTIONS = 64
@@ -52,7 +55,10 @@ CROWD_CONNECTIONS = 64
 which costs a tenth of what serving them does."""
 HELD_LOOK_S = 0.5
 HELD_BEGUN_S = 1.0
-"""Who has sent a part of a request for so long is served, so that it is told what is wrong with it."""
+"""Who has sent a part of a request so long ago is served in its turn: its body may be on its way for longer."""
+BEGUN_PER_TURN = 16
+"""Of those at the door who may be served, in one turn of the loop: one that asks for nothing then costs 1 ms. Fewer,
+down to one, as long as connections have to make room."""
 PEEK_BYTES = 16 * 1024
 LOOKED_AT_PER_TURN = 64
 TRIED_TO_END = 16
@@ -70,10 +76,12 @@ class Stage(IntEnum):
     """How far a connection is that has proved nothing; the first are ended first."""
 
     HELD = 0
-    """At the door: nobody serves it yet."""
-    BEGUN = 1
+    """At the door: nothing has come yet that could be served, or only a part."""
+    READY = 1
+    """At the door until its turn."""
+    BEGUN = 2
     """It never asked for anything."""
-    ANSWERED = 2
+    ANSWERED = 3
     """It asked for something, and did not prove who it is."""
 
 
@@ -82,11 +90,11 @@ class Guest:
 
     __slots__ = ("_door", "end", "host", "proved", "since", "sock", "stage", "start")
 
-    def __init__(self, door: Door, host: str, sock: socket.socket, start: Start) -> None:
+    def __init__(self, door: Door, host: str, sock: socket.socket, start: Start, stage: Stage) -> None:
         self._door = door
         self.host, self.sock, self.start = host, sock, start
         self.since = trio.current_time()
-        self.stage = Stage.HELD
+        self.stage = stage
         self.proved = False
         self.end: Callable[[], bool] = _not_now
         """Begins to end it, for another's sake; false when what it has sent is being dealt with."""
@@ -100,7 +108,12 @@ class Guest:
         """It is known who calls: the connection stays."""
         if not self.proved:
             self.proved = True
-            self._door.forget(self)
+            self._door.note_proved(self)
+
+    @property
+    def at_door(self) -> bool:
+        """Nobody serves it yet."""
+        return self.stage <= Stage.READY
 
     def leave(self) -> None:
         """It was closed."""
@@ -124,21 +137,26 @@ class _Book:
     def of_host(self, host: str) -> int:
         return len(self._of_host.get(host, ()))
 
+    def __iter__(self) -> Iterator[Guest]:
+        return chain.from_iterable(self._of_host.values())
+
     def add(self, guest: Guest) -> None:
         guests = self._of_host.setdefault(guest.host, OrderedDict())
         guests[guest] = None
         self._move(guest.host, len(guests) - 1, len(guests))
         self.count += 1
 
-    def remove(self, guest: Guest) -> None:
+    def remove(self, guest: Guest) -> bool:
+        """False when it is not here."""
         guests = self._of_host.get(guest.host)
         if guests is None or guest not in guests:
-            return
+            return False
         del guests[guest]
         self._move(guest.host, len(guests) + 1, len(guests))
         self.count -= 1
         if not guests:
             del self._of_host[guest.host]
+        return True
 
     def oldest(self, host: str | None) -> Guest | None:
         """Of a host, or of the one that has most."""
@@ -177,11 +195,14 @@ class Door:
         make_room: Callable[[], Awaitable[None]],
         idle_s: float,
         closing: trio.CapacityLimiter | None = None,
+        refusal: Callable[[bytes, bool], bytes] | None = None,
     ) -> None:
         """At most ``most`` connections, half of which only those can have who are known. ``is_whole``: whether these
         first bytes are worth to be looked at; ``asking_proves``: nobody has to say who they are; ``make_room``: end a
         connection of those who are known, which was idle for ``idle_s``; ``closing``: has as many places as connections
-        may be closed in one turn of the loop."""
+        may be closed in one turn of the loop; ``refusal``: what a client is told that is not served, by what it has
+        sent and whether that is worth to be looked at."""
+        self._refusal = refusal
         self._closing = closing or trio.CapacityLimiter(1)
         self._most = most
         self._most_unproved = max(most - most // 2, 1)
@@ -192,8 +213,14 @@ class Door:
         self._make_room = make_room
         self._look_s, self._grace_s = min(idle_s, ROOM_LOOK_S), min(idle_s, GRACE_S)
         self._books = tuple(_Book() for _ in Stage)
+        self._of_host = Counter[str]()  # those who have proved nothing, at any stage
+        self._unproved = 0
         self._poller: Poller | None = None
-        self._listeners: dict[Guest, Callable[[bool], None]] = {}  # of those at the door
+        self._listeners: dict[Guest, Callable[[bool], None]] = {}  # of those who are HELD
+        self._fresh = OrderedDict[str, None]()  # hosts with somebody who is READY, and nobody who is served
+        self._others = OrderedDict[str, None]()  # other hosts with somebody who is READY; the next one first
+        self._any_ready = trio.Event()
+        self._pace = BEGUN_PER_TURN
         self._gone = deque[Guest]()  # clients that left before anybody served them
         self._any_gone = trio.Event()
         self._room = trio.Event()  # set when a connection ends; replaced by who waits for it
@@ -205,7 +232,7 @@ class Door:
     @property
     def held(self) -> int:
         """Connections that nobody serves yet."""
-        return len(self._listeners) + len(self._gone)
+        return self._books[Stage.HELD].count + self._books[Stage.READY].count + len(self._gone)
 
     async def run(self) -> None:
         """Look after those at the door, until cancelled; in the end they are closed."""
@@ -216,17 +243,18 @@ class Door:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._poller.run)
                 nursery.start_soon(self._close_gone)
+                nursery.start_soon(self._begin_ready)
                 while True:
                     await trio.sleep(HELD_LOOK_S)
                     await self._look_after_held()
         finally:
-            for guest in [*self._listeners, *self._gone]:
+            for guest in [*self._books[Stage.HELD], *self._books[Stage.READY], *self._gone]:
                 self._turn_away(guest)
             self._poller = None
 
     async def accept(self, listener: socket.socket, start: Start) -> None:
         """Accept until cancelled, then close the listener. ``start`` takes the socket over, and calls `Guest.leave`."""
-        await accept_connections(listener, self._wait_for_room, lambda sock: self.let_in(start, sock))
+        await accept_connections(listener, self._wait_for_room, partial(self.let_in, start), self._is_full)
 
     # -- for guests
 
@@ -237,9 +265,18 @@ class Door:
         elif guest.stage is Stage.BEGUN:
             self._move(guest, Stage.ANSWERED)
 
+    def note_proved(self, guest: Guest) -> None:
+        """See `Guest.prove`."""
+        self._pace = min(self._pace + 1, BEGUN_PER_TURN)
+        self.forget(guest)
+
     def forget(self, guest: Guest) -> None:
         """It is none of those any more who can be ended."""
-        self._books[guest.stage].remove(guest)
+        if self._books[guest.stage].remove(guest):
+            self._unproved -= 1
+            self._of_host[guest.host] -= 1
+            if not self._of_host[guest.host]:
+                del self._of_host[guest.host]
 
     def leave(self, guest: Guest) -> None:
         """See `Guest.leave`."""
@@ -249,38 +286,50 @@ class Door:
 
     # -- the door itself
 
-    def let_in(self, start: Start, sock: socket.socket) -> Guest | None:
+    def let_in(self, start: Start, sock: socket.socket, address: str) -> Guest | None:
         """One that was accepted; None when it has left already."""
-        try:
-            host = host_of(str(sock.getpeername()[0]))
-        except OSError:
-            sock.close()
-            return None
-        if sum(book.of_host(host) for book in self._books) >= self._unproved_per_host:
+        host = host_of(address)
+        if self._of_host[host] >= self._unproved_per_host:
             self._end_one(host)
-        guest = Guest(self, host, sock, start)
-        self.open += 1
-        self._books[Stage.HELD].add(guest)
-        if self._poller is None or self._books[Stage.BEGUN].count < CROWD_CONNECTIONS:
-            self._begin(guest)
-        else:
+        elif self._unproved >= self._most_unproved:
+            self._end_one(None)
+        stage = Stage.BEGUN
+        if self._poller is not None and self._is_crowded:
             sock.setblocking(False)
-            if not self._begins(guest):
-                self._listeners[guest] = listener = partial(self._heard, guest)
-                self._poller.add(sock.fileno(), listener)
+            begun = self._peek(sock)
+            if begun is None:
+                sock.close()
+                return None
+            stage = Stage.READY if self._is_worth(begun) else Stage.HELD
+        guest = Guest(self, host, sock, start, stage)
+        self.open += 1
+        self._unproved += 1
+        self._of_host[host] += 1
+        self._books[stage].add(guest)
+        if stage is Stage.BEGUN:
+            start(sock, guest)
+        elif stage is Stage.READY:
+            self._note_ready(host)
+        elif self._poller is not None:
+            self._listeners[guest] = listener = partial(self._heard, guest)
+            self._poller.add(sock.fileno(), listener)
         return guest
+
+    @property
+    def _is_crowded(self) -> bool:
+        return self._books[Stage.BEGUN].count >= CROWD_CONNECTIONS
+
+    def _is_full(self) -> bool:
+        return self.open >= self._most
 
     async def _wait_for_room(self) -> None:
         """Until the client that waits may be accepted."""
-        if sum(book.count for book in self._books) >= self._most_unproved:
-            self._end_one(None)
         while self.open >= self._most:
             if self._room.is_set():
                 self._room = trio.Event()
             if not self._end_one(None):
                 await self._make_room()
-            unproved = any(book.count for book in self._books)
-            with trio.move_on_after(self._grace_s / 4 if unproved else self._look_s):
+            with trio.move_on_after(self._grace_s / 4 if self._unproved else self._look_s):
                 await self._room.wait()
 
     def _end_one(self, host: str | None) -> bool:
@@ -291,15 +340,16 @@ class Door:
                 guest = book.oldest(host)
                 if guest is None or guest.since > came_before:
                     break
-                if guest.stage is Stage.HELD:
-                    if self._begins(guest):
-                        continue
+                if guest.stage is Stage.HELD and self._look_at(guest):
+                    continue
+                if guest.at_door:
                     self._turn_away(guest)
                 elif guest.end():
                     self.forget(guest)
                 else:
                     book.put_last(guest)
                     continue
+                self._pace = max(self._pace // 2, 1)
                 self.ended_total += 1
                 rate_limited.warning(
                     "ended", "connections that asked for nothing were ended to make room for others",
@@ -314,41 +364,92 @@ class Door:
         self._books[stage].add(guest)
 
     def _begin(self, guest: Guest) -> None:
-        self._let_go(guest)
         self._move(guest, Stage.BEGUN)
         guest.start(guest.sock, guest)
 
-    def _begins(self, guest: Guest) -> bool:
-        """Serve one at the door if there is something to look at, or if it has left."""
-        begun = self._peek(guest)
-        if begun is None or self._is_whole(begun) or len(begun) == PEEK_BYTES:
-            self._begin(guest)
-            return True
-        return False
+    def _look_at(self, guest: Guest) -> bool:
+        """Whether one who is HELD is it no more: there is something to look at, or it has left."""
+        begun = self._peek(guest.sock)
+        if begun is None:
+            self._note_gone(guest)
+        elif self._is_worth(begun):
+            self._offer(guest)
+        else:
+            return False
+        return True
 
-    def _peek(self, guest: Guest) -> bytes | None:
+    def _is_worth(self, begun: bytes) -> bool:
+        return self._is_whole(begun) or len(begun) == PEEK_BYTES
+
+    def _offer(self, guest: Guest) -> None:
+        """Serve one who was HELD, in a crowd when it is its turn."""
+        self._let_go(guest)
+        if self._is_crowded:
+            self._move(guest, Stage.READY)
+            self._note_ready(guest.host)
+        else:
+            self._begin(guest)
+
+    def _note_ready(self, host: str) -> None:
+        if host not in self._fresh and host not in self._others:
+            served = self._books[Stage.BEGUN].of_host(host) + self._books[Stage.ANSWERED].of_host(host)
+            (self._others if served else self._fresh)[host] = None
+        self._any_ready.set()
+
+    def _next_ready(self) -> Guest | None:
+        ready = self._books[Stage.READY]
+        for hosts in (self._fresh, self._others):
+            while hosts:
+                host, _ = hosts.popitem(last=False)
+                guest = ready.oldest(host)
+                if guest is not None:
+                    if ready.of_host(host) > 1:
+                        self._others[host] = None
+                    return guest
+        return None
+
+    async def _begin_ready(self) -> None:
+        while True:
+            await self._any_ready.wait()
+            for _ in range(self._pace):
+                guest = self._next_ready()
+                if guest is None:
+                    self._any_ready = trio.Event()
+                    break
+                self._begin(guest)
+            await trio.lowlevel.checkpoint()
+
+    @staticmethod
+    def _peek(sock: socket.socket) -> bytes | None:
         """What has come; None when nothing more will."""
         try:
-            return guest.sock.recv(PEEK_BYTES, socket.MSG_PEEK) or None
+            return sock.recv(PEEK_BYTES, socket.MSG_PEEK) or None
         except BlockingIOError:
             return b""
         except OSError:
             return None
 
     def _heard(self, guest: Guest, hung_up: bool) -> None:
-        if guest in self._listeners:
-            if not hung_up:
-                self._begins(guest)
-            elif self._peek(guest):  # it waits for an answer all the same
-                self._begin(guest)
-            else:
-                self._let_go(guest)
-                self.forget(guest)
-                self._gone.append(guest)
-                self._any_gone.set()
+        if guest not in self._listeners:
+            return
+        if hung_up and self._peek(guest.sock):  # it waits for an answer all the same
+            self._offer(guest)
+        else:
+            self._look_at(guest)
+
+    def _note_gone(self, guest: Guest) -> None:
+        self._let_go(guest)
+        self.forget(guest)
+        self._gone.append(guest)
+        self._any_gone.set()
 
     def _turn_away(self, guest: Guest) -> None:
         self._let_go(guest)
+        if self._refusal is not None:
+            with suppress(OSError):  # it has left, or sent nothing
+                begun = guest.sock.recv(PEEK_BYTES)  # else closing would reset the connection under the answer
+                if begun:
+                    guest.sock.send(self._refusal(begun, guest.stage is Stage.READY))
         guest.sock.close()
         self.leave(guest)
 
@@ -367,14 +468,15 @@ class Door:
             self._any_gone = trio.Event()
 
     async def _look_after_held(self) -> None:
-        for number, guest in enumerate(list(self._listeners), 1):
-            if guest not in self._listeners:
-                continue
+        begun_s = min(HELD_BEGUN_S, self._first_request_s / 2)
+        for number, guest in enumerate([*self._books[Stage.READY], *self._books[Stage.HELD]], 1):
             age_s = trio.current_time() - guest.since
-            if age_s >= min(HELD_BEGUN_S, self._first_request_s / 2) and self._peek(guest) != b"":
-                self._begin(guest)  # it is told when its time is over
+            if not guest.at_door or age_s < begun_s or guest.sock.fileno() < 0:
+                pass
             elif age_s >= self._first_request_s:
                 self._turn_away(guest)
+            elif guest in self._listeners and self._peek(guest.sock):
+                self._offer(guest)
             if number % LOOKED_AT_PER_TURN == 0:
                 await trio.lowlevel.checkpoint()
 
@@ -407,11 +509,13 @@ class PerAddress:
 async def accept_connections(
     listener: socket.socket,
     wait_for_room: Callable[[], Awaitable[None]],
-    start: Callable[[socket.socket], object],
+    start: Callable[[socket.socket, str], object],
+    is_full: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Accept until cancelled, then close the listener. ``start`` takes each connected socket over and does not block;
-    ``wait_for_room`` is awaited when a client waits, before it is accepted. One is accepted in a turn of the loop, so
-    that processes which share the socket share its clients; as long as more wait, twice as many in each next turn."""
+    """Accept until cancelled, then close the listener. ``start`` takes each connected socket over, with its client's
+    address, and does not block; ``wait_for_room`` is awaited when a client waits, before it is accepted, as long as it
+    ``is_full``. One is accepted in a turn of the loop, so that processes which share the socket share its clients; as
+    long as more wait, twice as many in each next turn."""
     with listener:
         listener.setblocking(False)
         door = select.poll()
@@ -420,11 +524,14 @@ async def accept_connections(
         while True:
             await trio.lowlevel.wait_readable(listener)
             left = count
-            while left and (left == count or door.poll(0)):
+            while left:
+                if is_full():
+                    if left < count and not door.poll(0):
+                        break
+                    await wait_for_room()
                 left -= 1
-                await wait_for_room()
                 try:
-                    connected, _ = listener.accept()
+                    connected, (address, *_) = listener.accept()
                 except BlockingIOError:
                     break  # another process that shares the socket was faster, or the client gave up
                 except OSError as exc:
@@ -434,5 +541,5 @@ async def accept_connections(
                     elif exc.errno not in _CLIENT_GONE:
                         raise
                 else:
-                    start(connected)
+                    start(connected, address)
             count = 1 if left else min(2 * count, ACCEPTED_PER_TURN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import ExitStack, asynccontextmanager
@@ -11,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.accept import Door, Guest
+from penstock.accept import BEGUN_PER_TURN, CROWD_CONNECTIONS, Door, Guest
 from penstock.http import HttpServer, Limits
 from penstock.http.asgi import NOTE_PROVED, Receive, Scope, Send
 from penstock.http.hypercorn_seam import HypercornServer
@@ -42,17 +43,17 @@ async def gated(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def serving(kind: str) -> AsyncGenerator[int]:
+async def serving(kind: str, room: int = ROOM) -> AsyncGenerator[int]:
     """A server with little room; its port."""
     (listener,) = listen("127.0.0.1", 0)
     async with trio.open_nursery() as nursery:
         if kind == "grpc":
             health = Health(set())
             health.set_serving(True)
-            await nursery.start(Server([health], limits=RpcLimits(connections=ROOM)).serve, [listener])
+            await nursery.start(Server([health], limits=RpcLimits(connections=room)).serve, [listener])
         else:
             make = HttpServer if kind == "native" else HypercornServer
-            server = make(Limits(max_connections=ROOM), asking_proves=False)
+            server = make(Limits(max_connections=room), asking_proves=False)
             await nursery.start(server.serve, gated, [listener])
         yield listener.getsockname()[1]
         nursery.cancel_scope.cancel()
@@ -94,6 +95,18 @@ async def test_a_known_caller_is_answered_beside_a_crowd(kind: str, sent: bytes,
             come(stack, port, CROWD, sent, hosts)
             for _ in range(3):
                 assert await trio.to_thread.run_sync(ask, port, KNOWN) == b"HTTP/1.1 200"
+
+
+@pytest.mark.parametrize(("sent", "told"), [(HALF_HEAD, b"HTTP/1.1 408"), (HALF_BODY, b"HTTP/1.1 408"), (b"", b"")])
+@pytest.mark.parametrize("kind", ["native", "hypercorn"])
+async def test_who_makes_room_is_told_what_became_of_its_request(kind: str, sent: bytes, told: bytes) -> None:
+    async with serving(kind, room=4 * CROWD_CONNECTIONS) as port:
+        with ExitStack() as stack:
+            come(stack, port, CROWD_CONNECTIONS, b"")  # these are served
+            crowd = come(stack, port, 4 * CROWD_CONNECTIONS, sent)
+            assert await trio.to_thread.run_sync(ask, port, KNOWN) == b"HTTP/1.1 200"
+            ended = [sock.recv(12) for sock in crowd if select.select([sock], [], [], 0)[0]]
+            assert set(ended) == {told}
 
 
 @pytest.mark.parametrize("hosts", [1, 50])
@@ -162,17 +175,13 @@ class Hall:
 
             guest.end = end
 
-        guest = self.door.let_in(start, Socket(host))  # type: ignore[arg-type] - all that a door needs  # pyright: ignore[reportArgumentType] - as said
+        guest = self.door.let_in(start, Socket(), host)  # type: ignore[arg-type] - all that a door needs  # pyright: ignore[reportArgumentType] - as said
         assert guest is not None
         return guest
 
 
 class Socket:
-    def __init__(self, host: str) -> None:
-        self._host = host
-
-    def getpeername(self) -> tuple[str, int]:
-        return self._host, 1
+    """Nobody reads it."""
 
 
 async def test_at_its_limit_a_host_loses_its_oldest(autojump_clock: trio.testing.MockClock) -> None:
@@ -197,3 +206,82 @@ async def test_who_is_known_or_served_is_not_ended(autojump_clock: trio.testing.
     for name in "abc":
         hall.let_in(name, "10.0.0.1")
     assert hall.ended == ["a"]
+
+
+class Lobby:
+    """A door with its tasks; notes who is served, in order."""
+
+    def __init__(self, stack: ExitStack, per_host: int = 1_000) -> None:
+        self.served: list[str] = []
+        self._stack = stack
+        self.door = Door(
+            10_000, unproved_per_host=per_host, is_whole=bool, first_request_s=60, idle_s=0.0, make_room=self._nothing,
+        )  # fmt: skip
+
+    async def _nothing(self) -> None:
+        pass
+
+    def come(self, name: str, host: str, sent: bytes = b"x") -> Guest:
+        ours, theirs = socket.socketpair()
+        self._stack.callback(ours.close)
+        theirs = self._stack.enter_context(theirs)
+        theirs.send(sent)
+
+        def start(_sock: socket.socket, guest: Guest) -> None:
+            self.served.append(name)
+            guest.end = lambda: True
+
+        guest = self.door.let_in(start, ours, host)
+        assert guest is not None
+        return guest
+
+
+@asynccontextmanager
+async def crowded(per_host: int = 1_000) -> AsyncGenerator[Lobby]:
+    """One host has asked for nothing so often that others wait at the door."""
+    with ExitStack() as stack:
+        async with trio.open_nursery() as nursery:
+            lobby = Lobby(stack, per_host)
+            nursery.start_soon(lobby.door.run)
+            await trio.testing.wait_all_tasks_blocked()
+            for _ in range(CROWD_CONNECTIONS):
+                lobby.come("greedy", "10.0.0.1")
+            lobby.served.clear()
+            yield lobby
+            nursery.cancel_scope.cancel()
+
+
+async def test_in_a_crowd_a_host_of_whom_nobody_is_served_comes_first() -> None:
+    async with crowded() as lobby:
+        for _ in range(100):
+            lobby.come("greedy", "10.0.0.1")
+        for name in ("b", "c", "b"):
+            lobby.come(name, f"10.0.0.{ord(name)}")
+        assert lobby.served == []
+        while len(lobby.served) < 10:
+            await trio.lowlevel.checkpoint()
+        assert lobby.served[:5] == ["b", "c", "greedy", "b", "greedy"], "then they take turns"
+
+
+async def test_as_long_as_some_make_room_fewer_are_served_in_a_turn() -> None:
+    async with crowded(per_host=CROWD_CONNECTIONS) as lobby:
+        pace = lobby.door._pace
+        assert pace == BEGUN_PER_TURN
+        await trio.sleep(0.31)
+        for _ in range(100):
+            lobby.come("greedy", "10.0.0.1")
+        assert lobby.door._pace == 1
+        for _ in range(3):
+            lobby.come("known", "10.0.0.2").prove()
+        assert lobby.door._pace == 4
+
+
+async def test_who_has_left_the_door_is_not_served() -> None:
+    async with crowded() as lobby:
+        before = lobby.door.open
+        guest = lobby.come("late", "10.0.0.2", b"")
+        assert (guest.at_door, lobby.door.held) == (True, 1)
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        assert lobby.door.let_in(lambda *_: lobby.served.append("gone"), ours, "10.0.0.3") is None
+        assert (lobby.served, lobby.door.open) == ([], before + 1)

@@ -24,9 +24,9 @@ from penstock.http.asgi import App, Pairs
 from penstock.http.cycle import Cycle
 from penstock.http.direct import Direct, Handler, Hot, Over
 from penstock.http.parser import Progress, RequestParser
-from penstock.http.refusal import Refusal, error_object
+from penstock.http.refusal import Refusal, too_slow
 from penstock.http.request import Request
-from penstock.http.response import CONTINUE, encode_head
+from penstock.http.response import CONTINUE, encode_refusal
 from penstock.log import get_logger
 from penstock.poller import RECEIVE_BYTES, has_input, is_hung_up
 from penstock.tls import TlsStream
@@ -326,8 +326,7 @@ class Connection:
             self.expires_at = limits.body_timeout_seconds + min(now, self._body_started_at + earned)
 
     def _timed_out(self) -> Refusal:
-        what = "body" if self.parser.progress is Progress.BODY else "headers"
-        return Refusal(408, "request-timeout", f"the {what} of the request took too long to arrive")
+        return too_slow("body" if self.parser.progress is Progress.BODY else "headers")
 
     async def _answer(self, cycle: Cycle, running: Awaitable[None]) -> None:
         try:
@@ -417,19 +416,9 @@ class Connection:
             self.phase, self.expires_at = phase, expires_at
 
     async def _refuse(self, refusal: Refusal) -> None:
-        body = error_object(refusal.code, refusal.reason)
-        head = encode_head(
-            refusal.status,
-            [(b"content-type", b"application/json"), *self._server.refusal_headers],
-            self.date_line(),
-            method="GET",
-            http_version="1.1",
-            keep_alive=False,
-            body_bytes=len(body),
-        )
         log.debug("request refused", status=refusal.status, reason=refusal.reason)
         self.phase, self.expires_at = Phase.CLOSING, math.inf
-        await self.send(head.data + body)
+        await self.send(encode_refusal(refusal, self._server.refusal_headers, self.date_line()))
 
     async def _linger(self, seconds: float) -> None:
         """Say that nothing more comes, then throw away what the client still sends: closing with unread input would

@@ -49,6 +49,7 @@ log = get_logger(__name__)
 
 _HEAD_FRAMES = (b"\x01", b"\x09")
 """HEADERS and CONTINUATION."""
+_NO_TURN = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -81,6 +82,7 @@ class HypercornServer:
             asking_proves=asking_proves,
             make_room=self._end_idle,
             idle_s=self.limits.evict_after_idle_seconds,
+            refusal=None if tls is not None else lambda _begun, whole: _NO_TURN if whole else _TOO_SLOW,
         )
         self._drain = trio.Event()
 

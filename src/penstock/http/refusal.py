@@ -26,6 +26,16 @@ def no_room() -> Refusal:
     return Refusal(503, "unavailable", "too many large requests at once; try again later")
 
 
+def too_slow(what: str) -> Refusal:
+    """``what`` of a request did not come in time."""
+    return Refusal(408, "request-timeout", f"the {what} of the request took too long to arrive")
+
+
+def no_turn() -> Refusal:
+    """Of a whole request of somebody who has proved nothing."""
+    return Refusal(503, "unavailable", "too many connections at once; try again later")
+
+
 def error_object(code: str, reason: str) -> bytes:
     """The JSON error object of the contract."""
     return msgspec.json.encode({"error": code, "reason": reason, "message": reason})

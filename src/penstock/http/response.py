@@ -6,11 +6,13 @@ Pure but for the clock behind ``Date`` (RFC 9110 6.6.1 wants one; made once a se
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import NamedTuple
 
 from penstock.http.asgi import Headers, Pairs
+from penstock.http.refusal import Refusal, error_object
 
 _STATUS_LINES = {status.value: b"HTTP/1.1 %d %s\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
 # Neither carries a body (RFC 9110 6.4.1), and a 204 no Content-Length either (8.6).
@@ -107,6 +109,21 @@ class Heads:
         if after is None:
             return before, close
         return b"%bcontent-length: %d\r\n%b" % (before, 0 if body is None else len(body), after), close
+
+
+def encode_refusal(refusal: Refusal, headers: Sequence[tuple[bytes, bytes]], date_line: bytes) -> bytes:
+    """A whole answer, the last of its connection."""
+    body = error_object(refusal.code, refusal.reason)
+    head = encode_head(
+        refusal.status,
+        [(b"content-type", b"application/json"), *headers],
+        date_line,
+        method="GET",
+        http_version="1.1",
+        keep_alive=False,
+        body_bytes=len(body),
+    )
+    return head.data + body
 
 
 def encode_head(

@@ -18,8 +18,9 @@ from penstock.http.connection import Connection, Phase
 from penstock.http.direct import Direct
 from penstock.http.interface import Statistics
 from penstock.http.limits import Limits
+from penstock.http.refusal import no_turn, too_slow
 from penstock.http.request import BodyBudget, is_whole_request
-from penstock.http.response import DateHeader, Heads
+from penstock.http.response import DateHeader, Heads, encode_refusal
 from penstock.log import get_logger
 from penstock.poller import HAVE_EPOLL, PlainStream, Poller, open_stream
 from penstock.tls import Tls, TlsStream, accept_tls, names_of
@@ -71,6 +72,7 @@ class HttpServer:
             make_room=self._end_idle,
             idle_s=self.limits.evict_after_idle_seconds,
             closing=self._closing,
+            refusal=self._refuse_at_door if tls is None else None,
         )
         self._poller: Poller | None = None  # while it serves
         self._calls = EagerQueue(self._look)
@@ -170,6 +172,12 @@ class HttpServer:
             log.exception("a connection ended by a bug in the server", client=client)
         finally:
             self._connections.discard(connection)
+
+    def _refuse_at_door(self, begun: bytes, whole: bool) -> bytes:
+        self.refused_total += 1
+        self.timed_out_total += not whole
+        refusal = no_turn() if whole else too_slow("body" if b"\r\n\r\n" in begun else "headers")
+        return encode_refusal(refusal, self.refusal_headers, self.date.line())
 
     async def _handle_socket(self, app: App, sock: socket.socket, guest: Guest) -> None:
         try:
