@@ -28,13 +28,15 @@ PATIENCE_S: Final = 10.0
 SETTLE_S: Final = 1.0
 HALF_HEAD: Final = b"GET /v1/instances HTTP/1.1\r\nhost: localhost\r\nx: "
 GREETED: Final = PREFACE + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+HALF_BODY: Final = b"POST /v1/instances HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9000\r\n\r\n{"
 KNOWN: Final = {
     "WE_AUTHENTICATION": "true",
     "WE_API_TOKENS": f"known=viewer=sha256:{hashlib.sha256(TOKEN.encode()).hexdigest()}",
     "WE_METRICS_ENABLED": "true",
 }
-PATHS: Final = {"rest": "/v1/instances", "metrics": "/metrics"}
-SENT: Final = {"silent": b"", "half": HALF_HEAD, "greeted": GREETED, "cut": PREFACE[:10]}
+SERVERS: Final = {"hypercorn": {"WE_HTTP_SERVER": "hypercorn"}, "processes": {"WE_PROCESSES": "2"}}
+"""REST by another server, or by two processes."""
+SENT: Final = {"silent": b"", "half": HALF_HEAD, "body": HALF_BODY, "greeted": GREETED, "cut": PREFACE[:10]}
 
 
 SETTINGS: dict[str, dict[str, str]] = {}
@@ -82,7 +84,8 @@ def ask(port: int, how: str) -> str:
     for _ in range(CALLS):
         began = time.monotonic()
         with suppress(OSError, http.client.HTTPException, grpc.RpcError):
-            answered += rpc_call(port) if how == "grpc" else rest_call(port, PATHS[how])
+            path = "/metrics" if how == "metrics" else "/v1/instances"
+            answered += rpc_call(port) if how == "grpc" else rest_call(port, path)
         took.append(time.monotonic() - began)
     late = sum(each > CALL_LIMIT_S for each in took)
     return f"{answered} of {CALLS} answered, {late} late, worst {max(took):.2f} s"
@@ -90,11 +93,11 @@ def ask(port: int, how: str) -> str:
 
 def _attack(how: str, kind: str, connections: int, hosts: int) -> Attack:
     def run(target: Target) -> str:
-        port = {"rest": target.rest_port, "grpc": target.grpc_port, "metrics": target.metrics_port}[how]
+        port = {"grpc": target.grpc_port, "metrics": target.metrics_port}.get(how, target.rest_port)
         with under_attack(port, connections, hosts, kind):
             return ask(port, how)
 
-    SETTINGS[f"{how}_{kind}_{hosts}"] = KNOWN
+    SETTINGS[f"{how}_{kind}_{hosts}"] = KNOWN | SERVERS.get(how, {})
     run.__doc__ = f"{connections} {kind} connections to {how} from {hosts} addresses; a known caller on new ones"
     return run
 
@@ -102,7 +105,9 @@ def _attack(how: str, kind: str, connections: int, hosts: int) -> Attack:
 ATTACKS: dict[str, Attack] = {
     f"{how}_{kind}_{hosts}": _attack(how, kind, connections, hosts)
     for how, kind, connections in [
-        ("rest", "silent", 11_000), ("rest", "half", 12_000), ("metrics", "silent", 1_200), ("metrics", "half", 1_200),
+        ("rest", "silent", 11_000), ("rest", "half", 12_000), ("rest", "body", 12_000),
+        ("hypercorn", "silent", 11_000), ("hypercorn", "half", 12_000), ("processes", "half", 12_000),
+        ("metrics", "silent", 1_200), ("metrics", "half", 1_200),
         ("grpc", "silent", 11_000), ("grpc", "cut", 11_000), ("grpc", "greeted", 11_000),
     ]
     for hosts in (1, 500)

@@ -11,7 +11,7 @@ import trio
 from penstock.engine.code import CodeWorkflow
 from penstock.errors import Conflict, NotFound
 from penstock.store.database import AWAY
-from penstock.testing.cancellation import Attempt, Holdings, cancel_everywhere
+from penstock.testing.cancellation import Attempt, Holdings, Operation, cancel_everywhere
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.engine.driver import Driver
 from tests.engine.runs import ORDER, finish, start, take
@@ -19,7 +19,8 @@ from tests.store.proxy import Proxy
 
 __all__ = ["make_driver"]
 
-CONNECTIONS = 4
+POOL = Holdings(tasks=4, threads=0, files=4)
+"""Connections are kept."""
 
 
 def is_there(driver: Driver) -> bool:
@@ -34,7 +35,7 @@ async def test_cancelled_at_every_point(make_driver: MakeDriver) -> None:
     driver = make_driver()
     code, before = driver.engine.code, 0
 
-    async def prepare() -> object:
+    async def prepare() -> Operation[None]:
         nonlocal before
         await code.register(ORDER, anew=True)
         before = deletions(driver)
@@ -50,7 +51,7 @@ async def test_cancelled_at_every_point(make_driver: MakeDriver) -> None:
         else:
             await code.delete("order")
 
-    points = await cancel_everywhere(prepare, check, may_grow=Holdings(files=CONNECTIONS))
+    points = await cancel_everywhere(prepare, check, may_grow=POOL)
     assert points.cancelled > 5
 
 
