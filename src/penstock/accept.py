@@ -221,6 +221,7 @@ class Door:
         self._others = OrderedDict[str, None]()  # other hosts with somebody who is READY; the next one first
         self._any_ready = trio.Event()
         self._pace = BEGUN_PER_TURN
+        self._closed = False
         self._gone = deque[Guest]()  # clients that left before anybody served them
         self._any_gone = trio.Event()
         self._room = trio.Event()  # set when a connection ends; replaced by who waits for it
@@ -248,9 +249,16 @@ class Door:
                     await trio.sleep(HELD_LOOK_S)
                     await self._look_after_held()
         finally:
-            for guest in [*self._books[Stage.HELD], *self._books[Stage.READY], *self._gone]:
+            self.close()
+            for guest in self._gone:
                 self._turn_away(guest)
             self._poller = None
+
+    def close(self) -> None:
+        """Serve nobody more: those at the door are turned away. Before what they would be served in has ended."""
+        self._closed = True
+        for guest in [*self._books[Stage.HELD], *self._books[Stage.READY]]:
+            self._turn_away(guest)
 
     async def accept(self, listener: socket.socket, start: Start) -> None:
         """Accept until cancelled, then close the listener. ``start`` takes the socket over, and calls `Guest.leave`."""
@@ -364,6 +372,9 @@ class Door:
         self._books[stage].add(guest)
 
     def _begin(self, guest: Guest) -> None:
+        if self._closed:
+            self._turn_away(guest)
+            return
         self._move(guest, Stage.BEGUN)
         guest.start(guest.sock, guest)
 

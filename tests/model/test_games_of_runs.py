@@ -238,8 +238,7 @@ class Life:
 
     async def delete(self) -> None:
         """Its workflow, as soon as it has ended; its executors have gone half a minute ago."""
-        for engine in self.engines:
-            engine.engine.polls.activity._seen.clear()
+        self.forget_executors()
         code = self.engine.engine.code
         if self.state == ENDED:
             await code.delete("order")
@@ -248,8 +247,13 @@ class Life:
             with pytest.raises(Conflict, match="are open"):
                 await code.delete("order")
 
+    def forget_executors(self) -> None:
+        for engine in self.engines:
+            engine.engine.polls.activity._seen.clear()
+
     async def register(self) -> None:
         """Until then no id finds the workflow; its runs are as before."""
+        self.forget_executors()
         for engine in self.engines:
             with pytest.raises(NotFound):
                 await engine.engine.definitions.get("order")

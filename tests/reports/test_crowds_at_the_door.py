@@ -276,6 +276,17 @@ async def test_as_long_as_some_make_room_fewer_are_served_in_a_turn() -> None:
         assert lobby.door._pace == 4
 
 
+async def test_a_door_that_is_closed_serves_nobody_more() -> None:
+    async with crowded() as lobby:
+        before = lobby.door.open
+        for sent in (b"x", b"", b"x"):
+            lobby.come("late", "10.0.0.2", sent)
+        lobby.door.close()
+        for _ in range(10):
+            await trio.lowlevel.checkpoint()
+        assert (lobby.served, lobby.door.held, lobby.door.open) == ([], 0, before)
+
+
 async def test_who_has_left_the_door_is_not_served() -> None:
     async with crowded() as lobby:
         before = lobby.door.open

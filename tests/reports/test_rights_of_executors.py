@@ -16,6 +16,7 @@ from penstock.access.tokens import KnownToken, TokenBook, make_token
 from penstock.engine import code
 from penstock.engine import queues as queues_of_engine
 from penstock.engine.code import CodeWorkflow
+from penstock.engine.origins import ORIGINS_MAX
 from penstock.errors import BadRequest, Conflict, Forbidden, NotFound
 from penstock.rpc.problems import status_of
 from penstock.rpc.runs_service import Runs
@@ -203,6 +204,17 @@ async def test_registrations_are_bounded(driver: Driver, client: RawClient, monk
     assert await ask(client, "any", "Register", registers("bank", name="c", queue="one")) is Status.OK
     assert await ask(client, "any", "Register", registers("bank", name="d", queue="two")) is not Status.OK
     assert driver.rows("SELECT name FROM queue") == [("one",)]
+
+
+async def test_origins_of_a_workflow_are_bounded(driver: Driver, client: RawClient) -> None:
+    """A program without a name says where it stands: as often as it likes, in other words each time."""
+    await driver.engine.code.start(CodeWorkflow("order"))
+    for n in range(ORIGINS_MAX + 15):
+        each = r.CodeWorkflow(name="order", version=1, origin=f"module{n}.order")
+        assert await ask(client, "any", "Register", r.RegisterWorkflowsRequest(workflows=[each])) is Status.OK
+    kept = {row[0] for row in driver.rows("SELECT origin FROM code_origin")}
+    assert len(kept) == ORIGINS_MAX
+    assert {f"module{ORIGINS_MAX + 14}.order", f"module{ORIGINS_MAX + 13}.order"} < kept
 
 
 # -- point 7: what became of a job is told to those who might have done it

@@ -272,7 +272,7 @@ def open_of(key: int) -> Call:
         added = f"""INSERT INTO definition (key, id, version, name, content, uploaded_at, code)
             OVERRIDING SYSTEM VALUE VALUES ({key}, 'asked', 1, '', '', now(), true)"""
         await connection.fetch(added.encode())
-        return [row for row in await connection.fetch(SQL["has_open_instances"], ("asked",)) if row[0]]
+        return [row for row in await connection.fetch(SQL["has_open_instances"], ("asked", None)) if row[0]]
 
     return ask
 

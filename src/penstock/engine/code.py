@@ -176,12 +176,13 @@ class Code:
                 gone = await definition_store.delete(connection, id, actor(), audit=self._settings.audit_log_enabled)
             except definition_store.OtherKind:
                 raise Conflict(f"'{id}' is no workflow written as code: others can't be deleted") from None
+            finally:  # also where nobody heard what became of it
+                self._definitions.let_go(id)
+                self._versions = {each: known for each, known in self._versions.items() if each.definition_id != id}
         if gone is None:
             raise self._definitions.unknown(id, 0)
         if not gone:
             raise Conflict(f"runs of '{id}' are open: cancel them first")
-        self._definitions.let_go(id)
-        self._versions = {each: version for each, version in self._versions.items() if each.definition_id != id}
 
     async def _check_count(self, connection: TrioConnection, workflow: CodeWorkflow) -> None:
         """Raises Conflict where one more would be too many."""

@@ -13,6 +13,7 @@ from penstock.engine.code import Code, CodeWorkflow
 from penstock.engine.definitions import CODE_PREFIX
 from penstock.errors import Conflict, NotFound, Unavailable
 from penstock.log import get_logger
+from penstock.store import definitions as definition_store
 from penstock.store import origins as store
 from penstock.store.connection import TrioConnection
 from penstock.store.database import AWAY, Database, away_reason, first_line
@@ -20,6 +21,8 @@ from penstock.store.origins import Origin, Registered, Shared
 from penstock.wire.attention import Attention
 
 ORIGIN_MAX_CHARS: Final = 1_000
+ORIGINS_MAX: Final = 20
+"""Of one workflow; the latest are kept."""
 SHARED_MAX: Final = 20
 """Workflows that are told of at a time."""
 
@@ -65,9 +68,14 @@ class Origins:
         if not others:
             return None
         first = others[0]
-        if not first.connected and not await store.has_open_runs(connection, workflow.definition_id, version):
+        is_open = first.connected or await definition_store.has_open_instances(
+            connection, workflow.definition_id, version
+        )
+        if not is_open:
             await store.delete(connection, workflow.job_type, [each.origin for each in others])
             return None
+        if too_many := [each.origin for each in others[ORIGINS_MAX - 1 :] if not each.connected]:
+            await store.delete(connection, workflow.job_type, too_many)
         what = "is connected" if first.connected else "has open runs"
         name = f"{workflow.name}@{workflow.version}"
         return f"{first.origin} serves {name} here and {what}, and this program has {origin}"

@@ -110,6 +110,7 @@ class HypercornServer:
                 await self._drain.wait()
                 await trio.sleep(self.limits.drain_quiet_seconds)
                 accepting.cancel_scope.cancel()
+                self._door.close()
                 self._shared.refusing = True
             background.cancel_scope.cancel()
 

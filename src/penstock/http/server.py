@@ -110,6 +110,7 @@ class HttpServer:
                 # Requests that were on their way when the drain began: accepted, read and answered for a moment more.
                 await trio.sleep(self.limits.drain_quiet_seconds)
                 accepting.cancel_scope.cancel()
+                self._door.close()
                 for connection in self._connections:
                     connection.close_if_idle()
             background.cancel_scope.cancel()

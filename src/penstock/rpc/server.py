@@ -149,6 +149,7 @@ class Server:
                             for sock in sockets:
                                 accepting.start_soon(self._door.accept, sock, start)
                             task_status.started()
+                    self._door.close()
                 background.cancel_scope.cancel()
 
     def _look(self) -> None:

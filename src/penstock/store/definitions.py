@@ -112,12 +112,17 @@ async def delete(connection: TrioConnection, id: str, actor: str | None, *, audi
         if not newest.code:
             raise OtherKind
         await require_version(connection, ACTIVE_VERSION)
-        if (await connection.fetch(SQL["has_open_instances"], (id,)))[0][0]:
+        if await has_open_instances(connection, id):
             return False
         await connection.fetch(SQL["delete_definition"], (id,))
         if audit:
             await connection.fetch(SQL["audit_definition"], ("DEFINITION_DELETED", id, actor))
     return True
+
+
+async def has_open_instances(connection: TrioConnection, id: str, version: int | None = None) -> bool:
+    """Whether an instance of an id has not ended, of any version or of one."""
+    return bool((await connection.fetch(SQL["has_open_instances"], (id, version)))[0][0])
 
 
 async def activate(

@@ -50,11 +50,6 @@ async def read(connection: TrioConnection, job_type: str) -> list[Registered]:
     return [Registered(origin, connected) for origin, connected in found.items()]
 
 
-async def has_open_runs(connection: TrioConnection, definition_id: str, version: int) -> bool:
-    """Whether a run of that definition has not ended."""
-    return bool((await connection.fetch(SQL["has_open_runs"], (definition_id, version)))[0][0])
-
-
 async def write(connection: TrioConnection, job_type: str, origin: Origin, engine: int | None) -> None:
     """Keep an origin. ``engine``: the number of the engine that the App lives with; None where it lives elsewhere."""
     await connection.fetch(SQL["write_origin"], (job_type, *origin, engine))

@@ -42,7 +42,7 @@ SELECT version FROM definition d WHERE id = $1::text AND content = $2::text
 ORDER BY version DESC LIMIT 1
 
 -- name: has_open_instances
--- Whether an instance of any version of $1 has not ended: whether one has a token with its id. The ids of both are gone through in turns,
+-- Whether an instance of $1 has not ended, of any version or of $2: whether one has a token with its id. The ids of both are gone through in turns,
 -- newest first, each on from where the other one is: neither open instances of others nor those that have ended are walked over. (Pairs
 -- are compared, as with `definition = key` the planner would rather walk over all ids.)
 WITH RECURSIVE pair AS (
@@ -50,7 +50,7 @@ WITH RECURSIVE pair AS (
   CROSS JOIN LATERAL (SELECT i.definition, i.id FROM instance i WHERE (i.definition, i.id) <= (d.key, 9223372036854775807)
     ORDER BY i.definition DESC, i.id DESC LIMIT 1) i
   CROSS JOIN LATERAL (SELECT t.id FROM token t WHERE t.id <= i.id ORDER BY t.id DESC LIMIT 1) t
-  WHERE d.id = $1::text AND i.definition = d.key
+  WHERE d.id = $1::text AND ($2::int IS NULL OR d.version = $2) AND i.definition = d.key
   UNION ALL
   SELECT p.key, i.id, t.id FROM pair p
   CROSS JOIN LATERAL (SELECT i.definition, i.id FROM instance i WHERE (i.definition, i.id) <= (p.key, p.token)

@@ -14,13 +14,6 @@ SELECT o.origin, o.folder, EXISTS (
   WHERE e.number = o.engine AND e.holder = o.holder AND e.leased_until > penstock_now()) AS connected
 FROM code_origin o WHERE o.job_type = $1::text ORDER BY connected DESC, o.seen_at DESC, o.origin, o.folder
 
--- name: has_open_runs
--- Whether a run of a definition ($1 id $2 version) has not ended. Tokens are those of open instances.
-SELECT EXISTS (
-  SELECT FROM token t WHERE t.id = t.instance_id AND (
-    SELECT i.definition FROM instance i WHERE i.id = t.instance_id) = (
-    SELECT d.key FROM definition d WHERE d.id = $1::text AND d.version = $2::int))
-
 -- name: write_origin
 -- $1 job type $2 origin $3 folder $4 number of the engine in which it is registered, or null.
 INSERT INTO code_origin (job_type, origin, folder, engine, holder, seen_at)
