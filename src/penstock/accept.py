@@ -53,6 +53,8 @@ that comes faster than it is let in fills the kernel's queue, which then drops w
 CROWD_CONNECTIONS = 64
 """Connections that were served and have not asked for anything: above it others wait at the door for their first bytes,
 which costs a tenth of what serving them does."""
+OTHERS_EVERY = 4
+"""Of so many turns one goes to a host of whom somebody is served, though others wait: ever new hosts shut none out."""
 HELD_LOOK_S = 0.5
 HELD_BEGUN_S = 1.0
 """Who has sent a part of a request so long ago is served in its turn: its body may be on its way for longer."""
@@ -181,6 +183,79 @@ class _Book:
             self._most = now  # one more or one less: it is the most that any has
 
 
+class _Unproved:
+    """Who has proved nothing, by stage and by host."""
+
+    def __init__(self) -> None:
+        self.books = tuple(_Book() for _ in Stage)
+        self._of_host = Counter[str]()
+        self.count = 0
+
+    def of_host(self, host: str) -> int:
+        return self._of_host[host]
+
+    @property
+    def at_door(self) -> list[Guest]:
+        return [*self.books[Stage.READY], *self.books[Stage.HELD]]
+
+    @property
+    def held(self) -> int:
+        return self.books[Stage.READY].count + self.books[Stage.HELD].count
+
+    @property
+    def begun(self) -> int:
+        return self.books[Stage.BEGUN].count
+
+    def serves(self, host: str) -> bool:
+        return bool(self.books[Stage.BEGUN].of_host(host) or self.books[Stage.ANSWERED].of_host(host))
+
+    def add(self, guest: Guest) -> None:
+        self.count += 1
+        self._of_host[guest.host] += 1
+        self.books[guest.stage].add(guest)
+
+    def move(self, guest: Guest, stage: Stage) -> None:
+        self.books[guest.stage].remove(guest)
+        guest.stage = stage
+        self.books[stage].add(guest)
+
+    def remove(self, guest: Guest) -> None:
+        """Idempotent."""
+        if self.books[guest.stage].remove(guest):
+            self.count -= 1
+            self._of_host[guest.host] -= 1
+            if not self._of_host[guest.host]:
+                del self._of_host[guest.host]
+
+
+class _Turns:
+    """Whose guest is served next of those who are READY: by hosts."""
+
+    def __init__(self, unproved: _Unproved) -> None:
+        self._unproved = unproved
+        self._fresh = OrderedDict[str, None]()  # hosts of whom nobody is served
+        self._others = OrderedDict[str, None]()  # the next one first
+        self._taken = 0
+
+    def add(self, host: str) -> None:
+        if host not in self._fresh and host not in self._others:
+            (self._others if self._unproved.serves(host) else self._fresh)[host] = None
+
+    def take(self) -> Guest | None:
+        ready = self._unproved.books[Stage.READY]
+        self._taken += 1
+        waiting = (self._fresh, self._others)
+        for hosts in waiting if self._taken % OTHERS_EVERY else reversed(waiting):
+            while hosts:
+                host, _ = hosts.popitem(last=False)
+                guest = ready.oldest(host)
+                if guest is not None:
+                    if ready.of_host(host) > 1:
+                        self._others[host] = None
+                    return guest
+        return None
+
+
 class Door:
     """Of one server: lets connections in, and knows who of them has proved nothing yet."""
 
@@ -212,13 +287,10 @@ class Door:
         self._asking_proves = asking_proves
         self._make_room = make_room
         self._look_s, self._grace_s = min(idle_s, ROOM_LOOK_S), min(idle_s, GRACE_S)
-        self._books = tuple(_Book() for _ in Stage)
-        self._of_host = Counter[str]()  # those who have proved nothing, at any stage
-        self._unproved = 0
+        self._unproved = _Unproved()
+        self._turns = _Turns(self._unproved)
         self._poller: Poller | None = None
         self._listeners: dict[Guest, Callable[[bool], None]] = {}  # of those who are HELD
-        self._fresh = OrderedDict[str, None]()  # hosts with somebody who is READY, and nobody who is served
-        self._others = OrderedDict[str, None]()  # other hosts with somebody who is READY; the next one first
         self._any_ready = trio.Event()
         self._pace = BEGUN_PER_TURN
         self._closed = False
@@ -233,7 +305,7 @@ class Door:
     @property
     def held(self) -> int:
         """Connections that nobody serves yet."""
-        return self._books[Stage.HELD].count + self._books[Stage.READY].count + len(self._gone)
+        return self._unproved.held + len(self._gone)
 
     async def run(self) -> None:
         """Look after those at the door, until cancelled; in the end they are closed."""
@@ -257,7 +329,7 @@ class Door:
     def close(self) -> None:
         """Serve nobody more: those at the door are turned away. Before what they would be served in has ended."""
         self._closed = True
-        for guest in [*self._books[Stage.HELD], *self._books[Stage.READY]]:
+        for guest in self._unproved.at_door:
             self._turn_away(guest)
 
     async def accept(self, listener: socket.socket, start: Start) -> None:
@@ -271,7 +343,7 @@ class Door:
         if self._asking_proves:
             guest.prove()
         elif guest.stage is Stage.BEGUN:
-            self._move(guest, Stage.ANSWERED)
+            self._unproved.move(guest, Stage.ANSWERED)
 
     def note_proved(self, guest: Guest) -> None:
         """See `Guest.prove`."""
@@ -280,11 +352,7 @@ class Door:
 
     def forget(self, guest: Guest) -> None:
         """It is none of those any more who can be ended."""
-        if self._books[guest.stage].remove(guest):
-            self._unproved -= 1
-            self._of_host[guest.host] -= 1
-            if not self._of_host[guest.host]:
-                del self._of_host[guest.host]
+        self._unproved.remove(guest)
 
     def leave(self, guest: Guest) -> None:
         """See `Guest.leave`."""
@@ -297,9 +365,9 @@ class Door:
     def let_in(self, start: Start, sock: socket.socket, address: str) -> Guest | None:
         """One that was accepted; None when it has left already."""
         host = host_of(address)
-        if self._of_host[host] >= self._unproved_per_host:
+        if self._unproved.of_host(host) >= self._unproved_per_host:
             self._end_one(host)
-        elif self._unproved >= self._most_unproved:
+        elif self._unproved.count >= self._most_unproved:
             self._end_one(None)
         stage = Stage.BEGUN
         if self._poller is not None and self._is_crowded:
@@ -311,9 +379,7 @@ class Door:
             stage = Stage.READY if self._is_worth(begun) else Stage.HELD
         guest = Guest(self, host, sock, start, stage)
         self.open += 1
-        self._unproved += 1
-        self._of_host[host] += 1
-        self._books[stage].add(guest)
+        self._unproved.add(guest)
         if stage is Stage.BEGUN:
             start(sock, guest)
         elif stage is Stage.READY:
@@ -325,7 +391,7 @@ class Door:
 
     @property
     def _is_crowded(self) -> bool:
-        return self._books[Stage.BEGUN].count >= CROWD_CONNECTIONS
+        return self._unproved.begun >= CROWD_CONNECTIONS
 
     def _is_full(self) -> bool:
         return self.open >= self._most
@@ -337,13 +403,13 @@ class Door:
                 self._room = trio.Event()
             if not self._end_one(None):
                 await self._make_room()
-            with trio.move_on_after(self._grace_s / 4 if self._unproved else self._look_s):
+            with trio.move_on_after(self._grace_s / 4 if self._unproved.count else self._look_s):
                 await self._room.wait()
 
     def _end_one(self, host: str | None) -> bool:
         """Begin to end a connection that proved nothing (of a host, or of any), if there is one that can be."""
         came_before = trio.current_time() - self._grace_s
-        for book in self._books:
+        for book in self._unproved.books:
             for _ in range(TRIED_TO_END):
                 guest = book.oldest(host)
                 if guest is None or guest.since > came_before:
@@ -366,16 +432,11 @@ class Door:
                 return True
         return False
 
-    def _move(self, guest: Guest, stage: Stage) -> None:
-        self._books[guest.stage].remove(guest)
-        guest.stage = stage
-        self._books[stage].add(guest)
-
     def _begin(self, guest: Guest) -> None:
         if self._closed:
             self._turn_away(guest)
             return
-        self._move(guest, Stage.BEGUN)
+        self._unproved.move(guest, Stage.BEGUN)
         guest.start(guest.sock, guest)
 
     def _look_at(self, guest: Guest) -> bool:
@@ -396,34 +457,20 @@ class Door:
         """Serve one who was HELD, in a crowd when it is its turn."""
         self._let_go(guest)
         if self._is_crowded:
-            self._move(guest, Stage.READY)
+            self._unproved.move(guest, Stage.READY)
             self._note_ready(guest.host)
         else:
             self._begin(guest)
 
     def _note_ready(self, host: str) -> None:
-        if host not in self._fresh and host not in self._others:
-            served = self._books[Stage.BEGUN].of_host(host) + self._books[Stage.ANSWERED].of_host(host)
-            (self._others if served else self._fresh)[host] = None
+        self._turns.add(host)
         self._any_ready.set()
-
-    def _next_ready(self) -> Guest | None:
-        ready = self._books[Stage.READY]
-        for hosts in (self._fresh, self._others):
-            while hosts:
-                host, _ = hosts.popitem(last=False)
-                guest = ready.oldest(host)
-                if guest is not None:
-                    if ready.of_host(host) > 1:
-                        self._others[host] = None
-                    return guest
-        return None
 
     async def _begin_ready(self) -> None:
         while True:
             await self._any_ready.wait()
             for _ in range(self._pace):
-                guest = self._next_ready()
+                guest = self._turns.take()
                 if guest is None:
                     self._any_ready = trio.Event()
                     break
@@ -480,7 +527,7 @@ class Door:
 
     async def _look_after_held(self) -> None:
         begun_s = min(HELD_BEGUN_S, self._first_request_s / 2)
-        for number, guest in enumerate([*self._books[Stage.READY], *self._books[Stage.HELD]], 1):
+        for number, guest in enumerate(self._unproved.at_door, 1):
             age_s = trio.current_time() - guest.since
             if not guest.at_door or age_s < begun_s or guest.sock.fileno() < 0:
                 pass

@@ -137,16 +137,20 @@ async def test_who_was_refused_makes_room_and_who_is_known_stays(kind: str) -> N
             assert await trio.to_thread.run_sync(ask_again) == b"HTTP/1.1 200"
 
 
+@pytest.mark.parametrize("sent", [b"", HALF_HEAD, HALF_BODY, GREETING], ids=["silent", "head", "body", "greeted"])
 @pytest.mark.parametrize("kind", ["native", "hypercorn"])
-async def test_the_first_request_has_a_deadline(kind: str) -> None:
+async def test_the_first_request_has_a_deadline(kind: str, sent: bytes) -> None:
     (listener,) = listen("127.0.0.1", 0)
     make = HttpServer if kind == "native" else HypercornServer
-    limits = Limits(header_timeout_seconds=0.2, deadline_tick_seconds=0.05)
+    limits = Limits(header_timeout_seconds=0.2, body_timeout_seconds=0.2, deadline_tick_seconds=0.05)
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             await nursery.start(make(limits).serve, gated, [listener])
             async with await trio.open_tcp_stream("127.0.0.1", listener.getsockname()[1]) as silent:
-                assert await silent.receive_some() == b""
+                if sent:
+                    await silent.send_all(sent)
+                while await silent.receive_some():
+                    pass
             nursery.cancel_scope.cancel()
 
 
@@ -261,6 +265,16 @@ async def test_in_a_crowd_a_host_of_whom_nobody_is_served_comes_first() -> None:
         while len(lobby.served) < 10:
             await trio.lowlevel.checkpoint()
         assert lobby.served[:5] == ["b", "c", "greedy", "b", "greedy"], "then they take turns"
+
+
+async def test_ever_new_hosts_shut_none_out() -> None:
+    async with crowded() as lobby:
+        lobby.come("old", "10.0.0.1")
+        for n in range(200):
+            lobby.come("new", f"10.1.0.{n}")
+        while len(lobby.served) < 10:
+            await trio.lowlevel.checkpoint()
+        assert "old" in lobby.served[:4]
 
 
 async def test_as_long_as_some_make_room_fewer_are_served_in_a_turn() -> None:
