@@ -9,10 +9,10 @@ import http.client
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 import grpc
 
@@ -44,7 +44,7 @@ SETTINGS: dict[str, dict[str, str]] = {}
 
 
 @contextmanager
-def under_attack(port: int, connections: int, hosts: int, kind: str) -> Iterator[None]:
+def under_attack(port: int, connections: int, hosts: int, kind: str) -> Generator[None]:
     """For the block."""
     command = [sys.executable, str(Path(__file__).with_name("crowd.py")), str(port), str(connections), str(hosts)]
     attacker = subprocess.Popen([*command, SENT[kind].hex()], stdout=subprocess.PIPE)
@@ -72,8 +72,8 @@ def rpc_call(port: int) -> bool:
     """The same over gRPC."""
     request = encode_message(m.ListInstancesRequest(page_size=1))
     with grpc.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
-        call = channel.unary_unary("/workflow.v1.WorkflowEngine/ListInstances")
-        call(request, timeout=PATIENCE_S, metadata=[("authorization", f"Bearer {TOKEN}")], wait_for_ready=True)
+        call = cast(Any, channel).unary_unary("/workflow.v1.WorkflowEngine/ListInstances")
+        call(request, timeout=PATIENCE_S, metadata=(("authorization", f"Bearer {TOKEN}"),), wait_for_ready=True)
     return True
 
 
