@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 import httpx
@@ -55,6 +56,24 @@ def ask(port: int, method: str, path: str, token: str = "", body: Any = None) ->
         return answer.status, json.loads(text) if text and "json" in kind else text
     finally:
         connection.close()
+
+
+def lets_in(port: int, path: str, token: str) -> bool:
+    return ask(port, "GET", path, token)[0] == 200
+
+
+@pytest.mark.slow(reason="starts engine processes")
+def test_several_processes_begin_on_a_database_without_tables(empty_database_dsn: str) -> None:
+    """And go on where the tables are in a schema of their own: the parent asked for them in `public`, and ended."""
+    for _ in range(2):
+        with EngineProcess(empty_database_dsn, "--processes", "2", authentication=True) as engine:
+            engine.wait_ready()
+            token = penstock("token", "new", "ci", "--role", "viewer", WE_POSTGRES_DSN=empty_database_dsn).stdout
+            token = token.strip()
+            for port, path in ((engine.port, "/v1/definitions"), (engine.metrics_port, "/metrics")):
+                assert ask(port, "GET", path)[0] == 401
+                wait_until(partial(lets_in, port, path, token), timeout_s=120)
+            assert engine.process.poll() is None
 
 
 @pytest.mark.slow(reason="starts engine processes")

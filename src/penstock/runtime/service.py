@@ -174,9 +174,6 @@ async def _parent(
                     max_unproved_per_address=settings.address_max_unproved_connections,
                 )  # fmt: skip
                 await supervisor.start("metrics", page.serve, metrics_sockets)
-            if gate is not None:
-                for name, step in AccessService(gate, database.connection).steps().items():
-                    await supervisor.start(name, partial(forever, name, step))
             if tls.any:
                 await supervisor.start("certificates", partial(forever, "certificates", tls.refresh_step))
             for index, name in enumerate(names):
@@ -187,6 +184,9 @@ async def _parent(
                 for event in parent.ready:
                     await event.wait()
                 database.use(await placed(dsn, settings.db_schema))  # the children have made it, if need be
+                if gate is not None:  # not before: there may have been no tables, or others than these
+                    for name, step in AccessService(gate, database.connection).steps().items():
+                        await supervisor.start(name, partial(forever, name, step))
                 log.info("ready", processes=settings.processes, **where)
 
             nursery.start_soon(announce)
