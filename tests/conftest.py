@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import postgres
-from tests.logs import restored_logging
+from tests.logs import plain_tracebacks, restored_logging
 
 # Hypothesis measures its examples by the clock on the wall, and calls a test flaky when one took 200 ms once, or when
 # drawing the first few took a second: on a busy machine both happen to any test. pytest's own timeout ends a hang.
@@ -21,6 +21,7 @@ settings.register_profile(
     derandomize="PENSTOCK_EXPLORE" not in os.environ,
 )
 settings.load_profile("penstock")
+plain_tracebacks()
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+import structlog
 
 from tests.house.sources import TOP
 
@@ -139,3 +140,15 @@ def test_the_quick_tier_says_what_it_left_out(project, tmp_path, arguments):
 
 def ran_in(out: str) -> list[str]:
     return re.findall(r"::(\w+) PASSED", out)
+
+
+def test_a_logged_exception_is_pythons_own_text(capsys):
+    """Rich's, with locals and sources, took 0.3 s of each test that logs one."""
+    try:
+        raise ZeroDivisionError("by nothing")
+    except ZeroDivisionError:
+        structlog.get_logger().exception("it failed")
+    told = capsys.readouterr().out
+    assert "Traceback (most recent call last):\n" in told
+    assert "ZeroDivisionError: by nothing" in told
+    assert "╭" not in told
