@@ -126,7 +126,7 @@ def serve_issuer() -> Generator[Issuer]:
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         issuer.address = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         yield issuer
         server.shutdown()

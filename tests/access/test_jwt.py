@@ -308,7 +308,7 @@ async def test_keys_come_from_the_url_in_the_issuers_document() -> None:
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         address = f"http://127.0.0.1:{server.server_address[1]}"
         found = Issuer(settings(Path(), oidc_issuer=f"{address}/realm", oidc_jwks=None))
         await found._look()

@@ -60,7 +60,7 @@ def contract_front(engine: Deployment) -> Generator[tuple[str, set[int]]]:
     handler = type("Handler", (Front,), {"behind": (engine.host, engine.port), "polled": polled})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_address[1]}", polled

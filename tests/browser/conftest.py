@@ -31,7 +31,7 @@ class _Page(http.server.BaseHTTPRequestHandler):
 def web_port() -> Generator[int]:
     """Serves an empty page under any name and path."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Page) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         yield server.server_address[1]
         server.shutdown()

@@ -50,7 +50,7 @@ def collector() -> Generator[tuple[str, list[Any]]]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Collect) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_address[1]}", came
