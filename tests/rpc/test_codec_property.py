@@ -13,7 +13,7 @@ from typing import Any, get_args, get_origin
 import msgspec
 import pytest
 from google.protobuf.unknown_fields import UnknownFieldSet
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.wire import batch, model, repair, schedule
@@ -48,12 +48,14 @@ from penstock.wire.struct_codec import (
 )
 from tests.rpc.conftest import Google
 from tests.rpc.test_generated import structs
-from tests.shares import mostly_slow
+from tests.shares import in_shares, mostly_slow
 
 KINDS = [
     (name, kind, module.PACKAGE) for module in (m, w) for name, kind in structs(module).items()
 ]  # fmt: skip
-MANY = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+A_TENTH = 10
+SOME = [(*case, A_TENTH) for case in KINDS[::6]]
+EACH = [*SOME, *((*case, 1) for case in KINDS)]
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 doubles = st.floats(allow_nan=False, allow_infinity=False)
@@ -231,15 +233,18 @@ def from_ours(ours: Any, kind: Any, package: str) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------- any message
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize(
-    ("name", "kind", "package"),
-    mostly_slow(KINDS, quick=KINDS[::6], reason="thousands of random messages"),
-    ids=[f"{package}.{name}" for name, _, package in KINDS],
+    ("name", "kind", "package", "share"),
+    mostly_slow(EACH, quick=SOME, reason="thousands of random messages"),
+    ids=[f"{package}.{name}-{'all' if share == 1 else 'a-tenth'}" for name, _, package, share in EACH],
 )
-def test_any_message_is_the_same_to_google(google: Google, name: str, kind: type[msgspec.Struct], package: str) -> None:
+def test_any_message_is_the_same_to_google(
+    google: Google, name: str, kind: type[msgspec.Struct], package: str, share: int
+) -> None:
     theirs_of = google_class(google, name, package)
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40 // share, deadline=None)
     @given(whole_messages(kind, package))
     def check(ours: Any) -> None:
         data = encode_message(ours, package)
@@ -272,27 +277,36 @@ def mutated(data: bytes, changes: list[tuple[int, str, bytes]]) -> bytes:
     return data
 
 
+FUZZED = [
+    ("CompleteJobRequest", Completion), ("StartInstanceRequest", StartRequest), ("PollJobsRequest", PollRequest),
+    ("FailJobRequest", Failure), ("PollJobsResponse", m.PollJobsResponse),
+    ("UploadDefinitionRequest", m.UploadDefinitionRequest), ("JobDispatchEvent", m.JobDispatchEvent),
+    ("WorkRequest", w.WorkRequest), ("WorkResponse", w.WorkResponse),
+    ("StartInstancesRequest", w.StartInstancesRequest),
+]  # fmt: skip
+FUZZED_A_TENTH = [("CompleteJobRequest", Completion, A_TENTH), ("PollJobsRequest", PollRequest, A_TENTH)]
+
+
+@pytest.mark.hypothesis
 @pytest.mark.parametrize(
-    ("name", "kind"),
+    ("name", "kind", "share"),
     mostly_slow(
-        [("CompleteJobRequest", Completion), ("StartInstanceRequest", StartRequest), ("PollJobsRequest", PollRequest),
-         ("FailJobRequest", Failure), ("PollJobsResponse", m.PollJobsResponse),
-         ("UploadDefinitionRequest", m.UploadDefinitionRequest), ("JobDispatchEvent", m.JobDispatchEvent),
-         ("WorkRequest", w.WorkRequest), ("WorkResponse", w.WorkResponse),
-         ("StartInstancesRequest", w.StartInstancesRequest)],
-        quick=[("CompleteJobRequest", Completion), ("PollJobsRequest", PollRequest)],
+        [*FUZZED_A_TENTH, *((*case, 1) for case in FUZZED)],
+        quick=FUZZED_A_TENTH,
         reason="thousands of random messages",
     ),
-    ids=lambda given: given if isinstance(given, str) else "",
-)  # fmt: skip
-def test_any_bytes_are_taken_or_refused_as_google_does(google: Google, name: str, kind: type[msgspec.Struct]) -> None:
+    ids=lambda given: given if isinstance(given, str) else {1: "all", A_TENTH: "a-tenth"}.get(given, ""),
+)
+def test_any_bytes_are_taken_or_refused_as_google_does(
+    google: Google, name: str, kind: type[msgspec.Struct], share: int
+) -> None:
     from google.protobuf.message import DecodeError as TheirError
 
     package = package_of(kind) or m.PACKAGE
     theirs_of = google_class(google, name, package)
     encoded = whole_messages(kind, package).map(lambda made: encode_message(made, package))
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=300 // share, deadline=None)
     @given(st.builds(mutated, encoded, mutations) | st.binary(max_size=60))
     @example(b"\x0b\x0c")
     @example(b"\x1a\x01\x0a\x1a\x01\x00")  # a message in two halves that only together are one
@@ -332,35 +346,54 @@ def check_replaced(error: DecodeError) -> None:
     assert "number that JSON" in str(error) or "Timestamp" in str(error)
 
 
-@MANY
-@given(st.binary(max_size=80))
-def test_arbitrary_bytes_raise_nothing_but_decode_error(data: bytes) -> None:
-    for _, kind, package in KINDS:
-        for as_values in (False, True):
-            with contextlib.suppress(DecodeError):
-                decode_message(data, kind, package, as_values=as_values)
+@pytest.mark.hypothesis
+@in_shares
+def test_arbitrary_bytes_raise_nothing_but_decode_error(share: int) -> None:
+    @settings(max_examples=300 // share)
+    @given(st.binary(max_size=80))
+    def check(data: bytes) -> None:
+        for _, kind, package in KINDS:
+            for as_values in (False, True):
+                with contextlib.suppress(DecodeError):
+                    decode_message(data, kind, package, as_values=as_values)
+
+    check()
 
 
 # ------------------------------------------------------------------------------------------------------------ Structs
 
 
-@MANY
-@given(json_objects)
-def test_a_struct_is_what_google_makes_of_it(value: dict[str, Any]) -> None:
+@pytest.mark.hypothesis
+@in_shares
+def test_a_struct_is_what_google_makes_of_it(share: int) -> None:
     from google.protobuf.struct_pb2 import Struct
 
-    ours = encode_struct(value)
-    assert from_struct(Struct.FromString(ours)) == whole(value)
-    theirs = Struct()
-    theirs.update(value)
-    assert decode_struct(theirs.SerializeToString()) == whole(value)
-    assert json.loads(struct_to_json(ours)) == whole(value)
-    assert struct_from_json(json.dumps(value).encode()) == ours
+    @settings(max_examples=300 // share)
+    @given(json_objects)
+    def check(value: dict[str, Any]) -> None:
+        ours = encode_struct(value)
+        assert from_struct(Struct.FromString(ours)) == whole(value)
+        theirs = Struct()
+        theirs.update(value)
+        assert decode_struct(theirs.SerializeToString()) == whole(value)
+        assert json.loads(struct_to_json(ours)) == whole(value)
+        assert struct_from_json(json.dumps(value).encode()) == ours
+
+    check()
 
 
-@settings(max_examples=800, deadline=None)
-@given(st.builds(mutated, json_objects.map(encode_struct), mutations) | st.binary(max_size=60))
-def test_any_bytes_are_the_struct_that_google_reads(data: bytes) -> None:
+@pytest.mark.hypothesis
+@in_shares
+def test_any_bytes_are_the_struct_that_google_reads(share: int) -> None:
+    @settings(max_examples=800 // share)
+    @given(st.builds(mutated, json_objects.map(encode_struct), mutations) | st.binary(max_size=60))
+    def check(data: bytes) -> None:
+        check_struct(data)
+
+    check()
+
+
+def check_struct(data: bytes) -> None:
     from google.protobuf.message import DecodeError as TheirError
     from google.protobuf.struct_pb2 import Struct
 
