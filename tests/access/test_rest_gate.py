@@ -22,13 +22,28 @@ def rest(**gate: Any) -> Rest:
     return Rest(ScriptedEngine(authentication=True), gate=make_gate(**gate))
 
 
+@pytest.fixture(scope="module")
+def one_for_all() -> Rest:
+    """An application takes longer to make than to ask."""
+    return rest()
+
+
+@pytest.fixture
+def api(one_for_all: Rest) -> Rest:
+    """With the default settings; it has called nothing yet."""
+    one_for_all.engine.calls.clear()
+    return one_for_all
+
+
 def path_of(pattern: str) -> str:
     return re.sub(r"\{number\}", "1", re.sub(r"\{\w*[iI]d\}", "1f-1-0", pattern))
 
 
 @pytest.mark.parametrize(("method", "pattern", "needed"), [(row.method, row.path, row.needs) for row in OPERATIONS])
-async def test_each_route_takes_only_the_roles_of_its_row(method: str, pattern: str, needed: Permission) -> None:
-    api, path = rest(), path_of(pattern)
+async def test_each_route_takes_only_the_roles_of_its_row(
+    api: Rest, method: str, pattern: str, needed: Permission
+) -> None:
+    path = path_of(pattern)
     unknown = await api.send(method, path, b"{}")
     assert (unknown.status == 401) == (needed is not Permission.NONE)
     if unknown.status == 401:
@@ -54,8 +69,7 @@ async def test_head_needs_what_get_needs() -> None:
 
 @pytest.mark.parametrize("path", ["/", "/v1/nothing", "/V1/instances", "/v1/jobs/poll/", "/v1/instances/1f/nothing"])
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-async def test_nobody_unknown_learns_what_there_is(method: str, path: str) -> None:
-    api = rest()
+async def test_nobody_unknown_learns_what_there_is(api: Rest, method: str, path: str) -> None:
     assert (await api.send(method, path)).status == 401
     assert (await api.send(method, path, headers={"Authorization": bearer("viewer")})).status in (404, 405)
 
@@ -85,20 +99,20 @@ async def test_a_preflight_needs_no_token_whatever_its_origin() -> None:
         "Bearer a.b.c",
     ],
 )
-async def test_what_is_no_token_is_refused(value: str) -> None:
-    answer = await rest().get("/v1/definitions", Authorization=value.format(TOKENS["viewer"].text))
+async def test_what_is_no_token_is_refused(api: Rest, value: str) -> None:
+    answer = await api.get("/v1/definitions", Authorization=value.format(TOKENS["viewer"].text))
     assert answer.error[:2] == (401, "unauthenticated")
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
-async def test_the_name_of_the_scheme_has_no_case(scheme: str) -> None:
+async def test_the_name_of_the_scheme_has_no_case(api: Rest, scheme: str) -> None:
     value = f"{scheme}  {TOKENS['viewer'].text}"
-    assert (await rest().get("/v1/definitions", Authorization=value)).status == 200
+    assert (await api.get("/v1/definitions", Authorization=value)).status == 200
 
 
 @pytest.mark.parametrize("name", ["token", "access_token", "authorization", "api_key", "bearer"])
-async def test_a_token_in_the_query_is_none(name: str) -> None:
-    assert (await rest().get(f"/v1/definitions?{name}={TOKENS['admin'].text}")).status == 401
+async def test_a_token_in_the_query_is_none(api: Rest, name: str) -> None:
+    assert (await api.get(f"/v1/definitions?{name}={TOKENS['admin'].text}")).status == 401
 
 
 @pytest.mark.parametrize("name", ["X-Forwarded-For", "Forwarded", "X-Real-IP", "X-Client-IP", "True-Client-IP"])
@@ -109,8 +123,7 @@ async def test_only_the_sockets_address_is_in_a_network(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override"])
-async def test_the_method_is_the_requests_own(name: str) -> None:
-    api = rest()
+async def test_the_method_is_the_requests_own(api: Rest, name: str) -> None:
     headers = {"Authorization": bearer("viewer"), name: "POST"}
     await api.send("GET", "/v1/instances", headers=headers)
     assert "instances.start" not in api.engine.calls
@@ -130,8 +143,7 @@ async def test_the_method_is_the_requests_own(name: str) -> None:
         "/v1/definitions%00",
     ],
 )
-async def test_no_spelling_of_a_path_gets_around_the_table(path: str) -> None:
-    api = rest()
+async def test_no_spelling_of_a_path_gets_around_the_table(api: Rest, path: str) -> None:
     assert (await api.get(path)).status in ((400,) if "%00" in path else (401, 404))
     assert not api.engine.calls
 
