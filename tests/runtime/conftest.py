@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
+from penstock.runtime import membership
 from tests.runtime.embedded_engine import data_directory
 from tests.runtime.engine_process import EngineProcess
 from tests.runtime.local_engine import LocalEngine
@@ -22,7 +24,7 @@ def start_engine(database_dsn: str) -> Generator[StartEngine]:
     """Starts engines on one database; all are killed at the end."""
     running: list[EngineProcess] = []
 
-    def start(*arguments: str, dsn: str | None = database_dsn, **settings: object) -> EngineProcess:
+    def start(*arguments: str, dsn: str | None = database_dsn, **settings: Any) -> EngineProcess:
         engine = EngineProcess(dsn, *arguments, **settings)
         running.append(engine)
         return engine
@@ -40,8 +42,12 @@ def data_dir() -> Generator[Path]:
 
 
 @pytest.fixture
-async def start_local(database_dsn: str, nursery: trio.Nursery) -> AsyncGenerator[StartLocal]:
-    """Starts engines in this process, on one database; without their loops if ``services`` is False."""
+async def start_local(
+    database_dsn: str, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[StartLocal]:
+    """Starts engines in this process, on one database; without their loops if ``services`` is False. They look for each
+    other ten times a second: tests of several would wait a second each."""
+    monkeypatch.setattr(membership, "LOOK_INTERVAL_S", 0.1)
     running: list[LocalEngine] = []
 
     async def start(*, services: bool = True, dsn: str = database_dsn, **settings: object) -> LocalEngine:
