@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 import msgspec
 import psycopg
 import pytest
+import trio
 
 from penstock.engine.ids import EPOCH_MS, IdSource, show_instance
 from penstock.engine.repair import VariablesEdit
@@ -22,6 +23,7 @@ from tests.engine.driver import selected
 from tests.runtime.conftest import StartEngine, StartLocal
 from tests.runtime.local_engine import LocalEngine
 from tests.shapes import task, user, wait
+from tests.waiting import wait_until
 
 DAY_S = 86_400
 WEEK = 7
@@ -103,6 +105,57 @@ async def test_rows_older_than_their_partition_stay_in_the_default_one(
     assert engine.rows("SELECT count(*) FROM history_other") == [(1,)]
     assert len(await engine.history(instance)) == 2
     await finished(engine)
+
+
+INSERTS = {
+    "audit": "INSERT INTO audit (pos, at, kind) VALUES (1, now(), 'QUEUE_CHANGED')",
+    "history": """INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, attempt, step, kind)
+        VALUES (first_instance_id(now()) + 1, 1, 1, 1, now(), now(), 1, 0, 1)""",
+    "journal": """INSERT INTO journal (instance_id, pos, at, kind, attempt, path)
+        VALUES (first_instance_id(now()) + 1, 1, now(), 1, 1, '/0')""",
+}
+ATTACH_AND_WAIT = """
+ALTER FUNCTION add_log_partition(text, timestamptz, timestamptz) RENAME TO add_at_once;
+CREATE FUNCTION add_log_partition(parent text, since timestamptz, until timestamptz) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM add_at_once(parent, since, until);
+  IF parent = current_setting('test.parent') THEN
+    PERFORM set_config('lock_timeout', '60s', true), pg_advisory_xact_lock(77);
+  END IF;
+  RETURN parent;
+END $$"""
+BESIDE = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+
+
+@pytest.mark.parametrize("parent", INSERTS)
+async def test_a_row_that_is_written_while_the_first_partition_is_made_comes_into_it(
+    database_dsn: str, connection: TrioConnection, parent: str
+) -> None:
+    """It was refused: "new row for relation "audit_other" violates partition constraint", a 500 of PUT /v1/queues."""
+
+    def write() -> None:
+        with psycopg.connect(database_dsn, autocommit=True, application_name="writer") as writer:
+            writer.execute(INSERTS[parent].encode())
+
+    await connection.fetch(f"SET test.parent = '{parent}'".encode())
+    with psycopg.connect(database_dsn, autocommit=True) as gate:
+        gate.execute(ATTACH_AND_WAIT)
+
+        async def waits(what: str) -> None:
+            async def seen() -> bool:
+                return bool(gate.execute(f"{BESIDE} AND wait_event_type = 'Lock' AND {what}".encode()).fetchall())
+
+            await wait_until(seen)
+
+        async with trio.open_nursery() as nursery:
+            gate.execute("SELECT pg_advisory_lock(77)")
+            nursery.start_soon(store.prepare, connection, WEEK)
+            await waits("wait_event = 'advisory'")
+            nursery.start_soon(trio.to_thread.run_sync, write)
+            await waits("application_name = 'writer'")
+            gate.execute("SELECT pg_advisory_unlock(77)")
+        assert gate.execute(f"SELECT count(*) FROM {parent}_other".encode()).fetchall() == [(0,)]
+        assert gate.execute(f"SELECT count(*) FROM {parent}".encode()).fetchall() == [(1,)]
 
 
 async def test_without_a_retention_nothing_is_removed(start_local: StartLocal) -> None:

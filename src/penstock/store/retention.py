@@ -49,6 +49,8 @@ _REMOVALS: Final = (
     "remove_traces",
 )
 
+_HOLD: Final = {"history": "hold_history", "journal": "hold_journal", "audit": "hold_audit"}
+
 
 class Partition(NamedTuple):
     """A range of time of one table. ``moved``: it has only what is kept for longer."""
@@ -103,17 +105,32 @@ async def prepare(connection: TrioConnection, partition_days: float) -> Prepared
     """
     made: list[str] = []
     refused: list[str] = []
+    for parent, since, until, is_near in cast(Any, await connection.fetch(SQL["partitions_wanted"], (partition_days,))):
+        try:
+            made += await _add(connection, parent, since, until, is_near=is_near)
+        except errors.UniqueViolation:  # another engine, since it was asked what is wanted
+            continue
+        except (errors.InsufficientPrivilege, errors.CheckViolation, errors.LockNotAvailable) as error:
+            refused.append(f"{parent} from {since:%Y-%m-%d}: {str(error).splitlines()[0]}")
+    return Prepared(made, refused)
+
+
+async def _add(
+    connection: TrioConnection, parent: str, since: datetime, until: datetime, *, is_near: bool
+) -> list[str]:
+    """Make one partition; nothing where it is another engine's turn.
+
+    ``is_near``: writers have to be waited for, and to wait. One that writes to the default partition, and comes to it
+    while this is made, is refused by PostgreSQL: the row is of another partition then. It is seldom: in a new database,
+    and after a time without engines; else partitions are made long before rows come to them.
+    """
     async with connection.transaction():
         await connection.fetch(SQL["short_locks"])
         if not await _my_turn(connection):
-            return Prepared(made, refused)
-        for parent, since, until in await connection.fetch(SQL["partitions_wanted"], (partition_days,)):
-            try:
-                async with connection.transaction():
-                    made.append((await connection.fetch(SQL["add_partition"], (parent, since, until)))[0][0])
-            except (errors.InsufficientPrivilege, errors.CheckViolation, errors.LockNotAvailable) as error:
-                refused.append(f"{parent} from {since:%Y-%m-%d}: {str(error).splitlines()[0]}")
-    return Prepared(made, refused)
+            return []
+        if is_near:
+            await connection.fetch(SQL[_HOLD[parent]])
+        return [cast(str, (await connection.fetch(SQL["add_partition"], (parent, since, until)))[0][0])]
 
 
 async def over(connection: TrioConnection, parent: str, days: float) -> list[Partition]:

@@ -10,16 +10,27 @@ SELECT pg_try_advisory_xact_lock(coalesce(nullif(current_setting('penstock.lock_
 
 -- name: partitions_wanted
 -- The ranges that are missing so that $1 days each cover now and the two ranges after it, for each parent. They begin
--- where the last one ends, so that the number of days may change; without one, at a multiple of it.
+-- where the last one ends, so that the number of days may change; without one, at a multiple of it. Last whether rows may come
+-- into the range by now, or soon, and lie in the default partition meanwhile.
 WITH period AS (SELECT $1::float8 * interval '1 day' AS length),
 base AS (
   SELECT p.parent, length, greatest(
     (SELECT max(l.until) FROM log_partition l WHERE l.parent = p.parent),
     date_bin(length, penstock_now(), timestamptz '2025-01-01 00:00:00Z')) AS since
   FROM (VALUES ('history'), ('audit'), ('journal')) AS p(parent), period)
-SELECT parent, since + n * length, since + (n + 1) * length
+SELECT parent, since + n * length, since + (n + 1) * length, since + n * length <= penstock_now() + length
 FROM base, generate_series(0, 2) AS n WHERE since + n * length <= penstock_now() + 2 * length
 ORDER BY 1, 2
+
+-- name: hold_history
+-- Nobody writes until the transaction ends. Who has chosen the default partition already would write what is not its any more.
+LOCK TABLE ONLY history IN SHARE ROW EXCLUSIVE MODE
+
+-- name: hold_journal
+LOCK TABLE ONLY journal IN SHARE ROW EXCLUSIVE MODE
+
+-- name: hold_audit
+LOCK TABLE ONLY audit IN SHARE ROW EXCLUSIVE MODE
 
 -- name: add_partition
 SELECT add_log_partition($1::text, $2::timestamptz, $3::timestamptz)
