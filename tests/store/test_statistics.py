@@ -32,7 +32,7 @@ TABLES = {
     "buffered_signal": "id", "parked": "token_id", "instance_key": "instance_id", "journal_other": "instance_id",
     "signal_id": "instance_id", "open_task": "seq", "variables_edit": "pos", "message": "id",
     "attempt_note": "token_id", "subscription": "token_id", "message_id": "message", "search_attribute": "instance_id",
-    "blocked_run": "instance_id",
+    "blocked_run": "instance_id", "bulk_done": "instance_id",
     "trace_context": "instance_id", "recorded_output": "token_id",
     "called": "id",
 }  # fmt: skip
@@ -41,7 +41,8 @@ TABLES = {
 HOT = (
     "complete_fast", "complete_moves", "complete_ends", "complete_lone_move", "complete_lone_end", "start_lone",
     "claim_and_clear",
-    "complete_spared", "claim_spared", "probe_spared", "keyed_instances", "read_instances_alone", "watched_roots",
+    "complete_spared", "claim_spared", "probe_spared", "extend_leased", "note_jobs", "note_attempts",
+    "finish_spared", "keyed_instances", "read_instances_alone", "watched_roots",
     "probe_ready", "claim", "claim_known", "extend", "release", "expire", "checkpoints", "fresh_leases", "look_up",
     "variables", "start_fast", "started", "find_ended", "view", "history", "lock_roots", "lock_branches", "free_tokens",
     "free_branches", "tokens_there", "read_instances", "read_tokens", "read_signals", "armed", "end_instances",

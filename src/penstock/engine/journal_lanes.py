@@ -19,6 +19,7 @@ from penstock.engine.ids import age_s
 from penstock.engine.journal_items import AppendAnswer, Held, Mail, NewRecord, RecordKind
 from penstock.engine.lanes.item import Item
 from penstock.engine.lanes.lane import BUSY_REASON, Lane
+from penstock.engine.lanes.left_notes import LeftNotes
 from penstock.engine.lease_book import LeaseBook
 from penstock.engine.timers import Timers
 from penstock.errors import Conflict, IdempotencyConflict, LeaseLost, MailboxFull, NotFound, Unavailable
@@ -178,6 +179,7 @@ class JournalLanes:
         self.tell: Lane[TellItem] = lane("tell", self._tell, lambda item: (item.tell.instance, item.tell.dedup))
         self.park: Lane[ParkItem | BlockItem | WakeItem] = lane("park", self._park, _instance)
         self.finish: Lane[FinishItem | ContinueItem] = lane("finish", self._finish, _instance)
+        self._notes = LeftNotes()
 
     def batchers(self) -> list[Lane[Any]]:
         """The flushers to run."""
@@ -411,10 +413,42 @@ class JournalLanes:
                 self._refuse([item], [state])
 
     async def _end(self, connection: TrioConnection, items: list[FinishItem]) -> None:
+        await self._notes.forget(connection, self.finish.locked)
+        if not self.finish.locked.isdisjoint(store.SPARED_BY_FINISH):
+            items = await self._end_spared(connection, items)
+        if items:
+            await self._end_any(connection, items)
+
+    async def _end_spared(self, connection: TrioConnection, items: list[FinishItem]) -> list[FinishItem]:
+        """End those that need no table that somebody holds; they are answered before the others, which it gives, are
+        refused for it."""
+        keyed = set[int]()
+        if "instance_key" in self.finish.locked:
+            keyed = await job_store.keyed_instances(connection, [item.instance for item in items])
+        found = {item.instance: item for item in items if item.instance not in keyed}
+        done = await self._finish_in(connection, list(found.values()), spared=True) if found else {}
+        for instance, let_go in done.items():
+            self._ended(found[instance], let_go)
+        self._notes.remember([job_store.forget_notes(list(done))] if done else [])
+        await self._notes.forget(connection, self.finish.locked)
+        left = [item for item in items if not item.settled]
+        states = await store.run_states(connection, [item.held for item in left]) if left else []
+        pairs = list(zip(left, states, strict=True))
+        needing = [item for item, state in pairs if is_held(state, item.held) and state.mail == item.finish.mail]
+        refused = [item for item in left if item not in needing]
+        if refused:
+            await self._not_ended(connection, refused)
+        return needing
+
+    async def _finish_in(
+        self, connection: TrioConnection, items: list[FinishItem], *, spared: bool = False
+    ) -> dict[int, LetGo]:
+        kinds = {"view": RecordKind.VIEW, "error": RecordKind.ERROR}
         with self._metrics.db_transaction_seconds["finish"].time():
-            done = await store.finish(
-                connection, [item.finish for item in items], view=RecordKind.VIEW, error=RecordKind.ERROR
-            )
+            return await store.finish(connection, [item.finish for item in items], **kinds, spared=spared)
+
+    async def _end_any(self, connection: TrioConnection, items: list[FinishItem]) -> None:
+        done = await self._finish_in(connection, items)
         refused: list[FinishItem] = []
         for item in items:
             if item.instance in done:
@@ -423,8 +457,11 @@ class JournalLanes:
                 refused.append(item)
         if any(let_go.told for let_go in done.values()):  # callers, or what it called, are told by timers
             self._timers.note_due_in(0)
-        if not refused:
-            return
+        if refused:
+            await self._not_ended(connection, refused)
+
+    async def _not_ended(self, connection: TrioConnection, refused: list[FinishItem]) -> None:
+        """Those that a statement did not end: why not, or whether an earlier one did."""
         left: list[tuple[FinishItem, RunState]] = []
         await wait_replicated(connection)
         states = await store.run_states(connection, [item.held for item in refused])

@@ -121,6 +121,13 @@ class Extension(NamedTuple):
     checkpoint: bytes | None
     progress: bytes | None
 
+    @property
+    def tables(self) -> frozenset[str]:
+        """Where it leaves something."""
+        if self.progress is not None:
+            return frozenset({"job_note", "attempt_note"})
+        return frozenset() if self.checkpoint is None else frozenset({"job_note"})
+
 
 class Extended(NamedTuple):
     """An applied heartbeat. ``left_s``: to the end of the lease, which may be another than was asked for. ``mail``: of
@@ -390,6 +397,33 @@ async def extend(connection: TrioConnection, items: Sequence[Extension]) -> list
         arrays.sealed_values(columns[6], connection.vault, PROGRESS),
     )
     return [Extended(*cast(Any, row)) for row in await connection.fetch(SQL["extend"], params)]
+
+
+TABLES_OF_EXTEND: Final = frozenset({"attempt_note", "job_note", "job_type", "queue", "ready", "ready_flow", "slot"})
+"""Tables that `extend_leased` does without, but for notes."""
+
+
+async def extend_leased(connection: TrioConnection, items: Sequence[Extension]) -> list[Extended]:
+    """As `extend`, of jobs that are leased still, while somebody holds one of `TABLES_OF_EXTEND`."""
+    tokens, seqs, attempts, workers, leases, *_ = zip(*items, strict=True)
+    params = arrays.ints(tokens), arrays.ints(seqs), arrays.ints(attempts), arrays.texts(workers), arrays.floats(leases)
+    noting = {(item.token, item.seq): item for item in items if item.tables}
+    async with connection.transaction():
+        rows = [Extended(*cast(Any, row)) for row in await connection.fetch(SQL["extend_leased"], params)]
+        noted = [(row, noting[row.token, row.seq]) for row in rows if (row.token, row.seq) in noting]
+        if noted:
+            columns = (
+                arrays.ints(row.token for row, _ in noted),
+                arrays.ints(row.seq for row, _ in noted),
+                arrays.ints(row.attempt for row, _ in noted),
+                arrays.ints(row.instance for row, _ in noted),
+                arrays.sealed_values((item.checkpoint for _, item in noted), connection.vault, CHECKPOINT),
+                arrays.sealed_values((item.progress for _, item in noted), connection.vault, PROGRESS),
+            )
+            await connection.fetch(SQL["note_jobs"], columns)
+            if any(item.progress is not None for _, item in noted):
+                await connection.fetch(SQL["note_attempts"], columns)
+    return rows
 
 
 async def release(

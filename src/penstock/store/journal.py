@@ -460,9 +460,16 @@ async def wake(connection: TrioConnection, timers: Sequence[tuple[int, int]]) ->
     return [Woken(*cast(Any, row)) for row in rows]
 
 
-async def finish(connection: TrioConnection, items: Sequence[Finish], *, view: int, error: int) -> dict[int, LetGo]:
+SPARED_BY_FINISH: Final = frozenset({"abnormal_end", "called", "instance_key", "job_note", "job_type", "slot", "timer"})
+"""Tables that `finish` does without where it is told so."""
+
+
+async def finish(
+    connection: TrioConnection, items: Sequence[Finish], *, view: int, error: int, spared: bool = False
+) -> dict[int, LetGo]:
     """End runs; by instance, whether others may be told. ``view`` and ``error``: the kinds of records for what they
-    showed last, and raised. Those that are not in the answer were refused."""
+    showed last, and raised. Those that are not in the answer were refused. ``spared``: only those that have completed
+    and need none of `SPARED_BY_FINISH`, of runs without a key; their notes stay."""
     params = (
         *_held([item.held for item in items]),
         arrays.ints(item.mail for item in items),
@@ -475,7 +482,7 @@ async def finish(connection: TrioConnection, items: Sequence[Finish], *, view: i
         seal([item.error for item in items], connection.vault),
         error,
     )
-    return _let_go(await connection.fetch(SQL["finish_runs"], params))
+    return _let_go(await connection.fetch(SQL["finish_spared" if spared else "finish_runs"], params))
 
 
 async def block(connection: TrioConnection, items: Sequence[tuple[Held, str]], *, listed: bool) -> dict[int, LetGo]:

@@ -179,8 +179,8 @@ class FastPath(Lane[FastCompletion]):
         try:
             if not flow and any(row.ends for row in rows) and not self.locked.isdisjoint(store.SPARED_BY_ENDS):
                 moved = await store.complete_spared(connection, rows, to_outbox=self._to_outbox)
-                if "job_note" in self.locked:
-                    self._notes.remember([store.forget_notes([row.token for row in moved if row.new_seq is None])])
+                self._notes.remember([store.forget_notes([row.token for row in moved if row.new_seq is None])])
+                await self._notes.forget(connection, self.locked)
                 return moved
             if not flow:
                 return await store.complete_fast(connection, rows, to_outbox=self._to_outbox)

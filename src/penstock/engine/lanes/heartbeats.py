@@ -63,7 +63,23 @@ class Heartbeats(Lane[HeartbeatCall]):
 
     async def _extend(self, connection: TrioConnection, items: list[HeartbeatCall], again: bool) -> None:
         items.sort(key=lambda item: item.job.lock_order)
-        rows = await store.extend(connection, [item.extension for item in items])
+        if not self.locked.isdisjoint(store.TABLES_OF_EXTEND):  # before those are refused that need one of them
+            await self._extend_leased(
+                connection, [item for item in items if self.locked.isdisjoint(item.extension.tables)]
+            )
+            items = [item for item in items if not item.settled]
+        refused = self._answer(
+            items, await store.extend(connection, [item.extension for item in items]) if items else []
+        )
+        if refused:
+            await self._refuse(connection, refused)
+
+    async def _extend_leased(self, connection: TrioConnection, items: list[HeartbeatCall]) -> None:
+        if items:
+            self._answer(items, await store.extend_leased(connection, [item.extension for item in items]))
+
+    def _answer(self, items: list[HeartbeatCall], rows: list[store.Extended]) -> list[HeartbeatCall]:
+        """Answer those that were applied; the others."""
         extended = {(row.token, row.seq): row for row in rows}
         refused: list[HeartbeatCall] = []
         for item in items:
@@ -76,16 +92,16 @@ class Heartbeats(Lane[HeartbeatCall]):
                 self._metrics.flow_overruns.inc()
             item.row = row
             item.answer(Lease(lock_expires_at=row.lease_until))
-        if refused:
-            found = await store.look_up(
-                connection, [item.job for item in refused], [item.call.worker for item in refused]
-            )
-            for item, known in zip(refused, found, strict=True):
-                verdict = judge(item.call, known.execution)
-                if known.execution.state is None:  # closed, through another engine maybe
-                    self._leases.forget(item.job.token, item.job.seq)
-                item.tries += 1
-                if verdict is not Verdict.APPLY:
-                    item.answer(verdict)
-                elif item.tries > BEAT_TRIES_MAX:
-                    item.answer(Verdict.LEASE_LOST)
+        return refused
+
+    async def _refuse(self, connection: TrioConnection, items: list[HeartbeatCall]) -> None:
+        found = await store.look_up(connection, [item.job for item in items], [item.call.worker for item in items])
+        for item, known in zip(items, found, strict=True):
+            verdict = judge(item.call, known.execution)
+            if known.execution.state is None:  # closed, through another engine maybe
+                self._leases.forget(item.job.token, item.job.seq)
+            item.tries += 1
+            if verdict is not Verdict.APPLY:
+                item.answer(verdict)
+            elif item.tries > BEAT_TRIES_MAX:
+                item.answer(Verdict.LEASE_LOST)

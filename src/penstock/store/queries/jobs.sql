@@ -341,6 +341,21 @@ unqueued AS (
   WHERE r.ctid = gone.queue_row)
 -- steps of: leased_jobs
 
+-- steps: job_noted
+noted AS (
+  INSERT INTO job_note AS n (token_id, seq, attempt, checkpoint, progress)
+  SELECT id, seq, attempt, checkpoint::jsonb, progress::jsonb FROM kept
+  WHERE checkpoint IS NOT NULL OR progress IS NOT NULL
+  ON CONFLICT (token_id) DO UPDATE SET seq = excluded.seq, attempt = excluded.attempt,
+    checkpoint = CASE WHEN n.seq = excluded.seq THEN coalesce(excluded.checkpoint, n.checkpoint) ELSE excluded.checkpoint END,
+    progress = CASE WHEN n.seq = excluded.seq THEN coalesce(excluded.progress, n.progress) ELSE excluded.progress END)
+
+-- steps: attempt_noted
+told AS (  -- stays when the job is done
+  INSERT INTO attempt_note AS a (instance_id, token_id, seq, attempt, progress)
+  SELECT instance_id, id, seq, attempt, progress::jsonb FROM kept WHERE progress IS NOT NULL
+  ON CONFLICT (instance_id, token_id, seq, attempt) DO UPDATE SET progress = excluded.progress)
+
 -- name: extend
 -- Heartbeats. $1 token $2 seq $3 attempt (null: any) $4 worker $5 lease seconds $6 checkpoint $7 progress (null: keep)
 -- The last holder of a job that is back in the queue takes it out again, and its slots with it, over a limit if need be; a dispatched job gets its first holder, whose
@@ -382,18 +397,44 @@ retaken AS (  -- without asking for room: it does run
     UNION ALL SELECT takes / 4, flow_key FROM kept WHERE takes & 2 = 2) each
   GROUP BY queue, flow_key ORDER BY queue, flow_key
   ON CONFLICT (queue, flow_key) DO UPDATE SET running = s.running + excluded.running),
-noted AS (
-  INSERT INTO job_note AS n (token_id, seq, attempt, checkpoint, progress)
-  SELECT id, seq, attempt, checkpoint::jsonb, progress::jsonb FROM kept
-  WHERE checkpoint IS NOT NULL OR progress IS NOT NULL
-  ON CONFLICT (token_id) DO UPDATE SET seq = excluded.seq, attempt = excluded.attempt,
-    checkpoint = CASE WHEN n.seq = excluded.seq THEN coalesce(excluded.checkpoint, n.checkpoint) ELSE excluded.checkpoint END,
-    progress = CASE WHEN n.seq = excluded.seq THEN coalesce(excluded.progress, n.progress) ELSE excluded.progress END),
-told AS (  -- stays when the job is done
-  INSERT INTO attempt_note AS a (instance_id, token_id, seq, attempt, progress)
-  SELECT instance_id, id, seq, attempt, progress::jsonb FROM kept WHERE progress IS NOT NULL
-  ON CONFLICT (instance_id, token_id, seq, attempt) DO UPDATE SET progress = excluded.progress)
+-- steps of: job_noted
+,
+-- steps of: attempt_noted
 SELECT id, seq, instance_id, step, attempt, lease_until, extract(epoch FROM lease_until - penstock_now())::float8, mail, takes FROM kept
+
+-- name: extend_leased
+-- As `extend`, of jobs that are leased, or dispatched: without the tables of queues and notes, which somebody holds. $1 to $5.
+WITH item AS MATERIALIZED (
+  SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::float8[]) AS i(token, seq, attempt, worker, lease_s)),
+kept AS (
+  UPDATE token t SET state = 1 /* LOCKED */, claimed_by = i.worker,
+    claimed_at = CASE WHEN old.state = 5 /* DISPATCHED */ THEN penstock_now() ELSE t.claimed_at END,
+    lease_until = least(
+      greatest(t.lease_until, penstock_now() + i.lease_s * interval '1 s'),
+      CASE WHEN old.state = 5 /* DISPATCHED */ THEN penstock_now() ELSE t.claimed_at END + t.timeout_s * interval '1 s')
+  FROM item i CROSS JOIN LATERAL (
+    SELECT o.ctid, o.state, o.attempt FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
+  WHERE t.ctid = old.ctid AND t.seq = i.seq AND (t.state = 1 /* LOCKED */ AND t.claimed_by = i.worker OR t.state = 5 /* DISPATCHED */)
+    AND (i.attempt IS NULL OR t.attempt = i.attempt) AND t.attempt = old.attempt AND t.state = old.state
+    AND (t.timeout_s IS NULL OR t.state = 5 /* DISPATCHED */ OR t.claimed_at + t.timeout_s * interval '1 s' > penstock_now())
+  RETURNING t.id, t.seq, t.instance_id, t.step, t.attempt, t.lease_until, t.mail)
+SELECT id, seq, instance_id, step, attempt, lease_until, extract(epoch FROM lease_until - penstock_now())::float8, mail, NULL::int FROM kept
+
+-- name: note_jobs
+-- After `extend_leased`, in its transaction: $1 token $2 seq $3 attempt $4 instance $5 checkpoint $6 progress (null: keep)
+WITH kept AS MATERIALIZED (
+  SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::bigint[], $5::text[], $6::text[])
+    AS i(id, seq, attempt, instance_id, checkpoint, progress)),
+-- steps of: job_noted
+SELECT
+
+-- name: note_attempts
+-- As `note_jobs`, of what is told of them.
+WITH kept AS MATERIALIZED (
+  SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::bigint[], $5::text[], $6::text[])
+    AS i(id, seq, attempt, instance_id, checkpoint, progress)),
+-- steps of: attempt_noted
+SELECT
 
 -- steps: put_back
 -- Of the tokens that `freed` made READY: each waits in the queue, or in Kafka mode, unless it is a run of code or its type is

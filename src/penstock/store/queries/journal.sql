@@ -280,6 +280,27 @@ gone AS (DELETE FROM timer d USING run r WHERE d.ctid = r.row)
 SELECT r.token_id, r.seq, (SELECT j.name FROM job_type j WHERE j.id = w.job_type), w.flow_key
 FROM run r LEFT JOIN woken w ON w.id = r.token_id
 
+-- steps: closed_runs
+-- Of runs that `ended` has taken: their last row of history, what they showed, and their instance.
+closed AS (
+  INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, end_step,
+                       worker, reason, output)
+  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, now, claimed_at, attempt, step,
+    CASE status WHEN 1 /* COMPLETED */ THEN 1 /* COMPLETED */ WHEN 2 /* FAILED */ THEN 2 /* FAILED */ ELSE 3 /* SKIPPED */ END,
+    CASE status WHEN 1 /* COMPLETED */ THEN end_step END, claimed_by, failure,
+    output::jsonb
+  FROM ended, clock),
+shown AS (
+  INSERT INTO journal (instance_id, pos, at, kind, attempt, path, payload)
+  SELECT instance_id, nextval('step_seq'), now, kind, 1, '', payload
+  FROM (SELECT e.instance_id, r.kind, r.payload FROM ended e
+        CROSS JOIN LATERAL (VALUES (1, $13::smallint, e.raised), (2, $11::smallint, e.shown)) AS r(n, kind, payload)
+        WHERE r.payload IS NOT NULL ORDER BY e.instance_id, r.n) r, clock),
+finished AS (
+  UPDATE instance i SET status = e.status, ended_at = clock.now, failure = e.failure
+  FROM ended e CROSS JOIN LATERAL (SELECT o.ctid FROM instance o WHERE o.id = e.instance_id OFFSET 0) old, clock
+  WHERE i.ctid = old.ctid)
+
 -- name: finish_runs
 -- Ends runs: $1 token $2 seq $3 attempt $4 holder $5 mail seen $6 status $7 index of the END step $8 output $9 failure
 -- $10 what it showed last (null: nothing), which becomes its last record, of the kind $11; $12 what its function raised (null:
@@ -310,24 +331,8 @@ disarmed AS (
   DELETE FROM timer d USING ended e CROSS JOIN LATERAL (
     SELECT o.ctid FROM timer o WHERE o.token_id = e.id AND o.seq = e.seq OFFSET 0) old
   WHERE d.ctid = old.ctid),
-closed AS (
-  INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, end_step,
-                       worker, reason, output)
-  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, now, claimed_at, attempt, step,
-    CASE status WHEN 1 /* COMPLETED */ THEN 1 /* COMPLETED */ WHEN 2 /* FAILED */ THEN 2 /* FAILED */ ELSE 3 /* SKIPPED */ END,
-    CASE status WHEN 1 /* COMPLETED */ THEN end_step END, claimed_by, failure,
-    output::jsonb
-  FROM ended, clock),
-shown AS (
-  INSERT INTO journal (instance_id, pos, at, kind, attempt, path, payload)
-  SELECT instance_id, nextval('step_seq'), now, kind, 1, '', payload
-  FROM (SELECT e.instance_id, r.kind, r.payload FROM ended e
-        CROSS JOIN LATERAL (VALUES (1, $13::smallint, e.raised), (2, $11::smallint, e.shown)) AS r(n, kind, payload)
-        WHERE r.payload IS NOT NULL ORDER BY e.instance_id, r.n) r, clock),
-finished AS (
-  UPDATE instance i SET status = e.status, ended_at = clock.now, failure = e.failure
-  FROM ended e CROSS JOIN LATERAL (SELECT o.ctid FROM instance o WHERE o.id = e.instance_id OFFSET 0) old, clock
-  WHERE i.ctid = old.ctid),
+-- steps of: closed_runs
+,
 abnormal AS (
   INSERT INTO abnormal_end (status, instance_id, tokens, definition, cause)
   SELECT e.status, e.instance_id, CASE e.status WHEN 2 /* FAILED */ THEN '[]'::jsonb END, f.definition,
@@ -355,6 +360,26 @@ orphaned AS (  -- what it has called; one that completes has waited for that
   ON CONFLICT DO NOTHING)  -- a run that was retried may end again before that is done
 SELECT id, watched OR status <> 1 /* COMPLETED */,
   CASE WHEN coalesce(held, run_queue) IS NOT NULL THEN (SELECT j.name FROM job_type j WHERE j.id = job_type) END, flow_key FROM ended
+
+-- name: finish_spared
+-- As `finish_runs`, while somebody holds tables that few runs need, of those that need none of them: who completed, holds no
+-- slots and is told to nobody. What its workers noted, and timers of its seq, stay: these do nothing any more.
+WITH item AS MATERIALIZED (
+  SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::int[], $6::smallint[], $7::smallint[],
+                       $8::text[], $9::text[], $10::text[], $12::text[])
+    AS i(token, seq, attempt, holder, mail, status, end_step, output, failure, shown, raised)),
+ended AS (
+  DELETE FROM token t USING item i CROSS JOIN LATERAL (
+    SELECT o.ctid FROM token o WHERE o.id = i.token AND o.seq = i.seq OFFSET 0) old
+  WHERE t.ctid = old.ctid AND t.seq = i.seq AND t.state = 1 /* LOCKED */ AND t.attempt = i.attempt
+    AND t.claimed_by = i.holder AND t.mail = i.mail AND i.status = 1 /* COMPLETED */ AND t.held IS NULL AND t.run_queue IS NULL
+    AND NOT t.watched
+  RETURNING t.id, t.instance_id, t.seq, t.step, t.attempt, t.entered_at, t.claimed_at, t.claimed_by, i.status, i.end_step,
+    i.output, i.failure, i.shown, i.raised, t.flow_key,
+    CASE WHEN t.failures > 0 THEN penstock_goes_on(t.id, false) END),
+clock AS MATERIALIZED (SELECT penstock_now() AS now FROM (SELECT count(*) FROM ended) AS after_the_locks),
+-- steps of: closed_runs
+SELECT id, false, NULL::text, flow_key FROM ended
 
 -- name: block_runs
 -- Runs that the holder's code can't go on with: $1 token $2 seq $3 attempt $4 holder $5 reason. They come back after a
