@@ -68,6 +68,9 @@ REPAIRS = {
     "ActivateVersion": r.ActivateVersionRequest("storm", 1),
     "DeleteDefinition": r.DeleteDefinitionRequest("storm"),
     "ListAudit": r.ListAuditRequest("DEFINITION_UPLOADED", "ann"),
+    "ListAttention": r.ListAttentionRequest(),
+    "AcknowledgeAttention": r.AcknowledgeAttentionRequest("failures:1", 2, "n"),
+    "WithdrawAcknowledgement": r.WithdrawAcknowledgementRequest("failures:1"),
 }
 BATCHES = {
     "/penstock.v1.Batches/" + name: request

@@ -157,3 +157,36 @@ async def test_what_makes_no_sense_is_refused(make_driver: MakeDriver) -> None:
                 await run.call(SERVICE + "StartBulk", request, BulkStarted)
             assert refused.value.status is Status.INVALID_ARGUMENT
             assert refused.value.reason.startswith(says)
+
+
+async def test_a_row_that_needs_somebody_is_acknowledged_over_both_wires(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    await driver.upload(LINE)
+    await driver.start("line")
+    await driver.fail(await driver.one("one"), "no paper", retryable=False)
+    rows, nothing = (w.ListAttentionRequest(), w.ListAttentionResponse), w.AcknowledgeAttentionResponse
+    async with served(driver.engine) as run:
+        (row,) = (await run.call(SERVICE + "ListAttention", *rows)).items
+        assert (row.kind, row.count, row.more, row.acknowledged) == ("failures", 1, False, None)
+        assert row.query["definitionId"] == "line"
+        for wrong in (w.AcknowledgeAttentionRequest(), w.AcknowledgeAttentionRequest(row.key, -1)):
+            with pytest.raises(CallFailed) as bad:
+                await run.call(SERVICE + "AcknowledgeAttention", wrong, nothing)
+            assert bad.value.status is Status.INVALID_ARGUMENT
+        noted = w.AcknowledgeAttentionRequest(row.key, row.count, "ordered")
+        await run.call(SERVICE + "AcknowledgeAttention", noted, nothing)
+        (row,) = (await run.call(SERVICE + "ListAttention", *rows)).items
+        assert row.acknowledged is not None
+        assert row.acknowledged.note == "ordered"
+        (of_rest,) = (await driver.engine.overview.attention()).items
+        assert of_rest.acknowledged is not None
+        assert (of_rest.acknowledged.at, of_rest.acknowledged.until) == (row.acknowledged.at, row.acknowledged.until)
+        withdrawal = w.WithdrawAcknowledgementRequest(row.key)
+        await run.call(SERVICE + "WithdrawAcknowledgement", withdrawal, w.WithdrawAcknowledgementResponse)
+        with pytest.raises(CallFailed) as gone:
+            await run.call(SERVICE + "WithdrawAcknowledgement", withdrawal, w.WithdrawAcknowledgementResponse)
+        assert gone.value.status is Status.NOT_FOUND
+        (row,) = (await run.call(SERVICE + "ListAttention", *rows)).items
+        assert row.acknowledged is None
+    kinds = driver.rows("SELECT kind, detail FROM audit WHERE kind LIKE 'ATTENTION%%' ORDER BY pos")
+    assert kinds == [("ATTENTION_ACKNOWLEDGED", f"{row.key}: ordered"), ("ATTENTION_WITHDRAWN", row.key)]

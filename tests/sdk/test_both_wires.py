@@ -494,6 +494,36 @@ def test_lists_take_every_filter_of_the_engine(run: Run, wire: Wire) -> None:
     run(main)
 
 
+def test_what_needs_somebody_is_acknowledged(run: Run, wire: Wire) -> None:
+    name = f"attention-{uuid.uuid4().hex[:8]}"
+
+    async def main() -> None:
+        async with Client(wire.url) as client:
+            await client.upload_definition(WorkflowBuilder(name).service_task("pay", name).end().document())
+            await client.start_instance(name)
+            [job] = await client.poll_jobs("w", [name], max_jobs=1, wait_s=20)
+            await client.fail_job(job.id, "w", f"no paper {name}", retryable=False, attempt=job.attempt)
+
+            async def row() -> Any:
+                with anyio.fail_after(60):
+                    while True:  # an overview is kept for seconds
+                        for one in await client.list_attention():
+                            if one.query.get("definitionId") == name:
+                                return one
+                        await anyio.sleep(0.1)
+
+            found = await row()
+            await client.acknowledge(found.key, count=found.count, note="ordered")
+            marked = await row()
+            assert (marked.count, marked.exact, marked.acknowledged.note) == (1, True, "ordered")
+            await client.withdraw_acknowledgement(found.key)
+            assert (await row()).acknowledged is None
+            with pytest.raises(NotFound):
+                await client.withdraw_acknowledgement(found.key)
+
+    run(main)
+
+
 def test_schedules_are_kept_and_acted_on(run: Run, wire: Wire) -> None:
     name = f"scheduled-{uuid.uuid4().hex[:8]}"
     spec = ScheduleSpec(

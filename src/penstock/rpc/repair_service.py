@@ -16,6 +16,7 @@ from penstock.errors import BadRequest
 from penstock.rpc.methods import unary
 from penstock.rpc.reading import known, required
 from penstock.wire import repair_v1 as w
+from penstock.wire.attention import AcknowledgeBody, Attention
 from penstock.wire.audit import AuditTrailRecord
 from penstock.wire.bulk import BulkFilter, BulkRequest
 from penstock.wire.model import Instance, RunTree
@@ -54,6 +55,13 @@ class Repair:
             "GetInstance": unary(self.get, w.GetInstanceRequest, Instance),
             "GetTree": unary(self.tree, w.GetTreeRequest, RunTree),
             "ListAudit": unary(self.list_audit, w.ListAuditRequest, w.ListAuditResponse),
+            "ListAttention": unary(self.list_attention, w.ListAttentionRequest, w.ListAttentionResponse),
+            "AcknowledgeAttention": unary(
+                self.acknowledge, w.AcknowledgeAttentionRequest, w.AcknowledgeAttentionResponse
+            ),
+            "WithdrawAcknowledgement": unary(
+                self.withdraw, w.WithdrawAcknowledgementRequest, w.WithdrawAcknowledgementResponse
+            ),
         }
         return {_PREFIX + name: handler for name, handler in methods.items()}
 
@@ -174,9 +182,45 @@ class Repair:
         )
         return w.ListAuditResponse([_record(one) for one in found.items], found.next or "")
 
+    async def list_attention(self, _request: w.ListAttentionRequest, _call: object) -> w.ListAttentionResponse:
+        """What needs somebody."""
+        return w.ListAttentionResponse(list(map(_attention, (await self._engine.overview.attention()).items)))
+
+    async def acknowledge(
+        self, request: w.AcknowledgeAttentionRequest, _call: object
+    ) -> w.AcknowledgeAttentionResponse:
+        """By its key."""
+        body = AcknowledgeBody(request.count, request.note or None)
+        await self._engine.overview.acknowledge(required(request.key, "key"), body)
+        return w.AcknowledgeAttentionResponse()
+
+    async def withdraw(
+        self, request: w.WithdrawAcknowledgementRequest, _call: object
+    ) -> w.WithdrawAcknowledgementResponse:
+        """NOT_FOUND where it is not acknowledged."""
+        await self._engine.overview.withdraw(required(request.key, "key"))
+        return w.WithdrawAcknowledgementResponse()
+
     async def tree(self, request: w.GetTreeRequest, _call: object) -> RunTree:
         """What it called, and what those called."""
         return await self._engine.runs.tree(required(request.instance_id, "instance_id"))
+
+
+def _attention(one: Attention) -> w.Attention:
+    by = one.acknowledged
+    return w.Attention(
+        kind=one.kind,
+        severity=one.severity,
+        text=one.text,
+        detail=one.detail,
+        count=one.count,
+        since=one.since,
+        job_type=one.job_type or "",
+        query=one.query,
+        more=not one.exact,
+        key=one.key,
+        acknowledged=None if by is None else w.Acknowledgement(by.at, by.until, by.by or "", by.note or ""),
+    )
 
 
 def _record(one: AuditTrailRecord) -> w.AuditTrailRecord:

@@ -19,6 +19,55 @@ from penstock.wire.repair import (
 PACKAGE = "penstock.v1"
 
 
+class ListAttentionRequest(Struct):
+    pass
+
+
+class Acknowledgement(Struct):
+    """Who acknowledged a row, when, and until when that holds."""
+
+    at: Annotated[datetime | None, Proto(1)] = None
+    until: Annotated[datetime | None, Proto(2)] = None
+    by: Annotated[str, Proto(3)] = ""
+    note: Annotated[str, Proto(4)] = ""
+
+
+class Attention(Struct):
+    kind: Annotated[str, Proto(1)] = ""
+    severity: Annotated[str, Proto(2)] = ""
+    text: Annotated[str, Proto(3)] = ""
+    detail: Annotated[str, Proto(4)] = ""
+    count: Annotated[int, Proto(5)] = 0
+    since: Annotated[datetime | None, Proto(6)] = None
+    job_type: Annotated[str, Proto(7)] = ""
+    query: Annotated[dict[str, str], Proto(8)] = field(default_factory=dict[str, str])
+    more: Annotated[bool, Proto(9)] = False
+    key: Annotated[str, Proto(10)] = ""
+    acknowledged: Annotated[Acknowledgement | None, Proto(11)] = None
+
+
+class ListAttentionResponse(Struct):
+    items: Annotated[list[Attention], Proto(1)] = field(default_factory=list[Attention])
+
+
+class AcknowledgeAttentionRequest(Struct):
+    key: Annotated[str, Proto(1)] = ""
+    count: Annotated[int, Proto(2)] = 0
+    note: Annotated[str, Proto(3)] = ""
+
+
+class AcknowledgeAttentionResponse(Struct):
+    pass
+
+
+class WithdrawAcknowledgementRequest(Struct):
+    key: Annotated[str, Proto(1)] = ""
+
+
+class WithdrawAcknowledgementResponse(Struct):
+    pass
+
+
 class ListAuditRequest(Struct):
     """What is given has to fit."""
 

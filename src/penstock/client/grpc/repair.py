@@ -23,8 +23,9 @@ from penstock.client.operation import (
     SetPriority,
     SkipStep,
 )
-from penstock.client.work_operation import ListAudit
+from penstock.client.work_operation import Acknowledge, ListAttention, ListAudit
 from penstock.wire import repair_v1 as w
+from penstock.wire.attention import Acknowledgement, Attention, AttentionList
 from penstock.wire.audit import AuditTrailRecord
 from penstock.wire.bulk import BulkFilter, BulkRequest
 from penstock.wire.model import DefinitionSummary, Instance, RunTree
@@ -129,6 +130,40 @@ def _record(one: w.AuditTrailRecord) -> AuditTrailRecord:
     )
 
 
+def _list_attention(_operation: ListAttention) -> Exchange:
+    def read(answer: w.ListAttentionResponse) -> AttentionList:
+        return AttentionList([_attention(one) for one in answer.items])
+
+    return Exchange(f"{_SERVICE}ListAttention", w.ListAttentionRequest(), w.ListAttentionResponse, read)
+
+
+def _attention(one: w.Attention) -> Attention:
+    by = one.acknowledged
+    return Attention(
+        kind=one.kind,
+        severity=one.severity,
+        text=one.text,
+        detail=one.detail,
+        count=one.count,
+        since=one.since,
+        job_type=one.job_type or None,
+        query=one.query,
+        exact=not one.more,
+        key=one.key,
+        acknowledged=None
+        if by is None or by.at is None or by.until is None
+        else Acknowledgement(by.at, by.until, by.by or None, by.note or None),
+    )
+
+
+def _acknowledge(operation: Acknowledge) -> Exchange:
+    if operation.withdraw:
+        withdrawal = w.WithdrawAcknowledgementRequest(operation.key)
+        return Exchange(f"{_SERVICE}WithdrawAcknowledgement", withdrawal, w.WithdrawAcknowledgementResponse, _nothing)
+    request = w.AcknowledgeAttentionRequest(operation.key, int32(operation.count, "count"), operation.note or "")
+    return Exchange(f"{_SERVICE}AcknowledgeAttention", request, w.AcknowledgeAttentionResponse, _nothing)
+
+
 def _bulk(wanted: BulkRequest) -> w.BulkRequest:
     rate = round((wanted.per_second or 0) * PER_SECONDS)
     if wanted.per_second is not None and not 0 < rate <= RATE_MAX:
@@ -211,5 +246,7 @@ REPAIR_EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     ActivateVersion: _activate_version,
     DeleteDefinition: _delete_definition,
     ListAudit: _list_audit,
+    ListAttention: _list_attention,
+    Acknowledge: _acknowledge,
     GetTree: lambda each: Exchange(f"{_SERVICE}GetTree", w.GetTreeRequest(each.instance_id), RunTree, _as_it_is),
 }

@@ -39,8 +39,8 @@ class GrpcTransport:
 
     For use in one event loop at a time. Variables are exact where ``penstock.v1`` carries them (starts, results,
     heartbeats, pushed jobs); in what comes through ``workflow.v1`` (instances that are read, polled jobs, definitions)
-    whole numbers beyond 2^53 are rounded. ``NotOverGrpc`` is raised for the audit trail, kept signals, the retry of
-    instances and failed jobs, which only REST has.
+    whole numbers beyond 2^53 are rounded. ``NotOverGrpc`` is raised for an instance's audit trail, kept signals and
+    failed jobs, which only REST has.
     """
 
     def __init__(
