@@ -121,14 +121,14 @@ CREATE INDEX instance_parent ON instance (parent_id, id) WHERE parent_id IS NOT 
 -- The text of a failure without the parts that differ between failures of one cause: engine/causes.py does the same.
 CREATE FUNCTION failure_words(reason text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
   AS $$ SELECT left(code || replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(substr(reason, length(code) + 1, 400),
-      '(?<![A-Za-z0-9])''[^'']*''|"[^"]*"|`[^`]*`', '…', 'g'),
+      '(?<![A-Za-z0-9])''[^'']*''|"[^"]*"|`[^`]*`|“[^”]*”|„[^“”]*[“”]|«[^»]*»|»[^«]*«|‘[^’]*’', '…', 'g'),
       '[A-Za-z][A-Za-z0-9+.-]{1,15}://[^ \t\r\n"''<>]*', '…', 'g'),
       '[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9.-]{1,255}', '…', 'g'),
-      '(?<![A-Za-z0-9/.~…])[.~]{0,2}/[^ \t\r\n:;,"''()<>]+|(?<![A-Za-z0-9])[A-Za-z]:\\[^ \t\r\n:;,"''()<>]+', '…', 'g'),
+      '(?<![A-Za-z0-9/.~…])[.~]{0,2}/[^ \t\r\n:;,"''()<>]+|(?<![A-Za-z0-9])[A-Za-z]:\\[^ \t\r\n:;,"''()<>]+|(?<![A-Za-z0-9\\])\\\\[^ \t\r\n:;,"''()<>]+', '…', 'g'),
       '[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}', '…', 'g'),
       '(?<![A-Za-z0-9:])[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?![A-Za-z0-9])', '…', 'g'),
       '[0-9]{1,3}(?:[.][0-9]{1,3}){3}(?::[0-9]{1,5})?', '…', 'g'),
-      '((?:HTTP(?:/[0-9.]{1,3})?|[Ss]tatus|[Ee]rrno|SQLSTATE|(?:[Ss]tatus|[Ee]rror|[Ee]xit|[Rr]esponse|[Rr]eturn)[ _-]?[Cc]ode)(?: |:|=|\[){1,2}|ORA-|[Ee]rror )([0-9]{1,5})(?![0-9A-Za-z])', '\1¦\2', 'g'),
+      '((?:HTTP(?:/[0-9.]{1,3})?|[Ss]tatus|[Ee]rrno|SQLSTATE|[Ss]ignal|[Ss]uccess|<Response|(?<![A-Za-z])rc|(?:[Ss]tatus|[Ee]rror|[Ee]xit|[Rr]esponse|[Rr]eturn)[ _-]?[Cc]ode)(?: |:|=|\[){1,2}|ORA-|[Ee]rror )([0-9]{1,5})(?![0-9A-Za-z])', '\1¦\2', 'g'),
       '0x[0-9A-Fa-f]+|(?<![A-Za-z0-9¦])(?=[A-Fa-f]*[0-9])(?:[0-9a-f]{4,}|[0-9A-Fa-f]{6,})(?![A-Za-z0-9])', '…', 'g'),
       '(?<![A-Za-z0-9¦])(?=[A-Za-z]*[0-9]+[A-Za-z]+[0-9])[A-Za-z0-9]{12,}(?![A-Za-z0-9])', '…', 'g'),
       '(?<![0-9¦])[0-9]+(?:[.,][0-9]+)*', '…', 'g'), '¦', ''), 200)

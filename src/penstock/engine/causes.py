@@ -16,13 +16,14 @@ _KEPT: Final = "¦"
 """Stands before the digits of a status, which tell causes apart."""
 _MASKED: Final = "…"
 _MASKS: Final = (
-    (r"""(?<![A-Za-z0-9])'[^']*'|"[^"]*"|`[^`]*`""", _MASKED),
+    (r"""(?<![A-Za-z0-9])'[^']*'|"[^"]*"|`[^`]*`|“[^”]*”|„[^“”]*[“”]|«[^»]*»|»[^«]*«|‘[^’]*’""", _MASKED),
     (r"""[A-Za-z][A-Za-z0-9+.-]{1,15}://[^ \t\r\n"'<>]*""", _MASKED),
     (r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9.-]{1,255}", _MASKED),
     (
         (
             r"""(?<![A-Za-z0-9/.~…])[.~]{0,2}/[^ \t\r\n:;,"'()<>]+"""
             r"""|(?<![A-Za-z0-9])[A-Za-z]:\\[^ \t\r\n:;,"'()<>]+"""
+            r"""|(?<![A-Za-z0-9\\])\\\\[^ \t\r\n:;,"'()<>]+"""
         ),
         _MASKED,
     ),
@@ -31,7 +32,7 @@ _MASKS: Final = (
     (r"[0-9]{1,3}(?:[.][0-9]{1,3}){3}(?::[0-9]{1,5})?", _MASKED),
     (
         (
-            r"((?:HTTP(?:/[0-9.]{1,3})?|[Ss]tatus|[Ee]rrno|SQLSTATE"
+            r"((?:HTTP(?:/[0-9.]{1,3})?|[Ss]tatus|[Ee]rrno|SQLSTATE|[Ss]ignal|[Ss]uccess|<Response|(?<![A-Za-z])rc"
             r"|(?:[Ss]tatus|[Ee]rror|[Ee]xit|[Rr]esponse|[Rr]eturn)[ _-]?[Cc]ode)(?: |:|=|\[){1,2}|ORA-|[Ee]rror )"
             r"([0-9]{1,5})(?![0-9A-Za-z])"
         ),
