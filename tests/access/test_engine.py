@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import subprocess
 import sys
 import time
@@ -91,7 +92,8 @@ def test_a_token_counts_on_all_engines_until_it_is_revoked(database_dsn: str, st
             wait_until(lambda port=port, path=path: ask(port, "GET", path, token)[0] == 200, timeout_s=120)
             assert ask(port, "GET", "/healthz")[0] == (200 if path != "/metrics" else 401)
     listed = penstock("token", "list", WE_POSTGRES_DSN=database_dsn).stdout
-    assert [id, "counts", "ci", "viewer"] == [listed.split()[at] for at in (0, 1, 4, 5)]
+    assert [id, "counts", "ci", "viewer"] == [*listed.split()[:2], *listed.split()[-2:]]
+    assert re.search(r"\d\d:\d\d:\d\d(Z|[+-]\d\d:\d\d)  ", listed), "with its zone"
     assert token not in listed
 
     revoked = penstock("token", "revoke", id, WE_POSTGRES_DSN=database_dsn)

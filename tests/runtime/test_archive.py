@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -204,6 +205,9 @@ async def test_as_parquet_the_archive_says_the_same(
     assert [record["path"] for record in shown["journal"]] == ["/1"]
     listed = CliRunner().invoke(app, ["archive", "list", str(directory), "--json"]).stdout
     assert [json.loads(line)["id"] for line in listed.splitlines()] == ids
+    for options, zone in ((["--utc"], r"Z"), ([], r"(Z|[+-]\d\d:\d\d)")):
+        table = CliRunner().invoke(app, [*options, "archive", "list", str(directory)]).stdout
+        assert len(re.findall(rf" \d\d:\d\d:\d\d{zone} ", table)) == len(ids)
     file.write_bytes(b"PAR1 no more")
     told = CliRunner().invoke(app, ["archive", "list", str(directory)])
     assert (told.exit_code, "is damaged" in told.stderr) == (1, True)

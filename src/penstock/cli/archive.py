@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.options import JsonAnyway, JsonOption, print_json, print_table
+from penstock.cli.options import JsonAnyway, JsonOption, print_json, print_table, shown_time
 from penstock.cli.plain import echo
 
 if TYPE_CHECKING:
@@ -42,8 +43,9 @@ def list_archived(
         if as_json:
             typer.echo(msgspec.json.encode(found))
         else:
-            rows.append((found["id"], found["status"], f"{found['definition']}:{found['version']}",
-                         found["ended_at"][:19], found["business_key"] or "", each.file.name))  # fmt: skip
+            ended = shown_time(datetime.fromisoformat(found["ended_at"]))
+            about = f"{found['definition']}:{found['version']}"
+            rows.append((found["id"], found["status"], about, ended, found["business_key"] or "", each.file.name))
     if not as_json:
         print_table(("id", "status", "definition", "ended", "business key", "file"), rows)
 

@@ -311,7 +311,7 @@ def _branches(branches: list[dict[str, Any]], depth: int) -> list[str]:
     for branch in branches:
         what = [branch["path"], branch["status"], branch.get("kind"), branch.get("name")]
         place = f"({branch['where']})" if branch.get("where") else None
-        due = f"until {branch['dueAt']}" if branch.get("dueAt") else None
+        due = f"until {shown_time(datetime.fromisoformat(branch['dueAt']))}" if branch.get("dueAt") else None
         progress = _json(branch["progress"]) if branch.get("progress") is not None else None
         lines.append("  " * depth + " ".join(str(word) for word in (*what, due, place, progress) if word))
         lines += _branches(branch.get("children") or [], depth + 1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from penstock.cli.options import ConfigOption, DataDirOption, JsonOption, print_done, print_json
+from penstock.cli.options import ConfigOption, DataDirOption, JsonOption, print_done, print_json, shown_time
 from penstock.cli.plain import echo
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ def list_tokens(
     for token in tokens:
         state = _state(token, now)
         if with_ended or state != "over":
-            days = f"{_day(token.created_at)}  {_day(token.expires_at)}"
-            echo(f"{token.id}  {state:8}  {days}  {token.name}  {token.roles}")
+            times = f"{shown_time(token.created_at)}  {shown_time(token.expires_at) or '-':25}"
+            echo(f"{token.id}  {state:8}  {times}  {token.name}  {token.roles}")
 
 
 @app.command()
@@ -120,10 +120,6 @@ def _state(token: ListedToken, now: datetime) -> str:
     if token.revoked_at is not None or (token.expires_at is not None and token.expires_at <= now):
         return "over"
     return "counts"
-
-
-def _day(at: datetime | None) -> str:
-    return "-         " if at is None else f"{at:%Y-%m-%d}"
 
 
 def settings_of(config: Path | None, data_dir: str | None) -> Settings:
