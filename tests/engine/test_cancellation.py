@@ -20,6 +20,7 @@ from penstock.engine.batches import BatchStart
 from penstock.engine.code import CodeWorkflow
 from penstock.engine.drafts import ExpressionCheck
 from penstock.engine.engine import Engine
+from penstock.engine.instance_filter import InstanceFilter
 from penstock.engine.journal_items import NewRecord, RunEnd, Taken
 from penstock.engine.lanes.call_commands import timer_command
 from penstock.engine.migrations import MigrationRequest
@@ -33,6 +34,8 @@ from penstock.store.journal import Finish
 from penstock.store.messages import OWN_DELIVERY_S
 from penstock.testing.cancellation import Attempt, CancelAtStep, cancel_at_step
 from penstock.testing.definitions import definition, end, fork, linear, service, step
+from penstock.wire.attention import AcknowledgeBody
+from penstock.wire.bulk import BulkFilter, BulkRequest
 from penstock.wire.model import Failure, Heartbeat, Job, JobRef, Park, StartRequest
 from penstock.wire.queue import QueuePolicy
 from penstock.wire.schedule import ScheduleSpec
@@ -533,6 +536,32 @@ async def last_item(driver: Driver, key: str) -> LockedBatch:
     return LockedBatch(key, lambda: driver.complete(job, {"y": key}))
 
 
+async def acknowledge(driver: Driver, key: str) -> LockedBatch:
+    return LockedBatch(key, lambda: driver.engine.overview.acknowledge(key, AcknowledgeBody(1)))
+
+
+async def withdraw(driver: Driver, key: str) -> LockedBatch:
+    await driver.engine.overview.acknowledge(key, AcknowledgeBody(1))
+    return LockedBatch(key, lambda: driver.engine.overview.withdraw(key))
+
+
+async def what_needs_somebody(driver: Driver, key: str) -> LockedBatch:
+    driver.engine.overview.forget()
+    return LockedBatch(key, driver.engine.overview.attention)
+
+
+async def list_audit(driver: Driver, key: str) -> LockedBatch:
+    return LockedBatch(key, lambda: driver.engine.audit_trail.list(None, 10, contains="line"))
+
+
+async def list_of_a_bulk_operation(driver: Driver, key: str) -> LockedBatch:
+    await begun(driver, key, LINE)
+    made = await driver.engine.bulk.create(BulkRequest(action="cancel", filter=BulkFilter(business_key=key)))
+    await driver.engine.bulk.step()
+    wanted = InstanceFilter(bulk_id=made.id)
+    return LockedBatch(key, lambda: driver.engine.instances.list(wanted, 1, 10))
+
+
 def counted(prepare: Prepare) -> Prepare:
     """The same with jobs that a queue counts."""
 
@@ -631,6 +660,11 @@ SCENARIOS: dict[str, Prepare] = {
     "a message that comes early": publish_early,
     "a start that a message waits for": start_with_a_message,
     "a message that is received": receive,
+    "an acknowledgement": acknowledge,
+    "an acknowledgement that is withdrawn": withdraw,
+    "what needs somebody": what_needs_somebody,
+    "the audit list": list_audit,
+    "a list of what a bulk operation did": list_of_a_bulk_operation,
     "a signal by key": signal_by_key,
     "an early signal by key": early_signal_by_key,
 }
@@ -699,6 +733,13 @@ def check_nothing_is_left(driver: Driver, attempt: Attempt[Any]) -> None:
     assert {f"{i:x}-{t:x}-{s:x}" for i, t, s in leased} <= heard, "a job is leased to a poll that never heard of it"
 
 
+def check_acknowledged(driver: Driver) -> None:
+    """A row is acknowledged where that is in the audit trail, and nowhere else."""
+    said = "SELECT detail FROM audit WHERE kind = "
+    noted = driver.rows(f"{said}'ATTENTION_ACKNOWLEDGED' EXCEPT {said}'ATTENTION_WITHDRAWN'")
+    assert sorted(driver.rows("SELECT key FROM acknowledged")) == sorted(noted)
+
+
 def heard_of(result: Any) -> set[str]:
     """The ids of the jobs, and of the runs' jobs, that a poll answered."""
     if not isinstance(result, list):
@@ -763,6 +804,7 @@ async def test_cancelled_at_every_point(driver: Driver, name: str) -> None:
             if not name.startswith(("a poll", "a parked poll")):
                 check_before_or_after(before, state(driver, key), after, attempt)
             check_nothing_is_left(driver, attempt)
+            check_acknowledged(driver)
             await finish(driver, key)
             assert trio.lowlevel.current_statistics().tasks_living == tasks
             if not attempt.fired:
@@ -817,6 +859,7 @@ async def test_a_cancelled_engine_leaves_the_state_before_or_after(driver: Drive
         if name == "a message to who waits":  # that engine can't bring it any more
             await driver.due(OWN_DELIVERY_S + 1)
         check_before_or_after(before, state(driver, key), after, attempt)
+        check_acknowledged(driver)
         await finish(driver, key)
         if not attempt.fired:
             return
