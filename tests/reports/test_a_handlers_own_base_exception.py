@@ -83,6 +83,18 @@ def test_what_loops_take_for_theirs_fails_a_job(run: Run, error: BaseException) 
     assert completed == ["2"]
 
 
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), StopIteration(1), StopAsyncIteration()], ids=repr)
+def test_what_loops_take_for_theirs_fails_the_job_of_an_async_handler(run: Run, error: BaseException) -> None:
+    """Such as of a task that the handler has cancelled, and waits for: the worker has cancelled nothing."""
+
+    def raise_() -> BaseException:
+        return error
+
+    failed, completed = worked(run, raise_, in_thread=False)
+    assert [report.retryable for report in failed] == [True]
+    assert completed == ["2"]
+
+
 def test_errors_of_a_clean_up_do_not_end_the_worker(run: Run) -> None:
     """The handler is cancelled, as its time is over, and raises in a task of its own meanwhile."""
 
