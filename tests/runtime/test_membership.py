@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -10,12 +11,13 @@ import pytest
 import trio
 
 from penstock import __version__
+from penstock.durable.own_engine import open_engine
 from penstock.errors import Conflict
 from penstock.runtime import membership
 from penstock.runtime.membership import Membership
 from penstock.store.database import Database
 from penstock.testing.definitions import definition, end, fork, linear, service, step
-from penstock.wire.model import Job
+from penstock.wire.model import Job, StartRequest
 from penstock.wire.queue import QueuePolicy
 from tests.engine import runs
 from tests.runtime.conftest import StartLocal
@@ -160,6 +162,27 @@ async def test_a_timer_armed_here_is_fired_elsewhere_in_time(
 
     await wait_until(fired)
     assert told_s == [0.3]
+
+
+@pytest.mark.parametrize("what", ["a delay", "a job", "two delays"])
+async def test_a_program_that_only_asks_tells_others_what_it_has_done_before_it_ends(
+    start_local: StartLocal, database_dsn: str, what: str
+) -> None:
+    """As `penstock runs …` does. It looks at no timer itself, and took its own first look, which never came, for early
+    enough; and what it did before it had seen the others was told to nobody."""
+    b = await start_local(ready_probe_interval_seconds=60)
+    await b.upload(linear(1))
+
+    async def b_has_looked() -> bool:
+        return b.engine.timers._next_at > trio.current_time() + 2
+
+    await wait_until(b_has_looked)
+    b.engine.timers._next_at = trio.current_time() + 3_600  # but for what it is told
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(b.one, "work", wait=60))
+        async with open_engine(database_dsn, serves=False, migrate=False) as (engine, _, _):
+            for delay in {"a job": [None], "a delay": ["PT0.5S"], "two delays": ["PT1H", "PT0.5S"]}[what]:
+                await engine.instances.start(StartRequest("linear", delay=delay))
 
 
 @pytest.mark.slow(reason="waits for an engine that is dead")

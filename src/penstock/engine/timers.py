@@ -74,6 +74,11 @@ class Timers:
         self._refused: dict[Timer, _Refused] = {}
         self._failed: set[Timer] = set()  # not counted in their rows yet
         self._armed = armed
+        self._looks = True
+
+    def leave_looks_to_others(self) -> None:
+        """This engine fires nothing: whatever it arms is told to the others."""
+        self._looks = False
 
     def note_armed(self, fire_at: datetime, now: datetime) -> None:
         """A transaction armed a timer; ``now`` is the database's time in it."""
@@ -81,7 +86,7 @@ class Timers:
 
     def note_due_in(self, seconds: float) -> None:
         """A transaction armed a timer that is due in so many seconds."""
-        if self._bring_forward(seconds):
+        if self._bring_forward(seconds) or not self._looks:
             self._armed(seconds)
 
     def hint(self, seconds: float) -> None:

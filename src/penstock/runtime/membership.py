@@ -27,7 +27,7 @@ from penstock.runtime.deaths import Deaths, this_process
 from penstock.store import engines as store
 from penstock.store import outbox as outbox_store
 from penstock.store.connection import TrioConnection
-from penstock.store.database import Database
+from penstock.store.database import Database, DatabaseError
 from penstock.store.engines import NUMBER_LEASE_S
 from penstock.store.schema import SCHEMA_VERSION
 
@@ -73,6 +73,7 @@ class Membership:
         self._mail: dict[tuple[str, int], Mail] = {}
         self._deaths = Deaths()
         self._timer_s: float | None = None
+        self._unsent: list[str] = []
         self._wake = trio.Event()
         self._renew_at = 0.0
         self._listening = trio.CancelScope()
@@ -101,6 +102,7 @@ class Membership:
                         f" database; this one has '{self._mode}'. All engines have to be stopped to switch."
                     )
             before = await outbox_store.switch_mode(connection, self._mode)
+        self.others = {other.number: other for other in others if other.connected}  # who hears of what is done at once
         if before is not None:
             log.info("dispatch mode switched", before=before, now=self._mode)
         return self.number
@@ -117,7 +119,8 @@ class Membership:
         events.mailed.listen(self._note_mail)
 
     async def leave(self) -> None:
-        """Give the number back; best effort."""
+        """Tell what was not told yet, and give the number back; best effort."""
+        await self._tell()
         async with self._database.connection(ahead=True) as connection:
             await store.leave(connection, self.number, self.holder)
 
@@ -163,23 +166,34 @@ class Membership:
     async def send(self) -> None:
         """Send one wake-up when there is something to tell."""
         await self._wake.wait()
+        await self._tell()
+        assert self._engine is not None
+        await trio.sleep(self._engine.settings.notify_interval_seconds)
+
+    async def _tell(self) -> None:
+        """Send what there is to tell. Cancelled, the rest is sent the next time."""
         self._wake = trio.Event()
         queued, self._queued = self._queued, set()
         keys, self._keys = self._keys, {}
         timer_s, self._timer_s = self._timer_s, None
         losses, self._losses = self._losses, []
         mail, self._mail = self._mail, {}
-        if self.others:
-            async with self._database.connection(ahead=True) as connection:
-                for payload in [
-                    *self._json_payloads("h", keys),  # before what makes others look
-                    *self._payloads(queued, timer_s),
-                    *self._json_payloads("l", losses),
-                    *self._json_payloads("m", mail.values()),
-                ]:
-                    await store.notify(connection, payload)
-        assert self._engine is not None
-        await trio.sleep(self._engine.settings.notify_interval_seconds)
+        self._unsent += [
+            *self._json_payloads("h", keys),  # before what makes others look
+            *self._payloads(queued, timer_s),
+            *self._json_payloads("l", losses),
+            *self._json_payloads("m", mail.values()),
+        ]
+        if self._unsent and self.others:
+            try:
+                async with self._database.connection(ahead=True) as connection:
+                    while self._unsent:
+                        await store.notify(connection, self._unsent[0])
+                        del self._unsent[0]
+            except DatabaseError:
+                self._unsent.clear()
+                raise
+        self._unsent.clear()
 
     async def _claim(self, connection: TrioConnection) -> None:
         description = f"{socket.gethostname()} pid {os.getpid()}"

@@ -263,6 +263,7 @@ class Node:
     ) -> list[str]:
         """The loops around the engine; their names."""
         if not self._works:  # its number has to stay its own, and others hear of what it starts
+            engine.timers.leave_looks_to_others()
             return await self._supervise(supervisor, {"membership": membership.look, "notifier": membership.send})
         sweeper = LeaseSweeper(engine)
         engine.events.engine_lost.listen(sweeper.scan_soon)
