@@ -1,6 +1,7 @@
 """`penstock runs …`: runs of durable functions from a terminal, on the database that an `App` without `at` has, too.
 
-It runs an engine of its own that only asks, so nothing else needs to run. Errors are a line, with exit code 1.
+On a database it runs an engine of its own that only asks, so nothing else needs to run; on an engine it needs a token
+where that asks for one, and its roles. Errors are a line, with exit code 1.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
+from penstock.cli.engine import TokenFileOption, read_token
 from penstock.cli.options import (
     BLOCKED,
     JsonAnyway,
@@ -28,24 +30,29 @@ from penstock.cli.plain import echo
 if TYPE_CHECKING:
     from penstock.durable.check import SavedRun
     from penstock.durable.local import LocalRuns
+    from penstock.durable.remote_runs import RemoteRuns
     from penstock.engine.runs import Raised
+
+    AnyRuns = LocalRuns | RemoteRuns
 
 T = TypeVar("T")
 SHOWN_MAX_CHARS = 200
+ENGINE_AWAY_S: Final = 5.0
+"""So long an engine is waited for: people do."""
 
 app = typer.Typer(
     name="runs",
-    help="Runs of durable functions: list, show, send, cancel, retry, adopt, journal. On the database that `--at` or "
-    "PENSTOCK_AT names, else on that of the settings (WE_POSTGRES_DSN), else on the embedded one of WE_DATA_DIR.",
+    help="Runs of durable functions: list, show, send, cancel, retry, adopt, journal. On the engine (grpc://host:port) "
+    "or the database (postgresql://…) that `--at` or PENSTOCK_AT names, else on the database of the settings "
+    "(WE_POSTGRES_DSN), else on the embedded one of WE_DATA_DIR. An engine asks for a token, whose roles count.",
     no_args_is_help=True,
 )
 
-NONE_FOUND: Final = (
-    "no such run among the latest 10,000 instances of this database (`--at` names another); "
-    "`penstock runs list WORKFLOW` looks further"
-)
+NONE_FOUND: Final = "no such run in this database (`--at` names another)"
 NONE_OF: Final = "no such run of {} in this database (`--at` names another)"
-AtOption = Annotated[str | None, typer.Option(help="The database, as of an App.", metavar="DSN")]
+AtOption = Annotated[
+    str | None, typer.Option(help="The database, or the engine (grpc://host:port), as of an App.", metavar="DSN")
+]
 IdArgument = Annotated[str, typer.Argument(help="The id that the run was started with, or its instance's.")]
 
 
@@ -56,14 +63,14 @@ def list_runs(
     blocked: Annotated[bool, typer.Option("--blocked", help="Those that no code could go on with so far.")] = False,
     limit: LimitOption = 50,
     at: AtOption = None,
+    token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the latest runs, newest first, with what those that are open wait for. Without a workflow those among the
-    latest 10,000 instances of the database."""
+    """List the latest runs, newest first, with what those that are open wait for."""
 
     owner, _, name = (workflow or "").rpartition(":")
 
-    async def told(runs: LocalRuns) -> list[dict[str, Any]]:
+    async def told(runs: AnyRuns) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
         wanted = None if status is None else status.upper()
         for found in await runs.latest(name or None, wanted, limit, blocked=blocked):
@@ -79,7 +86,7 @@ def list_runs(
             rows.append(row | {"waitsFor": waits, "failureReason": found.failure_reason})
         return rows
 
-    found = ask(at, told, owner)
+    found = ask_anywhere(at, token_file, told, owner)
     if as_json:
         print_json(found)
         return
@@ -110,17 +117,18 @@ def _told_of(errors: list[Raised], status: str) -> list[Raised]:
 
 
 @app.command()
-def show(id: IdArgument, at: AtOption = None, as_json: JsonOption = False) -> None:
+def show(id: IdArgument, at: AtOption = None, token_file: TokenFileOption = None, as_json: JsonOption = False) -> None:
     """A run: how it stands, what it waits for, what it shows, and its branches with file and line. Of one that failed
     the reason, and the traceback."""
 
-    async def told(runs: LocalRuns) -> dict[str, Any]:
+    async def told(runs: AnyRuns) -> dict[str, Any]:
         instance_id = await runs.find(id, {})
         tree, run = await runs.tree(instance_id), await runs.look(instance_id)
         if run.failure_reason:
             tree["failureReason"] = run.failure_reason
-        if run.status in ("FAILED", "COMPLETED"):
-            errors = _told_of(await runs.raised(instance_id), run.status)
+        raised = getattr(runs, "raised", None)  # an engine tells the reason only
+        if run.status in ("FAILED", "COMPLETED") and raised is not None:
+            errors = _told_of(await raised(instance_id), run.status)
             tree["errors"] = [
                 {"path": each.path, "name": each.name, "type": each.type_name, "message": each.message}
                 | {"traceback": each.traceback}
@@ -128,7 +136,7 @@ def show(id: IdArgument, at: AtOption = None, as_json: JsonOption = False) -> No
             ]
         return tree
 
-    tree = ask(at, told)
+    tree = ask_anywhere(at, token_file, told)
     if as_json:
         print_json(tree)
         return
@@ -157,6 +165,7 @@ def send(
     payload: Annotated[str, typer.Argument(help="JSON; what is none is taken for text.", metavar="JSON")] = "null",
     dedup: Annotated[str | None, typer.Option(help="A second one with the same text is the same one.")] = None,
     at: AtOption = None,
+    token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Send a message. It is kept until the body receives it."""
@@ -165,10 +174,10 @@ def send(
     except ValueError:
         payload = json.dumps(payload)
 
-    async def told(runs: LocalRuns) -> None:
+    async def told(runs: AnyRuns) -> None:
         await runs.send(await runs.find(id, {}), name, payload, dedup, id=id)
 
-    ask(at, told)
+    ask_anywhere(at, token_file, told)
     print_done({"id": id, "sent": name}, f"sent {name} to {id}", as_json=as_json)
 
 
@@ -178,14 +187,15 @@ def cancel(
     reason: Annotated[str | None, typer.Option(help="It is in the journal, and in the error.")] = None,
     force: Annotated[bool, typer.Option(help="End it without letting it clean up.")] = False,
     at: AtOption = None,
+    token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Cancel a run: its body cleans up, then it has ended."""
 
-    async def told(runs: LocalRuns) -> None:
+    async def told(runs: AnyRuns) -> None:
         await runs.cancel(await runs.find(id, {}), reason, force=force, id=id)
 
-    ask(at, told)
+    ask_anywhere(at, token_file, told)
     done = f"ended {id}" if force else f"asked {id} to end"
     print_done({"id": id, "cancelled": True, "forced": force}, done, as_json=as_json)
 
@@ -203,14 +213,15 @@ def retry(
     ] = None,
     note: Annotated[str | None, typer.Option(help="For the audit trail.")] = None,
     at: AtOption = None,
+    token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Let a failed run go on. What came after is forgotten, but for messages, and done again."""
 
-    async def told(runs: LocalRuns) -> None:
+    async def told(runs: AnyRuns) -> None:
         await runs.retry(await runs.find(id, {}), from_, note, id=id)
 
-    ask(at, told)
+    ask_anywhere(at, token_file, told)
     print_done({"id": id, "retried": True}, f"retried {id}", as_json=as_json)
 
 
@@ -264,10 +275,12 @@ def step_table(as_json: JsonOption = False) -> None:
 
 
 @app.command()
-def journal(id: IdArgument, at: AtOption = None, as_json: JsonAnyway = False) -> None:
+def journal(
+    id: IdArgument, at: AtOption = None, token_file: TokenFileOption = None, as_json: JsonAnyway = False
+) -> None:
     """The records of a run, oldest first, a JSON object each."""
 
-    async def told(runs: LocalRuns) -> None:
+    async def told(runs: AnyRuns) -> None:
         instance_id, cursor = await runs.find(id, {}), None
         while True:
             records, cursor = await runs.journal(instance_id, cursor)
@@ -276,7 +289,34 @@ def journal(id: IdArgument, at: AtOption = None, as_json: JsonAnyway = False) ->
             if cursor is None:
                 return
 
-    ask(at, told)
+    ask_anywhere(at, token_file, told)
+
+
+def ask_anywhere(
+    at: str | None, token_file: Path | None, call: Callable[[AnyRuns], Awaitable[T]], owner: str = ""
+) -> T:
+    """The answer of the runs of an engine, with a token, or on the database; an error is told in a line."""
+    from penstock.client.errors import ClientError
+    from penstock.client.grpc import GrpcTransport
+    from penstock.durable.app import find_at, run_ungrouped
+    from penstock.durable.remote_runs import RemoteRuns
+
+    async def ask_engine(url: str, token: str | None) -> T:
+        transport = GrpcTransport(url, token=token)
+        try:
+            return await call(RemoteRuns(transport.channel, owner, outage_wait_s=ENGINE_AWAY_S))
+        finally:
+            await transport.aclose()
+
+    try:
+        place = find_at(at)
+        if place is None or not place.startswith("grpc"):
+            return ask(at, call, owner)
+        answer: T = run_ungrouped(ask_engine, place, read_token(token_file))
+    except (ClientError, ValueError, OSError) as error:
+        echo(f"penstock: {getattr(error, 'reason', None) or error}", err=True)
+        raise typer.Exit(1) from error
+    return answer
 
 
 def ask(at: str | None, call: Callable[[LocalRuns], Awaitable[T]], owner: str = "") -> T:
@@ -294,7 +334,7 @@ def ask(at: str | None, call: Callable[[LocalRuns], Awaitable[T]], owner: str = 
     async def ask() -> T:
         database = find_at(at)
         if database is not None and database.startswith("grpc"):
-            raise ValueError("at: this command asks a database (postgresql://…), not an engine over gRPC")
+            raise ValueError("at: this command needs the database (postgresql://…), not an engine over gRPC")
         async with open_engine(database, serves=False, migrate=False) as (engine, _, _):
             return await call(LocalRuns(engine, owner))
 

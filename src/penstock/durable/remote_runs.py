@@ -38,10 +38,9 @@ log = logging.getLogger("penstock.durable")
 class RemoteRuns:
     """What an `App` asks of the engine for its caller. Calls wait an outage out; all of them may be made twice."""
 
-    outage_wait_s = OUTAGE_WAIT_S
-
-    def __init__(self, channel: Channel, app: str) -> None:
+    def __init__(self, channel: Channel, app: str, outage_wait_s: float = OUTAGE_WAIT_S) -> None:
         self._channel, self.app = channel, app
+        self.outage_wait_s = outage_wait_s
         self.payload_max_bytes = PAYLOAD_MAX_BYTES
         self.names = RunNames()
         self._answered = False
@@ -90,9 +89,11 @@ class RemoteRuns:
         request = r.FindRunRequest(self.app, id, list(workflows), or_any)
         return (await self._call("Find", request, r.FindRunResponse)).instance_id
 
-    async def latest(self, workflow: str, status: str | None, limit: int, *, blocked: bool = False) -> list[Instance]:
-        """The latest runs of a workflow, newest first, without their arguments."""
-        request = r.ListRunsRequest(self.app, workflow, status or "", limit, blocked)
+    async def latest(
+        self, workflow: str | None, status: str | None, limit: int, *, blocked: bool = False
+    ) -> list[Instance]:
+        """The latest runs of a workflow, or of all, newest first, without their arguments."""
+        request = r.ListRunsRequest(self.app, workflow or "", status or "", limit, blocked)
         return (await self._call("List", request, r.ListRunsResponse)).runs
 
     async def look(self, instance_id: str) -> Instance:
@@ -116,6 +117,10 @@ class RemoteRuns:
             msgspec.json.encode(await self._call("Tree", r.RunTreeRequest(instance_id), RunTree))
         )
         return tree
+
+    async def waits_for(self, instance_id: str) -> str | None:
+        """What an open run waits for, in words."""
+        return (await self.tree(instance_id)).get("waitsFor")
 
     async def send(self, instance_id: str, name: str, payload: str, dedup: str | None, *, id: str) -> None:
         """A message."""
@@ -143,11 +148,11 @@ class RemoteRuns:
         answer_type: type[AnswerT],
         *,
         id: str | None = None,
-        wait_s: float = OUTAGE_WAIT_S,
+        wait_s: float | None = None,
     ) -> AnswerT:
-        """Errors name the run as the caller does."""
+        """Errors name the run as the caller does. ``wait_s``: how long an outage is waited out, by default as all."""
         begun = trio.current_time()
-        ends, pause_s, told = begun + wait_s, RETRY_FIRST_S, False
+        ends, pause_s, told = begun + (self.outage_wait_s if wait_s is None else wait_s), RETRY_FIRST_S, False
         while True:
             try:
                 answer = await self._channel.unary(_PATH + method, request, answer_type, timeout_s=CALL_TIMEOUT_S)

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from itertools import count
 from math import inf
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import trio
@@ -52,8 +52,8 @@ VERSION_MAX: Final = (1 << 31) - 1
 SLICE_RUNS: Final = 200
 DEADLINE: Final = "$deadline_s"
 """Among the arguments of a run: see `durable.workflow`."""
-LOOKED_AT_MAX: Final = 10_000
-"""Instances, for the latest runs of all workflows."""
+LATEST_S: Final = 10.0
+"""So long runs are looked for among instances of other workflows: about a million of them a second or two."""
 _NAME: Final = re.compile(r"[^\s:@/\x00-\x1f]{1,100}")
 _APP: Final = re.compile(r"[^\s:@/\x00-\x1f]{0,100}")
 
@@ -328,24 +328,18 @@ class Code:
         self, app: str, workflow: str | None, status: str | None, limit: int, *, blocked: bool = False
     ) -> list[Instance]:
         """The latest runs, newest first, without their arguments: of a workflow, or of all that are code; or those of
-        them that are ``blocked``. Of all, no more than `LOOKED_AT_MAX` instances are looked at."""
+        them that are ``blocked``. They are looked for no longer than `LATEST_S`."""
         definition_id = None if workflow is None else CodeWorkflow(workflow, 1, app).definition_id
-        wanted = InstanceFilter(definition_id=definition_id, status=status, blocked=blocked)
-        found, looked_at, cursor = list[Instance](), 0, None
-        while len(found) < limit and looked_at < LOOKED_AT_MAX:
-            size = SLICE_RUNS if definition_id is None else min(SLICE_RUNS, limit - len(found))
-            page = await self._instances.find_slice(wanted, cursor, size)
-            for each in await self._instances.summarize(page.items):
-                if definition_id is not None or await self._is_code(each):
-                    found.append(each)
-            looked_at, cursor = looked_at + len(page.items), page.next
-            if cursor is None:
-                break
-        return found[:limit]
-
-    async def _is_code(self, instance: Instance) -> bool:
-        stored = await self._definitions.get(instance.definition_id, instance.definition_version)
-        return "code" in cast("dict[str, Any]", stored.definition.metadata or {})
+        wanted = InstanceFilter(definition_id=definition_id, status=status, blocked=blocked, code=workflow is None)
+        found, cursor = list[Instance](), None
+        with trio.move_on_after(LATEST_S):
+            while len(found) < limit:
+                page = await self._instances.find_slice(wanted, cursor, min(SLICE_RUNS, limit - len(found)))
+                found.extend(await self._instances.summarize(page.items))
+                cursor = page.next
+                if cursor is None:
+                    break
+        return found
 
     async def _read(self, jobs: Sequence[Job]) -> dict[int, store.TakenRun]:
         if not jobs:

@@ -33,7 +33,7 @@ class InstanceFilter(msgspec.Struct, frozen=True, kw_only=True):
     ``cause`` (the text of a failure; its ids and numbers may differ), ``step_id`` and ``error_contains`` (a part of the
     error code or the reason) need the status FAILED, ``step_id`` a ``definition_id`` as well. ``delayed``: those that
     have not begun; they are ACTIVE. ``blocked``: runs of code that no code could go on with so far; they are WAITING.
-    ``open``: those of a bulk operation (``bulk_id``) that have not ended."""
+    ``open``: those of a bulk operation (``bulk_id``) that have not ended. ``code``: runs of workflows that are code."""
 
     definition_id: str | None = None
     status: str | None = None
@@ -53,6 +53,7 @@ class InstanceFilter(msgspec.Struct, frozen=True, kw_only=True):
     error_contains: str | None = None
     bulk_id: str | None = None
     open: bool = False
+    code: bool = False
 
 
 def check_filter(wanted: InstanceFilter) -> None:
@@ -145,8 +146,10 @@ async def listed_by(connection: TrioConnection, wanted: InstanceFilter) -> store
     if wanted.definition_id is not None:
         version = wanted.definition_version
         keys = await definition_store.keys_of(connection, wanted.definition_id, version)
-        if not keys:
-            return None
+    elif wanted.code:
+        keys = await definition_store.keys_of_code(connection)
+    if keys == []:
+        return None
     since = 0 if wanted.started_after is None else ids.first_instance(wanted.started_after)
     until = BEYOND_ALL if wanted.started_before is None else ids.first_instance(wanted.started_before)
     attributes = wanted_attributes(wanted.attributes)

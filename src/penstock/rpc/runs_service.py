@@ -100,10 +100,10 @@ class Runs:
         return await self._engine.code.find(request.app, id, request.workflows, or_any=request.or_any)
 
     async def list(self, request: w.ListRunsRequest, _call: object) -> w.ListRunsResponse:
-        """Of one workflow."""
+        """Of one workflow; without one of all."""
         if not 0 < request.limit <= LIST_MAX:
             raise BadRequest(f"limit: is between 1 and {LIST_MAX:,}")
-        workflow, status = required(request.workflow, "workflow"), request.status or None
+        workflow, status = request.workflow or None, request.status or None
         latest = self._engine.code.latest(request.app, workflow, status, request.limit, blocked=request.blocked)
         return w.ListRunsResponse(await latest)
 

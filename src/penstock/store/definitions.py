@@ -204,6 +204,11 @@ async def keys_of(connection: TrioConnection, id: str, version: int | None = Non
     return [cast(int, row[0]) for row in await connection.fetch(SQL["keys_of_definition"], (id, version))]
 
 
+async def keys_of_code(connection: TrioConnection) -> list[int]:
+    """The keys of all versions of workflows written as code."""
+    return [cast(int, row[0]) for row in await connection.fetch(SQL["keys_of_code"])]
+
+
 async def page(
     connection: TrioConnection, keyword: str | None, limit: int, offset: int = 0, after: str = ""
 ) -> tuple[list[ListedDefinition], int]:

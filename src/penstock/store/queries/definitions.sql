@@ -92,6 +92,9 @@ SELECT EXISTS (SELECT FROM definition WHERE code)
 -- name: keys_of_definition
 SELECT key FROM definition WHERE id = $1::text AND ($2::int IS NULL OR version = $2)
 
+-- name: keys_of_code
+SELECT key FROM definition WHERE code
+
 -- name: list_definitions
 -- Active versions, by id; $1 keyword (null: all) as a LIKE pattern, $2 limit $3 offset $4 only ids above
 SELECT id, version, name, uploaded_at, description FROM (
