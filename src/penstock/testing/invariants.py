@@ -388,8 +388,9 @@ INVARIANTS: Final[dict[str, str]] = {
 }
 """Sentence → the query that finds the rows for which it is not true."""
 
-_VIEWS: Final = """
-CREATE TEMP VIEW definitions AS
+# Tables where they may be: each query would plan a view's parts anew, a fifth of the time that all of them take.
+_RELATIONS: Final = """
+CREATE TEMP TABLE definitions AS
   SELECT key, code, content::jsonb AS content, jsonb_path_query_array(content::jsonb, '$.steps[*]') AS steps,
     coalesce(content::jsonb ->> 'autoStartNextWorkflow', '') = 'true' AS chains,
     NOT content::jsonb @? '$.steps[*] ? (@.type == "PARALLEL_GATEWAY")'
@@ -398,7 +399,7 @@ CREATE TEMP VIEW definitions AS
     AND NOT content::jsonb @? '$.steps[*] ? (@.type == "SERVICE_TASK" || @.type == "CALL_ACTIVITY").compensation'
       AS single_token
   FROM definition;
-CREATE TEMP VIEW steps AS
+CREATE TEMP TABLE steps AS
   SELECT d.key, d.code, x.n - 1 AS index, x.step ->> 'type' AS type, x.step
   FROM definitions d CROSS JOIN LATERAL jsonb_array_elements(d.steps) WITH ORDINALITY AS x(step, n)
   UNION ALL
@@ -414,7 +415,7 @@ CREATE TEMP VIEW steps AS
   FROM definitions d CROSS JOIN LATERAL jsonb_array_elements(d.steps) AS x(step)
   WHERE x.step ? 'compensation' AND x.step ->> 'type' IN ('SERVICE_TASK', 'CALL_ACTIVITY')
   GROUP BY d.key, d.code, d.steps;
-CREATE TEMP VIEW waiting AS
+CREATE TEMP TABLE waiting AS
   SELECT job_type, priority, NULL AS flow_key, seq, token_id FROM ready
   UNION ALL SELECT job_type, priority, flow_key, seq, token_id FROM ready_flow;
 CREATE TEMP VIEW token AS
@@ -437,11 +438,13 @@ def find_broken(dsn: str, *, rows_max: int = 10) -> list[Broken]:
     broken: list[Broken] = []
     with psycopg.connect(dsn) as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        connection.execute(_VIEWS)
-        for sentence, query in INVARIANTS.items():
-            rows = connection.execute(query.encode()).fetchmany(rows_max)
+        connection.execute(_RELATIONS)
+        answers = connection.execute(";".join(INVARIANTS.values()).encode())  # at once: most are shorter than a turn
+        for sentence in INVARIANTS:
+            rows = answers.fetchmany(rows_max)
             if rows:
                 broken.append(Broken(sentence, rows))
+            answers.nextset()
         connection.rollback()
     return broken
 
