@@ -842,7 +842,7 @@ async def crash_at_step(other: Driver, point: int, name: str, key: str) -> tuple
     "name",
     mostly_slow(
         [name for name in SCENARIOS if not name.startswith(("a poll", "a parked poll"))],
-        quick=["a narrow start", "a wide completion"],
+        quick=["a wide completion"],
         reason=CANCELS,
     ),
 )

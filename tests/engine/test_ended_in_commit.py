@@ -23,7 +23,10 @@ from tests.store.proxy import Cut, Proxy, messages
 
 MARK = "mark-of-this-test"
 
-pytestmark = pytest.mark.parametrize("fatal", [True, False], ids=["terminated", "reset"])
+AGAIN = pytest.mark.slow(reason="ends a session at each message")
+pytestmark = pytest.mark.parametrize(
+    "fatal", [pytest.param(True, id="terminated"), pytest.param(False, id="reset", marks=AGAIN)]
+)
 
 
 @pytest.fixture
@@ -57,7 +60,7 @@ def instances(driver: Driver) -> int:
     return int(driver.rows("SELECT count(*) FROM instance")[0][0])
 
 
-@pytest.mark.parametrize("keyed", [False, True], ids=["no-key", "key"])
+@pytest.mark.parametrize("keyed", [pytest.param(False, id="no-key"), pytest.param(True, id="key", marks=AGAIN)])
 @pytest.mark.parametrize("body", [linear(1), fork(1, 1)], ids=["narrow", "wide"])
 async def test_a_start(cut_driver: Driver, proxy: Proxy, fatal: bool, body: dict[str, Any], keyed: bool) -> None:
     await cut_driver.upload(body)
@@ -71,7 +74,7 @@ async def test_a_start(cut_driver: Driver, proxy: Proxy, fatal: bool, body: dict
     assert instances(cut_driver) == times == len(set(views))
 
 
-@pytest.mark.parametrize("wide", [False, True], ids=["narrow", "wide"])
+@pytest.mark.parametrize("wide", [pytest.param(False, id="narrow"), pytest.param(True, id="wide", marks=AGAIN)])
 async def test_a_completion(cut_driver: Driver, proxy: Proxy, fatal: bool, wide: bool) -> None:
     after = step("choose", "DECISION", conditionalNextSteps={"x == x": "next"}) if wide else None
     steps = [service("task", "choose" if wide else "next"), *([after] if after else []), service("next", "end"), end()]
@@ -106,6 +109,7 @@ async def test_a_signal_in_a_loop(cut_driver: Driver, proxy: Proxy, fatal: bool)
     assert cut_driver.rows("SELECT count(*) FROM history WHERE step = 0") == [(times,)]
 
 
+@pytest.mark.slow(reason="ends a session at each message")
 async def test_a_user_task(cut_driver: Driver, proxy: Proxy, fatal: bool) -> None:
     await cut_driver.upload(definition(step("ask", "USER_TASK", nextStep="end"), end()))
 

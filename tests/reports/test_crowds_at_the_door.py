@@ -6,6 +6,7 @@ import select
 import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
+from itertools import product
 
 import grpc
 import pytest
@@ -21,6 +22,7 @@ from penstock.rpc.health import Health
 from penstock.rpc.limits import Limits as RpcLimits
 from penstock.rpc.server import Server
 from penstock.wire.http2_frames import PREFACE
+from tests.shares import mostly_slow
 
 ROOM = 40
 CROWD = 3 * ROOM
@@ -86,9 +88,20 @@ def come(stack: ExitStack, port: int, count: int, sent: bytes, hosts: int = 1) -
     return crowd
 
 
-@pytest.mark.parametrize("hosts", [1, 50])
-@pytest.mark.parametrize("sent", [b"", HALF_HEAD, HALF_BODY, b"\x16\x03\x01"], ids=["silent", "head", "body", "hello"])
-@pytest.mark.parametrize("kind", ["native", "hypercorn"])
+SENT = {"silent": b"", "head": HALF_HEAD, "body": HALF_BODY, "hello": b"\x16\x03\x01"}
+GRPC_SENT = {"silent": b"", "cut": PREFACE[:10], "greeted": GREETING}
+WAITS = "each call waits until a crowd may be ended"
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent", "hosts"),
+    mostly_slow(
+        product(["native", "hypercorn"], SENT.values(), [1, 50]),
+        quick=[("native", HALF_HEAD, 1), ("native", b"", 50), ("hypercorn", HALF_BODY, 1)],
+        reason=WAITS,
+    ),
+    ids=[f"{kind}-{sent}-{hosts}" for kind, sent, hosts in product(["native", "hypercorn"], SENT, [1, 50])],
+)
 async def test_a_known_caller_is_answered_beside_a_crowd(kind: str, sent: bytes, hosts: int) -> None:
     async with serving(kind) as port:
         with ExitStack() as stack:
@@ -123,8 +136,11 @@ async def test_who_makes_room_is_closed_without_a_word() -> None:
             assert said <= {b""}
 
 
-@pytest.mark.parametrize("hosts", [1, 50])
-@pytest.mark.parametrize("sent", [b"", PREFACE[:10], GREETING], ids=["silent", "cut", "greeted"])
+@pytest.mark.parametrize(
+    ("sent", "hosts"),
+    mostly_slow(product(GRPC_SENT.values(), [1, 50]), quick=[(GREETING, 1), (b"", 50)], reason=WAITS),
+    ids=[f"{sent}-{hosts}" for sent, hosts in product(GRPC_SENT, [1, 50])],
+)
 async def test_a_grpc_client_is_answered_beside_a_crowd(sent: bytes, hosts: int) -> None:
     async with serving("grpc") as port:
         with ExitStack() as stack:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.engine.driver import number
 from tests.runtime.conftest import StartLocal, start_local
 from tests.runtime.local_engine import LocalEngine
 from tests.runtime.test_retention import DAY_S, keeping
+from tests.shares import mostly_slow
 
 __all__ = ["start_local"]
 
@@ -96,8 +98,14 @@ async def is_gone(engine: LocalEngine, instance: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("change", [complete, fail, cancel, reopen, edit, migrate])
+CHANGES = [*product([complete, fail, cancel, reopen, edit, migrate], WAYS)]
+
+
+@pytest.mark.parametrize(
+    ("change", "way"),
+    mostly_slow(CHANGES, quick=CHANGES[::4], reason="a round of retention for each change"),
+    ids=[f"{change.__name__}-{way}" for change, way in CHANGES],
+)
 async def test_what_changes_behind_its_archive_stays_with_all_it_has(
     start_local: StartLocal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Change, way: str
 ) -> None:

@@ -16,6 +16,7 @@ from penstock.testing.definitions import definition, end, fork, linear, service,
 from tests.engine.conftest import make_driver, proxy
 from tests.engine.driver import Driver
 from tests.engine.test_lost_commit import MARK, chosen, cut_driver, losing
+from tests.shares import mostly_slow
 from tests.store.proxy import Proxy
 
 __all__ = ["cut_driver", "make_driver", "proxy"]
@@ -89,14 +90,18 @@ async def keyed_start(driver: Driver) -> Any:
 CASES = {each.__name__: each for each in (completion, failure, cancel, user_task, kept_signal, wide_start, keyed_start)}
 
 
-@pytest.mark.parametrize("name", CASES)
+SOME_LOST = mostly_slow(CASES, quick=[*CASES][::3], reason="an outage for each operation")
+SOME_COMMITTED = mostly_slow(CASES, quick=[*CASES][1::3], reason="an outage for each operation")
+
+
+@pytest.mark.parametrize("name", SOME_LOST)
 async def test_what_was_lost_in_a_crash_is_done_again(cut_driver: Driver, proxy: Proxy, name: str) -> None:
     operation, look, expected = await CASES[name](cut_driver)
     await losing(proxy, False, operation)
     assert await look() == expected
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", SOME_COMMITTED)
 async def test_what_was_committed_is_not_done_again(
     cut_driver: Driver, proxy: Proxy, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

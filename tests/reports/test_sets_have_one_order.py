@@ -83,6 +83,7 @@ def values() -> list[Any]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow(reason="three processes")
 def test_each_process_writes_the_same_text():
     def write(seed: str) -> str:
         env = {**os.environ, "PYTHONHASHSEED": seed}
@@ -169,7 +170,7 @@ def replayed(digest: int, rules: int, said: list[str]) -> Memory:
         return "told"
 
     memory = Memory(notify, "{}", {}, "test", dt.datetime(2030, 1, 1, tzinfo=dt.UTC), None)
-    memory.activation.kernel.warn = said.append
+    memory.activation.kernel.warn = said.append  # pyright: ignore[reportAttributeAccessIssue] - it keeps all
     memory.activation.start()
     memory.deliver(Record(0, Kind.DONE, "/0", "tells", "null", digest, rules=rules))
     return memory

@@ -89,6 +89,7 @@ WHERE = "from penstock.durable import workflow\n@workflow\nasync def order(): ..
 SAY = "print(order.origin.name, order.origin.folder)\n"
 
 
+@pytest.mark.slow(reason="runs six programs")
 def test_a_module_has_one_origin_however_it_is_run(tmp_path: Path):
     shop = tmp_path / "shop"
     shop.mkdir()

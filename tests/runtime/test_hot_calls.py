@@ -28,6 +28,7 @@ from penstock.testing.definitions import linear
 from tests.http.raw import Answer, RawClient
 from tests.runtime.conftest import StartLocal
 from tests.runtime.local_engine import LocalEngine
+from tests.shares import mostly_slow
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not HAVE_EPOLL, reason="needs epoll")
@@ -170,29 +171,30 @@ async def test_completions_taken_as_bytes(engine: LocalEngine, monkeypatch: Any,
 DEEP = b"[" * 200 + b"]" * 200
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"null",
-        b"{",
-        b'{"workerId":""}',
-        b'{"workerId":7}',
-        b'{"workerId":"w","attempt":"1"}',
-        b'{"workerId":"w","variables":[]}',
-        b'{"workerId":"w","variables":"x"}',
-        b'{"workerId":"w","variables":{"a":"\\u0000"}}',
-        b'{"workerId":"w","variables":{"a":"\\ud800"}}',
-        b'{"workerId":"w","variables":{"a":1e999}}',
-        b'{"workerId":"w","variables":{"a":%b}}' % DEEP,
-        b'{"workerId":"w","variables":{"a":"\xff"}}',
-        b'{"workerId":"\xff"}',
-        b'{"workerId":"w","other":"\xff"}',
-        b'{"workerId":"w\\u0000"}',
-        b'{"workerId":"%b"}' % (b"w" * 5_000),
-        b'{"workerId":"w","variables":{"a":1}} x',
-    ],
-)
+BAD_COMPLETIONS = [
+    b"",
+    b"null",
+    b"{",
+    b'{"workerId":""}',
+    b'{"workerId":7}',
+    b'{"workerId":"w","attempt":"1"}',
+    b'{"workerId":"w","variables":[]}',
+    b'{"workerId":"w","variables":"x"}',
+    b'{"workerId":"w","variables":{"a":"\\u0000"}}',
+    b'{"workerId":"w","variables":{"a":"\\ud800"}}',
+    b'{"workerId":"w","variables":{"a":1e999}}',
+    b'{"workerId":"w","variables":{"a":%b}}' % DEEP,
+    b'{"workerId":"w","variables":{"a":"\xff"}}',
+    b'{"workerId":"\xff"}',
+    b'{"workerId":"w","other":"\xff"}',
+    b'{"workerId":"w\\u0000"}',
+    b'{"workerId":"%b"}' % (b"w" * 5_000),
+    b'{"workerId":"w","variables":{"a":1}} x',
+]
+EACH_AN_ENGINE = "each body has an engine of its own"
+
+
+@pytest.mark.parametrize("body", mostly_slow(BAD_COMPLETIONS, quick=BAD_COMPLETIONS[::3], reason=EACH_AN_ENGINE))
 async def test_bad_completions_are_left_to_the_handler(engine: LocalEngine, monkeypatch: Any, body: bytes) -> None:
     async with served(engine, monkeypatch) as both:
         for _ in range(2):

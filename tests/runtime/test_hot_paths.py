@@ -9,12 +9,14 @@ from penstock.rest.app import make_app
 from penstock.testing.definitions import linear
 from tests.runtime.conftest import StartLocal
 from tests.runtime.test_hot_calls import POLL, SHORT_POLL, clients_of, shown
+from tests.shares import mostly_slow
 
 BATCH = b'{"workerId":"w","results":[{"jobId":"1-1-1"}]}'
+LONG_POLL = ("poll", POLL.replace(b"}", b',"waitSeconds":1.2}'))
 PATHS = [
     ("poll", POLL),
     ("poll", SHORT_POLL),
-    ("poll", POLL.replace(b"}", b',"waitSeconds":1.2}')),
+    LONG_POLL,
     ("complete", BATCH),
     ("complete", b'{"workerId":"w"}'),
     ("fail", BATCH),
@@ -27,7 +29,10 @@ PATHS = [
 ]
 
 
-@pytest.mark.parametrize(("path", "body"), PATHS)
+@pytest.mark.parametrize(
+    ("path", "body"),
+    mostly_slow(PATHS, quick=[each for each in PATHS if each != LONG_POLL], reason="six polls that wait"),
+)
 async def test_a_repeated_call_is_answered_alike(start_local: StartLocal, path: str, body: bytes) -> None:
     engine = await start_local()
     await engine.upload(linear(1))

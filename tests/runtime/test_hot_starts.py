@@ -26,7 +26,8 @@ from tests.engine.test_long_advances import long_once
 from tests.http.raw import Answer, RawClient
 from tests.runtime.conftest import StartLocal
 from tests.runtime.local_engine import LocalEngine
-from tests.runtime.test_hot_calls import DEEP, POLL, Both, served, shown
+from tests.runtime.test_hot_calls import DEEP, EACH_AN_ENGINE, POLL, Both, served, shown
+from tests.shares import mostly_slow
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not HAVE_EPOLL, reason="needs epoll")
@@ -84,27 +85,27 @@ async def test_a_start_is_answered_alike(engine: LocalEngine, monkeypatch: Any) 
     assert engine.engine.answer_memory.used_bytes == 0
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        (b'{"definitionId":"linear"}', 201),
-        (b'{"definitionId":"linear","definitionVersion":1,"businessKey":"b","variables":{"a":"\xc3\xa4"}}', 201),
-        (b'{"definitionId":"linear","definitionVersion":0,"businessKey":null,"variables":null}', 201),
-        (b' {"definitionId" : "linear", "variables" : { } , "more" : [] } ', 201),
-        (b'{"definitionId":"linear","variables":{"text":"%b"}}' % (b"x" * 16_000), 201),
-        (b'{"definitionId":"linear","priority":3,"flowKey":"k"}', 201),
-        (b'{"definitionId":"linear","delay":"PT1H"}', 201),
-        (b'{"definitionId":"linear","instanceKey":"there"}', 201),
-        (b'{"definitionId":"linear","dedupe":{"key":"there","window":"PT1H"}}', 201),
-        (b'{"definitionId":"linear","throttle":{"key":"over","limit":1,"period":"PT1H"}}', 429),
-        (b'{"definitionId":"windowed","variables":{"order":1}}', 201),
-        (b'{"definitionId":"windowed"}', 400),
-        (b'{"definitionId":"forked"}', 201),
-        (b'{"definitionId":"long","variables":{"n":1}}', 201),
-        (b'{"definitionId":"unknown"}', 404),
-        (b'{"definitionId":"linear","definitionVersion":9}', 404),
-    ],
-)
+TAKEN = [
+    (b'{"definitionId":"linear"}', 201),
+    (b'{"definitionId":"linear","definitionVersion":1,"businessKey":"b","variables":{"a":"\xc3\xa4"}}', 201),
+    (b'{"definitionId":"linear","definitionVersion":0,"businessKey":null,"variables":null}', 201),
+    (b' {"definitionId" : "linear", "variables" : { } , "more" : [] } ', 201),
+    (b'{"definitionId":"linear","variables":{"text":"%b"}}' % (b"x" * 16_000), 201),
+    (b'{"definitionId":"linear","priority":3,"flowKey":"k"}', 201),
+    (b'{"definitionId":"linear","delay":"PT1H"}', 201),
+    (b'{"definitionId":"linear","instanceKey":"there"}', 201),
+    (b'{"definitionId":"linear","dedupe":{"key":"there","window":"PT1H"}}', 201),
+    (b'{"definitionId":"linear","throttle":{"key":"over","limit":1,"period":"PT1H"}}', 429),
+    (b'{"definitionId":"windowed","variables":{"order":1}}', 201),
+    (b'{"definitionId":"windowed"}', 400),
+    (b'{"definitionId":"forked"}', 201),
+    (b'{"definitionId":"long","variables":{"n":1}}', 201),
+    (b'{"definitionId":"unknown"}', 404),
+    (b'{"definitionId":"linear","definitionVersion":9}', 404),
+]
+
+
+@pytest.mark.parametrize(("body", "status"), mostly_slow(TAKEN, quick=TAKEN[::3], reason=EACH_AN_ENGINE))
 async def test_starts_taken_as_bytes(engine: LocalEngine, monkeypatch: Any, body: bytes, status: int) -> None:
     """What shares a key with another start finds it there, whose variables are more."""
     for other in (WINDOWED, fork(2, 1, definition_id="forked"), long_once()):
@@ -122,35 +123,35 @@ async def test_starts_taken_as_bytes(engine: LocalEngine, monkeypatch: Any, body
     assert engine.engine.answer_memory.used_bytes == 0
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        (b"", 400),
-        (b"null", 400),
-        (b"[]", 400),
-        (b"{", 400),
-        (b"{}", 400),
-        (PLAIN + b" x", 400),
-        (b'{"definitionId":""}', 400),
-        (b'{"definitionId":7}', 400),
-        (b'{"definitionId":"%b"}' % (b"d" * 5_000), 400),
-        (b'{"definitionId":"linear","definitionVersion":"1"}', 400),
-        (b'{"definitionId":"linear","businessKey":"\x00"}', 400),
-        (b'{"definitionId":"linear","businessKey":"%b"}' % (b"b" * 5_000), 400),
-        (b'{"definitionId":"linear","variables":[]}', 400),
-        (b'{"definitionId":"linear","variables":{"a":"\\u0000"}}', 400),
-        (b'{"definitionId":"linear","variables":{"a":1e999}}', 400),
-        (b'{"definitionId":"linear","variables":{"a":%b}}' % DEEP, 400),
-        (b'{"definitionId":"linear","variables":{"a":"\xff"}}', 400),
-        (b'{"definitionId":"linear","other":"\xff"}', 400),
-        (b'{"definitionId":"linear","priority":"high"}', 400),
-        (b'{"definitionId":"linear","delay":"soon"}', 400),
-        (b'{"definitionId":"linear","keepInstanceKey":true}', 400),
-        (b'{"definitionId":"linear","waitSeconds":0.01}', 201),
-        (b'{"definitionId":"linear","wait\\u0053econds":0.01}', 201),
-        (b'{"definitionId":"linear","variables":{"text":"%b"}}' % (b"x" * 17_000), 201),
-    ],
-)
+ODD = [
+    (b"", 400),
+    (b"null", 400),
+    (b"[]", 400),
+    (b"{", 400),
+    (b"{}", 400),
+    (PLAIN + b" x", 400),
+    (b'{"definitionId":""}', 400),
+    (b'{"definitionId":7}', 400),
+    (b'{"definitionId":"%b"}' % (b"d" * 5_000), 400),
+    (b'{"definitionId":"linear","definitionVersion":"1"}', 400),
+    (b'{"definitionId":"linear","businessKey":"\x00"}', 400),
+    (b'{"definitionId":"linear","businessKey":"%b"}' % (b"b" * 5_000), 400),
+    (b'{"definitionId":"linear","variables":[]}', 400),
+    (b'{"definitionId":"linear","variables":{"a":"\\u0000"}}', 400),
+    (b'{"definitionId":"linear","variables":{"a":1e999}}', 400),
+    (b'{"definitionId":"linear","variables":{"a":%b}}' % DEEP, 400),
+    (b'{"definitionId":"linear","variables":{"a":"\xff"}}', 400),
+    (b'{"definitionId":"linear","other":"\xff"}', 400),
+    (b'{"definitionId":"linear","priority":"high"}', 400),
+    (b'{"definitionId":"linear","delay":"soon"}', 400),
+    (b'{"definitionId":"linear","keepInstanceKey":true}', 400),
+    (b'{"definitionId":"linear","waitSeconds":0.01}', 201),
+    (b'{"definitionId":"linear","wait\\u0053econds":0.01}', 201),
+    (b'{"definitionId":"linear","variables":{"text":"%b"}}' % (b"x" * 17_000), 201),
+]
+
+
+@pytest.mark.parametrize(("body", "status"), mostly_slow(ODD, quick=ODD[::3], reason=EACH_AN_ENGINE))
 async def test_odd_starts_are_left_to_the_handler(
     engine: LocalEngine, monkeypatch: Any, body: bytes, status: int
 ) -> None:

@@ -660,6 +660,7 @@ def test_every_sentence_is_driven() -> None:
     assert DRIVEN - described == set()
 
 
+@pytest.mark.slow(reason="waits for sessions that hang")
 @drives("penstock_pool_connections", "Connections of the pool: idle, busy, unanswered")
 def test_connections_of_the_pool(start_engine: StartEngine, database_dsn: str) -> None:
     def pooled(state: str) -> float:

@@ -51,6 +51,7 @@ def test_an_empty_database_gets_the_schema(empty_database_dsn: str) -> None:
     assert {"instance", "token", "ready", "timer", "history", "penstock_schema"} <= tables(empty_database_dsn)
 
 
+@pytest.mark.slow(reason="runs the command in a process")
 def test_a_database_gets_only_its_missing_partitions(database_dsn: str) -> None:
     before = tables(database_dsn)
     migrate(database_dsn)
@@ -110,17 +111,20 @@ def rows(dsn: str, query: str) -> list[tuple[Any, ...]]:
         return connection.execute(query.encode()).fetchall()
 
 
+@pytest.mark.slow(reason="runs the command in a process")
 def test_a_database_that_does_not_answer_is_an_error(tmp_path: Path) -> None:
     code, lines = migrate(f"host={tmp_path} dbname=x")
     assert (code, lines[-1]["level"]) == (1, "error")
 
 
+@pytest.mark.slow(reason="runs the command in a process")
 def test_an_unreadable_dsn_is_an_error_without_its_password() -> None:
     code, lines = migrate("postgresql://u:geh@eim@h/x")
     assert (code, lines[-1]["level"]) == (1, "error")
     assert "eim" not in str(lines)
 
 
+@pytest.mark.slow(reason="runs the command in a process")
 def test_a_database_of_another_encoding_is_refused_and_left_alone(empty_database_dsn: str) -> None:
     latin_dsn = make_conninfo(empty_database_dsn, dbname="latin")
     with psycopg.connect(empty_database_dsn, autocommit=True) as connection:
@@ -146,6 +150,7 @@ def test_an_account_without_rights_is_told_what_to_do(empty_database_dsn: str) -
     assert "`penstock migrate` with an account that may create tables" in lines[-1]["error"]
 
 
+@pytest.mark.slow(reason="runs the command in a process")
 def test_two_at_once_apply_the_schema_once(empty_database_dsn: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "WE_POSTGRES_DSN": empty_database_dsn}
     command = [sys.executable, "-m", "penstock", "migrate", "--config", os.devnull]

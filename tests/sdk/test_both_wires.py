@@ -80,6 +80,19 @@ def wire(request: pytest.FixtureRequest, shared_engine: RunningEngine) -> Wire:
     return Wire(shared_engine.url if over_rest else shared_engine.grpc_url, shared_engine.url, over_rest)
 
 
+AGAIN = pytest.mark.slow(reason="both wires once more, on the other loop")
+crossed = pytest.mark.parametrize(
+    ("run", "wire"),
+    [
+        ("asyncio", "rest"),
+        ("trio", "grpc"),
+        pytest.param("asyncio", "grpc", marks=AGAIN),
+        pytest.param("trio", "rest", marks=AGAIN),
+    ],
+    indirect=True,
+)
+
+
 async def run_to_the_end(client: Client, definition_id: str, variables: dict[str, Any]) -> Instance:
     started = await client.start_instance(definition_id, variables)
     return await client.wait_until_ended(started.id, timeout_s=120)
@@ -89,6 +102,7 @@ def ref_of(job: Job) -> JobRef:
     return JobRef(job_id=job.id, attempt=job.attempt)
 
 
+@crossed
 def test_definitions_are_uploaded_once_and_read_back_as_they_were(run: Run, wire: Wire) -> None:
     name = f"three-{uuid.uuid4().hex[:8]}"
     builder = WorkflowBuilder(name).service_task("a", "a").service_task("b", "b", boundary=[], retries=1)
@@ -114,6 +128,7 @@ def test_definitions_are_uploaded_once_and_read_back_as_they_were(run: Run, wire
     run(main)
 
 
+@crossed
 def test_starts_say_when_they_begin_and_what_becomes_of_others(run: Run, wire: Wire) -> None:
     document, name = wire.one_task()
     tomorrow = (datetime.now(UTC) + timedelta(days=1)).replace(microsecond=0)
@@ -156,6 +171,7 @@ def test_starts_say_when_they_begin_and_what_becomes_of_others(run: Run, wire: W
     run(main)
 
 
+@crossed
 def test_whole_numbers_of_any_size_reach_workers_and_come_back(run: Run, wire: Wire) -> None:
     variables = {"big": 10**40 + 7, "small": -(2**70), "list": [2**53 + 1], "null": None, "text": "ä€𝄞"}
     document, name = wire.one_task()
@@ -185,6 +201,7 @@ def test_whole_numbers_of_any_size_reach_workers_and_come_back(run: Run, wire: W
     run(main)
 
 
+@crossed
 def test_a_failure_is_retried_until_success_or_the_last_retry(run: Run, wire: Wire) -> None:
     document, name = wire.one_task()
 
@@ -214,6 +231,7 @@ def test_a_failure_is_retried_until_success_or_the_last_retry(run: Run, wire: Wi
     run(main)
 
 
+@crossed
 def test_a_handler_that_refuses_ends_the_instance(run: Run, wire: Wire) -> None:
     document, name = wire.one_task()
 
@@ -233,6 +251,7 @@ def test_a_handler_that_refuses_ends_the_instance(run: Run, wire: Wire) -> None:
     run(main)
 
 
+@crossed
 def test_a_handler_keeps_its_key_through_retries_of_the_instance(run: Run, wire: Wire) -> None:
     document, name = wire.one_task()
     seen: list[tuple[str, str, int | None]] = []
@@ -264,6 +283,7 @@ def test_a_handler_keeps_its_key_through_retries_of_the_instance(run: Run, wire:
     assert attempts == (1, 2, 1)
 
 
+@crossed
 def test_a_handler_knows_whose_job_it_does(run: Run, wire: Wire) -> None:
     document, name = wire.one_task()
     seen: list[tuple[str, str, int, str | None]] = []
@@ -288,6 +308,7 @@ def test_a_handler_knows_whose_job_it_does(run: Run, wire: Wire) -> None:
     run(main)
 
 
+@crossed
 def test_a_start_is_done_once_per_key(run: Run, wire: Wire) -> None:
     document, name = wire.one_task()
 
@@ -314,6 +335,7 @@ def test_a_start_is_done_once_per_key(run: Run, wire: Wire) -> None:
     run(main)
 
 
+@crossed
 def test_a_stale_attempt_changes_nothing(run: Run, wire: Wire) -> None:
     document, name = wire.one_task()
 
@@ -352,6 +374,7 @@ def test_a_stale_attempt_changes_nothing(run: Run, wire: Wire) -> None:
     run(main)
 
 
+@crossed
 def test_an_instance_that_is_cancelled_stops_its_handler(run: Run, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HEARTBEATS_PER_LEASE", "LOOKS_PER_LEASE"):  # told soon, under a lease that outlasts the test
         monkeypatch.setattr(f"penstock.worker.leases.{name}", 120)
@@ -387,6 +410,7 @@ def test_an_instance_that_is_cancelled_stops_its_handler(run: Run, wire: Wire, m
     run(main)
 
 
+@crossed
 def test_a_stopping_workers_jobs_go_to_another_at_once(run: Run, wire: Wire) -> None:
     document, name = wire.one_task()
 
@@ -417,6 +441,7 @@ def test_a_stopping_workers_jobs_go_to_another_at_once(run: Run, wire: Wire) -> 
     run(main)
 
 
+@crossed
 def test_people_and_signals_move_an_instance_on(run: Run, wire: Wire) -> None:
     name = f"approval-{uuid.uuid4().hex[:8]}"
     flow = WorkflowBuilder(name).wait("papers").user_task("approve").wait("late").end().document()
@@ -451,6 +476,7 @@ def test_people_and_signals_move_an_instance_on(run: Run, wire: Wire) -> None:
     run(main)
 
 
+@crossed
 def test_lists_take_every_filter_of_the_engine(run: Run, wire: Wire) -> None:
     name = f"filters-{uuid.uuid4().hex[:8]}"
     flow = WorkflowBuilder(name).service_task("pay", name).end().document()
@@ -494,6 +520,7 @@ def test_lists_take_every_filter_of_the_engine(run: Run, wire: Wire) -> None:
     run(main)
 
 
+@crossed
 def test_what_needs_somebody_is_acknowledged(run: Run, wire: Wire) -> None:
     name = f"attention-{uuid.uuid4().hex[:8]}"
 
@@ -524,6 +551,7 @@ def test_what_needs_somebody_is_acknowledged(run: Run, wire: Wire) -> None:
     run(main)
 
 
+@crossed
 def test_schedules_are_kept_and_acted_on(run: Run, wire: Wire) -> None:
     name = f"scheduled-{uuid.uuid4().hex[:8]}"
     spec = ScheduleSpec(
@@ -562,6 +590,7 @@ def test_schedules_are_kept_and_acted_on(run: Run, wire: Wire) -> None:
     run(main)
 
 
+@crossed
 def test_queues_are_put_and_looked_at(run: Run, wire: Wire) -> None:
     name = f"queue-{uuid.uuid4().hex[:8]}"
     rate = Rate(10, "PT1M", 2)
@@ -602,6 +631,7 @@ def test_queues_are_put_and_looked_at(run: Run, wire: Wire) -> None:
     run(main)
 
 
+@crossed
 def test_a_message_finds_who_waits_for_it(run: Run, wire: Wire) -> None:
     name = f"message-{uuid.uuid4().hex[:8]}"
     flow = WorkflowBuilder(name).wait("paid", message=(name, "${order}")).end().document()
@@ -627,6 +657,7 @@ def test_a_message_finds_who_waits_for_it(run: Run, wire: Wire) -> None:
     run(main)
 
 
+@crossed
 def test_a_checkpoint_reaches_the_next_attempt_and_progress_is_shown(run: Run, wire: Wire) -> None:
     document, name = wire.one_task()
 
@@ -656,6 +687,7 @@ def test_a_checkpoint_reaches_the_next_attempt_and_progress_is_shown(run: Run, w
     run(main)
 
 
+@crossed
 def test_a_failed_instance_is_found_and_retried(run: Run, wire: Wire) -> None:
     document, name = wire.one_task()
 
@@ -682,6 +714,7 @@ def test_a_failed_instance_is_found_and_retried(run: Run, wire: Wire) -> None:
     run(main)
 
 
+@crossed
 def test_many_are_started_followed_and_collected_as_one(run: Run, wire: Wire) -> None:
     name = f"line-{uuid.uuid4().hex[:8]}"
     line = WorkflowBuilder(name).service_task("one", name).end().document()
@@ -730,6 +763,7 @@ def test_many_are_started_followed_and_collected_as_one(run: Run, wire: Wire) ->
     run(main)
 
 
+@crossed
 def test_instances_are_mended_one_or_many_at_once(run: Run, wire: Wire) -> None:
     name = f"line-{uuid.uuid4().hex[:8]}"
     line = WorkflowBuilder(name).service_task("one", name).service_task("two", name).end().document()
@@ -791,6 +825,7 @@ def test_instances_are_mended_one_or_many_at_once(run: Run, wire: Wire) -> None:
     run(main)
 
 
+@crossed
 def test_your_own_keys_start_and_signal_once(run: Run, wire: Wire) -> None:
     name = f"own-{uuid.uuid4().hex[:8]}"
     flow = WorkflowBuilder(name).user_task("approve").wait("paid").wait("papers", buffer=True).end().document()
@@ -831,6 +866,7 @@ def test_your_own_keys_start_and_signal_once(run: Run, wire: Wire) -> None:
 
 
 @pytest.mark.slow(reason="changes lists of thousands")
+@crossed
 def test_a_loop_that_changes_its_list_leaves_nothing_out(run: Run, wire: Wire) -> None:
     """Pages by number moved up by what the loop took out of the list: of 250 failed instances 50 were left."""
     document, name = wire.one_task()
@@ -933,6 +969,7 @@ def test_a_worker_behind_a_bad_network_completes_every_job_once(wire: Wire) -> N
     assert proxy.counts["connections half closed"] >= 1
 
 
+@crossed
 def test_jobs_of_limited_and_unlimited_types_are_done_once(run: Run, wire: Wire) -> None:
     name = f"mixed-{uuid.uuid4().hex[:8]}"
     builder = WorkflowBuilder(name)
@@ -980,6 +1017,7 @@ def test_jobs_of_limited_and_unlimited_types_are_done_once(run: Run, wire: Wire)
     run(main)
 
 
+@crossed
 def test_a_handler_gives_an_error_that_the_workflow_catches(run: Run, wire: Wire) -> None:
     name = f"charge-{uuid.uuid4().hex[:8]}"
     flow = WorkflowBuilder(name).service_task(
@@ -1020,6 +1058,7 @@ def test_a_handler_gives_an_error_that_the_workflow_catches(run: Run, wire: Wire
     run(main)
 
 
+@crossed
 def test_a_handler_waits_without_being_there(run: Run, wire: Wire) -> None:
     document, name = wire.one_task()
     parked = anyio.Event()
