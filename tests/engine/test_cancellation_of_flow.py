@@ -22,6 +22,7 @@ from penstock.wire.queue import QueuePolicy
 from penstock.wire.schedule import ScheduleSpec
 from penstock.wire.start import Dedupe, Throttle
 from tests.engine.driver import Driver
+from tests.shares import mostly_slow
 from tests.waiting import wait_until
 
 Operation = Callable[[], Awaitable[Any]]
@@ -145,7 +146,9 @@ OPERATIONS: dict[str, Prepare] = {
 LOOPS = {"instances of a cancelled batch", "the end of a batch"}
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize(
+    "name", mostly_slow(OPERATIONS, quick=[*OPERATIONS][::3], reason="cancels an operation at every point")
+)
 async def test_it_is_done_or_not_wherever_it_is_cancelled(driver: Driver, name: str) -> None:
     await driver.upload(linear(1))
     await driver.upload(definition(end(), definition_id="end"))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
 from penstock.access.identity import Identity
 from penstock.access.roles import read_grant
@@ -74,6 +75,7 @@ async def test_tokens_are_read_again_from_the_next_server() -> None:
     assert versions[0] != versions[1]
 
 
+@pytest.mark.slow(reason="a PostgreSQL that fails over")
 async def test_sessions_that_the_next_server_lacks_are_forgotten() -> None:
     """Also where as many were ended on both."""
     sessions = Sessions(TokenBook(), max_hours=1)
@@ -114,6 +116,7 @@ async def on_one_server_after_the_other(*acts: Callable[[TrioConnection], Awaita
                 await database.close(1)
 
 
+@pytest.mark.slow(reason="a PostgreSQL that fails over")
 async def test_what_a_failover_has_lost_is_remembered_by_no_engine(make_driver: MakeDriver) -> None:
     standing = "SELECT id, seq FROM token"
     keys = "SELECT max(key) FROM definition"

@@ -12,6 +12,7 @@ from penstock.testing.definitions import definition, end, timer
 from penstock.wire.model import Completion, Failure, Heartbeat
 from tests.engine.driver import Driver
 from tests.shapes import joining, task, user, wait
+from tests.shares import mostly_slow
 
 BODY = definition(
     {
@@ -276,7 +277,7 @@ TABLE: dict[Callable[[Case], Awaitable[None]], dict[str, object]] = {
 }
 
 
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("state", mostly_slow(STATES, quick=["locked", "ended"], reason="each operation in each state"))
 async def test_an_operation_does_its_work_or_changes_nothing(driver: Driver, state: str) -> None:
     for operation, answers in TABLE.items():
         case = await STATES[state](driver)

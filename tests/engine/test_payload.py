@@ -8,12 +8,13 @@ import re
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.engine.payload import PayloadLimits, check_json_value, check_text, check_variables, clean_text
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.settings import Settings
+from tests.shares import in_shares
 
 LIMITS = PayloadLimits(variables_max_bytes=100_000, checkpoint_max_bytes=200, max_depth=10)
 
@@ -226,13 +227,19 @@ FRAGMENTS = st.sampled_from(
 )
 
 
-@given(st.dictionaries(st.text(), JSON_VALUES), st.booleans(), st.sampled_from([None, 1]))
-def test_any_object_is_judged_as_the_rules_say(value: dict[str, object], escaped: bool, indent: int | None) -> None:
-    raw = json.dumps(value, ensure_ascii=escaped, indent=indent).encode("utf-8", "surrogatepass")
-    if keepable(raw):
-        assert json.loads(check_variables(raw, LIMITS)) == value
-    else:
-        refusal(raw)
+@pytest.mark.hypothesis
+@in_shares
+def test_any_object_is_judged_as_the_rules_say(share: int) -> None:
+    @settings(max_examples=100 // share)
+    @given(st.dictionaries(st.text(), JSON_VALUES), st.booleans(), st.sampled_from([None, 1]))
+    def check(value: dict[str, object], escaped: bool, indent: int | None) -> None:
+        raw = json.dumps(value, ensure_ascii=escaped, indent=indent).encode("utf-8", "surrogatepass")
+        if keepable(raw):
+            assert json.loads(check_variables(raw, LIMITS)) == value
+        else:
+            refusal(raw)
+
+    check()
 
 
 @given(st.lists(FRAGMENTS, max_size=25))

@@ -265,6 +265,7 @@ async def test_old_keys_are_forgotten(driver: Driver) -> None:
         assert driver.rows("SELECT count(*) FROM idempotency") == [(rows,)]
 
 
+@pytest.mark.slow(reason="thousands of kept signals")
 async def test_more_kept_signals_than_one_advance_takes_fan_in(driver: Driver) -> None:
     """Two of its steps a signal: the instance failed, `more than 1000 automatic steps`."""
     body = definition(

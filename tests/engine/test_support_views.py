@@ -20,6 +20,7 @@ from penstock.testing.definitions import linear
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
 from tests.house.sources import TOP
+from tests.shares import mostly_slow
 from tests.store.catalog import views
 from tests.store.populate import populate
 
@@ -39,7 +40,9 @@ async def populated(make_driver: MakeDriver) -> Driver:
     return driver
 
 
-@pytest.mark.parametrize("schema", ["penstock", "public"])
+@pytest.mark.parametrize(
+    "schema", mostly_slow(["penstock", "public"], quick=["penstock"], reason="a database of everything")
+)
 async def test_the_pages_role_runs_the_pages_queries(
     make_driver: MakeDriver, empty_database_dsn: str, schema: str
 ) -> None:
@@ -93,6 +96,7 @@ async def test_an_instance_in_the_views_is_what_the_engine_shows(populated: Driv
         assert variables == await populated.variables(id)
 
 
+@pytest.mark.slow(reason="a database of everything")
 async def test_every_entry_of_the_history_is_among_the_steps(populated: Driver) -> None:
     for id, key in populated.rows("SELECT id, number FROM penstock_instances WHERE left(definition, 5) <> 'code:'"):
         shown = {each.step_id: each.status in ("PENDING", "RUNNING") for each in await populated.history(id)}

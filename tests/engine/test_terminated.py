@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import psycopg
+import pytest
 import trio
 
 from penstock.testing.definitions import definition, end, fork, linear, step
@@ -23,6 +24,7 @@ WHERE datname = current_database() AND application_name = 'penstock' AND state =
   AND (query = 'COMMIT' AND random() < 0.5 OR random() < 0.05)"""
 
 
+@pytest.mark.slow(reason="ends sessions for seconds")
 async def test_sessions_ending_inside_commits_lose_and_double_nothing(
     make_driver: MakeDriver, durable_database_dsn: str
 ) -> None:

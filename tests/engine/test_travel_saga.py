@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from itertools import product
 from typing import Any, NamedTuple
 
 import pytest
@@ -20,6 +21,7 @@ from penstock.wire.model import Job
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number, variables_of
 from tests.house.sources import TOP
+from tests.shares import mostly_slow
 from tests.store.proxy import Proxy
 
 TRAVEL = json.loads((TOP / "examples" / "travel.json").read_text())
@@ -117,8 +119,14 @@ STORIES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("committed", [True, False], ids=["committed", "not-committed"])
-@pytest.mark.parametrize("name", STORIES)
+LOST_AT = [*product(STORIES, [True, False])]
+
+
+@pytest.mark.parametrize(
+    ("name", "committed"),
+    mostly_slow(LOST_AT, quick=[LOST_AT[0], LOST_AT[3]], reason="an engine is lost at each commit"),
+    ids=[f"{name}-{'committed' if committed else 'not-committed'}" for name, committed in LOST_AT],
+)
 async def test_an_engine_is_lost_at_each_commit_of_a_saga(
     name: str, committed: bool, make_driver: MakeDriver, proxy: Proxy, database_dsn: str
 ) -> None:

@@ -19,6 +19,7 @@ from penstock.testing.definitions import definition, end, linear, service, step
 from penstock.wire.model import Job, JobRef, Park
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, completion, variables_of
+from tests.shares import mostly_slow
 
 ODD: dict[str, Any] = {
     "big": 10**999,
@@ -65,6 +66,7 @@ def looping(limit: int) -> dict[str, Any]:
     return definition(service("s", "plain"), service("plain", "d"), again, end())
 
 
+@pytest.mark.slow(reason="a run of many steps")
 async def test_a_long_run_is_folded_and_loses_nothing(make_driver: MakeDriver) -> None:
     driver = make_driver(variables_cache_max_bytes=0)  # every read goes to the database
     await driver.upload(looping(150))
@@ -224,7 +226,9 @@ def test_memory_that_failed_is_relied_upon_later_each_time() -> None:
 MEGABYTE = 1_000_000
 
 
-@pytest.mark.parametrize("kind", ["narrow", "wide", "user task", "wait"])
+@pytest.mark.parametrize(
+    "kind", mostly_slow(["narrow", "wide", "user task", "wait"], quick=["wait"], reason="megabytes of variables")
+)
 async def test_what_exceeds_an_instances_bound_is_refused_without_effect(make_driver: MakeDriver, kind: str) -> None:
     driver = make_driver(instance_variables_max_bytes=4 * MEGABYTE)
     names = [f"s{index}" for index in range(9)]

@@ -16,6 +16,7 @@ from penstock.durable import App, ChildFailed, RunCancelled, child, move_on_afte
 from penstock.durable.run import Run
 from penstock.testing.invariants import assert_invariants
 from penstock.wire.queue import QueuePolicy
+from tests.shares import mostly_slow
 from tests.waiting import wait_until
 
 BOUND_S = 60.0
@@ -99,7 +100,9 @@ async def test_a_parent_moves_on_from_a_child_that_never_began(at: str, database
         await check_nothing_is_left(database_dsn)
 
 
-@pytest.mark.parametrize("how", ["run", "rest", "deadline", "parent"])
+@pytest.mark.parametrize(
+    "how", mostly_slow(["run", "rest", "deadline", "parent"], quick=["run", "parent"], reason="a program for each way")
+)
 async def test_a_run_that_never_began_is_cancelled_at_once(at: str, database_dsn: str, client: Client, how: str):
     async with App(parent, patient, queued, at=at) as app:
         run: Run[str] = await app.start(queued, "x", id="waits")

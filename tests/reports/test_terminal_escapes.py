@@ -68,6 +68,7 @@ def test_json_stays_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\u202e\\u001b" in capsys.readouterr().out
 
 
+@pytest.mark.slow(reason="parses all commands")
 def test_nothing_is_printed_for_people_elsewhere() -> None:
     """Whatever writes to the terminal gets constants, JSON, or what was escaped just before."""
     assert [

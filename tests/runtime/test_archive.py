@@ -173,6 +173,7 @@ async def test_commands_read_the_archive(start_local: StartLocal, directory: Pat
     assert run("list")[0] == 1
 
 
+@pytest.mark.slow(reason="writes and reads a whole archive")
 async def test_as_parquet_the_archive_says_the_same(
     start_local: StartLocal, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

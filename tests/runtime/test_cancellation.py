@@ -346,6 +346,7 @@ async def looking(dsn: str) -> AsyncGenerator[TrioConnection]:
         yield connection
 
 
+@pytest.mark.slow(reason="cancels the schema at every point")
 async def test_the_schema_applied_and_cancelled_at_every_point(postgres_server: postgres.Server) -> None:
     """It is there whole or not at all, and whoever comes next is not kept waiting by a lock."""
     with postgres_server.database() as dsn:
@@ -373,6 +374,7 @@ async def test_the_schema_applied_and_cancelled_at_every_point(postgres_server: 
         assert points.cancelled >= 20, points
 
 
+@pytest.mark.slow(reason="cancels a pool at every point")
 async def test_a_pool_opened_used_and_closed_cancelled_at_every_point(database_dsn: str) -> None:
     async def prepare() -> Operation[None]:
         return use

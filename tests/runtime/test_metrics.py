@@ -533,6 +533,7 @@ def page(engine: EngineProcess) -> Samples:
     }
 
 
+@pytest.mark.slow(reason="starts an engine process")
 @drives("http_requests_duration_seconds", "REST requests")
 @drives("grpc_requests_duration_seconds", "gRPC calls")
 @drives("penstock_open_connections", "Client connections")

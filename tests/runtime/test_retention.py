@@ -335,6 +335,7 @@ async def test_a_round_is_put_off_by_others_and_locks(
     assert await store.drop(connection, partition) is False, "it is gone"
 
 
+@pytest.mark.slow(reason="starts an engine process")
 def test_a_live_engine_prepares_its_partitions_before_it_serves(start_engine: StartEngine, database_dsn: str) -> None:
     start_engine().wait_ready()
     with psycopg.connect(database_dsn) as connection:

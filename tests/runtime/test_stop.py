@@ -22,6 +22,7 @@ def in_background(function: Any, *args: Any) -> tuple[threading.Thread, list[Any
     return thread, results
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_sigterm_answers_parked_polls_and_exits_0(start_engine: StartEngine) -> None:
     engine = start_engine().wait_ready()
     poll = {"workerId": "w", "jobTypes": ["work"], "waitSeconds": 30}

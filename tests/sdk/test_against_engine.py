@@ -49,6 +49,7 @@ async def run_to_the_end(client: Client, definition_id: str, variables: dict[str
     return await client.wait_until_ended(started.id, timeout_s=120)
 
 
+@pytest.mark.slow(reason="starts engine processes")
 def test_the_example_worker_fulfils_the_example_order(
     run: Run, engine: RunningEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

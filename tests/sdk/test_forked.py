@@ -108,6 +108,7 @@ def output_of(program: str, url: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow(reason="forks programs that use an engine")
 def test_a_forked_child_and_its_parent_have_separate_connections(url: str) -> None:
     assert output_of(BLOCKING, url) == [
         "parent was answered",

@@ -231,6 +231,7 @@ def worker_process(engine: RunningEngine, *options: str, **variables: str) -> Ge
     assert process.returncode == 0
 
 
+@pytest.mark.slow(reason="starts an engine process and the command")
 def test_the_command_runs_jobs_of_an_engine(site: Site, postgres_server: Server, tmp_path: Any) -> None:
     steps = [
         {"id": "call", "name": "Call", "type": "SERVICE_TASK", "jobType": "http.request", "nextStep": "end"},

@@ -79,6 +79,7 @@ def test_a_worker_in_the_pages_works_and_ends_on_sigint(engine: RunningEngine, s
             process.wait()
 
 
+@pytest.mark.slow(reason="starts an engine process")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_the_first_worker_of_the_guide_runs(engine: RunningEngine, backend: str) -> None:
     names: dict[str, Any] = {"__name__": "guide"}

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from penstock.client import Client, SyncClient
 from penstock.worker import JobContext, Worker
 from tests.house.sources import SRC
+from tests.shares import mostly_slow
 
 LINES_MAX = 60
 
@@ -109,8 +111,12 @@ def registered(handler: Any) -> Any:
     return worker.handlers
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "grpc://127.0.0.1:9"])
-@pytest.mark.parametrize("backend", ["blocking", "asyncio", "trio"])
+CALLERS = [*product(["http://127.0.0.1:9", "grpc://127.0.0.1:9"], ["blocking", "asyncio", "trio"])]
+
+
+@pytest.mark.parametrize(
+    ("url", "backend"), mostly_slow(CALLERS, quick=[CALLERS[0], CALLERS[5]], reason="a program for each caller")
+)
 def test_a_failed_call_names_the_address_in_few_lines(url: str, backend: str) -> None:
     program = f"""
 import anyio

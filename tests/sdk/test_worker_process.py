@@ -7,16 +7,19 @@ import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from tests.sdk.scripted_engine import Answer, Hang, Request, ScriptedEngine
+from tests.shares import mostly_slow
 
 PROGRAM = """
 import sys
 import anyio
 from penstock.worker import JobContext, Worker
+from tests.shares import mostly_slow
 
 worker = Worker(sys.argv[1], worker_id="w", lease_s=5, wait_s=7, drain_grace_s=float(sys.argv[2]))
 
@@ -64,8 +67,12 @@ def running(scripted: ScriptedEngine, backend: str, grace_s: float) -> Generator
         process.communicate()
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+ENDS = [*product(["asyncio", "trio"], [signal.SIGTERM, signal.SIGINT])]
+
+
+@pytest.mark.parametrize(
+    ("backend", "number"), mostly_slow(ENDS, quick=[("trio", signal.SIGTERM)], reason="a worker in a process")
+)
 def test_a_signal_drains_the_worker_and_releases_unfinished_jobs(
     scripted: ScriptedEngine, backend: str, number: signal.Signals
 ) -> None:
