@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from penstock.testing.postgres import Server
+from penstock.testing.postgres import Server, apply_schema
 from tests.waiting import WAIT_TIMEOUT_S
 
 
@@ -55,3 +55,14 @@ def test_a_database_that_does_not_go_is_told(penstock_postgres: Server) -> None:
         other.execute(f"DROP DATABASE {name_of(dsn)}".encode())
     with pytest.raises(psycopg.errors.InvalidCatalogName):
         server.close()
+
+
+def test_a_new_database_need_not_look_through_its_catalogs(server: Server) -> None:
+    with server.database(apply_schema) as dsn, psycopg.connect(server.dsn) as other:
+        written = other.execute(
+            "SELECT (pg_stat_file(format('base/%%s/pg_internal.init', oid), true)).size FROM pg_database"
+            " WHERE datname = %s",
+            (name_of(dsn),),
+        ).fetchone()
+    assert written is not None
+    assert (written[0] or 0) > 0
