@@ -44,7 +44,7 @@ class Sleeper:
 class EagerQueue:
     """Calls that can go on, and the task that lets them: one wake-up for all that one batch has answered."""
 
-    def __init__(self, before: Callable[[], None], after: Callable[[], None] | None = None) -> None:
+    def __init__(self, before: Callable[[], None] | None = None, after: Callable[[], None] | None = None) -> None:
         """``before`` is called before calls go on, once for all of them, and ``after`` behind them."""
         self._before = before
         self._after = after
@@ -67,7 +67,8 @@ class EagerQueue:
         while True:
             while not (self._ready or self._last):
                 await self._runner.sleep()
-            self._before()
+            if self._before is not None:
+                self._before()
             for steps, most in ((self._ready, STEPS_PER_TURN), (self._last, LAST_STEPS_PER_TURN)):
                 for _ in range(min(most, len(steps))):
                     steps.popleft()()

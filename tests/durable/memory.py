@@ -15,6 +15,7 @@ from penstock.durable.child import ChildCall
 from penstock.durable.duration import Duration
 from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.workflow import Workflow
+from penstock.eager import need_task
 from penstock.kernel.operation import Outcome
 from penstock.kernel.record import Kind, Record
 
@@ -115,6 +116,7 @@ class MemoryBackend:
         return row
 
     async def _reach(self) -> None:
+        await need_task()
         await trio.lowlevel.checkpoint()
         if self.away > 0:
             self.away -= 1

@@ -24,6 +24,7 @@ from penstock.durable.codec import encode
 from penstock.durable.executor import Executor
 from penstock.durable.step import StepCall, StepInfo, current_step
 from penstock.durable.step_host import StepHost
+from penstock.eager import need_task
 from penstock.kernel.drive import Kernel
 from penstock.kernel.operation import Outcome
 from penstock.kernel.record import Kind, Record
@@ -128,6 +129,7 @@ class FaultyBackend(MemoryBackend):
             case "overtaken":  # its lease went to another one, and it does not know yet
                 row.state = "ready"
                 self.db.wake()
+                await need_task()
                 await trio.sleep(STEP_S / 2)
             case "cancel":
                 stored = await super().append(held, records, after, mail)
@@ -138,6 +140,7 @@ class FaultyBackend(MemoryBackend):
         return await super().append(held, records, after, mail)
 
     async def _end(self) -> None:
+        await need_task()
         self.die()
         await trio.sleep_forever()
 

@@ -17,6 +17,7 @@ import trio
 
 from penstock.durable import move_on_after, open_nursery, patched, receive, sleep, step, workflow
 from penstock.durable.backend import Held, Stored
+from penstock.eager import need_task
 from penstock.kernel.record import Kind, Record
 from tests.durable.memory import Database, MemoryBackend, kinds, message
 from tests.durable.test_executor import executing
@@ -173,6 +174,7 @@ async def test_a_park_that_is_given_up_loses_no_record(autojump_clock):
             append = backend.append
 
             async def slow(held: Held, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
+                await need_task()
                 await trio.sleep(5)
                 return await append(held, records, after, mail)
 

@@ -92,7 +92,7 @@ class Held(msgspec.Struct, frozen=True):
         return self.name or self.id
 
 
-class Stored(msgspec.Struct, frozen=True):
+class Stored(msgspec.Struct, frozen=True, gc=False):
     """Where an appended record stands in the journal."""
 
     pos: int
@@ -127,7 +127,10 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 class Backend(Protocol):
-    """The journals, seen by one executor."""
+    """The journals, seen by one executor.
+
+    `append`, `park` and `finish` are called without a task: before they use anything of Trio they await
+    `eager.need_task`."""
 
     async def take(self, max_runs: int, max_wait_s: float) -> list[Held]:
         """Runs that wait for an executor, under a lease each; waits for the first. Cancel-safe. Asked for

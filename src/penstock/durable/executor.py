@@ -25,6 +25,7 @@ from penstock.durable.news import UNSERVED_S, Unserved
 from penstock.durable.step_host import StepHost
 from penstock.durable.step_loop import StepLoop
 from penstock.durable.workflow import Workflow
+from penstock.waking import EagerQueue
 
 T = TypeVar("T")
 
@@ -70,6 +71,8 @@ class Executor:
         self._loop = loop
         self.nursery: trio.Nursery
         self.context = copy_context()
+        self.pump_context = self.context.copy()
+        self.pumps = EagerQueue()
         self._on_event, self.on_result = on_event, on_result
         self._runs: dict[str, HeldRun] = {}
         self._left_alone: dict[str, tuple[float, str]] = {}
@@ -95,7 +98,7 @@ class Executor:
         watch_bodies()
         with Watch():
             async with trio.open_nursery() as self.nursery:
-                for service in (self._ring, self._beat, self._hear):
+                for service in (self._ring, self._beat, self._hear, self.pumps.run):
                     self.nursery.start_soon(service)
                 if self._loop is not None:
                     self.nursery.start_soon(self._loop.watch, lambda: self.steps.is_loop_used)
@@ -109,7 +112,12 @@ class Executor:
                 finally:
                     for run in list(self._runs.values()):
                         run.drop()
+                        run.stop_pump()
                     self._runs.clear()
+
+    def spawn(self, function: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Start a task. It sees the program's variables, not those of the pump that asks for it."""
+        self.context.run(self.nursery.start_soon, function, *args)
 
     async def drain(self, grace_s: float) -> None:
         """Take no more runs; let steps end for so long; give all runs back."""
@@ -126,7 +134,7 @@ class Executor:
     def abandon(self, run: HeldRun) -> None:
         """Give the run back for others: this program stops."""
         if not run.is_gone:
-            self.nursery.start_soon(self._let_go, run)
+            self.spawn(self._let_go, run)
 
     async def _let_go(self, run: HeldRun) -> None:
         """A run that waits is parked; another one goes to whoever takes it."""
@@ -178,7 +186,7 @@ class Executor:
         elif suspect is not None:
             self._has_suspect = True
             others = [held for held in found if held is not suspect]
-            self.nursery.start_soon(self._activate_alone, suspect, leased_at + suspect.lease_s, others)
+            self.spawn(self._activate_alone, suspect, leased_at + suspect.lease_s, others)
         else:
             for held in found:
                 self._activate(held, leased_at + held.lease_s)
@@ -228,9 +236,9 @@ class Executor:
         workflow = self._workflows.get((held.workflow, held.version))
         until, reason = self._left_alone.get(held.key, (0.0, ""))
         if workflow is None:
-            self.nursery.start_soon(self._block, held, f"no code for {held.workflow}@{held.version} here")
+            self.spawn(self._block, held, f"no code for {held.workflow}@{held.version} here")
         elif trio.current_time() < until:
-            self.nursery.start_soon(self._block, held, reason)
+            self.spawn(self._block, held, reason)
         else:
             run = self._runs[held.key] = HeldRun(self, held, workflow, lease_ends)
             if self._early.pop(held.key, 0) is None:
@@ -247,7 +255,7 @@ class Executor:
             log.info("run %s is lost here: another executor has it, or it has ended", run.held)
         if event == "blocked":
             self._leave_alone(run.held.key, detail)
-            self.nursery.start_soon(self._leave_blocked, run.held, detail)
+            self.spawn(self._leave_blocked, run.held, detail)
         else:
             self._on_event(event, run.held, detail)
         self._note_change()
@@ -283,7 +291,7 @@ class Executor:
     def watch_child(self, run: HeldRun, target: Workflow[..., Any]) -> None:
         """A run waits for a child: if nobody serves that, it is told."""
         if (target.name, target.version) not in self._workflows:
-            self.nursery.start_soon(self._tell_unserved, f"run {run.held}: child {target.name!r}", target.name)
+            self.spawn(self._tell_unserved, f"run {run.held}: child {target.name!r}", target.name)
 
     async def _tell_unserved(self, who: str, workflow: str) -> None:
         await trio.sleep(UNSERVED_S)

@@ -47,6 +47,7 @@ from penstock.durable.step import (
 from penstock.durable.step_host import StepHost
 from penstock.durable.step_loop import LoopCall, StepLoopEnded, WrongLibrary, has_cancelled
 from penstock.durable.workflow import Workflow
+from penstock.eager import EagerCall, need_task
 from penstock.kernel.drive import Limits
 from penstock.kernel.errors import Blocked, NotAwaited
 from penstock.kernel.operation import Outcome
@@ -54,6 +55,7 @@ from penstock.kernel.record import Kind, Record
 from penstock.kernel.replay import marks_of
 from penstock.masking import mask_text
 from penstock.user_text import text_of
+from penstock.waking import EagerQueue
 
 T = TypeVar("T")
 
@@ -97,6 +99,8 @@ class Keeper(Protocol):
     nursery: trio.Nursery
     context: Context
     """That of the program when the app was opened: each attempt at a step has a copy of it."""
+    pumps: EagerQueue
+    pump_context: Context
     on_result: Callable[[Held, str], None]
     """Hears what a run has completed with, as JSON: that is durable."""
 
@@ -106,6 +110,10 @@ class Keeper(Protocol):
 
     def sample(self, at: float, asked_at: float = -inf) -> None:
         """A time that the journal's clock has just shown, and has not passed before ``asked_at``."""
+        ...
+
+    def spawn(self, function: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Start a task of the executor. It sees the program's variables, not those of the pump that asks for it."""
         ...
 
     def arm(self, run: HeldRun) -> None:
@@ -130,8 +138,8 @@ class HeldRun:
 
     __slots__ = (
         "activation", "alarm_at", "commits", "has_written", "held", "is_again", "is_gone", "is_pumped", "is_started",
-        "keeper", "lease_ends", "lost", "mail", "must_read", "outbox", "overflow", "page", "pos", "quiet_since",
-        "records", "replaying", "scopes", "shown_before", "unconfirmed", "wants_park",
+        "keeper", "lease_ends", "lost", "mail", "must_read", "outbox", "overflow", "page", "pos", "pump", "quiet_since",
+        "records", "replaying", "scopes", "shown_before", "step_context", "unconfirmed", "wants_park",
     )  # fmt: skip
 
     def __init__(self, keeper: Keeper, held: Held, workflow: Workflow[..., Any], lease_ends: float) -> None:
@@ -139,6 +147,8 @@ class HeldRun:
         held = held if held.page is None else msgspec.structs.replace(held, page=None)
         self.keeper, self.held, self.lease_ends = keeper, held, lease_ends
         self.activation = self._activate(workflow)
+        self.step_context = keeper.context.copy()
+        self.step_context.run(self._equip)
         self.pos = self.mail = self.records = 0
         self.outbox: deque[Record] = deque()
         self.unconfirmed: list[Record] = []  # of an append of which only the journal says whether it was written
@@ -148,6 +158,7 @@ class HeldRun:
         self.must_read = self.replaying = not held.fresh
         self.is_again = held.attempt > 1  # what its journal has happened in a former life
         self.is_started = self.is_pumped = self.is_gone = self.wants_park = self.has_written = False
+        self.pump: EagerCall | None = None  # the last one
         self.commits: trio.Semaphore | None = None  # appends and commits of steps: one at a time
         self.quiet_since: float | None = None
         self.alarm_at = inf
@@ -193,7 +204,7 @@ class HeldRun:
         """Let the pump do what there is to do."""
         if not (self.is_pumped or self.is_gone):
             self.is_pumped = True
-            self.keeper.nursery.start_soon(self._pump)
+            self.keeper.pumps.add(self._begin_pump)
 
     def look_again(self) -> None:
         """Others have written into the journal."""
@@ -215,6 +226,28 @@ class HeldRun:
             self.activation.discard()
 
     # -- the pump
+
+    def _begin_pump(self) -> None:
+        """Without a task: most of it is appends, which wait for nothing but their batch."""
+        keeper = self.keeper
+        self.pump = EagerCall(self._pump(), keeper.pump_context, keeper.pumps, self._pump_ended, self._pump_in_task)
+        self.pump.step()
+
+    def _pump_in_task(self) -> None:
+        assert self.pump is not None
+        self.keeper.spawn(self._finish_pump, self.pump)
+
+    async def _finish_pump(self, pump: EagerCall) -> None:
+        await pump.finish()
+
+    def _pump_ended(self, error: Exception | None) -> None:
+        if error is not None:
+            self.keeper.spawn(_raise, error)
+
+    def stop_pump(self) -> None:
+        """The executor ends. Call it in no pump."""
+        if self.pump is not None:
+            self.pump.abandon()
 
     async def _pump(self) -> None:
         self.quiet_since = None
@@ -253,6 +286,8 @@ class HeldRun:
 
     async def _start(self) -> None:
         backend, page = self.keeper.backend, self.page
+        if self.must_read:
+            await need_task()
         if self.must_read and (page is None or (page.more and not page.records)):  # its first record is large
             page = self.page = await self._ask(lambda: backend.read(self.held, 0))
         records: Sequence[Record] = () if page is None else page.records
@@ -265,6 +300,7 @@ class HeldRun:
             self.activation.settle()
 
     async def _read(self) -> None:
+        await need_task()
         self.must_read = False
         page, self.page = self.page, None
         if page is None:
@@ -298,6 +334,7 @@ class HeldRun:
         if self.commits is None:
             await self._append_now()
             return
+        await need_task()
         async with self.commits:
             if not self.must_read:  # a step has written meanwhile: that comes first
                 await self._append_now()
@@ -343,6 +380,7 @@ class HeldRun:
             await self._finish(ending_of(self.activation))
             return
         kept, backend = self.activation.unread(), self.keeper.backend
+        await need_task()
         try:
             done = await self._ask(lambda: backend.continue_as_new(self.held, self.mail, begun, kept))
         except Refused as error:
@@ -407,6 +445,7 @@ class HeldRun:
                 if self.is_gone:
                     raise LeaseLost
                 return answer
+            await need_task()
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_MAX_S)
 
@@ -434,8 +473,8 @@ class HeldRun:
         if isinstance(step, ChildCall):
             self._soon(call, partial(self._attend, child=step, begins=True))
             return
-        context, began = self.keeper.context.copy(), time.monotonic()
-        context.run(self._equip, call)
+        context, began = self.step_context.copy(), time.monotonic()
+        context.run(current_step.set, run.step_info(call))
         begun = self.keeper.steps.begin(step, context, partial(self._loop_call_ended, call, began))
         if begun is None:
             self._soon(call, partial(self._attempt, step=step), context)
@@ -458,11 +497,10 @@ class HeldRun:
         scope = self.scopes.get(call.path)
         if scope is not None and not scope.cancel_called:
             scope.cancel()
-            self.keeper.nursery.start_soon(self._watch_stop, call, scope)
+            self.keeper.spawn(self._watch_stop, call, scope)
 
-    def _equip(self, call: OpenCall) -> None:
-        """Set what an attempt may ask for, in its context."""
-        current_step.set(self.activation.step_info(call))
+    def _equip(self) -> None:
+        """Set what all attempts may ask for, in their context."""
         current_sender.set(self.keeper.backend.send)
         current_starter.set(self.keeper.backend.start)
         current_transaction.set(self._transact)
@@ -488,7 +526,7 @@ class HeldRun:
         except (StepLoopEnded, WrongLibrary) as error:
             outcome = self._attempt_broke(error)
         except BaseException as error:  # KeyboardInterrupt: the program's
-            self.keeper.nursery.start_soon(_raise, error)
+            self.keeper.spawn(_raise, error)
             return
         self._attempt_ended(call, outcome, began)
 

@@ -55,6 +55,7 @@ from penstock.durable.remote_runs import AWAY, BACK, RemoteRuns
 from penstock.durable.remote_stream import MESSAGE_MAX_BYTES, Link
 from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.workflow import Workflow
+from penstock.eager import need_task
 from penstock.kernel.operation import Outcome
 from penstock.kernel.record import Kind, Record
 from penstock.wire import penstock_v1 as w
@@ -267,6 +268,7 @@ class RemoteBackend:
 
     async def append(self, held: Held, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
         """Write records: as one item, as an engine writes that as a whole or not at all."""
+        await need_task()
         made = [_new_record(record) for record in records]
         item = w.RunAppend(held.key, held.attempt, f"{after:x}", mail, [record for record, _ in made])
         try:
@@ -282,6 +284,7 @@ class RemoteBackend:
 
     async def park(self, held: Held, mail: int, due: float | None, shown: Shown) -> bool:
         """Give the run up until then."""
+        await need_task()
         due_at = None if due is None or due == inf else datetime.fromtimestamp(min(due, DUE_MAX_S), UTC)
         view, branches = _bytes(shown.view), _branches(shown)
         item = w.RunPark(held.key, held.attempt, mail, due_at, view, branches)
@@ -295,6 +298,7 @@ class RemoteBackend:
 
     async def finish(self, held: Held, mail: int, ending: Ending) -> bool:
         """End the run."""
+        await need_task()
         view, failure = _bytes(ending.view), ending.failure
         if failure is not None:
             failure = failure[: self._runs.payload_max_bytes]

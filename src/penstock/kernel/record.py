@@ -31,7 +31,7 @@ run is delivered by one version after the other, never by an older one again, so
 OUTCOMES = frozenset({Kind.DONE, Kind.FAILED, Kind.STOPPED, Kind.ABANDONED, Kind.CHILD, Kind.SUPPLIED})
 
 
-class Record(msgspec.Struct, frozen=True):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """One row of the journal.
 
     ``path`` is the operation that it answers, '' for the clock, the scope's for a cancel. ``name`` is the step's or the
