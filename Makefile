@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed[dev]
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick slow all lint types format bench chaos fuzz explore games binary console pictures docs site guides lock psycopg sizes clean
+.PHONY: help demo test quick slow all lint types format bench chaos fuzz explore games binary console pictures docs site guides sdks lock psycopg sizes clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ site: $(INSTALLED) ## the documentation as a site in build/site; installs mkdocs
 
 guides: $(INSTALLED) ## what docs/ tells operators to do, done from an empty directory; GUIDES='quickstart walkthrough'
 	@$(BIN)/python tools/guides.py $(GUIDES)
+
+sdks: $(INSTALLED) ## the generated code of sdks/go and sdks/typescript; needs Go and Node
+	@tools/generate_sdks.sh
 
 lock: $(INSTALLED) ## locks/ anew: newer versions of what is installed, by their hashes
 	@$(BIN)/python tools/lock.py

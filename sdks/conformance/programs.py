@@ -64,7 +64,7 @@ LANGUAGES = {
     "java": Language(
         "java",
         ("java", "javac", "mvn"),
-        (("mvn", "-q", "-B", "package", "dependency:build-classpath", "-Dmdep.outputFile=target/classpath"),),
+        (("mvn", "-q", "-B", "test-compile", "dependency:build-classpath", "-Dmdep.outputFile=target/classpath"),),
         (str(SDKS / "java" / "run.sh"), "io.penstock.sdk.Conformance"),
     ),
 }

@@ -1,4 +1,4 @@
-"""Workers and clients pass the conformance suite."""
+"""The workers and clients of all languages pass the conformance suite, and broken ones do not."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ import pytest
 
 from penstock.testing.postgres import Server
 from sdks.conformance.driver import WIRES, Case, Driver, cases, parts, rules, scenarios
-from sdks.conformance.programs import LANGUAGES, build_once
+from sdks.conformance.programs import LANGUAGES, SDKS, build_once
 from sdks.conformance.python.defects import DEFECTS
 
-EACH: Final = ("python",)
+EACH: Final = (
+    "python",
+    pytest.param("go", marks=pytest.mark.go),
+)
+LINES_MAX: Final = 2_500
+SOURCES: Final = {"go": "*.go"}
 
 
 def played(server: Server, directory: Path, language: str, chosen: list[Case], **environment: str) -> dict[str, str]:
@@ -35,6 +40,13 @@ def test_there_are_scenarios_enough_and_each_has_a_rule() -> None:
 
 def test_each_rule_has_a_defect() -> None:
     assert {rule for defect in DEFECTS.values() for rule in defect.rules} == rules().keys()
+
+
+@pytest.mark.parametrize("language", SOURCES)
+def test_an_sdk_stays_small(language: str) -> None:
+    files = [*(SDKS / language).glob(SOURCES[language])]
+    assert files
+    assert sum(len(path.read_text().splitlines()) for path in files) <= LINES_MAX
 
 
 PLAYED: Final = [(part, wire) for part in parts() for wire in WIRES if cases((wire,), part)]
