@@ -63,6 +63,34 @@ def test_instances_are_listed_by_search_attributes(shell: Shell, tmp_path: Path)
     assert shell.run("instance", "list", "--attribute", "customer").exit_code == 2
 
 
+def test_instances_are_listed_by_any_filter_and_sorted(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "sorted.json"
+    file.write_text(json.dumps({**CLAIM, "id": "sorted", "searchAttributes": {"amount": "NUMBER"}}))
+    shell.out("definition", "upload", file)
+    ids = [
+        shell.out("instance", "start", "sorted", json.dumps({"amount": n}), "--business-key", key).strip()
+        for n, key in enumerate(("s-2", "s-1", "s-3"))
+    ]
+
+    def listed(*words: object) -> list[int]:
+        return [ids.index(each["id"]) for each in json.loads(shell.out("instance", "list", *words, "--json"))]
+
+    here = "-f", "definition=sorted"
+    assert listed(*here) == listed(*here, "--order", "newest") == [2, 1, 0]
+    assert listed(*here, "--order", "oldest") == [0, 1, 2]
+    assert listed(*here, "--order", "businesskey") == [1, 0, 2]
+    first = CLAIM["steps"][0]["id"]
+    assert listed(*here, "-f", f"current-step={first}") == listed(*here, "--current-step", first) == [2, 1, 0]
+    assert listed(*here, "--current-step", "nowhere") == []
+    assert listed(*here, "-f", "attr.amount.from=1", "-f", "version=1", "-f", "status=active") == [2, 1]
+    assert listed(*here, "-f", "started-after=2100-01-01") == []
+    assert listed(*here, "-f", "cause=nothing") == []  # of those that failed
+    for wrong in ("size=1", "version=x", "started-before=soon", "status"):
+        assert shell.run("instance", "list", "-f", wrong).exit_code == 2
+    assert shell.run("instance", "list", "--status", "failed", "-f", "status=failed").exit_code == 2
+    assert shell.run("instance", "list", "--current-step", first).exit_code == 1
+
+
 def test_shells_complete_commands(shell: Shell) -> None:
     environment = {"_PENSTOCK_COMPLETE": "complete_bash", "COMP_WORDS": "penstock inst", "COMP_CWORD": "1"}
     told = CliRunner().invoke(app, [], prog_name="penstock", env=environment)

@@ -187,9 +187,19 @@ def starts(n: int) -> list[FastStart]:
 
 
 def found(**filters: Any) -> Call:
-    limit = filters.pop("limit", 50)
+    limit, oldest = filters.pop("limit", 50), filters.pop("oldest", False)
     wanted = Listed(**filters)
-    return lambda connection, _: instances.find_ids(cast(Any, InTransaction(connection)), wanted, limit=limit)
+    return lambda connection, _: instances.find_ids(
+        cast(Any, InTransaction(connection)), wanted, limit=limit, oldest=oldest
+    )
+
+
+def sorted_by_key(limit: int, **filters: Any) -> Call:
+    async def page(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+        wrapped = cast(Any, InTransaction(connection))
+        return (await instances.find_by_key(wrapped, Listed(**filters), instances.KeyPlace(), limit))[0]
+
+    return page
 
 
 async def history(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
@@ -397,6 +407,18 @@ CASES = {
     "list WAITING": Case(found(status="WAITING"), 50, 30),
     "list WAITING of a definition": Case(found(status="WAITING", definitions=[1]), 50, 5_000),
     "list WAITING by business key": Case(found(status="WAITING", business_key="order-10034"), 0, 30),
+    "list at a step": Case(found(definitions=[1], status="OPEN", at_step=[0], limit=20), 20, 400),
+    "list at a step, ACTIVE": Case(found(definitions=[1, 2], status="ACTIVE", at_step=[0, 0], limit=20), 20, 400),
+    "list at a step, WAITING": Case(found(definitions=[1], status="WAITING", at_step=[0], limit=1), 1, 4_000),
+    "list oldest first": Case(found(oldest=True), 50, 200),
+    "list ACTIVE oldest first": Case(found(status="ACTIVE", oldest=True), 50, 1000),
+    "list WAITING oldest first": Case(found(status="WAITING", oldest=True), 50, 30),
+    "list COMPLETED of a definition, oldest first": Case(
+        found(status="COMPLETED", definitions=[1], oldest=True), 50, 300
+    ),
+    "list by business key, sorted": Case(sorted_by_key(limit=20), 20, 200),
+    "list by business key prefix, sorted": Case(sorted_by_key(key_prefix="order-1003", limit=2), 2, 60),
+    "list ACTIVE by business key, sorted": Case(sorted_by_key(status="ACTIVE", limit=20), 20, 600),
 }  # fmt: skip
 
 
@@ -507,6 +529,9 @@ async def gives_up(*args: Any, **kwargs: Any) -> list[int]:
         (Listed(status="ACTIVE"), 10_001),
         (Listed([2], "ACTIVE"), 100),
         (Listed([2], "COMPLETED"), 100),
+        (Listed([2], "OPEN", at_step=[0]), 100),
+        (Listed([1], "WAITING", at_step=[0]), 5_000),
+        (Listed([2], "ACTIVE", at_step=[7]), 0),
     ],
 )
 def test_a_list_takes_seconds_at_most(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -59,8 +59,55 @@ ContainsOption = Annotated[
     str | None, typer.Option(help="FAILED, with this in the error code or the reason.", metavar="TEXT")
 ]
 FailedStepOption = Annotated[str | None, typer.Option(help="FAILED at this step of --definition.", metavar="STEP")]
+CurrentStepOption = Annotated[str | None, typer.Option(help="Open, at this step of --definition.", metavar="STEP")]
+FILTERS: Final = {
+    "status": "status",
+    "definition": "definition_id",
+    "version": "definition_version",
+    "business-key": "business_key",
+    "business-key-prefix": "business_key_prefix",
+    "flow-key": "flow_key",
+    "parent": "parent_instance_id",
+    "current-step": "current_step_id",
+    "failed-step": "step_id",
+    "cause": "cause",
+    "error-contains": "error_contains",
+    "bulk": "bulk_id",
+    "started-after": "started_after",
+    "started-before": "started_before",
+}
+"""Of a list, as people write them, and as the client does."""
+ATTRIBUTE_FILTER: Final = "attr."
+OF_FAILURES: Final = ("step_id", "cause", "error_contains")
+"""They imply the status FAILED."""
+FilterOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--filter", "-f",
+        help=f"The same as options, and more; may be given several times, and all have to fit. NAME is "
+        f"{', '.join(FILTERS)}, or attr.NAME for a variable that is a search attribute.",
+        metavar="NAME=VALUE",
+    ),
+]  # fmt: skip
 AfterOption = Annotated[datetime | None, typer.Option(help="Not before this time.", metavar="TIME")]
 BeforeOption = Annotated[datetime | None, typer.Option(help="Before this time.", metavar="TIME")]
+
+
+class Order(StrEnum):
+    """How a list is sorted."""
+
+    NEWEST = "newest"
+    OLDEST = "oldest"
+    BUSINESS_KEY = "businessKey"
+
+
+OrderOption = Annotated[
+    Order | None,
+    typer.Option(
+        case_sensitive=False,
+        help="By the time of the start, or by business key: then only those that have one. [default: newest]",
+    ),
+]
 
 
 class Timers(StrEnum):
@@ -108,6 +155,8 @@ def list_instances(
     delayed: Annotated[bool, typer.Option("--delayed", help="Those that have not begun.")] = False,
     blocked: BlockedOption = False,
     version: Annotated[int | None, typer.Option(help="Of this version of --definition.", min=1)] = None,
+    filters: FilterOption = None,
+    current_step: CurrentStepOption = None,
     failed_step: FailedStepOption = None,
     cause: CauseOption = None,
     error_contains: ContainsOption = None,
@@ -115,51 +164,86 @@ def list_instances(
     unended: OpenOption = False,
     started_after: AfterOption = None,
     started_before: BeforeOption = None,
+    order: OrderOption = None,
     limit: LimitOption = 50,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List instances, newest first."""
-    if status is None and not (failed_step is cause is error_contains is None):
-        status = "FAILED"
+    options = {
+        "definition_id": definition,
+        "definition_version": version,
+        "current_step_id": current_step,
+        "step_id": failed_step,
+        "cause": cause,
+        "error_contains": error_contains,
+        "bulk_id": bulk,
+        "started_after": started_after,
+        "started_before": started_before,
+        "status": status,
+        "business_key": business_key,
+        "flow_key": flow_key,
+        "attributes": read_pairs(attribute or []),
+    }
+    wanted = _all_filters({name: value for name, value in options.items() if value}, filters or [])
+    sorted_by = None if order is None else order.value
     with connected(url, token_file) as client:
         page = client.list_instances(
-            definition_id=definition,
-            definition_version=version,
-            step_id=failed_step,
-            cause=cause,
-            error_contains=error_contains,
-            bulk_id=bulk,
-            open=unended,
-            started_after=started_after,
-            started_before=started_before,
-            status=None if status is None else status.upper(),
-            business_key=business_key,
-            flow_key=flow_key,
-            attributes=read_pairs(attribute or []),
-            delayed=delayed,
-            blocked=blocked,
-            limit=limit,
+            **wanted, open=unended, delayed=delayed, blocked=blocked, order=sorted_by, limit=limit
         )
     print_page(
         page,
         ("id", "status", "definition", "started", "business key", "at"),
-        lambda each: (
-            each.id,
-            BLOCKED if each.blocked else each.status,
-            f"{each.definition_id}:{each.definition_version}",
-            shown_time(each.started_at),
-            each.business_key or "",
-            each.failure_reason
-            or each.blocked_reason
-            or (f"begins {shown_time(each.start_at)}" if each.start_at else None)
-            or ", ".join(map(shown_step, each.current_step_ids)),
-        ),
+        _listed,
         as_json=as_json,
         limit=limit,
         narrower="or a narrower filter",
     )
+
+
+def _listed(each: Instance) -> tuple[str, ...]:
+    begins = f"begins {shown_time(each.start_at)}" if each.start_at else None
+    return (
+        each.id,
+        BLOCKED if each.blocked else each.status,
+        f"{each.definition_id}:{each.definition_version}",
+        shown_time(each.started_at),
+        each.business_key or "",
+        each.failure_reason or each.blocked_reason or begins or ", ".join(map(shown_step, each.current_step_ids)),
+    )
+
+
+def _all_filters(options: dict[str, Any], pairs: list[str]) -> dict[str, Any]:
+    """Those of options and of --filter. What is given twice, or is none, is told: exit code 2."""
+    found: dict[str, Any] = {"attributes": {}, **options}
+    for name, value in read_pairs(pairs).items():
+        if name.startswith(ATTRIBUTE_FILTER):
+            found["attributes"] = found["attributes"] | {name.removeprefix(ATTRIBUTE_FILTER): value}
+            continue
+        field = FILTERS.get(name)
+        if field is None:
+            raise typer.BadParameter(
+                f"{name}: must be one of {', '.join(FILTERS)}, or attr.NAME", param_hint="--filter"
+            )
+        if field in found:
+            raise typer.BadParameter(f"{name}: is given as an option, too", param_hint="--filter")
+        found[field] = _filter_value(name, value)
+    if "status" in found:
+        found["status"] = found["status"].upper()
+    elif any(name in found for name in OF_FAILURES):
+        found["status"] = "FAILED"
+    return found
+
+
+def _filter_value(name: str, value: str) -> Any:
+    try:
+        if name == "version":
+            return int(value)
+        return datetime.fromisoformat(value) if name in ("started-after", "started-before") else value
+    except ValueError:
+        what = "a version" if name == "version" else "a time such as 2026-01-31T12:00:00Z"
+        raise typer.BadParameter(f"{name}: must be {what}", param_hint="--filter") from None
 
 
 @app.command()

@@ -200,6 +200,7 @@ def _list_instances(operation: ListInstances) -> Exchange:
         "definitionVersion": operation.definition_version,
         "cause": operation.cause,
         "stepId": operation.step_id,
+        "currentStepId": operation.current_step_id,
         "errorContains": operation.error_contains,
         "bulkId": operation.bulk_id,
         "open": "true" if operation.open else None,
@@ -207,6 +208,7 @@ def _list_instances(operation: ListInstances) -> Exchange:
         "startedBefore": rfc3339(operation.started_before),
         "delayed": "true" if operation.delayed else None,
         "blocked": "true" if operation.blocked else None,
+        "order": operation.order,
         **{f"attr.{name}": value for name, value in operation.attributes.items()},
         **_window(operation.window),
     }

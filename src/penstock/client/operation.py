@@ -208,9 +208,10 @@ class InstanceFilters(TypedDict, total=False):
     ``definition_version`` needs a ``definition_id``. ``cause`` (the text of a failure, whose ids, numbers and quoted
     parts may differ), ``step_id`` and ``error_contains`` need the status ``FAILED``. ``attributes`` are search
     attributes: ``{"customer": "4711", "amount.from": "100", "amount.to": "200"}``. ``delayed``: those that have not
-    begun. ``bulk_id``: to which that bulk operation was done; ``open`` then has those that have not ended.
-    ``blocked``: runs of code that no code could go on with so far. Over gRPC there are only the first three,
-    ``delayed`` and ``blocked``.
+    begun. ``current_step_id``: open ones that stand on this step of the ``definition_id``. ``bulk_id``: to which that
+    operation was done; ``open`` then has those that have not ended. ``blocked``: runs of code that no code could go on
+    with so far. ``order``: ``newest`` first, ``oldest`` first, or by ``businessKey``; but for the first a list needs a
+    ``limit``. Over gRPC there are only the first three, ``delayed`` and ``blocked``.
     """
 
     definition_id: str | None
@@ -222,6 +223,7 @@ class InstanceFilters(TypedDict, total=False):
     definition_version: int | None
     cause: str | None
     step_id: str | None
+    current_step_id: str | None
     error_contains: str | None
     bulk_id: str | None
     open: bool
@@ -230,6 +232,7 @@ class InstanceFilters(TypedDict, total=False):
     attributes: Mapping[str, str]
     delayed: bool
     blocked: bool
+    order: str | None
 
 
 class ListInstances(Operation[Page[Instance]], frozen=True):
@@ -245,6 +248,7 @@ class ListInstances(Operation[Page[Instance]], frozen=True):
     definition_version: int | None = None
     cause: str | None = None
     step_id: str | None = None
+    current_step_id: str | None = None
     error_contains: str | None = None
     bulk_id: str | None = None
     open: bool = False
@@ -253,6 +257,7 @@ class ListInstances(Operation[Page[Instance]], frozen=True):
     attributes: Mapping[str, str] = {}
     delayed: bool = False
     blocked: bool = False
+    order: str | None = None
     window: Window = Window()
 
 

@@ -22,6 +22,11 @@ from penstock.store.instances import BEYOND_ALL
 ATTRIBUTES_MAX: Final = 5
 BULK_ID_MAX_CHARS: Final = 18
 _BOUNDS: Final = {"": "exactly", "from": "at_least", "to": "below"}
+NEWEST: Final = "newest"
+OLDEST: Final = "oldest"
+BY_KEY: Final = "businessKey"
+ORDERS: Final = (NEWEST, OLDEST, BY_KEY)
+"""Orders that an index gives: by the time of the start, and by business key."""
 STATUSES = frozenset({"ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED"})
 
 
@@ -33,7 +38,9 @@ class InstanceFilter(msgspec.Struct, frozen=True, kw_only=True):
     ``cause`` (the text of a failure; its ids and numbers may differ), ``step_id`` and ``error_contains`` (a part of the
     error code or the reason) need the status FAILED, ``step_id`` a ``definition_id`` as well. ``delayed``: those that
     have not begun; they are ACTIVE. ``blocked``: runs of code that no code could go on with so far; they are WAITING.
-    ``open``: those of a bulk operation (``bulk_id``) that have not ended. ``code``: runs of workflows that are code."""
+    ``open``: those of a bulk operation (``bulk_id``) that have not ended. ``current_step_id``: open ones that stand on
+    this step; it needs a ``definition_id``. ``code``: runs of workflows written as code. ``order``: one of `ORDERS`,
+    newest first without."""
 
     definition_id: str | None = None
     status: str | None = None
@@ -53,7 +60,14 @@ class InstanceFilter(msgspec.Struct, frozen=True, kw_only=True):
     error_contains: str | None = None
     bulk_id: str | None = None
     open: bool = False
+    current_step_id: str | None = None
     code: bool = False
+    order: str | None = None
+
+    @property
+    def by_key(self) -> bool:
+        """Whether it is listed by business key: only those that have one."""
+        return self.order == BY_KEY
 
 
 def check_filter(wanted: InstanceFilter) -> None:
@@ -65,6 +79,8 @@ def check_filter(wanted: InstanceFilter) -> None:
         raise BadRequest("delayed: an instance that has not begun is ACTIVE")
     _check_blocked(wanted)
     _check_failures(wanted)
+    _check_step(wanted)
+    _check_order(wanted)
     for name, given in (("stepId", wanted.step_id), ("definitionVersion", wanted.definition_version)):
         if given is not None and wanted.definition_id is None and (name != "stepId" or wanted.cause is None):
             raise BadRequest(f"{name}: needs a definitionId")
@@ -81,7 +97,7 @@ def check_filter(wanted: InstanceFilter) -> None:
     more = (wanted.definition_version, wanted.cause, wanted.step_id, wanted.started_after, wanted.started_before,
             wanted.business_key_prefix, wanted.parent_instance_id, wanted.flow_key,
             wanted.error_contains, wanted.attributes or None, wanted.delayed or None,
-            wanted.blocked or None)  # fmt: skip
+            wanted.blocked or None, wanted.current_step_id, wanted.order)  # fmt: skip
     if wanted.instance_key is not None and any(value is not None for value in more):
         raise BadRequest("instanceKey: with definitionId, status and businessKey only")
 
@@ -89,6 +105,32 @@ def check_filter(wanted: InstanceFilter) -> None:
 def _check_blocked(wanted: InstanceFilter) -> None:
     if wanted.blocked and (wanted.delayed or wanted.status not in (None, "WAITING")):
         raise BadRequest("blocked: a blocked run is WAITING, and has begun")
+
+
+def _check_step(wanted: InstanceFilter) -> None:
+    if wanted.current_step_id is None:
+        return
+    if wanted.definition_id is None:
+        raise BadRequest("currentStepId: needs a definitionId")
+    if wanted.status not in (None, "ACTIVE", "WAITING"):
+        raise BadRequest(
+            f"currentStepId: an instance that is {wanted.status} stands on no step; a failure has a stepId"
+        )
+    others = (wanted.cause, wanted.step_id, wanted.error_contains, wanted.bulk_id, wanted.parent_instance_id,
+              wanted.attributes or None, (wanted.delayed or wanted.blocked) or None)  # fmt: skip
+    if any(value is not None for value in others):
+        raise BadRequest("currentStepId: with definition, version, status, keys and times only")
+
+
+def _check_order(wanted: InstanceFilter) -> None:
+    if wanted.order is not None and wanted.order not in ORDERS:
+        raise BadRequest(f"order: must be one of {', '.join(ORDERS)}")
+    led = (wanted.cause, wanted.step_id, wanted.error_contains, wanted.bulk_id, wanted.parent_instance_id,
+           wanted.business_key, wanted.attributes or None)  # fmt: skip
+    if wanted.by_key and any(value is not None for value in led):
+        raise BadRequest(
+            "order: businessKey goes with definition, version, status, step, flow key, times and businessKeyPrefix only"
+        )
 
 
 def _check_bulk(wanted: InstanceFilter) -> None:
@@ -143,9 +185,13 @@ async def listed_by(connection: TrioConnection, wanted: InstanceFilter) -> store
         except NotFound:
             return None
     keys: Sequence[int] | None = None
-    if wanted.definition_id is not None:
-        version = wanted.definition_version
-        keys = await definition_store.keys_of(connection, wanted.definition_id, version)
+    at_step: Sequence[int] | None = None
+    id, version, step = wanted.definition_id, wanted.definition_version, wanted.current_step_id
+    if id is not None and step is not None:
+        numbers = await definition_store.steps_of(connection, id, version, step)
+        keys, at_step = [*numbers], [*numbers.values()]
+    elif id is not None:
+        keys = await definition_store.keys_of(connection, id, version)
     elif wanted.code:
         keys = await definition_store.keys_of_code(connection)
     if keys == []:
@@ -156,6 +202,6 @@ async def listed_by(connection: TrioConnection, wanted: InstanceFilter) -> store
     bulk = None if wanted.bulk_id is None else int(wanted.bulk_id)
     about = wanted.cause, wanted.step_id, wanted.business_key_prefix, parent, wanted.flow_key
     status = store.DELAYED if wanted.delayed else store.BLOCKED if wanted.blocked else wanted.status
-    status = store.OPEN if wanted.open else status
-    rest = wanted.error_contains, bulk, attributes
+    status = store.OPEN if wanted.open or (at_step is not None and status is None) else status
+    rest = wanted.error_contains, bulk, at_step, attributes
     return store.Listed(keys, status, wanted.business_key, since, until, *about, *rest)

@@ -19,7 +19,7 @@ from penstock.engine.answers import COPIES, Hold, current_hold
 from penstock.engine.audit import audit_records, place_after, slice_of
 from penstock.engine.definitions import Definitions
 from penstock.engine.ends import Ends
-from penstock.engine.instance_filter import InstanceFilter, check_filter, listed_by
+from penstock.engine.instance_filter import NEWEST, OLDEST, InstanceFilter, check_filter, listed_by
 from penstock.engine.journal_items import PATH_MAX_CHARS
 from penstock.engine.lanes.command import IsCode
 from penstock.engine.lanes.commands import CancelCommand, RetryCommand
@@ -34,7 +34,9 @@ from penstock.engine.paging import (
     PAGE_SIZE_MAX,
     page_bounds,
     read_cursor,
+    read_key_cursor,
     show_cursor,
+    show_key_cursor,
     slice_limit,
 )
 from penstock.engine.payload import EMPTY_OBJECT, check_text
@@ -50,6 +52,7 @@ from penstock.store.batches import Place
 from penstock.store.calls import CodeCall
 from penstock.store.connection import TrioConnection
 from penstock.store.database import AWAY, Database
+from penstock.store.instances import BEYOND_ALL
 from penstock.wire.model import AuditRecord, Instance, StartRequest, StartResult, StepExecution
 from penstock.wire.page import Count, Page
 
@@ -425,6 +428,8 @@ class Instances:
         """A page, newest first; the total is exact up to a limit, beyond it an estimate. Raises BadRequest."""
         size, offset = page_bounds(page, page_size)
         check_filter(wanted)
+        if wanted.order not in (None, NEWEST):
+            raise BadRequest("order: pages are newest first; give a `limit`, and go on with `cursor`")
         if wanted.instance_key is not None:
             found_one = await self._with_key(wanted, wanted.instance_key)
             return Page(items=found_one[offset:], total=len(found_one))
@@ -450,11 +455,15 @@ class Instances:
         decides: bool = False,
         most: int = PAGE_SIZE_MAX,
     ) -> Page[int]:
-        """Those after ``cursor``, newest first. Whatever changes meanwhile, no instance that matches all the time is
-        left out or comes twice. ``decides``: it is for more than to be shown; a replica may lack some. Raises
-        BadRequest."""
+        """Those after ``cursor``, newest first or as they are wanted. Whatever changes meanwhile, no instance that
+        matches all the time is left out or comes twice. ``decides``: it is for more than to be shown; a replica may
+        lack some. Raises BadRequest."""
         check_filter(wanted)
-        before = read_cursor(cursor)
+        size = slice_limit(limit, most)
+        if wanted.by_key:
+            return await self._slice_by_key(wanted, read_key_cursor(cursor), size, decides=decides)
+        oldest = wanted.order == OLDEST
+        before = read_cursor(cursor, 0 if oldest else BEYOND_ALL)
         if wanted.instance_key is not None:
             found_one = await self._with_key(wanted, wanted.instance_key)
             return Page(items=[number for number in found_one if number < before])
@@ -462,8 +471,20 @@ class Instances:
             listed = await listed_by(connection, wanted)
             if listed is None:
                 return Page(items=[])
-            found, last = await store.find_slice(connection, listed, limit=slice_limit(limit, most), before=before)
+            if oldest:
+                listed, before = listed._replace(since=max(listed.since, before + 1)), BEYOND_ALL
+            found, last = await store.find_slice(connection, listed, limit=size, before=before, oldest=oldest)
         return Page(items=found, next=show_cursor(last))
+
+    async def _slice_by_key(
+        self, wanted: InstanceFilter, after: store.KeyPlace, limit: int, *, decides: bool
+    ) -> Page[int]:
+        async with self._lists(decides=decides) as connection:
+            listed = await listed_by(connection, wanted)
+            if listed is None:
+                return Page(items=[])
+            found, last = await store.find_by_key(connection, listed, after, limit)
+        return Page(items=found, next=show_key_cursor(last))
 
     async def count(self, wanted: InstanceFilter) -> Count:
         """How many match. Raises BadRequest, and Unavailable while others look at too much."""

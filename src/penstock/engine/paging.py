@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+
 from penstock.engine import ids
 from penstock.errors import BadRequest, NotFound
-from penstock.store.instances import BEYOND_ALL
+from penstock.store.instances import BEYOND_ALL, KeyPlace
 
 PAGE_SIZE_DEFAULT = 20
 PAGE_SIZE_MAX = 200
@@ -13,6 +16,10 @@ COUNT_MAX = 10_000
 """Whatever is counted is counted to here."""
 CAUSE_MAX_CHARS = 1_000
 """Of a reason by which failures are found."""
+NO_TEXT = "\0"
+"""No text of PostgreSQL's has it."""
+CURSOR_MAX_CHARS = 3_000
+"""Some hold a business key."""
 NAME_MAX_CHARS = 256
 """Of ids, keys, worker and job type names. Longer ones could not be indexed or shown."""
 
@@ -57,3 +64,24 @@ def read_numbers(cursor: str, *, digits: int, count: int = 1) -> tuple[int, ...]
 def show_cursor(last: int | None) -> str | None:
     """What goes on after the instance ``last``; None at the end of the list."""
     return None if last is None else ids.show_instance(last)
+
+
+def show_key_cursor(last: KeyPlace | None) -> str | None:
+    """What goes on after an instance in a list by business key; None at the end of the list."""
+    if last is None:
+        return None
+    return f"{ids.show_instance(last.id)}.{base64.urlsafe_b64encode(last.key.encode()).decode()}"
+
+
+def read_key_cursor(cursor: str | None) -> KeyPlace:
+    """Where a list by business key goes on. Raises BadRequest."""
+    if not cursor:
+        return KeyPlace()
+    id, _, key = cursor.partition(".")
+    try:
+        text = base64.b64decode(key, b"-_", validate=True).decode()
+    except (binascii.Error, ValueError):
+        text = NO_TEXT
+    if NO_TEXT in text:
+        raise BadRequest("cursor: is none that this list gave as its next")
+    return KeyPlace(text, read_cursor(id, 0))

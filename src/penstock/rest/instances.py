@@ -12,7 +12,7 @@ from quart import Response, request
 from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
 from penstock.core.turns import FLOW_KEY_MAX_CHARS
 from penstock.engine.engine import Engine
-from penstock.engine.instance_filter import InstanceFilter
+from penstock.engine.instance_filter import ORDERS, InstanceFilter
 from penstock.engine.instances import AUDIT_PAGE_MAX
 from penstock.engine.migrations import MigrationRequest
 from penstock.engine.paging import CAUSE_MAX_CHARS, NAME_MAX_CHARS
@@ -54,6 +54,7 @@ FILTER: Final = (
     Parameter("cause", "query", "Failures of this cause: `text` of `/v1/failures` (addition)."),
     Parameter("stepId", "query", "Failures at this step of the definition id (addition)."),
     Parameter("errorContains", "query", "Failures with this in their error code or reason, in any case (addition)."),
+    Parameter("currentStepId", "query", "Open ones that stand on this step of the definition id (addition)."),
     Parameter(
         "bulkId", "query",
         "To which this bulk operation was done, as far as that is kept (addition).",
@@ -68,6 +69,12 @@ FILTER: Final = (
     ),
 )  # fmt: skip
 """Which instances a list or a count has."""
+ORDER: Final = Parameter(
+    "order", "query",
+    "By the time of the start, newest or oldest first, or by business key: then only those that have one. But for "
+    "`newest` it needs a `limit` (addition).",
+    {"type": "string", "enum": [*ORDERS]},
+)  # fmt: skip
 VIEW_FULL: Final = "full"
 VIEW_SUMMARY: Final = "summary"
 NEWEST: Final = "newest"
@@ -102,7 +109,7 @@ class InstanceRoutes:
         view = query_text(request, "view") or VIEW_FULL
         if view not in (VIEW_FULL, VIEW_SUMMARY):
             raise BadRequest(f"view: must be {VIEW_FULL} or {VIEW_SUMMARY}")
-        wanted = self._filter()
+        wanted = msgspec.structs.replace(self._filter(), order=query_text(request, "order"))
         if (part := query_slice(request)) is not None:
             found = await self._instances.find_slice(wanted, *part)
         else:
@@ -228,6 +235,7 @@ class InstanceRoutes:
             definition_version=_version(),
             cause=query_text(request, "cause", CAUSE_MAX_CHARS),
             step_id=query_text(request, "stepId"),
+            current_step_id=query_text(request, "currentStepId"),
             bulk_id=query_text(request, "bulkId"),
             open=query_flag(request, "open"),
             error_contains=query_text(request, "errorContains", CAUSE_MAX_CHARS),

@@ -21,7 +21,7 @@ from penstock.rest.codec import CancelBody, MessageBody, PriorityBody, PublishBo
 from penstock.rest.definitions import DefinitionRoutes
 from penstock.rest.docs import DocsRoutes
 from penstock.rest.health import LIVE_PATH, HealthRoutes, Readiness
-from penstock.rest.instances import FILTER, InstanceRoutes
+from penstock.rest.instances import FILTER, ORDER, InstanceRoutes
 from penstock.rest.jobs import JobRoutes
 from penstock.rest.operation import (
     BOOLEAN,
@@ -254,6 +254,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "listInstances", "instances", "List instances, newest first",
         parameters=(
             *FILTER,
+            ORDER,
             Parameter(
                 "view", "query", "`summary` leaves the variables out and adds where each stands (addition).",
                 {"type": "string", "enum": ["full", "summary"]},

@@ -9,7 +9,7 @@ from urllib.parse import unquote_to_bytes
 
 from quart import Request, Response
 
-from penstock.engine.paging import NAME_MAX_CHARS
+from penstock.engine.paging import CURSOR_MAX_CHARS, NAME_MAX_CHARS
 from penstock.engine.payload import check_text
 from penstock.errors import BadRequest
 from penstock.rest.exchange import Reply, Scope
@@ -90,7 +90,7 @@ def query_slice(request: Request) -> tuple[str | None, int] | None:
     for name in ("page", "pageSize"):
         if _given(request, name):
             raise BadRequest(f"{name}: can't be given with `cursor` or `limit`")
-    return query_text(request, "cursor"), query_number(request, "limit")
+    return query_text(request, "cursor", CURSOR_MAX_CHARS), query_number(request, "limit")
 
 
 def query_time(request: Request, name: str) -> datetime | None:

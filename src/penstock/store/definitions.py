@@ -209,6 +209,11 @@ async def keys_of_code(connection: TrioConnection) -> list[int]:
     return [cast(int, row[0]) for row in await connection.fetch(SQL["keys_of_code"])]
 
 
+async def steps_of(connection: TrioConnection, id: str, version: int | None, step: str) -> dict[int, int]:
+    """The number that a step has in the versions that have it, by their keys; of all versions of an id or of one."""
+    return dict(cast(Any, await connection.fetch(SQL["steps_of_definition"], (id, version, step))))
+
+
 async def page(
     connection: TrioConnection, keyword: str | None, limit: int, offset: int = 0, after: str = ""
 ) -> tuple[list[ListedDefinition], int]:

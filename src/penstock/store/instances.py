@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import cache
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -26,6 +27,8 @@ BEYOND_ALL: Final = 2**63 - 1
 """No instance has this id."""
 WALK_S: Final = 1.0
 """So long a list is walked over for what is rare in it; one piece longer at most."""
+KEY_PIECE_ROWS: Final = 2_000
+"""Of a list by business key: their rows lie anywhere in the table."""
 WALK_PIECE_ROWS: Final = 10_000
 """Takes 10 to 40 ms."""
 
@@ -227,7 +230,7 @@ DELAYED: Final = "DELAYED"
 BLOCKED: Final = "BLOCKED"
 """In place of a status: those WAITING ones that are runs of code which no code could go on with."""
 OPEN: Final = "OPEN"
-"""In place of a status, of a bulk operation: those that have not ended."""
+"""In place of a status, of a bulk operation or at a step: those that have not ended."""
 
 
 class Listed(NamedTuple):
@@ -251,6 +254,8 @@ class Listed(NamedTuple):
     """A part of the error code or the reason, in any case. Needs the status FAILED, and no ``cause`` or ``parent``."""
     bulk: int | None = None
     """The bulk operation that was done to them."""
+    at_step: Sequence[int] | None = None
+    """On which they stand: its number in each of ``definitions``. With the status ACTIVE, WAITING or `OPEN`."""
     attributes: Sequence[Wanted] = ()
     """What their search attributes are to be; the first one leads."""
 
@@ -275,19 +280,32 @@ async def find_ended(connection: TrioConnection, ids: Sequence[int]) -> list[int
     return [cast(int, row[0]) for row in await connection.fetch(SQL["find_ended"], (arrays.ints(ids),))]
 
 
+@cache
+def oldest_first(statement: bytes) -> bytes:
+    """A list's statement, or `walk`, in the other direction: by the same indexes, backwards."""
+    return statement.replace(b" DESC LIMIT ", b" ASC LIMIT ").replace(b"SELECT min(id) FROM", b"SELECT max(id) FROM")
+
+
 async def find_ids(
-    connection: TrioConnection, listed: Listed, *, limit: int, offset: int = 0, before: int = BEYOND_ALL
+    connection: TrioConnection,
+    listed: Listed,
+    *,
+    limit: int,
+    offset: int = 0,
+    before: int = BEYOND_ALL,
+    oldest: bool = False,
 ) -> list[int]:
-    """Ids below ``before``, newest first. Raises QueryCanceled when there are too few of them among too many, and the
-    transaction is rolled back: then `_walk`.
+    """Ids below ``before``, newest first, or ``oldest`` first. Raises QueryCanceled when there are too few of them
+    among too many, and the transaction is rolled back: then `_walk`.
     """
     keys = None if listed.definitions is None else arrays.ints(listed.definitions)
     before = min(before, listed.until)
     params: tuple[object, ...] = (keys, listed.business_key, limit, offset, before, listed.since)
     name, params = _list_of(listed, params)
+    statement = oldest_first(SQL[name]) if oldest else SQL[name]
     settings = [(SQL["begin"], ()), (SQL["plan_for_values"], ()), (SQL["give_up_soon"], ())]
     try:
-        *_, rows, _ = await connection.roundtrip([*settings, (SQL[name], params), (SQL["commit"], ())])
+        *_, rows, _ = await connection.roundtrip([*settings, (statement, params), (SQL["commit"], ())])
     except QueryCanceled as error:
         await connection.rollback()
         if listed.by_index:
@@ -310,6 +328,10 @@ def _list_of(listed: Listed, params: tuple[object, ...]) -> tuple[str, tuple[obj
     match listed.status:
         case _ if listed.attributes:
             name, params = "list_attributed", (*params, listed.status, *_attributes(listed.attributes))
+        case "WAITING" if listed.at_step is not None:
+            name, params = "list_waiting_at_step", (*params, arrays.ints(listed.at_step))
+        case _ if listed.at_step is not None:
+            name, params = "list_at_step", (*params, arrays.ints(listed.at_step), listed.status)
         case _ if listed.bulk is not None:
             name, params = "list_bulk_done", (*params, listed.bulk, listed.status)
         case _ if listed.parent is not None:
@@ -337,16 +359,21 @@ def _attributes(wanted: Sequence[Wanted]) -> tuple[object, ...]:
     return *first, names, texts, *bounds
 
 
-async def _walk(connection: TrioConnection, listed: Listed, limit: int, before: int) -> tuple[list[int], int | None]:
-    """Up to ``limit`` ids below ``before``, as many as `WALK_S` suffices for, and below which id there may be more."""
+async def _walk(
+    connection: TrioConnection, listed: Listed, limit: int, before: int, *, oldest: bool = False
+) -> tuple[list[int], int | None]:
+    """Up to ``limit`` ids below ``before``, as many as `WALK_S` suffices for, and below which id there may be more; or,
+    ``oldest`` first, above which."""
     keys = None if listed.definitions is None else arrays.ints(listed.definitions)
+    steps = None if listed.at_step is None else arrays.ints(listed.at_step)
+    statement = oldest_first(SQL["walk"]) if oldest else SQL["walk"]
     found: list[int] = []
-    before = min(before, listed.until)
+    before, since = min(before, listed.until), listed.since
     deadline = trio.current_time() + WALK_S
     while True:
-        params = (keys, listed.business_key, limit - len(found), listed.status, before, WALK_PIECE_ROWS, listed.since,
-                  listed.key_prefix, listed.flow_key, listed.error_contains)  # fmt: skip
-        statements = [(SQL["begin"], ()), (SQL["plan_for_values"], ()), (SQL["walk"], params), (SQL["commit"], ())]
+        params = (keys, listed.business_key, limit - len(found), listed.status, before, WALK_PIECE_ROWS, since,
+                  listed.key_prefix, listed.flow_key, listed.error_contains, steps)  # fmt: skip
+        statements = [(SQL["begin"], ()), (SQL["plan_for_values"], ()), (statement, params), (SQL["commit"], ())]
         *_, rows, _ = await connection.roundtrip(statements)
         looked, last, ids = cast(tuple[int, int, list[int]], rows[0])
         found += ids
@@ -354,9 +381,9 @@ async def _walk(connection: TrioConnection, listed: Listed, limit: int, before: 
             return found, found[-1]
         if looked < WALK_PIECE_ROWS:
             return found, None
-        before = last
+        before, since = (before, last + 1) if oldest else (last, since)
         if trio.current_time() >= deadline:
-            return found, before
+            return found, last
 
 
 async def find_page(connection: TrioConnection, listed: Listed, *, limit: int, offset: int, count_max: int) -> IdPage:
@@ -376,17 +403,56 @@ async def find_page(connection: TrioConnection, listed: Listed, *, limit: int, o
 
 
 async def find_slice(
-    connection: TrioConnection, listed: Listed, *, limit: int, before: int
+    connection: TrioConnection, listed: Listed, *, limit: int, before: int, oldest: bool = False
 ) -> tuple[list[int], int | None]:
-    """Up to ``limit`` ids below ``before``, newest first, and below which id there may be more.
+    """Up to ``limit`` ids below ``before``, newest first, or ``oldest`` first, and below or above which id there may be
+    more.
 
     Takes seconds at most: of what is rare among very many there may be fewer in a slice, also none, and more behind it.
     """
     try:
-        found = await find_ids(connection, listed, limit=limit + 1, before=before)
+        found = await find_ids(connection, listed, limit=limit + 1, before=before, oldest=oldest)
     except QueryCanceled:
-        return await _walk(connection, listed, limit, before)
+        return await _walk(connection, listed, limit, before, oldest=oldest)
     return found[:limit], found[limit - 1] if len(found) > limit else None
+
+
+class KeyPlace(NamedTuple):
+    """Where a list by business key goes on: after this key, of this instance."""
+
+    key: str = ""
+    id: int = 0
+
+
+async def find_by_key(
+    connection: TrioConnection, listed: Listed, after: KeyPlace, limit: int
+) -> tuple[list[int], KeyPlace | None]:
+    """Up to ``limit`` ids of instances that have a business key, by it, and after which place there may be more. As
+    long as `find_slice`. ``listed`` has neither what has an index of its own nor a part of an error."""
+    keys, steps = (None if each is None else arrays.ints(each) for each in (listed.definitions, listed.at_step))
+    found: list[int] = []
+    size, deadline = limit + 1, trio.current_time() + WALK_S
+    while True:
+        params = (*after, size, listed.key_prefix, keys, listed.flow_key, listed.status, steps, listed.since,
+                  listed.until)  # fmt: skip
+        statements = [
+            (SQL["begin"], ()),
+            (SQL["plan_for_values"], ()),
+            (SQL["list_by_key"], params),
+            (SQL["commit"], ()),
+        ]
+        *_, rows, _ = await connection.roundtrip(statements)
+        for id, key, matches in cast("list[tuple[int, str, bool]]", rows):
+            after = KeyPlace(key, id)
+            if matches:
+                found.append(id)
+                if len(found) == limit:
+                    return found, after
+        if len(rows) < size:
+            return found, None
+        if trio.current_time() >= deadline:
+            return found, after
+        size = min(4 * size, KEY_PIECE_ROWS)
 
 
 async def count(connection: TrioConnection, listed: Listed, most: int) -> tuple[int, bool]:

@@ -95,6 +95,12 @@ SELECT key FROM definition WHERE id = $1::text AND ($2::int IS NULL OR version =
 -- name: keys_of_code
 SELECT key FROM definition WHERE code
 
+-- name: steps_of_definition
+-- Of the versions of the id $1 ($2: of this one, null: all) that have the step $3: (key, number of the step).
+SELECT d.key, (s.place - 1)::int FROM definition d
+CROSS JOIN LATERAL json_array_elements(d.content::json -> 'steps') WITH ORDINALITY s(step, place)
+WHERE d.id = $1::text AND ($2::int IS NULL OR d.version = $2) AND s.step ->> 'id' = $3::text
+
 -- name: list_definitions
 -- Active versions, by id; $1 keyword (null: all) as a LIKE pattern, $2 limit $3 offset $4 only ids above
 SELECT id, version, name, uploaded_at, description FROM (

@@ -243,6 +243,54 @@ WHERE r.id = r.instance_id AND r.id < $5::bigint AND r.id >= $6::bigint AND NOT 
   AND ($7::text IS NULL OR i.business_key COLLATE "C" ^@ $7) AND ($8::text IS NULL OR i.flow_key = $8)
 ORDER BY r.id DESC LIMIT $3::int OFFSET $4::int
 
+-- steps: at_step
+  AND (r.step = ($7::int[])[array_position($1::int[], i.definition)]
+      AND r.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */, 7 /* CALLED */)
+    OR EXISTS (
+      SELECT FROM token t WHERE t.instance_id = r.id AND t.id <> t.instance_id AND t.step = ($7::int[])[array_position($1::int[], i.definition)]
+        AND t.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */, 7 /* CALLED */) OFFSET 0))
+
+-- name: list_at_step
+-- Open ones that stand on a step, which has in the definitions $1 the numbers $7, in their order. $8 ACTIVE or OPEN (also WAITING).
+SELECT r.id FROM token r JOIN instance i ON i.id = r.id
+WHERE r.id = r.instance_id AND r.id < $5::bigint AND r.id >= $6::bigint AND i.definition = ANY($1::int[])
+-- steps of: at_step
+  AND ($8::text = 'OPEN' OR NOT EXISTS (SELECT FROM parked p WHERE p.instance_id = r.id OFFSET 0))
+  AND ($2::text IS NULL OR i.business_key COLLATE "C" = $2)
+  AND ($9::text IS NULL OR i.business_key COLLATE "C" ^@ $9) AND ($10::text IS NULL OR i.flow_key = $10)
+ORDER BY r.id DESC LIMIT $3::int OFFSET $4::int
+
+-- name: list_waiting_at_step
+-- As `list_at_step`, of those that are WAITING: there are few among those that are open.
+SELECT i.id FROM instance i JOIN token r ON r.id = i.id
+WHERE i.id < $5::bigint AND i.id >= $6::bigint AND EXISTS (SELECT FROM parked p WHERE p.instance_id = i.id) AND i.definition = ANY($1::int[])
+-- steps of: at_step
+  AND ($2::text IS NULL OR i.business_key COLLATE "C" = $2)
+  AND ($8::text IS NULL OR i.business_key COLLATE "C" ^@ $8) AND ($9::text IS NULL OR i.flow_key = $9)
+ORDER BY i.id DESC LIMIT $3::int OFFSET $4::int
+
+-- name: list_by_key
+-- A piece of the list by business key: the next $3 after the key $1 of the instance $2, with keys that begin with $4 (null: any):
+-- (id, key, whether it is of the definitions $5 (null: any), has the flow key $6 (null: any), and the status $7 (null: any),
+-- stands on the step that has the numbers $8 in those definitions (null: anywhere), and has an id from $9 to below $10).
+SELECT l.id, l.business_key, ($5::int[] IS NULL OR l.definition = ANY($5)) AND ($6::text IS NULL OR l.flow_key = $6)
+  AND l.id >= $9::bigint AND l.id < $10::bigint
+  AND ($7::text IS NULL OR $7 = 'OPEN' AND l.status = 0 /* ACTIVE */
+    OR $7 = 'DELAYED' AND EXISTS (SELECT FROM token t WHERE t.id = l.id AND t.state = 8 /* DELAYED */ OFFSET 0)
+    OR $7 = 'BLOCKED' AND EXISTS (SELECT FROM blocked_run b WHERE b.instance_id = l.id OFFSET 0)
+    OR $7 = CASE l.status WHEN 1 /* COMPLETED */ THEN 'COMPLETED' WHEN 2 /* FAILED */ THEN 'FAILED' WHEN 3 /* CANCELLED */ THEN 'CANCELLED'
+      ELSE CASE WHEN EXISTS (SELECT FROM parked p WHERE p.instance_id = l.id OFFSET 0) THEN 'WAITING' ELSE 'ACTIVE' END END)
+  AND ($8::int[] IS NULL OR EXISTS (
+    SELECT FROM token t WHERE (t.id = l.id OR (t.instance_id = l.id AND t.id <> t.instance_id))
+      AND t.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */, 7 /* CALLED */)
+      AND t.step = ($8::int[])[array_position($5::int[], l.definition)] OFFSET 0))
+FROM (
+  SELECT i.id, i.business_key, i.definition, i.flow_key, i.status FROM instance i
+  WHERE i.business_key IS NOT NULL AND (i.business_key COLLATE "C", i.id) > ($1::text COLLATE "C", $2::bigint)
+    AND ($4::text IS NULL OR i.business_key COLLATE "C" ^@ $4)
+  ORDER BY i.business_key COLLATE "C", i.id LIMIT $3::int) l
+ORDER BY l.business_key COLLATE "C", l.id
+
 -- name: list_delayed
 -- Those open ones that have not begun: the root tokens, newest first.
 SELECT r.id FROM token r LEFT JOIN instance i ON i.id = r.id
@@ -265,9 +313,10 @@ SET LOCAL statement_timeout = '500ms'
 
 -- name: walk
 -- A piece of a list, for as long as one has time: the next $6 by the index that comes nearest to the status $4 (null: any),
--- how many there were, the last of them, and those that match, at most $3. $1 $2 $5 as in the lists, $7 none below that.
+-- how many there were, the last of them, and those that match, at most $3. $1 $2 $5 as in the lists, $7 none below that,
+-- $11 as $7 of `list_at_step`. Oldest first: see `store.instances.oldest_first`.
 WITH looked AS MATERIALIZED (
-  (SELECT r.id FROM token r WHERE $4::text IN ('ACTIVE', 'DELAYED') AND r.id < $5::bigint AND r.id >= $7::bigint AND r.id = r.instance_id
+  (SELECT r.id FROM token r WHERE $4::text IN ('ACTIVE', 'DELAYED', 'OPEN') AND r.id < $5::bigint AND r.id >= $7::bigint AND r.id = r.instance_id
    ORDER BY r.id DESC LIMIT $6::int)
   UNION ALL
   (SELECT DISTINCT p.instance_id FROM parked p WHERE $4::text = 'WAITING' AND p.instance_id < $5::bigint AND p.instance_id >= $7::bigint
@@ -290,6 +339,10 @@ SELECT (SELECT count(*) FROM looked), (SELECT min(id) FROM looked), ARRAY(
     AND ($1::int[] IS NULL OR i.definition = ANY($1)) AND ($2::text IS NULL OR i.business_key COLLATE "C" = $2)
   AND ($8::text IS NULL OR i.business_key COLLATE "C" ^@ $8) AND ($9::text IS NULL OR i.flow_key = $9)
   AND ($10::text IS NULL OR strpos(lower(coalesce(i.failure_code, '') || ' · ' || coalesce(i.failure, '')), lower($10)) > 0)
+  AND ($11::int[] IS NULL OR EXISTS (
+    SELECT FROM token t WHERE (t.id = l.id OR (t.instance_id = l.id AND t.id <> t.instance_id))
+      AND t.state IN (0 /* READY */, 1 /* LOCKED */, 2 /* PARKED */, 4 /* BACKOFF */, 5 /* DISPATCHED */, 7 /* CALLED */)
+      AND t.step = ($11::int[])[array_position($1::int[], i.definition)] OFFSET 0))
   ORDER BY l.id DESC LIMIT $3::int)
 
 -- name: estimate_instances
