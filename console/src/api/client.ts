@@ -153,6 +153,7 @@ export interface InstanceFilter {
   definitionVersion?: string;
   cause?: string;
   stepId?: string;
+  currentStepId?: string;
   errorContains?: string;
   bulkId?: string;
   open?: "true";
@@ -183,8 +184,8 @@ export const engine = {
   workers: (cursor: string, signal?: AbortSignal, jobType?: string) => get<Schemas["WorkerViewPage"]>("/v1/workers", { query: { jobType, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
   engines: (signal?: AbortSignal) => get<Schemas["EngineList"]>("/v1/engines", s(signal)),
   failures: (definitionId: string, range: string, signal?: AbortSignal) => get<Schemas["FailureList"]>("/v1/failures", { query: { definitionId, range }, ...s(signal) }),
-  instances: (filter: InstanceFilter, cursor: string, limit: number, signal?: AbortSignal) =>
-    get<Schemas["InstanceSummaryPage"]>("/v1/instances", { query: { ...filter, view: "summary", limit, cursor: cursor || undefined }, ...s(signal) }),
+  instances: (filter: InstanceFilter, cursor: string, limit: number, signal?: AbortSignal, order?: "newest" | "oldest" | "businessKey") =>
+    get<Schemas["InstanceSummaryPage"]>("/v1/instances", { query: { ...filter, order, view: "summary", limit, cursor: cursor || undefined }, ...s(signal) }),
   countInstances: (filter: InstanceFilter, signal?: AbortSignal) => get<Count>("/v1/instances/count", { query: { ...filter }, ...s(signal) }),
   instance: (id: string, signal?: AbortSignal) => exact<Instance>("/v1/instances/{id}", { path: { id }, ...s(signal) }),
   /** As the engine keeps it, which JavaScript's numbers could not. */

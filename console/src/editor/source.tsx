@@ -24,6 +24,8 @@ export interface SourceProps {
   mark: Ref<Mark>;
   /** What somebody has selected in the plain text when it comes: where that began, and where the caret is. */
   at: { anchor: number; head: number } | undefined;
+  /** In a form the tabulator goes to the next field. */
+  leavesByTab?: boolean;
 }
 
 export default function CodeSource(props: SourceProps) {
@@ -127,7 +129,7 @@ function placed({ start, end, hint, text }: Flaw, lines: Lines, length: number):
   return { from: within(start), to: within(end), severity: hint ? "info" : "error", message: text };
 }
 
-function extensionsOf(step: SourceProps["step"], { label, describedBy }: SourceProps, find: (view: EditorView) => boolean) {
+function extensionsOf(step: SourceProps["step"], { label, describedBy, leavesByTab }: SourceProps, find: (view: EditorView) => boolean) {
   const undo = () => {
     step("undo");
     return true;
@@ -154,7 +156,7 @@ function extensionsOf(step: SourceProps["step"], { label, describedBy }: SourceP
       { key: "Mod-z", run: undo, preventDefault: true },
       { key: "Mod-y", mac: "Mod-Shift-z", run: redo, preventDefault: true },
       { key: "Mod-Shift-z", run: redo, preventDefault: true },
-      indentWithTab,
+      ...(leavesByTab ? [] : [indentWithTab]),
       ...lintKeymap,
       ...["Mod-f", "F3", "Mod-g"].map((key) => ({ key, run: find })),
       ...foldKeymap,

@@ -3,6 +3,7 @@ import { useInfiniteQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { type Batch, engine, newKey, type StartItem } from "../api/client";
 import { readExact } from "../modeller/json";
+import { CopyId } from "../parts/copy";
 import { Dialog, NoteField } from "../parts/dialog";
 import { Empty } from "../parts/states";
 import { type Column, Listing } from "../parts/table";
@@ -25,7 +26,7 @@ export function BatchesPage() {
   });
   const number = (value: number) => value.toLocaleString("en");
   const columns: (Column<Batch> | false)[] = [
-    { head: "Batch", cell: (row) => <code>{row.id}</code> },
+    { head: "Batch", cell: (row) => (<><code>{row.id}</code> <CopyId id={row.id} /></>) },
     { head: "State", cell: (row) => row.state.toLowerCase() },
     { head: "Starts", look: "r", label: "starts", cell: (row) => number(row.total) },
     { head: "To begin", look: "r", label: "to begin", cell: (row) => number(row.pending) },

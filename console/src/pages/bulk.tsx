@@ -5,11 +5,14 @@ import { Link } from "wouter";
 import { type BulkAction, type BulkPreview, type BulkRequest, type BulkView, engine } from "../api/client";
 import { variablesOf } from "../parts/dialog";
 import { Icon } from "../parts/icons";
+import { CopyId } from "../parts/copy";
+import { JsonField } from "../parts/jsonfield";
 import { More } from "../parts/list";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { Badge } from "../parts/status";
 import { Ago, duration } from "../parts/time";
 import { useCan } from "../session";
+import { ruleOf, type TimerRule, TimerRuleField } from "./timerrule";
 
 const VERBS: Record<BulkAction, string> = { retry: "Retry", cancel: "Cancel", signal: "Signal", skip: "Skip a step of", move: "Move", migrate: "Migrate", edit: "Change variables of" };
 const MENDING: [BulkAction, string][] = [
@@ -39,6 +42,8 @@ interface PaneProps {
   /** Another way to mend them. */
   ask: (action: BulkAction) => void;
   chosen: Chosen;
+  /** Of which all of them are, where that is known: then versions and steps are picked. */
+  definitionId?: string | undefined;
   /** It goes to the engine: what was chosen stays so until there is an answer. */
   send: (request: BulkRequest, text: string) => Promise<Outcome>;
   close: () => void;
@@ -52,8 +57,10 @@ export interface Outcome {
   refused?: string;
 }
 
-export function BulkPane({ action, ask, chosen, send, close }: PaneProps) {
-  const [target, setTarget] = useState<Target>({});
+export function BulkPane({ action, ask, chosen, definitionId, send, close }: PaneProps) {
+  const [mapped, setTarget] = useState<Target>({});
+  const [rule, setRule] = useState<TimerRule>("FROM_ENTRY");
+  const target = { ...mapped, ...ruleOf(rule) };
   const [refused, setRefused] = useState<string>();
   const [busy, setBusy] = useState(false);
   const [cause, setCause] = useState<string>();
@@ -156,7 +163,8 @@ export function BulkPane({ action, ask, chosen, send, close }: PaneProps) {
             </dl>
           )}
           <StepFields action={action} steps={found.byStep.map((one) => one.stepId)} />
-          {action === "migrate" && <TargetFields definitionId={wanted.filter?.definitionId ?? undefined} choose={setTarget} />}
+          {action === "migrate" && <TargetFields definitionId={definitionId} choose={setTarget} />}
+          {action === "migrate" && <TimerRuleField rule={rule} choose={setRule} due={{ [rule]: preview.isPlaceholderData ? undefined : preview.data?.refusals?.timersDue }} />}
           {refusedWhole && <Problem error={preview.error} retry={() => preview.refetch()} />}
           {preview.data?.refusals && <Refusals of={preview.data.refusals} />}
           <div className="field">
@@ -208,10 +216,7 @@ function StepFields({ action, steps }: { action: BulkAction; steps: string[] }) 
       {action === "retry" && <TextField name="from" label="Step at which they go on; empty: where each failed" />}
       {action === "edit" && <TextField name="remove" label="Variables to take out, with commas between them" />}
       {WITH_VARIABLES.has(action) && (
-        <div className="field">
-          <label htmlFor="bulk-variables">{action === "edit" ? "Variables to set, as a JSON object" : "Variables, as a JSON object"}</label>
-          <textarea id="bulk-variables" name="variables" className="in mono" defaultValue="{}" spellCheck={false} />
-        </div>
+        <JsonField key={action} label={action === "edit" ? "Variables to set, as a JSON object" : "Variables, as a JSON object"} name="variables" />
       )}
     </>
   );
@@ -484,6 +489,7 @@ export function BulkOperationPage({ id }: { id: string }) {
       <div className="head">
         <h1>{VERBS[action as BulkAction] ?? action} many instances</h1>
         <span className="tag">{id}</span>
+        <CopyId id={id} />
         {isFilter && (
           <div className="act">
             <Link className="btn" href={`/instances?${new URLSearchParams(Object.entries(filter).map(([name, value]): [string, string] => [name, String(value)]))}`}>

@@ -2,6 +2,7 @@
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { Link } from "wouter";
 import { engine, type EngineView, type WorkerView } from "../api/client";
+import { CopyId } from "../parts/copy";
 import { Empty } from "../parts/states";
 import { Badge } from "../parts/status";
 import { type Column, Listing, Read, Table } from "../parts/table";
@@ -101,7 +102,7 @@ function size(bytes: number): string {
 }
 
 const WORKERS: Column<WorkerView>[] = [
-  { head: "Worker", cell: (row) => <code>{row.id}</code> },
+  { head: "Worker", cell: (row) => (<><code>{row.id}</code> <CopyId id={row.id} /></>) },
   { head: "Job types", look: "el types", title: (row) => row.jobTypes.join(", "), cell: (row) => row.jobTypes.join(", ") },
   { head: "Jobs", look: "r", label: "jobs", title: () => "That it had at its last poll", cell: (row) => row.leased },
   { head: "Done, 15 min", look: "r", label: "done", cell: (row) => number(row.doneLast15m) },

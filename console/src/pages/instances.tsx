@@ -5,7 +5,7 @@ import { useAddress } from "../address";
 import { type BulkAction, type BulkFilter, type BulkRequest, engine, type InstanceFilter, isFinal, type ListedInstance, PAGE_ITEMS } from "../api/client";
 import { useElkSoon } from "../graph/elk";
 import { useShortcuts } from "../keyboard";
-import { CopyButton } from "../parts/copy";
+import { CopyButton, CopyId } from "../parts/copy";
 import { Icon } from "../parts/icons";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { InstanceStatusBadge } from "../parts/status";
@@ -37,12 +37,18 @@ const MORE_FIELDS = [
   ["bulkId", "Bulk operation"],
   ["startedAfter", "Started after, 2026-01-31T12:00Z"],
   ["startedBefore", "Started before"],
+  ["currentStepId", "Stands on step"],
 ] as const;
 const ALL_FIELDS = [...FIELDS, ...MORE_FIELDS];
 /** They imply the status. */
 const OF_FAILURES = ["stepId", "cause", "errorContains"] as const;
 /** Those that a bulk operation can't be told. */
-const NOT_IN_BULK = ["instanceKey", "delayed", "blocked", "bulkId", "open"] as const;
+const NOT_IN_BULK = ["instanceKey", "delayed", "blocked", "bulkId", "open", "currentStepId"] as const;
+/** By the indexes that there are: by the time of the start, and by key. */
+const ORDERS = { newest: "newest first", oldest: "oldest first", businessKey: "by business key" } as const;
+type Order = keyof typeof ORDERS;
+/** Of a variable that is a search attribute: its value, or bounds. */
+const ATTRIBUTE = "attr.";
 /** Columns that can be left out, with the words of their heads. */
 const COLUMNS = { businessKey: "Business key", definition: "Definition", where: "Why, or where", started: "Started" } as const;
 type ColumnName = keyof typeof COLUMNS;
@@ -60,7 +66,16 @@ function filterOf(params: URLSearchParams): InstanceFilter {
   const status = STATUSES.find((one) => one === params.get("status")) ?? (OF_FAILURES.some((name) => params.get(name)) ? "FAILED" : undefined);
   const kind = KINDS.find(([name]) => params.get(name) === "true");
   const open = !status && params.get("open") === "true" && params.has("bulkId");
-  return Object.fromEntries([...(status ? [["status", status]] : []), ...(open ? [["open", "true"]] : []), ...(kind ? [[kind[0], "true"]] : []), ...ALL_FIELDS.flatMap(([name]) => (params.get(name) ? [[name, params.get(name)]] : []))]);
+  return Object.fromEntries([...(status ? [["status", status]] : []), ...(open ? [["open", "true"]] : []), ...(kind ? [[kind[0], "true"]] : []), ...ALL_FIELDS.flatMap(([name]) => (params.get(name) ? [[name, params.get(name)]] : [])), ...attributesOf(params)]);
+}
+
+/** `attr.customer=4711`, as the address and the engine have them. */
+function attributesOf(params: URLSearchParams): [string, string][] {
+  return [...params].filter(([name, value]) => name.startsWith(ATTRIBUTE) && value);
+}
+
+function hasAttributes(filter: InstanceFilter): boolean {
+  return Object.keys(filter).some((name) => name.startsWith(ATTRIBUTE));
 }
 
 export function InstancesPage() {
@@ -96,7 +111,7 @@ export function InstancesPage() {
     tell(undefined);
     setAsked(action);
   };
-  const selectsAll = filtered && !NOT_IN_BULK.some((name) => name in filter);
+  const selectsAll = filtered && !hasAttributes(filter) && !NOT_IN_BULK.some((name) => name in filter);
   const clear = () => {
     setTicked(new Set());
     setAllOf(undefined);
@@ -123,10 +138,12 @@ export function InstancesPage() {
     return told;
   };
   const size = SIZES.find((one) => String(one) === params.get("size")) ?? PAGE_ITEMS;
+  const order: Order = (Object.keys(ORDERS) as Order[]).find((one) => one === params.get("order")) ?? "newest";
+  const sort = (next: Order) => change({ order: next === "newest" ? undefined : next });
   const [hidden, setHidden] = useState<readonly ColumnName[]>(hiddenColumns);
   const pages = useInfiniteQuery({
-    queryKey: ["instances", filter, size],
-    queryFn: ({ pageParam, signal }) => engine.instances(filter, pageParam, size, signal),
+    queryKey: ["instances", filter, size, order],
+    queryFn: ({ pageParam, signal }) => engine.instances(filter, pageParam, size, signal, order),
     initialPageParam: "",
     getNextPageParam: (last) => last.next,
     placeholderData: keepPreviousData,
@@ -137,13 +154,14 @@ export function InstancesPage() {
   const seen = useMemo(() => new Set(rows.map((row) => row.id)), [rows]);
   const left = [...ticked].filter((id) => seen.has(id));
   if (!sent && pages.data && left.length < ticked.size) setTicked(new Set(left));
+  const definitions = new Set(rows.flatMap((row) => (ticked.has(row.id) ? [row.definitionId] : [])));
   useElkSoon(rows.length > 0);
   // Rows that are shown change in place: none comes, goes or moves.
   const watched = rows.filter((row) => !isFinal(row)).slice(0, WATCHED_ROWS).map((row) => row.id);
   const renew = async (ids: string[]) => {
     const found = await Promise.all(ids.map((id) => engine.state(id).catch(() => undefined)));
     const now = new Map(found.flatMap((state) => (state ? [[state.instance.id, { ...state.instance, where: state.tokens }] as const] : [])));
-    queries.setQueryData<typeof pages.data>(["instances", filter, size], (before) =>
+    queries.setQueryData<typeof pages.data>(["instances", filter, size, order], (before) =>
       before && { ...before, pages: before.pages.map((page) => ({ ...page, items: page.items.map((row) => now.get(row.id) ?? row) })) },
     );
   };
@@ -213,7 +231,7 @@ export function InstancesPage() {
             <Acts of="" ask={ask} />
           </div>
         )}
-        {rows.length > 0 && <Newer filter={filter} newest={rows[0]!.id} show={() => pages.refetch()} />}
+        {rows.length > 0 && order === "newest" && <Newer filter={filter} newest={rows[0]!.id} show={() => pages.refetch()} />}
         {pages.error ? (
           <Problem error={pages.error} retry={() => pages.refetch()} />
         ) : pages.isPending ? (
@@ -221,7 +239,7 @@ export function InstancesPage() {
         ) : rows.length === 0 ? (
           <Empty title={filtered ? "No results" : "No instance yet"}>
             {filtered ? (
-              <button type="button" className="btn sm" onClick={() => change({ status: undefined, delayed: undefined, blocked: undefined, open: undefined, ...Object.fromEntries(ALL_FIELDS.map(([name]) => [name, undefined])) })}>
+              <button type="button" className="btn sm" onClick={() => change({ status: undefined, delayed: undefined, blocked: undefined, open: undefined, order: undefined, ...Object.fromEntries([...ALL_FIELDS, ...attributesOf(params)].map(([name]) => [name, undefined])) })}>
                 Clear filters
               </button>
             ) : (
@@ -231,13 +249,14 @@ export function InstancesPage() {
             )}
           </Empty>
         ) : (
-          <Rows rows={rows} ticked={all ? undefined : ticked} tick={(ids) => (setAllOf(undefined), setTicked(ids))} hidden={hidden} />
+          <Rows rows={rows} ticked={all ? undefined : ticked} tick={(ids) => (setAllOf(undefined), setTicked(ids))} hidden={hidden} order={order} sort={sort} />
         )}
         {rows.length > 0 && (
           <div className="pg">
             <span>
               {rows.length}
-              <Count filter={filter} rows={rows.length} /> shown, newest first
+              <Count filter={filter} rows={rows.length} /> shown, {ORDERS[order]}
+              {order === "businessKey" && ": only those that have one"}
             </span>
             <label className="version">
               Rows a page{" "}
@@ -250,7 +269,7 @@ export function InstancesPage() {
             <Columns hidden={hidden} choose={setHidden} />
             {pages.hasNextPage && (
               <button type="button" className="btn sm" disabled={pages.isFetchingNextPage} onClick={() => pages.fetchNextPage()}>
-                Older
+                {order === "newest" ? "Older" : "More"}
               </button>
             )}
           </div>
@@ -262,6 +281,7 @@ export function InstancesPage() {
           action={pane}
           ask={setAsked}
           chosen={sent?.chosen ?? chosen}
+          definitionId={all ? filter.definitionId : definitions.size === 1 ? [...definitions][0] : undefined}
           send={send}
           close={() => {
             tell(undefined);
@@ -321,7 +341,7 @@ function Acts({ of, ask }: { of: string; ask: (action: BulkAction) => void }) {
   );
 }
 
-function bulkFilterOf({ definitionVersion, instanceKey: _, delayed: __, blocked: ___, bulkId: ____, open: _____, ...filter }: InstanceFilter): BulkFilter {
+function bulkFilterOf({ definitionVersion, instanceKey: _, delayed: __, blocked: ___, bulkId: ____, open: _____, currentStepId: ______, ...filter }: InstanceFilter): BulkFilter {
   return { ...filter, ...(definitionVersion && { definitionVersion: Number(definitionVersion) }) };
 }
 
@@ -329,7 +349,13 @@ function Filters({ params, change }: { params: URLSearchParams; change: ReturnTy
   const apply = (event: FormEvent<HTMLFormElement>) => {
     event.preventDefault();
     const form = new FormData(event.currentTarget);
-    change(Object.fromEntries(ALL_FIELDS.map(([name]) => [name, String(form.get(name) ?? "").trim()])));
+    const text = (name: string) => String(form.get(name) ?? "").trim();
+    const attribute = text("attribute").match(/^([^=\s]+)\s*=\s*(.+)$/);
+    change({
+      ...Object.fromEntries(attributesOf(params).map(([name]) => [name, undefined])),
+      ...(attribute && { [ATTRIBUTE + attribute[1]!]: attribute[2]! }),
+      ...Object.fromEntries(ALL_FIELDS.map(([name]) => [name, text(name)])),
+    });
   };
   const chosen = KINDS.find(([name]) => params.get(name) === "true")?.[0] ?? params.get("status") ?? undefined;
   return (
@@ -348,15 +374,25 @@ function Filters({ params, change }: { params: URLSearchParams; change: ReturnTy
         ))}
       </fieldset>
       {/* A new key when the address changes from outside: the fields show what is applied. */}
-      <form key={ALL_FIELDS.map(([name]) => params.get(name)).join("\n")} onSubmit={apply} className="fields">
+      <form key={[...ALL_FIELDS.map(([name]) => params.get(name)), ...attributesOf(params)].join("\n")} onSubmit={apply} className="fields">
         {FIELDS.map(([name, label]) => (
           <input key={name} name={name} aria-label={label} placeholder={label} defaultValue={params.get(name) ?? ""} className="in" maxLength={512} />
         ))}
-        <details className="more" open={MORE_FIELDS.some(([name]) => params.has(name))}>
+        <details className="more" open={attributesOf(params).length > 0 || MORE_FIELDS.some(([name]) => params.has(name))}>
           <summary>More filters</summary>
           {MORE_FIELDS.map(([name, label]) => (
             <input key={name} name={name} aria-label={label} placeholder={label} defaultValue={params.get(name) ?? ""} className="in" maxLength={1000} />
           ))}
+          <input
+            name="attribute"
+            aria-label="Variable that is a search attribute"
+            placeholder="Variable, customer=4711"
+            title="One that the definition has as a search attribute; of numbers and times amount.from=100 is at least, amount.to=200 below"
+            pattern="\s*[^=\s]+\s*=.*\S.*"
+            defaultValue={attributesOf(params).map(([name, value]) => `${name.slice(ATTRIBUTE.length)}=${value}`)[0] ?? ""}
+            className="in"
+            maxLength={1000}
+          />
         </details>
         <button type="submit" className="btn">
           Apply
@@ -437,14 +473,35 @@ interface RowsProps {
   ticked: ReadonlySet<string> | undefined;
   tick: (ids: ReadonlySet<string>) => void;
   hidden: readonly ColumnName[];
+  order: Order;
+  sort: (order: Order) => void;
+}
+
+interface SortedHeadProps {
+  word: string;
+  /** Now, where it is by this column. */
+  direction: "ascending" | "descending" | undefined;
+  press: () => void;
+  look?: string;
+}
+
+function SortedHead({ word, direction, press, look }: SortedHeadProps) {
+  return (
+    <th className={look} aria-sort={direction ?? "none"}>
+      <button type="button" className="link" title={`Sort by ${word.toLowerCase()}`} onClick={press}>
+        {word}
+        {direction && <span aria-hidden="true">{direction === "ascending" ? " ↑" : " ↓"}</span>}
+      </button>
+    </th>
+  );
 }
 
 /** A click beside what is a control of its own, with which no text was selected. Keys use the row's link. */
 function meansRow({ target }: MouseEvent): boolean {
-  return (target as Element).closest("a, td.c") === null && getSelection()?.isCollapsed !== false;
+  return (target as Element).closest("a, button, td.c") === null && getSelection()?.isCollapsed !== false;
 }
 
-function Rows({ rows, ticked, tick, hidden }: RowsProps) {
+function Rows({ rows, ticked, tick, hidden, order, sort }: RowsProps) {
   const shows = (name: ColumnName) => !hidden.includes(name);
   const operates = useCan("operate");
   const toggle = (id: string) => {
@@ -488,10 +545,12 @@ function Rows({ rows, ticked, tick, hidden }: RowsProps) {
           )}
           <th>Status</th>
           <th>Instance</th>
-          {shows("businessKey") && <th>Business key</th>}
+          {shows("businessKey") && <SortedHead word={COLUMNS.businessKey} direction={order === "businessKey" ? "ascending" : undefined} press={() => sort(order === "businessKey" ? "newest" : "businessKey")} />}
           {shows("definition") && <th>Definition</th>}
           {shows("where") && <th>Why, or where</th>}
-          {shows("started") && <th className="r">Started</th>}
+          {shows("started") && (
+            <SortedHead word={COLUMNS.started} look="r" direction={order === "newest" ? "descending" : order === "oldest" ? "ascending" : undefined} press={() => sort(order === "newest" ? "oldest" : "newest")} />
+          )}
         </tr>
       </thead>
       <tbody ref={body}>
@@ -508,7 +567,8 @@ function Rows({ rows, ticked, tick, hidden }: RowsProps) {
             <td>
               <Link href={`/instances/${encodeURIComponent(row.id)}`}>
                 <code>{row.id}</code>
-              </Link>
+              </Link>{" "}
+              <CopyId id={row.id} />
             </td>
             {shows("businessKey") && <td className="el">{row.businessKey ?? <span className="mute">–</span>}</td>}
             {shows("definition") && (

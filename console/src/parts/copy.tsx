@@ -41,6 +41,20 @@ export function CopyButton({ text, small = true, children }: { text: () => strin
   );
 }
 
+/** Beside an id: a button of its height. */
+export function CopyId({ id }: { id: string }) {
+  const [said, setSaid] = useState<string>();
+  const press = async () => {
+    setSaid((await copied(id)) ? "Copied" : "The browser does not copy");
+    setTimeout(() => setSaid(undefined), SAID_MS);
+  };
+  return (
+    <button type="button" className="iconbtn copyid" aria-label={said ? `${said}: ${id}` : `Copy ${id}`} title={said ?? "Copy"} onClick={() => void press()}>
+      <Icon name={said === "Copied" ? "tick" : "copy"} />
+    </button>
+  );
+}
+
 /** Whether the browser has it. */
 export async function copied(text: string): Promise<boolean> {
   try {

@@ -2,6 +2,7 @@
 import { type FormEvent, type RefObject, useEffect, useId, useRef, useState } from "react";
 import { EngineError } from "../api/client";
 import { Raw, readExact } from "../modeller/json";
+import { JsonField } from "./jsonfield";
 
 interface Props {
   title: string;
@@ -105,12 +106,6 @@ export function NoteField({ label = "Note, for the audit trail", name = "note" }
   );
 }
 
-export function VariablesField({ initial = "{}" }: { initial?: string }) {
-  const id = useId();
-  return (
-    <div className="field">
-      <label htmlFor={id}>Variables, as a JSON object</label>
-      <textarea id={id} name="variables" className="in mono" rows={8} defaultValue={initial} spellCheck={false} />
-    </div>
-  );
+export function VariablesField(props: { initial?: string; changed?: (text: string) => void }) {
+  return <JsonField label="Variables, as a JSON object" name="variables" {...props} />;
 }

@@ -4,7 +4,7 @@ import { useMemo, useState } from "react";
 import { Link } from "wouter";
 import { type Definition, engine, isCode, type InstanceState, type InstanceSummary, newKey, type UserTask } from "../../api/client";
 import { useShortcuts } from "../../keyboard";
-import { CopyButton } from "../../parts/copy";
+import { CopyButton, CopyId } from "../../parts/copy";
 import { Dialog, NoteField, VariablesField, variablesOf } from "../../parts/dialog";
 import { Icon } from "../../parts/icons";
 import { InstanceStatusBadge } from "../../parts/status";
@@ -218,7 +218,8 @@ function Facts({ instance, childIds }: { instance: InstanceSummary; childIds: st
           <dd>
             <Link href={`/instances/${encodeURIComponent(instance.parentInstanceId)}`}>
               <code>{instance.parentInstanceId}</code>
-            </Link>
+            </Link>{" "}
+            <CopyId id={instance.parentInstanceId} />
           </dd>
         </div>
       )}

@@ -1,10 +1,11 @@
 // What helps an instance that stands where it should not (docs/mending.md): skip a step, move on from another one, go on in
 // another version. The engine checks each and says why it can't be; nothing has changed then.
-import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { keepPreviousData, useQueries, useQuery } from "@tanstack/react-query";
 import { useEffect, useState } from "react";
 import { type Definition, engine, type InstanceState, type Step } from "../../api/client";
 import { Dialog, NoteField, VariablesField, variablesOf } from "../../parts/dialog";
 import { Problem, Skeleton } from "../../parts/states";
+import { ruleOf, TIMER_RULES, type TimerRule, TimerRuleField } from "../timerrule";
 
 const WAYS = { skip: "Skip a step", move: "Move it", migrate: "To another version" } as const;
 export type Way = keyof typeof WAYS;
@@ -131,6 +132,7 @@ export function Steps({ of }: { of: Definition }) {
 interface Target {
   version: number;
   steps: Record<string, string>;
+  timers?: TimerRule;
 }
 
 function VersionFields({ state, definition, choose }: { state: InstanceState; definition: Definition; choose: (target: Target | undefined) => void }) {
@@ -170,16 +172,22 @@ function VersionFields({ state, definition, choose }: { state: InstanceState; de
 function Mapping({ state, definition, target, version, choose }: { state: InstanceState; definition: Definition; target: Definition; version: number; choose: (target: Target | undefined) => void }) {
   const { id } = state.instance;
   const [steps, setSteps] = useState<Record<string, string>>({});
-  const check = useQuery({
-    queryKey: ["migration", id, version, steps],
-    queryFn: ({ signal }) => engine.checkMigration(id, { version, steps }, signal),
-    placeholderData: keepPreviousData,
-    staleTime: 0,
-    gcTime: 0,
-    retry: false,
+  const [rule, setRule] = useState<TimerRule>("FROM_ENTRY");
+  const checks = useQueries({
+    queries: TIMER_RULES.map((one) => ({
+      queryKey: ["migration", id, version, steps, one],
+      queryFn: ({ signal }: { signal: AbortSignal }) => engine.checkMigration(id, { version, steps, ...ruleOf(one) }, signal),
+      enabled: one === rule || state.timers.length > 0,
+      placeholderData: keepPreviousData,
+      staleTime: 0,
+      gcTime: 0,
+      retry: false,
+    })),
   });
+  const check = checks[TIMER_RULES.indexOf(rule)]!;
+  const due = Object.fromEntries(TIMER_RULES.map((one, at) => [one, checks[at]!.data?.possible ? checks[at]!.data.timersDue : undefined]));
   const possible = check.data?.possible === true && !check.isFetching && !check.error;
-  useEffect(() => choose(possible ? { version, steps } : undefined), [possible, version, steps, choose]);
+  useEffect(() => choose(possible ? { version, steps, ...ruleOf(rule) } : undefined), [possible, version, steps, rule, choose]);
   const known = new Set(target.steps.map((step) => step.id));
   const stands = new Set(state.tokens.map((token) => token.stepId));
   // Those on which it stands can be named; so can those that are gone, as signals may be kept for them.
@@ -203,6 +211,7 @@ function Mapping({ state, definition, target, version, choose }: { state: Instan
           </select>
         </div>
       ))}
+      {state.timers.length > 0 && <TimerRuleField rule={rule} choose={setRule} due={due} />}
       {check.error ? (
         <Problem error={check.error} retry={() => check.refetch()} />
       ) : (

@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { engine, type Definition, type Execution, type RecordedAttempt } from "../../api/client";
 import { timelineOf } from "../../graph/timeline";
-import { CopyButton } from "../../parts/copy";
+import { CopyButton, CopyId } from "../../parts/copy";
 import { Empty } from "../../parts/states";
 import { ExecutionBadge } from "../../parts/status";
 import { At, duration, useNow } from "../../parts/time";
@@ -67,7 +67,7 @@ function Attempts({ entry, name }: { entry: Execution; name: string }) {
         {name} <span className="tag">{entry.stepId}</span> <ExecutionBadge status={entry.status} />
       </h2>
       <p className="mute">
-        Entered <At at={entry.startedAt} />
+        <code>{entry.id}</code> <CopyId id={entry.id} /> entered <At at={entry.startedAt} />
         {entry.endedAt !== undefined && (
           <>
             , ended <At at={entry.endedAt} />
