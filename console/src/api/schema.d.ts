@@ -4991,6 +4991,8 @@ export interface operations {
                 stepId?: string;
                 /** @description Failures with this in their error code or reason, in any case (addition). */
                 errorContains?: string;
+                /** @description Open ones that stand on this step of the definition id (addition). */
+                currentStepId?: string;
                 /** @description To which this bulk operation was done, as far as that is kept (addition). */
                 bulkId?: string;
                 /** @description Of the bulk operation: those that have not ended (addition). */
@@ -5001,6 +5003,8 @@ export interface operations {
                 startedBefore?: string;
                 /** @description With this value of a search attribute, as `attr.customer=4711`; of numbers and times also `attr.amount.from` (at least) and `attr.amount.to` (below). Up to five attributes (addition). */
                 "attr.*"?: string;
+                /** @description By the time of the start, newest or oldest first, or by business key: then only those that have one. But for `newest` it needs a `limit` (addition). */
+                order?: "newest" | "oldest" | "businessKey";
                 /** @description `summary` leaves the variables out and adds where each stands (addition). */
                 view?: "full" | "summary";
                 /** @description From 0. */
@@ -8545,6 +8549,8 @@ export interface operations {
                 stepId?: string;
                 /** @description Failures with this in their error code or reason, in any case (addition). */
                 errorContains?: string;
+                /** @description Open ones that stand on this step of the definition id (addition). */
+                currentStepId?: string;
                 /** @description To which this bulk operation was done, as far as that is kept (addition). */
                 bulkId?: string;
                 /** @description Of the bulk operation: those that have not ended (addition). */

@@ -1,1 +1,0 @@
-import{n as e,o as t}from"./jsx-runtime-BMsyJmCf.js";var n=t(e(),1);function r(e){let t;return function(r=!0){let[,i]=(0,n.useReducer)(e=>e+1,0);return(0,n.useEffect)(()=>{if(t!==void 0||!r)return;let n=!0;return e().then(e=>{t=e,n&&i()},()=>{}),()=>{n=!1}},[r]),t}}export{r as t};
