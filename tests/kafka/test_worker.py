@@ -328,6 +328,7 @@ async def test_a_broker_that_dies_and_comes_back_costs_no_job(own_broker, engine
         await wait_until(all_committed)
 
 
+@pytest.mark.slow(reason="waits for a broker that stalls")
 async def test_a_worker_stops_in_time_while_the_broker_stalls(own_broker, engine, job_type):
     await make_topic(own_broker.bootstrap, job_type)
     await send(own_broker.bootstrap, record(1, job_type))

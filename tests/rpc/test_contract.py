@@ -404,6 +404,7 @@ def test_a_reserved_field_of_an_old_client_is_ignored(client: Client) -> None:
         assert client.call("GetInstance", client.m.GetInstanceRequest(id=id)).instance.status == 3
 
 
+@pytest.mark.slow(reason="starts an engine process")
 def test_an_answer_is_never_larger_than_clients_take(client: Client) -> None:
     """4 MiB unless told otherwise: what does not fit goes back to the queue, and no job is lost to it."""
     client.upload(client.task())
@@ -424,6 +425,7 @@ def test_an_answer_is_never_larger_than_clients_take(client: Client) -> None:
         client.call("CompleteJob", client.m.CompleteJobRequest(job_id=id, worker_id="w"))
 
 
+@pytest.mark.slow(reason="starts an engine process")
 def test_a_stream_takes_large_jobs_one_by_one(client: Client) -> None:
     client.upload(client.task())
     large = {"definitionId": "d", "variables": {"x": "y" * 3_900_000}}
@@ -440,6 +442,7 @@ def test_a_stream_takes_large_jobs_one_by_one(client: Client) -> None:
     assert stream.end() is grpc.StatusCode.OK
 
 
+@pytest.mark.slow(reason="starts an engine process")
 def test_a_full_queue_is_resource_exhausted(start_engine: StartEngine, google: Google, database_dsn: str) -> None:
     engine = start_engine(batch_queue_max_items=100).wait_ready()
     assert engine.call("POST", "/v1/definitions", linear(1))[0] == 201
@@ -458,6 +461,7 @@ def test_a_full_queue_is_resource_exhausted(start_engine: StartEngine, google: G
     assert engine.stop() == 0
 
 
+@pytest.mark.slow(reason="starts an engine process")
 def test_the_limits_of_the_settings_hold(start_engine: StartEngine, google: Google) -> None:
     engine = start_engine(grpc_max_streams=2, grpc_max_message_bytes=20_000, grpc_max_connections=2).wait_ready()
     address = f"127.0.0.1:{engine.grpc_port}"

@@ -31,6 +31,7 @@ def pair(poller: Poller) -> tuple[PolledStream, PolledStream]:
     return first, second
 
 
+@pytest.mark.slow(reason="checks that wait for seconds")
 async def test_it_is_a_stream_by_trios_own_checks(poller: Poller) -> None:
     async def connected() -> tuple[PolledStream, PolledStream]:
         return pair(poller)
