@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import gc
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from penstock.cli.app import app as cli
 from penstock.durable import (
     App,
     NotAwaited,
+    RunCancelled,
+    RunFailed,
     child,
+    continue_as_new,
     each,
     first,
     move_on_after,
@@ -153,3 +159,110 @@ def test_in_production_the_run_goes_on_and_is_marked(
     assert len(told) == 1
     assert re.search(r"test_a_forgotten_await.py:\d+\)? calls mail\(\) without await", told[0])
     assert "calls mail() without await" in str(mark)
+
+
+class Declined(Exception):
+    """Of a card."""
+
+
+@workflow
+async def waits_after(name: str) -> str:
+    CALLS[name]()
+    return await receive("go on", str)
+
+
+@workflow
+async def fails_after(name: str) -> None:
+    CALLS[name]()
+    await sleep(0.01)
+    raise Declined("no money")
+
+
+@workflow
+async def gives_what_can_not_be_kept(name: str) -> Any:
+    CALLS[name]()
+    await sleep(0.01)
+    return object()
+
+
+@workflow
+async def goes_on_for_ever(name: str) -> None:
+    CALLS[name]()
+    await sleep(0.01)
+    continue_as_new(lambda: name)
+
+
+def _marks(run: Any) -> list[str]:
+    """What the run's page says of calls without an await."""
+    return [str(branch["name"]) for branch in run.tree()["branches"] if branch.get("kind") == "not awaited"]
+
+
+def wait_for_mark(run: Any) -> None:
+    until = time.monotonic() + BOUND_S
+    while not _marks(run):
+        assert time.monotonic() < until, run.tree()
+        time.sleep(0.05)
+
+
+def _shown(dsn: str, id: str) -> str:
+    return CliRunner().invoke(cli, ["runs", "show", id, "--at", dsn]).output
+
+
+def test_an_open_run_is_marked_too_and_when_another_program_has_it(database_dsn: str):
+    text = re.compile(r"test_a_forgotten_await.py:\d+ calls mail\(\) without await")
+    with App(waits_after, at=database_dsn).in_thread() as app:
+        run = app.start(waits_after, "mail", id="f-2")
+        wait_for_mark(run)
+    assert text.search(_shown(database_dsn, "f-2"))
+    with App(waits_after, at=database_dsn).in_thread() as app:
+        run = app.get("f-2")
+        wait_for_mark(run)
+        assert len(_marks(run)) == 1
+        run.send("go on", "well")
+        assert run.result(BOUND_S) == "well"
+        [mark] = _marks(run)
+    assert text.search(mark)
+    assert text.search(_shown(database_dsn, "f-2"))
+
+
+@pytest.mark.parametrize(
+    ("body", "failure"),
+    [
+        (fails_after, "Declined: no money"),
+        (gives_what_can_not_be_kept, "no JSON form"),
+        (goes_on_for_ever, "continue_as_new"),
+    ],
+)
+def test_a_run_that_fails_is_marked_beside_its_error(database_dsn: str, body: Any, failure: str):
+    with App(body, at=database_dsn).in_thread() as app:
+        run = app.start(body, "late mail", id="f-3")
+        with pytest.raises(RunFailed, match=failure):
+            run.result(BOUND_S)
+        [mark] = _marks(run)
+    assert re.search(r"test_a_forgotten_await.py:\d+ calls late mail\(\) without await", mark)
+    shown = _shown(database_dsn, "f-3")
+    assert shown.count("without await") == 1
+    assert failure in shown
+    assert "NotAwaited" not in shown
+
+
+def test_a_run_that_is_cancelled_is_marked(database_dsn: str):
+    with App(waits_after, at=database_dsn).in_thread() as app:
+        run = app.start(waits_after, "child", id="f-4")
+        wait_for_mark(run)
+        run.cancel("enough")
+        with pytest.raises(RunCancelled):
+            run.result(BOUND_S)
+        assert len(_marks(run)) == 1
+
+
+@workflow
+async def forgets_nothing() -> None:
+    await mail("ann")
+
+
+def test_a_run_that_forgets_nothing_has_no_mark(database_dsn: str):
+    with App(forgets_nothing, at=database_dsn).in_thread() as app:
+        run = app.start(forgets_nothing, id="f-5")
+        run.result(BOUND_S)
+        assert _marks(run) == []

@@ -107,10 +107,9 @@ def list_runs(
     )
 
 
-def _told_of(errors: list[Raised], status: str) -> list[Raised]:
-    """Those that a person should read: of a run that completed, calls without an await."""
-    if status == "COMPLETED":
-        return [each for each in errors if each.type_name == "NotAwaited" and not each.path]
+def _told_of(errors: list[Raised]) -> list[Raised]:
+    """Those that a person should read; calls without an await are among the branches."""
+    errors = [each for each in errors if each.path or each.type_name != "NotAwaited"]
     if len(errors) > 1 and errors[-1].type_name != "StepFailed" and errors[0].message != errors[-1].message:
         return errors[1:]  # that step's error was dealt with
     return errors
@@ -127,8 +126,8 @@ def show(id: IdArgument, at: AtOption = None, token_file: TokenFileOption = None
         if run.failure_reason:
             tree["failureReason"] = run.failure_reason
         raised = getattr(runs, "raised", None)  # an engine tells the reason only
-        if run.status in ("FAILED", "COMPLETED") and raised is not None:
-            errors = _told_of(await raised(instance_id), run.status)
+        if run.status == "FAILED" and raised is not None:
+            errors = _told_of(await raised(instance_id))
             tree["errors"] = [
                 {"path": each.path, "name": each.name, "type": each.type_name, "message": each.message}
                 | {"traceback": each.traceback}

@@ -428,7 +428,8 @@ class Activation:
         return StepInfo(f"{self.info.key}{call.path}", call.attempt, self.run_id, self.epoch, call)
 
     def waits(self) -> list[dict[str, Any]]:
-        """What is open, as JSON values with a path: nurseries, branches, and what each waits for. No record says it."""
+        """What is open, as JSON values with a path: nurseries, branches, and what each waits for. No record says it.
+        Nor which calls the function has dropped without an `await`: these come last."""
         shown: dict[str, dict[str, Any]] = {
             scope.path: {"kind": "scope", "due_at": scope.deadline} for scope in self._limited_scopes()
         }
@@ -439,6 +440,8 @@ class Activation:
             if (found := self._wait_of(branch)) is not None:
                 path, what = found
                 shown[path] = {name: value for name, value in what.items() if value is not None}
+        for number, text in enumerate(self.not_awaited, 1):
+            shown[f"!{number}"] = {"kind": "not awaited", "name": text}
         return [{"path": path, **what} for path, what in shown.items()]
 
     def _limited_scopes(self) -> list[CancelScope]:

@@ -33,7 +33,7 @@ from penstock.durable.backend import (
 )
 from penstock.durable.child import ChildCall
 from penstock.durable.codec import PAYLOAD_MAX_BYTES
-from penstock.durable.endings import ending_of
+from penstock.durable.endings import ending_of, with_mark
 from penstock.durable.errors import PayloadTooLarge, StartRefused, Unencodable
 from penstock.durable.failure import describe, traceback_of
 from penstock.durable.step import (
@@ -183,9 +183,10 @@ class HeldRun:
 
     @property
     def seen(self) -> tuple[str | None, ...]:
-        """What the body and its steps said for others to see."""
+        """What the body and its steps said for others to see, and what is said of the body."""
         said = (call.progress for call in self.activation.calls.values() if call.progress is not None)
-        return (self.activation.info.view, *said)
+        forgotten = () if self.replaying else self.activation.not_awaited
+        return (self.activation.info.view, *forgotten, *said)
 
     @property
     def is_unshown(self) -> bool:
@@ -394,7 +395,7 @@ class HeldRun:
         self.must_read = True
 
     async def _finish(self, ending: Ending) -> None:
-        ending = msgspec.structs.replace(ending, view=self.activation.info.view)
+        ending = with_mark(self.activation, msgspec.structs.replace(ending, view=self.activation.info.view))
         try:
             ended = await self._ask(lambda: self.keeper.backend.finish(self.held, self.mail, ending))
         except Refused as error:

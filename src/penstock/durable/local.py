@@ -186,7 +186,7 @@ class LocalBackend:
             output = b'{"result":' + ending.result.encode() + b"}"
             end = RunEnd(InstanceStatus.COMPLETED, output=output, view=view, error=ending.error)
         elif ending.cancelled:
-            end = RunEnd(InstanceStatus.CANCELLED, failure=ending.failure, view=view)
+            end = RunEnd(InstanceStatus.CANCELLED, failure=ending.failure, view=view, error=ending.error)
         else:
             end = RunEnd(InstanceStatus.FAILED, failure=ending.failure or "failed", view=view, error=ending.error)
         return await _asked(self._engine.journal.finish(_lease(held), end, mail=mail))

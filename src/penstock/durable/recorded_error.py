@@ -69,7 +69,8 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``raised`` is its class, ``base`` the one of ``raises`` that it matched, ``arrives`` the one that the workflow
     function meets; without ``raised`` the record was delivered by the rules of before, which had ``args`` as JSON.
-    ``errors`` are those of a group that arrives.
+    ``errors`` are those of a group that arrives. ``not_awaited``: of a run's end, the calls that its function has
+    dropped, in words.
     """
 
     type_name: str
@@ -83,6 +84,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     arrives: Named | None = None
     state: State | None = None
     errors: list[Failure] | None = None
+    not_awaited: list[str] = []
 
 
 def encode_error(error: BaseException, raises: Sequence[ErrorClass] = (), module: str = "", *, rules: int = 1) -> str:
@@ -91,6 +93,12 @@ def encode_error(error: BaseException, raises: Sequence[ErrorClass] = (), module
     ``raises`` and ``module`` are the step's; ``rules`` are those by which the record will be delivered.
     """
     return msgspec.json.encode(_failure(error, raises, module, rules=rules)).decode()
+
+
+def encode_end(error: BaseException, not_awaited: Sequence[str]) -> str:
+    """What ended a run, and the calls that its function has dropped, for the journal. Never fails."""
+    failure = _failure(error, (), "")
+    return msgspec.json.encode(msgspec.structs.replace(failure, not_awaited=list(not_awaited))).decode()
 
 
 def _failure(

@@ -51,6 +51,10 @@ KINDS: Final = {
 RECORD_COST: Final = 100
 """What a record is in a tree, in bytes of JSON that take as long."""
 _STATUS: Final = {1: "done", 2: "failed", 3: "stopped", 4: "abandoned", 8: "done", 9: "retrying", 11: "done"}
+NOT_AWAITED: Final = "not awaited"
+_OPEN: Final = {
+    "step": "running", "sleep": "waiting", "receive": "waiting", "child": "waiting", NOT_AWAITED: "failed"
+}  # fmt: skip
 _LAST: Final = re.compile(r"(?:/\d+|\.\d+|\.\[[^\]]*\])$")
 """The last part of a path: an operation's index, or a child's place or key in its nursery."""
 
@@ -71,6 +75,7 @@ class _Told(msgspec.Struct, frozen=True):
     type_name: str = ""
     message: str = ""
     traceback: str = ""
+    not_awaited: list[str] = []
 
 
 class OpenBranch(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -78,7 +83,7 @@ class OpenBranch(msgspec.Struct, frozen=True, omit_defaults=True):
 
     path: str
     kind: str
-    """step, sleep, receive, nursery, scope, branch, child."""
+    """step, sleep, receive, nursery, scope, branch, child; not awaited: a call that was dropped (``name`` says it)."""
     name: str | None = None
     since: float | None = None
     due_at: float | None = None
@@ -178,13 +183,14 @@ class Runs:
             records = await store.outline(connection, number, TREE_MAX_RECORDS)
             about, executors, kept = await self._about(connection, number)
             view = await store.last_view(connection, number, RecordKind.VIEW) if about is None else about.view
+            shown = _open_branches(about) if about is not None else await _dropped_calls(connection, number)
         code = cast("dict[str, dict[str, Any]]", loaded.definition.metadata)["code"]  # as generated
         return RunTree(
             id=instance_id,
             status=status_of(row),
             workflow=code["name"],
             version=code["version"],
-            branches=await run_sized(len(records) * RECORD_COST, lambda: _branches(records, _open_branches(about))),
+            branches=await run_sized(len(records) * RECORD_COST, lambda: _branches(records, shown)),
             view=None if view is None else msgspec.Raw(view.encode()),
             waits_for=None if about is None else _waits_for(about, loaded, executors, kept),
             mail=0 if about is None else about.mail,
@@ -294,11 +300,22 @@ def _shown(record: JournalRow, replayed: bool | None) -> JournalRecord:
     )
 
 
-def _raised(row: store.RaisedRow) -> Raised:
+def _told(row: store.RaisedRow) -> _Told:
     try:
-        told = msgspec.json.decode(row.payload or "{}", type=_Told)
+        return msgspec.json.decode(row.payload or "{}", type=_Told)
     except msgspec.MsgspecError:  # of another version: it is for people only
-        told = _Told()
+        return _Told()
+
+
+async def _dropped_calls(connection: TrioConnection, number: int) -> list[OpenBranch]:
+    """Of a run that has ended the calls that its function dropped without an `await`, as its end says."""
+    rows = await store.last_errors(connection, number, RecordKind.FAILED, RecordKind.ERROR)
+    calls = [text for row in rows if row.kind == RecordKind.ERROR for text in _told(row).not_awaited]
+    return [OpenBranch(f"!{count}", NOT_AWAITED, text) for count, text in enumerate(calls, 1)]
+
+
+def _raised(row: store.RaisedRow) -> Raised:
+    told = _told(row)
     return Raised(row.path, row.name, told.type_name, told.message, told.traceback)
 
 
@@ -387,9 +404,8 @@ def _branches(records: Sequence[store.OutlineRow], open_ones: Sequence[OpenBranc
     for branch in open_ones:
         fields = node(branch.path).fields
         fields.pop("ended_at", None)
-        waits = branch.kind in ("sleep", "receive", "child")
         fields |= {
-            "status": "running" if branch.kind == "step" else "waiting" if waits else "open",
+            "status": _OPEN.get(branch.kind, "open"),
             "kind": branch.kind,
             "name": branch.name,
             "attempt": branch.attempt,

@@ -389,7 +389,7 @@ def _end(item: w.RunFinish, view: bytes | None) -> RunEnd:
         output = b'{"result":' + item.result.encode() + b"}"
         return RunEnd(InstanceStatus.COMPLETED, output=output, view=view, error=item.error or None)
     if item.cancelled:
-        return RunEnd(InstanceStatus.CANCELLED, failure=item.failure, view=view)
+        return RunEnd(InstanceStatus.CANCELLED, failure=item.failure, view=view, error=item.error or None)
     return RunEnd(InstanceStatus.FAILED, failure=item.failure or "failed", view=view, error=item.error or None)
 
 
