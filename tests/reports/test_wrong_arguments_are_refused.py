@@ -15,6 +15,7 @@ import pydantic
 import pytest
 
 from penstock.client.errors import BadRequest as BadRequestOfClient
+from penstock.core.definition import InvalidDefinition
 from penstock.durable import App, workflow
 from penstock.durable.codec import decode
 from penstock.durable.signature import Parameters
@@ -281,3 +282,102 @@ async def test_a_schema_of_no_known_form_says_nothing(driver: Driver, keywords: 
     await driver.engine.code.register(ORDER)
     await driver.engine.signatures.publish(ORDER.job_type, f'{{"type":"object",{keywords}}}'.encode())
     assert (await driver.engine.instances.start(asked({"a": "x"}))).status == "ACTIVE"
+
+
+def calls_order(given: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
+    call = {"id": "call", "name": "call", "type": "CALL_ACTIVITY", "definitionId": "order", "nextStep": "end", **more}
+    if given is not None:
+        call["input"] = given
+    return {"id": "graph", "name": "graph", "steps": [call, {"id": "end", "name": "end", "type": "END"}]}
+
+
+IN_GRAPH = {"amount": "${amount}", "customer": {"sku": "a"}}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({**IN_GRAPH, "amount": True}, "steps[0].input.amount: must be an integer, not true"),
+        ({"amount": "${amount}"}, "steps[0].input.customer: is missing"),
+        ({**IN_GRAPH, "amonut": "${amount}"}, "steps[0].input.amonut: is none of its names"),
+        ({**IN_GRAPH, "note": None}, "steps[0].input.note: must be text, not null"),
+        ({**IN_GRAPH, "customer": 7}, "steps[0].input.customer: must be an object, not 7"),
+    ],
+)
+async def test_a_definition_whose_constants_do_not_fit_is_refused(
+    driver: Driver, given: dict[str, Any], told: str
+) -> None:
+    await publish(driver)
+    with pytest.raises(InvalidDefinition) as refused:
+        await driver.upload(calls_order(given))
+    [problem] = refused.value.problems
+    assert str(problem).startswith(told)
+    assert "'order' would not take it" in problem.reason
+    await publish(driver, None)
+    await driver.upload(calls_order(given))
+
+
+@pytest.mark.parametrize(
+    ("given", "variables", "told"),
+    [
+        (IN_GRAPH, {"amount": "5"}, "amount: must be an integer; It takes order(amount: 'int'"),
+        (None, {"amount": 5}, "customer: is missing; It takes order("),
+        (None, {**GOOD, "more": 1}, "more: is none of its names"),
+    ],
+)
+async def test_a_step_that_calls_it_with_what_it_does_not_take_fails(
+    driver: Driver, given: dict[str, Any] | None, variables: dict[str, Any], told: str
+) -> None:
+    await publish(driver)
+    instance = await driver.run(calls_order(given), variables)
+    view = await driver.view(instance)
+    assert view.status == "FAILED"
+    assert (view.failure_reason or "").startswith(f"WrongArguments: step 'call' calls 'order': {told}")
+    assert driver.rows("SELECT count(*) FROM instance") == [(1,)]
+
+
+async def test_a_step_that_calls_it_with_what_it_takes_begins_and_after_a_repair(driver: Driver) -> None:
+    await publish(driver)
+    instance = await driver.run(calls_order(IN_GRAPH), {"amount": 5})
+    assert await driver.status(instance) == "ACTIVE"
+    assert driver.rows("SELECT count(*) FROM instance") == [(2,)]
+    wrong = await driver.run(calls_order(IN_GRAPH), {"amount": "5"})
+    assert await driver.status(wrong) == "FAILED"
+    await publish(driver, None)
+    await driver.retry(wrong)
+    assert await driver.status(wrong) == "ACTIVE"
+
+
+async def test_the_call_for_one_of_many_items_fails_alone(driver: Driver) -> None:
+    await publish(driver)
+    each = {"items": "${amounts}", "as": "amount", "onError": "COLLECT", "collect": "${result}", "into": "all"}
+    instance = await driver.run(calls_order(IN_GRAPH, forEach=each), {"amounts": [1, "2", 3]})
+    assert await driver.status(instance) == "ACTIVE"
+    assert driver.rows("SELECT count(*) FROM instance") == [(3,)]
+
+
+async def test_an_error_boundary_takes_a_call_with_wrong_arguments(driver: Driver) -> None:
+    await publish(driver)
+    caught = [{"type": "ERROR", "errorCodes": ["Penstock.ChildFailed"], "targetStepId": "end"}]
+    instance = await driver.run(calls_order(IN_GRAPH, boundaryEvents=caught), {"amount": "5"})
+    assert await driver.status(instance) == "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    ("variables", "status", "told"),
+    [
+        (GOOD, "COMPLETED", None),
+        ({**GOOD, "amount": "5"}, "FAILED", "WrongArguments: 'order' follows: amount: must be an integer; It takes"),
+        ({"amount": 5}, "FAILED", "WrongArguments: 'order' follows: customer: is missing"),
+    ],
+)
+async def test_what_follows_a_definition_is_asked_too(
+    driver: Driver, variables: dict[str, Any], status: str, told: str | None
+) -> None:
+    await publish(driver)
+    end = [{"id": "end", "name": "end", "type": "END"}]
+    graph = {"id": "graph", "name": "graph", "steps": end, "nextWorkflowId": "order", "autoStartNextWorkflow": True}
+    view = await driver.view(await driver.run(graph, variables))
+    assert view.status == status
+    assert view.failure_reason == told or (view.failure_reason or "").startswith(told or "-")
+    assert driver.rows("SELECT count(*) FROM instance") == [(2 if told is None else 1,)]

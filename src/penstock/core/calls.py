@@ -64,6 +64,9 @@ class Calls(Items):
             variables = self.assign(step, callee.input, dict(scope))
         if self.written_bytes > self.inputs.max_written_bytes and self.out.calls:
             return None
+        wrong = self.inputs.unfit.get((callee.definition_id, callee.version, variables))
+        if wrong is not None:
+            raise StepFailed(f"WrongArguments: step '{step.id}' calls '{callee.definition_id}': {wrong}", CHILD_FAILED)
         key = self.business_key(step, callee.business_key, scope)
         return ChildStart(token.id, token.seq, callee.definition_id, callee.version, variables, key, token.entry)
 

@@ -21,9 +21,11 @@ class Ending(Compensation):
     def complete(self, token: Token, result: bytes | None) -> None:
         definition = self.definition
         if definition.auto_start_next and definition.next_workflow_id is not None:
-            if not self.inputs.next_known or not self.inputs.may_chain:
+            if not self.inputs.next_known or not self.inputs.may_chain or self.inputs.next_problem is not None:
                 reason = f"NextWorkflowNotFound: {definition.next_workflow_id}"
-                if self.inputs.next_known:
+                if self.inputs.next_problem is not None:
+                    reason = f"WrongArguments: '{definition.next_workflow_id}' follows: {self.inputs.next_problem}"
+                elif self.inputs.next_known:
                     reason = f"too many workflows in one chain: '{definition.next_workflow_id}' was not started"
                 self.end_instance(InstanceStatus.FAILED, reason, culprit=token)
                 return

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from types import MappingProxyType
 
 import msgspec
 
@@ -46,6 +47,8 @@ class Inputs(msgspec.Struct):
     jitter: float = 0.0  # in [0, 1)
     next_known: bool = True  # whether `nextWorkflowId` names an uploaded definition
     uncallable: Collection[tuple[str, int]] = ()  # (id, version) of definitions that calls name and that are not there
+    next_problem: str | None = None  # why the next workflow does not take the variables that this one ends with
+    unfit: Mapping[tuple[str, int, bytes], str] = MappingProxyType({})  # of calls by what they give: why that is wrong
     calls_max: int = 100  # instances that this advance may start; further calls go on in one of their own
     may_chain: bool = True  # False: as many workflows were chained in one transaction as may be
     max_automatic_steps: int = 1000

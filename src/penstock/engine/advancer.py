@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from copy import copy
 from datetime import datetime
@@ -338,7 +338,9 @@ class Advancer:
     ) -> _Advanced:
         """Advance, again with more positions when they run out; with the definitions that it starts."""
         next_known = True
+        next_problem: str | None = None
         found: dict[tuple[str, int], LoadedDefinition | None] = {}
+        unfit: dict[tuple[str, int, bytes], str] = {}
         needed = len(supply.positions)
         answers = Answers(supply, case.instance.id, case.kept)
         mark, keeps_raw = work.mark(), True
@@ -346,6 +348,7 @@ class Advancer:
             inputs = Inputs(
                 now=case.now, new_id=supply.new_id, positions=supply.positions, jitter=self.jitter_source(),
                 next_known=next_known, uncallable=[about for about, loaded in found.items() if loaded is None],
+                next_problem=next_problem, unfit=unfit,
                 calls_max=left, may_chain=may_chain, max_automatic_steps=self._settings.max_automatic_steps,
                 max_written_bytes=self._settings.instance_variables_max_bytes, work=work,
                 completions=answers.completions, buffered=case.signals, maps=case.kept.states, items=answers.items,
@@ -377,24 +380,60 @@ class Advancer:
                 work.rewind(mark)
                 continue
             await _find_called(effects, supply, found)
-            if any(found[made.definition_id, made.version] is None for made in effects.calls):
+            called = {about: loaded for about, loaded in found.items() if loaded is not None}
+            wrong = await _find_unfit(effects, supply, called)
+            if wrong or any(_about(made) not in called for made in effects.calls):
+                unfit |= wrong
                 work.rewind(mark)
                 continue
-            called = {about: loaded for about, loaded in found.items() if loaded is not None}
             if effects.chain is None:
                 return _Advanced(effects, None, called)
-            following = await supply.find(effects.chain.definition_id, 0)
-            if following is not None:
+            following, next_problem = await _find_next(effects.chain.definition_id, effects, values, supply, call)
+            if following is not None and next_problem is None:
                 return _Advanced(effects, following, called)
-            next_known = False
+            next_known = following is not None
             work.rewind(mark)
 
 
 async def _find_called(effects: Effects, supply: Supply, found: dict[tuple[str, int], LoadedDefinition | None]) -> None:
     """Look up the definitions that calls name, each once; None for those that can't be called."""
-    for about in dict.fromkeys((made.definition_id, made.version) for made in effects.calls):
+    for about in dict.fromkeys(map(_about, effects.calls)):
         if about not in found:
             found[about] = await supply.find(*about)
+
+
+async def _find_unfit(
+    effects: Effects, supply: Supply, called: Mapping[tuple[str, int], LoadedDefinition]
+) -> dict[tuple[str, int, bytes], str]:
+    """The calls that begin with what the workflow called does not take, and why."""
+    wrong: dict[tuple[str, int, bytes], str] = {}
+    for made in effects.calls:
+        loaded = called.get(_about(made))
+        if loaded is not None and (why := await supply.find_wrong(loaded, made.variables)) is not None:
+            wrong[made.definition_id, made.version, made.variables] = why
+    return wrong
+
+
+async def _find_next(
+    id: str,
+    effects: Effects,
+    values: Mapping[str, Any] | None,
+    supply: Supply,
+    call: Callable[..., Awaitable[Any]],
+) -> tuple[LoadedDefinition | None, str | None]:
+    """The definition that follows, and why it does not take what this instance ends with."""
+    following = await supply.find(id, 0)
+    if following is None or following.code_type is None:
+        return following, None
+    return following, await supply.find_wrong(following, await call(_ends_with, values, effects))
+
+
+def _about(made: ChildStart) -> tuple[str, int]:
+    return made.definition_id, made.version
+
+
+def _ends_with(values: Mapping[str, Any] | None, effects: Effects) -> bytes:
+    return msgspec.json.encode({**(values or {}), **_written(effects)})
 
 
 async def _call(compute: Callable[..., Any], *args: Any) -> Any:

@@ -13,6 +13,7 @@ import trio
 
 from penstock.access.identity import actor
 from penstock.core.definition import Catch, Definition, DefinitionLimits, InvalidDefinition, Problem, Step, StepType
+from penstock.core.expression import Expression
 from penstock.core.fast_path import FastPlan, fast_plans, fast_start, needs_variables
 from penstock.core.parsing import DEFAULT_LIMITS, STORED_LIMITS, parse_definition, readable_part
 from penstock.core.topic import topic_problem
@@ -197,6 +198,7 @@ class Definitions:
         async with self._database.connection() as connection:
             if again:
                 await wait_replicated(connection)
+            await self._check_calls(connection, definition)
             needed = _needed_version(definition)
             if needed < CODE_CALLS_VERSION and await self._calls_code(connection, definition):
                 needed = CODE_CALLS_VERSION
@@ -238,10 +240,32 @@ class Definitions:
         return _summary(row, active=True)
 
     async def _calls_code(self, connection: TrioConnection, definition: Definition) -> bool:
-        """Whether it calls a workflow written as code that is there."""
-        called = sorted({step.callee.definition_id for step in definition.steps if step.callee is not None})
-        keys = await store.active_keys(connection, called) if called else {}
+        """Whether it calls a workflow written as code that is there, or one follows it."""
+        called = {step.callee.definition_id for step in definition.steps if step.callee is not None}
+        if definition.auto_start_next and definition.next_workflow_id is not None:
+            called.add(definition.next_workflow_id)
+        keys = await store.active_keys(connection, sorted(called)) if called else {}
         return any([(await self.by_key(connection, key)).code for key in keys.values()])
+
+    async def _check_calls(self, connection: TrioConnection, definition: Definition) -> None:
+        """Raises InvalidDefinition for a call of a workflow written as code whose constants it does not take, or
+        whose names."""
+        problems: list[Problem] = []
+        for step in definition.steps:
+            callee = step.callee
+            if callee is None or callee.input is None:
+                continue
+            loaded = await self.find(connection, callee.definition_id, callee.version)
+            if loaded is None or loaded.code_type is None:
+                continue
+            constants = {name: value for name, value in callee.input if not isinstance(value, Expression)}
+            evaluated = {name for name, value in callee.input if isinstance(value, Expression)}
+            found = await self.signatures.constant_problem(connection, loaded.code_type, constants, evaluated)
+            if found is not None:
+                at = f"steps[{step.index}].input" + (f".{found.path}" if found.path else "")
+                problems.append(Problem(at, f"{found.reason}: '{callee.definition_id}' would not take it"))
+        if problems:
+            raise InvalidDefinition(problems)
 
     async def let_call(self, id: str) -> None:
         """Let definitions that were uploaded before call a workflow written as code, if there are any, and no older

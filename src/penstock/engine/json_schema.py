@@ -7,7 +7,7 @@ so the work is bounded whatever it holds.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final, NamedTuple, cast
@@ -42,9 +42,17 @@ _FORMATS: Final[Mapping[str, tuple[Any, str]]] = {
 class WrongValue(BadRequest):
     """A value does not fit what the program that gets it has published. ``problems`` has its place and the reason."""
 
-    def __init__(self, reason: str, problems: Sequence[Problem]) -> None:
+    def __init__(self, reason: str, problems: Sequence[Problem], takes: str = "") -> None:
+        """``takes``: what would fit, in words."""
         super().__init__(reason)
         self.problems = list(problems)
+        self._takes = takes
+
+    @property
+    def without_value(self) -> str:
+        """The places and what is allowed there."""
+        told = [f"{each.path}: {each.reason.partition(', not ')[0]}" for each in self.problems]
+        return "; ".join([*told, self._takes] if self._takes else told)
 
 
 class _Budget:
@@ -82,6 +90,17 @@ _LIST_BOUNDS: Final = {
 def find_problem(schema: object, value: object, at: str = "") -> Problem | None:
     """The first place at which a value, as `msgspec.json.decode` gives it, does not fit."""
     return _find(schema, value, at, _Budget(), 0)
+
+
+def find_constant_problem(
+    schema: Mapping[str, object], constants: Mapping[str, object], evaluated: Collection[str]
+) -> Problem | None:
+    """The same of an object of which only some values are known by now; the others are ``evaluated`` later."""
+    properties = schema.get("properties")
+    known = cast("dict[str, object]", properties) if isinstance(properties, dict) else {}
+    any_value: dict[str, object] = {name: True for name in evaluated if name in known}
+    partial: dict[str, object] = {**schema, "properties": {**known, **any_value}}
+    return find_problem(partial, {**constants, **dict.fromkeys(evaluated)})
 
 
 def shown(value: object) -> str:

@@ -7,13 +7,14 @@ may be deployed at any moment, so what this engine remembers counts for `KNOWN_S
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
 import trio
 
 from penstock.core.definition import Problem
-from penstock.engine.json_schema import DEPTH_MAX, WrongValue, find_problem
+from penstock.engine.json_schema import DEPTH_MAX, WrongValue, find_constant_problem, find_problem
 from penstock.engine.payload import is_deeper
 from penstock.errors import BadRequest
 from penstock.offload import run_sized
@@ -69,8 +70,22 @@ class Signatures:
             found = None if known.schema is None else await _find(known.schema, variables)
         if found is None or known.schema is None:
             return None
-        title = known.schema.get("title", job_type.partition(":")[2])
-        return WrongValue(f"arguments: {found}. It takes {title}", [found])
+        takes = f"It takes {known.schema.get('title', job_type.partition(':')[2])}"
+        return WrongValue(f"arguments: {found}. {takes}", [found], takes)
+
+    async def constant_problem(
+        self, connection: TrioConnection, job_type: str, constants: Mapping[str, object], evaluated: Collection[str]
+    ) -> Problem | None:
+        """What is wrong with what a definition is going to call a workflow with: ``constants``, and what is
+        ``evaluated`` then."""
+        schema = (await self._read(connection, job_type)).schema
+        if schema is None:
+            return None
+        try:
+            own = {name: value for name, value in constants.items() if not name.startswith(OWN_PREFIX)}
+            return find_constant_problem(schema, own, [each for each in evaluated if not each.startswith(OWN_PREFIX)])
+        except (TypeError, ValueError, AttributeError):  # a schema of no form that we know says nothing
+            return None
 
     async def _read(self, connection: TrioConnection, job_type: str) -> _Known:
         text = await store.read(connection, job_type)

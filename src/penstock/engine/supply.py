@@ -58,6 +58,16 @@ class Supply:
         self.note(None if found is None else found.key)
         return found
 
+    async def find_wrong(self, loaded: LoadedDefinition, variables: bytes) -> str | None:
+        """Why a workflow written as code does not take these variables, as far as that is known. It names no value, as
+        it is kept in clear."""
+        if loaded.code_type is None:
+            return None
+        async with self.connect() as connection:
+            wrong = await self._definitions.signatures.problem_of(connection, loaded.code_type, variables)
+        self.note(int(wrong is not None))
+        return None if wrong is None else wrong.without_value
+
     async def find_earlier(self, call: ChildStart) -> int | None:
         """The instance that goes on or has completed, of those that an entry of a call started before."""
         found = None

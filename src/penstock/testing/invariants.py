@@ -240,7 +240,8 @@ INVARIANTS: Final[dict[str, str]] = {
     "a failed instance has a reason": "SELECT id FROM instance WHERE status = 2 AND failure IS NULL",
     "a failed instance has a failed step, a done one that can't be left, no next workflow, or was undone": """
         SELECT i.id, i.failure FROM instance i JOIN definitions d ON d.key = i.definition
-        WHERE i.status = 2 AND NOT (d.chains AND i.failure ~ '^(NextWorkflowNotFound|too many workflows)')
+        WHERE i.status = 2
+          AND NOT (d.chains AND i.failure ~ '^(NextWorkflowNotFound|WrongArguments|too many workflows)')
           AND NOT EXISTS (
           SELECT FROM history h WHERE h.instance_id = i.id AND h.kind = 2 AND h.reason = i.failure)
           AND NOT EXISTS (
