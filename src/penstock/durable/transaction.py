@@ -60,6 +60,10 @@ _SESSION: Final = (
 )
 _WHICH: Final = "extract(epoch FROM transaction_timestamp())::text"
 """Tells a transaction from every other one of its session."""
+_CLEAN: Final = (
+    "SET SESSION AUTHORIZATION DEFAULT; RESET ALL; CLOSE ALL; UNLISTEN *; SELECT pg_advisory_unlock_all(); DISCARD TEMP"
+)
+"""What an earlier step has set in its session. Prepared statements stay: they are psycopg's."""
 _LOOK: Final = "SELECT outcome FROM penstock_step WHERE run = %s AND path = %s"
 _KEEP: Final = f"INSERT INTO penstock_step (run, path, outcome) SELECT %s, %s, %s WHERE {_WHICH} = %s"
 _APPEND: Final = f"SELECT {{}}(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) WHERE {_WHICH} = %s"
@@ -264,11 +268,10 @@ class Transactions:
         return connection.execute(append, (*fields, fence.rules, which)).rowcount == 1
 
     def _open(self, dsn: str) -> tuple[psycopg.Connection[Any], Session]:
-        with self._lock:
-            for index in range(len(self._idle) - 1, -1, -1):
-                if self._idle[index][0] == dsn:
-                    _, connection, session = self._idle.pop(index)
-                    return connection, session
+        """A connection as it is at first, whatever an earlier step has set in it."""
+        while (found := self._take_idle(dsn)) is not None:
+            if _clean(found[0]):
+                return found
         try:
             connection = psycopg.connect(dsn, autocommit=True, fallback_application_name="penstock step")
             row = connection.execute(_SESSION).fetchone()
@@ -276,6 +279,13 @@ class Transactions:
             raise _Away from error
         assert row is not None
         return connection, Session(*row)
+
+    def _take_idle(self, dsn: str) -> tuple[psycopg.Connection[Any], Session] | None:
+        with self._lock:
+            for index in range(len(self._idle) - 1, -1, -1):
+                if self._idle[index][0] == dsn:
+                    return self._idle.pop(index)[1:]
+        return None
 
     def _give_back(self, dsn: str, connection: psycopg.Connection[Any], session: Session) -> None:
         usable = not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
@@ -304,6 +314,18 @@ class _Refused(Exception):
 
     def __init__(self, error: Exception) -> None:
         self.error = error
+
+
+def _clean(connection: psycopg.Connection[Any]) -> bool:
+    """Whether it could be made as it was when it was opened; else it is closed."""
+    connection.row_factory, connection.cursor_factory = tuple_row, psycopg.Cursor
+    connection.server_cursor_factory = psycopg.ServerCursor
+    try:
+        connection.execute(_CLEAN, prepare=False)  # several statements can't be
+    except psycopg.Error:  # its session has ended, as a rule
+        connection.close()
+        return False
+    return True
 
 
 def _fetch(connection: psycopg.Connection[Any], query: str, fields: tuple[object, ...] = ()) -> tuple[Any, ...] | None:
