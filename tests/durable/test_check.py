@@ -82,7 +82,7 @@ def test_what_is_the_same_breaks_nothing(load: Load):
                 'if patched("ask_for_approval"): await ask_for_approval(...)  # if ask_for_approval is new\n'
                 "# if it came after reserve before:\n"
                 'if patched("ask_for_approval first"): await ask_for_approval(...); await reserve(...)\n'
-                "else: await reserve(...); await ask_for_approval(...)  #as before, with the same variables"
+                "else: await reserve(...); await ask_for_approval(...)  # as before, with the same variables"
             ),
         ),
         (RESERVE, "pass", "reserve", None, 'if not patched("without reserve"): await reserve(...)  # as before'),
