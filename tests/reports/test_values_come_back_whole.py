@@ -274,7 +274,7 @@ REFUSED: list[tuple[Any, str]] = [
     (dict[Pair | None, int], "Pair can't be the key"),
     (dict[Slotted, int], "Slotted can't be the key"),
     (dict[ipaddress.IPv4Address, int], "IPv4Address can't be the key"),
-    (Board, "tuple can't be the key"),
+    (Board, "Pair can't be the key"),
     (pydantic.create_model("Grid", cells=(dict[tuple[int, int], str], ...)), "(Grid.cells)"),
     (pydantic.create_model("Maps", maps=(list[dict[Pair, str]], ...)), "Pair can't be the key"),
 ]
