@@ -398,6 +398,7 @@ CREATE TABLE journal (                 -- of runs of workflows written as code: 
   payload     text,                    -- JSON; anything else is '~<codec>:<base64>', which no JSON begins with
   mark        text,                    -- of `patched`: what the code asked for the first time before this record
   rules       smallint,                -- by which version of the rules an executor delivered it; null before there were versions, and of what others write
+  sender      text,                    -- of a message: who sent it, for people
   PRIMARY KEY (instance_id, pos)
 ) PARTITION BY RANGE (instance_id);
 CREATE TABLE journal_other PARTITION OF journal DEFAULT WITH (autovacuum_vacuum_insert_scale_factor = 0.5);

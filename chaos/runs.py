@@ -37,6 +37,7 @@ from penstock.testing.invariants import find_broken
 
 OPEN_RUNS: Final = 200
 CANCELLED_SHARE: Final = 0.1
+MISFITS_SHARE: Final = 0.2
 CANCEL_WITHIN_S: Final = 2.0
 KILL_EVERY_S: Final = 2.0
 LAST_FROM: Final = 0.9
@@ -131,6 +132,8 @@ class Attack:
             if self._random.random() < CANCELLED_SHARE:
                 await trio.sleep(self._random.uniform(0, CANCEL_WITHIN_S))
                 await self._unless_ended(run.cancel("enough"))
+            if self._random.random() < MISFITS_SHARE:  # it is rejected, and the run waits on
+                await self._unless_ended(run.send("go", f"{number}", force=True))
             await self._unless_ended(run.send("go", number))
             await self._see(run, number)
         except Exception as error:

@@ -80,6 +80,7 @@ NOUNS = {
     "DefinitionSummary": (),
     "JournalRecord": (),
     "Branch": ("penstock.v1.Branch",),
+    "RejectedMessage": ("penstock.v1.RejectedMessage",),
     "RunTree": ("penstock.v1.RunTree",),
     "MigrationCheck": ("penstock.v1.MigrationCheck",),
     "BulkCause": ("penstock.v1.BulkCause",),
@@ -132,6 +133,8 @@ LEFT_OUT_EMPTY = {
     "JournalRecord.path",
     "Branch.children",
     "RunTree.mail",
+    "RunTree.rejected",
+    "RejectedMessage.path",
     "BulkDetails.steps",
     "BulkDetails.remove",
 }

@@ -229,7 +229,7 @@ class MemoryBackend:
     async def waits_for(self, workflow: str) -> str | None:
         return None
 
-    async def send(self, run_id: str, name: str, payload: str, dedup: str) -> None:
+    async def send(self, run_id: str, name: str, payload: str, dedup: str, *, sender: str, force: bool = False) -> None:
         await self._reach()
         self.db.tell(run_id, message(name, payload))
 

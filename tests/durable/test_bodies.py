@@ -259,7 +259,7 @@ def test_a_message_of_another_type_is_raised_where_received():
     @workflow
     async def body() -> int:
         try:
-            return await receive("n", int)
+            return await receive("n", int, bad="raise")
         except BadMessage as error:
             return len(error.payload) + await receive("n", int)
 

@@ -201,7 +201,7 @@ async def sleeps_oddly() -> None:
 
 
 async def takes_another_type() -> None:
-    await receive("paid", Receipt)  # here
+    await receive("paid", Receipt, bad="raise")  # here
 
 
 LIMITS: list[tuple[Body, str]] = [

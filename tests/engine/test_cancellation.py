@@ -324,6 +324,18 @@ async def send_to_run(driver: Driver, run: Taken) -> None:
     await driver.engine.runs.send(run.instance_id, "go", b"1", dedup="once")
 
 
+async def reject_message(driver: Driver, key: str) -> LockedBatch:
+    """A run that has rejected a message, which is corrected."""
+    run = await runs.begin(driver, id=key)
+    await driver.engine.runs.send(run.instance_id, "go", b"1")
+    [message] = (await runs.read(driver, run.held)).records
+    at = f"{message.pos:x}"
+    wait = {"path": "/0", "kind": "receive", "name": "go", "as_of": at, "rejected": [{"pos": at}]}
+    branches = msgspec.json.encode([wait])
+    assert await driver.engine.journal.park(run.held, mail=1, due_at=None, branches=branches)
+    return LockedBatch(key, lambda: driver.engine.runs.resolve_message(run.instance_id, at, b"2"))
+
+
 async def wake_run(driver: Driver, run: Taken) -> None:
     await driver.engine.timers.fire_once()
 
@@ -629,6 +641,7 @@ SCENARIOS: dict[str, Prepare] = {
     "a wake-up": of_run(wake_run, parked=True),
     "a message to a run that is held": of_run(send_to_run),
     "a message to a run that is parked": of_run(send_to_run, parked=True),
+    "a rejected message that is corrected": reject_message,
     "a cancel of a run": of_run(lambda driver, run: driver.cancel(run.instance_id)),
     "a run that is blocked": of_run(lambda driver, run: driver.engine.journal.block(run.held, "no")),
     "a run that is given back": of_run(lambda driver, run: driver.engine.journal.give_back(run.held)),

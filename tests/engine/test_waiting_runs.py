@@ -12,7 +12,7 @@ import trio
 
 from penstock.core.state import InstanceStatus
 from penstock.engine.journal_items import Held, RunEnd, Taken
-from penstock.engine.runs import OpenBranch
+from penstock.engine.run_mail import OpenBranch
 from penstock.errors import (
     BadRequest,
     Conflict,

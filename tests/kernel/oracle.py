@@ -16,6 +16,7 @@ import time
 from collections import Counter, defaultdict, deque
 from math import inf
 
+import msgspec
 import outcome
 import trio
 import trio.testing
@@ -24,10 +25,10 @@ from penstock.kernel.drive import Kernel
 from penstock.kernel.errors import Cancelled
 from penstock.kernel.local import Event, Semaphore, open_channel
 from penstock.kernel.nursery import Nursery
-from penstock.kernel.operation import CallOperation, Outcome, Receive, Sleep, Start, block
+from penstock.kernel.operation import REJECTS, CallOperation, Outcome, Receive, Sleep, Start, block
 from penstock.kernel.record import RULES, Kind, Record
 from penstock.kernel.scope import CancelScope
-from tests.kernel.programs import Failure, Interpreter, Program, Programs, label
+from tests.kernel.programs import Act, Failure, Interpreter, Program, Programs, fits, label
 
 STUCK_AT = 2_000.0  # when what waits for an event that nobody sets is released
 MAX_ORDERS = (
@@ -101,6 +102,62 @@ class Queue:
         finally:
             self.offer()
         return await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.SUCCEEDED)
+
+
+class Mail(Queue):
+    """The messages of a name: who takes waits for one that fits. Written for clarity: all is looked at each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.woken: list[str] = []  # the types of those that were woken and have had no turn
+
+    def left(self) -> list:
+        """What is there when all that were woken have taken theirs."""
+        items = list(self.items)
+        for type_ in self.woken:
+            items.remove(next(item for item in items if accepts(type_, item)))
+        return items
+
+    def offer(self) -> None:
+        for task, beside in list(self.waiting.items()):
+            type_ = str(beside)
+            if any(accepts(type_, item) for item in self.left()):
+                self.woken.append(type_)
+                del self.waiting[task]
+                trio.lowlevel.reschedule(task, outcome.Value(None))
+
+    def act(self, act: Act) -> None:
+        """An operator's, if something fits nobody who waits."""
+        left = self.left()
+        if self.waiting and left:
+            index = self.items.index(left[0])
+            del self.items[index]
+            if act.value is not None:
+                self.items.insert(index, act.value)
+            self.offer()
+
+    async def receive(self, type_: str):
+        while True:
+            if any(accepts(type_, item) for item in self.left()):
+                self.woken.append(type_)
+                await trio.lowlevel.cancel_shielded_checkpoint()
+            else:
+                await wait_among(self.waiting, type_)
+            self.woken.remove(type_)
+            if trio.current_effective_deadline() == -inf:
+                self.offer()
+                return await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.SUCCEEDED)
+            found = next((item for item in self.items if accepts(type_, item)), None)
+            if found is not None:  # else another one, woken later, was first
+                self.items.remove(found)
+                self.offer()
+                if not fits(type_, found):
+                    raise Failure(f"bad {found}")
+                return found
+
+
+def accepts(type_: str, item: object) -> bool:
+    return type_.endswith("!") or fits(type_, item)
 
 
 class Permits(Queue):
@@ -179,7 +236,7 @@ class TrioSide:
 
     def __init__(self, outside: trio.Nursery) -> None:
         self.outside = outside
-        self.mail: defaultdict[str, Queue] = defaultdict(Queue)
+        self.mail: defaultdict[str, Mail] = defaultdict(Mail)
         self.due: deque[trio.Event] = deque()
         self.some = trio.Event()
 
@@ -188,8 +245,8 @@ class TrioSide:
         items = Items(room)
         return items, items
 
-    def receive(self, name: str):
-        return self.mail[name].take()
+    def receive(self, name: str, type_: str):
+        return self.mail[name].receive(type_)
 
     def tell_now(self, name: str, value: object) -> None:
         self.mail[name].put(value)
@@ -197,7 +254,10 @@ class TrioSide:
     async def tell(self, messages: list) -> None:
         for at, name, value in messages:
             await trio.sleep_until(at)
-            self.mail[name].put(value)
+            if isinstance(value, Act):
+                self.mail[name].act(value)
+            else:
+                self.mail[name].put(value)
 
     @staticmethod
     def CancelScope(*, shield: bool = False) -> trio.CancelScope:  # noqa: N802 - Trio's name
@@ -321,8 +381,13 @@ class KernelSide:
     def sleep(self, seconds: float):
         return block(Sleep(seconds))
 
-    def receive(self, name: str):
-        return block(Receive(name, lambda record: Outcome(record.payload)))
+    def receive(self, name: str, type_: str):
+        def outcome(record: Record) -> Outcome:
+            if fits(type_, record.payload):
+                return Outcome(record.payload)
+            return Outcome(error=Failure(f"bad {record.payload}"))
+
+        return block(Receive(name, outcome, raises=type_.endswith("!")))
 
     def tell_now(self, name: str, value: str) -> None:
         self.kernel.mailbox(name).put(Record(0, Kind.MESSAGE, name=name, payload=value), self.kernel)
@@ -367,6 +432,7 @@ class Executor:
         self.due.append((path, Kind.FAILED if self.running[path].fails else Kind.DONE))
 
     def record(self, record: Record) -> None:
+        record = msgspec.structs.replace(record, pos=len(self.journal) + 1)
         self.journal.append(record)
         self.kernel.deliver(record)
         self.obey()
@@ -376,6 +442,13 @@ class Executor:
             path, kind = self.due.popleft()
             call = self.running.pop(path)
             self.record(Record(at=self.at, kind=kind, path=path, name=call.name))
+
+    def act(self, name: str, act: Act) -> None:
+        """An operator's, where a message is rejected."""
+        mailbox = self.kernel.mailbox(name)
+        if mailbox.rejected:
+            path, payload = f"{mailbox.free[0].record.pos:x}", None if act.value is None else str(act.value)
+            self.record(Record(self.at, Kind.DROPPED, path, name, payload))
 
     def run(self) -> None:
         self.obey()
@@ -406,7 +479,10 @@ class Executor:
                     self.ended(path)
             if self.messages and self.messages[0][0] <= at:  # nobody had the time to note that a sleep is over
                 _, name, value = self.messages.popleft()
-                self.record(Record(at=at, kind=Kind.MESSAGE, name=name, payload=str(value)))
+                if isinstance(value, Act):
+                    self.act(name, value)
+                else:
+                    self.record(Record(at=at, kind=Kind.MESSAGE, name=name, payload=str(value)))
             elif self.kernel.next_due() <= at:
                 self.record(Record(at=at, kind=Kind.CLOCK))
 
@@ -448,7 +524,7 @@ def replayed(program: Program, journal: list[Record], rules: int = RULES) -> tup
 
 def compare(seed: int, *, ties: bool, rules: int = RULES, orders: int = MAX_ORDERS) -> tuple[str, int, bool]:
     """What is wrong ('' when nothing), the number of records, whether Trio itself gave more than one result."""
-    program = Programs(seed, ties=ties).program()
+    program = Programs(seed, ties=ties, misfits=rules >= REJECTS).program()
     seen, journal = on_kernel(program, rules)
     if replayed(program, journal, rules) != seen:
         return "replay differs", len(journal), False

@@ -22,10 +22,28 @@ VARIABLES = [ContextVar[int](f"v{number}", default=-1) for number in range(2)]
 
 
 class Program(NamedTuple):
-    """A body, and the messages that come meanwhile: when, name, value. Each at a moment of its own."""
+    """A body, and the messages that come meanwhile: when, name, value. Each at a moment of its own. In place of a value
+    stands at times what an operator does with the oldest message of that name that fits nobody who waits."""
 
     body: list[Node]
-    messages: list[tuple[float, str, int]]
+    messages: list[tuple[float, str, int | Act]]
+
+
+class Act(NamedTuple):
+    """Drop it, or send a value in its place."""
+
+    value: int | None
+
+
+TYPES = ("any", "even", "odd", "even!", "odd!")
+"""What receives take; with ``!`` they raise an error for what does not fit."""
+
+
+def fits(type_: str, value: object) -> bool:
+    """Whether a value is of a type. What is no number fits any."""
+    if type_ == "any" or not str(value).isdigit():
+        return True
+    return int(str(value)) % 2 == (type_[:3] == "odd")
 
 
 CHANNEL_ERRORS: dict[type[BaseException], str] = {
@@ -45,8 +63,10 @@ class Failure(Exception):
 class Programs:
     """Draws programs. With ties many things happen at the same moment, else nearly never."""
 
-    def __init__(self, seed: int, *, ties: bool) -> None:
+    def __init__(self, seed: int, *, ties: bool, misfits: bool = True) -> None:
+        """``misfits``: some receives take some messages only."""
         self.random, self.ties, self.ids = random.Random(seed), ties, itertools.count()
+        self.types = random.Random(f"types {seed}") if misfits else None
         self.more = random.Random(-seed - 1)  # for variables: without them a seed draws the same program
 
     def pause(self) -> float:
@@ -55,10 +75,18 @@ class Programs:
     def program(self) -> Program:
         body = self.body(4)
         moments = {self.pause() * self.random.choice([1, 1, 2, 4]) for _ in range(self.random.randrange(MESSAGES_MAX))}
-        return Program(
-            body,
-            [(at, self.random.choice(NAMES), number) for number, at in enumerate(sorted(moments - {0}))],
-        )
+        drawn = [(at, self.random.choice(NAMES), number) for number, at in enumerate(sorted(moments - {0}))]
+        return Program(body, [(at, name, self.sent(number)) for at, name, number in drawn])
+
+    def sent(self, number: int) -> int | Act:
+        types = self.types
+        if types is None or types.random() < 0.8:
+            return number
+        return Act(types.choice([None, 2 * number, 2 * number + 1]))
+
+    def message(self, i: int) -> Node:
+        type_ = "any" if self.types is None else self.types.choice(["any", *TYPES])
+        return "message", i, self.random.choice(NAMES), type_
 
     def body(self, depth: int, scopes: tuple[int, ...] = (), nurseries: tuple[int, ...] = ()) -> list[Node]:
         nodes: list[Node] = []
@@ -115,7 +143,7 @@ class Programs:
                 bodies = [self.alternative(below, scopes, nurseries) for _ in range(r.choice([2, 3]))]
                 return "each", i, r.choice([1, 2]), bodies
             case "message":
-                return "message", i, r.choice(NAMES)
+                return self.message(i)
             case "try":
                 kind = r.choice(["error", "base", "finally", "swallow"])
                 return "try", i, kind, self.body(below, scopes, nurseries), self.body(0, scopes, nurseries)
@@ -131,7 +159,7 @@ class Programs:
         i = next(self.ids)
         match kind:
             case "message":
-                return [(kind, i, r.choice(NAMES))]
+                return [self.message(i)]
             case "sleep":
                 return [(kind, i, self.pause())]
             case "step":
@@ -222,8 +250,8 @@ class Interpreter:
                 await self.sender.send(i)
             case "receive", _:
                 self.note(branch, i, f"got {await self.receiver.receive()}")
-            case "message", _, name:
-                self.note(branch, i, f"got {name} {await env.receive(name)}")
+            case "message", _, name, type_:
+                self.note(branch, i, f"got {name} {await env.receive(name, type_)}")
             case "look", _, variable:
                 self.note(branch, i, f"sees {VARIABLES[variable].get()}")
             case "assign", _, variable:

@@ -23,8 +23,10 @@ class Survivor(Executor):
 
     def __init__(self, program: Program, journal: list[Record], *, again: bool) -> None:
         kernel = Kernel()
-        told = sum(record.kind is Kind.MESSAGE for record in journal)
-        super().__init__(kernel, Interpreter(KernelSide(kernel)), program.messages[told:])
+        end = journal[-1].at if journal else 0.0
+        is_said = any(record.at == end and record.kind in (Kind.MESSAGE, Kind.DROPPED) for record in journal)
+        left = [message for message in program.messages if message[0] > end or (message[0] == end and not is_said)]
+        super().__init__(kernel, Interpreter(KernelSide(kernel)), left)
         kernel.start(self.interpreter.main(program.body))
         self.obey()
         for record in journal:

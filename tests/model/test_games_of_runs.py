@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
 from penstock.core.state import InstanceStatus
@@ -16,7 +17,7 @@ from tests.engine.driver import Driver
 
 MOVES = 40
 READY, LOCKED, PARKED, BACKOFF, ENDED = 0, 1, 2, 4, -1
-MESSAGE, ENDED_CHILD, BEGUN = 6, 8, 10
+MESSAGE, ENDED_CHILD, BEGUN, DROPPED = 6, 8, 10, 14
 AUDIT = CodeWorkflow("audit")
 
 
@@ -36,6 +37,9 @@ class Life:
         self.child: tuple[str, str] | None = None  # its path and id, while it is open
         self.is_awaited, self.calls = False, 0
         self.is_deleted = False
+        # behind which record which messages were rejected, as was said last
+        self.noted: tuple[int, list[int]] = (0, [])
+        self.dropped: set[int] = set()
 
     @property
     def engine(self) -> Driver:
@@ -61,7 +65,7 @@ class Life:
             ENDED: [self.retry],
         }[self.state]
         if self.state != ENDED:
-            moves += [self.send, self.late]
+            moves += [self.send, self.late, self.drop]
         if self.child is None:
             moves += [self.call] if self.state == LOCKED else []
         else:
@@ -104,13 +108,53 @@ class Life:
         self.mail += 1
         self.state = READY if self.state == PARKED else self.state
 
+    def positions(self) -> list[tuple[int, int]]:
+        """Of the records, each with its kind."""
+        number = int(self.instance, 16)
+        rows = self.engines[0].rows(f"SELECT pos, kind FROM journal WHERE instance_id = {number} ORDER BY pos")
+        return [(pos, kind) for pos, kind in rows]
+
+    def said(self) -> tuple[tuple[int, list[int]], bytes]:
+        """What the run says next of what it rejected: some of its messages."""
+        found = [pos for pos, kind in self.positions() if kind == MESSAGE and pos <= self.known]
+        rejected = [pos for pos in found if pos not in self.dropped and self.source.random() < 0.5][:20]
+        notes = [{"pos": f"{pos:x}"} for pos in rejected]
+        wait = {"path": "/0", "kind": "receive", "name": "go", "as_of": f"{self.known:x}", "rejected": notes}
+        return (self.known, rejected), msgspec.json.encode([wait])
+
+    async def drop(self) -> None:
+        """A message, if the run rejected it last, and nothing came since; twice is once."""
+        messages = [pos for pos, kind in self.positions() if kind == MESSAGE]
+        if not messages:
+            return
+        as_of, rejected = self.noted
+        position = self.source.choice([pos for pos in messages if pos in rejected] or messages)
+        since = {kind for pos, kind in self.positions() if pos > as_of}
+        may = position in rejected and since <= {DROPPED}
+        for _ in range(self.source.randint(1, 2)):
+            call = self.engine.engine.runs.resolve_message(self.instance, f"{position:x}")
+            if position in self.dropped:
+                await call
+                continue
+            if not may:
+                with pytest.raises(Conflict):
+                    await call
+                continue
+            await call
+            self.dropped.add(position)
+            self.records.append((DROPPED, f"{position:x}"))
+            self.mail += 1
+            self.state = READY if self.state == PARKED else self.state
+
     async def park(self) -> None:
         assert self.run is not None
         self.is_due = self.source.random() < 0.7
         due_at = self.engines[0].clock.now().timestamp() + 60 if self.is_due else None
-        parked = await self.engine.engine.journal.park(self.run.held, mail=self.seen, due_at=due_at)
+        noted, branches = self.said()
+        parked = await self.engine.engine.journal.park(self.run.held, mail=self.seen, due_at=due_at, branches=branches)
         assert parked is (self.seen == self.mail)
         if parked:
+            self.noted = noted
             self.let_go(PARKED)
             self.expiries = self.blocks = 0
 
@@ -136,7 +180,9 @@ class Life:
 
     async def extend(self) -> None:
         assert self.run is not None
-        assert (await self.engine.engine.journal.extend(self.run.held)).mail == self.mail
+        noted, branches = self.said()
+        assert (await self.engine.engine.journal.extend(self.run.held, branches=branches)).mail == self.mail
+        self.noted = noted
 
     async def pass_time(self) -> None:
         fires = self.state == BACKOFF or self.is_due
@@ -219,6 +265,7 @@ class Life:
         if ended:
             self.closer = self.run
             self.let_go(ENDED)
+            self.noted = 0, []
             if self.is_awaited and await self.engine.due():  # the child, which nobody has had, is cancelled at once
                 self.child, self.is_awaited = None, False
 
@@ -232,7 +279,7 @@ class Life:
             choices.append((None, failed[-1] if failed else len(self.records)))
         path, first = self.source.choice(choices)
         await self.engine.engine.instances.retry_run(self.instance, path)
-        kept = [record for n, record in enumerate(self.records) if n < first or record[0] in (MESSAGE, BEGUN)]
+        kept = [record for n, record in enumerate(self.records) if n < first or record[0] in (MESSAGE, BEGUN, DROPPED)]
         self.records, self.state = kept, READY
         self.mail = self.expiries = self.blocks = 0
 

@@ -89,6 +89,7 @@ RUN_REQUESTS = {
     "Find": c.FindRunRequest("app", "o-1", ["order"], or_any=True),
     "List": c.ListRunsRequest("app", "order", "ACTIVE", 5),
     "Send": c.SendToRunRequest("1f", c.FindRunRequest("app", "o-1"), "go", b"1", "d"),
+    "ResolveMessage": c.ResolveMessageRequest("1f", "2a", b"1", "note", force=True),
     "Cancel": c.CancelRunRequest("1f", "why"),
     "Retry": c.RetryRunRequest("1f", "/1", "note"),
     "Result": c.RunResultRequest("1f"),

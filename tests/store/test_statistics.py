@@ -51,7 +51,7 @@ HOT = (
     "append_records", "read_journal", "read_beginnings", "run_marks", "run_states", "appended", "tell_runs",
     "park_runs", "lock_due_runs", "wake_runs", "finish_runs", "block_runs", "expire_runs", "outline", "run_about",
     "taken_runs", "go_on", "last_view", "journal_marks", "open_runs", "last_execution", "find_failed", "find_path",
-    "cut_journal", "continue_run", "last_child",
+    "cut_journal", "continue_run", "last_child", "read_waits", "read_messages", "read_senders",
     "close_tasks", "list_tasks", "list_claimed_tasks", "read_tasks", "find_task", "claim_task", "release_task",
     "task_assignee", "tasks_of_instance",
     "edited_size", "edit_variables", "variables_version", "passages", "children", "places",

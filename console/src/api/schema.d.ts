@@ -366,9 +366,29 @@ export interface paths {
         put?: never;
         /**
          * Send a message to a run (addition)
-         * @description What `receive(name)` of its body gives. One that comes early is kept. With an `Idempotency-Key` it comes once, however often it is sent, as long as the run is kept.
+         * @description What `receive(name)` of its body gives. One that comes early is kept. With an `Idempotency-Key` it comes once, however often it is sent, as long as the run is kept. What does not fit the type that the run waits for is refused with its place (422), unless `force` is set.
          */
         post: operations["sendMessage"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/instances/{id}/messages/{position}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Drop a message that a run rejected, or send it corrected (addition)
+         * @description With `drop`, or with the `payload` that comes in its place. `position` is that of one in `rejected` of the run's tree: it came before the run said what it waits for, and no `receive` has it. 409: a `receive` has it by now, it was dropped, or the run is at work: ask again.
+         */
+        post: operations["resolveMessage"];
         delete?: never;
         options?: never;
         head?: never;
@@ -3053,7 +3073,8 @@ export interface components {
          * @description One record of the journal of a run of code: something that came into its body from outside. `kind`: done,
          *         failed, stopped, clock, message, cancel, …; `path` says which operation of the body it answers. With a `codec`
          *         the payload is no JSON, but base64 text. `replayed`: whether it was there when the executor that has the run, or
-         *         that ended it, took it, so that the body was run again on it; none while nobody has the run.
+         *         that ended it, took it, so that the body was run again on it; none while nobody has the run. `sender`: who sent
+         *         a message.
          */
         JournalRecord: {
             pos: string;
@@ -3068,6 +3089,7 @@ export interface components {
             payload?: unknown;
             codec?: string;
             replayed?: boolean;
+            sender?: string;
         };
         /**
          * JournalRecordPage
@@ -3180,6 +3202,7 @@ export interface components {
         MessageBody: {
             name: string;
             payload?: unknown;
+            force?: boolean;
         };
         /**
          * MessageReceiver
@@ -3543,6 +3566,24 @@ export interface components {
             stackTrace?: string;
         };
         /**
+         * RejectedMessage
+         * @description A message that came before the run said what it waits for, and fits no `receive` that waits: the run waits on.
+         *         At `position` of its journal. `path` is the place in it of what is wrong, as `reason` says; `where` a file and
+         *         line of the `receive`. A payload of more than 16 kB is in the journal only. `sender`: a token, a user, a
+         *         certificate, or a run.
+         */
+        RejectedMessage: {
+            position: string;
+            name: string;
+            /** Format: date-time */
+            at: string;
+            sender?: string;
+            path?: string;
+            reason: string;
+            where?: string;
+            payload?: unknown;
+        };
+        /**
          * ReleaseItem
          * @description A job by its id and, for exact fencing, the attempt that is meant.
          */
@@ -3550,6 +3591,16 @@ export interface components {
             jobId: string;
             /** @description Grows by one with each lease of the job (addition). */
             attempt?: number;
+        };
+        /**
+         * ResolveBody
+         * @description What becomes of a message that a run rejected: `drop`, or a `payload` in its place.
+         */
+        ResolveBody: {
+            drop?: boolean;
+            payload?: unknown;
+            note?: string;
+            force?: boolean;
         };
         /**
          * RetryBody
@@ -3580,6 +3631,8 @@ export interface components {
             blocked?: boolean;
             blockedSince?: string;
             blockedReason?: string;
+            rejected?: components["schemas"]["RejectedMessage"][];
+            rejectedCount?: number;
         };
         /**
          * Schedule
@@ -6379,8 +6432,116 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            /** @description A value does not fit what the program that gets it has published; `problems` has its place. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
             /** @description Too many of these at once; try again. */
             429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    resolveMessage: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+                /** @description Of a message in the journal, as `rejected` of the run's tree has it. */
+                position: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ResolveBody"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Its state does not allow it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description A value does not fit what the program that gets it has published; `problems` has its place. */
+            422: {
                 headers: {
                     [name: string]: unknown;
                 };

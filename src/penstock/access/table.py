@@ -96,6 +96,7 @@ RPC: Final[Mapping[str, Permission]] = {
     _RUNS + "Find": VIEW,
     _RUNS + "List": VIEW,
     _RUNS + "Send": RUNS,
+    _RUNS + "ResolveMessage": OPERATE,
     _RUNS + "Cancel": OPERATE,
     _RUNS + "Retry": OPERATE,
     _RUNS + "Result": VIEW,

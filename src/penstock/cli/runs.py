@@ -42,9 +42,10 @@ ENGINE_AWAY_S: Final = 5.0
 
 app = typer.Typer(
     name="runs",
-    help="Runs of durable functions: list, show, send, cancel, retry, adopt, journal. On the engine (grpc://host:port) "
-    "or the database (postgresql://…) that `--at` or PENSTOCK_AT names, else on the database of the settings "
-    "(WE_POSTGRES_DSN), else on the embedded one of WE_DATA_DIR. An engine asks for a token, whose roles count.",
+    help="Runs of durable functions: list, show, send, drop, correct, cancel, retry, adopt, journal. On the engine "
+    "(grpc://host:port) or the database (postgresql://…) that `--at` or PENSTOCK_AT names, else on the database of the "
+    "settings (WE_POSTGRES_DSN), else on the embedded one of WE_DATA_DIR. An engine asks for a token, whose roles "
+    "count.",
     no_args_is_help=True,
 )
 
@@ -54,6 +55,9 @@ AtOption = Annotated[
     str | None, typer.Option(help="The database, or the engine (grpc://host:port), as of an App.", metavar="DSN")
 ]
 IdArgument = Annotated[str, typer.Argument(help="The id that the run was started with, or its instance's.")]
+
+PositionArgument = Annotated[str, typer.Argument(help="Of a rejected message, as `show` tells it.", metavar="POSITION")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Also if it does not fit the type that the run waits for.")]
 
 
 @app.command(name="list")
@@ -151,6 +155,8 @@ def show(id: IdArgument, at: AtOption = None, token_file: TokenFileOption = None
         echo("\n".join(f"    {line}" for line in error["traceback"].rstrip().splitlines()))
     if tree.get("waitsFor"):
         echo(f"waits for {tree['waitsFor']}")
+    for line in _rejected(tree):
+        echo(line)
     if tree.get("view") is not None:
         echo(f"shows {_json(tree['view'])}")
     for line in _branches(tree.get("branches") or [], 1):
@@ -163,21 +169,58 @@ def send(
     name: Annotated[str, typer.Argument(help="Of the message, as the body receives it.")],
     payload: Annotated[str, typer.Argument(help="JSON; what is none is taken for text.", metavar="JSON")] = "null",
     dedup: Annotated[str | None, typer.Option(help="A second one with the same text is the same one.")] = None,
+    force: ForceOption = False,
     at: AtOption = None,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send a message. It is kept until the body receives it."""
-    try:
-        json.loads(payload)
-    except ValueError:
-        payload = json.dumps(payload)
+    """Send a message. It is kept until the body receives it. What does not fit what the run waits for is refused."""
+    text = _payload(payload)
 
     async def told(runs: AnyRuns) -> None:
-        await runs.send(await runs.find(id, {}), name, payload, dedup, id=id)
+        await runs.send(await runs.find(id, {}), name, text, dedup, id=id, force=force)
 
     ask_anywhere(at, token_file, told)
     print_done({"id": id, "sent": name}, f"sent {name} to {id}", as_json=as_json)
+
+
+@app.command()
+def drop(
+    id: IdArgument,
+    position: PositionArgument,
+    note: Annotated[str | None, typer.Option(help="For the audit trail.")] = None,
+    at: AtOption = None,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Drop a message that the run rejected. No receive has had it."""
+
+    async def told(runs: AnyRuns) -> None:
+        await runs.resolve_message(await runs.find(id, {}), position, None, note, force=False, id=id)
+
+    ask_anywhere(at, token_file, told)
+    print_done({"id": id, "dropped": position}, f"dropped {position} of {id}", as_json=as_json)
+
+
+@app.command()
+def correct(
+    id: IdArgument,
+    position: PositionArgument,
+    payload: Annotated[str, typer.Argument(help="JSON; what is none is taken for text.", metavar="JSON")],
+    note: Annotated[str | None, typer.Option(help="For the audit trail.")] = None,
+    force: ForceOption = False,
+    at: AtOption = None,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send another message in the place of one that the run rejected, with the same name."""
+    text = _payload(payload)
+
+    async def told(runs: AnyRuns) -> None:
+        await runs.resolve_message(await runs.find(id, {}), position, text, note, force=force, id=id)
+
+    ask_anywhere(at, token_file, told)
+    print_done({"id": id, "corrected": position}, f"corrected {position} of {id}", as_json=as_json)
 
 
 @app.command()
@@ -355,6 +398,30 @@ def _branches(branches: list[dict[str, Any]], depth: int) -> list[str]:
         lines.append("  " * depth + " ".join(str(word) for word in (*what, due, place, progress) if word))
         lines += _branches(branch.get("children") or [], depth + 1)
     return lines
+
+
+def _rejected(tree: dict[str, Any]) -> list[str]:
+    """The messages that fit nothing of what the run waits for."""
+    lines: list[str] = []
+    for each in tree.get("rejected") or ():
+        sent = f"sent {shown_time(datetime.fromisoformat(each['at']))}"
+        by = f" by {each['sender']}" if each.get("sender") else ""
+        field = f"{each['path']}: " if each.get("path") else ""
+        lines.append(f"rejected message {each['name']!r} at {each['position']}, {sent}{by}: {field}{each['reason']}")
+        payload = _json(each["payload"]) if "payload" in each else "too large to show: it is in the journal"
+        lines.append(f"    {payload}")
+    left = (tree.get("rejectedCount") or 0) - len(lines) // 2
+    if left > 0:
+        lines.append(f"and {left:,} rejected messages more")
+    return lines
+
+
+def _payload(text: str) -> str:
+    try:
+        json.loads(text)
+    except ValueError:
+        return json.dumps(text)
+    return text
 
 
 def _json(value: Any) -> str:

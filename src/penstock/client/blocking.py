@@ -210,6 +210,8 @@ class SyncClient:
     get_journal = _blocking(Client.get_journal)
     get_tree = _blocking(Client.get_tree)
     send_message = _blocking(Client.send_message)
+    drop_message = _blocking(Client.drop_message)
+    correct_message = _blocking(Client.correct_message)
     list_signals = _blocking(Client.list_signals)
     cancel_instance = _blocking(Client.cancel_instance)
     wait_until_ended = _blocking(Client.wait_until_ended)

@@ -47,6 +47,7 @@ from penstock.client.operation import (
     PollJobs,
     PublishMessage,
     ReleaseJobs,
+    ResolveMessage,
     RetryInstance,
     SendMessage,
     SendSignal,
@@ -254,8 +255,14 @@ def _get_tree(operation: GetTree) -> Exchange:
 
 def _send_message(operation: SendMessage) -> Exchange:
     path = f"/v1/instances/{quoted(operation.instance_id)}/messages"
-    body = {"name": operation.name, "payload": operation.payload}
+    body = {"name": operation.name, "payload": operation.payload} | given(force=operation.force or None)
     return Exchange("POST", path, nothing, body, idempotency_key=operation.idempotency_key)
+
+
+def _resolve_message(operation: ResolveMessage) -> Exchange:
+    path = f"/v1/instances/{quoted(operation.instance_id)}/messages/{quoted(operation.position)}"
+    what = {"drop": True} if operation.drop else {"payload": operation.payload}
+    return Exchange("POST", path, nothing, what | given(note=operation.note, force=operation.force or None))
 
 
 def _edit_variables(operation: EditVariables) -> Exchange:
@@ -450,6 +457,7 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     GetJournal: _get_journal,
     GetTree: _get_tree,
     SendMessage: _send_message,
+    ResolveMessage: _resolve_message,
     RetryInstance: _retry_instance,
     SkipStep: _skip_step,
     SetPriority: _set_priority,

@@ -401,6 +401,18 @@ class SendMessage(Operation[None], frozen=True):
     name: str
     payload: Any
     idempotency_key: str
+    force: bool = False
+
+
+class ResolveMessage(Operation[None], frozen=True):
+    """Drop a rejected message, or send another one in its place; a second time it is the same."""
+
+    instance_id: str
+    position: str
+    payload: Any = None
+    drop: bool = False
+    note: str | None = None
+    force: bool = False
 
 
 class SendSignal(Operation[None], frozen=True):

@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.client.caller import Caller, every_item
 from penstock.client.encoding import to_json
-from penstock.client.operation import GetJournal, GetTree, SendMessage
+from penstock.client.operation import GetJournal, GetTree, ResolveMessage, SendMessage
 from penstock.wire.model import JournalRecord, RunTree
 from penstock.wire.page import Page
 
@@ -21,14 +21,22 @@ class RunCalls(Caller):
     """Send to runs, and look at them."""
 
     async def send_message(
-        self, instance_id: str, name: str, payload: object = None, *, dedup: str | None = None
+        self,
+        instance_id: str,
+        name: str,
+        payload: object = None,
+        *,
+        dedup: str | None = None,
+        force: bool = False,
     ) -> None:
         """Send a message, which a ``receive(name)`` of the body gives. One that comes early is kept.
 
         ``payload`` is anything with a JSON form. Repeated safely: without a ``dedup`` the client makes one for this
-        call. With your own, a message comes once however often it is sent, as long as the run is kept.
+        call. With your own, a message comes once however often it is sent, as long as the run is kept. ``force`` sends
+        also what does not fit the type that the run waits for.
 
         Raises:
+            BadRequest: the payload does not fit; the error names its place.
             NotFound: no such run.
             Conflict: it has ended, or is an instance of a workflow that is no code.
             TooManyRequests: it has as many unread messages as it may.
@@ -39,6 +47,39 @@ class RunCalls(Caller):
             name=name,
             payload=msgspec.Raw(to_json(payload)),
             idempotency_key=dedup or uuid.uuid4().hex,
+            force=force,
+        )
+        await self.call(operation)
+
+    async def drop_message(self, instance_id: str, position: str, *, note: str | None = None) -> None:
+        """Drop a message that a run rejected: one of ``rejected`` in its tree, by its position.
+
+        ``note`` is for the audit trail. Repeated safely.
+
+        Raises:
+            NotFound: no such run.
+            Conflict: a receive has the message by now, or the run is at work: look again.
+        """
+        await self.call(ResolveMessage(instance_id=instance_id, position=position, drop=True, note=note))
+
+    async def correct_message(
+        self, instance_id: str, position: str, payload: object, *, note: str | None = None, force: bool = False
+    ) -> None:
+        """Send another message in the place of one that a run rejected, with the same name.
+
+        ``payload`` is anything with a JSON form, which has to fit, unless you ``force`` it. Raises as ``drop_message``,
+        and:
+
+        Raises:
+            BadRequest: the payload does not fit; the error names its place.
+            IdempotencyConflict: the message was dropped, or corrected to something else.
+        """
+        operation = ResolveMessage(
+            instance_id=instance_id,
+            position=position,
+            payload=msgspec.Raw(to_json(payload)),
+            note=note,
+            force=force,
         )
         await self.call(operation)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
-from itertools import chain
+from itertools import chain, islice
 from math import inf
 from typing import Any, Protocol, cast
 
@@ -19,11 +19,12 @@ import msgspec
 
 from penstock.durable.child import ChildCall
 from penstock.durable.codec import PAYLOAD_MAX_BYTES, decode
-from penstock.durable.errors import ContinueAsNew, NonRetryable, PayloadTooLarge, StepLost, Unencodable
+from penstock.durable.errors import BadMessage, ContinueAsNew, NonRetryable, PayloadTooLarge, StepLost, Unencodable
 from penstock.durable.failure import describe
 from penstock.durable.forbidden import foreign_end
 from penstock.durable.isolation import body_runs, close_left
 from penstock.durable.step import StepCall, StepInfo
+from penstock.durable.takes import schemas_of
 from penstock.durable.verbs import RunInfo
 from penstock.durable.workflow import Workflow, deadline_s
 from penstock.kernel.branch import Branch
@@ -38,6 +39,12 @@ from penstock.masking import mask_text
 
 MAX_LOST = 3
 MAX_SHOWN_BRANCHES = 1_000
+MAX_SHOWN_REJECTED = 20
+MAX_REASON_CHARS = 1_000
+MAX_PUBLISHING_BRANCHES = 500
+"""Of a run that publishes what it accepts: all that is written down of it fits an engine's limit."""
+SCHEMAS_MAX_BYTES = 65_536
+"""Of what one run accepts; names beyond it are published without."""
 MAX_NOT_AWAITED = 20
 """Places of a run that are told of."""
 
@@ -87,6 +94,15 @@ class Begun(msgspec.Struct, frozen=True):
     arguments: msgspec.Raw
     continuation: int
     view: str | None = None
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """A message that fits no `receive` that waits for its name: its position in hex, and where in it what is wrong."""
+
+    name: str
+    pos: str
+    field: str
+    reason: str
 
 
 class Host(Protocol):
@@ -174,6 +190,7 @@ class Activation:
             strict_args=strict_args,
             rules=rules,
         )
+        self.pos = 0  # of the last record
         self.cancel_reason: str | None = None  # what was said by who cancelled the run
         self.calls: dict[str, OpenCall] = {}
         self._warn = warn
@@ -235,7 +252,7 @@ class Activation:
     def feed(self, record: Record, *, replaying: bool = False, behind: bool = False) -> None:
         """One record that is durable, and the activation that follows from it. ``replaying`` as in `start`;
         ``behind``: there are others behind it."""
-        self.info.replaying, self.kernel.is_behind = replaying, behind
+        self.info.replaying, self.kernel.is_behind, self.pos = replaying, behind, record.pos
         try:
             with body_runs(self._left, muted=replaying):
                 self.kernel.deliver(record)
@@ -411,7 +428,7 @@ class Activation:
 
     def unread(self) -> list[int]:
         """The positions of the messages that nobody has received."""
-        return sorted(record.pos for mailbox in self.kernel.mail.values() for record in mailbox.records)
+        return sorted(letter.record.pos for mailbox in self.kernel.mail.values() for letter in mailbox.free)
 
     def ending(self) -> Outcome:
         """How the body ended; of one that asked to go on, and was cancelled: so."""
@@ -443,6 +460,45 @@ class Activation:
         for number, text in enumerate(self.not_awaited, 1):
             shown[f"!{number}"] = {"kind": "not awaited", "name": text}
         return [{"path": path, **what} for path, what in shown.items()]
+
+    @property
+    def rejects(self) -> bool:
+        """Whether there are messages that fit no receive that waits for their names."""
+        return any(mailbox.rejected for mailbox in self.kernel.mail.values())
+
+    def rejected(self) -> list[Rejected]:
+        """The oldest of those, `MAX_SHOWN_REJECTED` at most."""
+        found: list[Rejected] = []
+        for name, mailbox in self.kernel.mail.items():
+            receive = next(iter(mailbox.waiters.values()), None)
+            if not isinstance(receive, Receive):
+                continue
+            for letter in islice(mailbox.free, MAX_SHOWN_REJECTED - len(found)):
+                error = receive.outcome(letter.record).error
+                reason, field = ("", "") if not isinstance(error, BadMessage) else (error.reason, error.field)
+                found.append(Rejected(name, f"{letter.record.pos:x}", _plain(field), _plain(mask_text(reason))))
+        return found
+
+    def published(self) -> list[dict[str, Any]]:
+        """What others need to know of an open run: `waits`, and with the first `receive` of each name which messages
+        are accepted (``accepts``, JSON schemas of which one must fit; absent where any may come) and which were
+        rejected. ``as_of``: that was so behind the record at this position."""
+        shown = self.waits()
+        first = {wait["name"]: wait for wait in reversed(shown) if wait["kind"] == "receive"}
+        room = SCHEMAS_MAX_BYTES if len(shown) <= MAX_PUBLISHING_BRANCHES else 0
+        for name, wait in first.items():
+            mailbox = self.kernel.mail[name]
+            wait["as_of"] = f"{self.pos:x}"
+            accepts = schemas_of(mailbox.waiters.values())
+            if accepts is not None and (room := room - sum(map(len, accepts))) >= 0:
+                wait["accepts"] = [msgspec.Raw(schema) for schema in accepts]
+            if mailbox.rejected:
+                wait["rejects"] = mailbox.rejected
+        for each in self.rejected():
+            if (wait := first.get(each.name)) is not None:
+                about = {"pos": each.pos, "field": each.field, "reason": each.reason}
+                wait.setdefault("rejected", []).append(about)
+        return shown
 
     def _limited_scopes(self) -> list[CancelScope]:
         """The open scopes of the body that have a deadline."""
@@ -546,6 +602,11 @@ class Activation:
         if options.within_s is not None and self.host.now() + pause_s - call.begun_at > options.within_s:
             return None
         return pause_s
+
+
+def _plain(text: str) -> str:
+    """What is wrong with a message, as a database keeps it: a user's validator may have said it."""
+    return text[:MAX_REASON_CHARS].replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
 def _continues(error: BaseException | None) -> ContinueAsNew | None:

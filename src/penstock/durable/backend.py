@@ -205,8 +205,9 @@ class Backend(Protocol):
         """What the latest run of a workflow waits for, in words. A hint. Raises the errors of `penstock.client`."""
         ...
 
-    async def send(self, run_id: str, name: str, payload: str, dedup: str) -> None:
-        """A message to any run; with the same ``dedup`` once. Raises `SendRefused` where it can't be delivered ever."""
+    async def send(self, run_id: str, name: str, payload: str, dedup: str, *, sender: str, force: bool = False) -> None:
+        """A message to any run; with the same ``dedup`` once. ``sender``: who it is, for people. Raises `SendRefused`
+        where it can't be delivered ever; with ``force`` that it does not fit is no reason."""
         ...
 
     async def extend(self, held: Held, shown: Shown) -> Beat:
@@ -264,8 +265,10 @@ class Runs(Protocol):
         """The run's branches, as REST shows them."""
         ...
 
-    async def send(self, instance_id: str, name: str, payload: str, dedup: str | None, *, id: str) -> None:
-        """A message. ``id``: as errors name the run."""
+    async def send(
+        self, instance_id: str, name: str, payload: str, dedup: str | None, *, id: str, force: bool = False
+    ) -> None:
+        """A message. ``id``: as errors name the run. ``force``: also one that does not fit."""
         ...
 
     async def cancel(self, instance_id: str, reason: str | None, *, force: bool, id: str) -> None:

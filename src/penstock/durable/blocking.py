@@ -44,9 +44,9 @@ class BlockingRun(Generic[R]):
         """See `Run.status`."""
         return str(self._call(self._run.status))
 
-    def send(self, name: str, value: object = None, *, dedup: str | None = None) -> None:
+    def send(self, name: str, value: object = None, *, dedup: str | None = None, force: bool = False) -> None:
         """See `Run.send`."""
-        self._call(lambda: self._run.send(name, value, dedup=dedup))
+        self._call(lambda: self._run.send(name, value, dedup=dedup, force=force))
 
     def cancel(self, reason: str | None = None, *, force: bool = False) -> None:
         """See `Run.cancel`."""

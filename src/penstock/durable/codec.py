@@ -49,7 +49,7 @@ def encode(value: object, what: str, max_bytes: int = PAYLOAD_MAX_BYTES) -> str:
             raise Unencodable(f"{what} holds a number that is not finite, which has no JSON form") from None
     if b"\\u0000" in text and _NUL.search(text) is not None:
         raise Unencodable(f"{what} has a NUL character, which PostgreSQL does not keep")
-    if text.count(b"[") + text.count(b"{") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
+    if text.count(b"[") + text.count(b"{") > MAX_DEPTH and depth_of(text) > MAX_DEPTH:
         raise Unencodable(f"{what} has more than {MAX_DEPTH} objects and lists inside each other")
     if len(text) > MAX_DIGITS and _LONG_NUMBER.search(text) and _LONG_NUMBER.search(_STRING.sub(b"", text)):
         raise Unencodable(f"{what} holds a number of more than {MAX_DIGITS:,} digits")
@@ -80,8 +80,8 @@ def decode_kept(text: str, type_: Any, given: object) -> Any:
     return back
 
 
-def _depth(text: bytes) -> int:
-    """Of JSON; no further than one beyond what may be."""
+def depth_of(text: bytes) -> int:
+    """How many objects and lists of JSON are inside each other; no further than one beyond what may be."""
     brackets, depth = _STRING.sub(b"", text).translate(_BRACKETS, _NO_BRACKETS), 0
     while brackets and depth <= MAX_DEPTH:
         brackets, depth = brackets.replace(b"[]", b""), depth + 1  # the innermost ones of each

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
+
+_AT: Final = re.compile(r" - at `(?:key in )?\$([^`]*)`$")
+"""How msgspec tells a place."""
 
 
 class NotInWorkflow(RuntimeError):
@@ -26,11 +30,19 @@ class NonRetryable(Exception):
 
 
 class BadMessage(ValueError):
-    """A message does not fit the type that `receive` asks for; ``payload`` is what was sent. It is used up."""
+    """A message does not fit the type of a `receive` with ``bad="raise"``. It is used up. ``payload`` is what was sent,
+    ``reason`` what is wrong with it, ``field`` where in it: ``amount`` or ``lines[2].sku``, empty for all of it."""
 
-    def __init__(self, text: str, payload: str) -> None:
+    def __init__(self, text: str, payload: str, reason: str = "") -> None:
         super().__init__(text)
-        self.payload = payload
+        self.payload, self.reason = payload, reason
+
+    @property
+    def field(self) -> str:
+        if (found := _AT.search(self.reason)) is not None:
+            return found[1].lstrip(".")
+        lines = self.reason.splitlines()  # of a model of pydantic: the second one
+        return lines[1].strip() if len(lines) > 2 and "validation error" in lines[0] else ""
 
 
 class SendRefused(Exception):

@@ -51,7 +51,7 @@ from penstock.eager import EagerCall, need_task
 from penstock.kernel.drive import Limits
 from penstock.kernel.errors import Blocked, NotAwaited
 from penstock.kernel.operation import Outcome
-from penstock.kernel.record import Kind, Record
+from penstock.kernel.record import TOLD, Record
 from penstock.kernel.replay import marks_of
 from penstock.masking import mask_text
 from penstock.user_text import text_of
@@ -64,8 +64,6 @@ APPEND_MAX_BYTES = 1024 * 1024  # of several: one message to an engine, as that 
 REPLAY_SLICE_RECORDS = 200
 ABANDONED = Outcome(value=object())
 """Of a step whose loop has ended: the run is given back."""
-TOLD = frozenset((Kind.MESSAGE, Kind.CANCEL, Kind.CHILD))
-"""Kinds of records that wake a run. As the last one of a journal it is taken for new: no executor wrote after it."""
 SHORTER = "Let another run do the rest, or raise journal_max_records"
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 2.0
 
@@ -162,7 +160,7 @@ class HeldRun:
         self.commits: trio.Semaphore | None = None  # appends and commits of steps: one at a time
         self.quiet_since: float | None = None
         self.alarm_at = inf
-        self.shown_before: tuple[str | None, ...] = (None,)
+        self.shown_before: tuple[str | int | None, ...] = (None, None)
 
     def _activate(self, workflow: Workflow[..., Any]) -> Activation:
         held, limits = self.held, self.keeper.limits
@@ -182,11 +180,12 @@ class HeldRun:
         return not (self.is_pumped or self.outbox or self.must_read or self.activation.is_busy)
 
     @property
-    def seen(self) -> tuple[str | None, ...]:
-        """What the body and its steps said for others to see, and what is said of the body."""
+    def seen(self) -> tuple[str | int | None, ...]:
+        """What the body and its steps said for others to see, and what is said of the body; while messages are
+        rejected, up to which record."""
         said = (call.progress for call in self.activation.calls.values() if call.progress is not None)
         forgotten = () if self.replaying else self.activation.not_awaited
-        return (self.activation.info.view, *forgotten, *said)
+        return (self.activation.info.view, self.pos if self.activation.rejects else None, *forgotten, *said)
 
     @property
     def is_unshown(self) -> bool:
@@ -196,7 +195,7 @@ class HeldRun:
     @property
     def shown(self) -> Shown:
         """What others see of it while it is open."""
-        branches = None if self.replaying else msgspec.json.encode(self.activation.waits()).decode()
+        branches = None if self.replaying else msgspec.json.encode(self.activation.published()).decode()
         return Shown(self.activation.info.view, branches)
 
     # -- notes
@@ -309,7 +308,7 @@ class HeldRun:
         is_again = self.replaying and self.is_again
         for count, record in enumerate(page.records, 1):
             is_last = count == len(page.records) and not page.more
-            woke_it = is_last and record.kind in TOLD
+            woke_it = is_last and record.kind in TOLD  # no executor wrote after it: it is new
             self._feed(record, replaying=is_again and not woke_it, behind=is_again and not is_last)
             if count % REPLAY_SLICE_RECORDS == 0:
                 await trio.lowlevel.checkpoint()

@@ -49,7 +49,8 @@ from penstock.engine.engine import Engine
 from penstock.engine.ids import read_instance, show_instance
 from penstock.engine.journal_items import Held as Lease
 from penstock.engine.journal_items import JournalPage, JournalRow, NewRecord, RunEnd, Taken
-from penstock.engine.runs import Raised, read_branches
+from penstock.engine.run_mail import read_branches
+from penstock.engine.runs import Raised
 from penstock.errors import BadRequest, JournalTooLong, PayloadTooLarge, PenstockError, TooManyRequests, Unavailable
 from penstock.errors import LeaseLost as LeaseIsLost
 from penstock.kernel.operation import Outcome
@@ -261,11 +262,11 @@ class LocalBackend:
         """What the latest run waits for."""
         return await latest_waits_for(self._runs, workflow)
 
-    async def send(self, run_id: str, name: str, payload: str, dedup: str) -> None:
+    async def send(self, run_id: str, name: str, payload: str, dedup: str, *, sender: str, force: bool = False) -> None:
         """A message to a run of this app's workflows, or of any."""
         try:
             instance_id = await self._runs.find(run_id, dict.fromkeys(each.name for each in self._code), or_any=True)
-            await self._runs.send(instance_id, name, payload, dedup, id=run_id)
+            await self._runs.send(instance_id, name, payload, dedup, id=run_id, sender=sender, force=force)
         except (NotFound, Conflict, BadRequestOfClient, TooLargeForClient) as error:
             raise SendRefused(error.reason) from None
 
@@ -385,9 +386,27 @@ class LocalRuns:
         tree: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found))
         return tree
 
-    async def send(self, instance_id: str, name: str, payload: str, dedup: str | None, *, id: str) -> None:
+    async def send(
+        self,
+        instance_id: str,
+        name: str,
+        payload: str,
+        dedup: str | None,
+        *,
+        id: str,
+        sender: str | None = None,
+        force: bool = False,
+    ) -> None:
         """A message."""
-        await told(self._engine.runs.send(instance_id, name, payload.encode(), dedup=dedup), id)
+        sent = self._engine.runs.send(instance_id, name, payload.encode(), dedup=dedup, sender=sender, force=force)
+        await told(sent, id)
+
+    async def resolve_message(
+        self, instance_id: str, position: str, payload: str | None, note: str | None, *, force: bool, id: str
+    ) -> None:
+        """Drop a message that the run rejected, or send another one in its place."""
+        text = None if payload is None else payload.encode()
+        await told(self._engine.runs.resolve_message(instance_id, position, text, note=note, force=force), id)
 
     async def cancel(self, instance_id: str, reason: str | None, *, force: bool, id: str) -> None:
         """Ask the run to end, or end it."""

@@ -375,12 +375,13 @@ class RemoteBackend:
         """What the latest run waits for."""
         return await latest_waits_for(self._runs, workflow)
 
-    async def send(self, run_id: str, name: str, payload: str, dedup: str) -> None:
+    async def send(self, run_id: str, name: str, payload: str, dedup: str, *, sender: str, force: bool = False) -> None:
         """A message to a run of this app's workflows, or of any."""
         names = list(dict.fromkeys(each.name for each in self._by_type.values()))
         to = r.FindRunRequest(self._runs.app, run_id, names, or_any=True)
         try:
-            await self._runs.send_to(r.SendToRunRequest("", to, name, payload.encode(), dedup), run_id)
+            request = r.SendToRunRequest("", to, name, payload.encode(), dedup, force, sender)
+            await self._runs.send_to(request, run_id)
         except (NotFound, Conflict, BadRequest, PayloadTooLarge) as error:
             raise SendRefused(error.reason) from None
 

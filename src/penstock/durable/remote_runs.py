@@ -122,9 +122,18 @@ class RemoteRuns:
         """What an open run waits for, in words."""
         return (await self.tree(instance_id)).get("waitsFor")
 
-    async def send(self, instance_id: str, name: str, payload: str, dedup: str | None, *, id: str) -> None:
+    async def send(
+        self, instance_id: str, name: str, payload: str, dedup: str | None, *, id: str, force: bool = False
+    ) -> None:
         """A message."""
-        await self.send_to(r.SendToRunRequest(instance_id, None, name, payload.encode(), dedup or ""), id)
+        await self.send_to(r.SendToRunRequest(instance_id, None, name, payload.encode(), dedup or "", force), id)
+
+    async def resolve_message(
+        self, instance_id: str, position: str, payload: str | None, note: str | None, *, force: bool, id: str
+    ) -> None:
+        """Drop a message that the run rejected, or send another one in its place."""
+        request = r.ResolveMessageRequest(instance_id, position, (payload or "").encode(), note or "", force)
+        await self._call("ResolveMessage", request, r.ResolveMessageResponse, id=id)
 
     async def send_to(self, request: r.SendToRunRequest, id: str) -> None:
         """A message; made twice it is one."""

@@ -127,13 +127,25 @@ class Run(Generic[R]):
         return (await self._runs().look(self.instance_id)).status
 
     @in_its_loop
-    async def send(self, name: str, value: object = None, *, dedup: str | None = None) -> None:
-        """A message, kept until the body receives it. With ``dedup`` a second one is the same one."""
+    async def send(self, name: str, value: object = None, *, dedup: str | None = None, force: bool = False) -> None:
+        """Send a message, which is kept until the workflow function receives it.
+
+        Args:
+            name: of the message.
+            value: what ``receive`` gives.
+            dedup: a second message with it is the same one.
+            force: send also what does not fit the type that the run waits for.
+
+        Raises:
+            BadRequest: the value does not fit. The error names the field.
+            Conflict: the run has ended.
+        """
         check_text("name", name, MESSAGE_NAME_MAX_CHARS, needed=True)
         check_text("dedup", dedup)
+        check_flag("force", force)
         runs = self._runs()
         text = encode(value, f"message {name!r}", runs.payload_max_bytes)
-        await runs.send(self.instance_id, name, text, dedup, id=self.id)
+        await runs.send(self.instance_id, name, text, dedup, id=self.id, force=force)
 
     @in_its_loop
     async def cancel(self, reason: str | None = None, *, force: bool = False) -> None:

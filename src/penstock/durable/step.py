@@ -90,7 +90,16 @@ current_transaction: ContextVar[Callable[[StepCall, StepInfo, Any], Awaitable[Ou
 )
 """Runs a step that is a transaction, in a thread of the limiter that it is given."""
 
-current_sender: ContextVar[Callable[[str, str, str, str], Awaitable[None]]] = ContextVar("current_sender")
+
+class Sender(Protocol):
+    """Sends a message to any run: `Backend.send`."""
+
+    def __call__(
+        self, run_id: str, name: str, payload: str, dedup: str, *, sender: str, force: bool
+    ) -> Awaitable[None]: ...
+
+
+current_sender: ContextVar[Sender] = ContextVar("current_sender")
 """Delivers a message for a step of `send`: to which run, its name, JSON, and what makes a second one the same one."""
 
 
@@ -453,9 +462,10 @@ def _error_classes(raises: Any) -> tuple[type[BaseException], ...]:
     return classes
 
 
-async def _send(run_id: str, name: str, payload: str) -> None:
-    key = hashlib.blake2b(step_info().key.encode(), digest_size=24).hexdigest()
-    await current_sender.get()(run_id, name, payload, key)
+async def _send(run_id: str, name: str, payload: str, force: bool = False) -> None:
+    info = step_info()
+    key = hashlib.blake2b(info.key.encode(), digest_size=24).hexdigest()
+    await current_sender.get()(run_id, name, payload, key, sender=f"run {info.run_id}", force=force)
 
 
 async def _start(workflow: str, version: int, arguments: str, id: str | None) -> str:

@@ -1,4 +1,5 @@
-"""What a program takes, for the engine to check before a run begins: a JSON schema of a workflow's parameters.
+"""What a program takes, for the engine to check before a run begins, or is sent a message: JSON schemas of a workflow's
+parameters, and of what its receives wait for.
 
 It says no more than `codec.decode` refuses for certain: a value that comes through there fits. Of types that read in
 ways of their own (pydantic's validators, hooks) it says nothing, or only that they are objects.
@@ -7,18 +8,27 @@ ways of their own (pydantic's validators, hooks) it says nothing, or only that t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final, cast
 
 import msgspec
 import msgspec.inspect as m
 
+from penstock.durable.codec import depth_of
 from penstock.durable.kept import is_model
 from penstock.durable.signature import Parameters
+from penstock.kernel.operation import Operation, Receive
 
 NODES_MAX: Final = 2_000
 """Of one schema: what is beyond says nothing."""
 TEXT_MAX_CHARS: Final = 500
+SCHEMA_MAX_BYTES: Final = 16_384
+"""Of what one `receive` takes: a larger one is not published."""
+SCHEMA_MAX_DEPTH: Final = 60
+"""Further an engine does not look."""
+MESSAGE_TYPES_MAX: Final = 1_000
+"""Whose schemas are remembered."""
 _SIMPLE: Final[Mapping[type, dict[str, Any]]] = {
     m.NoneType: {"type": "null"},
     m.BoolType: {"type": "boolean"},
@@ -69,6 +79,30 @@ def schema_of_arguments(parameters: Parameters, name: str) -> bytes | None:
             "additionalProperties": False,
         }
     )
+
+
+def schemas_of(receives: Iterable[Operation]) -> list[bytes] | None:
+    """What receives of one name take, as JSON schemas of which one must fit. None where any message may come, as one
+    says nothing of its type, or raises an error for what does not fit."""
+    found: dict[bytes, None] = {}
+    for receive in receives:
+        if not isinstance(receive, Receive) or receive.raises:
+            return None
+        try:
+            schema = _message_schema(receive.type_)
+        except TypeError:  # not hashable
+            schema = _message_schema.__wrapped__(receive.type_)
+        if schema is None:
+            return None
+        found[schema] = None
+    return list(found) or None
+
+
+@lru_cache(MESSAGE_TYPES_MAX)
+def _message_schema(type_: Any) -> bytes | None:
+    schema = schema_of(type_)
+    text = msgspec.json.encode(schema)
+    return text if schema and len(text) <= SCHEMA_MAX_BYTES and depth_of(text) <= SCHEMA_MAX_DEPTH else None
 
 
 def schema_of(type_: Any, nodes: _Nodes | None = None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from datetime import UTC, datetime
 from math import inf
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, TypeVarTuple, overload
+from typing import Any, Generic, Literal, NoReturn, ParamSpec, TypeAlias, TypeVar, TypeVarTuple, overload
 
 import msgspec
 
@@ -16,7 +16,7 @@ from penstock.durable.child import ChildCall, ChildOperation
 from penstock.durable.codec import decode, encode, shown
 from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.errors import BadMessage, ContinueAsNew, NotInWorkflow
-from penstock.durable.given import check_id, check_text
+from penstock.durable.given import check_flag, check_id, check_text, wrong
 from penstock.durable.step import sending, starting
 from penstock.durable.workflow import Workflow, workflow_in
 from penstock.kernel.branch import Branch
@@ -24,7 +24,7 @@ from penstock.kernel.current import current_branch
 from penstock.kernel.errors import Cancelled
 from penstock.kernel.local import MemoryReceiveChannel, MemorySendChannel, Semaphore, open_channel
 from penstock.kernel.nursery import Nursery
-from penstock.kernel.operation import Outcome, Receive, Sleep, block
+from penstock.kernel.operation import TOOK, Outcome, Receive, Sleep, block
 from penstock.kernel.record import Record
 from penstock.kernel.scope import CancelScope
 from penstock.kernel.unawaited import awaited
@@ -34,6 +34,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 V = TypeVar("V")
 Ts = TypeVarTuple("Ts")
+Bad: TypeAlias = Literal["reject", "raise"]
+"""What a `receive` does with a message that is not of its type."""
 MAX_NAME_CHARS = 256
 
 
@@ -97,23 +99,48 @@ def open_memory_channel(max_buffer_size: float) -> tuple[MemorySendChannel[Any],
 
 
 @awaited
-async def receive(name: str, type_: type[T]) -> T:
-    """The next message of that name; one that came before was kept. It is taken when this returns: cancelled before, it
-    is there for the next one. Raises `BadMessage` when it is no ``type_``."""
+async def receive(name: str, type_: type[T], *, bad: Bad = "reject") -> T:
+    """Take the next message of a name that is of a type. One that came before was kept.
+
+    It is taken when this returns: cancelled before, it is there for the next one.
+
+    Args:
+        name: of the message.
+        type_: what it must be. The run publishes its JSON schema while it waits, and `send` refuses what does not fit.
+        bad: what becomes of a message that came all the same and is no ``type_``. ``"reject"``, the default: it stays
+            where it is, shown with its sender, until an operator drops or corrects it, and the next one that fits is
+            taken. ``"raise"``: it is used up, and `BadMessage` raised.
+
+    Raises:
+        BadMessage: it is no ``type_``; only with ``bad="raise"``.
+    """
     _branch("receive", "a message channel of your own")
     _check_name(name)
-    value: T = await block(Receive(name, _decoder(name, type_)))
+    if bad not in ("reject", "raise"):
+        raise ValueError(wrong("bad", bad, '"reject" or "raise"'))
+    value: T = await block(Receive(name, _decoder(name, type_), raises=bad == "raise", type_=type_))
     return value
 
 
 @awaited
-async def send(run_id: str, name: str, value: object = None) -> None:
-    """A message to another run, by the id that it was started with, or its instance's; once, whatever happens here.
-    Raises `SendRefused`."""
+async def send(run_id: str, name: str, value: object = None, *, force: bool = False) -> None:
+    """Send a message to another run, once, whatever happens here.
+
+    Args:
+        run_id: the id that it was started with, or its instance's.
+        name: of the message.
+        value: what its ``receive`` gives.
+        force: send also what does not fit the type that it waits for.
+
+    Raises:
+        SendRefused: there is no such run, it has ended, or the value does not fit.
+    """
     _branch("send", "Run.send of a client")
     check_text("run_id", run_id, needed=True)
     _check_name(name)
-    await sending(run_id, name, encode(value, f"message {name!r}"))
+    check_flag("force", force)
+    text = encode(value, f"message {name!r}")
+    await (sending(run_id, name, text, force=True) if force else sending(run_id, name, text))
 
 
 @overload
@@ -278,6 +305,8 @@ def patched(name: str) -> bool:
     branch = _branch("patched", "nothing: it is of bodies")
     if not 0 < len(name) <= MAX_NAME_CHARS:
         raise ValueError(f"the name of a patch has 1 to {MAX_NAME_CHARS} characters")
+    if name.startswith(TOOK):
+        raise ValueError(f"the name of a patch does not begin with {TOOK!r}: such marks are Penstock's")
     return branch.kernel.patched(name)
 
 
@@ -315,7 +344,7 @@ def _decoder(name: str, type_: type[T]) -> Callable[[Record], Outcome]:
             return Outcome(decode(text, type_))
         except ValueError as error:
             what = f"message {name!r} is {shown(text)} which is no {getattr(type_, '__name__', type_)}: {error}"
-            return Outcome(error=BadMessage(what, text))
+            return Outcome(error=BadMessage(what, text, str(error)))
 
     return outcome
 

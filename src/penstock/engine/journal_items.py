@@ -21,7 +21,7 @@ __all__ = [
 
 
 PATH_MAX_CHARS: Final = 1_000
-RULES: Final = 1
+RULES: Final = 2
 """The newest version of the rules by which executors deliver records (`kernel.record.RULES`)."""
 RULES_VERSION: Final = 21
 """The schema version whose engines know that there are such versions."""
@@ -40,12 +40,13 @@ class RecordKind(IntEnum):
     SUPPLIED = 11
     VIEW = 12
     ERROR = 13
+    DROPPED = 14
 
 
 FAILED_KINDS: Final = (RecordKind.FAILED,)
 DONE_KINDS: Final = (RecordKind.DONE, RecordKind.CHILD, RecordKind.SUPPLIED)
 """What became of a step or a child that was not cancelled."""
-TOLD: Final = frozenset({RecordKind.MESSAGE, RecordKind.CANCEL, RecordKind.CHILD})
+TOLD: Final = frozenset({RecordKind.MESSAGE, RecordKind.CANCEL, RecordKind.CHILD, RecordKind.DROPPED})
 """Records that others write, and that wake a run which waits."""
 
 

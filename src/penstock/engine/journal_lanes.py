@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -21,9 +22,11 @@ from penstock.engine.lanes.item import Item
 from penstock.engine.lanes.lane import BUSY_REASON, Lane
 from penstock.engine.lanes.left_notes import LeftNotes
 from penstock.engine.lease_book import LeaseBook
+from penstock.engine.run_mail import NOT_KNOWN, problem_of
 from penstock.engine.timers import Timers
 from penstock.errors import Conflict, IdempotencyConflict, LeaseLost, MailboxFull, NotFound, Unavailable
 from penstock.metrics import Metrics
+from penstock.offload import run_sized
 from penstock.settings import Settings
 from penstock.store import backends
 from penstock.store import jobs as job_store
@@ -92,6 +95,11 @@ class TellItem(Item[None]):
         super().__init__()
         self.tell = tell
         self.timer = timer
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether it is a message that the run has to accept."""
+        return self.tell.kind in (RecordKind.MESSAGE, RecordKind.DROPPED) and not self.tell.forced
 
 
 class ParkItem(RunItem):
@@ -275,7 +283,11 @@ class JournalLanes:
     # -- tell
 
     async def _tell(self, connection: TrioConnection, items: list[TellItem], again: bool) -> None:
+        if not again:  # else a message may be there by now, and its receive be over
+            items = await self._acceptable(connection, items)
         limit = self._settings.messages_unread_max_items
+        if not items:
+            return
         with self._metrics.db_transaction_seconds["tell"].time():
             rows = await store.tell(
                 connection,
@@ -284,6 +296,7 @@ class JournalLanes:
                 unread_max=limit,
                 message=RecordKind.MESSAGE,
                 cancel=RecordKind.CANCEL,
+                dropped=RecordKind.DROPPED,
             )
         if not all(row.is_new for row in rows):
             await wait_replicated(connection)
@@ -301,9 +314,25 @@ class JournalLanes:
             elif row.is_full:
                 item.refuse(MailboxFull(f"the run has {limit:,} unread messages"))
             elif row.status == InstanceStatus.ACTIVE:
-                item.refuse(Conflict("what the run was to be told does not hold any more"))
+                stale = "what the run was to be told does not hold any more"
+                item.refuse(Conflict(stale if tell.as_of is None else NOT_KNOWN))
             else:
                 item.refuse(Conflict(f"the run has ended: it is {InstanceStatus(row.status).name}"))
+
+    async def _acceptable(self, connection: TrioConnection, items: list[TellItem]) -> list[TellItem]:
+        """Without the messages that do not fit what their runs say that they wait for: those are refused."""
+        asked = [item for item in items if item.is_checked]
+        if not asked:
+            return items
+        found = await store.waits(connection, sorted({item.tell.instance for item in asked}), RecordKind.DROPPED)
+        for item in asked:
+            tell, waits = item.tell, found.get(item.tell.instance)
+            if waits is None or tell.payload is None:
+                continue
+            look = partial(problem_of, waits.branches, waits.last, tell.name or "", tell.payload)
+            if (problem := await run_sized(len(waits.branches) + len(tell.payload), look)) is not None:
+                item.refuse(problem)
+        return [item for item in items if not item.settled]
 
     def _told(self, instance: int, row: store.Told) -> None:
         if row.state == TokenState.LOCKED and row.holder is not None:

@@ -13,14 +13,15 @@ import msgspec
 
 from penstock.access.identity import actor
 from penstock.core.state import TokenState
-from penstock.engine import call_tree, ids
+from penstock.engine import call_tree, ids, run_mail
 from penstock.engine.answers import COPIES, current_hold
 from penstock.engine.definitions import CODE_PREFIX, Definitions, LoadedDefinition
 from penstock.engine.journal import Journal
-from penstock.engine.journal_items import TOLD, JournalPage, JournalRow, RecordKind
+from penstock.engine.journal_items import RULES, TOLD, JournalPage, JournalRow, RecordKind
 from penstock.engine.paging import NAME_MAX_CHARS, read_cursor
 from penstock.engine.payload import check_text
 from penstock.engine.queues import KeptBack, kept_back
+from penstock.engine.run_mail import OpenBranch, read_branches
 from penstock.engine.views import status_of
 from penstock.errors import BadRequest, Conflict, NotFound, PayloadTooLarge
 from penstock.offload import run_sized
@@ -39,13 +40,14 @@ from penstock.wire.page import Page
 JOURNAL_PAGE_MAX = 1_000
 JOURNAL_PAGE_BYTES: Final = 1_048_576
 REASON_MAX_CHARS: Final = 4_096
+SENDER_MAX_CHARS: Final = 1_000
 WAITS_SHOWN: Final = 3
 OPEN_RUNS_SLICE: Final = 200
 TREE_MAX_RECORDS: Final = 10_000
 """The latest ones; a tree of a longer journal lacks what ended before."""
 KINDS: Final = {
     1: "done", 2: "failed", 3: "stopped", 4: "abandoned", 5: "clock", 6: "message", 7: "cancel", 8: "child", 9: "retry",
-    10: "begun", 11: "supplied", 12: "view", 13: "error",
+    10: "begun", 11: "supplied", 12: "view", 13: "error", 14: "dropped",
 }  # fmt: skip
 """Kinds of records as clients read them."""
 RECORD_COST: Final = 100
@@ -55,6 +57,7 @@ NOT_AWAITED: Final = "not awaited"
 _OPEN: Final = {
     "step": "running", "sleep": "waiting", "receive": "waiting", "child": "waiting", NOT_AWAITED: "failed"
 }  # fmt: skip
+_POSITION: Final = re.compile(r"[0-9a-f]{1,16}", re.ASCII)
 _LAST: Final = re.compile(r"(?:/\d+|\.\d+|\.\[[^\]]*\])$")
 """The last part of a path: an operation's index, or a child's place or key in its nursery."""
 
@@ -78,20 +81,6 @@ class _Told(msgspec.Struct, frozen=True):
     not_awaited: list[str] = []
 
 
-class OpenBranch(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of the JSON that executors give to `Journal.extend` and `Journal.park` as ``branches``: a list of these."""
-
-    path: str
-    kind: str
-    """step, sleep, receive, nursery, scope, branch, child; not awaited: a call that was dropped (``name`` says it)."""
-    name: str | None = None
-    since: float | None = None
-    due_at: float | None = None
-    attempt: int | None = None
-    where: str | None = None
-    progress: Any = None  # no `Raw | None`: msgspec reads nothing but null into that
-
-
 class Runs:
     """The operations on runs; ids are instance ids as text. Raises NotFound, and Conflict for one that is no run."""
 
@@ -102,25 +91,30 @@ class Runs:
         self._journal = journal
 
     async def send(
-        self, instance_id: str, name: str, payload: bytes, *, dedup: str | None = None, bulk: int | None = None
+        self,
+        instance_id: str,
+        name: str,
+        payload: bytes,
+        *,
+        dedup: str | None = None,
+        bulk: int | None = None,
+        sender: str | None = None,
+        force: bool = False,
     ) -> None:
         """Send a message: JSON. With ``dedup`` a second one is the same one, for as long as the run is kept. ``bulk``:
-        the bulk operation that counts it.
+        the bulk operation that counts it. ``sender``: who it is, for people, where not the caller. ``force``: also one
+        that does not fit what the run says that it waits for.
 
-        Raises NotFound, BadRequest, Conflict (it has ended), MailboxFull, IdempotencyConflict, PayloadTooLarge.
+        Raises NotFound, BadRequest, WrongValue (it does not fit), Conflict (the run has ended), MailboxFull,
+        IdempotencyConflict, PayloadTooLarge.
         """
         if not name:
             raise BadRequest("name: is required")
         check_text(name, "name", NAME_MAX_CHARS)
         if dedup is not None:
             check_text(dedup, "dedup", NAME_MAX_CHARS)
-        if len(payload) > self._settings.payload_max_bytes:
-            raise PayloadTooLarge(f"payload: {self._settings.payload_max_bytes} bytes at most; send a key")
-        try:
-            value: Any = msgspec.json.decode(payload)
-        except msgspec.DecodeError as error:
-            raise BadRequest(f"payload: is no JSON: {error}") from None
-        digest = hashlib.sha256(name.encode() + b"\0" + msgspec.json.encode(value, order="sorted")).hexdigest()
+        sender = actor() if sender is None else check_text(sender, "sender", SENDER_MAX_CHARS)
+        digest = self._digest(name, payload)
         await self._journal.tell(
             store.Tell(
                 ids.read_instance(instance_id),
@@ -132,8 +126,57 @@ class Runs:
                 digest,
                 None,
                 bulk=bulk,
+                sender=sender,
+                forced=force,
             )
         )
+
+    def _digest(self, name: str, payload: bytes) -> str:
+        """Raises BadRequest, PayloadTooLarge."""
+        if len(payload) > self._settings.payload_max_bytes:
+            raise PayloadTooLarge(f"payload: {self._settings.payload_max_bytes} bytes at most; send a key")
+        try:
+            value: Any = msgspec.json.decode(payload)
+        except msgspec.DecodeError as error:
+            raise BadRequest(f"payload: is no JSON: {error}") from None
+        return hashlib.sha256(name.encode() + b"\0" + msgspec.json.encode(value, order="sorted")).hexdigest()
+
+    async def resolve_message(
+        self,
+        instance_id: str,
+        position: str,
+        payload: bytes | None = None,
+        *,
+        note: str | None = None,
+        force: bool = False,
+    ) -> None:
+        """Drop a message that the run rejected, or send another one (JSON) in its place, with the same name. ``force``
+        as in `send`. A second time it is the same. No receive has had the message: what one has is not dropped.
+
+        Raises NotFound, BadRequest, WrongValue, PayloadTooLarge, Conflict (it is no rejected one, or not any more; the
+        run has ended), IdempotencyConflict (something else became of it).
+        """
+        number, at = ids.read_instance(instance_id), _read_position(position)
+        if note is not None:
+            check_text(note, "note", REASON_MAX_CHARS)
+        async with self._database.connection() as connection:
+            await self._run(connection, number, instance_id)
+            found = await store.waits(connection, [number], RecordKind.DROPPED)
+            gone = await store.messages_at(connection, number, [at])
+        if not gone:
+            raise Conflict(run_mail.NOT_KNOWN)
+        waits, name = found.get(number), gone[0].name or ""
+        digest = hashlib.sha256(b"drop").hexdigest() if payload is None else self._digest(name, payload)
+        as_of = 0 if waits is None else run_mail.rejected_as_of(read_branches(waits.branches), at)
+        text, dedup = None if payload is None else payload.decode(), f"~drop:{at:x}"
+        audited = (actor() or "") if self._settings.audit_log_enabled else None
+        detail = name if note is None else f"{name}: {note}"
+        await self._journal.tell(
+            store.Tell(
+                number, RecordKind.DROPPED, f"{at:x}", name, text, dedup, digest, audited, detail,
+                sender=actor() if text is not None else None, as_of=as_of, rules=RULES, forced=force,
+            )
+        )  # fmt: skip
 
     async def cancel(
         self, instance_id: str, reason: str | None = None, *, note: str | None = None, bulk: int | None = None
@@ -161,8 +204,11 @@ class Runs:
             count = min(max(limit, 1), JOURNAL_PAGE_MAX)
             records, _, more = await store.read(connection, number, after, max_rows=count, max_bytes=JOURNAL_PAGE_BYTES)
             taken = await take_store.last_take(connection, number)
+            senders = await store.senders(connection, number, records[0].pos, records[-1].pos) if records else {}
         replayed = _replayed(records, taken, more=more)
-        items = [_shown(record, known) for record, known in zip(records, replayed, strict=True)]
+        items = [
+            _shown(record, known, senders.get(record.pos)) for record, known in zip(records, replayed, strict=True)
+        ]
         return Page(items=items, next=f"{records[-1].pos:x}" if more else None)
 
     async def raised(self, instance_id: str) -> list[Raised]:
@@ -183,17 +229,21 @@ class Runs:
             records = await store.outline(connection, number, TREE_MAX_RECORDS)
             about, executors, kept = await self._about(connection, number)
             view = await store.last_view(connection, number, RecordKind.VIEW) if about is None else about.view
-            shown = _open_branches(about) if about is not None else await _dropped_calls(connection, number)
+            open_ones = _open_branches(about) if about is not None else await _dropped_calls(connection, number)
+            noted = run_mail.rejected_notes(open_ones)
+            messages = await store.messages_at(connection, number, sorted(noted)) if noted else []
         code = cast("dict[str, dict[str, Any]]", loaded.definition.metadata)["code"]  # as generated
         return RunTree(
             id=instance_id,
             status=status_of(row),
             workflow=code["name"],
             version=code["version"],
-            branches=await run_sized(len(records) * RECORD_COST, lambda: _branches(records, shown)),
+            branches=await run_sized(len(records) * RECORD_COST, lambda: _branches(records, open_ones)),
             view=None if view is None else msgspec.Raw(view.encode()),
             waits_for=None if about is None else _waits_for(about, loaded, executors, kept),
             mail=0 if about is None else about.mail,
+            rejected=run_mail.shown(open_ones, messages),
+            rejected_count=sum(branch.rejects for branch in open_ones) or None,
             blocked=row.blocked_since is not None or None,
             blocked_since=row.blocked_since,
             blocked_reason=row.blocked_reason,
@@ -281,7 +331,7 @@ def _replayed(records: Sequence[JournalRow], taken: take_store.Take | None, *, m
     return [number < found for number in range(len(records))]
 
 
-def _shown(record: JournalRow, replayed: bool | None) -> JournalRecord:
+def _shown(record: JournalRow, replayed: bool | None, sender: str | None) -> JournalRecord:
     payload, codec = record.payload, None
     if payload is not None and payload.startswith("~"):
         codec, _, text = payload[1:].partition(":")
@@ -297,7 +347,15 @@ def _shown(record: JournalRow, replayed: bool | None) -> JournalRecord:
         payload=None if payload is None else msgspec.Raw(payload.encode()),
         codec=codec,
         replayed=replayed,
+        sender=sender,
     )
+
+
+def _read_position(text: str) -> int:
+    """Raises BadRequest."""
+    if _POSITION.fullmatch(text) is None or (position := int(text, 16)) >= 1 << 63:
+        raise BadRequest("position: is none of a journal's: give `position` of a rejected message")
+    return position
 
 
 def _told(row: store.RaisedRow) -> _Told:
@@ -323,14 +381,6 @@ def _open_branches(about: store.RunAbout | None) -> list[OpenBranch]:
     return [] if about is None or about.branches is None else read_branches(about.branches)
 
 
-def read_branches(text: str) -> list[OpenBranch]:
-    """What an executor wrote down of a run's branches; nothing when it is none of ours to read."""
-    try:
-        return msgspec.json.decode(text, type=list[OpenBranch])
-    except msgspec.MsgspecError:
-        return []
-
-
 def _waits_for(
     about: store.RunAbout, loaded: LoadedDefinition, executors: Mapping[str, int] | None, kept: KeptBack | None
 ) -> str | None:
@@ -349,8 +399,7 @@ def _waits_for(
         case TokenState.BACKOFF:
             return f"a pause, as {about.expiries} executors ended with it"
         case TokenState.PARKED:
-            names = dict.fromkeys(branch.name for branch in _open_branches(about) if branch.kind == "receive")
-            what = [f"message {name!r}" for name in list(names)[:WAITS_SHOWN]]
+            what = run_mail.names_of(_open_branches(about))[:WAITS_SHOWN]
             called = dict.fromkeys(branch.name for branch in _open_branches(about) if branch.kind == "child")
             what += [f"child {name!r}" for name in list(called)[:WAITS_SHOWN]]
             what = what or ["a message"]

@@ -139,6 +139,9 @@ class Kernel:
         elif record.kind is Kind.MESSAGE:
             self._advance(record.at)  # the deadline wins against a message, and the message is kept
             self.mailbox(record.name or "").put(record, self)
+        elif record.kind is Kind.DROPPED:
+            self._advance(record.at)
+            self.mailbox(record.name or "").replace(record, self)
         elif record.kind is Kind.CANCEL:
             self._advance(record.at)
             scope = self.root.find(record.path)

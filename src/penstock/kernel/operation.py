@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import types
 from collections import deque
 from collections.abc import Callable, Generator
@@ -29,6 +30,11 @@ NOTHING = Outcome()
 TAKEN_IN_TURN = 1
 """The rules by which a message, an item of a channel or a permit is taken when the turn of its branch comes. Before, it
 was handed over when it came, and lost where the branch was cancelled until its turn."""
+TOOK = "~took "
+"""How a mark begins that tells which message a receive has taken. `patched` takes no such name."""
+REJECTS = 2
+"""The rules by which a receive leaves messages that do not fit it, and waits on. Before, it took the next one, and
+raised an error where that did not fit."""
 
 
 class Call(Protocol):
@@ -276,21 +282,41 @@ class Take(Operation):
         return outcome
 
 
-class Mailbox(Supply):
-    """The messages of a name that nobody has received."""
+class Letter(msgspec.Struct, frozen=True, eq=False):
+    """A message that nobody has received. ``number``: its place among those of its name."""
 
-    __slots__ = ("records",)
+    number: int
+    record: Record
+
+
+class Chosen(msgspec.Struct, frozen=True, eq=False):
+    """What a receive takes when its turn comes. ``by_fit``: by their order alone it would have been another one."""
+
+    letter: Letter
+    outcome: Outcome
+    by_fit: bool = False
+
+
+class Mailbox(Supply):
+    """The messages of a name that nobody has received. A receive gets the oldest one that fits it.
+
+    At rest each message in here fits no receive that waits. ``held``: who was woken and has had no turn since, in that
+    order.
+    """
+
+    __slots__ = ("_taken", "count", "free", "held")
 
     def __init__(self) -> None:
         super().__init__()
-        self.records: deque[Record] = deque()
+        self.free: deque[Letter] = deque()  # oldest first
+        self.held: dict[Receive, Chosen] = {}
+        self.count = 0
+        self._taken: dict[str, str] | None = None  # what marks of former lives tell of receives, both ways: read once
 
-    def has_free(self) -> bool:
-        return len(self.records) > self.due
-
-    def take(self, take: Take) -> Outcome:
-        assert isinstance(take, Receive)
-        return take.outcome(self.records.popleft())
+    @property
+    def rejected(self) -> int:
+        """How many messages fit nobody who waits for this name."""
+        return len(self.free) if self.waiters else 0
 
     def put(self, record: Record, kernel: Kernel) -> None:
         """A message has come."""
@@ -300,25 +326,123 @@ class Mailbox(Supply):
             assert isinstance(receive, Receive)
             branch.operation = None
             kernel.answer(branch, receive.outcome(record))
-        else:
-            self.records.append(record)
-            self.offer()
+            return
+        self.count += 1
+        self.deliver(Letter(self.count, record), kernel)
+
+    def replace(self, record: Record, kernel: Kernel) -> None:
+        """The message at the position that is the record's path is dropped, unless a receive has taken it. If the
+        record has a payload, that is a message in its place."""
+        for index, letter in enumerate(self.free):
+            if f"{letter.record.pos:x}" == record.path:
+                del self.free[index]
+                if record.payload is not None:
+                    self.deliver(Letter(letter.number, record), kernel)
+                return
+
+    def deliver(self, letter: Letter, kernel: Kernel) -> None:
+        """To who has waited longest of those that it fits. Else it is kept, at its place."""
+        for index, (branch, receive) in enumerate(self.waiters.items()):
+            assert isinstance(receive, Receive)
+            if (outcome := receive.read(letter.record, kernel)) is not None:
+                del self.waiters[branch]
+                passes = bool(self.free) and self.free[0].number < letter.number
+                self.wake_for(branch, receive, Chosen(letter, outcome, index > 0 or passes))
+                return
+        index = len(self.free)
+        while index and self.free[index - 1].number > letter.number:
+            index -= 1
+        self.free.insert(index, letter)
+
+    def find(self, receive: Receive, kernel: Kernel) -> Chosen | None:
+        """The oldest one that is left and fits. It is nobody else's from now on."""
+        for index, letter in enumerate(self.free):
+            if (outcome := receive.read(letter.record, kernel)) is not None:
+                del self.free[index]
+                return Chosen(letter, outcome, index > 0)
+        return None
+
+    def wake_for(self, branch: Branch, receive: Receive, chosen: Chosen) -> None:
+        """The branch takes that message when its turn comes."""
+        self.held[receive] = chosen
+        branch.operation = None
+        branch.kernel.look(branch, receive)
+
+    def give_back(self, letter: Letter, kernel: Kernel) -> None:
+        """Its receive was cancelled. Who was woken later takes an older one that fits; the one left over is free."""
+        by_fit = False
+        for later, chosen in self.held.items():
+            if letter.number < chosen.letter.number:
+                if (outcome := later.read(letter.record, kernel)) is None:
+                    by_fit = True
+                    continue
+                self.held[later] = Chosen(letter, outcome, by_fit or chosen.by_fit)
+                letter = chosen.letter
+        self.deliver(letter, kernel)
+
+    def may_take(self, path: str, pos: int, kernel: Kernel) -> bool:
+        """Whether no mark tells that the receive at a path took another message, or that another one took this."""
+        if self._taken is None:
+            self._taken = {}
+            for mark in kernel.marks:
+                if mark.startswith(TOOK):
+                    taken, _, receive = mark.removeprefix(TOOK).partition(" ")
+                    self._taken[receive], self._taken[taken] = taken, receive
+        receive, taken = _short(path), f"{pos:x}"
+        return self._taken.get(receive, taken) == taken and self._taken.get(taken, receive) == receive
+
+
+def _short(path: str) -> str:
+    return hashlib.blake2b(path.encode(), digest_size=12).hexdigest()
 
 
 class Receive(Take):
-    """The next message of a name; one that came earlier was kept."""
+    """The next message of a name that fits; one that came earlier was kept.
 
-    __slots__ = ("name", "outcome", "path")
+    ``outcome`` tells what the body gets for a message. One for which that is an error does not fit, unless ``raises``.
+    """
+
+    __slots__ = ("name", "outcome", "path", "raises", "type_")
     supply: Mailbox
 
-    def __init__(self, name: str, outcome: Callable[[Record], Outcome]) -> None:
-        self.name, self.outcome = name, outcome
+    def __init__(
+        self, name: str, outcome: Callable[[Record], Outcome], *, raises: bool = False, type_: object = None
+    ) -> None:
+        """``type_`` is for who shows what the run waits for."""
+        self.name, self.outcome, self.raises, self.type_ = name, outcome, raises, type_
         self.path = ""
 
     def enter(self, branch: Branch, kernel: Kernel) -> None:
         self.path = branch.next_path()
-        self.supply = kernel.mailbox(self.name)
-        if kernel.rules < TAKEN_IN_TURN and self.supply.records:
-            kernel.answer(branch, self.outcome(self.supply.records.popleft()))
+        supply = self.supply = kernel.mailbox(self.name)
+        if kernel.rules < TAKEN_IN_TURN and supply.free:
+            kernel.answer(branch, self.outcome(supply.free.popleft().record))
+        elif (found := supply.find(self, kernel)) is not None:
+            supply.wake_for(branch, self, found)
         else:
-            super().enter(branch, kernel)
+            branch.operation = self
+            supply.waiters[branch] = self
+
+    def read(self, record: Record, kernel: Kernel) -> Outcome | None:
+        """What the body gets for that message; None: it does not fit, or this took another one in a former life."""
+        if kernel.rules < REJECTS:
+            return self.outcome(record)
+        if kernel.marks and not self.supply.may_take(self.path, record.pos, kernel):
+            return None
+        outcome = self.outcome(record)
+        return outcome if self.raises or outcome.error is None else None
+
+    def turn(self, branch: Branch, kernel: Kernel) -> Outcome | None:
+        chosen = self.supply.held.pop(self)
+        if CHECKPOINT.turn(branch, kernel) is None:
+            self.supply.give_back(chosen.letter, kernel)
+            return None
+        if chosen.by_fit and kernel.rules >= REJECTS:
+            self._remember(chosen.letter.record.pos, kernel)
+        return chosen.outcome
+
+    def _remember(self, pos: int, kernel: Kernel) -> None:
+        """An older message, or an earlier receive, did not fit. With other types they may: a mark says what it was."""
+        mark = f"{TOOK}{pos:x} {_short(self.path)}"
+        if mark not in kernel.marks:
+            kernel.unwritten.append(mark)

@@ -23,12 +23,15 @@ class Kind(IntEnum):
     SUPPLIED = 11  # an operator's outcome in place of the step's
     VIEW = 12  # what the run showed last; comes with its end
     ERROR = 13  # what the body raised, or calls that it did not await; comes with a run's end, and goes with its retry
+    DROPPED = 14  # an operator dropped the message at a position, its path in hex, or sent another one in its place
 
 
-RULES = 1
+RULES = 2
 """The newest version of the rules by which records are delivered. 0 are those of before there were versions; A
 run is delivered by one version after the other, never by an older one again, so what is replayed is as it was."""
 OUTCOMES = frozenset({Kind.DONE, Kind.FAILED, Kind.STOPPED, Kind.ABANDONED, Kind.CHILD, Kind.SUPPLIED})
+TOLD = frozenset({Kind.MESSAGE, Kind.CANCEL, Kind.CHILD, Kind.DROPPED})
+"""What others write, and wakes a run."""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

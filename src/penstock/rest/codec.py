@@ -67,6 +67,16 @@ class MessageBody(Body):
 
     name: str | None = None
     payload: msgspec.Raw = field(default_factory=msgspec.Raw)
+    force: bool = False
+
+
+class ResolveBody(Body):
+    """What becomes of a message that a run rejected: ``drop``, or a ``payload`` in its place."""
+
+    drop: bool = False
+    payload: msgspec.Raw = field(default_factory=msgspec.Raw)
+    note: str | None = None
+    force: bool = False
 
 
 class PublishBody(Body):

@@ -33,7 +33,7 @@ NO_VARIABLES: Final[Mapping[str, frozenset[str]]] = {
 }
 """Free JSON without variables of instances, by class: which instances were asked for, what an expression made of those
 that are not hidden, what the request itself brought."""
-NESTED: Final = frozenset({("JournalRecord", "payload")})
+NESTED: Final = frozenset({("JournalRecord", "payload"), ("RejectedMessage", "payload")})
 """Free JSON that may be an object of variables, and may hold such objects: arguments, results, messages of a run."""
 
 _read_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode

@@ -66,6 +66,7 @@ _PATH_TEXTS: Final = {
     "stepId": "Id of the step.",
     "number": "Version, 1 or more.",
     "key": "Instance key.",
+    "position": "Of a message in the journal, as `rejected` of the run's tree has it.",
 }
 HOT: Final = frozenset({"JobRoutes", "StartRoutes"})
 """The classes whose handlers are served without the framework."""

@@ -17,7 +17,16 @@ from penstock.engine.migrations import MigrationRequest
 from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
 from penstock.engine.standing import ShownExecution
 from penstock.engine.views import InstanceSummary, Whereabouts
-from penstock.rest.codec import CancelBody, MessageBody, PriorityBody, PublishBody, RetryBody, UserTaskBody, WatchBody
+from penstock.rest.codec import (
+    CancelBody,
+    MessageBody,
+    PriorityBody,
+    PublishBody,
+    ResolveBody,
+    RetryBody,
+    UserTaskBody,
+    WatchBody,
+)
 from penstock.rest.definitions import DefinitionRoutes
 from penstock.rest.docs import DocsRoutes
 from penstock.rest.health import LIVE_PATH, HealthRoutes, Readiness
@@ -66,6 +75,7 @@ from penstock.wire.model import (
     Park,
     PollRequest,
     PublishedMessage,
+    RejectedMessage,
     RunTree,
     StartRequest,
     StartResult,
@@ -141,6 +151,7 @@ REQUIRED: Final[Mapping[str, Sequence[str]]] = {
     "VersionImpact": ("version", "open", "atChanged", "atRemoved", "steps"),
     "ChangedSteps": ("added", "changed", "removed"),
     "ImpactView": ("at", "exact", "versions", "steps", "refusals"),
+    "RejectedMessage": ("position", "name", "at", "reason"),
     "Branch": ("path", "status"),
     "RunTree": ("id", "status", "workflow", "version", "branches"),
     "Schedule": (
@@ -182,10 +193,10 @@ BODIES: Final[Mapping[str, tuple[type[msgspec.Struct], Sequence[str]]]] = {
 KINDS: Final[Sequence[Kind]] = (
     PollRequest, WatchBody, Completion, Failure, Heartbeat, JobRef, Park, StartRequest, CancelBody, RetryBody,
     PriorityBody,
-    MessageBody, PublishBody, PublishedMessage, Page[KeptMessage],
+    MessageBody, ResolveBody, PublishBody, PublishedMessage, Page[KeptMessage],
     UserTaskBody, DefinitionSummary, Page[DefinitionSummary], Instance, Page[Instance], InstanceSummary,
     Whereabouts, Page[InstanceSummary], StepExecution, Page[ShownExecution],
-    Page[AuditRecord], Page[JournalRecord], Branch, RunTree, StartResult, Job, LostJob,
+    Page[AuditRecord], Page[JournalRecord], Branch, RejectedMessage, RunTree, StartResult, Job, LostJob,
     Lease, JobOutcome, HeartbeatOutcome, Page[FailedJob], KeptSignal, Readiness,
     VariablesEdit, StepSkip, TokenMove, MigrationRequest, MigrationCheck, Page[OpenJobView], *KINDS_FOR_PEOPLE,
     *KINDS_OF_SCHEDULES, *KINDS_OF_BATCHES,
@@ -368,8 +379,17 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "POST", "/v1/instances/{id}/messages", RunRoutes.send, Permission.OPERATE,
         "sendMessage", "instances", "Send a message to a run (addition)",
         "What `receive(name)` of its body gives. One that comes early is kept. With an `Idempotency-Key` it comes "
-        "once, however often it is sent, as long as the run is kept.",
-        parameters=(MESSAGE_KEY,), body=struct(MessageBody), status=204, errors=(400, 404, 409, 429),
+        "once, however often it is sent, as long as the run is kept. What does not fit the type that the run waits for "
+        "is refused with its place (422), unless `force` is set.",
+        parameters=(MESSAGE_KEY,), body=struct(MessageBody), status=204, errors=(400, 404, 409, 422, 429),
+    ),
+    Operation(
+        "POST", "/v1/instances/{id}/messages/{position}", RunRoutes.resolve_message, Permission.OPERATE,
+        "resolveMessage", "instances", "Drop a message that a run rejected, or send it corrected (addition)",
+        "With `drop`, or with the `payload` that comes in its place. `position` is that of one in `rejected` of the "
+        "run's tree: it came before the run said what it waits for, and no `receive` has it. 409: a `receive` has it "
+        "by now, it was dropped, or the run is at work: ask again.",
+        body=struct(ResolveBody), status=204, errors=(400, 404, 409, 422),
     ),
     # -- jobs
     Operation(

@@ -12,7 +12,7 @@ from penstock.engine.payload import check_text
 from penstock.engine.runs import JOURNAL_PAGE_MAX
 from penstock.errors import BadRequest
 from penstock.offload import run_sized
-from penstock.rest.codec import MessageBody, decoder, given_value
+from penstock.rest.codec import MessageBody, ResolveBody, decoder, given_value
 from penstock.rest.exchange import NO_CONTENT, Reply, text_header
 from penstock.rest.reading import body_of, query_number, query_text, respond
 from penstock.rest.starts import IDEMPOTENCY_KEY
@@ -20,6 +20,7 @@ from penstock.rest.starts import IDEMPOTENCY_KEY
 MESSAGE_NAME_MAX_CHARS: Final = 256
 
 _read_message = decoder(MessageBody)
+_read_resolve = decoder(ResolveBody)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -43,14 +44,28 @@ class RunRoutes:
         """``POST /v1/instances/{id}/messages``"""
         body = await body_of(request)
 
-        def read() -> tuple[str, bytes]:
+        def read() -> tuple[str, bytes, bool]:
             message = _read_message(body)
             if not message.name:
                 raise BadRequest("name: is required")
             name = check_text(message.name, "name", MESSAGE_NAME_MAX_CHARS)
-            return name, given_value(message.payload, self._limits, "payload") or b"null"
+            return name, given_value(message.payload, self._limits, "payload") or b"null", message.force
 
-        name, payload = await run_sized(len(body), read)
+        name, payload, force = await run_sized(len(body), read)
         headers: dict[bytes, bytes] = dict(request.scope["headers"])
-        await self._runs.send(id, name, payload, dedup=text_header(headers, IDEMPOTENCY_KEY))
+        await self._runs.send(id, name, payload, dedup=text_header(headers, IDEMPOTENCY_KEY), force=force)
+        return respond(NO_CONTENT)
+
+    async def resolve_message(self, id: str, position: str) -> Response:
+        """``POST /v1/instances/{id}/messages/{position}``"""
+        body = await body_of(request)
+
+        def read() -> tuple[ResolveBody, bytes | None]:
+            asked = _read_resolve(body)
+            if asked.drop == bool(bytes(asked.payload)):
+                raise BadRequest("drop, payload: give one of them")
+            return asked, None if asked.drop else given_value(asked.payload, self._limits, "payload") or b"null"
+
+        asked, payload = await run_sized(len(body), read)
+        await self._runs.resolve_message(id, position, payload, note=asked.note, force=asked.force)
         return respond(NO_CONTENT)

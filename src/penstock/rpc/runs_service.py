@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 from grpclib.const import Handler
 
-from penstock.access.identity import check_app, may
+from penstock.access.identity import actor, check_app, may
 from penstock.access.roles import Permission
 from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
 from penstock.engine.code import CodeWorkflow
@@ -44,6 +44,7 @@ class Runs:
             "Find": unary(self.find, w.FindRunRequest, w.FindRunResponse),
             "List": unary(self.list, w.ListRunsRequest, w.ListRunsResponse),
             "Send": unary(self.send, w.SendToRunRequest, w.SendToRunResponse),
+            "ResolveMessage": unary(self.resolve_message, w.ResolveMessageRequest, w.ResolveMessageResponse),
             "Cancel": unary(self.cancel, w.CancelRunRequest, w.CancelRunResponse),
             "Retry": unary(self.retry, w.RetryRunRequest, w.RetryRunResponse),
             "Result": unary(self.result, w.RunResultRequest, Instance),
@@ -108,14 +109,32 @@ class Runs:
         return w.ListRunsResponse(await latest)
 
     async def send(self, request: w.SendToRunRequest, _call: object) -> w.SendToRunResponse:
-        """FAILED_PRECONDITION when the run has ended."""
+        """FAILED_PRECONDITION when the run has ended, INVALID_ARGUMENT when it waits for another message."""
         instance_id = request.instance_id or (await self._find(request.to) if request.to is not None else "")
         if not may(Permission.OPERATE):
             check_app(app_of((await self._engine.instances.get(required(instance_id, "instance_id"))).definition_id))
+        by = actor()
+        sender = f"{request.sender} ({by})" if request.sender and by else request.sender or by
         await self._engine.runs.send(
-            required(instance_id, "instance_id"), request.name, request.payload, dedup=request.dedup or None
+            required(instance_id, "instance_id"),
+            request.name,
+            request.payload,
+            dedup=request.dedup or None,
+            sender=sender,
+            force=request.force,
         )
         return w.SendToRunResponse()
+
+    async def resolve_message(self, request: w.ResolveMessageRequest, _call: object) -> w.ResolveMessageResponse:
+        """FAILED_PRECONDITION when it is none that the run rejects now."""
+        await self._engine.runs.resolve_message(
+            required(request.instance_id, "instance_id"),
+            required(request.position, "position"),
+            request.payload or None,
+            note=request.note or None,
+            force=request.force,
+        )
+        return w.ResolveMessageResponse()
 
     async def cancel(self, request: w.CancelRunRequest, _call: object) -> w.CancelRunResponse:
         """FAILED_PRECONDITION when it has ended."""

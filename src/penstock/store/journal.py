@@ -6,6 +6,7 @@ Payloads are sealed where there are keys, each whole. Lists of runs are given in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
 
@@ -13,7 +14,7 @@ from penstock.store import arrays, bulk
 from penstock.store import timers as timer_store
 from penstock.store.connection import TrioConnection
 from penstock.store.statements import SQL, Statement
-from penstock.store.vault import CHECKPOINT, PAYLOAD, PROGRESS, Sealing, Vault, offloaded
+from penstock.store.vault import CHECKPOINT, PAYLOAD, PROGRESS, KeyMissing, Sealing, Vault, offloaded
 
 PAGE_MAX_ROWS: Final = 5_000
 PAGE_MAX_BYTES: Final = 4 * 1024 * 1024
@@ -23,7 +24,8 @@ _UNSIGNED: Final = 1 << 32
 _SIGN: Final = 1 << 31
 _SMALLINT_MAX: Final = (1 << 15) - 1
 OF_OTHERS: Final = (6, 7, 8, 10, 11, 12)
-"""Kinds of records that no executor writes: message, cancel, child, begun, supplied, view."""
+"""Kinds of records that no executor writes: message, cancel, child, begun, supplied, view. That a message was dropped
+is none of these: it tells of rules, as it was rejected by them."""
 
 
 class Held(NamedTuple):
@@ -107,7 +109,9 @@ class RunState(NamedTuple):
 
 class Tell(NamedTuple):
     """A record that somebody else has for a run. ``hash`` in hex: what makes two with one ``dedup`` the same. ``note``:
-    for the audit trail, in place of the name. ``bulk``: the bulk operation that it is of, which counts it."""
+    for the audit trail, in place of the name. ``bulk``: the bulk operation that it is of, which counts it. ``sender``:
+    who sent it, for people. ``as_of``: it is written only where no record came after that position, but for those that
+    drop messages. ``forced``: a message that may be one that the run does not accept."""
 
     instance: int
     kind: int
@@ -119,6 +123,10 @@ class Tell(NamedTuple):
     actor: str | None
     note: str | None = None
     bulk: int | None = None
+    sender: str | None = None
+    as_of: int | None = None
+    rules: int | None = None
+    forced: bool = False
 
 
 class Told(NamedTuple):
@@ -134,6 +142,23 @@ class Told(NamedTuple):
     holder: str | None
     mail: int
     flow_key: str | None
+
+
+class Waits(NamedTuple):
+    """What an open run has said of its branches (JSON), and the position of its last record that may change it."""
+
+    branches: str
+    last: int | None
+
+
+class MessageRow(NamedTuple):
+    """A message in a journal. ``at`` is in seconds since 1970."""
+
+    pos: int
+    at: float
+    name: str | None
+    payload: str | None
+    sender: str | None
 
 
 class LetGo(NamedTuple):
@@ -404,9 +429,10 @@ async def tell(
     unread_max: int,
     message: int,
     cancel: int,
+    dropped: int,
 ) -> list[Told]:
-    """Write what others have for runs; in order. ``message`` and ``cancel`` are the kinds; the ``timers`` that say so
-    go. A transaction of its own."""
+    """Write what others have for runs; in order. ``message``, ``cancel`` and ``dropped`` are the kinds; the ``timers``
+    that say so go. A transaction of its own."""
     columns = list(zip(*items, strict=True))
     params = (
         arrays.ints(columns[0]),
@@ -422,6 +448,10 @@ async def tell(
         cancel,
         *(arrays.ints(column) for column in zip(*(timer or (None,) * 3 for timer in timers), strict=True)),
         arrays.texts(columns[8]),
+        arrays.texts(columns[10]),
+        arrays.ints(columns[11]),
+        arrays.ints(columns[12]),
+        dropped,
     )
     statements: list[Statement] = [
         (SQL["begin"], ()),
@@ -436,6 +466,42 @@ async def tell(
     new = [(item.bulk, item.instance) for item, row in zip(items, told, strict=True) if row.is_new]
     await connection.roundtrip([*bulk.counts(new), (SQL["commit"], ())])
     return told
+
+
+async def waits(connection: TrioConnection, instances: Sequence[int], dropped: int) -> dict[int, Waits]:
+    """What open runs have said of their branches, by instance. Those that have said nothing, or what can't be read
+    here, are left out. ``dropped``: the kind of records that does not count."""
+    rows = cast(Any, await connection.fetch(SQL["read_waits"], (arrays.ints(instances), dropped)))
+    vault = connection.vault
+    found = {row[0]: Waits(*row[1:]) for row in rows if row[1] is not None}
+    if vault is None:
+        return found
+    size = sum(len(each.branches) for each in found.values())
+    return await offloaded(size, lambda: _readable(found, vault))
+
+
+def _readable(found: dict[int, Waits], vault: Vault) -> dict[int, Waits]:
+    opened: dict[int, Waits] = {}
+    for instance, each in found.items():
+        with suppress(KeyMissing):
+            opened[instance] = each._replace(branches=vault.open_value(each.branches, CHECKPOINT))
+    return opened
+
+
+async def messages_at(connection: TrioConnection, instance: int, positions: Sequence[int]) -> list[MessageRow]:
+    """Messages at these positions of a journal, in its order. Raises KeyMissing."""
+    rows = cast(Any, await connection.fetch(SQL["read_messages"], (instance, arrays.ints(positions))))
+    vault, found = connection.vault, [MessageRow(*row) for row in rows]
+    if vault is None:
+        return found
+    return [
+        row if row.payload is None else row._replace(payload=vault.open_value(row.payload, PAYLOAD)) for row in found
+    ]
+
+
+async def senders(connection: TrioConnection, instance: int, first: int, last: int) -> dict[int, str]:
+    """Who sent the messages from one position to another, by position, as far as that is known."""
+    return dict(cast(Any, await connection.fetch(SQL["read_senders"], (instance, first, last))))
 
 
 async def park(connection: TrioConnection, items: Sequence[Park]) -> dict[int, LetGo]:

@@ -32,7 +32,7 @@ from penstock.durable.workflow import Workflow, workflow_in
 from penstock.kernel.drive import Limits
 from penstock.kernel.errors import Endless, NotAwaited, TooSlow
 from penstock.kernel.operation import Outcome
-from penstock.kernel.record import RULES, Kind, Record
+from penstock.kernel.record import RULES, TOLD, Kind, Record
 from penstock.kernel.unawaited import places_kept
 from penstock.testing.shadow import replay_elsewhere, seen
 from penstock.testing.virtual_loops import checked_backend, run_step
@@ -322,7 +322,7 @@ class Memory:
     def deliver(self, record: Record) -> None:
         """Into the journal, and to the body."""
         self._ticks = self._ticks + 1 if record.kind is Kind.CLOCK else 0
-        told = record.kind in (Kind.MESSAGE, Kind.CANCEL, Kind.CHILD)  # by others, who know nothing of marks
+        told = record.kind in TOLD  # by others, who know nothing of marks
         for each in [record] if told else self.activation.marked([record]):
             stored = msgspec.structs.replace(each, at=self._at, pos=len(self.journal) + 1)
             self.journal.append(stored)
@@ -485,7 +485,7 @@ class Memory:
             current_sender.reset(sender)
             current_starter.reset(starter)
 
-    async def _send(self, run_id: str, name: str, payload: str, dedup: str) -> None:
+    async def _send(self, run_id: str, name: str, payload: str, dedup: str, *, sender: str, force: bool) -> None:
         self.sent.append(Sent(run_id, name, msgspec.json.decode(payload)))
 
     async def _start(self, workflow: str, version: int, arguments: str, id: str) -> str:
@@ -502,8 +502,12 @@ class Memory:
             for branch in kernel.open_branches()
             if branch.operation is not None
         ]
+        rejected = [
+            f"{each.name!r} at {each.field or 'its whole'}: {each.reason}" for each in self.activation.rejected()
+        ]
         self.activation.discard()
-        raise StuckWorkflow(f"{reason}; waiting: {', '.join(waiting)}")
+        told = f"; messages that do not fit their receive: {', '.join(rejected)}" if rejected else ""
+        raise StuckWorkflow(f"{reason}; waiting: {', '.join(waiting)}{told}")
 
 
 def _arguments(child: ChildCall) -> tuple[Sequence[Any], dict[str, Any]]:

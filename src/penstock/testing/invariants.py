@@ -357,7 +357,7 @@ INVARIANTS: Final[dict[str, str]] = {
         WHERE m.index = -16 AND t.state IS DISTINCT FROM 2""",
     "runs have one token, which counts what others have written for them, and journals belong to runs": """
         SELECT t.instance_id, t.id, t.mail, j.told FROM token t JOIN definitions d ON d.key = t.definition
-        CROSS JOIN LATERAL (SELECT count(*) FILTER (WHERE kind IN (6, 7, 8)) AS told FROM journal j
+        CROSS JOIN LATERAL (SELECT count(*) FILTER (WHERE kind IN (6, 7, 8, 14)) AS told FROM journal j
           WHERE j.instance_id = t.instance_id AND j.pos > t.seq) j
         WHERE d.code AND (t.mail <> j.told OR t.id <> t.instance_id) OR NOT d.code AND t.mail <> 0
         UNION ALL

@@ -437,7 +437,8 @@ class JournalRecord(Answer, frozen=True):
     """One record of the journal of a run of code: something that came into its body from outside. `kind`: done,
     failed, stopped, clock, message, cancel, …; `path` says which operation of the body it answers. With a `codec`
     the payload is no JSON, but base64 text. `replayed`: whether it was there when the executor that has the run, or
-    that ended it, took it, so that the body was run again on it; none while nobody has the run.
+    that ended it, took it, so that the body was run again on it; none while nobody has the run. `sender`: who sent
+    a message.
     """
 
     pos: str
@@ -450,6 +451,24 @@ class JournalRecord(Answer, frozen=True):
     payload: Any = None
     codec: str | None = None
     replayed: bool | None = None
+    sender: str | None = None
+
+
+class RejectedMessage(Answer, frozen=True):
+    """A message that came before the run said what it waits for, and fits no `receive` that waits: the run waits on.
+    At `position` of its journal. `path` is the place in it of what is wrong, as `reason` says; `where` a file and
+    line of the `receive`. A payload of more than 16 kB is in the journal only. `sender`: a token, a user, a
+    certificate, or a run.
+    """
+
+    position: Annotated[str, Proto(1, TEXT, "penstock.v1")] = field(default_factory=str)
+    name: Annotated[str, Proto(2, TEXT, "penstock.v1")] = field(default_factory=str)
+    at: Annotated[datetime | None, Proto(3, package="penstock.v1")] = None
+    sender: Annotated[str | None, Proto(4, TEXT, "penstock.v1")] = None
+    path: Annotated[str, Proto(5, TEXT, "penstock.v1")] = ""
+    reason: Annotated[str, Proto(6, TEXT, "penstock.v1")] = field(default_factory=str)
+    where: Annotated[str | None, Proto(7, TEXT, "penstock.v1")] = None
+    payload: Annotated[Any, Proto(8, JSON, "penstock.v1")] = None
 
 
 class Branch(Answer, frozen=True):
@@ -489,3 +508,5 @@ class RunTree(Answer, frozen=True):
     blocked: Annotated[bool | None, Proto(9, BOOL, "penstock.v1")] = None
     blocked_since: Annotated[datetime | None, Proto(10, package="penstock.v1")] = None
     blocked_reason: Annotated[str | None, Proto(11, TEXT, "penstock.v1")] = None
+    rejected: Annotated[list[RejectedMessage], Proto(12, package="penstock.v1")] = []  # noqa: RUF012 - msgspec makes a new one each time
+    rejected_count: Annotated[int | None, Proto(13, INT32, "penstock.v1")] = None

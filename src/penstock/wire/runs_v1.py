@@ -90,9 +90,23 @@ class SendToRunRequest(Struct):
     name: Annotated[str, Proto(3)] = ""
     payload: Annotated[bytes, Proto(4)] = b""
     dedup: Annotated[str, Proto(5)] = ""
+    force: Annotated[bool, Proto(6)] = False
+    sender: Annotated[str, Proto(7)] = ""
 
 
 class SendToRunResponse(Struct):
+    pass
+
+
+class ResolveMessageRequest(Struct):
+    instance_id: Annotated[str, Proto(1)] = ""
+    position: Annotated[str, Proto(2)] = ""
+    payload: Annotated[bytes, Proto(3)] = b""
+    note: Annotated[str, Proto(4)] = ""
+    force: Annotated[bool, Proto(5)] = False
+
+
+class ResolveMessageResponse(Struct):
     pass
 
 

@@ -49,6 +49,7 @@ from penstock.client.operation import (
     PollJobs,
     PublishMessage,
     ReleaseJobs,
+    ResolveMessage,
     SendMessage,
     SendSignal,
     StartInstance,
@@ -277,6 +278,6 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
 }
 # Not in the contract's gRPC: kept as names so that a test can hold that every operation is in one list or the other.
 WITHOUT_FORM: tuple[type[Operation[Any]], ...] = (
-    ForgetCheckpoint, GetAttempts, GetAudit, GetJournal, ListFailedJobs, ListMessages, ListSignals, SendMessage,
-    WaitLostJobs, *(kind for kind in WORK_EXCHANGES if kind not in _EXCHANGES),
+    ForgetCheckpoint, GetAttempts, GetAudit, GetJournal, ListFailedJobs, ListMessages, ListSignals, ResolveMessage,
+    SendMessage, WaitLostJobs, *(kind for kind in WORK_EXCHANGES if kind not in _EXCHANGES),
 )  # fmt: skip

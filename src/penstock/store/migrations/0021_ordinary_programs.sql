@@ -3,6 +3,8 @@
 -- Workflows as code: by which version of the rules an executor delivered a record; null before there were versions, and of
 -- what others write.
 ALTER TABLE journal ADD COLUMN rules smallint;
+-- Who sent a message, for people.
+ALTER TABLE journal ADD COLUMN sender text;
 
 -- The outcome of a step, written by the step's own transaction as its last statement (durable/transaction.py): under the
 -- fence, and with the lock of the run until that commits, for which it has 5 s. In the schema of its tables whoever calls.

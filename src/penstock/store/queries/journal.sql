@@ -155,14 +155,17 @@ queued_flow AS (
 -- name: tell_runs
 -- Records that others have for runs: $1 instance $2 kind $3 path $4 name $5 payload $6 dedup $7 hash of what is said, in
 -- hex $8 actor (null: no audit record, '': nobody) $15 what that record says (null: the name) $12 token $13 seq $14 index of the timer
--- that says it (null: none): it goes, and where it has gone nothing is written. The roots are locked. $9: so many messages in a row that nobody read are the most;
--- $10 $11: the kinds of messages and of cancels.
+-- that says it (null: none): it goes, and where it has gone nothing is written. $16 sender $17 position: it is written only
+-- where no record came after that, but for those that drop messages (null: whatever came) $18 rules. The roots are locked.
+-- $9: so many messages in a row that nobody read are the most; $10 $11 $19: the kinds of messages, of cancels, and of what
+-- drops a message.
 -- One row for each, in order: the instance's status, whether it is code, whether it was written now, the hash of what
 -- came with this dedup before, whether there are too many; and of the token its state before, job type, holder, mail, flow key.
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
-                       $12::bigint[], $13::bigint[], $14::smallint[], $15::text[])
-    WITH ORDINALITY AS i(instance, kind, path, name, payload, dedup, hash, actor, by_token, by_seq, by_index, note, n)),
+                       $12::bigint[], $13::bigint[], $14::smallint[], $15::text[], $16::text[], $17::bigint[], $18::smallint[])
+    WITH ORDINALITY AS i(instance, kind, path, name, payload, dedup, hash, actor, by_token, by_seq, by_index, note, sender, as_of,
+                         rules, n)),
 heard AS (
   DELETE FROM timer d USING item i CROSS JOIN LATERAL (
     SELECT o.ctid FROM timer o WHERE o.token_id = i.by_token AND o.seq = i.by_seq AND o.index = i.by_index OFFSET 0) old
@@ -182,7 +185,9 @@ about AS MATERIALIZED (
     SELECT s.request_hash FROM signal_id s WHERE s.instance_id = i.instance AND s.id = i.dedup OFFSET 0) s ON true),
 new AS MATERIALIZED (
   SELECT * FROM about WHERE status = 0 /* ACTIVE */ AND code AND row IS NOT NULL AND request_hash IS NULL AND is_full IS NOT TRUE
-    AND (by_token IS NULL OR n IN (SELECT n FROM heard))),
+    AND (by_token IS NULL OR n IN (SELECT n FROM heard))
+    AND (as_of IS NULL OR NOT EXISTS (
+      SELECT FROM journal j WHERE j.instance_id = about.instance AND j.pos > about.as_of AND j.kind <> $19::smallint))),
 noted AS (
   INSERT INTO signal_id (instance_id, id, request_hash) SELECT instance, dedup, decode(hash, 'hex') FROM new),
 clock AS MATERIALIZED (SELECT penstock_now() AS now),
@@ -203,16 +208,37 @@ disarmed AS (
     SELECT o.ctid FROM timer o WHERE o.token_id = t.id AND o.seq = t.seq AND o.index = -16 OFFSET 0) old
   WHERE t.was = 2 AND d.ctid = old.ctid),
 written AS (
-  INSERT INTO journal (instance_id, pos, at, kind, attempt, path, name, payload)
-  SELECT instance, nextval('step_seq'), now, kind, 1, path, name, payload
+  INSERT INTO journal (instance_id, pos, at, kind, attempt, path, name, payload, sender, rules)
+  SELECT instance, nextval('step_seq'), now, kind, 1, path, name, payload, sender, rules
   FROM (SELECT * FROM new ORDER BY n) r, clock),
 audited AS (
   INSERT INTO audit (pos, at, instance_id, kind, actor, detail)
-  SELECT nextval('step_seq'), now, instance, 'CANCEL_REQUESTED', nullif(actor, ''), coalesce(note, name) FROM new, clock
-  WHERE kind = $11::smallint AND actor IS NOT NULL)
+  SELECT nextval('step_seq'), now, instance, CASE WHEN kind = $11::smallint THEN 'CANCEL_REQUESTED'
+    WHEN payload IS NULL THEN 'MESSAGE_DROPPED' ELSE 'MESSAGE_CORRECTED' END, nullif(actor, ''), coalesce(note, name)
+  FROM new, clock WHERE kind IN ($11::smallint, $19::smallint) AND actor IS NOT NULL)
 SELECT a.status, a.code, a.n IN (SELECT n FROM new), encode(a.request_hash, 'hex'), coalesce(a.is_full, false), a.state,
   (SELECT j.name FROM job_type j WHERE j.id = a.job_type), a.claimed_by, coalesce((SELECT t.mail FROM told t WHERE t.id = a.instance), a.mail, 0), a.flow_key
 FROM about a ORDER BY a.n
+
+-- name: read_waits
+-- What open runs ($1 instances) have said of their branches, and the position of their last record that is of another kind
+-- than $2: what was said before that may not hold any more.
+SELECT k.id, n.checkpoint::text,
+  (SELECT j.pos FROM journal j WHERE j.instance_id = k.id AND j.kind <> $2::smallint ORDER BY j.pos DESC LIMIT 1)
+FROM unnest($1::bigint[]) AS k(id)
+CROSS JOIN LATERAL (SELECT t.id, t.seq FROM token t WHERE t.id = k.id AND t.id = t.instance_id OFFSET 0) t
+CROSS JOIN LATERAL (SELECT n.checkpoint FROM job_note n WHERE n.token_id = t.id AND n.seq = t.seq OFFSET 0) n
+
+-- name: read_messages
+-- Messages of a run ($1 instance) at positions $2; those that were sent in the place of others are some.
+SELECT pos, extract(epoch FROM at)::float8, name, payload, sender FROM journal
+WHERE instance_id = $1::bigint AND pos = ANY($2::bigint[]) AND (kind = 6 /* MESSAGE */ OR kind = 14 /* DROPPED */ AND payload IS NOT NULL)
+ORDER BY pos
+
+-- name: read_senders
+-- Who sent messages to a run ($1 instance), by position, from $2 to $3.
+SELECT pos, sender FROM journal
+WHERE instance_id = $1::bigint AND pos BETWEEN $2::bigint AND $3::bigint AND sender IS NOT NULL
 
 -- name: park_runs
 -- Runs that wait: $1 token $2 seq $3 attempt $4 holder $5 mail seen $6 when they are due (seconds since 1970; null: never)

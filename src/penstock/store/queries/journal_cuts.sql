@@ -33,12 +33,12 @@ SELECT pos FROM journal WHERE instance_id = $1::bigint AND kind = ANY($3::smalli
 ORDER BY pos LIMIT 1
 
 -- name: cut_journal
--- A run ($1 instance) that failed goes on from a position ($2): records from there on are forgotten, but for messages and
--- what a continued one began with. Of the operation ($3 path) that is done again the attempts before become mere passing of time: it has all of its retries.
+-- A run ($1 instance) that failed goes on from a position ($2): records from there on are forgotten, but for messages, what
+-- drops those, and what a continued one began with. Of the operation ($3 path) that is done again the attempts before become mere passing of time: it has all of its retries.
 -- A cancel that is forgotten may come again.
 WITH gone AS (
   DELETE FROM journal WHERE instance_id = $1::bigint
-    AND (kind IN (12 /* VIEW */, 13 /* ERROR */) OR pos >= $2::bigint AND kind NOT IN (6 /* MESSAGE */, 10 /* BEGUN */))),
+    AND (kind IN (12 /* VIEW */, 13 /* ERROR */) OR pos >= $2::bigint AND kind NOT IN (6 /* MESSAGE */, 10 /* BEGUN */, 14 /* DROPPED */))),
 begun AS (
   UPDATE journal SET kind = 5 /* CLOCK */, path = '', name = NULL, payload = NULL, digest = NULL, attempt = 1, took_ms = NULL
   WHERE instance_id = $1::bigint AND pos < $2::bigint AND kind = 9 /* RETRY */ AND path = $3::text)
@@ -59,14 +59,14 @@ WITH held AS MATERIALIZED (
     AND t.attempt = $3::int AND t.claimed_by = $4::text),
 new AS MATERIALIZED (SELECT id FROM held WHERE is_new AND mail = $5::int),
 gone AS (
-  DELETE FROM journal WHERE instance_id = $1::bigint AND EXISTS (SELECT FROM new) RETURNING pos, kind, name, payload),
+  DELETE FROM journal WHERE instance_id = $1::bigint AND EXISTS (SELECT FROM new) RETURNING pos, name, payload, sender),
 clock AS MATERIALIZED (SELECT penstock_now() AS now),
 begun AS (
   INSERT INTO journal (instance_id, pos, at, kind, attempt, path, name, payload)
   SELECT id, nextval('step_seq'), now, 10 /* BEGUN */, 1, '', $6::text, ($7::text[])[1] FROM new, clock RETURNING pos),
-kept AS (
-  INSERT INTO journal (instance_id, pos, at, kind, attempt, path, name, payload)
-  SELECT $1::bigint, nextval('step_seq'), now, kind, 1, '', name, payload
+kept AS (  -- one that was sent in the place of another is a message as others
+  INSERT INTO journal (instance_id, pos, at, kind, attempt, path, name, payload, sender)
+  SELECT $1::bigint, nextval('step_seq'), now, 6 /* MESSAGE */, 1, '', name, payload, sender
   FROM begun, clock, (SELECT * FROM gone WHERE pos = ANY($8::bigint[]) ORDER BY pos) g RETURNING pos),
 counted AS (
   UPDATE token t SET mail = (SELECT count(*) FROM kept) FROM new WHERE t.id = new.id AND t.mail <> (SELECT count(*) FROM kept))
