@@ -16,9 +16,10 @@ from sdks.conformance.python.defects import DEFECTS
 EACH: Final = (
     "python",
     pytest.param("go", marks=pytest.mark.go),
+    pytest.param("typescript", marks=pytest.mark.node),
 )
 LINES_MAX: Final = 2_500
-SOURCES: Final = {"go": "*.go"}
+SOURCES: Final = {"go": "*.go", "typescript": "src/*.ts"}
 
 
 def played(server: Server, directory: Path, language: str, chosen: list[Case], **environment: str) -> dict[str, str]:
