@@ -20,6 +20,7 @@ from penstock.durable import (
     NotAwaited,
     RunCancelled,
     RunFailed,
+    Unencodable,
     child,
     continue_as_new,
     each,
@@ -119,6 +120,22 @@ async def in_a_child() -> str:
 def test_wherever_it_is(body: Any):
     with pytest.raises(NotAwaited, match=r"test_a_forgotten_await.py:\d+ calls (mail|sleep)\(\) without await"):
         run_workflow(body)
+
+
+@workflow
+async def returned() -> Any:
+    return mail("ann")
+
+
+@workflow
+async def passed() -> str:
+    return await mail(mail("ann"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - the fault
+
+
+@pytest.mark.parametrize("body", [returned, passed])
+def test_a_call_that_is_taken_for_its_value_says_the_line(body: Any):
+    with pytest.raises((NotAwaited, Unencodable), match=r"test_a_forgotten_await.py:\d+ calls mail\(\) without await"):
+        run_workflow(body).result()
 
 
 @workflow

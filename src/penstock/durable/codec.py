@@ -15,6 +15,7 @@ import msgspec
 from penstock.durable.errors import PayloadTooLarge, Unencodable
 from penstock.durable.kept import ANNOTATE, is_model, loss
 from penstock.durable.ordered import ordered
+from penstock.kernel.unawaited import Unawaited
 from penstock.masking import mask_text
 from penstock.user_text import static_attribute, text_of
 
@@ -107,6 +108,8 @@ def former_digest_of(text: str) -> int:
 
 
 def _to_json(value: object) -> Any:
+    if isinstance(value, Unawaited):
+        raise TypeError(value.why())
     if static_attribute(type(value), "model_dump") is None:  # pydantic's; a mock would answer with one mock more
         raise TypeError(f"{type(value).__name__} is not supported")
     model = cast("Any", value)

@@ -53,6 +53,10 @@ class Unawaited(Coroutine[Any, Any, R]):
         """As of any coroutine."""
         self.taken().close()
 
+    def why(self) -> str:
+        """Say that it is no value, where it is taken for one."""
+        return self._text(sys._getframe(1))  # pyright: ignore[reportPrivateUsage] - documented
+
     def __getattr__(self, name: str) -> NoReturn:
         text = self._text(sys._getframe(1))  # pyright: ignore[reportPrivateUsage] - documented
         if not name.startswith("__"):
