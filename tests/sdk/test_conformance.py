@@ -53,6 +53,10 @@ def test_an_sdk_stays_small(language: str) -> None:
 PLAYED: Final = [(part, wire) for part in parts() for wire in WIRES if cases((wire,), part)]
 
 
+# Connections that a proxy breaks on purpose end in threads of servers that are not ours.
+@pytest.mark.filterwarnings("default::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.filterwarnings("default::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("default::ResourceWarning")
 @pytest.mark.slow(reason="builds programs of other languages and plays scenarios with them")
 @pytest.mark.parametrize(("part", "wire"), PLAYED)
 @pytest.mark.parametrize("language", EACH)
