@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import re
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +34,7 @@ from penstock.durable import (
     workflow,
 )
 from penstock.testing import Message, explore, run_workflow
+from tests.runtime.waiting import wait_until
 
 BOUND_S = 60.0
 
@@ -214,13 +214,6 @@ def _marks(run: Any) -> list[str]:
     return [str(branch["name"]) for branch in run.tree()["branches"] if branch.get("kind") == "not awaited"]
 
 
-def wait_for_mark(run: Any) -> None:
-    until = time.monotonic() + BOUND_S
-    while not _marks(run):
-        assert time.monotonic() < until, run.tree()
-        time.sleep(0.05)
-
-
 def _shown(dsn: str, id: str) -> str:
     return CliRunner().invoke(cli, ["runs", "show", id, "--at", dsn]).output
 
@@ -229,11 +222,11 @@ def test_an_open_run_is_marked_too_and_when_another_program_has_it(database_dsn:
     text = re.compile(r"test_a_forgotten_await.py:\d+ calls mail\(\) without await")
     with App(waits_after, at=database_dsn).in_thread() as app:
         run = app.start(waits_after, "mail", id="f-2")
-        wait_for_mark(run)
+        wait_until(lambda: _marks(run))
     assert text.search(_shown(database_dsn, "f-2"))
     with App(waits_after, at=database_dsn).in_thread() as app:
         run = app.get("f-2")
-        wait_for_mark(run)
+        wait_until(lambda: _marks(run))
         assert len(_marks(run)) == 1
         run.send("go on", "well")
         assert run.result(BOUND_S) == "well"
@@ -266,7 +259,7 @@ def test_a_run_that_fails_is_marked_beside_its_error(database_dsn: str, body: An
 def test_a_run_that_is_cancelled_is_marked(database_dsn: str):
     with App(waits_after, at=database_dsn).in_thread() as app:
         run = app.start(waits_after, "child", id="f-4")
-        wait_for_mark(run)
+        wait_until(lambda: _marks(run))
         run.cancel("enough")
         with pytest.raises(RunCancelled):
             run.result(BOUND_S)
