@@ -130,6 +130,17 @@ async def test_what_no_index_gives_is_refused(make_driver: MakeDriver, wanted: d
         await instances.find_slice(InstanceFilter(**wanted), None, 10)
 
 
+async def test_newest_first_is_the_order_without_one(make_driver: MakeDriver) -> None:
+    """The console names it, also where an instance is found by its key."""
+    driver = make_driver()
+    await driver.upload(definition(user("u"), end(), definition_id="a"))
+    id = (await driver.start("a", instance_key="k")).id
+    for order in (None, NEWEST):
+        assert await listed(driver, definition_id="a", instance_key="k", order=order) == [id]
+        with pytest.raises(BadRequest, match="needs a definitionId"):
+            await listed(driver, instance_key="k", order=order)
+
+
 async def test_a_cursor_is_of_its_own_order(make_driver: MakeDriver) -> None:
     instances = make_driver().engine.instances
     for cursor in ("x", ".AA==", "1.!", "1.%00", "1.AA==", "1.gICA"):

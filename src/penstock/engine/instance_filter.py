@@ -97,7 +97,8 @@ def check_filter(wanted: InstanceFilter) -> None:
     more = (wanted.definition_version, wanted.cause, wanted.step_id, wanted.started_after, wanted.started_before,
             wanted.business_key_prefix, wanted.parent_instance_id, wanted.flow_key,
             wanted.error_contains, wanted.attributes or None, wanted.delayed or None,
-            wanted.blocked or None, wanted.current_step_id, wanted.order)  # fmt: skip
+            wanted.blocked or None, wanted.current_step_id,
+            None if wanted.order == NEWEST else wanted.order)  # fmt: skip
     if wanted.instance_key is not None and any(value is not None for value in more):
         raise BadRequest("instanceKey: with definitionId, status and businessKey only")
 
