@@ -26,11 +26,18 @@ from penstock.engine.timers import DUE_MAX
 from penstock.metrics import Metrics
 from penstock.settings import Settings
 from penstock.store import (
+    acknowledged,
+    arrays,
+    audit,
     compensation,
     definition_use,
+    definitions,
+    engines,
     idempotency,
     instances,
     jobs,
+    journal,
+    origins,
     retention,
     standing,
     timers,
@@ -52,7 +59,10 @@ pytestmark = pytest.mark.slow(reason="plans over large tables")
 MANY = 1_000_000
 FEW = 20_000
 BASE = 1 << 40  # ids below all that an engine makes
-BIG_TABLES = ("instance", "token", "ready", "timer", "history", "idempotency", "search_attribute", "trace_context")
+BIG_TABLES = (
+    "instance", "token", "ready", "timer", "history", "idempotency", "search_attribute", "trace_context", "bulk_done",
+    "blocked_run", "audit_other",
+)  # fmt: skip
 
 # Open instances are BASE + 4k, finished ones BASE + 4k + 2. One of 200 is parked, one of 1,000 finished ones failed,
 # one of 10,000 has the rare definition, one of 10,000 finished ones has a definition of which none is open, one of 100
@@ -69,6 +79,11 @@ FILL = {
         SELECT {base} + 4 * k, {base} + 4 * k FROM generate_series(0, {n} - 1) AS k WHERE k % 200 = 3""",
     "blocked_run": """INSERT INTO blocked_run (instance_id, since, reason)
         SELECT {base} + 4 * k, now(), 'no' FROM generate_series(0, {n} - 1) AS k WHERE k % 200 = 5""",
+    "bulk_done": """INSERT INTO bulk_done (operation, instance_id)
+        SELECT k % 20, {base} + 4 * k + 2 * (k % 2) FROM generate_series(0, {n} - 1) AS k""",
+    "audit": """INSERT INTO audit (pos, at, kind, actor, detail)
+        SELECT k + 1, now() - ({n} - k) * interval '1 s', 'QUEUE_CHANGED', 'p' || k % 50, 'q' || k % 1000
+        FROM generate_series(0, {n} - 1) AS k""",
     "timer": """INSERT INTO timer (token_id, seq, fire_at, instance_id, index)
         SELECT {base} + 4 * k, k + 1, now() + (30 + (k::bigint * 7919 % {n}) / {n}::float8) * interval '1 day',
           {base} + 4 * k, 0 FROM generate_series(0, {n} - 1) AS k""",
@@ -137,7 +152,7 @@ class InTransaction:
     """The connection without the BEGIN and COMMIT that a function sends itself: the test's transaction is around it."""
 
     def __init__(self, connection: TrioConnection) -> None:
-        self.fetch = connection.fetch
+        self.fetch, self.transaction = connection.fetch, connection.transaction
         self._connection = connection
 
     async def roundtrip(self, statements: Sequence[tuple[bytes, Sequence[object]]]) -> list[list[Any]]:
@@ -291,6 +306,47 @@ async def purge(connection: TrioConnection, hours: float) -> range:
     return range(await idempotency.purge(connection, hours, 1_000))
 
 
+def audited(wanted: audit.Wanted) -> Call:
+    async def find(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+        return (await audit.find(connection, wanted, before=1 << 60, limit=50))[0]
+
+    return find
+
+
+async def acknowledge(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+    wrapped = cast(Any, InTransaction(connection))
+    await acknowledged.acknowledge(wrapped, "cause:1", 3, None, lasts_s=60, actor="ann", audit=True)
+    return list(await acknowledged.read(connection))
+
+
+async def needed_since(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+    return [await engines.needed_since(connection, 20)]
+
+
+async def go_on(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+    await journal.go_on(connection, journal.Held(BASE, 1, 1, "w"))
+    return []
+
+
+async def forget_blocked(connection: TrioConnection, leased: list[Claimed]) -> list[Any]:
+    await connection.fetch(SQL["forget_blocked"], (arrays.ints(BASE + 4 * k for k in range(5, 20_005, 200)),))
+    return []
+
+
+async def register_origin(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+    """As an App does that opens."""
+    await origins.lock(connection)
+    await origins.write(connection, "code:order@1", origins.Origin("shop.order"), None)
+    await origins.delete(connection, "code:order@2", [origins.Origin("shop.order")])
+    assert await origins.types_of(connection, "code:order@") == ["code:order@1"]
+    assert await origins.shared(connection, 20) == []
+    return await origins.read(connection, "code:order@1")
+
+
+async def count_code(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+    return [None] * await definitions.count_code(connection, "shop", 1_000)
+
+
 CASES = {
     "open runs of a workflow": Case(open_of(1), 1, 60),
     "open runs of a rare workflow": Case(open_of(2), 1, 80),
@@ -333,6 +389,11 @@ CASES = {
             c, [Extension(job.token, job.seq, job.attempt, "w", 60, b"{}", b"1") for job in leased]
         ), 100, 100 * 30, 100,
     ),
+    "extend without the tables that somebody holds": Case(
+        lambda c, leased: jobs.extend_leased(
+            c, [Extension(job.token, job.seq, job.attempt, "w", 60, b"{}", b"1") for job in leased]
+        ), 100, 100 * 30, 100,
+    ),
     "release": Case(
         lambda c, leased: jobs.release(c, [Lease(job.token, job.seq, job.attempt, "w") for job in leased]),
         100, 100 * 25, 100,
@@ -351,6 +412,17 @@ CASES = {
     ),
     "due_timers": Case(lambda c, _: timers.due(c, DUE_MAX), 1, 12),  # the next one
     "due_timers with all of them due": Case(backlog, DUE_MAX, 1000),
+    "list of blocked ones": Case(found(status=instances.BLOCKED), 50, 700),
+    "list of what a bulk operation did": Case(found(bulk=3), 50, 700),
+    "list of what is left of it": Case(found(bulk=3, status="COMPLETED"), 50, 1_400),
+    "audit": Case(audited(audit.Wanted()), 50, 45_000),
+    "audit of an actor": Case(audited(audit.Wanted(actor="p7")), 50, 45_000),
+    "acknowledgement": Case(acknowledge, 1, 40),
+    "needed_since": Case(needed_since, 1, 20),
+    "go on": Case(go_on, 0, 20),
+    "forgotten blocks": Case(forget_blocked, 0, 100 * 20),
+    "origins": Case(register_origin, 1, 60),
+    "count_code": Case(count_code, 0, 20),
     "count_timer_failures": Case(lambda c, _: fail_timers(c), 100, 100 * 25),
     "purge without old keys": Case(lambda c, _: purge(c, 24), 0, 10),
     "purge": Case(lambda c, _: purge(c, -1), 1_000, 5_000),

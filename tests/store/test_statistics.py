@@ -32,7 +32,7 @@ TABLES = {
     "buffered_signal": "id", "parked": "token_id", "instance_key": "instance_id", "journal_other": "instance_id",
     "signal_id": "instance_id", "open_task": "seq", "variables_edit": "pos", "message": "id",
     "attempt_note": "token_id", "subscription": "token_id", "message_id": "message", "search_attribute": "instance_id",
-    "blocked_run": "instance_id",
+    "blocked_run": "instance_id", "bulk_done": "instance_id",
     "trace_context": "instance_id", "recorded_output": "token_id",
     "called": "id",
 }  # fmt: skip
