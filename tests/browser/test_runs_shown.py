@@ -50,3 +50,44 @@ def test_a_runs_branches_and_journal_are_shown(visitor: Visitor, engine: EngineP
     visitor.see("Completed")
     visitor.see("Those that are marked were there")
     visitor.see_role("row", re.compile("done replayed reserve"))
+
+
+def test_a_message_that_does_not_fit_is_dropped_and_corrected_by_clicks(
+    visitor: Visitor, engine: EngineProcess
+) -> None:
+    visitor.go("instances?businessKey=A-1").see_role("row", "A-1")
+    visitor.page.keyboard.press("j")
+    visitor.page.keyboard.press("Enter")
+    page = visitor.page
+    page.get_by_text("Waits for message 'approval'").wait_for(timeout=40_000)
+
+    def send(payload: str) -> None:
+        page.get_by_role("button", name="Send a message…").click()
+        page.get_by_label("Name").fill("approval")
+        page.get_by_label("Payload, as JSON; empty: null").fill(payload)
+        page.get_by_role("button", name="Send", exact=True).click()
+
+    send('{"by": 7, "granted": true}')
+    visitor.see("by: must be text, not 7")
+    page.keyboard.press("Escape")
+    (run,) = engine.call("GET", "/v1/instances?businessKey=A-1")[1]["items"]
+    for by in (7, 8):
+        message = {"name": "approval", "payload": {"by": by, "granted": True}, "force": True}
+        assert engine.call("POST", f"/v1/instances/{run['id']}/messages", message)[0] == 204
+    rejected = page.get_by_role("region", name="Rejected messages")
+    items = rejected.get_by_role("listitem")
+    items.nth(1).get_by_text("Expected `str`, got `int`").wait_for(timeout=40_000)
+    assert violations(page) == []
+    items.nth(0).get_by_role("button", name="Drop…").click()
+    page.get_by_label("Note for the audit trail").fill("sent twice")
+    page.get_by_role("button", name="Drop", exact=True).click()
+    items.nth(1).wait_for(state="detached", timeout=40_000)
+    items.nth(0).get_by_role("button", name="Send it corrected…").click()
+    page.get_by_label("Payload, as JSON").fill('{"by": "ann", "granted": true}')
+    page.get_by_role("button", name="Send", exact=True).click()
+    rejected.wait_for(state="detached", timeout=40_000)
+    page.get_by_text("Waits for message 'payment'").wait_for(timeout=40_000)
+    told = engine.call("GET", f"/v1/instances/{run['id']}/audit")[1]["items"]
+    assert [(record["kind"], record["detail"]) for record in told if record["kind"].startswith("MESSAGE")] == [
+        ("MESSAGE_DROPPED", "approval: sent twice"), ("MESSAGE_CORRECTED", "approval"),
+    ]  # fmt: skip

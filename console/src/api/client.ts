@@ -47,6 +47,7 @@ export type QueueRow = Schemas["QueueRow"];
 export type OpenJob = Schemas["OpenJobView"];
 export type TimerView = Schemas["TimerView"];
 export type JournalRecord = Schemas["JournalRecord"];
+export type RejectedMessage = Schemas["RejectedMessage"];
 export type Branch = Schemas["Branch"];
 export type UserTask = Schemas["UserTask"];
 export type BulkFilter = Schemas["BulkFilter"];
@@ -259,8 +260,13 @@ export const engine = {
     post<Batch>("/v1/batches", { body: { items, ...(onComplete && { onComplete }), ...(note && { note }) }, headers: { "Idempotency-Key": key } }),
   cancelBatch: (id: string, reason: string) => post<Batch>("/v1/batches/{id}/cancel", { path: { id }, body: reason ? { reason } : {} }),
   /** `payload` is JSON text, sent as it is. */
-  sendMessage: (id: string, name: string, payload: string, key: string) =>
-    post<void>("/v1/instances/{id}/messages", { path: { id }, text: `{"name": ${JSON.stringify(name)}, "payload": ${payload}}`, headers: { "Idempotency-Key": key } }),
+  sendMessage: (id: string, name: string, payload: string, key: string, force: boolean) =>
+    post<void>("/v1/instances/{id}/messages", { path: { id }, text: `{"name": ${JSON.stringify(name)}, "payload": ${payload}, "force": ${force}}`, headers: { "Idempotency-Key": key } }),
+  dropMessage: (id: string, position: string, note: string) =>
+    post<void>("/v1/instances/{id}/messages/{position}", { path: { id, position }, body: { drop: true, ...(note && { note }) } }),
+  /** `payload` is JSON text, sent as it is. */
+  correctMessage: (id: string, position: string, payload: string, note: string, force: boolean) =>
+    post<void>("/v1/instances/{id}/messages/{position}", { path: { id, position }, text: `{"payload": ${payload}, "force": ${force}${note ? `, "note": ${JSON.stringify(note)}` : ""}}` }),
   pauseQueue: (id: string) => post<Queue>("/v1/queues/{id}/pause", { path: { id } }),
   resumeQueue: (id: string) => post<Queue>("/v1/queues/{id}/resume", { path: { id } }),
   schedules: (cursor: string, signal?: AbortSignal) => get<Schemas["SchedulePage"]>("/v1/schedules", { query: { cursor, limit: PAGE_ITEMS }, ...s(signal) }),

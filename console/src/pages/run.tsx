@@ -5,12 +5,15 @@ import { useState } from "react";
 import { Link } from "wouter";
 import { type Branch, engine, type JournalRecord, newKey } from "../api/client";
 import { Dialog } from "../parts/dialog";
+import { later } from "../parts/later";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { Badge, type Look } from "../parts/status";
 import { type Column, Listing } from "../parts/table";
 import { At, bothZones, duration, useNow } from "../parts/time";
 import { useCan } from "../session";
+import { Force } from "./force";
 
+const Rejected = later(() => import("./rejected").then((it) => it.Rejected));
 const REFRESH_MS = 1_000;
 /** Of a tree that takes long to make. */
 const REFRESH_LARGE_MS = 10_000;
@@ -22,7 +25,7 @@ export function RunTreeView({ id, open, sends = false, empty = "Nothing has run 
   const tree = useQuery({ queryKey: ["tree", id, open], queryFn: ({ signal }) => engine.tree(id, signal), refetchInterval: (query) => (!open ? false : (query.state.data?.branches.length ?? 0) > LARGE ? REFRESH_LARGE_MS : REFRESH_MS) });
   if (tree.error) return <Problem error={tree.error} retry={() => tree.refetch()} />;
   if (!tree.data) return <Skeleton rows={4} />;
-  const { branches, waitsFor, mail, view } = tree.data;
+  const { branches, waitsFor, mail, view, rejected, rejectedCount } = tree.data;
   return (
     <div className="run">
       {waitsFor !== undefined && open && (
@@ -31,6 +34,7 @@ export function RunTreeView({ id, open, sends = false, empty = "Nothing has run 
         </p>
       )}
       {sends && open && <SendMessage id={id} waitsFor={waitsFor} />}
+      {open && rejected !== undefined && <Rejected id={id} messages={rejected} count={rejectedCount ?? 0} />}
       {branches.length === 0 ? <Empty title={empty} /> : <Branches branches={branches} />}
       {(mail ?? 0) > 0 && <p className="mute note">{`${mail} messages came.`}</p>}
       {view !== undefined && (
@@ -52,7 +56,7 @@ function SendMessage({ id, waitsFor }: { id: string; waitsFor: string | undefine
   const act = async (form: FormData) => {
     const payload = String(form.get("payload")).trim() || "null";
     JSON.parse(payload); // what is no JSON is told here
-    await engine.sendMessage(id, String(form.get("name")).trim(), payload, key!);
+    await engine.sendMessage(id, String(form.get("name")).trim(), payload, key!, form.get("force") !== null);
     await queries.invalidateQueries({ queryKey: ["tree", id] });
   };
   return (
@@ -71,6 +75,7 @@ function SendMessage({ id, waitsFor }: { id: string; waitsFor: string | undefine
             <label htmlFor="message-payload">Payload, as JSON; empty: null</label>
             <textarea id="message-payload" name="payload" className="in mono" rows={6} spellCheck={false} />
           </div>
+          <Force />
         </Dialog>
       )}
     </p>
@@ -145,6 +150,7 @@ const RECORDS: Column<JournalRecord>[] = [
   { head: "Name", look: "el", title: (record) => (record.payload === undefined ? undefined : JSON.stringify(record.payload)), cell: (record) => record.name ?? "–" },
   { head: "Path", cell: (record) => <code>{record.path || "/"}</code> },
   { head: "Took", look: "r mute", cell: (record) => (record.tookMs === undefined ? "–" : duration(record.tookMs)) },
+  { head: "From", look: "el mute", cell: (record) => record.sender ?? "–" },
 ];
 
 /** What follows from the first record: it says of each whether it was replayed, or of none. */
