@@ -50,7 +50,7 @@ async def parked(driver: Driver, count: int = 1, **fields: Any) -> tuple[Taken, 
 
 
 def audited(driver: Driver) -> list[tuple[Any, ...]]:
-    return driver.rows("SELECT kind, detail FROM audit WHERE kind LIKE 'MESSAGE%' ORDER BY pos")
+    return driver.rows("SELECT kind, detail FROM audit WHERE starts_with(kind, 'MESSAGE') ORDER BY pos")
 
 
 async def resolve(driver: Driver, run: Taken, position: int, payload: bytes | None = None, **fields: Any) -> None:

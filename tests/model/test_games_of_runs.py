@@ -181,6 +181,9 @@ class Life:
     async def extend(self) -> None:
         assert self.run is not None
         noted, branches = self.said()
+        if self.blocks:  # what it says of its branches would tell that it is blocked no more
+            assert (await self.engine.engine.journal.extend(self.run.held)).mail == self.mail
+            return
         assert (await self.engine.engine.journal.extend(self.run.held, branches=branches)).mail == self.mail
         self.noted = noted
 

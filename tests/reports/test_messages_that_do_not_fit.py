@@ -235,7 +235,7 @@ def test_a_deploy_with_a_wider_type_heals_a_run_that_waits_and_no_other() -> Non
 
         return body
 
-    wider = flow(object)
+    wider = flow(Any)
     assert run(flow(int), message("m", '"a"', 1)).rejects
     assert not run(wider, message("m", '"a"', 1)).rejects
     done = run_workflow(flow(int), messages=[Message("m", "a"), Message("m", 1), Message("m", 2, after=1)])
