@@ -21,7 +21,7 @@
 -- locks of all tokens, and records how far it went; `vars` (it may be 256 kB) is written again only when somebody edits
 -- the variables, which folds everything into it; `variables_edit` keeps what it was.
 --
--- Numbers of states, statuses and kinds: src/penstock/core/state.py. Times come from penstock_now() only.
+-- Numbers of states, statuses and kinds: src/penstock/core/rules/state.py. Times come from penstock_now() only.
 
 CREATE TABLE penstock_schema (
   version     int PRIMARY KEY,
@@ -118,7 +118,7 @@ CREATE INDEX instance_definition ON instance (definition, id);
 CREATE INDEX instance_key_prefix ON instance (business_key COLLATE "C", id) WHERE business_key IS NOT NULL;
 CREATE INDEX instance_parent ON instance (parent_id, id) WHERE parent_id IS NOT NULL;
 
--- The text of a failure without the parts that differ between failures of one cause: engine/causes.py does the same.
+-- The text of a failure without the parts that differ between failures of one cause: engine/instances/causes.py does the same.
 CREATE FUNCTION failure_words(reason text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
   AS $$ SELECT left(code || replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(substr(reason, length(code) + 1, 400),
       '(?<![A-Za-z0-9])''[^'']*''|"[^"]*"|`[^`]*`|“[^”]*”|„[^“”]*[“”]|«[^»]*»|»[^«]*«|‘[^’]*’', '…', 'g'),
@@ -245,7 +245,7 @@ CREATE TABLE ready_flow (
 CREATE TABLE queue (                   -- a policy for the jobs of some types
   id          int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name        text COLLATE "C" NOT NULL UNIQUE,
-  policy      jsonb NOT NULL,          -- store/queues.py has its fields
+  policy      jsonb NOT NULL,          -- store/rows/queues.py has its fields
   revision    bigint NOT NULL
 );
 
@@ -355,7 +355,7 @@ CREATE TABLE timer (
   seq         bigint NOT NULL,         -- with token_id the second net: a timer of a closed execution is void
   fire_at     timestamptz NOT NULL,
   instance_id bigint NOT NULL,
-  index       smallint NOT NULL,       -- position in boundaryEvents; negative: src/penstock/core/state.py
+  index       smallint NOT NULL,       -- position in boundaryEvents; negative: src/penstock/core/rules/state.py
   failures    smallint,                -- how often it could not be acted on; null: never
   throttle    jsonb,                   -- of a throttled start: definition id, key, seconds between two, burst, whether it was put off
   PRIMARY KEY (token_id, seq, index)
@@ -447,7 +447,7 @@ CREATE TABLE signal_id (               -- signals that came with an id of their 
   PRIMARY KEY (instance_id, id)
 );
 
--- Messages (core/correlation.py). All that changes which message is for which wait is done under an advisory lock of the
+-- Messages (core/rules/correlation.py). All that changes which message is for which wait is done under an advisory lock of the
 -- name and the key, taken after all locks of rows.
 CREATE TABLE message (                 -- deleted by the wait that receives it, or when it has expired
   id          bigint PRIMARY KEY,
@@ -613,7 +613,7 @@ CREATE TABLE bulk_done (               -- instances that a bulk operation was do
 CREATE TABLE schedule (                -- what is started by the clock
   id          int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name        text NOT NULL UNIQUE,
-  spec        jsonb NOT NULL,          -- when, and what to do where runs meet: core/schedule.py
+  spec        jsonb NOT NULL,          -- when, and what to do where runs meet: core/time/schedule.py
   variables   jsonb NOT NULL,
   definition_id text NOT NULL,
   done_until  timestamptz NOT NULL,    -- up to here each of its times was decided about
@@ -632,7 +632,7 @@ CREATE TABLE schedule_run (            -- what became of its times; the last 100
   at          timestamptz NOT NULL,    -- the nominal time
   seq         bigint GENERATED ALWAYS AS IDENTITY,  -- in what order they were decided about
   instance_id bigint,
-  outcome     smallint NOT NULL,       -- core/schedule.py has the numbers
+  outcome     smallint NOT NULL,       -- core/time/schedule.py has the numbers
   reason      text,                    -- why it could not be started
   PRIMARY KEY (schedule, at)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
@@ -652,7 +652,7 @@ CREATE TABLE scheduled (               -- instances that a schedule started
 
 CREATE TABLE start_window (            -- starts that share a key for a while: who asks for the same again, or too often
   definition_id text COLLATE "C" NOT NULL,
-  kind        smallint NOT NULL,       -- 1: once in a window, 2: so many in a period, 3: put off (src/penstock/core/start_rules.py)
+  kind        smallint NOT NULL,       -- 1: once in a window, 2: so many in a period, 3: put off (src/penstock/core/rules/start_rules.py)
   key         text COLLATE "C" NOT NULL,
   until       timestamptz NOT NULL,    -- the end of the window; of 2 when all that began would be due if they came evenly
   instance_id bigint NOT NULL,         -- whose window it is; of 2 zero
@@ -701,7 +701,7 @@ CREATE TABLE log_partition (
   UNIQUE (parent, since)
 );
 
--- The smallest id that an instance started at a time can have; engine/ids.py has the layout.
+-- The smallest id that an instance started at a time can have; engine/requests/ids.py has the layout.
 CREATE FUNCTION first_instance_id(at timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
   AS $$ SELECT greatest(0, floor(extract(epoch FROM at) * 1000)::bigint - 1735689600000) << 22 $$;
 

@@ -20,11 +20,11 @@ from typing import TypeVar
 import trio
 
 from benchmarks.calibration import tell
-from penstock.store import jobs
-from penstock.store.connection import TrioConnection
-from penstock.store.database import Database
-from penstock.store.embedded import embedded
-from penstock.store.schema import ensure_schema
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import Database
+from penstock.store.db.schema import ensure_schema
+from penstock.store.embedded.embedded import embedded
+from penstock.store.rows import jobs
 
 SIZES = (1, 2, 4, 6, 8, 13, 16, 32)
 ROUNDS = 120

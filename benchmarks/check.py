@@ -26,15 +26,15 @@ from penstock.durable.check import Report, check
 from penstock.durable.codec import digest_of, encode
 from penstock.durable.local import LocalRuns
 from penstock.durable.replay_processes import replay_processes
-from penstock.engine import ids
-from penstock.engine.code import CodeWorkflow
 from penstock.engine.engine import Engine
-from penstock.metrics import Metrics
+from penstock.engine.requests import ids
+from penstock.engine.runs.code import CodeWorkflow
 from penstock.settings import Settings
-from penstock.store.connection import TrioConnection
-from penstock.store.database import Database
-from penstock.store.embedded import embedded
-from penstock.store.schema import ensure_schema
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import Database
+from penstock.store.db.schema import ensure_schema
+from penstock.store.embedded.embedded import embedded
+from penstock.telemetry.metrics import Metrics
 
 RECORDS: Final = 20
 BOUND_S: Final = 60.0

@@ -25,18 +25,18 @@ import msgspec
 import trio
 
 from benchmarks.calibration import tell
-from penstock.core.parsing import parse_definition
-from penstock.engine import ids
-from penstock.engine.code import CodeWorkflow
+from penstock.core.parsing.parsing import parse_definition
 from penstock.engine.engine import Engine
-from penstock.engine.instance_filter import InstanceFilter
-from penstock.engine.migrations import MigrationRequest
-from penstock.metrics import Metrics
+from penstock.engine.instances.instance_filter import InstanceFilter
+from penstock.engine.repair.migrations import MigrationRequest
+from penstock.engine.requests import ids
+from penstock.engine.runs.code import CodeWorkflow
 from penstock.settings import Settings
-from penstock.store.connection import TrioConnection
-from penstock.store.database import Database
-from penstock.store.embedded import embedded
-from penstock.store.schema import ensure_schema
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import Database
+from penstock.store.db.schema import ensure_schema
+from penstock.store.embedded.embedded import embedded
+from penstock.telemetry.metrics import Metrics
 from penstock.testing.definitions import definition, end, service, step, timer
 from penstock.wire.bulk import BulkFilter, BulkRequest
 from penstock.wire.queue import QueuePolicy

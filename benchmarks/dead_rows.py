@@ -3,7 +3,7 @@
     PYTHONPATH=src python -m benchmarks.dead_rows
 
 Prints the median time in milliseconds of a probe and of a claim of one job, from the start of the queue and from the
-floor that the engine keeps (`engine/queue_floors`, whose margin is full of dead rows here).
+floor that the engine keeps (`engine/queues/queue_floors`, whose margin is full of dead rows here).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import trio
 
 from benchmarks.batch_cost import FILL_INSTANCES, FILL_TOKENS, JOB_TYPE
 from benchmarks.calibration import tell
-from penstock.engine.queue_floors import FLOOR_MARGIN_IDS
-from penstock.store import jobs
-from penstock.store.connection import TrioConnection
-from penstock.store.database import Database
-from penstock.store.embedded import embedded
-from penstock.store.schema import ensure_schema
+from penstock.engine.queues.queue_floors import FLOOR_MARGIN_IDS
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import Database
+from penstock.store.db.schema import ensure_schema
+from penstock.store.embedded.embedded import embedded
+from penstock.store.rows import jobs
 
 DEAD = (20_000, 100_000, 400_000)
 IDS_PER_JOB = 5

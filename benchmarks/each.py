@@ -20,7 +20,7 @@ import trio
 
 from benchmarks.calibration import tell
 from penstock.durable import App, child, each, step, workflow
-from penstock.store.embedded import embedded
+from penstock.store.embedded.embedded import embedded
 
 BOUND_S: Final = 600.0
 COMMITS: Final = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"

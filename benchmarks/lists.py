@@ -18,12 +18,12 @@ from pathlib import Path
 import trio
 
 from benchmarks.calibration import tell
-from penstock.store import instances
-from penstock.store.connection import TrioConnection
-from penstock.store.database import Database
-from penstock.store.embedded import embedded
-from penstock.store.instances import IdPage, Listed
-from penstock.store.schema import ensure_schema
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import Database
+from penstock.store.db.schema import ensure_schema
+from penstock.store.embedded.embedded import embedded
+from penstock.store.rows import instances
+from penstock.store.rows.instances import IdPage, Listed
 
 ROUNDS = 5
 PAGE = 20

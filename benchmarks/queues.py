@@ -29,11 +29,11 @@ from psycopg.conninfo import make_conninfo
 from psycopg.errors import LockNotAvailable
 
 from benchmarks.calibration import tell
-from penstock.store import flow, instances, jobs, queues
-from penstock.store.connection import TrioConnection
-from penstock.store.database import configure
-from penstock.store.embedded import embedded
-from penstock.store.schema import ensure_schema
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import configure
+from penstock.store.db.schema import ensure_schema
+from penstock.store.embedded.embedded import embedded
+from penstock.store.rows import flow, instances, jobs, queues
 from penstock.wire.queue import QueuePolicy, Rate
 
 BATCH: Final = 64

@@ -16,9 +16,9 @@ import psycopg
 import trio
 
 from benchmarks.calibration import tell
-from penstock.store import retention as store
-from penstock.store.connection import TrioConnection
-from penstock.store.database import configure
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import configure
+from penstock.store.rows import retention as store
 from penstock.testing.postgres import apply_schema, run_directory, shared_server
 
 HISTORY_ROWS: Final = 3

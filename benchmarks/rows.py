@@ -14,11 +14,11 @@ import psycopg
 import trio
 
 from benchmarks.calibration import tell
-from penstock.core.parsing import parse_definition
+from penstock.core.parsing.parsing import parse_definition
 from penstock.engine.engine import Engine
-from penstock.metrics import Metrics
 from penstock.settings import Settings
-from penstock.store.database import Database
+from penstock.store.db.database import Database
+from penstock.telemetry.metrics import Metrics
 from penstock.testing.definitions import linear
 from penstock.testing.postgres import apply_schema, run_directory, shared_server
 from penstock.wire.model import Completion, PollRequest, StartRequest

@@ -31,7 +31,7 @@ from benchmarks.database import Database
 from benchmarks.deployment import Deployment, engine, work_directory
 from benchmarks.processes import all_processes, tree_cpu_s
 from penstock.client import Client
-from penstock.store.schema import SCHEMA_VERSION
+from penstock.store.db.schema import SCHEMA_VERSION
 from penstock.wire.model import Completion, Instance, Job, StartRequest
 
 SHARDS_MAX: Final = 8

@@ -17,11 +17,11 @@ import trio
 from psycopg.conninfo import make_conninfo
 
 from benchmarks.load.counts import percentile
-from penstock.store.connection import TrioConnection
-from penstock.store.database import Database
-from penstock.store.instances import FastStart, start_fast
-from penstock.store.jobs import FastItem, complete_fast
-from penstock.store.schema import ensure_schema
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import Database
+from penstock.store.db.schema import ensure_schema
+from penstock.store.rows.instances import FastStart, start_fast
+from penstock.store.rows.jobs import FastItem, complete_fast
 
 DATABASE = "penstock_benchmark_statements"
 WARM_UP_ROUNDS = 20

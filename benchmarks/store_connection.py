@@ -16,9 +16,9 @@ from pathlib import Path
 import trio
 
 from benchmarks.calibration import tell
-from penstock.store.connection import TrioConnection
-from penstock.store.embedded import embedded
-from penstock.store.pool import Pool
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.pool import Pool
+from penstock.store.embedded.embedded import embedded
 
 ROUNDS = 5
 REPEATS = 1000

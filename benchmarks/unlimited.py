@@ -23,12 +23,12 @@ import trio
 
 from benchmarks.batch_cost import FILL_INSTANCES, FILL_QUEUE, FILL_TOKENS, JOB_TYPE, OUTPUT, Clocks
 from benchmarks.pair import BLOCKS_MIN, Estimate, estimate
-from penstock.store import jobs
-from penstock.store.connection import TrioConnection
-from penstock.store.database import Database
-from penstock.store.embedded import embedded
-from penstock.store.schema import ensure_schema
-from penstock.store.statements import SQL
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import Database
+from penstock.store.db.schema import ensure_schema
+from penstock.store.db.statements import SQL
+from penstock.store.embedded.embedded import embedded
+from penstock.store.rows import jobs
 
 STATEMENTS: Final = (
     "claim", "claim_and_clear", "claim_known",

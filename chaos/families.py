@@ -20,12 +20,12 @@ import trio
 from chaos import orders
 from chaos.families_process import GRAPH, MAKE_DEEDS, expected, family, leaf
 from chaos.orders import Placed
-from penstock.core.parsing import parse_definition
+from penstock.core.parsing.parsing import parse_definition
 from penstock.durable import App
 from penstock.engine.engine import Engine
-from penstock.metrics import Metrics
 from penstock.settings import Settings
-from penstock.store.database import Database
+from penstock.store.db.database import Database
+from penstock.telemetry.metrics import Metrics
 from penstock.testing.invariants import find_broken
 
 RATE: Final = 2.0

@@ -22,7 +22,7 @@ from chaos.server import Server
 from penstock.client import Client
 from penstock.client.errors import ClientError
 from penstock.http import reserved_ports
-from penstock.store.connection import TrioConnection
+from penstock.store.db.connection import TrioConnection
 from penstock.testing.invariants import find_broken
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ import trio
 
 from chaos.fleet import KILL_EVERY_S, Fleet, attack_own_server, read_options
 from penstock.client.errors import ClientError
-from penstock.store.connection import TrioConnection
+from penstock.store.db.connection import TrioConnection
 from penstock.wire.model import StartRequest
 from penstock.wire.queue import QueuePolicy
 

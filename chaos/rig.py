@@ -24,7 +24,7 @@ from chaos.processes import EngineProcess, WorkerProcess
 from chaos.server import ROLE, Server
 from chaos.unkeyed import WIDE, Unkeyed
 from penstock.http import reserved_ports
-from penstock.store.cluster import PORT
+from penstock.store.embedded.cluster import PORT
 from penstock.testing.clock import DatabaseClock
 from penstock.testing.faulty_network import FaultyProxy, tcp, unix
 

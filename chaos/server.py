@@ -1,7 +1,7 @@
 """A PostgreSQL server that can be killed, stopped, starved and started again; durable (fsync on).
 
 Its programs are those of the embedded server; unlike that one it is nobody's child to mourn: here its death is the
-point. One cluster, one directory, a Unix socket. Relies on `penstock.store.cluster` for files and accounts.
+point. One cluster, one directory, a Unix socket. Relies on `penstock.store.embedded.cluster` for files and accounts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import psycopg
 import trio
 
 from benchmarks.processes import all_processes, tree
-from penstock.store.cluster import (
+from penstock.store.embedded.cluster import (
     PORT,
     POSTGRES_MAJOR,
     Installation,
@@ -34,7 +34,7 @@ from penstock.store.cluster import (
     remove_socket_dir,
     write_settings,
 )
-from penstock.store.embedded import SUPERUSER, run_embedded
+from penstock.store.embedded.embedded import SUPERUSER, run_embedded
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0

@@ -17,8 +17,8 @@ import psycopg
 from chaos.journal import read_journals
 from chaos.worker_process import STRANGER
 from chaos.workflows import GATHERED, LIMITED, LIMITS, WORKFLOWS
-from penstock.core.definition import StepType
-from penstock.core.parsing import parse_definition
+from penstock.core.graph.definition import StepType
+from penstock.core.parsing.parsing import parse_definition
 from penstock.testing.invariants import find_broken
 
 COMPLETED, FAILED, CANCELLED = 1, 2, 3

@@ -20,7 +20,7 @@ import trio
 from chaos.processes import EngineProcess
 from chaos.rig import Rig
 from penstock.client import Client, ClientError, Completion, Job, LeaseLost, StartRequest
-from penstock.store.database import TRANSACTION_IDLE_MS
+from penstock.store.db.database import TRANSACTION_IDLE_MS
 from penstock.testing.definitions import linear
 
 T = TypeVar("T")

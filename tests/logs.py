@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import structlog
 
-from penstock.log import set_trace
+from penstock.log.log import set_trace
 
 
 def plain_tracebacks() -> None:

@@ -18,7 +18,7 @@ from penstock.access import table
 from penstock.access.roles import ALLOWED, LEAST_ROLE, Permission, Role
 from penstock.cli.app import app
 from penstock.core.expression import reference
-from penstock.core.state import (
+from penstock.core.rules.state import (
     BIRTH_STATES,
     ENTERING,
     INSTANCE_TRANSITIONS,
@@ -26,9 +26,9 @@ from penstock.core.state import (
     InstanceStatus,
     TokenState,
 )
-from penstock.metrics import Metrics
 from penstock.rest.operations import OPERATIONS
 from penstock.settings import SETTINGS, SettingInfo
+from penstock.telemetry.metrics import Metrics
 
 TOP = Path(__file__).parents[1]
 
@@ -118,11 +118,11 @@ def security() -> str:
 STATES_INTRO = """\
 # States
 
-<!-- Written by `make docs` from src/penstock/core/state.py. -->
+<!-- Written by `make docs` from src/penstock/core/rules/state.py. -->
 
 An instance is a set of tokens: its open branches. A token stands on one step, and a job is a token on a service task.
 These are all the ways in which a state changes, whoever changes it; a trigger in the databases of the test suite
-refuses every other one. What the states mean: `src/penstock/core/state.py`. What is promised of them:
+refuses every other one. What the states mean: `src/penstock/core/rules/state.py`. What is promised of them:
 [guarantees.md](guarantees.md).
 
 ## Tokens
@@ -165,7 +165,7 @@ def _names(states: frozenset[TokenState]) -> str:
 METRICS_INTRO = """\
 # Metrics
 
-<!-- Written by `make docs` from src/penstock/metrics/registry.py. -->
+<!-- Written by `make docs` from src/penstock/telemetry/metrics/registry.py. -->
 
 `GET /metrics` on the metrics port, for Prometheus. A histogram has `_bucket`, `_sum` and `_count`. What to do when one
 of them moves: [operations](operations.md). Those of a worker: [worker](worker.md). Those that say

@@ -2,10 +2,11 @@
 
     .venv/bin/python tools/psycopg_versions.py [--slice] [VERSION …]
 
-The engine's connection overrides private methods of psycopg (src/penstock/store/connection.py), so each minor version
-in the range of `penstock.store` is run over before it is in it: by default the oldest that is allowed, and the newest
-of each minor version. Each is installed by pip into a directory of its own, which goes before `.venv` on the path.
-``--slice`` is what CI runs, over the oldest: the contract test. Needs a package index, and a minute or two per version.
+The engine's connection overrides private methods of psycopg (src/penstock/store/db/connection.py), so each minor
+version in the range of `penstock.store` is run over before it is in it: by default the oldest that is allowed, and the
+newest of each minor version. Each is installed by pip into a directory of its own, which goes before `.venv` on the
+path. ``--slice`` is what CI runs, over the oldest: the contract test. Needs a package index, and a minute or two per
+version.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.svg import svg
-from penstock.core.parsing import parse_definition
+from penstock.core.parsing.parsing import parse_definition
 
 TOP = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")

@@ -19,8 +19,8 @@ from benchmarks.load.durable import ready
 from benchmarks.load.queue_moments import figures
 from benchmarks.processes import own_cpu_s
 from penstock.durable import App, step, workflow
-from penstock.store import queues
-from penstock.store.connection import TrioConnection
+from penstock.store.db.connection import TrioConnection
+from penstock.store.rows import queues
 from penstock.wire.queue import QueuePolicy
 
 QUEUE = "bench"

@@ -34,7 +34,7 @@ from benchmarks.peers.dbos.side_by_side import calibrated, new_database
 from benchmarks.peers.systems import PROGRAMS, SYSTEMS, NotHad, System
 from benchmarks.processes import all_processes, read_process, tree_cpu_s
 from benchmarks.result import median
-from penstock.store.embedded import embedded
+from penstock.store.embedded.embedded import embedded
 
 TOP = Path(__file__).parents[2]
 SETTINGS = ("default", "best")

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from penstock.store.embedded import running_dsn
+from penstock.store.embedded.embedded import running_dsn
 from penstock.testing.definitions import definition, end, linear, service, step
 from tests.access.people import TOKENS, bearer, lines
 from tests.house.sources import SRC

@@ -9,14 +9,14 @@ import pytest
 import trio
 from grpclib.const import Handler, Status
 
-from penstock.accept import PerAddress
 from penstock.access import limits as limits_module
 from penstock.access.identity import Identity
 from penstock.access.limits import CallLimits, SharedRate, make_limits
 from penstock.access.roles import read_grant
-from penstock.addresses import host_of
 from penstock.http import HttpServer, Limits
 from penstock.http.hypercorn_seam import HypercornServer
+from penstock.net.accept import PerAddress
+from penstock.net.addresses import host_of
 from penstock.rpc.limits import Limits as RpcLimits
 from penstock.rpc.methods import unary
 from penstock.rpc.problems import status_of

@@ -19,13 +19,13 @@ from penstock.access import table
 from penstock.access.gate import Gate
 from penstock.access.roles import LEAST_ROLE, Permission, read_grant
 from penstock.access.tokens import KnownToken, make_token
-from penstock.metrics import Metrics
 from penstock.rest.operations import OPERATIONS
 from penstock.rpc.problems import status_of
 from penstock.rpc.server import Server
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import Worker
 from penstock.runtime.rpc_server import RpcServer
+from penstock.telemetry.metrics import Metrics
 from penstock.testing.definitions import linear
 from penstock.wire import penstock_v1 as w
 from penstock.wire.codec import decode_message, encode_message

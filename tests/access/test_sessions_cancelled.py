@@ -13,7 +13,7 @@ from penstock.access.identity import Identity
 from penstock.access.sessions import Sessions
 from penstock.access.tokens import TokenBook
 from penstock.errors import Unauthenticated
-from penstock.store.database import Database
+from penstock.store.db.database import Database
 from penstock.testing.cancellation import cancel_at_step
 
 POINTS_MAX = 300

@@ -14,8 +14,8 @@ import pytest
 import trustme
 
 from penstock.client import Client, Unauthenticated
+from penstock.net.tls import CertificateError, Tls
 from penstock.testing.definitions import linear
-from penstock.tls import CertificateError, Tls
 from penstock.worker import Worker
 from tests import postgres
 from tests.access.people import TOKENS, lines

@@ -22,8 +22,8 @@ from benchmarks.meter import Snapshot, per_item
 from benchmarks.processes import all_processes, disk_of, is_postgres, tree, tree_cpu_s, tree_resident_bytes
 from benchmarks.scenarios import queues
 from benchmarks.workflows import decisions, fork_join, linear, loop, output_of, variables_of, waiting
-from penstock.core.parsing import parse_definition
-from penstock.metrics import Metrics
+from penstock.core.parsing.parsing import parse_definition
+from penstock.telemetry.metrics import Metrics
 
 # A child that works for 0.3 CPU seconds and ends, in a parent that waits for it and then for its input to end.
 PARENT = """

@@ -7,8 +7,8 @@ import pytest
 from benchmarks import unlimited
 from benchmarks.batch_cost import Clocks
 from benchmarks.unlimited import ORDER, WARM_UP_BLOCKS, Texts, measure, round_of, without_queues
-from penstock.store.connection import TrioConnection
-from penstock.store.statements import SQL
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.statements import SQL
 from tests.postgres import Server
 
 

@@ -9,12 +9,12 @@ import pytest
 import trio
 
 from chaos.server import Server
-from penstock.engine.instance_filter import InstanceFilter
+from penstock.engine.instances.instance_filter import InstanceFilter
 from penstock.runtime.doctor import Finding, Verdict, examine
 from penstock.settings import Secret, Settings
-from penstock.store import replica as module
-from penstock.store.database import Database
-from penstock.store.replica import Replica
+from penstock.store.db import replica as module
+from penstock.store.db.database import Database
+from penstock.store.db.replica import Replica
 from penstock.testing.definitions import linear
 from penstock.testing.postgres import apply_schema
 from penstock.wire.bulk import BulkFilter, BulkRequest

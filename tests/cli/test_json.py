@@ -16,7 +16,7 @@ from benchmarks.command import app as bench
 from penstock import __version__
 from penstock.cli.app import app
 from penstock.client import SyncClient
-from penstock.store.schema import SCHEMA_VERSION
+from penstock.store.db.schema import SCHEMA_VERSION
 from penstock.testing.postgres import Server, apply_schema
 from tests.durable.programs import Program, ended
 from tests.durable.test_app import ORDER, STARTS

@@ -17,8 +17,8 @@ from penstock.cli.app import app
 from penstock.cli.options import print_page
 from penstock.cli.shapes import EVENTS, MARKS, shape_of
 from penstock.cli.svg import svg
-from penstock.core.definition import StepType
-from penstock.core.parsing import parse_definition
+from penstock.core.graph.definition import StepType
+from penstock.core.parsing.parsing import parse_definition
 from penstock.testing.definitions import definition, end, service, step, timer
 from penstock.testing.random_definitions import definitions
 from penstock.wire.page import Page

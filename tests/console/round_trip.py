@@ -25,8 +25,8 @@ import pytest
 from playwright._impl._driver import compute_driver_executable
 
 from penstock.cli.drawing import edges
-from penstock.core import parsing
-from penstock.core.definition import Definition, InvalidDefinition
+from penstock.core.graph.definition import Definition, InvalidDefinition
+from penstock.core.parsing import parsing
 from penstock.testing.random_definitions import random_definition, with_start, with_turns
 
 TOP: Final = Path(__file__).resolve().parents[2]

@@ -7,10 +7,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.core.compensation import compensating
-from penstock.core.definition import Definition, Step, StepType
-from penstock.core.effect import Effects
-from penstock.core.event import (
+from penstock.core.advance.compensation import compensating
+from penstock.core.advance.effect import Effects
+from penstock.core.advance.event import (
     CancelRequested,
     Event,
     JobCompleted,
@@ -22,10 +21,11 @@ from penstock.core.event import (
     Started,
     TaskCompleted,
 )
-from penstock.core.parsing import parse_definition
-from penstock.core.recorder import MAX_WORK_STEPS
-from penstock.core.simulation import Simulation
-from penstock.core.state import (
+from penstock.core.advance.recorder import MAX_WORK_STEPS
+from penstock.core.advance.simulation import Simulation
+from penstock.core.graph.definition import Definition, Step, StepType
+from penstock.core.parsing.parsing import parse_definition
+from penstock.core.rules.state import (
     CLOSING_KINDS,
     START_TIMER,
     WAIT_TIMER,

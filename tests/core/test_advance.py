@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.core.state import CONTINUE_TIMER, RETRY_TIMER, WAIT_TIMER, HistoryKind, InstanceStatus, TokenState
+from penstock.core.rules.state import CONTINUE_TIMER, RETRY_TIMER, WAIT_TIMER, HistoryKind, InstanceStatus, TokenState
 from penstock.testing.definitions import Json, definition, end, step, timer
 from tests.core.machine import INSTANCE, START, Machine
 from tests.shapes import assign, choose, gateway, joining, parallel, task, user, wait
@@ -775,6 +775,6 @@ def test_the_same_inputs_give_the_same_outcome_and_stay_unchanged() -> None:
 
 
 def machine_event(machine: Machine) -> Any:
-    from penstock.core.event import JobCompleted
+    from penstock.core.advance.event import JobCompleted
 
     return JobCompleted(machine.at("locked").id, "w", b'{"a":1}')

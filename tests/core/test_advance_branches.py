@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.state import InstanceStatus, TokenState
+from penstock.core.rules.state import InstanceStatus, TokenState
 from penstock.testing.definitions import Json, definition, end, fork, timer
 from tests.core.machine import INSTANCE, Machine
 from tests.shapes import assign, choose, gateway, joining, parallel, task, user, wait

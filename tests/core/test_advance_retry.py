@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.state import HistoryKind, InstanceStatus, TokenState
+from penstock.core.rules.state import HistoryKind, InstanceStatus, TokenState
 from penstock.testing.definitions import definition, end, timer
 from tests.core.machine import INSTANCE, Machine
 from tests.shapes import assign, choose, gateway, joining, parallel, task, user, wait

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.core.definition import InvalidDefinition
-from penstock.core.parsing import parse_definition
-from penstock.core.state import HistoryKind, InstanceStatus, TokenState
+from penstock.core.graph.definition import InvalidDefinition
+from penstock.core.parsing.parsing import parse_definition
+from penstock.core.rules.state import HistoryKind, InstanceStatus, TokenState
 from penstock.testing.definitions import definition, end
 from tests.core.machine import Machine
 from tests.shapes import call, gateway, joining, task, user

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.definition import (
+from penstock.core.expression import parse
+from penstock.core.graph.definition import (
     Backoff,
     Boundary,
     Definition,
@@ -19,8 +20,7 @@ from penstock.core.definition import (
     Step,
     StepType,
 )
-from penstock.core.expression import parse
-from penstock.core.parsing import parse_definition
+from penstock.core.parsing.parsing import parse_definition
 from penstock.errors import PayloadTooLarge
 from penstock.testing.definitions import Json, definition, end, fork, linear, service, step, timer
 from penstock.testing.random_definitions import definitions

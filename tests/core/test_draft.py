@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from penstock.core.definition import DefinitionLimits
-from penstock.core.parsing import parse_definition
+from penstock.core.graph.definition import DefinitionLimits
+from penstock.core.parsing.parsing import parse_definition
 from penstock.testing.definitions import Json, definition, end, fork, linear, service, step, timer
 from penstock.wire.error_code import OWN_CODES
 from tests.core.upload_cases import (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.duration import (
+from penstock.core.time.duration import (
     DURATION_MAX_DAYS,
     DurationError,
     TimestampError,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.core.fast_path import fast_plans
-from penstock.core.state import InstanceStatus
+from penstock.core.graph.fast_path import fast_plans
+from penstock.core.rules.state import InstanceStatus
 from penstock.testing.definitions import Json, definition, end, step, timer
 from tests.core.machine import Machine
 from tests.shapes import call, gateway, joining, task, user

@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from penstock.core.fencing import CallKind, ExecutionState, FenceRequest, Verdict, judge, known_attempt
-from penstock.core.state import CLOSING_KINDS, JOB_STATES, HistoryKind, InstanceStatus, TokenState
+from penstock.core.rules.fencing import CallKind, ExecutionState, FenceRequest, Verdict, judge, known_attempt
+from penstock.core.rules.state import CLOSING_KINDS, JOB_STATES, HistoryKind, InstanceStatus, TokenState
 
 COMPLETE, FAIL, HEARTBEAT, PARK = CallKind
 ACTIVE = InstanceStatus.ACTIVE

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.core.definition import InvalidDefinition
-from penstock.core.event import JobCompleted, JobFailed, StepSkipped, TimerFired, TokenMoved
-from penstock.core.for_each import ITEMS_MAX_COUNT, STARTED_MAX_COUNT
-from penstock.core.parsing import parse_definition
-from penstock.core.state import CONTINUE_TIMER, HistoryKind, InstanceStatus, Token, TokenState
+from penstock.core.advance.event import JobCompleted, JobFailed, StepSkipped, TimerFired, TokenMoved
+from penstock.core.advance.for_each import ITEMS_MAX_COUNT, STARTED_MAX_COUNT
+from penstock.core.graph.definition import InvalidDefinition
+from penstock.core.parsing.parsing import parse_definition
+from penstock.core.rules.state import CONTINUE_TIMER, HistoryKind, InstanceStatus, Token, TokenState
 from penstock.testing.definitions import Json, definition, end, timer
 from tests.core.machine import Machine
 from tests.shapes import call, task, user

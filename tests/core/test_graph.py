@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core import graph
-from penstock.core.graph import Gateway, TooEntangled, find_blocks, reachable
+from penstock.core.graph import graph
+from penstock.core.graph.graph import Gateway, TooEntangled, find_blocks, reachable
 
 Successors = Sequence[Sequence[int]]
 

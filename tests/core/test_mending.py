@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.core.event import StepSkipped
-from penstock.core.state import TokenState
+from penstock.core.advance.event import StepSkipped
+from penstock.core.rules.state import TokenState
 from penstock.testing.definitions import definition, end, timer
 from tests.core.machine import Machine
 from tests.shapes import task

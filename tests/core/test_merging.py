@@ -8,11 +8,11 @@ from collections import Counter
 
 import msgspec
 
-from penstock.core.definition import StepType
-from penstock.core.effect import Effects
-from penstock.core.event import JobCompleted, JobFailed, TaskCompleted, TimerFired
-from penstock.core.merging import merged, token_states
-from penstock.core.state import InstanceStatus, Token, TokenState
+from penstock.core.advance.effect import Effects
+from penstock.core.advance.event import JobCompleted, JobFailed, TaskCompleted, TimerFired
+from penstock.core.advance.merging import merged, token_states
+from penstock.core.graph.definition import StepType
+from penstock.core.rules.state import InstanceStatus, Token, TokenState
 from penstock.testing.random_definitions import START_VARIABLES, random_definition, random_output
 from tests.core.machine import Machine
 from tests.shares import in_shares

@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock.core.correlation import (
+from penstock.core.advance.effect import Subscription
+from penstock.core.advance.event import MessageReceived
+from penstock.core.graph.definition import InvalidDefinition
+from penstock.core.parsing.parsing import parse_definition
+from penstock.core.rules.correlation import (
     RECEIVERS_MAX,
     Closing,
     Correlation,
@@ -16,11 +20,7 @@ from penstock.core.correlation import (
     correlate,
     give,
 )
-from penstock.core.definition import InvalidDefinition
-from penstock.core.effect import Subscription
-from penstock.core.event import MessageReceived
-from penstock.core.parsing import parse_definition
-from penstock.core.state import HistoryKind, InstanceStatus
+from penstock.core.rules.state import HistoryKind, InstanceStatus
 from penstock.testing.definitions import Json, definition, end, timer
 from tests.core.machine import Machine
 from tests.shapes import gateway, joining, task, wait

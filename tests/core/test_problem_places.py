@@ -12,12 +12,12 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.core import definition as definition_module
-from penstock.core import parsing, validation
-from penstock.core.definition import DefinitionLimits, InvalidDefinition
-from penstock.core.field_reader import FieldReader, Problems
-from penstock.core.graph import TooEntangled
-from penstock.core.handlers import UNDO_STEP_ID
+from penstock.core.graph import definition as definition_module
+from penstock.core.graph.definition import DefinitionLimits, InvalidDefinition
+from penstock.core.graph.graph import TooEntangled
+from penstock.core.parsing import parsing, validation
+from penstock.core.parsing.field_reader import FieldReader, Problems
+from penstock.core.parsing.handlers import UNDO_STEP_ID
 from penstock.rest.definition_schema import DEFINITION, STEP
 from penstock.testing.definitions import Json, definition, end, fork, linear, service, step
 from tests.core.test_draft import REFUSED as REFUSED_STEPS

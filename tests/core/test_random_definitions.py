@@ -4,11 +4,11 @@ import datetime as dt
 
 from hypothesis import Phase, given, settings
 
-from penstock.core.definition import Catch, StepType, step_successors
-from penstock.core.duration import parse_duration, parse_timestamp
 from penstock.core.expression import Expression
-from penstock.core.graph import reachable
-from penstock.core.parsing import parse_definition
+from penstock.core.graph.definition import Catch, StepType, step_successors
+from penstock.core.graph.graph import reachable
+from penstock.core.parsing.parsing import parse_definition
+from penstock.core.time.duration import parse_duration, parse_timestamp
 from penstock.testing.definitions import Json
 from penstock.testing.random_definitions import START_VARIABLES, definitions, outputs
 

@@ -6,7 +6,7 @@ from math import inf, nan
 
 import pytest
 
-from penstock.core.retry import DELAY_MAX_S, wished_s
+from penstock.core.graph.retry import DELAY_MAX_S, wished_s
 
 
 @pytest.mark.parametrize(

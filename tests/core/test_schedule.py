@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.schedule import (
+from penstock.core.time.schedule import (
     BUFFER_MAX,
     LOOK_MAX,
     RUNS_MAX,
@@ -22,7 +22,7 @@ from penstock.core.schedule import (
     Standing,
     decide,
 )
-from penstock.core.schedule_times import read_times
+from penstock.core.time.schedule_times import read_times
 
 MIDNIGHT = datetime(2026, 5, 4, tzinfo=UTC)
 NONE = dict.fromkeys(("time_zone", "every", "anchor", "start_at", "end_at", "jitter"))

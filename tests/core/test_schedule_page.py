@@ -8,7 +8,7 @@ from datetime import datetime
 import msgspec
 import pytest
 
-from penstock.engine.schedule_spec import check_spec, read_rules
+from penstock.engine.schedules.schedule_spec import check_spec, read_rules
 from penstock.wire.schedule import ScheduleSpec
 from tests.house.sources import TOP
 

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from penstock.core.schedule_times import ScheduleError, Times, check_ahead, read_times
+from penstock.core.time.schedule_times import ScheduleError, Times, check_ahead, read_times
 
 MINUTE = timedelta(minutes=1)
 CHANGES = {

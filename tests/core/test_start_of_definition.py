@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.core.definition import InvalidDefinition
-from penstock.core.parsing import parse_definition
-from penstock.core.start_of_definition import knowing
-from penstock.core.start_rules import Debounce, Dedupe, StartRules, Throttle, together
-from penstock.core.work import Work
+from penstock.core.expression.work import Work
+from penstock.core.graph.definition import InvalidDefinition
+from penstock.core.parsing.parsing import parse_definition
+from penstock.core.parsing.start_of_definition import knowing
+from penstock.core.rules.start_rules import Debounce, Dedupe, StartRules, Throttle, together
 from penstock.errors import BadRequest
 from penstock.testing.definitions import linear
 from penstock.testing.random_definitions import START_VARIABLES, random_definition, with_start

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from penstock.core.state import (
+from penstock.core.rules.state import (
     BIRTH_STATES,
     CLOSING_KINDS,
     ENTERING,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.core import graph
-from penstock.core.definition import DefinitionLimits, InvalidDefinition
-from penstock.core.parsing import parse_definition
+from penstock.core.graph import graph
+from penstock.core.graph.definition import DefinitionLimits, InvalidDefinition
+from penstock.core.parsing.parsing import parse_definition
 from penstock.errors import BadRequest
 from penstock.testing.definitions import Json, definition, end, fork, linear, service, step, timer
 from tests.core.upload_cases import (

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.expression import ExpressionError, OutOfSteps, parse
-from penstock.core.state import InstanceStatus
-from penstock.core.work import LongWork, TooMuchWork, Work
+from penstock.core.expression.work import LongWork, TooMuchWork, Work
+from penstock.core.rules.state import InstanceStatus
 from penstock.testing.definitions import definition, end, service, step
 from tests.core.expression.evaluation import NOW
 from tests.core.machine import Machine

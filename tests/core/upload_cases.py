@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.core.definition import DefinitionLimits, InvalidDefinition
-from penstock.core.parsing import parse_definition
+from penstock.core.graph.definition import DefinitionLimits, InvalidDefinition
+from penstock.core.parsing.parsing import parse_definition
 from penstock.testing.definitions import Json, definition, end, linear, step
 
 LIMITS = DefinitionLimits()

@@ -13,10 +13,10 @@ import pytest
 import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
-from penstock.metrics import Metrics
 from penstock.rest.operations import OPERATIONS
 from penstock.settings import SETTINGS, load_settings
 from penstock.settings.load import SECRET_FILES
+from penstock.telemetry.metrics import Metrics
 from tests.house.sources import TOP
 
 DEPLOY = TOP / "deploy"

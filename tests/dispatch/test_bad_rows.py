@@ -9,15 +9,15 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from penstock.engine import aside
-from penstock.engine.aside import Aside
+from penstock.engine.advance import aside
+from penstock.engine.advance.aside import Aside
 from penstock.engine.engine import Engine
-from penstock.metrics import Metrics
-from penstock.metrics.registry import MAX_ROWS_ASIDE
 from penstock.runtime.dispatch_migration import DispatchMigration
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.lease_sweeper import LeaseSweeper
 from penstock.runtime.retention import Retention
+from penstock.telemetry.metrics import Metrics
+from penstock.telemetry.metrics.registry import MAX_ROWS_ASIDE
 from penstock.testing.definitions import definition, end, linear, step
 from tests.dispatch.conftest import MakeKafka
 from tests.engine.conftest import MakeDriver

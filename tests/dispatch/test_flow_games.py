@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from penstock.engine.ids import show_instance, show_job
+from penstock.engine.requests.ids import show_instance, show_job
 from penstock.kafka.admission import Admission
 from tests.dispatch.conftest import KafkaDriver, MakeKafka
 from tests.model.conftest import whole_looks

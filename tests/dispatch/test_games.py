@@ -14,8 +14,8 @@ import trio
 
 from penstock.kafka.record import Record, Result
 from penstock.kafka.relay import Relay
-from penstock.store import jobs as job_store
-from penstock.store import outbox as outbox_store
+from penstock.store.rows import jobs as job_store
+from penstock.store.rows import outbox as outbox_store
 from penstock.wire.model import Job
 from penstock.wire.noun import raw
 from penstock.wire.workflow_v1 import JobDispatchEvent

@@ -10,7 +10,7 @@ import trio
 
 from penstock.kafka import leadership
 from penstock.kafka.leadership import Leadership
-from penstock.store.database import AWAY, Database
+from penstock.store.db.database import AWAY, Database
 from tests.store.proxy import Proxy
 from tests.waiting import wait_until
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, cast
 import psycopg
 import pytest
 
-from penstock.store import jobs, outbox
-from penstock.store.connection import TrioConnection
-from penstock.store.database import configure
-from penstock.store.outbox import Published
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import configure
+from penstock.store.rows import jobs, outbox
+from penstock.store.rows.outbox import Published
 from tests.postgres import Server, apply_schema
 from tests.store.test_plans import BASE, BLOCKS, SCANS
 

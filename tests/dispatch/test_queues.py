@@ -6,7 +6,7 @@ import json
 
 import trio
 
-from penstock.engine.ids import show_job
+from penstock.engine.requests.ids import show_job
 from penstock.testing.definitions import linear
 from penstock.wire.model import Completion
 from penstock.wire.queue import QueuePolicy, Rate

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.core.topic import topic_of
+from penstock.core.rules.topic import topic_of
 from penstock.errors import LeaseLost
 from penstock.kafka import relay
 from penstock.kafka.record import Result

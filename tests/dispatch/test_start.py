@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.definition import InvalidDefinition
-from penstock.core.topic import topic_problem
+from penstock.core.graph.definition import InvalidDefinition
+from penstock.core.rules.topic import topic_problem
 from penstock.runtime.dispatch import Dispatch, TopicsMissing
 from penstock.testing.definitions import definition, end, service
 from tests.dispatch.conftest import MakeKafka

@@ -10,7 +10,7 @@ from penstock.errors import Conflict, DispatchModeConflict
 from penstock.runtime import dispatch_migration, membership
 from penstock.runtime.dispatch_migration import DispatchMigration
 from penstock.runtime.membership import Membership, Superseded
-from penstock.store.database import Database
+from penstock.store.db.database import Database
 from penstock.testing.definitions import definition, end
 from penstock.wire.model import Heartbeat
 from penstock.wire.workflow_v1 import JobDispatchEvent

@@ -15,9 +15,9 @@ from penstock.durable.child import ChildCall
 from penstock.durable.duration import Duration
 from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.workflow import Workflow
-from penstock.eager import need_task
 from penstock.kernel.operation import Outcome
 from penstock.kernel.record import Kind, Record
+from penstock.loop.eager import need_task
 
 BASE = 1_900_000_000.0
 BEGINNING = 2

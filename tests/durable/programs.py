@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psycopg
 
-from penstock.store.embedded import running_dsn
+from penstock.store.embedded.embedded import running_dsn
 from tests.postgres import MEMORY
 from tests.store.servers import postmaster_pid
 

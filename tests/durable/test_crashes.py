@@ -24,11 +24,11 @@ from penstock.durable.codec import encode
 from penstock.durable.executor import Executor
 from penstock.durable.step import StepCall, StepInfo, current_step
 from penstock.durable.step_host import StepHost
-from penstock.eager import need_task
 from penstock.kernel.drive import Kernel
 from penstock.kernel.operation import Outcome
 from penstock.kernel.record import Kind, Record
 from penstock.kernel.replay import replay
+from penstock.loop.eager import need_task
 from tests.durable.memory import BASE, Database, MemoryBackend, Row
 
 HOUR = 3_600.0

@@ -20,13 +20,13 @@ import trio
 
 from chaos.families_process import EACH, GRAPH, MAKE_DEEDS, ROUNDS, expected, family, leaf
 from examples.durable_order import Approval, Line, Order, Payment, order
-from penstock.core.parsing import parse_definition
+from penstock.core.parsing.parsing import parse_definition
 from penstock.durable import App
 from penstock.engine.engine import Engine
 from penstock.kernel.record import Kind
-from penstock.metrics import Metrics
 from penstock.settings import Settings
-from penstock.store.database import Database
+from penstock.store.db.database import Database
+from penstock.telemetry.metrics import Metrics
 from penstock.testing.invariants import assert_invariants
 from tests.house.sources import TOP
 

@@ -13,7 +13,7 @@ import pytest
 from penstock.durable import App, workflow
 from penstock.durable import local as local_module
 from penstock.runtime import database_start, node
-from penstock.store.connection import TrioConnection
+from penstock.store.db.connection import TrioConnection
 
 BEGINNINGS = {node.Node._serve.__code__, local_module.open_local.__wrapped__.__code__}  # type: ignore[attr-defined]
 

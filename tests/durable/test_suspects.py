@@ -13,7 +13,7 @@ import psycopg
 import pytest
 import trio
 
-from penstock.core.state import TokenState
+from penstock.core.rules.state import TokenState
 from penstock.durable import App, receive, sleep, step, workflow
 from penstock.durable.executor import Executor
 from penstock.durable.held_run import ExecutorLimits

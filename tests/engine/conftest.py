@@ -9,12 +9,12 @@ import pytest
 import trio
 
 from penstock.engine.engine import Engine
-from penstock.metrics import Metrics
 from penstock.settings import Settings
-from penstock.spans import Spans
-from penstock.store.database import Database
-from penstock.store.replica import Replica
-from penstock.store.vault import make_vault
+from penstock.store.db.database import Database
+from penstock.store.db.replica import Replica
+from penstock.store.db.vault import make_vault
+from penstock.telemetry.metrics import Metrics
+from penstock.telemetry.spans import Spans
 from penstock.testing.invariants import assert_invariants
 from tests.engine.driver import Driver
 from tests.store.proxy import Proxy

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import psycopg
 
-from penstock.core.definition import Definition
-from penstock.core.parsing import parse_definition
-from penstock.engine import ids
+from penstock.core.graph.definition import Definition
+from penstock.core.parsing.parsing import parse_definition
 from penstock.engine.engine import Engine
+from penstock.engine.requests import ids
 from penstock.errors import Conflict
-from penstock.store.retention import Selected
+from penstock.store.rows.retention import Selected
 from penstock.testing.clock import DatabaseClock
 from penstock.wire.model import (
     Completion,

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.core.state import InstanceStatus
-from penstock.engine.code import CodeWorkflow
-from penstock.engine.journal_items import AppendAnswer, Held, JournalPage, NewRecord, RunEnd, Taken
+from penstock.core.rules.state import InstanceStatus
+from penstock.engine.queues.journal_items import AppendAnswer, Held, JournalPage, NewRecord, RunEnd, Taken
+from penstock.engine.runs.code import CodeWorkflow
 from tests.engine.driver import Driver
 
 ORDER = CodeWorkflow("order")

@@ -6,7 +6,7 @@ import pytest
 import trio.testing
 
 from penstock.errors import Conflict
-from penstock.store.connection import TrioConnection
+from penstock.store.db.connection import TrioConnection
 from penstock.testing.definitions import linear
 from tests.engine.driver import Driver
 

@@ -9,10 +9,10 @@ import psycopg
 import pytest
 import trio
 
-from penstock.engine import ids
+from penstock.engine.requests import ids
 from penstock.errors import NotFound
 from penstock.settings.secret import Secret
-from penstock.store import attempts
+from penstock.store.rows import attempts
 from penstock.testing.definitions import Json, definition, end, service
 from penstock.wire.model import Job, Park
 from tests.engine.conftest import MakeDriver

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.engine.repair import TokenMove
+from penstock.engine.repair.repair import TokenMove
 from penstock.errors import LeaseLost
 from penstock.testing.definitions import definition, end, linear, service, step, timer
 from penstock.wire.model import JobRef

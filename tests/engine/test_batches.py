@@ -9,13 +9,13 @@ import pytest
 import trio
 
 from penstock.access.identity import Identity, set_identity
-from penstock.engine import batches as module
-from penstock.engine.batches import BatchStart
+from penstock.engine.instances import batches as module
+from penstock.engine.instances.batches import BatchStart
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, NotFound, PayloadTooLarge, TooManyRequests
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.settings import Settings
 from penstock.settings.secret import Secret
-from penstock.store import batches as store
+from penstock.store.rows import batches as store
 from penstock.testing.definitions import definition, end, linear, step
 from penstock.wire.batch import Batch
 from penstock.wire.model import StartRequest
@@ -332,7 +332,7 @@ async def test_results_come_in_pieces_and_outlive_their_instances(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await ready(driver, monkeypatch, 10)
-    monkeypatch.setattr("penstock.engine.instances.PIECE_BYTES", 100)
+    monkeypatch.setattr("penstock.engine.instances.instances.PIECE_BYTES", 100)
     items = [letter(n, variables=msgspec.json.encode({"n": n, "text": "x" * 60 * n})) for n in range(4)]
     made = await driver.engine.batches.create(BatchStart(items))
     await work(driver, made.id, "RUNNING")

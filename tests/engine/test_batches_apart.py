@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import trio
 
-from penstock.engine.lanes.command import Command
+from penstock.engine.advance.command import Command
+from penstock.engine.instances.tasks import SignalCommand
 from penstock.engine.lanes.item import Item
 from penstock.engine.lanes.lane import Lane
-from penstock.engine.tasks import SignalCommand
-from penstock.store.connection import TrioConnection
-from penstock.store.statements import SQL
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.statements import SQL
 from penstock.testing.definitions import definition, end, service
 from penstock.wire.model import Signal
 from tests.engine.driver import Driver, number

@@ -11,9 +11,9 @@ import pytest
 import trio
 
 from penstock.access.identity import Identity, set_identity
-from penstock.engine.bulk import LEASE_S
+from penstock.engine.repair.bulk import LEASE_S
 from penstock.errors import BadRequest, Conflict, NotFound, Unavailable
-from penstock.store import bulk as store
+from penstock.store.rows import bulk as store
 from penstock.testing.cancellation import cancel_at_step
 from penstock.testing.definitions import definition, end, linear
 from penstock.wire.bulk import BulkFilter, BulkRequest
@@ -345,7 +345,7 @@ async def test_a_rate_is_kept_and_stopping_leaves_the_rest(
     await driver.upload(linear(1, job_type="work"))
     started = await fail_some(driver, 4)
     made = await driver.engine.bulk.create(BulkRequest(action="retry", ids=started, per_second=0.01))
-    monkeypatch.setattr("penstock.engine.bulk.HOLD_S", 0.01)
+    monkeypatch.setattr("penstock.engine.repair.bulk.HOLD_S", 0.01)
     real, advanced = store.advance, trio.Event()
 
     async def advance(*arguments: Any, **more: Any) -> bool:

@@ -7,14 +7,14 @@ from datetime import timedelta
 import pytest
 import trio
 
-from penstock.engine.ids import show_instance
-from penstock.engine.instance_filter import InstanceFilter
-from penstock.engine.lanes.call_commands import timer_command
+from penstock.engine.advance.call_commands import timer_command
+from penstock.engine.instances.instance_filter import InstanceFilter
+from penstock.engine.requests.ids import show_instance
 from penstock.errors import Conflict
 from penstock.settings.secret import Secret
-from penstock.store import instances, retention
-from penstock.store.retention import Partition
-from penstock.store.vault import KeyMissing
+from penstock.store.db.vault import KeyMissing
+from penstock.store.rows import instances, retention
+from penstock.store.rows.retention import Partition
 from penstock.testing.definitions import Json, definition, end, timer
 from penstock.testing.invariants import assert_invariants
 from tests.engine.conftest import MakeDriver

@@ -15,23 +15,23 @@ import msgspec
 import pytest
 import trio
 
-from penstock.core.state import START_TIMER, InstanceStatus
-from penstock.engine.batches import BatchStart
-from penstock.engine.code import CodeWorkflow
-from penstock.engine.drafts import ExpressionCheck
+from penstock.core.rules.state import START_TIMER, InstanceStatus
+from penstock.engine.advance.call_commands import timer_command
+from penstock.engine.definitions.drafts import ExpressionCheck
 from penstock.engine.engine import Engine
-from penstock.engine.instance_filter import InstanceFilter
-from penstock.engine.journal_items import NewRecord, RunEnd, Taken
-from penstock.engine.lanes.call_commands import timer_command
-from penstock.engine.migrations import MigrationRequest
-from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
-from penstock.metrics import Metrics
+from penstock.engine.instances.batches import BatchStart
+from penstock.engine.instances.instance_filter import InstanceFilter
+from penstock.engine.queues.journal_items import NewRecord, RunEnd, Taken
+from penstock.engine.repair.migrations import MigrationRequest
+from penstock.engine.repair.repair import StepSkip, TokenMove, VariablesEdit
+from penstock.engine.runs.code import CodeWorkflow
 from penstock.runtime.supervise import forever
 from penstock.settings import Settings
-from penstock.store import journal as journal_store
-from penstock.store.database import Database
-from penstock.store.journal import Finish
-from penstock.store.messages import OWN_DELIVERY_S
+from penstock.store.db.database import Database
+from penstock.store.rows import journal as journal_store
+from penstock.store.rows.journal import Finish
+from penstock.store.rows.messages import OWN_DELIVERY_S
+from penstock.telemetry.metrics import Metrics
 from penstock.testing.cancellation import Attempt, CancelAtStep, cancel_at_step
 from penstock.testing.definitions import definition, end, fork, linear, service, step
 from penstock.wire.attention import AcknowledgeBody

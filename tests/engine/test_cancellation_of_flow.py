@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import trio
 
-from penstock.engine.batches import BatchStart
+from penstock.engine.instances.batches import BatchStart
 from penstock.errors import Throttled
-from penstock.store import batches as batch_store
+from penstock.store.rows import batches as batch_store
 from penstock.testing.cancellation import Attempt, Holdings, cancel_everywhere
 from penstock.testing.definitions import definition, end, linear
 from penstock.wire.model import StartRequest

@@ -7,8 +7,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.engine import advancer
-from penstock.engine.instance_filter import InstanceFilter
+from penstock.engine.advance import advancer
+from penstock.engine.instances.instance_filter import InstanceFilter
 from penstock.testing.definitions import Json, definition, end, linear, timer
 from penstock.wire.model import Instance
 from tests.engine.conftest import MakeDriver

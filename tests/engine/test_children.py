@@ -10,15 +10,15 @@ import psycopg
 import pytest
 import trio
 
-from penstock.core.state import InstanceStatus
-from penstock.engine.code import CodeWorkflow
-from penstock.engine.journal_items import Held, RunEnd, Taken
-from penstock.engine.lanes.full_starts import FullStarts
+from penstock.core.rules.state import InstanceStatus
 from penstock.engine.lanes.lane import Lane
-from penstock.engine.lanes.start_item import StartItem
+from penstock.engine.queues.journal_items import Held, RunEnd, Taken
+from penstock.engine.runs.code import CodeWorkflow
+from penstock.engine.starts.full_starts import FullStarts
+from penstock.engine.starts.start_item import StartItem
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, LeaseLost, NotFound, Unavailable
-from penstock.store.connection import TrioConnection
-from penstock.store.database import Database
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import Database
 from penstock.testing.definitions import definition, end, linear, service
 from penstock.wire.model import StartRequest
 from tests.engine.conftest import MakeDriver
@@ -435,7 +435,7 @@ async def test_a_database_that_is_away_ends_no_loop(driver: Driver, monkeypatch:
 async def test_results_are_in_memory_of_a_few_children(
     make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.engine.children.TELLS_AT_ONCE", 2)
+    monkeypatch.setattr("penstock.engine.runs.children.TELLS_AT_ONCE", 2)
     driver = make_driver()
     run = await begin(driver)
     for n in range(5):

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 import trio
 
-from penstock.engine.repair import StepSkip, TokenMove
+from penstock.engine.repair.repair import StepSkip, TokenMove
 from penstock.errors import Conflict
 from penstock.settings.secret import Secret
-from penstock.store import retention
+from penstock.store.rows import retention
 from penstock.testing.definitions import Json, definition, end
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, completion, number, selected, variables_of

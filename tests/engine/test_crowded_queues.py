@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import trio
 
-from penstock.engine import flow_turns
-from penstock.store.connection import TrioConnection
+from penstock.engine.queues import flow_turns
+from penstock.store.db.connection import TrioConnection
 from penstock.testing.definitions import definition, end, linear, service
 from penstock.wire.model import Job, JobRef
 from tests.engine.conftest import MakeDriver

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from penstock.engine.journal_items import Held
+from penstock.engine.queues.journal_items import Held
 from tests.engine import runs
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver

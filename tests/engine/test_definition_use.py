@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.core.parsing import parse_definition
-from penstock.engine import ids
-from penstock.engine.definition_use import DefinitionActivity, VersionCounts
+from penstock.core.parsing.parsing import parse_definition
+from penstock.engine.instances.definition_use import DefinitionActivity, VersionCounts
+from penstock.engine.requests import ids
 from penstock.errors import BadRequest, NotFound
-from penstock.store import definition_use as store
+from penstock.store.rows import definition_use as store
 from penstock.testing.definitions import definition, end, service
 from penstock.wire.repair import BulkRefusals, ChangedSteps, StepImpact
 from tests.engine.driver import Driver
@@ -73,9 +73,9 @@ async def test_each_definition_of_a_list_tells_what_goes_on(driver: Driver, monk
     [other] = last.items
     assert (other, last.next) == (DefinitionActivity("order", 0, 0, 0, other.counted_at), None)
     assert (await use.activity("fork", None, 50)).items == page.items
-    monkeypatch.setattr("penstock.engine.definition_use.RECENT_MAX", 2)
+    monkeypatch.setattr("penstock.engine.instances.definition_use.RECENT_MAX", 2)
     assert [one.started_within_hour for one in (await use.activity(None, None, 50)).items] == [2, 0]
-    monkeypatch.setattr("penstock.engine.definition_use.RECENT", timedelta(0))
+    monkeypatch.setattr("penstock.engine.instances.definition_use.RECENT", timedelta(0))
     assert [one.failed_of_these for one in (await use.activity(None, None, 50)).items] == [0, 0]
 
 

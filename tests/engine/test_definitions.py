@@ -7,9 +7,9 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.core.parsing import parse_definition
-from penstock.engine.instance_filter import InstanceFilter
-from penstock.store import definitions as store
+from penstock.core.parsing.parsing import parse_definition
+from penstock.engine.instances.instance_filter import InstanceFilter
+from penstock.store.rows import definitions as store
 from penstock.testing.definitions import Json, definition, end, service, step
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number

@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 import trio
 
-from penstock.engine.code import CodeWorkflow
+from penstock.engine.runs.code import CodeWorkflow
 from penstock.errors import Conflict, NotFound
-from penstock.store.database import AWAY
+from penstock.store.db.database import AWAY
 from penstock.testing.cancellation import Attempt, Holdings, Operation, cancel_everywhere
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.engine.driver import Driver

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from psycopg import OperationalError
 
-from penstock.core import form_hints
-from penstock.core.definition import DefinitionLimits
-from penstock.engine.drafts import DraftCheck, ExpressionCheck, ExpressionVerdict
+from penstock.core.graph.definition import DefinitionLimits
+from penstock.core.parsing import form_hints
+from penstock.engine.definitions.drafts import DraftCheck, ExpressionCheck, ExpressionVerdict
 from penstock.errors import BadRequest, NotFound, PayloadTooLarge
 from penstock.testing.definitions import definition, end, linear, service, step
 from tests.engine.conftest import MakeDriver

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 import trio
 
-from penstock.engine.instance_filter import InstanceFilter
-from penstock.engine.lanes.releases import UNREADABLE_PAUSE_S
+from penstock.engine.instances.instance_filter import InstanceFilter
+from penstock.engine.queues.releases import UNREADABLE_PAUSE_S
 from penstock.errors import Unavailable
-from penstock.offload import INLINE_MAX_BYTES
+from penstock.loop.offload import INLINE_MAX_BYTES
 from penstock.settings import Secret
-from penstock.store.vault import Vault
+from penstock.store.db.vault import Vault
 from penstock.testing.definitions import definition, end, linear, service
 from penstock.wire.model import Heartbeat
 from tests.engine.conftest import MakeDriver

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from penstock.engine import ends
+from penstock.engine.queues import ends
 from penstock.errors import NotFound, TooManyRequests
 from penstock.testing.definitions import linear
 from penstock.wire.model import Instance

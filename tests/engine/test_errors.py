@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.core.parsing import parse_definition
+from penstock.core.parsing.parsing import parse_definition
 from penstock.errors import BadRequest, Conflict, JobCancelled, PayloadTooLarge
 from penstock.testing.definitions import Json, definition, end, service, step
 from tests.engine.conftest import MakeDriver

@@ -16,10 +16,10 @@ from penstock.access.identity import Identity
 from penstock.access.roles import read_grant
 from penstock.access.sessions import Sessions
 from penstock.access.tokens import TokenBook, digest_of
-from penstock.store import api_tokens
-from penstock.store.connection import TrioConnection
-from penstock.store.database import Database
-from penstock.store.embedded import embedded
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import Database
+from penstock.store.embedded.embedded import embedded
+from penstock.store.rows import api_tokens
 from penstock.testing.definitions import definition, end, service
 from penstock.testing.postgres import apply_schema
 from penstock.wire.queue import QueuePolicy

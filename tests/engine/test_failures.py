@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.engine import failures
-from penstock.engine.causes import cause_of
-from penstock.engine.instance_filter import InstanceFilter
+from penstock.engine.instances.causes import cause_of
+from penstock.engine.instances.instance_filter import InstanceFilter
+from penstock.engine.status import failures
 from penstock.errors import BadRequest
 from penstock.testing.definitions import definition, end, linear, service
 from tests.engine.conftest import MakeDriver

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine import flow_turns
-from penstock.engine.flow_turns import FlowTurns
+from penstock.engine.queues import flow_turns
+from penstock.engine.queues.flow_turns import FlowTurns
 
 
 def looked(turns: FlowTurns, job_type: str, *, found: int = 0, more: bool = True, took_s: float = 0.01) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import trio
 
-from penstock.core.for_each import STARTED_MAX_COUNT
-from penstock.engine.repair import StepSkip, TokenMove
-from penstock.engine.variables import FOLD_MIN_DELTAS
+from penstock.core.advance.for_each import STARTED_MAX_COUNT
+from penstock.engine.queues.variables import FOLD_MIN_DELTAS
+from penstock.engine.repair.repair import StepSkip, TokenMove
 from penstock.errors import LeaseLost
 from penstock.settings.secret import Secret
-from penstock.store import retention
+from penstock.store.rows import retention
 from penstock.testing.definitions import Json, definition, end, timer
 from penstock.testing.invariants import assert_invariants
 from penstock.wire.model import Completion, ItemCounts, Job, Park

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from penstock.errors import Unavailable
-from penstock.store.database import AWAY
+from penstock.store.db.database import AWAY
 from penstock.testing.definitions import fork, linear
 from penstock.wire.model import Job
 from tests.engine.conftest import MakeDriver

@@ -7,11 +7,11 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.engine import ids
-from penstock.engine.lanes.commands import DeadLetterCommand
+from penstock.engine.advance.commands import DeadLetterCommand
+from penstock.engine.requests import ids
 from penstock.errors import LeaseLost
-from penstock.store import jobs as job_store
-from penstock.store.jobs import JobKey
+from penstock.store.rows import jobs as job_store
+from penstock.store.rows.jobs import JobKey
 from penstock.testing.definitions import Json, definition, end
 from penstock.wire.model import Job
 from tests.engine.conftest import MakeDriver

@@ -12,13 +12,13 @@ import psycopg
 import pytest
 import trio
 
-from penstock.core import fencing
-from penstock.engine.lanes.commands import TimerCommand
-from penstock.engine.lanes.fast_path import FastCompletion
-from penstock.engine.waiters import Waiter
+from penstock.core.rules import fencing
+from penstock.engine.advance.commands import TimerCommand
+from penstock.engine.queues.fast_path import FastCompletion
+from penstock.engine.queues.waiters import Waiter
 from penstock.errors import Unavailable
 from penstock.runtime.lease_sweeper import LeaseSweeper
-from penstock.store.jobs import JobKey
+from penstock.store.rows.jobs import JobKey
 from penstock.testing.definitions import Json, definition, end, fork, linear, service, timer
 from penstock.wire.model import Job, JobRef
 from tests.engine.conftest import MakeDriver

@@ -9,8 +9,8 @@ import httpx
 import msgspec
 import pytest
 
-from penstock.engine.drafts import ExpressionCheck
-from penstock.engine.hiding import Hiding
+from penstock.engine.definitions.drafts import ExpressionCheck
+from penstock.engine.requests.hiding import Hiding
 from penstock.rest.app import make_app
 from penstock.testing.definitions import definition, end
 from tests.engine.conftest import MakeDriver

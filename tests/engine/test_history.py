@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.engine.instance_filter import InstanceFilter
+from penstock.engine.instances.instance_filter import InstanceFilter
 from penstock.errors import NotFound
 from penstock.testing.definitions import definition, end, linear, timer
 from penstock.wire.model import JobRef, UserTaskCompletion

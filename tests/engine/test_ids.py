@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine import ids
+from penstock.engine.requests import ids
 from penstock.errors import NotFound
 
 numbers = st.integers(0, 2**63 - 1)

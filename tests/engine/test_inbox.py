@@ -12,9 +12,9 @@ import trio
 
 from penstock.access.identity import Identity, set_identity
 from penstock.access.roles import read_grant
-from penstock.engine.inbox import UserTask
+from penstock.engine.instances.inbox import UserTask
 from penstock.errors import BadRequest, Conflict, Forbidden, NotFound, Unavailable
-from penstock.store import inbox as store
+from penstock.store.rows import inbox as store
 from penstock.testing.definitions import definition, end, timer
 from penstock.testing.invariants import find_broken
 from penstock.wire.model import UserTaskCompletion
@@ -137,13 +137,13 @@ async def test_open_tasks_are_counted_to_ten_thousand(driver: Driver, monkeypatc
     assert await inbox.count() == Count(count=3, exact=True)
     await driver.engine.instances.cancel(started[0].id, None)
     assert await inbox.count() == Count(count=2, exact=True)
-    monkeypatch.setattr("penstock.engine.inbox.COUNT_MAX", 1)
+    monkeypatch.setattr("penstock.engine.instances.inbox.COUNT_MAX", 1)
     assert await inbox.count() == Count(count=1, exact=False)
 
 
 async def test_a_long_walk_ends_early_with_a_cursor(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "LOOK_ROWS", 2)
-    monkeypatch.setattr("penstock.engine.inbox.LOOK_S", 0)
+    monkeypatch.setattr("penstock.engine.instances.inbox.LOOK_S", 0)
     await driver.upload(ALONE)
     started = [(await driver.start("alone")).id for _ in range(5)]
     for id in started[:4]:
@@ -237,7 +237,7 @@ async def forget_the_list(driver: Driver) -> None:
 
 
 async def test_a_list_no_older_engine_kept_is_filled(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.engine.inbox.FILL_ROWS", 3)
+    monkeypatch.setattr("penstock.engine.instances.inbox.FILL_ROWS", 3)
     await driver.upload(ALONE)
     started = [(await driver.start("alone")).id for _ in range(7)]
     await forget_the_list(driver)

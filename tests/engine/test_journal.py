@@ -9,13 +9,13 @@ import msgspec
 import pytest
 import trio
 
-from penstock.core.definition import InvalidDefinition
-from penstock.core.state import InstanceStatus
-from penstock.engine.code import CodeWorkflow
-from penstock.engine.journal_items import RULES, RULES_VERSION, NewRecord, RunEnd
+from penstock.core.graph.definition import InvalidDefinition
+from penstock.core.rules.state import InstanceStatus
+from penstock.engine.queues.journal_items import RULES, RULES_VERSION, NewRecord, RunEnd
+from penstock.engine.runs.code import CodeWorkflow
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, LeaseLost, PayloadTooLarge
 from penstock.settings.secret import Secret
-from penstock.store import journal as store
+from penstock.store.rows import journal as store
 from penstock.testing.definitions import definition, end, linear, service
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver

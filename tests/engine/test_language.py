@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.instance_filter import InstanceFilter
+from penstock.engine.instances.instance_filter import InstanceFilter
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, NotFound
 from penstock.testing.definitions import Json, definition, end, fork, linear, service, step, timer
 from tests.engine.driver import Driver

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import trio
 
-from penstock.engine import ids
-from penstock.engine.lanes.releases import ReleaseItem
-from penstock.engine.lanes.transaction import Transaction
-from penstock.engine.lease_book import ENDED_MAX_ITEMS, STALE_ENDS_MAX, GrantedLease, LeaseBook
+from penstock.engine.advance.transaction import Transaction
+from penstock.engine.queues.lease_book import ENDED_MAX_ITEMS, STALE_ENDS_MAX, GrantedLease, LeaseBook
+from penstock.engine.queues.releases import ReleaseItem
+from penstock.engine.requests import ids
 from penstock.errors import Conflict
 from penstock.runtime.lease_sweeper import LeaseSweeper
-from penstock.store import jobs as store
+from penstock.store.rows import jobs as store
 from penstock.testing.definitions import linear
 from penstock.wire.model import Job
 from tests.engine.conftest import MakeDriver

@@ -11,13 +11,13 @@ import psycopg
 import pytest
 import trio
 
-from penstock.engine.ids import read_instance
-from penstock.engine.instance_filter import InstanceFilter, listed_by
-from penstock.engine.instances import FIRST_READ_BYTES, LARGE_READS_AT_ONCE, PIECE_BYTES
-from penstock.engine.paging import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, page_bounds
+from penstock.engine.instances.instance_filter import InstanceFilter, listed_by
+from penstock.engine.instances.instances import FIRST_READ_BYTES, LARGE_READS_AT_ONCE, PIECE_BYTES
+from penstock.engine.requests.ids import read_instance
+from penstock.engine.requests.paging import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, page_bounds
 from penstock.errors import BadRequest
-from penstock.store import instances as store
-from penstock.store.connection import TrioConnection
+from penstock.store.db.connection import TrioConnection
+from penstock.store.rows import instances as store
 from penstock.testing.definitions import definition, end
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, variables_of

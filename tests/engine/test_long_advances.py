@@ -12,13 +12,13 @@ import psycopg
 import pytest
 import trio
 
-from penstock.engine.advancer import Ahead, Case
-from penstock.engine.definitions import LoadedDefinition
-from penstock.engine.instance_filter import InstanceFilter
-from penstock.engine.lanes import long_path
+from penstock.engine.advance import long_path
+from penstock.engine.advance.advancer import Ahead, Case
+from penstock.engine.definitions.definitions import LoadedDefinition
+from penstock.engine.instances.instance_filter import InstanceFilter
 from penstock.errors import TooManyRequests, Unavailable
-from penstock.offload import run_long
-from penstock.store.connection import TrioConnection
+from penstock.loop.offload import run_long
+from penstock.store.db.connection import TrioConnection
 from penstock.testing.definitions import Json, definition, end, service, step
 from penstock.wire.model import StartRequest
 from tests.engine.conftest import MakeDriver

@@ -6,8 +6,8 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.engine import looks as module
-from penstock.engine.instance_filter import InstanceFilter
+from penstock.engine.instances.instance_filter import InstanceFilter
+from penstock.engine.requests import looks as module
 from penstock.errors import Unavailable
 from penstock.testing.definitions import linear
 from tests.engine.conftest import MakeDriver

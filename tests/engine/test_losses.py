@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from penstock.access.identity import Identity, set_identity
-from penstock.engine.losses import ANSWER_MAX_ITEMS, KEPT_MAX_ITEMS, KEPT_S, Loss, Losses
+from penstock.engine.queues.losses import ANSWER_MAX_ITEMS, KEPT_MAX_ITEMS, KEPT_S, Loss, Losses
 from penstock.errors import BadRequest, Forbidden
 from penstock.testing.definitions import definition, end, linear, service, timer
 from penstock.wire.model import Job, LostJob

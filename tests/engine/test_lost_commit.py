@@ -15,9 +15,9 @@ import psycopg
 import pytest
 import trio
 
-from penstock.engine.batches import BatchStart
-from penstock.engine.migrations import MigrationRequest
-from penstock.engine.repair import StepSkip, TokenMove
+from penstock.engine.instances.batches import BatchStart
+from penstock.engine.repair.migrations import MigrationRequest
+from penstock.engine.repair.repair import StepSkip, TokenMove
 from penstock.runtime.supervise import forever
 from penstock.testing.definitions import Json, definition, end, fork, linear, service, step
 from penstock.wire.model import Job, StartRequest

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import trio
 
-from penstock.core.correlation import RECEIVERS_MAX
-from penstock.engine.lanes.call_commands import MessageCommand
+from penstock.core.rules.correlation import RECEIVERS_MAX
+from penstock.engine.advance.call_commands import MessageCommand
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, PenstockError, TooManyRequests
 from penstock.settings.secret import Secret
 from penstock.testing.definitions import Json, definition, end, timer

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import trio
 
-from penstock.engine.migrations import MigrationRequest
+from penstock.engine.repair.migrations import MigrationRequest
 from penstock.errors import BadRequest, Conflict, LeaseLost, NotFound
 from penstock.settings import DispatchMode
 from penstock.testing.definitions import Json, definition, end, timer

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.errors import BadRequest, Conflict, NotFound
-from penstock.store import open_work as store
+from penstock.store.rows import open_work as store
 from penstock.testing.definitions import definition, end, timer
 from penstock.testing.invariants import find_broken
 from tests.engine.driver import Driver

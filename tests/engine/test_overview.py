@@ -9,17 +9,17 @@ import msgspec
 import psycopg
 import pytest
 
-from penstock.engine import attention, overview
-from penstock.engine.activity import DEPTHS_KEPT, LAGS_KEPT, WORKERS_MAX, Activity, Depth, Held
-from penstock.engine.answers import AnswerMemory
-from penstock.engine.causes import cause_of
-from penstock.engine.overview import OverviewView
-from penstock.engine.waiters import Waiter, Waiters
+from penstock.engine.instances.causes import cause_of
+from penstock.engine.queues.activity import DEPTHS_KEPT, LAGS_KEPT, WORKERS_MAX, Activity, Depth, Held
+from penstock.engine.queues.waiters import Waiter, Waiters
+from penstock.engine.requests.answers import AnswerMemory
+from penstock.engine.status import attention, overview
+from penstock.engine.status.overview import OverviewView
 from penstock.errors import BadRequest
-from penstock.metrics import Metrics
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.retention import Retention
-from penstock.store.activity import QueueFacts
+from penstock.store.rows.activity import QueueFacts
+from penstock.telemetry.metrics import Metrics
 from penstock.testing.definitions import linear
 from penstock.wire.attention import Attention
 from penstock.wire.queue import QueuePolicy

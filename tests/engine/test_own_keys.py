@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import trio
 
-from penstock.engine.instance_filter import InstanceFilter
+from penstock.engine.instances.instance_filter import InstanceFilter
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, NotFound
-from penstock.store import idempotency, retention
+from penstock.store.rows import idempotency, retention
 from penstock.testing.definitions import definition, end
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number, variables_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.state import WAIT_TIMER
+from penstock.core.rules.state import WAIT_TIMER
 from penstock.errors import BadRequest, Conflict, JobCancelled, LeaseLost
 from penstock.testing.definitions import Json, definition, end, service, step, timer
 from penstock.wire.model import Job, Park

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.engine.payload import PayloadLimits, check_json_value, check_text, check_variables, clean_text
+from penstock.engine.requests.payload import PayloadLimits, check_json_value, check_text, check_variables, clean_text
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.settings import Settings
 from tests.shares import in_shares

@@ -11,10 +11,10 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.engine.definitions import LoadedDefinition
+from penstock.engine.definitions.definitions import LoadedDefinition
 from penstock.errors import Unavailable
-from penstock.store import variables as store
-from penstock.store.connection import TrioConnection
+from penstock.store.db.connection import TrioConnection
+from penstock.store.rows import variables as store
 from penstock.testing.definitions import definition, end, linear, service
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, variables_of
@@ -259,7 +259,7 @@ async def test_polls_for_many_types_park_within_the_room(make_driver: MakeDriver
 async def test_all_polls_together_are_parked_for_so_many_types_only(
     make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.engine.waiters.PARKED_TYPES_MAX_COUNT", 3)
+    monkeypatch.setattr("penstock.engine.queues.waiters.PARKED_TYPES_MAX_COUNT", 3)
     driver = make_driver()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(partial(driver.poll, "a", "b", wait=30))
@@ -273,7 +273,7 @@ async def test_all_polls_together_are_parked_for_so_many_types_only(
 async def test_variables_of_many_jobs_are_read_in_pieces(
     make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.engine.job_sizes.READ_MAX_BYTES", 100_000)
+    monkeypatch.setattr("penstock.engine.queues.job_sizes.READ_MAX_BYTES", 100_000)
     driver = make_driver(variables_cache_max_bytes=0)
     await driver.upload(linear(1))
     sizes = [60_000, 30_000, 250_000, 30_000, 40_000]  # the third is larger than a piece
@@ -297,7 +297,7 @@ async def test_variables_of_many_jobs_are_read_in_pieces(
 async def test_polls_for_very_many_types_need_several_looks(
     make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.engine.lanes.claims.CLAIM_TYPES_MAX_COUNT", 3)
+    monkeypatch.setattr("penstock.engine.queues.claims.CLAIM_TYPES_MAX_COUNT", 3)
     driver = make_driver()
     await driver.upload(linear(1))
     for _ in range(5):

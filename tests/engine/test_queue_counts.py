@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.engine.queue_counts import QueueCounts
+from penstock.engine.queues.queue_counts import QueueCounts
 
 
 class Clock:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from penstock.engine import queue_floors
-from penstock.engine.queue_floors import FLOOR_MARGIN_IDS, LOOK_INTERVAL_S, LOOK_SHARE, QueueFloors
-from penstock.store import jobs as store
-from penstock.store.jobs import Claimed, Floor
-from penstock.store.statements import SQL
+from penstock.engine.queues import queue_floors
+from penstock.engine.queues.queue_floors import FLOOR_MARGIN_IDS, LOOK_INTERVAL_S, LOOK_SHARE, QueueFloors
+from penstock.store.db.statements import SQL
+from penstock.store.rows import jobs as store
+from penstock.store.rows.jobs import Claimed, Floor
 from penstock.testing.definitions import linear
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number

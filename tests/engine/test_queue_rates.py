@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from penstock.engine import flow_turns
+from penstock.engine.queues import flow_turns
 from penstock.testing.definitions import linear
 from penstock.wire.model import JobRef
 from penstock.wire.queue import QueuePolicy, Rate

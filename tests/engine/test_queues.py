@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from penstock.errors import BadRequest, Conflict, NotFound
-from penstock.store import queues as queue_store
+from penstock.store.rows import queues as queue_store
 from penstock.testing.definitions import definition, end, linear, service
 from penstock.wire.model import Job, JobRef, Park
 from penstock.wire.queue import QueuePolicy, Rate

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from penstock.core.state import InstanceStatus
+from penstock.core.rules.state import InstanceStatus
 from penstock.durable.local import LocalBackend, LocalRuns
 from penstock.durable.workflow import workflow
-from penstock.engine.code import CodeWorkflow
-from penstock.engine.journal_items import Held, RunEnd
+from penstock.engine.queues.journal_items import Held, RunEnd
+from penstock.engine.runs.code import CodeWorkflow
 from penstock.errors import Conflict
 from penstock.testing.definitions import linear
 from penstock.testing.invariants import assert_invariants

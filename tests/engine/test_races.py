@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 import trio
 
-from penstock.engine.lanes.commands import FoldCommand, TimerCommand
+from penstock.engine.advance.commands import FoldCommand, TimerCommand
 from penstock.errors import PenstockError
 from penstock.testing.definitions import Json, definition, end, timer
 from penstock.wire.model import Job

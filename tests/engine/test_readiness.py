@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from penstock.errors import Unavailable
-from penstock.store.database import Database
+from penstock.store.db.database import Database
 from tests.engine.driver import Driver
 
 

@@ -11,11 +11,11 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from penstock.engine.lanes import recorded as taking
-from penstock.engine.repair import StepSkip, VariablesEdit
+from penstock.engine.advance import recorded as taking
+from penstock.engine.repair.repair import StepSkip, VariablesEdit
 from penstock.errors import Conflict, JobCancelled, LeaseLost
 from penstock.settings import Secret
-from penstock.store import recorded
+from penstock.store.rows import recorded
 from penstock.testing.definitions import Json, definition, end, fork, service, step, timer
 from penstock.wire.model import Job
 from penstock.wire.queue import QueuePolicy

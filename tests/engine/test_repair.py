@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.engine.lanes.commands import FoldCommand
-from penstock.engine.repair import VariablesEdit
+from penstock.engine.advance.commands import FoldCommand
+from penstock.engine.repair.repair import VariablesEdit
 from penstock.errors import BadRequest, Conflict, NotFound, PayloadTooLarge
 from penstock.testing.definitions import definition, end
 from penstock.testing.invariants import find_broken

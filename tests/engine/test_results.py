@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.core.parsing import parse_definition
-from penstock.engine.instance_filter import InstanceFilter
+from penstock.core.parsing.parsing import parse_definition
+from penstock.engine.instances.instance_filter import InstanceFilter
 from penstock.errors import Conflict
 from penstock.settings import Secret
 from penstock.testing.definitions import Json, definition, service, step

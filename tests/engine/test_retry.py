@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from penstock.core.advance import advance as real_advance
-from penstock.core.event import RetryRequested
-from penstock.engine import advancer
-from penstock.engine.lanes.commands import CancelCommand, RetryCommand
-from penstock.engine.lanes.failed import INTERVAL_S, REASON_MAX_CHARS, FailedInstances
+from penstock.core.advance.advance import advance as real_advance
+from penstock.core.advance.event import RetryRequested
+from penstock.engine.advance import advancer
+from penstock.engine.advance.commands import CancelCommand, RetryCommand
+from penstock.engine.advance.failed import INTERVAL_S, REASON_MAX_CHARS, FailedInstances
 from penstock.errors import Conflict, LeaseLost, NotFound, PenstockError
 from penstock.testing.definitions import definition, end, linear, timer
 from penstock.wire.model import Failure
@@ -99,7 +99,7 @@ async def test_no_wish_of_a_worker_ends_the_engine(driver: Driver, wish: float) 
 
 async def test_a_rearmed_retry_timer_does_not_fire_early(driver: Driver) -> None:
     """A look that saw the first back-off end, and comes to fire it when the second one has begun."""
-    from penstock.engine.lanes.commands import TimerCommand
+    from penstock.engine.advance.commands import TimerCommand
 
     await driver.run(definition(task("x", retryCount=9, retryBackoff=BACKOFF), end()))
     await driver.fail(await driver.one("x"))

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import structlog.testing
 
-from penstock.core.definition import InvalidDefinition
+from penstock.core.graph.definition import InvalidDefinition
 from penstock.errors import Forbidden, LeaseLost
 from penstock.runtime.deaths import Deaths, is_alive, this_process
 from penstock.runtime.lease_sweeper import LeaseSweeper
 from penstock.settings import DispatchMode
-from penstock.store import outbox as outbox_store
-from penstock.store.engines import OtherEngine
+from penstock.store.rows import outbox as outbox_store
+from penstock.store.rows.engines import OtherEngine
 from penstock.testing.definitions import linear
 from penstock.wire.model import Completion, Heartbeat, JobRef, PollRequest
 from tests.engine.conftest import MakeDriver

@@ -9,12 +9,12 @@ from contextlib import suppress
 import pytest
 import trio
 
-from penstock.core.state import InstanceStatus
-from penstock.engine.code import CodeWorkflow
-from penstock.engine.journal_items import RunEnd, Taken
+from penstock.core.rules.state import InstanceStatus
+from penstock.engine.queues.journal_items import RunEnd, Taken
+from penstock.engine.runs.code import CodeWorkflow
 from penstock.errors import LeaseLost, Unavailable
-from penstock.store import backends
-from penstock.store.database import AWAY
+from penstock.store.db import backends
+from penstock.store.db.database import AWAY
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.engine.runs import append, begin, continue_as_new, done, finish, read, take

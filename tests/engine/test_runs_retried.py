@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.core.state import InstanceStatus
-from penstock.engine.journal_items import NewRecord, RunEnd, Taken
+from penstock.core.rules.state import InstanceStatus
+from penstock.engine.queues.journal_items import NewRecord, RunEnd, Taken
 from penstock.errors import BadRequest, Conflict, LeaseLost
 from penstock.testing.definitions import linear
 from tests.engine.driver import Driver

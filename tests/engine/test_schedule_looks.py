@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.engine.timers import LOOK_INTERVAL_MAX_S
-from penstock.store.connection import TrioConnection
+from penstock.engine.advance.timers import LOOK_INTERVAL_MAX_S
+from penstock.store.db.connection import TrioConnection
 from tests.engine.driver import Driver
 from tests.engine.test_schedules import begun
 

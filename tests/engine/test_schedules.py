@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import trio
 
-from penstock.engine.code import CodeWorkflow
+from penstock.engine.runs.code import CodeWorkflow
 from penstock.errors import BadRequest, Conflict, NotFound
 from penstock.settings.secret import Secret
 from penstock.testing.definitions import definition, end, linear

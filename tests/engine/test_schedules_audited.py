@@ -8,7 +8,7 @@ import pytest
 
 from penstock.access.identity import Identity, set_identity
 from penstock.access.roles import Permission
-from penstock.engine.lanes import firings
+from penstock.engine.schedules import firings
 from penstock.errors import Conflict, NotFound
 from tests.engine.driver import Driver
 from tests.engine.test_schedules import begun, last_full_hour

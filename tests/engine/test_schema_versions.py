@@ -13,14 +13,14 @@ import psycopg
 import pytest
 import trio
 
-from penstock.engine.ids import show_instance, show_job
+from penstock.engine.requests.ids import show_instance, show_job
 from penstock.errors import Conflict, PenstockError
 from penstock.runtime.membership import Membership, Superseded
-from penstock.store import engines as engine_store
-from penstock.store import schema
-from penstock.store.connection import TrioConnection
-from penstock.store.database import Database
-from penstock.store.schema import MIGRATIONS, SCHEMA_VERSION, SchemaMismatch, ensure_schema, schema_sql
+from penstock.store.db import schema
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import Database
+from penstock.store.db.schema import MIGRATIONS, SCHEMA_VERSION, SchemaMismatch, ensure_schema, schema_sql
+from penstock.store.rows import engines as engine_store
 from penstock.testing.definitions import definition, end, step
 from penstock.testing.invariants import assert_invariants
 from penstock.wire.model import Completion

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 import trio
 
-from penstock.core.definition import InvalidDefinition
-from penstock.engine.instance_filter import InstanceFilter
-from penstock.engine.repair import VariablesEdit
+from penstock.core.graph.definition import InvalidDefinition
+from penstock.engine.instances.instance_filter import InstanceFilter
+from penstock.engine.repair.repair import VariablesEdit
 from penstock.errors import BadRequest, Conflict
 from penstock.settings import Secret
 from penstock.testing.definitions import definition, end
@@ -148,7 +148,7 @@ async def test_attributes_are_readable_where_variables_are_sealed(make_driver: M
 
 
 async def test_they_go_with_their_instance(driver: Driver) -> None:
-    from penstock.store import retention
+    from penstock.store.rows import retention
 
     await driver.upload(ORDER)
     id = (await driver.start("order", {"customer": "c"})).id

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import trio
 
-from penstock.engine import tasks
+from penstock.engine.instances import tasks
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, NotFound, PenstockError
 from penstock.testing.definitions import definition, end, timer
 from penstock.wire.model import KeptSignal
@@ -254,7 +254,7 @@ async def test_a_signal_racing_with_its_waits_opening_is_kept(make_driver: MakeD
 
 
 async def test_old_keys_are_forgotten(driver: Driver) -> None:
-    from penstock.store import idempotency
+    from penstock.store.rows import idempotency
 
     instance = await driver.run(NOW)
     await driver.signal(instance, "w", idempotency_key="k")

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.core import simulation as core_simulation
-from penstock.core.advance import advance
-from penstock.core.parsing import parse_definition
-from penstock.engine import simulated_moves, simulations
-from penstock.engine.simulated_moves import Move
-from penstock.engine.simulations import SimulationRequest, simulate
+from penstock.core.advance import simulation as core_simulation
+from penstock.core.advance.advance import advance
+from penstock.core.parsing.parsing import parse_definition
+from penstock.engine.simulation import simulated_moves, simulations
+from penstock.engine.simulation.simulated_moves import Move
+from penstock.engine.simulation.simulations import SimulationRequest, simulate
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.testing.definitions import Json, definition, end, linear, service, step, timer
 from tests.engine.conftest import MakeDriver

@@ -13,11 +13,11 @@ import psycopg
 import pytest
 import trio
 
-from penstock.engine import ids
+from penstock.engine.requests import ids
 from penstock.settings import DispatchMode
-from penstock.store import jobs as store
-from penstock.store import outbox
-from penstock.store.statements import SQL
+from penstock.store.db.statements import SQL
+from penstock.store.rows import jobs as store
+from penstock.store.rows import outbox
 from penstock.testing.definitions import linear
 from penstock.testing.invariants import assert_invariants
 from tests.engine.conftest import MakeDriver

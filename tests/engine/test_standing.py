@@ -8,13 +8,13 @@ import msgspec
 import psycopg
 import pytest
 
-from penstock.engine import standing as module
-from penstock.engine.repair import VariablesEdit
+from penstock.engine.repair.repair import VariablesEdit
+from penstock.engine.status import standing as module
 from penstock.errors import BadRequest, Conflict, NotFound
-from penstock.store import standing as store
-from penstock.store import variables
-from penstock.store.connection import TrioConnection
-from penstock.store.database import configure
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import configure
+from penstock.store.rows import standing as store
+from penstock.store.rows import variables
 from penstock.testing.definitions import definition, end, linear, service, step, timer
 from penstock.wire.queue import QueuePolicy, Rate
 from tests.engine.conftest import MakeDriver

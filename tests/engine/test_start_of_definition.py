@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.engine.batches import BatchStart
-from penstock.engine.definitions import LoadedDefinition
+from penstock.engine.definitions.definitions import LoadedDefinition
+from penstock.engine.instances.batches import BatchStart
 from penstock.engine.lanes.lane import Lane
-from penstock.engine.lanes.start_item import StartItem
-from penstock.engine.lanes.starts import STARTS_PER_KEY
+from penstock.engine.starts.start_item import StartItem
+from penstock.engine.starts.starts import STARTS_PER_KEY
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, Throttled
-from penstock.store.connection import TrioConnection
-from penstock.store.database import TryAgain
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import TryAgain
 from penstock.testing.definitions import linear
 from penstock.wire.model import StartRequest
 from penstock.wire.schedule import ScheduleSpec

@@ -10,17 +10,17 @@ import msgspec
 import pytest
 import trio
 
-from penstock.core.advance import advance as real_advance
-from penstock.core.definition import Definition
-from penstock.engine import advancer
-from penstock.engine.instance_filter import InstanceFilter
-from penstock.engine.lanes import starts as lanes
+from penstock.core.advance.advance import advance as real_advance
+from penstock.core.graph.definition import Definition
+from penstock.engine.advance import advancer
+from penstock.engine.instances.instance_filter import InstanceFilter
+from penstock.engine.starts import starts as lanes
 from penstock.errors import BadRequest, IdempotencyConflict, NotFound
-from penstock.store import instances as store
-from penstock.store.connection import TrioConnection
-from penstock.store.database import IdTaken
-from penstock.store.definitions import active_keys
-from penstock.store.outcome import InDoubt
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import IdTaken
+from penstock.store.db.outcome import InDoubt
+from penstock.store.rows import instances as store
+from penstock.store.rows.definitions import active_keys
 from penstock.testing.definitions import definition, end, fork, linear, service, step
 from penstock.wire.model import Instance, StartRequest
 from tests.engine.conftest import MakeDriver

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 import trio
 
-from penstock.engine.answers import COPIES, Hold
-from penstock.engine.instances import FIRST_READ_BYTES
-from penstock.engine.repair import VariablesEdit
+from penstock.engine.instances.instances import FIRST_READ_BYTES
+from penstock.engine.repair.repair import VariablesEdit
+from penstock.engine.requests.answers import COPIES, Hold
 from penstock.errors import Conflict
 from penstock.wire.model import Instance, StartRequest, StartResult
 from penstock.wire.noun import text_bytes

@@ -9,9 +9,9 @@ import psycopg
 import pytest
 import trio
 
-from penstock.engine.streams import JobStream
+from penstock.engine.jobs.streams import JobStream
 from penstock.errors import Unavailable
-from penstock.store import jobs as store
+from penstock.store.rows import jobs as store
 from penstock.testing.definitions import linear
 from penstock.wire.model import Job
 from tests.engine.conftest import MakeDriver

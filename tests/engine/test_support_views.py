@@ -12,10 +12,10 @@ import psycopg
 import pytest
 import trio
 
-from penstock.core.state import OWN_TIMERS, HistoryKind, TokenState
+from penstock.core.rules.state import OWN_TIMERS, HistoryKind, TokenState
 from penstock.runtime import migrate
 from penstock.settings import Secret, Settings
-from penstock.store.placement import placed
+from penstock.store.db.placement import placed
 from penstock.testing.definitions import linear
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number

@@ -7,12 +7,12 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.core import advance
-from penstock.engine import timers
+from penstock.core.advance import advance
+from penstock.engine.advance import timers
 from penstock.errors import PenstockError
-from penstock.store import arrays
-from penstock.store.starts import Line, line_columns
-from penstock.store.statements import SQL
+from penstock.store.db import arrays
+from penstock.store.db.statements import SQL
+from penstock.store.rows.starts import Line, line_columns
 from penstock.testing.definitions import Json, definition, end, linear, service, step, timer
 from penstock.wire.start import Throttle
 from tests.engine.conftest import MakeDriver

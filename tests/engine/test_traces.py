@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.runtime.retention import Retention
-from penstock.spans import Spans, set_call
+from penstock.telemetry.spans import Spans, set_call
 from penstock.testing.definitions import definition, end, linear
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number

@@ -8,11 +8,11 @@ import msgspec
 import psycopg
 import pytest
 
-from penstock.engine.instance_filter import InstanceFilter
-from penstock.engine.lanes import firings
-from penstock.engine.repair import VariablesEdit
+from penstock.engine.instances.instance_filter import InstanceFilter
+from penstock.engine.repair.repair import VariablesEdit
+from penstock.engine.schedules import firings
 from penstock.errors import BadRequest
-from penstock.store.database import WrittenApart
+from penstock.store.db.database import WrittenApart
 from penstock.testing.definitions import definition, end, linear, service
 from penstock.testing.invariants import assert_invariants
 from penstock.wire.model import JobRef, Park

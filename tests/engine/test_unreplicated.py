@@ -10,9 +10,9 @@ import psycopg
 import pytest
 import trio
 
-from penstock.store.connection import TrioConnection
-from penstock.store.embedded import embedded
-from penstock.store.outcome import InDoubt
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.outcome import InDoubt
+from penstock.store.embedded.embedded import embedded
 from penstock.testing.definitions import Json, definition, end, fork, linear, service
 from penstock.testing.postgres import apply_schema
 from penstock.wire.model import Job

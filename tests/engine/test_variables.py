@@ -9,12 +9,12 @@ import psycopg
 import pytest
 import trio
 
-from penstock.engine.variables import Recollection
+from penstock.engine.queues.variables import Recollection
 from penstock.errors import PayloadTooLarge
 from penstock.settings import DispatchMode
-from penstock.store import instances, jobs
-from penstock.store.connection import TrioConnection
-from penstock.store.outcome import InDoubt
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.outcome import InDoubt
+from penstock.store.rows import instances, jobs
 from penstock.testing.definitions import definition, end, linear, service, step
 from penstock.wire.model import Job, JobRef, Park
 from tests.engine.conftest import MakeDriver

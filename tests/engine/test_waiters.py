@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from penstock.engine.answers import AnswerMemory, Hold
-from penstock.engine.hot_jobs import HotJobs, KnownPoll, ParkedPoll
-from penstock.engine.waiters import Waiters
+from penstock.engine.jobs.hot_jobs import HotJobs, KnownPoll, ParkedPoll
+from penstock.engine.queues.waiters import Waiters
+from penstock.engine.requests.answers import AnswerMemory, Hold
 
 
 def test_no_slot_is_reserved_without_memory_for_the_answer() -> None:

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 import trio
 
-from penstock.core.state import InstanceStatus
-from penstock.engine.journal_items import Held, RunEnd, Taken
-from penstock.engine.run_mail import OpenBranch
+from penstock.core.rules.state import InstanceStatus
+from penstock.engine.queues.journal_items import Held, RunEnd, Taken
+from penstock.engine.runs.run_mail import OpenBranch
 from penstock.errors import (
     BadRequest,
     Conflict,
@@ -23,7 +23,7 @@ from penstock.errors import (
     TooManyRequests,
 )
 from penstock.settings import Secret
-from penstock.store.takes import BEGINNING_MAX_BYTES, BEGINNING_MAX_ROWS
+from penstock.store.rows.takes import BEGINNING_MAX_BYTES, BEGINNING_MAX_ROWS
 from penstock.testing.definitions import linear
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver

@@ -7,8 +7,8 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.engine import watch as module
-from penstock.engine.watch import Changes, Watch
+from penstock.engine.status import watch as module
+from penstock.engine.status.watch import Changes, Watch
 from penstock.errors import BadRequest, TooManyRequests
 from penstock.testing.definitions import linear
 from tests.engine.conftest import MakeDriver

@@ -6,10 +6,10 @@ import contextlib
 from functools import partial
 from typing import Any
 
-from penstock.core.definition import InvalidDefinition
 from penstock.core.expression import ExpressionError, parse
-from penstock.core.parsing import parse_definition
-from penstock.engine.payload import PayloadLimits, check_variables
+from penstock.core.graph.definition import InvalidDefinition
+from penstock.core.parsing.parsing import parse_definition
+from penstock.engine.requests.payload import PayloadLimits, check_variables
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.http.limits import Limits
 from penstock.http.parser import RequestParser

@@ -21,26 +21,26 @@ from tools.compiled import INHERITED, MODULES, compile_into
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 BYTES = (
-    "penstock/poller.py",
+    "penstock/loop/poller.py",
     "penstock/http/parser.py",
     "penstock/http/request.py",
     "penstock/http/response.py",
 )
 """What reads clients' bytes."""
 LANES = (
-    "penstock/engine/answers.py",
-    "penstock/engine/hot_jobs.py",
+    "penstock/engine/requests/answers.py",
+    "penstock/engine/jobs/hot_jobs.py",
     "penstock/engine/lanes/batcher.py",
-    "penstock/engine/lanes/claims.py",
-    "penstock/engine/lanes/fast_path.py",
+    "penstock/engine/queues/claims.py",
+    "penstock/engine/queues/fast_path.py",
     "penstock/engine/lanes/item.py",
     "penstock/engine/lanes/lane.py",
-    "penstock/engine/waiters.py",
-    "penstock/metrics/numbers.py",
+    "penstock/engine/queues/waiters.py",
+    "penstock/telemetry/metrics/numbers.py",
     "penstock/rest/hot.py",
-    "penstock/store/patience.py",
-    "penstock/store/pool.py",
-    "penstock/waking.py",
+    "penstock/store/db/patience.py",
+    "penstock/store/db/pool.py",
+    "penstock/loop/waking.py",
 )
 """A job's way through the lanes, and the classes that modules which stay Python inherit from. All of `MODULES` take a
 compiler minutes."""

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.definition import StepType
-from penstock.core.draft import FIELDS_BY_TYPE, REQUIRED_BY_TYPE
-from penstock.core.fencing import Verdict
-from penstock.core.state import HistoryKind, InstanceStatus
-from penstock.engine.views import STATUS_OF_KIND
+from penstock.core.graph.definition import StepType
+from penstock.core.parsing.draft import FIELDS_BY_TYPE, REQUIRED_BY_TYPE
+from penstock.core.rules.fencing import Verdict
+from penstock.core.rules.state import HistoryKind, InstanceStatus
+from penstock.engine.instances.views import STATUS_OF_KIND
 from penstock.rest.openapi import openapi_document
 from tests.house.sources import TOP, modules, tree
 

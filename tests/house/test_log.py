@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 
-from penstock.log import RateLimitedLog, configure_logging, get_logger, log_context, set_trace, trace_id
+from penstock.log.log import RateLimitedLog, configure_logging, get_logger, log_context, set_trace, trace_id
 from penstock.settings import Secret
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"

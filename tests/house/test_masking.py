@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from penstock.log import configure_logging, get_logger
-from penstock.masking import DEPTH_MAX, is_secret_name, mask, mask_text
+from penstock.log.log import configure_logging, get_logger
+from penstock.log.masking import DEPTH_MAX, is_secret_name, mask, mask_text
 from penstock.settings import Settings, SettingsError, load_settings
 from tests.logs import restored_logging
 

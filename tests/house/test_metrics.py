@@ -6,8 +6,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.metrics import Aggregate, Metrics, export
-from penstock.metrics.registry import MAX_JOB_TYPES
+from penstock.telemetry.metrics import Aggregate, Metrics, export
+from penstock.telemetry.metrics.registry import MAX_JOB_TYPES
 
 CONTRACT = {
     "workflow_definitions_uploaded_total": (),

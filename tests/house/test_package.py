@@ -72,7 +72,7 @@ def test_the_load_generator_stays_small():
 def test_schema_and_examples_are_found_in_the_wheel(wheel):
     code = (
         "from penstock.cli.examples import example\n"
-        "from penstock.store.schema import schema_sql\n"
+        "from penstock.store.db.schema import schema_sql\n"
         "print(example('order-fulfilment.json'))\n"
         f"print(schema_sql() == open({str(TOP / 'schema.sql')!r}).read())"
     )

@@ -86,5 +86,11 @@ def test_what_pages_point_to_is_there() -> None:
 
 
 def test_a_pointer_to_nowhere_would_be_found() -> None:
-    text = "`engine.nowhere` `core.fencing.judge` `tests/engine/test_nothing.py` `store/nothing.py` `core.fencing.jury`"
-    assert stale(text) == ["engine.nowhere", "tests/engine/test_nothing.py", "store/nothing.py", "core.fencing.jury"]
+    text = "`engine.nowhere` `core.rules.fencing.judge` `tests/engine/test_nothing.py` `store/nothing.py`"
+    text += " `core.rules.fencing.jury`"
+    assert stale(text) == [
+        "engine.nowhere",
+        "tests/engine/test_nothing.py",
+        "store/nothing.py",
+        "core.rules.fencing.jury",
+    ]

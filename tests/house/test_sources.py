@@ -18,20 +18,20 @@ MANY_PARAMETERS = {
     "client/builder.py: service_task": "a parameter is a field of the step",
     "client/builder.py: call": "a parameter is a field of the step",
     "client/instances.py: start_instance": "a parameter is a field of the call",
-    "engine/deliveries.py: __init__": "gets the parts of the engine that a delivery needs",
+    "engine/queues/deliveries.py: __init__": "gets the parts of the engine that a delivery needs",
     "engine/lanes/lane.py: __init__": "gets what a subclass does with its batch",
 }
 """Functions that take more, and why. Those of `cli/` are left out: a parameter there is an option."""
 MANY_ATTRIBUTES = {
-    "core/simulation.py: Simulation": "the state of a simulated instance",
+    "core/advance/simulation.py: Simulation": "the state of a simulated instance",
     "durable/held_run.py: HeldRun": "the state of a run that is executed",
     "engine/engine.py: Engine": "the one place where the engine's parts are put together",
     "http/connection.py: Connection": "the state of a connection, one object each for memory's sake",
     "http/parser.py: RequestParser": "the state of a parser, one object each for memory's sake",
-    "metrics/registry.py: Metrics": "a metric is an attribute",
+    "telemetry/metrics/registry.py: Metrics": "a metric is an attribute",
     "rpc/server.py: Server": "a limit is an attribute",
     "rpc/transport.py: Connection": "the state of a connection, one object each for memory's sake",
-    "store/pool.py: Pool": "a limit is an attribute",
+    "store/db/pool.py: Pool": "a limit is an attribute",
 }
 """Classes that have more, and why."""
 MIN_DOCSTRING_CHARS = 30

@@ -37,8 +37,9 @@ def test_settings_cost_little():
 def test_the_sdk_imports_nothing_of_the_engine():
     loaded = imported_by("import penstock.client, penstock.worker")
     assert loaded & (HEAVY - {"httpx"}) == set()
-    engine = {"cli", "runtime", "rest", "rpc", "http", "engine", "store", "core", "settings", "metrics", "log"}
+    engine = {"cli", "runtime", "rest", "rpc", "http", "engine", "store", "core", "settings"}
     assert {module.split(".")[1] for module in loaded if module.startswith("penstock.")} & engine == set()
+    assert loaded & {"penstock.telemetry.metrics", "penstock.log.log"} == set()
 
 
 def test_the_engine_imports_neither_the_sdk_nor_tools_of_developers():

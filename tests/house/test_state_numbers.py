@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.schedule import RunOutcome
-from penstock.core.start_rules import WindowKind
-from penstock.core.state import HistoryKind, InstanceStatus, TokenState
+from penstock.core.rules.start_rules import WindowKind
+from penstock.core.rules.state import HistoryKind, InstanceStatus, TokenState
+from penstock.core.time.schedule import RunOutcome
 from penstock.kernel.record import Kind
 from tests.house.sources import TOP
 

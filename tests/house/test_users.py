@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from penstock.metrics import Metrics
 from penstock.settings import SETTINGS
-from penstock.store.statements import SQL
+from penstock.store.db.statements import SQL
+from penstock.telemetry.metrics import Metrics
 from tests.house.sources import PACKAGE, TOP, all_python, modules, tree
 
 FOR_USERS = ("client", "worker", "durable", "testing", "kernel")
@@ -115,7 +115,7 @@ def test_steps_of_statements_have_several_users() -> None:
 
 
 def test_every_metric_is_set_somewhere() -> None:
-    registry = PACKAGE / "metrics" / "registry.py"
+    registry = PACKAGE / "telemetry" / "metrics" / "registry.py"
     elsewhere = {name for path in modules() if path != registry for name in said(path)}
     own = Counter(said(registry))
     idle = [name for name in vars(Metrics()) if name not in elsewhere and own[name] < 2]  # once where it is made

@@ -29,14 +29,14 @@ NOT_OURS = {
 }
 """Names that are gone, with what took their place."""
 ELSEWHERE = {
-    "core/effect.py: JobRef": "a job by its numbers, where the core knows no ids of the wire",
-    "core/state.py: Instance": "the row that the machine moves",
+    "core/advance/effect.py: JobRef": "a job by its numbers, where the core knows no ids of the wire",
+    "core/rules/state.py: Instance": "the row that the machine moves",
     "durable/recorded_error.py: Failure": "how an error of a step stands in the journal",
     "kernel/branch.py: Branch": "the branch itself, of which the noun is what is shown",
     "kernel/operation.py: Park": "a branch among those that wait for the same",
-    "store/journal.py: Park": "a run of code that waits, which no worker has",
-    "store/jobs.py: FailedJob": "a row, before ids are made of its numbers",
-    "store/jobs.py: Lease": "what names a lease in the database",
+    "store/rows/journal.py: Park": "a run of code that waits, which no worker has",
+    "store/rows/jobs.py: FailedJob": "a row, before ids are made of its numbers",
+    "store/rows/jobs.py: Lease": "what names a lease in the database",
     "testing/cancellation.py: Attempt": "of a cancellation at one point",
     "client/model.py: StartResult": "the noun, with what raises its error",
 }

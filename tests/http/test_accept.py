@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import trio
 import trio.testing
 
-from penstock.accept import ACCEPTED_PER_TURN, accept_connections
+from penstock.net.accept import ACCEPTED_PER_TURN, accept_connections
 
 
 class Door(trio.abc.Instrument):

@@ -15,8 +15,8 @@ import trustme
 
 from penstock.http import HttpServer, Limits
 from penstock.http.connection import Connection
-from penstock.poller import EVENTS_PER_LOOK, HAVE_EPOLL
-from penstock.tls import Tls
+from penstock.loop.poller import EVENTS_PER_LOOK, HAVE_EPOLL
+from penstock.net.tls import Tls
 from tests.http.conftest import Running, running
 from tests.http.raw import RawClient, get, post
 from tests.http.test_direct import Batches, until

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import trio
 
-from penstock.eager import current_call, need_task, pause
 from penstock.http import HttpServer, Limits
 from penstock.http.asgi import Receive, Scope, Send
 from penstock.http.cycle import Cycle
-from penstock.poller import HAVE_EPOLL
+from penstock.loop.eager import current_call, need_task, pause
+from penstock.loop.poller import HAVE_EPOLL
 from tests.http.apps import echo
 from tests.http.conftest import Running, running
 from tests.http.raw import RawClient, get, post

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import trio
 
-from penstock.eager import need_task
 from penstock.http import HttpServer, Limits
 from penstock.http.asgi import Receive, Scope, Send
 from penstock.http.direct import Direct, Handler
-from penstock.poller import HAVE_EPOLL
+from penstock.loop.eager import need_task
+from penstock.loop.poller import HAVE_EPOLL
 from tests.http.apps import echo
 from tests.http.conftest import Running, running
 from tests.http.raw import Answer, RawClient, get, post

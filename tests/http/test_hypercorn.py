@@ -24,7 +24,7 @@ from penstock.http import Limits, listen
 from penstock.http.asgi import App, Receive, Scope, Send
 from penstock.http.guard import Guard, Shared
 from penstock.http.hypercorn_seam import HypercornServer
-from penstock.tls import CertificateError, Tls
+from penstock.net.tls import CertificateError, Tls
 from tests.http.apps import Parked, answer, echo
 from tests.http.conftest import Serve, running
 from tests.http.raw import RawClient, get, post

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.core.topic import topic_of
+from penstock.core.rules.topic import topic_of
 from penstock.kafka.event import CONTENT_TYPE
 from penstock.kafka.record import Record
 from penstock.wire.codec import encode_message

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from penstock.log_throttle import MAX_MESSAGES, ThrottledLogger, throttle
+from penstock.log.throttle import MAX_MESSAGES, ThrottledLogger, throttle
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from penstock.kafka.bridge import Bridge, BridgeClosed
-from penstock.loop_scope import LoopScope
+from penstock.loop.scope import LoopScope
 from tests.kafka.topics import in_thread
 
 

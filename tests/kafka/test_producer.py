@@ -14,8 +14,8 @@ from penstock.errors import BrokerUnavailable
 from penstock.kafka.producer import KafkaProducer
 from penstock.kafka.record import PublishOutcome, Record
 from penstock.kafka.session import Session
-from penstock.metrics import Metrics
 from penstock.settings import DispatchMode, Settings
+from penstock.telemetry.metrics import Metrics
 from tests.kafka.conftest import MAX_MESSAGE_BYTES
 from tests.kafka.topics import Topics
 from tests.waiting import wait_until

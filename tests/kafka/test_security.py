@@ -13,8 +13,8 @@ from penstock.errors import BrokerUnavailable
 from penstock.kafka.producer import KafkaProducer
 from penstock.kafka.record import PublishOutcome, Record
 from penstock.kafka.security import client_options, tls_context
-from penstock.metrics import Metrics
 from penstock.settings import KafkaTransport, SaslMechanism, Secret, Settings
+from penstock.telemetry.metrics import Metrics
 from tests.kafka.conftest import USERS
 
 [(USER, PASSWORD)] = USERS.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.engine import journal_items
+from penstock.engine.queues import journal_items
 from penstock.kernel.drive import Kernel
 from penstock.kernel.operation import CallOperation, block
 from penstock.kernel.record import RULES, Kind, Record

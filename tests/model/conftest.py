@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine import flow_turns
-from penstock.engine.queue_floors import QueueFloors
+from penstock.engine.queues import flow_turns
+from penstock.engine.queues.queue_floors import QueueFloors
 from tests.engine.conftest import driver, make_driver
 
 __all__ = ["driver", "make_driver"]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from penstock.store import batches as batch_store
+from penstock.store.rows import batches as batch_store
 from penstock.testing.clock import DatabaseClock
 from penstock.testing.definitions import definition, end, service
 from tests.engine.driver import number

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.engine.batches import BatchStart
+from penstock.engine.instances.batches import BatchStart
 from penstock.errors import Conflict, Throttled
 from penstock.wire.model import JobRef, StartRequest
 from penstock.wire.queue import QueuePolicy

@@ -17,11 +17,11 @@ from typing import Any
 
 import msgspec
 
+from penstock.core.advance.for_each import ITEM_WORK
+from penstock.core.advance.recorder import MAX_WORK_STEPS
 from penstock.core.expression import ExpressionError, parse
-from penstock.core.for_each import ITEM_WORK
-from penstock.core.recorder import MAX_WORK_STEPS
-from penstock.core.work import BYTES_PER_STEP, STEP_WORK
-from penstock.engine.advancer import STARTS_MAX
+from penstock.core.expression.work import BYTES_PER_STEP, STEP_WORK
+from penstock.engine.advance.advancer import STARTS_MAX
 
 TASKS = ("SERVICE_TASK", "USER_TASK", "WAIT", "CALL_ACTIVITY")
 PARALLEL_DEFAULT = 100

@@ -6,8 +6,8 @@ import random
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
-from penstock.core.schedule import CatchUp, Overlap, Rules, Standing, decide
-from penstock.core.schedule_times import read_times
+from penstock.core.time.schedule import CatchUp, Overlap, Rules, Standing, decide
+from penstock.core.time.schedule_times import read_times
 from tests.model.flow_model import SECOND, ModelInstance, ModelSchedule
 
 BEGIN = datetime(2026, 5, 4, tzinfo=UTC)

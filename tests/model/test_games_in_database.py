@@ -17,20 +17,20 @@ import msgspec
 import pytest
 import trio
 
-from penstock.core.definition import StepType
-from penstock.core.parsing import parse_definition
-from penstock.core.state import RECORDED_TIMER, START_TIMER
-from penstock.engine.batches import BatchStart
-from penstock.engine.ids import show_instance
-from penstock.engine.lanes.call_commands import timer_command
-from penstock.engine.lanes.commands import FoldCommand
-from penstock.engine.migrations import MigrationRequest
-from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
+from penstock.core.graph.definition import StepType
+from penstock.core.parsing.parsing import parse_definition
+from penstock.core.rules.state import RECORDED_TIMER, START_TIMER
+from penstock.engine.advance.call_commands import timer_command
+from penstock.engine.advance.commands import FoldCommand
+from penstock.engine.instances.batches import BatchStart
+from penstock.engine.repair.migrations import MigrationRequest
+from penstock.engine.repair.repair import StepSkip, TokenMove, VariablesEdit
+from penstock.engine.requests.ids import show_instance
 from penstock.errors import Conflict, NotFound, PenstockError, Unavailable
-from penstock.store import batches as batch_store
-from penstock.store import jobs as job_store
-from penstock.store.engines import require_version
-from penstock.store.recorded import RECORDED_VERSION
+from penstock.store.rows import batches as batch_store
+from penstock.store.rows import jobs as job_store
+from penstock.store.rows.engines import require_version
+from penstock.store.rows.recorded import RECORDED_VERSION
 from penstock.testing.clock import DatabaseClock
 from penstock.testing.definitions import Json, definition, end, service
 from penstock.testing.random_definitions import MESSAGE, START_VARIABLES, random_definition

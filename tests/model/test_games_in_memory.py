@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.core.definition import StepType
-from penstock.core.event import (
+from penstock.core.advance.event import (
     JobCompleted,
     JobFailed,
     JobParked,
@@ -23,8 +22,9 @@ from penstock.core.event import (
     TimerFired,
     TokenMoved,
 )
-from penstock.core.mending import find_mover
-from penstock.core.state import CLOSING_KINDS, InstanceStatus, Token, TokenState
+from penstock.core.advance.mending import find_mover
+from penstock.core.graph.definition import StepType
+from penstock.core.rules.state import CLOSING_KINDS, InstanceStatus, Token, TokenState
 from penstock.errors import Conflict
 from penstock.testing.definitions import Json, definition, end, timer
 from penstock.testing.random_definitions import (

@@ -7,9 +7,9 @@ import random
 import msgspec
 import pytest
 
-from penstock.core.state import InstanceStatus
-from penstock.engine.code import CodeWorkflow
-from penstock.engine.journal_items import RunEnd, Taken
+from penstock.core.rules.state import InstanceStatus
+from penstock.engine.queues.journal_items import RunEnd, Taken
+from penstock.engine.runs.code import CodeWorkflow
 from penstock.errors import Conflict, LeaseLost, NotFound
 from tests.engine import runs
 from tests.engine.conftest import MakeDriver

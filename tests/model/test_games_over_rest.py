@@ -22,7 +22,7 @@ import msgspec
 import pytest
 import trio
 
-from penstock.core.parsing import parse_definition
+from penstock.core.parsing.parsing import parse_definition
 from penstock.http import HttpServer, listen
 from penstock.rest.app import make_app
 from penstock.testing.clock import DatabaseClock

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from penstock.core.parsing import parse_definition
+from penstock.core.parsing.parsing import parse_definition
 from penstock.errors import Conflict, NotFound
 from penstock.testing.definitions import Json, definition, end
 from penstock.wire.model import DefinitionSummary

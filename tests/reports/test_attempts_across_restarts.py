@@ -16,7 +16,7 @@ import psycopg
 import pytest
 import trio
 
-from penstock.core.state import TokenState
+from penstock.core.rules.state import TokenState
 from penstock.durable import App, StepLost, open_nursery, sleep, step, step_info, workflow
 from penstock.durable.activation import MAX_LOST
 from penstock.durable.executor import Executor

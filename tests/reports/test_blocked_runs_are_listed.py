@@ -12,12 +12,12 @@ from penstock.cli.options import instance_line, shown_time
 from penstock.client import exchange as over_rest
 from penstock.client.grpc import exchange as over_grpc
 from penstock.client.operation import ListInstances
-from penstock.core.state import InstanceStatus
-from penstock.engine.instance_filter import InstanceFilter
-from penstock.engine.journal_items import RunEnd, Taken
+from penstock.core.rules.state import InstanceStatus
+from penstock.engine.instances.instance_filter import InstanceFilter
+from penstock.engine.queues.journal_items import RunEnd, Taken
 from penstock.errors import BadRequest
-from penstock.store.instances import BEYOND_ALL, Listed
-from penstock.store.instances import _walk as walk_of_list  # when it is too long
+from penstock.store.rows.instances import BEYOND_ALL, Listed
+from penstock.store.rows.instances import _walk as walk_of_list  # when it is too long
 from penstock.wire.model import Instance
 from penstock.wire.workflow_v1 import ListInstancesRequest
 from tests.engine.conftest import MakeDriver, driver, make_driver

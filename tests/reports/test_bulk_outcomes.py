@@ -7,8 +7,8 @@ import pytest
 import typer
 
 from penstock.cli import bulk as commands
-from penstock.engine import bulk
-from penstock.engine.instance_filter import InstanceFilter
+from penstock.engine.instances.instance_filter import InstanceFilter
+from penstock.engine.repair import bulk
 from penstock.errors import BadRequest
 from penstock.testing.definitions import linear
 from penstock.wire.bulk import BulkFilter, BulkRequest

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tracemalloc
 
-from penstock.engine.variables import VariablesCache
+from penstock.engine.queues.variables import VariablesCache
 
 BOUND_BYTES = 1_000_000
 

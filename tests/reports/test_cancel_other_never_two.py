@@ -8,8 +8,8 @@ import psycopg
 import pytest
 import trio
 
-from penstock.engine.code import CodeWorkflow
-from penstock.engine.supply import Supply
+from penstock.engine.advance.supply import Supply
+from penstock.engine.runs.code import CodeWorkflow
 from penstock.errors import Conflict
 from penstock.testing.definitions import Json, definition, end
 from penstock.wire.schedule import ScheduleSpec

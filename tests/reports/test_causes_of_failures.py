@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.engine.causes import cause_of
-from penstock.engine.instance_filter import InstanceFilter
+from penstock.engine.instances.causes import cause_of
+from penstock.engine.instances.instance_filter import InstanceFilter
 from penstock.errors import BadRequest
 from penstock.testing.definitions import linear
 from penstock.wire.error_code import failure_text

@@ -13,11 +13,11 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.accept import BEGUN_PER_TURN, CROWD_CONNECTIONS, Door, Guest
 from penstock.http import HttpServer, Limits
 from penstock.http.asgi import NOTE_PROVED, Receive, Scope, Send
 from penstock.http.hypercorn_seam import HypercornServer
 from penstock.http.listen import listen
+from penstock.net.accept import BEGUN_PER_TURN, CROWD_CONNECTIONS, Door, Guest
 from penstock.rpc.health import Health
 from penstock.rpc.limits import Limits as RpcLimits
 from penstock.rpc.server import Server

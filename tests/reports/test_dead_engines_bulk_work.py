@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from penstock.engine.attention import of_engines
-from penstock.engine.bulk import DEAD_MAX, LEASE_S
-from penstock.store import bulk as store
-from penstock.store.activity import KnownEngine
-from penstock.store.engines import NUMBER_LEASE_S
+from penstock.engine.repair.bulk import DEAD_MAX, LEASE_S
+from penstock.engine.status.attention import of_engines
+from penstock.store.rows import bulk as store
+from penstock.store.rows.activity import KnownEngine
+from penstock.store.rows.engines import NUMBER_LEASE_S
 from penstock.testing.definitions import linear
 from penstock.wire.bulk import BulkFilter, BulkRequest
 from tests.engine.conftest import driver, make_driver

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from penstock.core.definition import InvalidDefinition
 from penstock.core.expression import ExpressionError, Foreseen, parse
 from penstock.core.expression.failure import Fault
 from penstock.core.expression.frame import Frame
 from penstock.core.expression.limits import DEFAULT
 from penstock.core.expression.values import kind
-from penstock.core.hints import hints
-from penstock.core.parsing import parse_definition, readable_part
-from penstock.core.strict_json import join_path
+from penstock.core.graph.definition import InvalidDefinition
+from penstock.core.parsing.hints import hints
+from penstock.core.parsing.parsing import parse_definition, readable_part
+from penstock.core.parsing.strict_json import join_path
 from penstock.testing.definitions import definition, end, service, step
 from tests.core.expression.differential import ENVIRONMENT as DRAWN
 from tests.core.expression.evaluation import NOW

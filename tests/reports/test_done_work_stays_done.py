@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from penstock.engine.migrations import MigrationRequest
-from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
-from penstock.engine.supply import Supply
+from penstock.engine.advance.supply import Supply
+from penstock.engine.repair.migrations import MigrationRequest
+from penstock.engine.repair.repair import StepSkip, TokenMove, VariablesEdit
 from penstock.errors import Conflict
 from penstock.settings.secret import Secret
 from penstock.testing.definitions import Json, definition, end

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from penstock.access.issuer import fetch_json
-from penstock.core.definition import InvalidDefinition
-from penstock.core.topic import TOPIC_PREFIX, topic_of, topic_problem
+from penstock.core.graph.definition import InvalidDefinition
+from penstock.core.rules.topic import TOPIC_PREFIX, topic_of, topic_problem
 from penstock.http.request import is_whole_request
+from penstock.net.tls import names_in
 from penstock.rest.hiding import asked_by_console
 from penstock.runtime import archive
 from penstock.settings import ArchiveFormat, Secret
 from penstock.testing.definitions import definition, end
-from penstock.tls import names_in
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.shapes import task
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.core.expression import Expression
-from penstock.core.parsing import parse_definition
+from penstock.core.parsing.parsing import parse_definition
 
 VARIABLES = {
     "orders": [{"id": "a", "net": 30, "tags": ["x"]}, {"id": "b", "net": 10, "tags": ["y", "x"]}],

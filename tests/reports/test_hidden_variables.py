@@ -8,7 +8,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from penstock.engine.hiding import Hiding
+from penstock.engine.requests.hiding import Hiding
 from penstock.rest.app import make_app
 from penstock.rest.hiding import Hider, fields_of
 from penstock.rest.operations import KINDS_BY_NAME, OPERATIONS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from penstock.engine.migrations import MigrationRequest
+from penstock.engine.repair.migrations import MigrationRequest
 from penstock.testing.definitions import Json, definition, end, service
 from penstock.testing.invariants import assert_invariants
 from penstock.wire.model import Job

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import trio
 
-from penstock.core.parsing import parse_definition
+from penstock.core.parsing.parsing import parse_definition
 from penstock.errors import BadRequest, Conflict, LeaseLost, NotFound, PenstockError
 from penstock.testing.definitions import Json, definition, end, fork, linear, service, step, timer
 from penstock.wire.model import Failure

@@ -8,9 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.engine.instance_filter import BY_KEY, NEWEST, OLDEST, InstanceFilter
+from penstock.engine.instances.instance_filter import BY_KEY, NEWEST, OLDEST, InstanceFilter
 from penstock.errors import BadRequest
-from penstock.store import instances as store
+from penstock.store.rows import instances as store
 from penstock.testing.definitions import definition, end
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.engine.driver import Driver

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 import trio
 
-from penstock.engine.journal_items import Taken
+from penstock.engine.queues.journal_items import Taken
 from penstock.testing.definitions import definition, end, linear, service
 from penstock.wire.model import Job
 from tests.engine import runs

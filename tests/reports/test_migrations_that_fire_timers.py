@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.engine.migrations import MigrationRequest
+from penstock.engine.repair.migrations import MigrationRequest
 from penstock.errors import BadRequest
 from penstock.testing.definitions import definition, end, service, timer
 from penstock.wire.bulk import BulkFilter, BulkRequest

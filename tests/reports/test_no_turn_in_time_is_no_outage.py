@@ -14,14 +14,14 @@ import trio
 
 from penstock.client import Unavailable as UnavailableToClients
 from penstock.durable.local import told
-from penstock.engine import journal_lanes
+from penstock.engine.runs import journal_lanes
 from penstock.errors import Unavailable
 from penstock.rest.problems import bug
 from penstock.rpc.problems import status_of
-from penstock.store.connection import TrioConnection
-from penstock.store.database import AWAY_REASON, LATE_REASON, Database, away_reason
-from penstock.store.journal import Append, Appended
-from penstock.store.pool_errors import PoolTimeout
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import AWAY_REASON, LATE_REASON, Database, away_reason
+from penstock.store.db.pool_errors import PoolTimeout
+from penstock.store.rows.journal import Append, Appended
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.engine.driver import Driver
 from tests.engine.runs import append, begin, done, finish, paths, read

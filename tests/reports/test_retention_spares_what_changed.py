@@ -12,13 +12,13 @@ import msgspec
 import pytest
 import trio
 
-from penstock.engine.migrations import MigrationRequest
-from penstock.engine.repair import VariablesEdit
+from penstock.engine.repair.migrations import MigrationRequest
+from penstock.engine.repair.repair import VariablesEdit
 from penstock.errors import NotFound
 from penstock.runtime import archive
 from penstock.runtime.retention import Retention
-from penstock.store import retention as store
-from penstock.store.connection import TrioConnection
+from penstock.store.db.connection import TrioConnection
+from penstock.store.rows import retention as store
 from penstock.testing.definitions import linear
 from penstock.testing.invariants import assert_invariants
 from tests.engine.driver import number

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.store import in_doubt
+from penstock.store.rows import in_doubt
 from penstock.testing.definitions import definition, end, fork, linear, service, step
 from tests.engine.conftest import make_driver, proxy
 from tests.engine.driver import Driver

@@ -13,10 +13,10 @@ from penstock.access.identity import Identity, set_identity
 from penstock.access.roles import grant_of, merged, read_grant
 from penstock.access.sessions import Sessions
 from penstock.access.tokens import KnownToken, TokenBook, make_token
-from penstock.engine import code
-from penstock.engine import queues as queues_of_engine
-from penstock.engine.code import CodeWorkflow
-from penstock.engine.origins import ORIGINS_MAX
+from penstock.engine.queues import queues as queues_of_engine
+from penstock.engine.runs import code
+from penstock.engine.runs.code import CodeWorkflow
+from penstock.engine.runs.origins import ORIGINS_MAX
 from penstock.errors import BadRequest, Conflict, Forbidden, NotFound
 from penstock.rpc.problems import status_of
 from penstock.rpc.runs_service import Runs

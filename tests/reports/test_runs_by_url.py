@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from penstock.cli.app import app as command
 from penstock.durable import App, receive, workflow
-from penstock.engine.code import CodeWorkflow
-from penstock.engine.ids import read_instance
+from penstock.engine.requests.ids import read_instance
+from penstock.engine.runs.code import CodeWorkflow
 from tests import postgres
 from tests.access.people import TOKENS, lines
 from tests.engine.conftest import MakeDriver, make_driver

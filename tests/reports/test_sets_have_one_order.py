@@ -21,11 +21,11 @@ import pytest
 from penstock.client.errors import IdempotencyConflict
 from penstock.durable import App, step, workflow
 from penstock.durable.codec import decode, digest_of, encode, former_digest_of
-from penstock.engine.journal_items import RULES_VERSION
+from penstock.engine.queues.journal_items import RULES_VERSION
 from penstock.kernel.errors import OtherArguments
 from penstock.kernel.record import Kind, Record
-from penstock.store.connection import TrioConnection
-from penstock.store.engines import require_version
+from penstock.store.db.connection import TrioConnection
+from penstock.store.rows.engines import require_version
 from penstock.testing import run_workflow
 from penstock.testing.durable import Memory
 

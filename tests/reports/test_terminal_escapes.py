@@ -18,8 +18,8 @@ from penstock.cli.app import app
 from penstock.cli.demo.view import failures, history_table
 from penstock.cli.options import print_done, print_json, print_page, print_table
 from penstock.cli.plain import echo, echo_lines, escaped
-from penstock.log import configure_logging, get_logger
-from penstock.plain_log import PlainFormatter
+from penstock.log.log import configure_logging, get_logger
+from penstock.log.plain_log import PlainFormatter
 from penstock.wire.model import Attempt, Instance, StepExecution
 from penstock.wire.page import Page
 from tests.house.sources import SRC

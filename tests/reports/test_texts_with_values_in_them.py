@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from penstock.core.definition import InvalidDefinition
 from penstock.core.expression import Expression, ExpressionError, Limits, parse_template
-from penstock.core.hints import hints
-from penstock.core.parsing import parse_definition
+from penstock.core.graph.definition import InvalidDefinition
+from penstock.core.parsing.hints import hints
+from penstock.core.parsing.parsing import parse_definition
 from tests.core.expression.evaluation import at_most, outcome
 
 NOW = datetime(2031, 5, 4, tzinfo=UTC)

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from penstock.access.identity import Identity, set_identity
-from penstock.core.parsing import parse_definition
-from penstock.engine.repair import VariablesEdit
+from penstock.core.parsing.parsing import parse_definition
+from penstock.engine.repair.repair import VariablesEdit
 from penstock.errors import BadRequest
 from penstock.settings import Secret
-from penstock.store import audit
+from penstock.store.rows import audit
 from penstock.testing.definitions import linear
 from penstock.wire.audit import AuditTrailRecord
 from penstock.wire.queue import QueuePolicy

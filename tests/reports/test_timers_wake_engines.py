@@ -9,11 +9,11 @@ import msgspec
 import pytest
 import trio
 
-from penstock.core.state import InstanceStatus
-from penstock.engine.code import CodeWorkflow
-from penstock.engine.journal_items import RunEnd
-from penstock.engine.migrations import MigrationRequest
-from penstock.engine.repair import StepSkip, TokenMove
+from penstock.core.rules.state import InstanceStatus
+from penstock.engine.queues.journal_items import RunEnd
+from penstock.engine.repair.migrations import MigrationRequest
+from penstock.engine.repair.repair import StepSkip, TokenMove
+from penstock.engine.runs.code import CodeWorkflow
 from penstock.testing.definitions import Json, definition, end, linear, timer
 from penstock.wire.schedule import ScheduleSpec
 from penstock.wire.start import Debounce, Throttle

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.core.definition import InvalidDefinition
-from penstock.core.parsing import parse_definition
-from penstock.engine.migrations import MigrationRequest
-from penstock.engine.repair import VariablesEdit
+from penstock.core.graph.definition import InvalidDefinition
+from penstock.core.parsing.parsing import parse_definition
+from penstock.engine.repair.migrations import MigrationRequest
+from penstock.engine.repair.repair import VariablesEdit
 from penstock.errors import Conflict
 from penstock.testing.definitions import definition, end, service, step, timer
 from tests.engine.conftest import driver, make_driver

@@ -15,8 +15,8 @@ import trio
 from penstock.durable import App, receive, workflow
 from penstock.durable.own_engine import open_engine
 from penstock.durable.workflow import Workflow
-from penstock.engine.origins import of_shared
-from penstock.store.origins import Shared
+from penstock.engine.runs.origins import of_shared
+from penstock.store.rows.origins import Shared
 from tests.durable.programs import own_directory
 
 BOUND_S = 60.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine import code
-from penstock.engine.code import CodeWorkflow
+from penstock.engine.runs import code
+from penstock.engine.runs.code import CodeWorkflow
 from penstock.errors import Conflict, NotFound
 from penstock.testing.definitions import linear
 from penstock.wire.model import StartRequest

@@ -15,11 +15,11 @@ import pytest
 from penstock.cli import _utc_first
 from penstock.cli.instances import _rows
 from penstock.cli.options import print_utc, shown_step, shown_time
-from penstock.engine import attention
-from penstock.engine.attention import Failed
-from penstock.engine.instance_filter import InstanceFilter
+from penstock.engine.instances.instance_filter import InstanceFilter
+from penstock.engine.status import attention
+from penstock.engine.status.attention import Failed
 from penstock.errors import BadRequest, NotFound
-from penstock.store.activity import KnownEngine, WorkerNote, read_workers, write_workers
+from penstock.store.rows.activity import KnownEngine, WorkerNote, read_workers, write_workers
 from penstock.testing.definitions import linear
 from penstock.wire.attention import AcknowledgeBody
 from penstock.wire.model import Attempt, Instance, ItemCounts, StepExecution

@@ -15,13 +15,13 @@ import pydantic
 import pytest
 
 from penstock.client.errors import BadRequest as BadRequestOfClient
-from penstock.core.definition import InvalidDefinition
+from penstock.core.graph.definition import InvalidDefinition
 from penstock.durable import App, workflow
 from penstock.durable.codec import decode
 from penstock.durable.signature import Parameters
 from penstock.durable.takes import NODES_MAX, schema_of, schema_of_arguments
 from penstock.durable.workflow import Workflow
-from penstock.engine.json_schema import WrongValue, find_problem
+from penstock.engine.definitions.json_schema import WrongValue, find_problem
 from penstock.errors import BadRequest, IdempotencyConflict
 from penstock.rest.problems import problem_of
 from penstock.wire.model import StartRequest

@@ -15,15 +15,15 @@ from typing import Any, cast
 import msgspec
 import trio
 
-from penstock.core.definition import Definition, DefinitionLimits
-from penstock.core.parsing import parse_definition
-from penstock.engine.answers import AnswerMemory
-from penstock.engine.aside import Aside
-from penstock.engine.hiding import Hiding
-from penstock.engine.payload import PayloadLimits
-from penstock.metrics import Metrics
+from penstock.core.graph.definition import Definition, DefinitionLimits
+from penstock.core.parsing.parsing import parse_definition
+from penstock.engine.advance.aside import Aside
+from penstock.engine.requests.answers import AnswerMemory
+from penstock.engine.requests.hiding import Hiding
+from penstock.engine.requests.payload import PayloadLimits
 from penstock.rest.app import make_app
 from penstock.settings import Settings
+from penstock.telemetry.metrics import Metrics
 from penstock.wire.model import Instance, Job
 from penstock.wire.page import Page
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.engine.payload import ITEMS_MAX_COUNT
+from penstock.engine.requests.payload import ITEMS_MAX_COUNT
 from penstock.wire.model import Completion, Failure, Heartbeat, JobOutcome, JobRef, Lease, StartRequest, StartResult
 from tests.rest.scripted import NOON, Rest, ScriptedEngine, instance
 

@@ -9,8 +9,8 @@ from typing import Any
 import openapi_spec_validator
 import pytest
 
-from penstock.core.draft import FIELDS_BY_TYPE, REQUIRED_BY_TYPE
 from penstock.core.expression import ExpressionError, parse
+from penstock.core.parsing.draft import FIELDS_BY_TYPE, REQUIRED_BY_TYPE
 from penstock.rest.definition_schema import DEFINITION, STEP
 from penstock.rest.openapi import openapi_document
 from penstock.rest.operation import Operation, Schema

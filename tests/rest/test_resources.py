@@ -10,12 +10,12 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.core.parsing import parse_definition
-from penstock.engine.definitions import LoadedDefinition
-from penstock.engine.instance_filter import InstanceFilter
-from penstock.engine.views import LEFT_OUT, InstanceSummary, Whereabouts
+from penstock.core.parsing.parsing import parse_definition
+from penstock.engine.definitions.definitions import LoadedDefinition
+from penstock.engine.instances.instance_filter import InstanceFilter
+from penstock.engine.instances.views import LEFT_OUT, InstanceSummary, Whereabouts
 from penstock.errors import NotFound, Unavailable
-from penstock.store.definitions import DefinitionRow
+from penstock.store.rows.definitions import DefinitionRow
 from penstock.wire.model import (
     Attempt,
     AuditRecord,

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 import trio
 
-from penstock.log import trace_id
+from penstock.log.log import trace_id
 from penstock.rest.app import RestApp
 from penstock.rest.cors import Cors
 from tests.rest.scripted import Rest, ScriptedEngine, instance

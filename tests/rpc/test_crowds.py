@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from penstock.poller import EVENTS_PER_LOOK, HAVE_EPOLL
+from penstock.loop.poller import EVENTS_PER_LOOK, HAVE_EPOLL
 from penstock.rpc.limits import Limits
 from penstock.rpc.transport import Connection
 from tests.rpc.conftest import Running, running

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.poller import HAVE_EPOLL, PolledStream, Poller
+from penstock.loop.poller import HAVE_EPOLL, PolledStream, Poller
 
 pytestmark = pytest.mark.skipif(not HAVE_EPOLL, reason="needs epoll")
 

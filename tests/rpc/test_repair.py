@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from grpclib.const import Status
 
-from penstock.engine import ids
+from penstock.engine.requests import ids
 from penstock.testing.definitions import definition, end
 from penstock.wire import repair_v1 as w
 from penstock.wire.codec import decode_message, encode_message

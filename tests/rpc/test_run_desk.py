@@ -9,8 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.engine import ids
-from penstock.engine.journal_items import RULES, Mail
+from penstock.engine.queues.journal_items import RULES, Mail
+from penstock.engine.requests import ids
 from penstock.errors import Unavailable
 from penstock.rpc.run_desk import RunDesk
 from penstock.wire import penstock_v1 as w

@@ -10,11 +10,11 @@ import trio
 from grpclib.const import Status
 from psycopg import OperationalError
 
-from penstock.engine.code import CodeWorkflow
-from penstock.engine.journal_items import RULES
+from penstock.engine.queues.journal_items import RULES
+from penstock.engine.runs.code import CodeWorkflow
 from penstock.rpc import run_desk
 from penstock.settings import DispatchMode
-from penstock.store import takes
+from penstock.store.rows import takes
 from penstock.wire import penstock_v1 as w
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.engine.driver import Driver

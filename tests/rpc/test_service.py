@@ -18,7 +18,7 @@ from grpclib.const import Status
 from h2.errors import ErrorCodes
 
 from penstock.errors import NotFound
-from penstock.log import trace_id
+from penstock.log.log import trace_id
 from penstock.rpc import call, definitions
 from penstock.rpc.batch_service import Batches
 from penstock.rpc.definitions import LIST_MAX_BYTES
@@ -29,7 +29,7 @@ from penstock.rpc.schedule_service import Schedules
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import Worker
 from penstock.settings import DispatchMode
-from penstock.store import database
+from penstock.store.db import database
 from penstock.testing.definitions import definition, end, fork, linear, service, step, timer
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message

@@ -17,10 +17,10 @@ from grpclib.const import Handler
 from h2.errors import ErrorCodes
 from hyperframe.frame import DataFrame
 
-from penstock.eager import need_task
 from penstock.engine.lanes.item import Item
 from penstock.errors import BadRequest
-from penstock.poller import HAVE_EPOLL, PolledStream
+from penstock.loop.eager import need_task
+from penstock.loop.poller import HAVE_EPOLL, PolledStream
 from penstock.rpc import taskless as module
 from penstock.rpc.call import ServerCall
 from penstock.rpc.limits import Limits

@@ -10,8 +10,8 @@ import pytest
 import trio
 from grpclib.const import Status
 
-from penstock.engine import streams
-from penstock.offload import INLINE_MAX_BYTES
+from penstock.engine.jobs import streams
+from penstock.loop.offload import INLINE_MAX_BYTES
 from penstock.rpc import work_stream
 from penstock.testing.definitions import fork, linear
 from penstock.wire import penstock_v1 as w

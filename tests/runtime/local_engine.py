@@ -8,12 +8,12 @@ from typing import Any, cast
 import trio
 
 from penstock.engine.engine import Engine
-from penstock.metrics import Metrics
 from penstock.runtime.lease_sweeper import LeaseSweeper
 from penstock.runtime.membership import Membership
 from penstock.runtime.supervise import forever
 from penstock.settings import Settings
-from penstock.store.database import Database
+from penstock.store.db.database import Database
+from penstock.telemetry.metrics import Metrics
 from tests.engine.driver import Driver
 
 

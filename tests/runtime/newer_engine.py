@@ -5,7 +5,7 @@ Run like `python -m penstock`. The schema is changed before anything else of Pen
 
 from __future__ import annotations
 
-from penstock.store import schema
+from penstock.store.db import schema
 
 NEWER = schema.SCHEMA_VERSION + 1
 MIGRATION = """

@@ -17,9 +17,9 @@ from penstock.errors import NotFound
 from penstock.runtime import archive, parquet
 from penstock.runtime.retention import Retention
 from penstock.settings import ArchiveFormat
-from penstock.store import archive as store
-from penstock.store import retention
-from penstock.store.connection import TrioConnection
+from penstock.store.db.connection import TrioConnection
+from penstock.store.rows import archive as store
+from penstock.store.rows import retention
 from penstock.testing.invariants import assert_invariants
 from tests.runtime.conftest import StartLocal
 from tests.runtime.local_engine import LocalEngine

@@ -16,10 +16,10 @@ import trio
 
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.membership import Membership
-from penstock.store import engines as engine_store
-from penstock.store.connection import TrioConnection
-from penstock.store.database import Database
-from penstock.store.schema import SCHEMA_VERSION, ensure_schema
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import Database
+from penstock.store.db.schema import SCHEMA_VERSION, ensure_schema
+from penstock.store.rows import engines as engine_store
 from penstock.testing.cancellation import Attempt, Holdings, Operation, cancel_everywhere
 from penstock.testing.definitions import definition, end, linear, step
 from penstock.wire.model import Job
@@ -34,7 +34,7 @@ FAR_S = 1e6
 POOL = Holdings(tasks=0, threads=0, files=8)
 """The connections that an engine keeps, and the test's own eyes and clock. A leak at every point is more than that."""
 PATIENCE = Holdings(tasks=1, threads=0, files=0)
-"""The task of `store.patience`, which sleeps for as long as the first statement was to be waited for."""
+"""The task of `store.db.patience`, which sleeps for as long as the first statement was to be waited for."""
 ROUNDS = 3
 """Sockets answer at other moments each time: what one round passes over, another one meets."""
 PAUSE = definition(step("pause", "WAIT", duration="PT1H", nextStep="end"), end(), definition_id="pause")

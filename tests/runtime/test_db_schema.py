@@ -13,11 +13,11 @@ from penstock.durable.own_engine import open_engine
 from penstock.engine.engine import Engine
 from penstock.runtime import migrate
 from penstock.settings import Secret, Settings
-from penstock.store import engines as engine_store
-from penstock.store.connection import TrioConnection
-from penstock.store.database import with_defaults
-from penstock.store.placement import in_schema, placed
-from penstock.store.schema import SchemaMismatch
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import with_defaults
+from penstock.store.db.placement import in_schema, placed
+from penstock.store.db.schema import SchemaMismatch
+from penstock.store.rows import engines as engine_store
 
 
 def schemas(dsn: str) -> list[str]:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import trio
 
-from penstock.engine.deliveries import Deliveries
+from penstock.engine.queues.deliveries import Deliveries
 from penstock.http import HttpServer, listen
 from penstock.http.connection import Connection
 from penstock.http.direct import Direct
-from penstock.poller import PolledStream
+from penstock.loop.poller import PolledStream
 from penstock.rest.app import make_app
 from penstock.testing.definitions import linear
 from tests.http.raw import RawClient

@@ -18,11 +18,11 @@ from penstock.http import reserved_ports
 from penstock.runtime import doctor
 from penstock.runtime.doctor import Finding, Verdict
 from penstock.settings import Secret, Settings
-from penstock.store import checkup
-from penstock.store.activity import KnownEngine
-from penstock.store.checkup import Holdup, Log, Server, Table
-from penstock.store.connection import TrioConnection
-from penstock.store.schema import SCHEMA_VERSION
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.schema import SCHEMA_VERSION
+from penstock.store.rows import checkup
+from penstock.store.rows.activity import KnownEngine
+from penstock.store.rows.checkup import Holdup, Log, Server, Table
 from penstock.testing.postgres import Server as PostgresServer
 from penstock.testing.postgres import apply_schema
 

@@ -13,8 +13,8 @@ from penstock.access.gate import Gate
 from penstock.access.limits import CallLimits
 from penstock.access.roles import read_grant
 from penstock.access.tokens import KnownToken, make_token
-from penstock.engine.lanes.claims import Claims
-from penstock.poller import HAVE_EPOLL
+from penstock.engine.queues.claims import Claims
+from penstock.loop.poller import HAVE_EPOLL
 from penstock.rest import hot
 from penstock.settings import Settings
 from penstock.testing.definitions import linear

@@ -16,12 +16,12 @@ import trio
 
 from penstock.access.gate import Gate
 from penstock.access.limits import CallLimits
-from penstock.engine.activity import Activity
-from penstock.engine.hot_jobs import ParkedPoll
+from penstock.engine.jobs.hot_jobs import ParkedPoll
+from penstock.engine.queues.activity import Activity
 from penstock.errors import Unavailable
 from penstock.http import HttpServer, listen
 from penstock.http.asgi import Receive, Scope, Send
-from penstock.poller import HAVE_EPOLL
+from penstock.loop.poller import HAVE_EPOLL
 from penstock.rest.app import RestApp, make_app
 from penstock.rest.hot import HotCall
 from penstock.testing.definitions import linear

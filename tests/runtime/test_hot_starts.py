@@ -12,13 +12,13 @@ import trio
 
 from penstock.access.roles import read_grant
 from penstock.access.tokens import KnownToken, make_token
-from penstock.poller import HAVE_EPOLL
-from penstock.spans import Span
-from penstock.store import instances as store
-from penstock.store.connection import TrioConnection
-from penstock.store.database import IdTaken
-from penstock.store.outcome import InDoubt
-from penstock.store.pool_errors import PoolClosed
+from penstock.loop.poller import HAVE_EPOLL
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import IdTaken
+from penstock.store.db.outcome import InDoubt
+from penstock.store.db.pool_errors import PoolClosed
+from penstock.store.rows import instances as store
+from penstock.telemetry.spans import Span
 from penstock.testing.definitions import fork, linear
 from tests.access.people import bearer, make_gate
 from tests.engine.test_held_rows import held

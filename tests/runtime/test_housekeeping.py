@@ -8,10 +8,10 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.metrics import Metrics
 from penstock.runtime import housekeeping
 from penstock.runtime.housekeeping import LAG_INTERVAL_S, Housekeeping
-from penstock.store import batches
+from penstock.store.rows import batches
+from penstock.telemetry.metrics import Metrics
 from penstock.testing.definitions import linear
 from penstock.wire.queue import QueuePolicy, Rate
 from tests.runtime.conftest import StartLocal

@@ -8,9 +8,9 @@ import psycopg
 import pytest
 import trio
 
-from penstock.core.event import Event
-from penstock.engine.ids import read_instance
-from penstock.engine.lanes.commands import DeadLetterCommand
+from penstock.core.advance.event import Event
+from penstock.engine.advance.commands import DeadLetterCommand
+from penstock.engine.requests.ids import read_instance
 from penstock.errors import PenstockError, Unavailable
 from penstock.runtime import lease_sweeper
 from penstock.testing.definitions import fork, linear

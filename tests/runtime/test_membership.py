@@ -15,7 +15,7 @@ from penstock.durable.own_engine import open_engine
 from penstock.errors import Conflict
 from penstock.runtime import membership
 from penstock.runtime.membership import Membership
-from penstock.store.database import Database
+from penstock.store.db.database import Database
 from penstock.testing.definitions import definition, end, fork, linear, service, step
 from penstock.wire.model import Job, StartRequest
 from penstock.wire.queue import QueuePolicy

@@ -17,18 +17,18 @@ import trio.testing
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.engine.aside import Aside
-from penstock.engine.batches import BatchStart
+from penstock.engine.advance.aside import Aside
+from penstock.engine.instances.batches import BatchStart
 from penstock.errors import LeaseLost, Unavailable
 from penstock.kafka.producer import NOT_CONNECTED, KafkaProducer
-from penstock.metrics import Metrics
-from penstock.metrics import registry as metrics_registry
-from penstock.metrics.plain import Counter, Histogram
-from penstock.metrics.registry import MAX_ROWS_ASIDE
 from penstock.runtime.dispatch import Dispatch
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.supervise import forever
-from penstock.store.pool_errors import PoolTimeout
+from penstock.store.db.pool_errors import PoolTimeout
+from penstock.telemetry.metrics import Metrics
+from penstock.telemetry.metrics import registry as metrics_registry
+from penstock.telemetry.metrics.plain import Counter, Histogram
+from penstock.telemetry.metrics.registry import MAX_ROWS_ASIDE
 from penstock.testing.definitions import definition, end, fork, linear, timer
 from penstock.wire.model import Completion, Failure, Heartbeat, StartRequest
 from penstock.wire.queue import QueuePolicy, Rate

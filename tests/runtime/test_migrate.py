@@ -19,10 +19,10 @@ from penstock.runtime import api_tokens
 from penstock.runtime.database_start import DatabaseStart
 from penstock.runtime.migrate import Applied, run
 from penstock.settings import Secret, Settings
-from penstock.store.connection import TrioConnection
-from penstock.store.database import Database
-from penstock.store.schema import SCHEMA_VERSION
-from penstock.store.statements import SQL
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import Database
+from penstock.store.db.schema import SCHEMA_VERSION
+from penstock.store.db.statements import SQL
 from tests.postgres import Server
 from tests.runtime.engine_process import REPOSITORY
 from tests.store.populate import left_by

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 import trio
 
-from penstock.offload import TURNS_APART, run_long, take_turn
+from penstock.loop.offload import TURNS_APART, run_long, take_turn
 
 
 class Turns(trio.abc.Instrument):

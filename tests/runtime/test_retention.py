@@ -11,12 +11,12 @@ import psycopg
 import pytest
 import trio
 
-from penstock.engine.ids import EPOCH_MS, IdSource, show_instance
-from penstock.engine.repair import VariablesEdit
+from penstock.engine.repair.repair import VariablesEdit
+from penstock.engine.requests.ids import EPOCH_MS, IdSource, show_instance
 from penstock.errors import NotFound
 from penstock.runtime.retention import Retention
-from penstock.store import retention as store
-from penstock.store.connection import TrioConnection
+from penstock.store.db.connection import TrioConnection
+from penstock.store.rows import retention as store
 from penstock.testing.definitions import definition, end, linear
 from penstock.testing.invariants import assert_invariants
 from tests.engine.driver import selected

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import psycopg
 import pytest
 
-from penstock.engine.keeping import NEVER_DAYS, Keeping, shorter
+from penstock.engine.instances.keeping import NEVER_DAYS, Keeping, shorter
 from penstock.errors import BadRequest, NotFound
 from penstock.runtime import archive
 from penstock.runtime.retention import EARLY, Retention
 from penstock.runtime.service import wrong_settings
 from penstock.settings import Settings
-from penstock.store import retention as store
-from penstock.store.connection import TrioConnection
+from penstock.store.db.connection import TrioConnection
+from penstock.store.rows import retention as store
 from penstock.testing.definitions import linear
 from penstock.testing.invariants import assert_invariants
 from tests.runtime.conftest import StartLocal

@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from penstock.errors import Conflict
-from penstock.store import engines as engine_store
-from penstock.store.connection import TrioConnection
+from penstock.store.db.connection import TrioConnection
+from penstock.store.rows import engines as engine_store
 from penstock.testing.definitions import linear
 from penstock.testing.invariants import assert_invariants
 from tests.runtime.conftest import StartEngine

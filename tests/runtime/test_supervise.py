@@ -11,8 +11,8 @@ import trio
 import trio.testing
 
 from penstock.errors import Unavailable
-from penstock.metrics import Metrics
 from penstock.runtime.supervise import RETRY_MAX_S, ChildExited, Supervisor, forever
+from penstock.telemetry.metrics import Metrics
 
 
 async def sleeping(*, task_status: trio.TaskStatus[None]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.client.builder import WorkflowBuilder, backoff, compensation, for_each, timer
-from penstock.core.parsing import parse_definition
+from penstock.core.parsing.parsing import parse_definition
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -11,9 +11,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
-from penstock.core.definition import StepType
-from penstock.core.fencing import CallKind, FenceRequest, Verdict
-from penstock.core.state import InstanceStatus, TokenState
+from penstock.core.graph.definition import StepType
+from penstock.core.rules.fencing import CallKind, FenceRequest, Verdict
+from penstock.core.rules.state import InstanceStatus, TokenState
 from penstock.testing.random_definitions import random_output
 from tests.core.machine import START
 from tests.simulation.history import History, Job

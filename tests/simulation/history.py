@@ -1,7 +1,7 @@
 """One simulated instance: the rows (`tests.core.machine`) and the independent token game, which have to agree.
 
 What is applied here is applied atomically, as a transaction under the instance's locks is. `Call` items go through the
-fence (`core.fencing`) on what the rows say at that moment; what the fence refuses must change nothing.
+fence (`core.rules.fencing`) on what the rows say at that moment; what the fence refuses must change nothing.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections import defaultdict
 from datetime import timedelta
 from typing import Any
 
-from penstock.core.definition import StepType
-from penstock.core.effect import Effects
-from penstock.core.event import JobCompleted, JobDeadLettered, JobFailed, TaskCompleted, TimerFired
-from penstock.core.fencing import CallKind, ExecutionState, FenceRequest, Verdict, judge
-from penstock.core.state import (
+from penstock.core.advance.effect import Effects
+from penstock.core.advance.event import JobCompleted, JobDeadLettered, JobFailed, TaskCompleted, TimerFired
+from penstock.core.graph.definition import StepType
+from penstock.core.rules.fencing import CallKind, ExecutionState, FenceRequest, Verdict, judge
+from penstock.core.rules.state import (
     CLOSING_KINDS,
     START_TIMER,
     HistoryKind,

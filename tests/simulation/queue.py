@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from penstock.store.flow import COUNTED_BY_KEY, COUNTED_WHOLE
+from penstock.store.rows.flow import COUNTED_BY_KEY, COUNTED_WHOLE
 from tests.simulation.world import World
 
 QUEUE = 1

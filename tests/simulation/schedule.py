@@ -1,6 +1,6 @@
 """A schedule of a world: its row, the runs that it starts, and the engines that look at it, with outages of hours.
 
-What a look decides (`core.schedule`) is applied as its transaction is: all of it in the moment of the commit, or
+What a look decides (`core.time.schedule`) is applied as its transaction is: all of it in the moment of the commit, or
 nothing. In the end each of its times must have been decided about once, whoever looked, died or came back.
 """
 
@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, cast
 
-from penstock.core.schedule import ON_TIME_S, CatchUp, Decision, Overlap, Rules, RunOutcome, Standing, decide
-from penstock.core.schedule_times import read_times
+from penstock.core.time.schedule import ON_TIME_S, CatchUp, Decision, Overlap, Rules, RunOutcome, Standing, decide
+from penstock.core.time.schedule_times import read_times
 from tests.core.machine import START
 from tests.simulation.actors import Engine, Item
 from tests.simulation.history import History

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from penstock.core import schedule as core_schedule
-from penstock.core.fencing import ExecutionState, FenceRequest, Verdict
-from penstock.core.schedule import Decision
-from penstock.core.state import JOB_STATES
+from penstock.core.rules.fencing import ExecutionState, FenceRequest, Verdict
+from penstock.core.rules.state import JOB_STATES
+from penstock.core.time import schedule as core_schedule
+from penstock.core.time.schedule import Decision
 from tests.shares import in_shares
 from tests.simulation import actors, history, schedule
 from tests.simulation.queue import Queue

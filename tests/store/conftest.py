@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from penstock.store.connection import TrioConnection
-from penstock.store.embedded import embedded
+from penstock.store.db.connection import TrioConnection
+from penstock.store.embedded.embedded import embedded
 from tests.postgres import FAST_SETTINGS, MEMORY
 from tests.store.proxy import Proxy
 from tests.store.servers import copy

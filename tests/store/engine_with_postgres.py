@@ -8,8 +8,8 @@ from pathlib import Path
 
 import trio
 
-from penstock.store.connection import TrioConnection
-from penstock.store.embedded import embedded
+from penstock.store.db.connection import TrioConnection
+from penstock.store.embedded.embedded import embedded
 from tests.postgres import FAST_SETTINGS
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-from penstock.store import flow
-from penstock.store.connection import TrioConnection
-from penstock.store.flow import FlowStart, Waits
-from penstock.store.instances import FastStart
-from penstock.store.jobs import Claimed, FastItem, Slot
-from penstock.store.queues import COUNTED_MAX_ITEMS
-from penstock.store.statements import SQL
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.statements import SQL
+from penstock.store.rows import flow
+from penstock.store.rows.flow import FlowStart, Waits
+from penstock.store.rows.instances import FastStart
+from penstock.store.rows.jobs import Claimed, FastItem, Slot
+from penstock.store.rows.queues import COUNTED_MAX_ITEMS
 from tests.store.test_plans import BASE
 
 KEYED = BASE + 4_000_000

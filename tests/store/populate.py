@@ -20,17 +20,17 @@ import msgspec
 import psycopg
 import trio
 
-from penstock.engine.batches import BatchStart
-from penstock.engine.code import CodeWorkflow
 from penstock.engine.engine import Engine
-from penstock.engine.migrations import MigrationRequest
-from penstock.engine.repair import VariablesEdit
-from penstock.metrics import Metrics
+from penstock.engine.instances.batches import BatchStart
+from penstock.engine.repair.migrations import MigrationRequest
+from penstock.engine.repair.repair import VariablesEdit
+from penstock.engine.runs.code import CodeWorkflow
 from penstock.settings import Settings
-from penstock.store.database import Database
-from penstock.store.engines import require_version
-from penstock.store.recorded import RECORDED_VERSION
-from penstock.store.schema import SCHEMA_VERSION, schema_sql
+from penstock.store.db.database import Database
+from penstock.store.db.schema import SCHEMA_VERSION, schema_sql
+from penstock.store.rows.engines import require_version
+from penstock.store.rows.recorded import RECORDED_VERSION
+from penstock.telemetry.metrics import Metrics
 from penstock.testing.definitions import definition, end, linear, service, timer
 from penstock.wire.bulk import BulkFilter, BulkRequest
 from penstock.wire.model import Park, StartRequest

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import trio
 
-from penstock.store.connection import TrioConnection
+from penstock.store.db.connection import TrioConnection
 from tests.postgres import REPOSITORY
 
 

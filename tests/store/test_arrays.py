@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from penstock.store import arrays
+from penstock.store.db import arrays
 
 TEXTS = [
     "",

@@ -15,12 +15,12 @@ import pytest
 import trio
 
 from penstock.engine.engine import Engine
-from penstock.metrics import Metrics
 from penstock.settings import Settings
-from penstock.store.connection import TrioConnection
-from penstock.store.database import Database
-from penstock.store.embedded import embedded
-from penstock.store.schema import ensure_schema
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import Database
+from penstock.store.db.schema import ensure_schema
+from penstock.store.embedded.embedded import embedded
+from penstock.telemetry.metrics import Metrics
 from penstock.testing.definitions import linear
 from penstock.testing.invariants import assert_invariants
 from tests.engine.driver import Driver

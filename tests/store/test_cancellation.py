@@ -14,9 +14,9 @@ import trio.testing
 from psycopg import pq
 from trio.testing import MockClock
 
-from penstock.store.connection import RECANCEL_INTERVAL_S, TrioConnection
-from penstock.store.pool import Pool
-from penstock.store.wait import CLEANUP_TIMEOUT_S
+from penstock.store.db.connection import RECANCEL_INTERVAL_S, TrioConnection
+from penstock.store.db.pool import Pool
+from penstock.store.db.wait import CLEANUP_TIMEOUT_S
 from tests.store.cancelling import CancelAtStep, cancel_after
 from tests.store.proxy import Proxy
 from tests.store.test_connection import running

@@ -12,9 +12,9 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from penstock.store.connection import COMMIT_TIMEOUT_S, TrioConnection
-from penstock.store.cursor import TrioCursor
-from penstock.store.wait import CLEANUP_TIMEOUT_S
+from penstock.store.db.connection import COMMIT_TIMEOUT_S, TrioConnection
+from penstock.store.db.cursor import TrioCursor
+from penstock.store.db.wait import CLEANUP_TIMEOUT_S
 from tests.store.proxy import Proxy
 from tests.waiting import wait_until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from penstock.store.database import with_defaults
+from penstock.store.db.database import with_defaults
 
 
 @pytest.mark.parametrize(

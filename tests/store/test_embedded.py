@@ -16,9 +16,9 @@ import trio
 from psycopg.conninfo import conninfo_to_dict
 
 from penstock.errors import PenstockError
-from penstock.store import cluster
-from penstock.store.connection import TrioConnection
-from penstock.store.embedded import DataDirectoryInUse, EmbeddedPostgresError, default_data_dir, embedded
+from penstock.store.db.connection import TrioConnection
+from penstock.store.embedded import cluster
+from penstock.store.embedded.embedded import DataDirectoryInUse, EmbeddedPostgresError, default_data_dir, embedded
 from tests.postgres import FAST_SETTINGS, REPOSITORY
 from tests.store.servers import (
     alive,

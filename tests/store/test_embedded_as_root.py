@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from penstock.store import cluster
-from penstock.store.embedded import EmbeddedPostgresError, embedded
+from penstock.store.embedded import cluster
+from penstock.store.embedded.embedded import EmbeddedPostgresError, embedded
 from tests.postgres import FAST_SETTINGS
 from tests.store.servers import alive, engine, fetch, mode, postmaster_pid, running_servers
 

@@ -14,7 +14,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from penstock.store.embedded import embedded
+from penstock.store.embedded.embedded import embedded
 from tests.postgres import FAST_SETTINGS
 from tests.store.servers import fetch
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from penstock.store.cluster import find_installation, is_running, read_postmaster
-from penstock.store.connection import TrioConnection
-from penstock.store.embedded import EmbeddedPostgresError, EmbeddedServer, run_embedded
+from penstock.store.db.connection import TrioConnection
+from penstock.store.embedded.cluster import find_installation, is_running, read_postmaster
+from penstock.store.embedded.embedded import EmbeddedPostgresError, EmbeddedServer, run_embedded
 from tests.durable.programs import own_directory
 from tests.postgres import FAST_SETTINGS
 

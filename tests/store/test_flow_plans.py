@@ -18,10 +18,10 @@ import psycopg
 import pytest
 import trio
 
-from penstock.store import batches, calls, flow, for_each, inbox, schedules, starts
-from penstock.store.batches import Place
-from penstock.store.connection import TrioConnection
-from penstock.store.statements import SQL
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.statements import SQL
+from penstock.store.rows import batches, calls, flow, for_each, inbox, schedules, starts
+from penstock.store.rows.batches import Place
 from tests.postgres import Server, apply_schema
 from tests.store.flow_cases import FILL_QUEUES, QUEUE_CASES, QUEUE_ROWS, Case, asked, ints, run
 from tests.store.test_plans import BASE, BLOCKS, SCANS, connect

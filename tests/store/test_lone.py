@@ -10,13 +10,13 @@ from typing import Any, NamedTuple, cast
 import psycopg
 import pytest
 
-from penstock.store import instances, jobs
-from penstock.store.connection import TrioConnection
-from penstock.store.database import IdTaken
-from penstock.store.instances import FastStart
-from penstock.store.jobs import FastItem
-from penstock.store.statements import SQL
-from penstock.store.vault import Vault
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import IdTaken
+from penstock.store.db.statements import SQL
+from penstock.store.db.vault import Vault
+from penstock.store.rows import instances, jobs
+from penstock.store.rows.instances import FastStart
+from penstock.store.rows.jobs import FastItem
 from tests.store.test_plans import connect
 
 NAMES = {text: name for name, text in SQL.items()}

@@ -10,8 +10,8 @@ import pytest
 import trio
 from psycopg import errors as pg_errors
 
-from penstock.store.connection import TrioConnection
-from penstock.store.outcome import InDoubt
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.outcome import InDoubt
 from tests.store.proxy import Proxy, messages
 
 MARK = b"mark-of-this-test"

@@ -9,8 +9,8 @@ import trio
 import trio.testing
 from psycopg.waiting import Wait
 
-from penstock.store.patience import AGAIN_S, Patience, patience
-from penstock.store.wait import wait_ready
+from penstock.store.db.patience import AGAIN_S, Patience, patience
+from penstock.store.db.wait import wait_ready
 
 
 def tasks() -> int:

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple, cast
 
 import psycopg
 
-from penstock.store import flow, instances, jobs
-from penstock.store.connection import TrioConnection
+from penstock.store.db.connection import TrioConnection
+from penstock.store.rows import flow, instances, jobs
 from tests.store.test_plans import BASE, connect
 
 BATCH: Final = 64

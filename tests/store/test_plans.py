@@ -19,15 +19,17 @@ import psycopg
 import pytest
 import trio
 
-from penstock.core.completion import Question
-from penstock.core.search_attributes import Wanted
+from penstock.core.advance.completion import Question
+from penstock.core.rules.search_attributes import Wanted
+from penstock.engine.advance.timers import DUE_MAX
 from penstock.engine.engine import Engine
-from penstock.engine.timers import DUE_MAX
-from penstock.metrics import Metrics
 from penstock.settings import Settings
-from penstock.store import (
+from penstock.store.db import arrays
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import Database, configure
+from penstock.store.db.statements import SQL
+from penstock.store.rows import (
     acknowledged,
-    arrays,
     audit,
     compensation,
     definition_use,
@@ -44,12 +46,10 @@ from penstock.store import (
     traces,
     variables,
 )
-from penstock.store.connection import TrioConnection
-from penstock.store.database import Database, configure
-from penstock.store.instances import FastStart, IdPage, Listed
-from penstock.store.jobs import Claimed, Extension, FastItem, JobKey, Lease, Slot
-from penstock.store.statements import SQL
-from penstock.store.timers import Timer
+from penstock.store.rows.instances import FastStart, IdPage, Listed
+from penstock.store.rows.jobs import Claimed, Extension, FastItem, JobKey, Lease, Slot
+from penstock.store.rows.timers import Timer
+from penstock.telemetry.metrics import Metrics
 from penstock.testing.definitions import definition, end, step
 from tests.engine.driver import Driver
 from tests.postgres import Server, apply_schema

@@ -9,10 +9,10 @@ import trio
 from psycopg import pq
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from penstock.store.connection import TrioConnection
-from penstock.store.outcome import InDoubt
-from penstock.store.pool import Pool
-from penstock.store.pool_errors import PoolClosed, PoolTimeout
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.outcome import InDoubt
+from penstock.store.db.pool import Pool
+from penstock.store.db.pool_errors import PoolClosed, PoolTimeout
 from tests.store.proxy import Proxy
 from tests.waiting import wait_until
 

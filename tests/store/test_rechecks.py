@@ -17,12 +17,12 @@ import psycopg
 import pytest
 import trio
 
-from penstock.store import embedded as embedding
-from penstock.store import flow, jobs, outbox
-from penstock.store.connection import TrioConnection
-from penstock.store.database import SESSION_SETTINGS
-from penstock.store.jobs import Slot
-from penstock.store.statements import SQL
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import SESSION_SETTINGS
+from penstock.store.db.statements import SQL
+from penstock.store.embedded import embedded as embedding
+from penstock.store.rows import flow, jobs, outbox
+from penstock.store.rows.jobs import Slot
 from tests.postgres import FAST_SETTINGS, Server, apply_schema
 from tests.store.plan_trees import locks_rows, plan, prunes_in_a_recheck
 from tests.store.test_plans import connect

@@ -7,7 +7,7 @@ import pytest
 from psycopg import errors as pg_errors
 from psycopg import pq
 
-from penstock.store.connection import TrioConnection
+from penstock.store.db.connection import TrioConnection
 from tests.store.proxy import Proxy
 
 

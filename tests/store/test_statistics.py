@@ -16,8 +16,8 @@ import psycopg
 import pytest
 import trio
 
-from penstock.store.database import SESSION_SETTINGS
-from penstock.store.statements import SQL
+from penstock.store.db.database import SESSION_SETTINGS
+from penstock.store.db.statements import SQL
 from tests.postgres import Server, apply_schema
 from tests.store.test_plans import CASES as ALL_CASES
 from tests.store.test_plans import connect, cost, fill

@@ -14,9 +14,9 @@ import psycopg
 import pytest
 import trio
 
-from penstock.store import flow, jobs, queues
-from penstock.store.connection import TrioConnection
-from penstock.store.statements import SQL
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.statements import SQL
+from penstock.store.rows import flow, jobs, queues
 from penstock.wire.queue import QueuePolicy
 from tests.postgres import Server, apply_schema
 from tests.store.test_plans import BASE, BLOCKS, SCANS, connect

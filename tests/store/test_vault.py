@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from penstock.errors import BadRequest
-from penstock.store import vault as vault_module
-from penstock.store.vault import KeyMissing, Vault, make_vault, read_keys
+from penstock.store.db import vault as vault_module
+from penstock.store.db.vault import KeyMissing, Vault, make_vault, read_keys
 
 OLD, NEW = b"o" * 32, b"n" * 32
 DOCUMENT = b'{"a":1,"b":{"deep":["x",null,1.5]},"number":123456789012345678901234567890,"\\u00e9":"\\u00e9","empty":{}}'

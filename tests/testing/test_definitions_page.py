@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.drawing import mermaid
-from penstock.core.parsing import parse_definition
+from penstock.core.parsing.parsing import parse_definition
 from tests.house.sources import TOP
 from tests.testing.test_plugin import run_pytest
 

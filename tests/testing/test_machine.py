@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from penstock.core.state import TokenState
+from penstock.core.rules.state import TokenState
 from penstock.testing.machine import REFUSED
 
 ATTEMPT = """

@@ -16,9 +16,9 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from penstock.core.parsing import parse_definition
-from penstock.engine.simulated_moves import Move
-from penstock.engine.simulations import simulate
+from penstock.core.parsing.parsing import parse_definition
+from penstock.engine.simulation.simulated_moves import Move
+from penstock.engine.simulation.simulations import simulate
 from penstock.testing.blocking import SyncTestEngine
 from penstock.testing.definitions import Json, definition, end, service, step
 from penstock.testing.random_definitions import (

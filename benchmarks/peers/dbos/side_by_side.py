@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from benchmarks.calibration import calibrate, tell
 from benchmarks.deployment import work_directory
-from penstock.store.embedded import embedded
+from penstock.store.embedded.embedded import embedded
 
 VERSION = "3.4.0"
 HERE = Path(__file__).parent

@@ -13,7 +13,7 @@ import { useCan } from "../session";
 import { StartDialog, UploadFileDialog } from "./start";
 
 const ACTIVITY_MS = 60_000;
-/** Counted no further (engine/definition_use.py). */
+/** Counted no further (engine/instances/definition_use.py). */
 const COUNTED_MAX = 1_000;
 
 function told(one: DefinitionActivity | undefined, text: (one: DefinitionActivity) => string): string {

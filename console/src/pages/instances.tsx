@@ -55,7 +55,7 @@ type ColumnName = keyof typeof COLUMNS;
 const HIDDEN_KEY = "penstock.instances.hidden";
 const SIZES = [25, 50, 100, 200] as const;
 const NEWER_MS = 3_000;
-/** Not counted further (engine/watch.py). */
+/** Not counted further (engine/status/watch.py). */
 const NEWER_MAX = 100;
 const NEWER_READ = 10;
 const WATCHED_ROWS = 100;

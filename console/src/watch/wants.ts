@@ -13,7 +13,7 @@ export interface Want {
 /** `ready`, or `overview` and its range. */
 export type Topic = "ready" | `overview ${string}`;
 
-/** That one call watches (engine/watch.py). */
+/** That one call watches (engine/status/watch.py). */
 export const INSTANCES_MAX = 200;
 
 export const NOTHING: Want = { instances: [], topics: [] };

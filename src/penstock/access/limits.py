@@ -10,8 +10,8 @@ from collections import Counter, OrderedDict
 from typing import Final
 
 from penstock.access.identity import Identity
-from penstock.addresses import host_of
-from penstock.allowance import Allowance
+from penstock.net.addresses import host_of
+from penstock.net.allowance import Allowance
 from penstock.settings import Settings
 
 BOOK_MAX_ITEMS: Final = 10_000

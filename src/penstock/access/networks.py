@@ -12,8 +12,8 @@ from typing import Final
 
 from penstock.access.identity import Identity
 from penstock.access.roles import read_grant
-from penstock.addresses import read_address
 from penstock.errors import BadRequest
+from penstock.net.addresses import read_address
 
 CACHE_MAX_ITEMS: Final = 10_000
 

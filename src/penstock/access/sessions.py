@@ -20,10 +20,10 @@ from penstock.access.identity import Identity
 from penstock.access.limits import SharedRate
 from penstock.access.roles import Permission
 from penstock.access.tokens import TokenBook, digest_of
-from penstock.eager import need_task
 from penstock.errors import Conflict, TooManyRequests, Unauthenticated, Unavailable
-from penstock.store import sessions as store
-from penstock.store.connection import TrioConnection
+from penstock.loop.eager import need_task
+from penstock.store.db.connection import TrioConnection
+from penstock.store.rows import sessions as store
 
 SESSIONS_MAX_COUNT: Final = 10_000
 SESSIONS_MAX_COUNT_OF_ONE: Final = 20

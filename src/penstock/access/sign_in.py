@@ -24,7 +24,7 @@ from penstock.access.issuer import Issuer, fetch_json
 from penstock.access.jwt import JwtVerifier
 from penstock.access.limits import SharedRate
 from penstock.errors import BadRequest, TooManyRequests, Unauthenticated, Unavailable
-from penstock.log import RateLimitedLog, get_logger
+from penstock.log.log import RateLimitedLog, get_logger
 from penstock.settings import Settings
 
 PLACE_MAX_CHARS: Final = 1_024

@@ -222,7 +222,7 @@ def requeue(
     """
     from penstock.errors import PenstockError
     from penstock.runtime.requeue import requeue as bring_back
-    from penstock.store.database import DatabaseError, first_line
+    from penstock.store.db.database import DatabaseError, first_line
 
     settings = read_settings(config, data_dir=data_dir, log_level="warning")
     try:
@@ -333,7 +333,7 @@ def validate(
     """
     settings = read_settings(config)
     from penstock.cli.offline import run_validate
-    from penstock.core.definition import DefinitionLimits
+    from penstock.core.graph.definition import DefinitionLimits
 
     limits = DefinitionLimits(steps_max_count=settings.definition_max_steps)
     raise typer.Exit(run_validate(files, limits, as_json=as_json))

@@ -138,7 +138,7 @@ def diff(
     """
     import difflib
 
-    from penstock.core.parsing import parse_definition
+    from penstock.core.parsing.parsing import parse_definition
 
     if (file is None) == (new is None):
         raise typer.BadParameter("give a file or --to, one of them")
@@ -173,7 +173,7 @@ def impact(
     They stay on their version, whatever is uploaded; `penstock bulk migrate` takes them to another one. Exit code 1
     when some could not go on in it.
     """
-    from penstock.core.parsing import parse_definition
+    from penstock.core.parsing.parsing import parse_definition
 
     if (file is None) == (id is None) or (file is not None and version is not None):
         raise typer.BadParameter("give a file, or --id with or without --version")
@@ -222,7 +222,7 @@ def _lines(document: Any) -> list[str]:
     """The canonical form, a line for each field: what an upload would compare."""
     import msgspec
 
-    from penstock.core.parsing import STORED_LIMITS, parse_definition
+    from penstock.core.parsing.parsing import STORED_LIMITS, parse_definition
 
     body = document if isinstance(document, bytes) else msgspec.json.encode(document)
     content = parse_definition(body, limits=STORED_LIMITS).content

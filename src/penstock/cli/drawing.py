@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple, assert_never
 
-from penstock.core.definition import Catch, Definition, Step, StepType
+from penstock.core.graph.definition import Catch, Definition, Step, StepType
 
 LABEL_MAX_CHARS = 60
 

@@ -16,12 +16,12 @@ from penstock.cli.layout import TooLarge
 from penstock.cli.options import print_done, print_json, read_bytes
 from penstock.cli.plain import echo, echo_lines
 from penstock.cli.svg import svg
-from penstock.core.child_hints import Called
-from penstock.core.definition import Definition, DefinitionLimits, InvalidDefinition, Problem
 from penstock.core.expression import ExpressionError, parse
-from penstock.core.hints import Hint, hints
-from penstock.core.parsing import parse_definition, readable_part
-from penstock.core.strict_json import BadJson, find_flaws, read_json
+from penstock.core.graph.definition import Definition, DefinitionLimits, InvalidDefinition, Problem
+from penstock.core.parsing.child_hints import Called
+from penstock.core.parsing.hints import Hint, hints
+from penstock.core.parsing.parsing import parse_definition, readable_part
+from penstock.core.parsing.strict_json import BadJson, find_flaws, read_json
 from penstock.errors import PenstockError
 
 INVALID, NOT_READ = 1, 2

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.durable.check import SavedRun
     from penstock.durable.local import LocalRuns
     from penstock.durable.remote_runs import RemoteRuns
-    from penstock.engine.runs import Raised
+    from penstock.engine.runs.runs import Raised
 
     AnyRuns = LocalRuns | RemoteRuns
 
@@ -368,8 +368,8 @@ def ask(at: str | None, call: Callable[[LocalRuns], Awaitable[T]], owner: str = 
     from penstock.durable.local import LocalRuns
     from penstock.durable.own_engine import open_engine
     from penstock.errors import PenstockError
-    from penstock.log import configure_logging
-    from penstock.store.database import DatabaseError, first_line
+    from penstock.log.log import configure_logging
+    from penstock.store.db.database import DatabaseError, first_line
 
     configure_logging("error")
 

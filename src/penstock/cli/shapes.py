@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Final, NamedTuple, assert_never
 
-from penstock.core.definition import StepType
+from penstock.core.graph.definition import StepType
 
 
 class Shape(NamedTuple):

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 from penstock.cli.drawing import Edge, edges
 from penstock.cli.layout import Box, Way, place
 from penstock.cli.shapes import EVENTS, MARKS, shape_of
-from penstock.core.definition import Definition, Step, StepType
 from penstock.core.expression import Expression
+from penstock.core.graph.definition import Definition, Step, StepType
 
 MARGIN_PX: Final = 24
 START_PX: Final = 34

@@ -14,7 +14,7 @@ from penstock.cli.plain import echo
 
 if TYPE_CHECKING:
     from penstock.settings import Settings
-    from penstock.store.api_tokens import ListedToken
+    from penstock.store.rows.api_tokens import ListedToken
 
 T = TypeVar("T")
 
@@ -131,7 +131,7 @@ def settings_of(config: Path | None, data_dir: str | None) -> Settings:
 def run(act: Callable[[], T]) -> T:
     """What goes wrong is told in a line: exit code 1."""
     from penstock.errors import PenstockError
-    from penstock.store.database import DatabaseError, first_line
+    from penstock.store.db.database import DatabaseError, first_line
 
     try:
         return act()

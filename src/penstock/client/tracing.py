@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from penstock.spans import INSTANCE, Span, Spans
+from penstock.telemetry.spans import INSTANCE, Span, Spans
 from penstock.user_text import text_of
 from penstock.wire.model import Job
 

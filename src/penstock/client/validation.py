@@ -1,7 +1,7 @@
 """The engine's own validator, run before an upload: every problem at once, and no call for what can't succeed.
 
-Uses ``penstock.core.parsing``, which is pure (no I/O, no clock): the same code that the engine runs, so what passes
-here passes there, unless the engine is of another version or its settings are narrower.
+Uses ``penstock.core.parsing.parsing``, which is pure (no I/O, no clock): the same code that the engine runs, so what
+passes here passes there, unless the engine is of another version or its settings are narrower.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def document_of(definition: bytes | Mapping[str, Any] | msgspec.Struct | Workflo
 def check(document: bytes) -> None:
     """``validate_definition`` for JSON bytes."""
     # Loaded by who uploads: a worker need not pay for the expression language.
-    from penstock.core.definition import InvalidDefinition
-    from penstock.core.parsing import parse_definition
+    from penstock.core.graph.definition import InvalidDefinition
+    from penstock.core.parsing.parsing import parse_definition
     from penstock.errors import PenstockError
 
     try:

@@ -35,7 +35,7 @@ from penstock.kernel.operation import CallOperation, Outcome, Receive, Sleep, St
 from penstock.kernel.record import OUTCOMES, RULES, Kind, Record
 from penstock.kernel.replay import marks_of
 from penstock.kernel.scope import CancelScope
-from penstock.masking import mask_text
+from penstock.log.masking import mask_text
 
 MAX_LOST = 3
 MAX_SHOWN_BRANCHES = 1_000

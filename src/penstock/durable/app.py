@@ -59,7 +59,7 @@ from penstock.durable.step_loop import (
     run_beside,
 )
 from penstock.durable.workflow import Workflow, check_workflow, workflow_in
-from penstock.plain_log import escape_last_resort
+from penstock.log.plain_log import escape_last_resort
 from penstock.user_text import repr_of
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from penstock.durable.errors import PayloadTooLarge, Unencodable
 from penstock.durable.kept import ANNOTATE, is_model, loss
 from penstock.durable.ordered import ordered
 from penstock.kernel.unawaited import Unawaited
-from penstock.masking import mask_text
+from penstock.log.masking import mask_text
 from penstock.user_text import static_attribute, text_of
 
 PAYLOAD_MAX_BYTES = 256 * 1024

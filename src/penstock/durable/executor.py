@@ -25,7 +25,7 @@ from penstock.durable.news import UNSERVED_S, Unserved
 from penstock.durable.step_host import StepHost
 from penstock.durable.step_loop import StepLoop
 from penstock.durable.workflow import Workflow
-from penstock.waking import EagerQueue
+from penstock.loop.waking import EagerQueue
 
 T = TypeVar("T")
 

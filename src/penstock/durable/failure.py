@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Sequence
 
 from penstock.kernel.branch import PACKAGE
-from penstock.masking import mask_text
+from penstock.log.masking import mask_text
 from penstock.user_text import said, text_of, with_short_tracebacks
 
 MAX_CHARS = 4_000

@@ -47,15 +47,15 @@ from penstock.durable.step import (
 from penstock.durable.step_host import StepHost
 from penstock.durable.step_loop import LoopCall, StepLoopEnded, WrongLibrary, has_cancelled
 from penstock.durable.workflow import Workflow
-from penstock.eager import EagerCall, need_task
 from penstock.kernel.drive import Limits
 from penstock.kernel.errors import Blocked, NotAwaited
 from penstock.kernel.operation import Outcome
 from penstock.kernel.record import TOLD, Record
 from penstock.kernel.replay import marks_of
-from penstock.masking import mask_text
+from penstock.log.masking import mask_text
+from penstock.loop.eager import EagerCall, need_task
+from penstock.loop.waking import EagerQueue
 from penstock.user_text import text_of
-from penstock.waking import EagerQueue
 
 T = TypeVar("T")
 

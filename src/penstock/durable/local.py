@@ -17,7 +17,7 @@ from penstock import errors
 from penstock.client.errors import BadRequest as BadRequestOfClient
 from penstock.client.errors import Conflict, IdempotencyConflict, NotFound, error_for
 from penstock.client.errors import PayloadTooLarge as TooLargeForClient
-from penstock.core.state import InstanceStatus, TokenState
+from penstock.core.rules.state import InstanceStatus, TokenState
 from penstock.durable.backend import (
     Away,
     Beat,
@@ -43,22 +43,22 @@ from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.takes import schema_of_arguments
 from penstock.durable.transaction import Fence, Session, Transactions
 from penstock.durable.workflow import Workflow
-from penstock.engine.children import own_id
-from penstock.engine.code import CodeWorkflow
 from penstock.engine.engine import Engine
-from penstock.engine.ids import read_instance, show_instance
-from penstock.engine.journal_items import Held as Lease
-from penstock.engine.journal_items import JournalPage, JournalRow, NewRecord, RunEnd, Taken
-from penstock.engine.run_mail import read_branches
-from penstock.engine.runs import Raised
+from penstock.engine.queues.journal_items import Held as Lease
+from penstock.engine.queues.journal_items import JournalPage, JournalRow, NewRecord, RunEnd, Taken
+from penstock.engine.requests.ids import read_instance, show_instance
+from penstock.engine.runs.children import own_id
+from penstock.engine.runs.code import CodeWorkflow
+from penstock.engine.runs.run_mail import read_branches
+from penstock.engine.runs.runs import Raised
 from penstock.errors import BadRequest, JournalTooLong, PayloadTooLarge, PenstockError, TooManyRequests, Unavailable
 from penstock.errors import LeaseLost as LeaseIsLost
 from penstock.kernel.operation import Outcome
 from penstock.kernel.record import OUTCOMES, RULES, Kind, Record
 from penstock.runtime.database_start import wait_out
-from penstock.store.database import AWAY, away_reason, first_line
-from penstock.store.journal import OpenRun as StoredRun
-from penstock.store.origins import Origin
+from penstock.store.db.database import AWAY, away_reason, first_line
+from penstock.store.rows.journal import OpenRun as StoredRun
+from penstock.store.rows.origins import Origin
 from penstock.wire.fields import json_text
 from penstock.wire.model import Instance, StartRequest
 
@@ -303,7 +303,7 @@ class LocalRuns:
         self, workflow: str | None, status: str | None, limit: int, *, blocked: bool = False
     ) -> list[Instance]:
         """The latest runs, newest first, without their arguments: of a workflow, or of all that are code. Of all, see
-        `engine.code`."""
+        `engine.runs.code`."""
         return await told(self._engine.code.latest(self.app, workflow, status, limit, blocked=blocked))
 
     async def waits_for(self, instance_id: str) -> str | None:

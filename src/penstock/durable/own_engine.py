@@ -16,9 +16,9 @@ from penstock.runtime.access import make_gate
 from penstock.runtime.node import Node, address, bind
 from penstock.runtime.stopping import Stopping
 from penstock.settings import Secret, Settings, load_settings
-from penstock.store.database import DatabaseError
-from penstock.store.embedded import run_embedded
-from penstock.store.schema import role_without_rights
+from penstock.store.db.database import DatabaseError
+from penstock.store.db.schema import role_without_rights
+from penstock.store.embedded.embedded import run_embedded
 
 MAX_CONNECTIONS = 6
 CLIENT_MAX_CONNECTIONS = 2

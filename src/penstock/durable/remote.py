@@ -55,9 +55,9 @@ from penstock.durable.remote_runs import AWAY, BACK, RemoteRuns
 from penstock.durable.remote_stream import MESSAGE_MAX_BYTES, Link
 from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.workflow import Workflow
-from penstock.eager import need_task
 from penstock.kernel.operation import Outcome
 from penstock.kernel.record import Kind, Record
+from penstock.loop.eager import need_task
 from penstock.wire import penstock_v1 as w
 from penstock.wire import runs_v1 as r
 

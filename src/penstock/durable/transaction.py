@@ -30,7 +30,7 @@ from penstock.durable.codec import decode
 from penstock.durable.errors import NonRetryable, PayloadTooLarge, Unencodable
 from penstock.durable.step import StepCall, StepInfo, current_step
 from penstock.kernel.operation import Outcome
-from penstock.store.outcome import is_rolled_back
+from penstock.store.db.outcome import is_rolled_back
 
 TRIES_MAX: Final = 10
 """Of a transaction that the server undoes because of others: deadlocks, and what could not be serialized."""

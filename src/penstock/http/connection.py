@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from penstock.accept import Guest
-from penstock.eager import current_call, need_task
 from penstock.http.asgi import App, Pairs
 from penstock.http.cycle import Cycle
 from penstock.http.direct import Direct, Handler, Hot, Over
@@ -27,9 +25,11 @@ from penstock.http.parser import Progress, RequestParser
 from penstock.http.refusal import Refusal, too_slow
 from penstock.http.request import Request
 from penstock.http.response import CONTINUE, encode_refusal
-from penstock.log import get_logger
-from penstock.poller import RECEIVE_BYTES, has_input, is_hung_up
-from penstock.tls import TlsStream
+from penstock.log.log import get_logger
+from penstock.loop.eager import current_call, need_task
+from penstock.loop.poller import RECEIVE_BYTES, has_input, is_hung_up
+from penstock.net.accept import Guest
+from penstock.net.tls import TlsStream
 
 if TYPE_CHECKING:
     from penstock.http.server import HttpServer

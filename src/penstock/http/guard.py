@@ -19,7 +19,7 @@ from penstock.http.limits import Limits
 from penstock.http.parser import check_host
 from penstock.http.refusal import Refusal, error_object, no_room
 from penstock.http.request import BodyBudget, authority_of, origin_form
-from penstock.log import get_logger
+from penstock.log.log import get_logger
 
 log = get_logger(__name__)
 

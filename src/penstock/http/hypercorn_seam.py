@@ -31,16 +31,16 @@ from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 
-from penstock.accept import Door, Guest, PerAddress
-from penstock.allowance import Allowance
 from penstock.http.asgi import CERTIFICATE, NOTE_PROVED, App, Receive, Scope, Send
 from penstock.http.guard import Guard, Shared
 from penstock.http.interface import Statistics
 from penstock.http.limits import Limits
 from penstock.http.request import is_whole_request
-from penstock.log import get_logger
-from penstock.poller import has_input
-from penstock.tls import Tls, names_of
+from penstock.log.log import get_logger
+from penstock.loop.poller import has_input
+from penstock.net.accept import Door, Guest, PerAddress
+from penstock.net.allowance import Allowance
+from penstock.net.tls import Tls, names_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

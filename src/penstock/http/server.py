@@ -12,7 +12,6 @@ from operator import itemgetter
 
 import trio
 
-from penstock.accept import Door, Guest, PerAddress
 from penstock.http.asgi import App
 from penstock.http.connection import Connection, Phase
 from penstock.http.direct import Direct
@@ -21,10 +20,11 @@ from penstock.http.limits import Limits
 from penstock.http.refusal import no_turn, too_slow
 from penstock.http.request import BodyBudget, is_whole_request
 from penstock.http.response import DateHeader, Heads, encode_refusal
-from penstock.log import get_logger
-from penstock.poller import HAVE_EPOLL, PlainStream, Poller, open_stream
-from penstock.tls import Tls, TlsStream, accept_tls, names_of
-from penstock.waking import EagerQueue
+from penstock.log.log import get_logger
+from penstock.loop.poller import HAVE_EPOLL, PlainStream, Poller, open_stream
+from penstock.loop.waking import EagerQueue
+from penstock.net.accept import Door, Guest, PerAddress
+from penstock.net.tls import Tls, TlsStream, accept_tls, names_of
 
 EXPIRED_PER_TURN = 20
 """Connections whose time is over that are ended in one turn of the loop: 4 ms. Of 10,000 it comes at once."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import trio
 
-from penstock.engine.definitions import CODE_PREFIX
+from penstock.engine.definitions.definitions import CODE_PREFIX
 from penstock.engine.engine import Engine
-from penstock.engine.lanes.claims import ADOPT_MAX_ROWS
-from penstock.store import flow as store
-from penstock.store.connection import TrioConnection
+from penstock.engine.queues.claims import ADOPT_MAX_ROWS
+from penstock.store.db.connection import TrioConnection
+from penstock.store.rows import flow as store
 
 
 class Admission:

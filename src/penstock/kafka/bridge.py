@@ -15,7 +15,7 @@ from typing import Final, TypeVar, TypeVarTuple
 import trio
 from anyio.from_thread import start_blocking_portal
 
-from penstock.loop_scope import LoopScope
+from penstock.loop.scope import LoopScope
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")

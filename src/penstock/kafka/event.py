@@ -6,11 +6,11 @@ the database or know a producer.
 
 from __future__ import annotations
 
-from penstock.core.topic import topic_of
-from penstock.engine import ids
-from penstock.engine.definitions import LoadedDefinition
+from penstock.core.rules.topic import topic_of
+from penstock.engine.definitions.definitions import LoadedDefinition
+from penstock.engine.requests import ids
 from penstock.kafka.record import Record
-from penstock.store.outbox import Outgoing
+from penstock.store.rows.outbox import Outgoing
 from penstock.wire.codec import encode_message
 from penstock.wire.workflow_v1 import JobDispatchEvent
 

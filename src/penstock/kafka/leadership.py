@@ -18,10 +18,10 @@ from typing import Final
 
 import trio
 
-from penstock.log import get_logger
-from penstock.store import outbox as store
-from penstock.store.connection import TrioConnection
-from penstock.store.database import Database, TryAgain
+from penstock.log.log import get_logger
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import Database, TryAgain
+from penstock.store.rows import outbox as store
 
 IDLE_TIMEOUT_S: Final = 6.0
 TRUST_S: Final = 5.0

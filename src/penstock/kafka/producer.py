@@ -18,10 +18,10 @@ from penstock.kafka.record import PublishOutcome, Record, Result
 from penstock.kafka.results import NOT_CONNECTED, TIMED_OUT, UNANSWERED
 from penstock.kafka.security import client_options
 from penstock.kafka.session import Limits, Session
-from penstock.log import RateLimitedLog, get_logger
-from penstock.log_throttle import throttle
-from penstock.metrics import Metrics
+from penstock.log.log import RateLimitedLog, get_logger
+from penstock.log.throttle import throttle
 from penstock.settings import Settings
+from penstock.telemetry.metrics import Metrics
 
 # An idle connection is asked for a sign of life: `/readyz` shows an outage before the next record finds it.
 PROBE_INTERVAL_S: Final = 5.0

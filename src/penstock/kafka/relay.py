@@ -41,28 +41,28 @@ from typing import Final
 
 import trio
 
-from penstock.core.compensation import compensating
-from penstock.core.definition import Step
-from penstock.core.topic import topic_of, topic_problem
-from penstock.engine import ids
-from penstock.engine.aside import Portion
-from penstock.engine.attempts import AttemptRecorder
+from penstock.core.advance.compensation import compensating
+from penstock.core.graph.definition import Step
+from penstock.core.rules.topic import topic_of, topic_problem
+from penstock.engine.advance.aside import Portion
 from penstock.engine.engine import Engine
-from penstock.engine.variables import merged
+from penstock.engine.queues.attempts import AttemptRecorder
+from penstock.engine.queues.variables import merged
+from penstock.engine.requests import ids
 from penstock.errors import PenstockError
 from penstock.kafka.admission import Admission
 from penstock.kafka.event import record_of
 from penstock.kafka.leadership import Leadership
 from penstock.kafka.record import Producer, PublishOutcome, Record, Result
 from penstock.kafka.troubles import Troubles
-from penstock.log import RateLimitedLog, get_logger
-from penstock.store import compensation
-from penstock.store import outbox as store
-from penstock.store.attempts import Given
-from penstock.store.connection import TrioConnection
-from penstock.store.database import DatabaseError
-from penstock.store.jobs import JobKey
-from penstock.store.outbox import Outgoing, Published
+from penstock.log.log import RateLimitedLog, get_logger
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import DatabaseError
+from penstock.store.rows import compensation
+from penstock.store.rows import outbox as store
+from penstock.store.rows.attempts import Given
+from penstock.store.rows.jobs import JobKey
+from penstock.store.rows.outbox import Outgoing, Published
 
 LOOK_INTERVAL_S: Final = 1.0
 """Time between two looks at everything: covers hints that were lost, rows that waited aside, and late commits."""

@@ -16,12 +16,12 @@ from penstock.access import table
 from penstock.access.gate import REVOKED, Ending, Gate, reason_of
 from penstock.access.identity import Identity, set_identity
 from penstock.access.limits import CallLimits
-from penstock.eager import need_task
-from penstock.engine.answers import Hold
 from penstock.engine.engine import Engine
+from penstock.engine.requests.answers import Hold
 from penstock.errors import Forbidden, PayloadTooLarge, PenstockError, TooManyRequests, Unauthenticated
-from penstock.log import set_trace
-from penstock.offload import INLINE_MAX_BYTES
+from penstock.log.log import set_trace
+from penstock.loop.eager import need_task
+from penstock.loop.offload import INLINE_MAX_BYTES
 from penstock.rest.audit import AuditRoutes
 from penstock.rest.batches import BatchRoutes
 from penstock.rest.bulk import BulkRoutes
@@ -167,8 +167,8 @@ class RestApp:
         raise ValueError(f"there is no {kind} here")
 
     def direct(self, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
-        """What serves a request without ASGI, and without a task as far as that goes (`penstock.eager`); None for those
-        that the framework serves."""
+        """What serves a request without ASGI, and without a task as far as that goes (`penstock.loop.eager`); None for
+        those that the framework serves."""
         hot = self._find_hot(exchange)
         return None if hot is None else self._serve(exchange, hot, {})
 

@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from penstock.engine.payload import check_count
+from penstock.engine.requests.payload import check_count
 from penstock.errors import BadRequest
 from penstock.rest.codec import Body, decoder, required, sanitized
 from penstock.rest.tolerant import Unsplittable, bytes_of, split_object, text_of, value_of

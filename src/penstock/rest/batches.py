@@ -7,11 +7,11 @@ from typing import Final
 import msgspec
 from quart import Response, request
 
-from penstock.engine.batches import BatchStart
 from penstock.engine.engine import Engine
-from penstock.engine.payload import check_variables
+from penstock.engine.instances.batches import BatchStart
+from penstock.engine.requests.payload import check_variables
 from penstock.errors import BadRequest, PayloadTooLarge
-from penstock.offload import run_sized
+from penstock.loop.offload import run_sized
 from penstock.rest.codec import Body, decoder, optional_decoder
 from penstock.rest.exchange import Reply, text_header
 from penstock.rest.reading import body_of, query_number, query_text, respond

@@ -2,7 +2,7 @@
 
 Unknown fields are ignored, a null field counts as absent, numbers of `maxJobs` and the like may be fractions and as
 large as they want to be (the engine clamps them). A wrong type is refused with the name of the field. Variables stay
-bytes and are checked by ``engine.payload``. Must not know what a request means.
+bytes and are checked by ``engine.requests.payload``. Must not know what a request means.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import field
 
-from penstock.engine.payload import (
+from penstock.engine.requests.payload import (
     ERROR_MESSAGE_MAX_BYTES,
     PayloadLimits,
     check_json_value,

@@ -14,7 +14,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Final
 
-from penstock.offload import INLINE_MAX_BYTES, run_long
+from penstock.loop.offload import INLINE_MAX_BYTES, run_long
 from penstock.rest.exchange import Headers, Reply
 
 PATH: Final = "/console/"

@@ -1,18 +1,18 @@
 """The language of definitions as JSON Schema, for the OpenAPI document: its fields, their forms, which type uses which.
 
-What each type uses and needs, told as ``x-step-types``, comes from the parser (`core.draft`). The console's modeller is
-made of this: its panels, and how it finds what refers to a step. Beside JSON Schema's formats there are ``step-id`` (of
-a step of the same definition), ``expression``, and ``template`` (text, or `${expression}`).
+What each type uses and needs, told as ``x-step-types``, comes from the parser (`core.parsing.draft`). The console's
+modeller is made of this: its panels, and how it finds what refers to a step. Beside JSON Schema's formats there are
+``step-id`` (of a step of the same definition), ``expression``, and ``template`` (text, or `${expression}`).
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from penstock.core.definition import StepType
-from penstock.core.draft import FIELDS_BY_TYPE, JOB_FIELDS, REQUIRED_BY_TYPE
-from penstock.core.search_attributes import AttributeType
-from penstock.core.start_rules import Keep, OnExcess
+from penstock.core.graph.definition import StepType
+from penstock.core.parsing.draft import FIELDS_BY_TYPE, JOB_FIELDS, REQUIRED_BY_TYPE
+from penstock.core.rules.search_attributes import AttributeType
+from penstock.core.rules.start_rules import Keep, OnExcess
 from penstock.rest.operation import Schema, ref
 from penstock.wire.error_code import CODE_MAX_CHARS
 

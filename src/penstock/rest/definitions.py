@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 from quart import Response, request
 
-from penstock.core.definition import Definition
-from penstock.engine.definitions import LoadedDefinition
+from penstock.core.graph.definition import Definition
+from penstock.engine.definitions.definitions import LoadedDefinition
 from penstock.engine.engine import Engine
 from penstock.errors import NotFound, UnsupportedFormat
 from penstock.rest.exchange import NO_CONTENT, Reply

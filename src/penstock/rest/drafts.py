@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 from quart import Response, request
 
-from penstock.engine.drafts import ExpressionCheck, language
+from penstock.engine.definitions.drafts import ExpressionCheck, language
 from penstock.engine.engine import Engine
-from penstock.engine.simulations import SimulationRequest
-from penstock.offload import run_sized
+from penstock.engine.simulation.simulations import SimulationRequest
+from penstock.loop.offload import run_sized
 from penstock.rest.codec import decoder
 from penstock.rest.exchange import Reply
 from penstock.rest.reading import body_of, query_flag, respond

@@ -1,4 +1,4 @@
-"""What the console is not shown of variables (`engine/hiding`): masked in every answer, where answers leave.
+"""What the console is not shown of variables (`engine/requests/hiding`): masked in every answer, where answers leave.
 
 The one place. A handler answers whole; `Hider` masks what is hidden in the JSON, wherever the classes of the answer in
 a route's row hold free JSON. Must not be taken for access control: programs get all.
@@ -15,9 +15,9 @@ import msgspec
 import trio
 from msgspec import inspect
 
-from penstock.eager import need_task
-from penstock.engine.hiding import Hiding
-from penstock.offload import run_sized
+from penstock.engine.requests.hiding import Hiding
+from penstock.loop.eager import need_task
+from penstock.loop.offload import run_sized
 from penstock.rest.exchange import Reply, Scope
 from penstock.rest.operation import CONSOLE_HEADER, Kind, Operation, Schema
 from penstock.rest.sessions import has_session

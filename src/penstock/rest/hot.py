@@ -19,22 +19,22 @@ import msgspec
 from penstock.access.gate import Gate, reason_of
 from penstock.access.identity import Identity
 from penstock.access.roles import Permission
-from penstock.engine.answers import COPIES, AnswerMemory, Hold, current_hold
-from penstock.engine.hot_jobs import HotJobs, KnownPoll, ParkedPoll
-from penstock.engine.lanes.claims import ClaimItem
-from penstock.engine.lanes.fast_path import FastCompletion
-from penstock.engine.lanes.start_item import StartItem
-from penstock.engine.payload import PayloadLimits, is_plain_object
+from penstock.engine.jobs.hot_jobs import HotJobs, KnownPoll, ParkedPoll
+from penstock.engine.queues.claims import ClaimItem
+from penstock.engine.queues.fast_path import FastCompletion
+from penstock.engine.requests.answers import COPIES, AnswerMemory, Hold, current_hold
+from penstock.engine.requests.payload import PayloadLimits, is_plain_object
+from penstock.engine.starts.start_item import StartItem
 from penstock.errors import PenstockError, Unauthenticated
-from penstock.metrics import Metrics
-from penstock.metrics.numbers import Distribution
-from penstock.offload import INLINE_MAX_BYTES
+from penstock.loop.offload import INLINE_MAX_BYTES
 from penstock.rest.exchange import CLIENT_GONE_STATUS, JSON, Headers, Reply, RestRequest
 from penstock.rest.jobs import ENCODED_AT_ONCE_BYTES, KNOWN_POLLS_MAX_COUNT, JobRoutes, large_answer
 from penstock.rest.operation import CONSOLE_HEADER
 from penstock.rest.operations import START
 from penstock.rest.problems import bug, problem_of
 from penstock.rest.starts import IDEMPOTENCY_KEY, STARTED, StartRoutes, shown
+from penstock.telemetry.metrics import Metrics
+from penstock.telemetry.metrics.numbers import Distribution
 from penstock.wire.model import Completion, Job
 
 Sent = list[tuple[bytes, bytes]]

@@ -6,7 +6,7 @@ import msgspec
 from quart import Response, request
 
 from penstock.engine.engine import Engine
-from penstock.engine.inbox import UserTask
+from penstock.engine.instances.inbox import UserTask
 from penstock.errors import BadRequest
 from penstock.rest.codec import optional_decoder
 from penstock.rest.exchange import Reply

@@ -9,16 +9,16 @@ from typing import Final, cast
 import msgspec
 from quart import Response, request
 
-from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
-from penstock.core.turns import FLOW_KEY_MAX_CHARS
+from penstock.core.graph.definition import BUSINESS_KEY_MAX_CHARS
+from penstock.core.parsing.turns import FLOW_KEY_MAX_CHARS
 from penstock.engine.engine import Engine
-from penstock.engine.instance_filter import ORDERS, InstanceFilter
-from penstock.engine.instances import AUDIT_PAGE_MAX
-from penstock.engine.migrations import MigrationRequest
-from penstock.engine.paging import CAUSE_MAX_CHARS, NAME_MAX_CHARS
-from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
+from penstock.engine.instances.instance_filter import ORDERS, InstanceFilter
+from penstock.engine.instances.instances import AUDIT_PAGE_MAX
+from penstock.engine.repair.migrations import MigrationRequest
+from penstock.engine.repair.repair import StepSkip, TokenMove, VariablesEdit
+from penstock.engine.requests.paging import CAUSE_MAX_CHARS, NAME_MAX_CHARS
 from penstock.errors import BadRequest
-from penstock.offload import INLINE_MAX_BYTES, run_sized, take_turn
+from penstock.loop.offload import INLINE_MAX_BYTES, run_sized, take_turn
 from penstock.rest.codec import CancelBody, PriorityBody, RetryBody, decoder, optional_decoder
 from penstock.rest.exchange import ANSWER_LOST, JSON, Reply, Scope
 from penstock.rest.hiding import Mask, hides, mask_of

@@ -12,11 +12,11 @@ from typing import Final, TypeVar
 import msgspec
 import trio
 
-from penstock.eager import need_task
 from penstock.engine.engine import Engine
-from penstock.engine.polls import MANY_TYPES
+from penstock.engine.queues.polls import MANY_TYPES
 from penstock.errors import BadRequest, DispatchModeConflict, PayloadTooLarge, PenstockError
-from penstock.offload import INLINE_MAX_BYTES, run_sized, take_turn
+from penstock.loop.eager import need_task
+from penstock.loop.offload import INLINE_MAX_BYTES, run_sized, take_turn
 from penstock.rest.batch import BadItem, BatchReader, Jobs, Results
 from penstock.rest.codec import (
     WatchBody,

@@ -8,8 +8,8 @@ import msgspec
 from quart import Response, request
 
 from penstock.engine.engine import Engine
-from penstock.engine.open_work import UnlockBody
-from penstock.masking import MASK, mask_text
+from penstock.engine.status.open_work import UnlockBody
+from penstock.log.masking import MASK, mask_text
 from penstock.rest.codec import optional_decoder
 from penstock.rest.exchange import NO_CONTENT, Reply, Scope
 from penstock.rest.hiding import hides

@@ -13,10 +13,10 @@ from typing import Final
 import msgspec
 
 from penstock.access.roles import Permission
-from penstock.engine.migrations import MigrationRequest
-from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
-from penstock.engine.standing import ShownExecution
-from penstock.engine.views import InstanceSummary, Whereabouts
+from penstock.engine.instances.views import InstanceSummary, Whereabouts
+from penstock.engine.repair.migrations import MigrationRequest
+from penstock.engine.repair.repair import StepSkip, TokenMove, VariablesEdit
+from penstock.engine.status.standing import ShownExecution
 from penstock.rest.codec import (
     CancelBody,
     MessageBody,

@@ -6,15 +6,21 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.access.roles import Permission
-from penstock.engine.definition_use import DefinitionActivity, TokensView, VariablesInUse, VersionCounts, VersionView
-from penstock.engine.drafts import DraftCheck, ExpressionCheck, ExpressionLanguage, ExpressionVerdict
-from penstock.engine.failures import FailureList
-from penstock.engine.inbox import UserTask
-from penstock.engine.open_work import TimerView, UnlockBody
-from penstock.engine.overview import EngineList, OverviewView
-from penstock.engine.simulations import SimulationRequest, SimulationView
-from penstock.engine.standing import InstanceState, VariablesAsOf
-from penstock.engine.watch import Changes
+from penstock.engine.definitions.drafts import DraftCheck, ExpressionCheck, ExpressionLanguage, ExpressionVerdict
+from penstock.engine.instances.definition_use import (
+    DefinitionActivity,
+    TokensView,
+    VariablesInUse,
+    VersionCounts,
+    VersionView,
+)
+from penstock.engine.instances.inbox import UserTask
+from penstock.engine.simulation.simulations import SimulationRequest, SimulationView
+from penstock.engine.status.failures import FailureList
+from penstock.engine.status.open_work import TimerView, UnlockBody
+from penstock.engine.status.overview import EngineList, OverviewView
+from penstock.engine.status.standing import InstanceState, VariablesAsOf
+from penstock.engine.status.watch import Changes
 from penstock.rest.audit import AuditRoutes
 from penstock.rest.bulk import BulkRoutes
 from penstock.rest.definition_use import DefinitionUseRoutes

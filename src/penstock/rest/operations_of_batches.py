@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.access.roles import Permission
-from penstock.engine.batches import STATES
+from penstock.engine.instances.batches import STATES
 from penstock.rest.batches import BatchCancelBody, BatchRoutes
 from penstock.rest.operation import INTEGER, SLICE, STRING, Kind, Operation, Parameter, Schema, ref, struct
 from penstock.wire.batch import Batch, BatchResult

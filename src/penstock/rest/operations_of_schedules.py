@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.access.roles import Permission
-from penstock.engine.schedules import SchedulePreview
+from penstock.engine.schedules.schedules import SchedulePreview
 from penstock.rest.operation import INTEGER, SLICE, Kind, Operation, Parameter, struct
 from penstock.rest.schedules import BackfillBody, PauseBody, ScheduleRoutes, TriggerBody
 from penstock.wire.page import Page

@@ -8,7 +8,7 @@ import msgspec
 from quart import Response, request
 
 from penstock.engine.engine import Engine
-from penstock.engine.overview import WORKERS_MAX
+from penstock.engine.status.overview import WORKERS_MAX
 from penstock.rest.codec import optional_decoder
 from penstock.rest.exchange import NO_CONTENT, Reply
 from penstock.rest.reading import body_of, query_number, query_text, respond

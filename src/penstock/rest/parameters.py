@@ -11,9 +11,9 @@ from typing import Final
 from urllib.parse import parse_qsl
 
 from penstock.errors import BadRequest
-from penstock.log import get_logger
-from penstock.metrics import Metrics
+from penstock.log.log import get_logger
 from penstock.rest.operation import Operation
+from penstock.telemetry.metrics import Metrics
 
 SHOWN_MAX_CHARS: Final = 64
 

@@ -12,13 +12,13 @@ from typing import Final
 
 import msgspec
 
-from penstock.core.definition import InvalidDefinition, Problem
-from penstock.engine.json_schema import WrongValue
+from penstock.core.graph.definition import InvalidDefinition, Problem
+from penstock.engine.definitions.json_schema import WrongValue
 from penstock.errors import DispatchModeConflict, PenstockError, Throttled
-from penstock.log import get_logger
+from penstock.log.log import get_logger
 from penstock.rest.exchange import Headers, Reply
 from penstock.settings import DispatchMode
-from penstock.store.database import AWAY, away_reason
+from penstock.store.db.database import AWAY, away_reason
 from penstock.wire.paths import read_part
 
 log = get_logger(__name__)

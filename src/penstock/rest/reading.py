@@ -9,8 +9,8 @@ from urllib.parse import unquote_to_bytes
 
 from quart import Request, Response
 
-from penstock.engine.paging import CURSOR_MAX_CHARS, NAME_MAX_CHARS
-from penstock.engine.payload import check_text
+from penstock.engine.requests.paging import CURSOR_MAX_CHARS, NAME_MAX_CHARS
+from penstock.engine.requests.payload import check_text
 from penstock.errors import BadRequest
 from penstock.rest.exchange import Reply, Scope
 

@@ -8,10 +8,10 @@ import msgspec
 from quart import Response, request
 
 from penstock.engine.engine import Engine
-from penstock.engine.payload import check_text
-from penstock.engine.runs import JOURNAL_PAGE_MAX
+from penstock.engine.requests.payload import check_text
+from penstock.engine.runs.runs import JOURNAL_PAGE_MAX
 from penstock.errors import BadRequest
-from penstock.offload import run_sized
+from penstock.loop.offload import run_sized
 from penstock.rest.codec import MessageBody, ResolveBody, decoder, given_value
 from penstock.rest.exchange import NO_CONTENT, Reply, text_header
 from penstock.rest.reading import body_of, query_number, query_text, respond

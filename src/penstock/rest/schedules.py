@@ -8,9 +8,9 @@ import msgspec
 from quart import Response, request
 
 from penstock.engine.engine import Engine
-from penstock.engine.paging import NAME_MAX_CHARS
-from penstock.engine.payload import check_text
-from penstock.engine.schedule_spec import unknown_field
+from penstock.engine.requests.paging import NAME_MAX_CHARS
+from penstock.engine.requests.payload import check_text
+from penstock.engine.schedules.schedule_spec import unknown_field
 from penstock.errors import BadRequest
 from penstock.rest.codec import Body, decoder, optional_decoder
 from penstock.rest.exchange import Reply

@@ -10,7 +10,7 @@ from typing import Any, Final, cast, get_origin
 
 import msgspec
 
-from penstock.core.schedule import CatchUp, Overlap, RunOutcome
+from penstock.core.time.schedule import CatchUp, Overlap, RunOutcome
 from penstock.rest.definition_schema import DEFINITION, STEP, STEP_TYPES
 from penstock.rest.operation import VARIABLES, Kind, Schema, name_of, ref
 from penstock.rest.operations import BODIES, KINDS, REQUIRED

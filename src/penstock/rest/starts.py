@@ -7,12 +7,12 @@ from typing import Final
 
 import msgspec
 
-from penstock.engine.answers import Hold
 from penstock.engine.engine import Engine
-from penstock.engine.lanes.start_item import StartItem
-from penstock.engine.payload import check_variables
+from penstock.engine.requests.answers import Hold
+from penstock.engine.requests.payload import check_variables
+from penstock.engine.starts.start_item import StartItem
 from penstock.errors import BadRequest, PayloadTooLarge
-from penstock.offload import run_sized
+from penstock.loop.offload import run_sized
 from penstock.rest.batch import BadItem, BatchReader, Starts
 from penstock.rest.codec import decoder, required
 from penstock.rest.exchange import Reply, RestRequest, text_header

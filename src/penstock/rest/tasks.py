@@ -6,8 +6,8 @@ import msgspec
 from quart import Response, request
 
 from penstock.engine.engine import Engine
-from penstock.engine.payload import check_variables
-from penstock.offload import run_sized
+from penstock.engine.requests.payload import check_variables
+from penstock.loop.offload import run_sized
 from penstock.rest.codec import PublishBody, UserTaskBody, decoder, given_variables, optional_decoder
 from penstock.rest.exchange import NO_CONTENT, Reply, text_header
 from penstock.rest.reading import body_of, query_flag, query_number, query_slice, query_text, respond

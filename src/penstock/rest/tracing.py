@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.spans import Span, Spans, set_call
+from penstock.telemetry.spans import Span, Spans, set_call
 
 _STARTS: Final = frozenset({"/v1/instances", "/v1/instances/batch"})
 

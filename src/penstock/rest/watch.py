@@ -11,7 +11,7 @@ from quart import Response, request
 from penstock.access.gate import Ending, Gate
 from penstock.access.identity import current_identity
 from penstock.engine.engine import Engine
-from penstock.engine.watch import INSTANCES_MAX, WAIT_MAX_S, Changes
+from penstock.engine.status.watch import INSTANCES_MAX, WAIT_MAX_S, Changes
 from penstock.errors import Unauthenticated
 from penstock.rest.exchange import NO_CONTENT, Reply
 from penstock.rest.overview import DEFAULT_RANGE

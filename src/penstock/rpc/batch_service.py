@@ -6,10 +6,10 @@ from typing import Final
 
 from grpclib.const import Handler
 
-from penstock.engine.batches import BatchStart
 from penstock.engine.engine import Engine
+from penstock.engine.instances.batches import BatchStart
 from penstock.errors import BadRequest, PayloadTooLarge
-from penstock.offload import run_sized
+from penstock.loop.offload import run_sized
 from penstock.rpc.methods import unary
 from penstock.rpc.reading import given, required
 from penstock.rpc.worker_service import start_request

@@ -18,9 +18,9 @@ from grpclib.exceptions import GRPCError
 from grpclib.metadata import decode_metadata, encode_grpc_message
 from msgspec import Struct
 
-from penstock.eager import current_call, need_task
-from penstock.engine.answers import COPIES
-from penstock.offload import INLINE_MAX_BYTES, run_long
+from penstock.engine.requests.answers import COPIES
+from penstock.loop.eager import current_call, need_task
+from penstock.loop.offload import INLINE_MAX_BYTES, run_long
 from penstock.rpc.inbox import PREFIX_BYTES, Inbox
 from penstock.wire.codec import decode_message, encode_message
 from penstock.wire.http2_frames import ProtocolError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from penstock.access.identity import Identity
-    from penstock.engine.answers import Hold
+    from penstock.engine.requests.answers import Hold
     from penstock.rpc.methods import Method
     from penstock.rpc.transport import Connection
 

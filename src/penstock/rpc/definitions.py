@@ -17,11 +17,11 @@ from typing import Final, cast
 import msgspec
 from grpclib.const import Handler
 
-from penstock.engine.answers import COPIES, current_hold
-from penstock.engine.definitions import LoadedDefinition
+from penstock.engine.definitions.definitions import LoadedDefinition
 from penstock.engine.engine import Engine
+from penstock.engine.requests.answers import COPIES, current_hold
 from penstock.errors import BadRequest, TooManyRequests
-from penstock.offload import run_sized
+from penstock.loop.offload import run_sized
 from penstock.rpc.methods import unary
 from penstock.rpc.reading import given, known, required, slice_of
 from penstock.wire import workflow_v1 as m

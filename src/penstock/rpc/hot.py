@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
-from penstock.engine.answers import COPIES
-from penstock.engine.hot_jobs import HotJobs, KnownPoll
-from penstock.engine.lanes.claims import ClaimItem
-from penstock.engine.lanes.fast_path import FastCompletion
-from penstock.engine.payload import PayloadLimits, is_plain_object
+from penstock.engine.jobs.hot_jobs import HotJobs, KnownPoll
+from penstock.engine.queues.claims import ClaimItem
+from penstock.engine.queues.fast_path import FastCompletion
+from penstock.engine.requests.answers import COPIES
+from penstock.engine.requests.payload import PayloadLimits, is_plain_object
 from penstock.errors import PenstockError
-from penstock.offload import INLINE_MAX_BYTES
+from penstock.loop.offload import INLINE_MAX_BYTES
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import decode_message, encode_message
 from penstock.wire.model import Completion, Job, PollRequest

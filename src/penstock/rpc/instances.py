@@ -7,8 +7,8 @@ from typing import Final
 from grpclib.const import Handler
 
 from penstock.engine.engine import Engine
-from penstock.engine.instance_filter import InstanceFilter
-from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
+from penstock.engine.instances.instance_filter import InstanceFilter
+from penstock.engine.requests.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
 from penstock.errors import BadRequest
 from penstock.rpc.call import ServerCall
 from penstock.rpc.methods import taskless, unary

@@ -7,11 +7,11 @@ from typing import Final
 import trio
 from grpclib.const import Cardinality, Handler
 
-from penstock.eager import need_task
 from penstock.engine.engine import Engine
-from penstock.engine.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
+from penstock.engine.requests.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
 from penstock.errors import DispatchModeConflict
-from penstock.offload import INLINE_MAX_BYTES, run_sized
+from penstock.loop.eager import need_task
+from penstock.loop.offload import INLINE_MAX_BYTES, run_sized
 from penstock.rpc.call import ServerCall
 from penstock.rpc.hot import HotCalls
 from penstock.rpc.methods import hot, taskless, unary

@@ -9,7 +9,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from penstock.errors import Overloaded, PenstockError
-from penstock.store.database import AWAY, away_reason
+from penstock.store.db.database import AWAY, away_reason
 
 STATUS_BY_CODE = {
     "bad-request": Status.INVALID_ARGUMENT,

@@ -10,11 +10,11 @@ from typing import Protocol, TypeVar
 
 from msgspec import Raw
 
-from penstock.eager import need_task
-from penstock.engine.paging import NAME_MAX_CHARS
-from penstock.engine.payload import PayloadLimits, check_json_value, check_text, check_variables
+from penstock.engine.requests.paging import NAME_MAX_CHARS
+from penstock.engine.requests.payload import PayloadLimits, check_json_value, check_text, check_variables
 from penstock.errors import BadRequest
-from penstock.offload import INLINE_MAX_BYTES, run_sized
+from penstock.loop.eager import need_task
+from penstock.loop.offload import INLINE_MAX_BYTES, run_sized
 
 EnumT = TypeVar("EnumT", bound=IntEnum)
 

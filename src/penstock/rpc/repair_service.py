@@ -7,11 +7,11 @@ from typing import Final
 from grpclib.const import Handler
 from msgspec import Raw
 
-from penstock.engine.bulk_acts import rule_of
 from penstock.engine.engine import Engine
-from penstock.engine.migrations import MigrationRequest
-from penstock.engine.payload import EMPTY_OBJECT
-from penstock.engine.repair import StepSkip, TokenMove, VariablesEdit
+from penstock.engine.repair.bulk_acts import rule_of
+from penstock.engine.repair.migrations import MigrationRequest
+from penstock.engine.repair.repair import StepSkip, TokenMove, VariablesEdit
+from penstock.engine.requests.payload import EMPTY_OBJECT
 from penstock.errors import BadRequest
 from penstock.rpc.methods import unary
 from penstock.rpc.reading import known, required

@@ -18,13 +18,11 @@ import trio
 
 from penstock.access.identity import check_app, may
 from penstock.access.roles import Permission
-from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
-from penstock.core.state import InstanceStatus
-from penstock.engine import ids
-from penstock.engine.children import own_id
-from penstock.engine.code import CodeWorkflow
+from penstock.core.graph.definition import BUSINESS_KEY_MAX_CHARS
+from penstock.core.rules.state import InstanceStatus
 from penstock.engine.engine import Engine
-from penstock.engine.journal_items import (
+from penstock.engine.jobs.streams import JobStream
+from penstock.engine.queues.journal_items import (
     PATH_MAX_CHARS,
     RULES,
     Held,
@@ -34,13 +32,15 @@ from penstock.engine.journal_items import (
     RunEnd,
     Taken,
 )
-from penstock.engine.payload import EMPTY_OBJECT, check_count, check_text
-from penstock.engine.streams import JobStream
+from penstock.engine.requests import ids
+from penstock.engine.requests.payload import EMPTY_OBJECT, check_count, check_text
+from penstock.engine.runs.children import own_id
+from penstock.engine.runs.code import CodeWorkflow
 from penstock.errors import BadRequest, Forbidden, JournalTooLong, LeaseLost, PenstockError, Unavailable
 from penstock.errors import TooManyRequests as Busy
-from penstock.offload import run_sized
+from penstock.loop.offload import run_sized
 from penstock.rpc.reading import given, read_variables, required
-from penstock.store.database import AWAY, first_line
+from penstock.store.db.database import AWAY, first_line
 from penstock.wire import penstock_v1 as w
 from penstock.wire.fields import json_text
 from penstock.wire.model import Job

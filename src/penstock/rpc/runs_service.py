@@ -12,15 +12,15 @@ from grpclib.const import Handler
 
 from penstock.access.identity import actor, check_app, may
 from penstock.access.roles import Permission
-from penstock.core.definition import BUSINESS_KEY_MAX_CHARS
-from penstock.engine.code import CodeWorkflow
-from penstock.engine.definitions import app_of
+from penstock.core.graph.definition import BUSINESS_KEY_MAX_CHARS
+from penstock.engine.definitions.definitions import app_of
 from penstock.engine.engine import Engine
-from penstock.engine.payload import EMPTY_OBJECT, check_count, check_text
+from penstock.engine.requests.payload import EMPTY_OBJECT, check_count, check_text
+from penstock.engine.runs.code import CodeWorkflow
 from penstock.errors import BadRequest
 from penstock.rpc.methods import unary
 from penstock.rpc.reading import read_variables, required
-from penstock.store.origins import Origin
+from penstock.store.rows.origins import Origin
 from penstock.wire import runs_v1 as w
 from penstock.wire.model import Instance, RunTree, StartRequest
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from penstock.poller import PolledStream
+from penstock.loop.poller import PolledStream
 from penstock.wire.http2 import Http2Limits
 from penstock.wire.http2_server import Http2Server
 

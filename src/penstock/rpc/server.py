@@ -18,16 +18,17 @@ import trio
 from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
 
-from penstock.accept import Door, Guest, PerAddress
 from penstock.access import table
 from penstock.access.gate import EXPIRED, REVOKED, Ending, Gate, reason_of
 from penstock.access.identity import Identity, set_identity
 from penstock.access.limits import CallLimits
 from penstock.access.roles import Permission
-from penstock.engine.answers import AnswerMemory, Hold
+from penstock.engine.requests.answers import AnswerMemory, Hold
 from penstock.errors import PenstockError, TooManyRequests, Unauthenticated, leaf_of
-from penstock.log import set_trace
-from penstock.poller import HAVE_EPOLL, PlainStream, Poller, open_stream
+from penstock.log.log import set_trace
+from penstock.loop.poller import HAVE_EPOLL, PlainStream, Poller, open_stream
+from penstock.net.accept import Door, Guest, PerAddress
+from penstock.net.tls import Tls, ends_waiting, names_of
 from penstock.rpc.call import ServerCall
 from penstock.rpc.counts import Counts, Statistics
 from penstock.rpc.inbox import Inbox
@@ -37,8 +38,7 @@ from penstock.rpc.request import Request, read_request
 from penstock.rpc.taskless import Taskless
 from penstock.rpc.tracing import begin_call, end_call
 from penstock.rpc.transport import UNAVAILABLE_DRAINED, Connection
-from penstock.spans import Spans
-from penstock.tls import Tls, ends_waiting, names_of
+from penstock.telemetry.spans import Spans
 from penstock.wire.http2_frames import PREFACE
 
 if TYPE_CHECKING:

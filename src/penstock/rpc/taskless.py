@@ -1,5 +1,5 @@
-"""Calls that begin without a task (`penstock.eager`): run by whoever reads their bytes, answered by whoever hears of
-what they waited for. What a batch has answered leaves in one send per connection.
+"""Calls that begin without a task (`penstock.loop.eager`): run by whoever reads their bytes, answered by whoever hears
+of what they waited for. What a batch has answered leaves in one send per connection.
 
 A call that needs more than a lane's answer gets a task of its connection's nursery, in its own context. One that is
 cancelled meanwhile (by its client, its deadline, a drain, the end of its connection) is closed as a cancelled task is.
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from penstock.eager import EagerCall
+from penstock.loop.eager import EagerCall
+from penstock.loop.waking import EagerQueue
 from penstock.rpc.call import NO_REQUEST
-from penstock.waking import EagerQueue
 
 if TYPE_CHECKING:
     from penstock.rpc.call import ServerCall

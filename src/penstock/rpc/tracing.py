@@ -6,7 +6,7 @@ from typing import Final
 
 from grpclib.const import Status
 
-from penstock.spans import Span, Spans, set_call
+from penstock.telemetry.spans import Span, Spans, set_call
 
 _START: Final = "/Start"
 _AT_FAULT: Final = (Status.UNKNOWN, Status.INTERNAL, Status.UNAVAILABLE, Status.DATA_LOSS, Status.DEADLINE_EXCEEDED)

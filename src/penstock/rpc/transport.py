@@ -19,9 +19,9 @@ import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from penstock.accept import Guest
-from penstock.allowance import Allowance
-from penstock.poller import PolledStream, has_input
+from penstock.loop.poller import PolledStream, has_input
+from penstock.net.accept import Guest
+from penstock.net.allowance import Allowance
 from penstock.rpc.inbox import PREFIX_BYTES, is_whole_message
 from penstock.rpc.sending import BROKEN, Sending, open_http2
 from penstock.wire.http2_frames import (

@@ -4,7 +4,7 @@ Three flows that don't wait for each other. The reader applies credit at once an
 dealt with in a task of its own, so that the batches of many messages become one transaction; it stops reading at
 ``RESULTS_MAX_COUNT`` results without a sent outcome, and then the client's window fills up. The writer puts whatever is
 there (jobs, outcomes in the order of the results, news) into one message; while the client does not read, jobs wait
-within the credit and its buffer, and nothing more is leased. Relies on `engine.streams` for what credit means.
+within the credit and its buffer, and nothing more is leased. Relies on `engine.jobs.streams` for what credit means.
 
 When the stream ends, however it ends, jobs without a settled result go back to the queue at once.
 """
@@ -20,10 +20,10 @@ from grpclib.exceptions import GRPCError
 
 from penstock.access.identity import current_identity
 from penstock.access.roles import Permission
-from penstock.core.fencing import Verdict
+from penstock.core.rules.fencing import Verdict
 from penstock.engine.engine import Engine
-from penstock.engine.payload import check_count
-from penstock.engine.streams import JobStream
+from penstock.engine.jobs.streams import JobStream
+from penstock.engine.requests.payload import check_count
 from penstock.errors import BadRequest, PenstockError
 from penstock.rpc import worker_items
 from penstock.rpc.call import ServerCall

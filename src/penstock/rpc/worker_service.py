@@ -7,9 +7,9 @@ from typing import Final
 from grpclib.const import Handler
 
 from penstock.engine.engine import Engine
-from penstock.engine.payload import PayloadLimits, check_count
+from penstock.engine.requests.payload import PayloadLimits, check_count
 from penstock.errors import BadRequest, PayloadTooLarge
-from penstock.offload import run_sized
+from penstock.loop.offload import run_sized
 from penstock.rpc import worker_items
 from penstock.rpc.call import ServerCall
 from penstock.rpc.methods import both_stream, unary

@@ -17,12 +17,12 @@ from penstock.access.gate import Gate
 from penstock.access.roles import read_grant
 from penstock.access.tokens import TOKENS_MAX_COUNT, KnownToken
 from penstock.errors import BadRequest
-from penstock.log import get_logger
+from penstock.log.log import get_logger
+from penstock.net.tls import LOOK_AGAIN_S, Tls
 from penstock.settings import HttpServer, Settings, is_loopback
-from penstock.store import api_tokens as store
-from penstock.store import sessions
-from penstock.store.connection import TrioConnection
-from penstock.tls import LOOK_AGAIN_S, Tls
+from penstock.store.db.connection import TrioConnection
+from penstock.store.rows import api_tokens as store
+from penstock.store.rows import sessions
 
 LOOK_INTERVAL_S: Final = 1.0
 PURGE_INTERVAL_S: Final = 60.0

@@ -7,8 +7,8 @@ from penstock.access.tokens import NAME_MAX_CHARS, TOKENS_MAX_COUNT, NewToken, m
 from penstock.errors import BadRequest, Conflict, NotFound
 from penstock.runtime.operator import operator, with_database
 from penstock.settings import Settings
-from penstock.store import api_tokens as store
-from penstock.store.connection import TrioConnection
+from penstock.store.db.connection import TrioConnection
+from penstock.store.rows import api_tokens as store
 
 
 def new(settings: Settings, name: str, grant: Grant, expires_s: float | None) -> NewToken:

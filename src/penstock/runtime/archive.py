@@ -20,13 +20,13 @@ from typing import Any, BinaryIO, Final, NamedTuple
 import msgspec
 import trio
 
-from penstock.engine.ids import show_instance
+from penstock.engine.requests.ids import show_instance
 from penstock.runtime import parquet
 from penstock.runtime.parquet import ParquetFile, lines_of
 from penstock.settings import ArchiveFormat, Settings
-from penstock.store import archive as store
-from penstock.store.connection import TrioConnection
-from penstock.store.retention import Selected
+from penstock.store.db.connection import TrioConnection
+from penstock.store.rows import archive as store
+from penstock.store.rows.retention import Selected
 
 SUFFIXES: Final = {ArchiveFormat.JSONL: ".jsonl.gz", ArchiveFormat.PARQUET: parquet.SUFFIX}
 _UNFINISHED: Final = ".part"

@@ -14,16 +14,16 @@ from typing import Final, TypeVar
 import trio
 
 from penstock.errors import Unavailable
-from penstock.log import RateLimitedLog, get_logger
+from penstock.log.log import RateLimitedLog, get_logger
 from penstock.runtime.retention import prepare_partitions
 from penstock.settings import Settings
-from penstock.store import recorded
-from penstock.store.connection import TrioConnection
-from penstock.store.database import AWAY, READ_ONLY, Database, first_line, is_starting
-from penstock.store.placement import placed
-from penstock.store.pooler import refuse_transaction_pooling
-from penstock.store.schema import SCHEMA_VERSION, check_schema, ensure_schema
-from penstock.store.vault import KeyMissing
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import AWAY, READ_ONLY, Database, first_line, is_starting
+from penstock.store.db.placement import placed
+from penstock.store.db.pooler import refuse_transaction_pooling
+from penstock.store.db.schema import SCHEMA_VERSION, check_schema, ensure_schema
+from penstock.store.db.vault import KeyMissing
+from penstock.store.rows import recorded
 
 PAUSE_S: Final = 0.1
 LOG_INTERVAL_S: Final = 5.0

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from penstock.store.engines import OtherEngine
+from penstock.store.rows.engines import OtherEngine
 
 MISSING_S: Final = 1.0
 """Between the two looks."""

@@ -11,16 +11,16 @@ from typing import Final
 
 import trio
 
-from penstock.core.topic import topic_of, topic_problem
+from penstock.core.rules.topic import topic_of, topic_problem
 from penstock.engine.engine import Engine
 from penstock.errors import PenstockError
 from penstock.kafka.leadership import Leadership
 from penstock.kafka.producer import KafkaProducer
 from penstock.kafka.relay import Relay
-from penstock.log import get_logger
+from penstock.log.log import get_logger
 from penstock.runtime.membership import Membership
 from penstock.runtime.supervise import Supervisor
-from penstock.store import outbox as store
+from penstock.store.rows import outbox as store
 
 PRODUCER = "kafka producer"
 FINISH_TIMEOUT_S: Final = 2.0

@@ -11,12 +11,12 @@ from typing import Final
 
 import trio
 
-from penstock.engine.aside import Portion
+from penstock.engine.advance.aside import Portion
 from penstock.engine.engine import Engine
-from penstock.log import get_logger
-from penstock.store import outbox as store
-from penstock.store.connection import TrioConnection
-from penstock.store.database import DatabaseError
+from penstock.log.log import get_logger
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import DatabaseError
+from penstock.store.rows import outbox as store
 
 BATCH_ROWS: Final = 5_000
 LOOK_INTERVAL_S: Final = 10.0

@@ -18,15 +18,15 @@ import trio
 from penstock.build import shown_version
 from penstock.runtime.operator import NAME_IT, data_dir_of, database_of, without_database
 from penstock.settings import DispatchMode, Settings, did_you_mean, unknown_environment
-from penstock.store import checkup
-from penstock.store.activity import KnownEngine, read_engines
-from penstock.store.cluster import EmbeddedPostgresError
-from penstock.store.connection import TrioConnection
-from penstock.store.database import Database, DatabaseError, first_line, with_defaults
-from penstock.store.placement import placed
-from penstock.store.pooler import TransactionPooling, refuse_transaction_pooling
-from penstock.store.replica import Replica
-from penstock.store.schema import SCHEMA_VERSION, schema_version
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import Database, DatabaseError, first_line, with_defaults
+from penstock.store.db.placement import placed
+from penstock.store.db.pooler import TransactionPooling, refuse_transaction_pooling
+from penstock.store.db.replica import Replica
+from penstock.store.db.schema import SCHEMA_VERSION, schema_version
+from penstock.store.embedded.cluster import EmbeddedPostgresError
+from penstock.store.rows import checkup
+from penstock.store.rows.activity import KnownEngine, read_engines
 
 CONNECT_TIMEOUT_S: Final = 10.0
 BROKER_TIMEOUT_S: Final = 5.0

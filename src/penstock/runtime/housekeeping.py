@@ -8,16 +8,16 @@ from collections.abc import Sequence
 import trio
 
 from penstock.engine.engine import Engine
-from penstock.engine.lease_book import LeaseBook
-from penstock.metrics.registry import MAX_QUEUES
-from penstock.store import activity as activity_store
-from penstock.store import batches as batch_store
-from penstock.store import idempotency
-from penstock.store import jobs as job_store
-from penstock.store import outbox as outbox_store
-from penstock.store import queues as queue_store
-from penstock.store import starts as start_store
-from penstock.store.connection import TrioConnection
+from penstock.engine.queues.lease_book import LeaseBook
+from penstock.store.db.connection import TrioConnection
+from penstock.store.rows import activity as activity_store
+from penstock.store.rows import batches as batch_store
+from penstock.store.rows import idempotency
+from penstock.store.rows import jobs as job_store
+from penstock.store.rows import outbox as outbox_store
+from penstock.store.rows import queues as queue_store
+from penstock.store.rows import starts as start_store
+from penstock.telemetry.metrics.registry import MAX_QUEUES
 
 INTERVAL_S = 10.0
 LAG_INTERVAL_S = 1.0

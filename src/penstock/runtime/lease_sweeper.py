@@ -1,9 +1,9 @@
 """Leases that end: this engine's own at once, those of engines that died by a scan; deadlines of dispatched jobs.
 
-The engine keeps the leases it granted in memory (`engine.lease_book`); what happens to ended ones is `engine.leases`.
-The scan finds leases that nobody watches: at most every ``lease_scan_interval_seconds`` and at once when another engine
-disappears. It costs a walk over all tokens, so its interval grows with what it took. Only the scan finds the deadlines
-of jobs that were dispatched through Kafka: there may be a million, for half an hour each.
+The engine keeps the leases it granted in memory (`engine.queues.lease_book`); what happens to ended ones is
+`engine.jobs.leases`. The scan finds leases that nobody watches: at most every ``lease_scan_interval_seconds`` and at
+once when another engine disappears. It costs a walk over all tokens, so its interval grows with what it took. Only the
+scan finds the deadlines of jobs that were dispatched through Kafka: there may be a million, for half an hour each.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Sequence
 import trio
 
 from penstock.engine.engine import Engine
-from penstock.engine.ids import show_job
-from penstock.engine.lease_book import GrantedLease
-from penstock.engine.leases import SERVICE
-from penstock.store import definitions as definition_store
-from penstock.store import jobs as store
-from penstock.store.database import DatabaseError
-from penstock.store.jobs import Expired, JobKey
+from penstock.engine.jobs.leases import SERVICE
+from penstock.engine.queues.lease_book import GrantedLease
+from penstock.engine.requests.ids import show_job
+from penstock.store.db.database import DatabaseError
+from penstock.store.rows import definitions as definition_store
+from penstock.store.rows import jobs as store
+from penstock.store.rows.jobs import Expired, JobKey
 
 TICK_S = 0.25
 BATCH_MAX = 500

@@ -14,8 +14,7 @@ from penstock.access.gate import Gate
 from penstock.access.limits import make_limits
 from penstock.engine.engine import Engine
 from penstock.http import HttpServer, Limits, Server
-from penstock.log import get_logger
-from penstock.metrics import Metrics
+from penstock.log.log import get_logger
 from penstock.rest.app import NO_SNIFF, make_app
 from penstock.rest.cors import Cors
 from penstock.runtime.access import ListenerTls
@@ -25,6 +24,7 @@ from penstock.runtime.rpc_server import RpcServer
 from penstock.runtime.supervise import Supervisor
 from penstock.settings import HttpServer as HttpServerKind
 from penstock.settings import Settings
+from penstock.telemetry.metrics import Metrics
 
 log = get_logger(__name__)
 

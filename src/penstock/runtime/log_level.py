@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import trio
 
-from penstock.log import configure_logging, get_logger
+from penstock.log.log import configure_logging, get_logger
 from penstock.settings import Settings, SettingsError
 
 log = get_logger(__name__)

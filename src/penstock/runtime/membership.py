@@ -18,18 +18,18 @@ import trio
 
 from penstock import __version__
 from penstock.engine.engine import Engine
-from penstock.engine.events import Events
-from penstock.engine.journal_items import Mail
-from penstock.engine.losses import Loss
+from penstock.engine.queues.events import Events
+from penstock.engine.queues.journal_items import Mail
+from penstock.engine.queues.losses import Loss
 from penstock.errors import Conflict
-from penstock.log import get_logger
+from penstock.log.log import get_logger
 from penstock.runtime.deaths import Deaths, this_process
-from penstock.store import engines as store
-from penstock.store import outbox as outbox_store
-from penstock.store.connection import TrioConnection
-from penstock.store.database import Database, DatabaseError
-from penstock.store.engines import NUMBER_LEASE_S
-from penstock.store.schema import SCHEMA_VERSION
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import Database, DatabaseError
+from penstock.store.db.schema import SCHEMA_VERSION
+from penstock.store.rows import engines as store
+from penstock.store.rows import outbox as outbox_store
+from penstock.store.rows.engines import NUMBER_LEASE_S
 
 LOOK_INTERVAL_S = 1.0
 RENEW_INTERVAL_S = 5.0

@@ -17,10 +17,10 @@ from penstock.access import table
 from penstock.access.gate import Gate
 from penstock.errors import PenstockError
 from penstock.http import Limits
+from penstock.net.tls import Tls
 from penstock.rest.exchange import CERTIFICATE, NOTE_PROVED, App, Receive, Scope, Send, send_reply
 from penstock.rest.problems import problem_of
 from penstock.runtime.descriptors import METRICS_MAX_CONNECTIONS
-from penstock.tls import Tls
 
 
 class MetricsPage:

@@ -8,15 +8,15 @@ from typing import NamedTuple
 import trio
 
 from penstock.errors import PenstockError
-from penstock.log import get_logger
+from penstock.log.log import get_logger
 from penstock.runtime.operator import database_of
 from penstock.runtime.retention import prepare_partitions
 from penstock.settings import Settings
-from penstock.store import recorded
-from penstock.store.connection import TrioConnection
-from penstock.store.database import DatabaseError, first_line, with_defaults
-from penstock.store.placement import placed
-from penstock.store.schema import SCHEMA_VERSION, ensure_schema
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import DatabaseError, first_line, with_defaults
+from penstock.store.db.placement import placed
+from penstock.store.db.schema import SCHEMA_VERSION, ensure_schema
+from penstock.store.rows import recorded
 
 log = get_logger(__name__)
 

@@ -21,10 +21,9 @@ import trio
 from penstock.access.gate import Gate
 from penstock.build import shown_version
 from penstock.engine.engine import Engine
-from penstock.engine.events import Events
+from penstock.engine.queues.events import Events
 from penstock.http import ListenError, listen
-from penstock.log import get_logger
-from penstock.metrics import Metrics
+from penstock.log.log import get_logger
 from penstock.runtime.access import AccessService, ListenerTls
 from penstock.runtime.database_start import DatabaseStart, wait_out
 from penstock.runtime.descriptors import share_files
@@ -41,9 +40,10 @@ from penstock.runtime.stopping import Stopping
 from penstock.runtime.supervise import Supervisor, forever
 from penstock.runtime.tracing import Tracing
 from penstock.settings import Settings
-from penstock.store.database import Database, DatabaseError, first_line
-from penstock.store.replica import Replica
-from penstock.store.vault import make_vault
+from penstock.store.db.database import Database, DatabaseError, first_line
+from penstock.store.db.replica import Replica
+from penstock.store.db.vault import make_vault
+from penstock.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from penstock.runtime.dispatch import Dispatch

@@ -13,12 +13,12 @@ import trio
 
 from penstock.runtime.retention import prepare_partitions
 from penstock.settings import Settings
-from penstock.store.cluster import EmbeddedPostgresError, default_data_dir, has_cluster
-from penstock.store.connection import TrioConnection
-from penstock.store.database import with_defaults
-from penstock.store.embedded import DataDirectoryInUse, embedded, running_dsn
-from penstock.store.placement import placed
-from penstock.store.schema import ensure_schema
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import with_defaults
+from penstock.store.db.placement import placed
+from penstock.store.db.schema import ensure_schema
+from penstock.store.embedded.cluster import EmbeddedPostgresError, default_data_dir, has_cluster
+from penstock.store.embedded.embedded import DataDirectoryInUse, embedded, running_dsn
 
 T = TypeVar("T")
 NAME_IT: Final = "name its directory by --data-dir (data_dir), or a PostgreSQL by postgres_dsn"

@@ -19,9 +19,9 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from penstock.http import inherit
-from penstock.log import configure_logging, get_logger
-from penstock.metrics import Aggregate, Metrics, export
+from penstock.log.log import configure_logging, get_logger
 from penstock.settings import SETTINGS, LogFormat, LogLevel, Secret, Settings
+from penstock.telemetry.metrics import Aggregate, Metrics, export
 
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.2, 10.0
 STEADY_S = 30.0

@@ -9,9 +9,9 @@ import msgspec
 import trio
 import yaml
 
-from penstock.engine.queues import Queues
+from penstock.engine.queues.queues import Queues
 from penstock.errors import BadRequest
-from penstock.log import get_logger
+from penstock.log.log import get_logger
 from penstock.wire.queue import QueuePolicy
 
 FILE_MAX_BYTES: Final = 1_048_576

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from penstock.errors import NotFound
 from penstock.runtime.operator import operator, with_database
 from penstock.settings import DispatchMode, Settings
-from penstock.store import definitions as definition_store
-from penstock.store import outbox as store
-from penstock.store.connection import TrioConnection
+from penstock.store.db.connection import TrioConnection
+from penstock.store.rows import definitions as definition_store
+from penstock.store.rows import outbox as store
 
 BATCH_ROWS = 5_000
 

@@ -15,15 +15,15 @@ from collections.abc import Sequence
 
 import trio
 
-from penstock.engine.activity import Held
 from penstock.engine.engine import Engine
-from penstock.engine.ids import show_instance
-from penstock.engine.keeping import ENDS, Keeping, Kept, shorter
-from penstock.log import RateLimitedLog, get_logger
+from penstock.engine.instances.keeping import ENDS, Keeping, Kept, shorter
+from penstock.engine.queues.activity import Held
+from penstock.engine.requests.ids import show_instance
+from penstock.log.log import RateLimitedLog, get_logger
 from penstock.runtime import archive
-from penstock.store import retention as store
-from penstock.store.connection import TrioConnection
-from penstock.store.database import BAD_DATA, DatabaseError
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import BAD_DATA, DatabaseError
+from penstock.store.rows import retention as store
 
 SERVICE = "retention"
 EARLY = "early"

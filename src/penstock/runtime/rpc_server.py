@@ -13,6 +13,7 @@ import trio
 from penstock.access.gate import Gate
 from penstock.access.limits import CallLimits
 from penstock.engine.engine import Engine
+from penstock.net.tls import Tls
 from penstock.rpc.batch_service import Batches
 from penstock.rpc.flow_service import Flow
 from penstock.rpc.health import Health
@@ -27,7 +28,6 @@ from penstock.rpc.server import Server, Service
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import Worker
 from penstock.settings import Settings
-from penstock.tls import Tls
 
 
 class RpcServer:

@@ -6,10 +6,10 @@ from typing import Final, cast
 
 import msgspec
 
-from penstock.engine.schedule_spec import unknown_field
-from penstock.engine.schedules import Schedules
+from penstock.engine.schedules.schedule_spec import unknown_field
+from penstock.engine.schedules.schedules import Schedules
 from penstock.errors import BadRequest, Conflict
-from penstock.log import get_logger
+from penstock.log.log import get_logger
 from penstock.runtime.queues_file import read_named
 from penstock.wire.schedule import ScheduleSpec
 

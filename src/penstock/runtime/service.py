@@ -17,11 +17,11 @@ import trio
 
 from penstock.access.gate import Gate
 from penstock.build import shown_version
-from penstock.engine.keeping import Keeping
+from penstock.engine.instances.keeping import Keeping
 from penstock.errors import BadRequest, PenstockError, leaves
 from penstock.http import ListenError
-from penstock.log import configure_logging, get_logger
-from penstock.metrics import Metrics
+from penstock.log.log import configure_logging, get_logger
+from penstock.net.tls import CertificateError
 from penstock.runtime import log_level, parquet, tracing
 from penstock.runtime.access import AccessService, ListenerTls, make_gate, tell_access
 from penstock.runtime.garbage import Collector
@@ -32,11 +32,11 @@ from penstock.runtime.processes import Parent, decode_config, read_config, wait_
 from penstock.runtime.stopping import Stopping
 from penstock.runtime.supervise import Supervisor, forever
 from penstock.settings import ArchiveFormat, Settings
-from penstock.store.database import Database, DatabaseError, first_line
-from penstock.store.embedded import run_embedded
-from penstock.store.placement import placed
-from penstock.store.vault import make_vault
-from penstock.tls import CertificateError
+from penstock.store.db.database import Database, DatabaseError, first_line
+from penstock.store.db.placement import placed
+from penstock.store.db.vault import make_vault
+from penstock.store.embedded.embedded import run_embedded
+from penstock.telemetry.metrics import Metrics
 
 EXPECTED = (PenstockError, ListenError, CertificateError, DatabaseError, Superseded)
 """Errors that operators can mend: told in a line, without a trace."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.errors import NotFound
 from penstock.runtime.operator import operator, with_database
 from penstock.settings import Settings
-from penstock.store import sessions as store
+from penstock.store.rows import sessions as store
 
 
 def everything(settings: Settings) -> list[store.ListedSession]:

@@ -6,7 +6,7 @@ import signal
 
 import trio
 
-from penstock.log import get_logger
+from penstock.log.log import get_logger
 
 log = get_logger(__name__)
 

@@ -12,9 +12,9 @@ from typing import Any
 import trio
 
 from penstock.errors import PenstockError
-from penstock.log import RateLimitedLog, get_logger
-from penstock.metrics import Metrics
-from penstock.store.database import AWAY, BAD_DATA, first_line
+from penstock.log.log import RateLimitedLog, get_logger
+from penstock.store.db.database import AWAY, BAD_DATA, first_line
+from penstock.telemetry.metrics import Metrics
 
 log = get_logger(__name__)
 _failures = RateLimitedLog(log, interval_seconds=5)
@@ -90,8 +90,8 @@ async def forever(
     """Call ``step`` again and again; it does its own waiting.
 
     A database that is away, and an operation that was refused for it or for a full queue, is tried again with back-off.
-    So is a round that the database refused for what is in it: a service sets its bad rows aside (`engine.aside`), and
-    what it could not tell from the others must not end the process.
+    So is a round that the database refused for what is in it: a service sets its bad rows aside
+    (`engine.advance.aside`), and what it could not tell from the others must not end the process.
     """
     task_status.started()
     pause_s = RETRY_FIRST_S

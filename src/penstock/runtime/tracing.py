@@ -14,8 +14,8 @@ from typing import Final
 import trio
 
 from penstock import __version__
-from penstock.log_throttle import throttle
-from penstock.spans import NAME, Spans
+from penstock.log.throttle import throttle
+from penstock.telemetry.spans import NAME, Spans
 
 FLUSH_TIMEOUT_S: Final = 3.0
 """What is left at the end may take so long to leave."""

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from penstock.masking import mask_text
+from penstock.log.masking import mask_text
 from penstock.settings.access_rules import access_problems
 from penstock.settings.model import CHECKED_TYPES, SETTINGS, DispatchMode, KafkaTransport, SettingInfo, Settings
 from penstock.settings.secret import Secret, dsn_has_password

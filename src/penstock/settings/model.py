@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, cast, get_args, get_type_hints
 
 import msgspec
 
-from penstock.masking import mask_text
+from penstock.log.masking import mask_text
 from penstock.settings.access import AccessSettings
 from penstock.settings.described import SettingInfo, bounds_of, checkable, says
 from penstock.settings.keeping import ArchiveFormat, KeepingSettings

@@ -13,12 +13,12 @@ from typing import Any, Final, NamedTuple, assert_never, cast
 
 import psycopg
 
-from penstock.core.state import OVERTAKEN_TIMER, RECORDED_TIMER, RUN_ENDED_TIMER, START_TIMER, TokenState
+from penstock.core.rules.state import OVERTAKEN_TIMER, RECORDED_TIMER, RUN_ENDED_TIMER, START_TIMER, TokenState
+from penstock.engine.advance.call_commands import timer_command
 from penstock.engine.engine import Engine
-from penstock.engine.ids import read_instance, read_job, show_instance
-from penstock.engine.lanes.call_commands import timer_command
-from penstock.engine.schedule_spec import read_rules
-from penstock.store import batches
+from penstock.engine.requests.ids import read_instance, read_job, show_instance
+from penstock.engine.schedules.schedule_spec import read_rules
+from penstock.store.rows import batches
 
 SLOW_JOB, LEASE, TIMER, SCHEDULE, BATCH, RATE = range(6)
 """Kinds of due things. A job that ends at the moment of a timer was in time. ``token`` is the id of a schedule or a
@@ -57,7 +57,7 @@ SELECT j.name FROM (
   SELECT job_type, priority, seq FROM ready UNION ALL SELECT job_type, priority, seq FROM ready_flow) r
 JOIN job_type j ON j.id = r.job_type WHERE j.name = ANY(%s) ORDER BY r.priority, r.seq LIMIT 1"""
 
-# Numbers of states: core/state.py. Timers of -1 are back-offs, of -2 the ends of waits.
+# Numbers of states: core/rules/state.py. Timers of -1 are back-offs, of -2 the ends of waits.
 _OPEN_STEPS: Final = """
 SELECT coalesce(d.content::jsonb -> 'steps' -> t.step::int,
     jsonb_build_object('id', penstock_step_id(d.content, t.step), 'type', 'SERVICE_TASK')) AS step,

@@ -23,11 +23,11 @@ import trio
 from penstock.engine.engine import Engine
 from penstock.http import HttpServer, listen
 from penstock.http.asgi import App
-from penstock.metrics import Metrics
 from penstock.rest.app import make_app
 from penstock.settings import Settings
-from penstock.store.database import Database
-from penstock.store.vault import make_vault
+from penstock.store.db.database import Database
+from penstock.store.db.vault import make_vault
+from penstock.telemetry.metrics import Metrics
 
 R = TypeVar("R")
 Served: TypeAlias = tuple[str, Callable[[], Awaitable[None]]]

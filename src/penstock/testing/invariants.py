@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 import psycopg
 
-# Numbers of states and kinds: core/state.py. (0, 1, 2, 4, 5, 7) are the states with an open step execution.
+# Numbers of states and kinds: core/rules/state.py. (0, 1, 2, 4, 5, 7) are the states with an open step execution.
 INVARIANTS: Final[dict[str, str]] = {
     "a job waits in the queue or in the outbox, not in both, if its token is READY": """
         SELECT t.instance_id, t.id, t.seq, r.seq, o.attempt FROM token t LEFT JOIN waiting r

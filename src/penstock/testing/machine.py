@@ -1,4 +1,4 @@
-"""Holds a test database to the machine: a trigger refuses every change of state that `core.state` does not have.
+"""Holds a test database to the machine: a trigger refuses every change of state that `core.rules.state` does not have.
 
 So the tables there are the machine, also for what SQL does without asking Python, over the whole suite. A condition of
 the trigger decides, so that a legal change calls no function.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from penstock.core.state import (
+from penstock.core.rules.state import (
     BIRTH_STATES,
     ENTERING,
     INSTANCE_TRANSITIONS,

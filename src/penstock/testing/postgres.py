@@ -28,8 +28,8 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 import penstock
-from penstock.store.embedded import embedded
-from penstock.store.schema import schema_sql
+from penstock.store.db.schema import schema_sql
+from penstock.store.embedded.embedded import embedded
 from penstock.testing.machine import guard_sql
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - the directory made in it is our own, and checked to be

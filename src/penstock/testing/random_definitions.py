@@ -15,8 +15,8 @@ from typing import Final, Protocol, TypeVar, cast
 import msgspec
 from hypothesis import strategies as st
 
-from penstock.core.definition import InvalidDefinition
-from penstock.core.parsing import parse_definition
+from penstock.core.graph.definition import InvalidDefinition
+from penstock.core.parsing.parsing import parse_definition
 from penstock.testing.definitions import Json, definition, end, service, step, timer
 
 _T = TypeVar("_T")

@@ -23,7 +23,7 @@ import msgspec
 from penstock.client.client import Client
 from penstock.client.errors import ClientError, Forbidden, Unauthenticated
 from penstock.client.token import Token
-from penstock.log_throttle import throttle
+from penstock.log.throttle import throttle
 from penstock.wire.model import Job, JobOutcome, JobRef
 from penstock.worker.held import LOGGER
 from penstock.worker.intake import JobIntake

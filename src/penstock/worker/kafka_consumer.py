@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 
 from penstock.client.backoff import Backoff
-from penstock.loop_scope import LoopScope
+from penstock.loop.scope import LoopScope
 from penstock.wire.model import Job, JobRef
 from penstock.worker.held import LOGGER
 from penstock.worker.kafka_event import Poison, dispatch_of

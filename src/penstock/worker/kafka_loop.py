@@ -17,7 +17,7 @@ import anyio.to_thread
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from penstock.client.errors import Unavailable
-from penstock.loop_scope import LoopScope
+from penstock.loop.scope import LoopScope
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")

@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 
 from penstock.client.errors import ClientError
 from penstock.client.tracing import handling
-from penstock.spans import Span
+from penstock.telemetry.spans import Span
 from penstock.wire.model import Completion, Failure, Job, JobOutcome, JobRef, Park
 from penstock.worker.context import JobContext
 from penstock.worker.execution import Report, run_handler

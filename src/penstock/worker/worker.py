@@ -28,7 +28,7 @@ from penstock.client.client import Client
 from penstock.client.errors import ClientError
 from penstock.client.operation import Transport
 from penstock.client.token import Token, check_token
-from penstock.plain_log import PlainFormatter
+from penstock.log.plain_log import PlainFormatter
 from penstock.worker.handler import Handler, HandlerFunction
 from penstock.worker.held import LOGGER
 from penstock.worker.observer import WorkerObserver

@@ -131,7 +131,7 @@ def _go_microseconds(body: str) -> Decimal | None:
 
 def _iso_microseconds(body: str) -> Decimal | None:
     """Weeks and less; months and years have no fixed length. Unlike a timer's, a difference may be zero or negative,
-    which is why `core.duration` does not serve here."""
+    which is why `core.time.duration` does not serve here."""
     match = _ISO.fullmatch(body)
     if match is None or not any(match.groups()):
         return None

@@ -18,7 +18,7 @@ import trio
 
 from penstock.engine.lanes.item import Item
 from penstock.errors import TooManyRequests
-from penstock.waking import Sleeper
+from penstock.loop.waking import Sleeper
 
 ASIDE_PAUSE_S: Final = 0.05
 """Between two tries of what stands aside."""

@@ -27,11 +27,10 @@ import trio
 from penstock.engine.lanes.batcher import Batcher
 from penstock.engine.lanes.item import Item
 from penstock.errors import BadRequest, PayloadTooLarge, PenstockError, Unavailable
-from penstock.log import RateLimitedLog, get_logger
-from penstock.metrics import Metrics
+from penstock.log.log import RateLimitedLog, get_logger
 from penstock.settings import Settings
-from penstock.store.connection import TrioConnection
-from penstock.store.database import (
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import (
     AWAY,
     AWAY_REASON,
     CLASH,
@@ -49,9 +48,10 @@ from penstock.store.database import (
     locked_tables,
     wait_replicated,
 )
-from penstock.store.outcome import InDoubt
-from penstock.store.pool_errors import PoolClosed
-from penstock.store.statements import SQL, Statement
+from penstock.store.db.outcome import InDoubt
+from penstock.store.db.pool_errors import PoolClosed
+from penstock.store.db.statements import SQL, Statement
+from penstock.telemetry.metrics import Metrics
 
 REPEATS_MAX = 20
 """A batch rolled back this often in a row for the sake of others is halved instead."""

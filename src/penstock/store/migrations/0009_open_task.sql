@@ -1,4 +1,4 @@
--- User tasks that are open, for the inbox. Filled by engines once none is left that does not know it (engine/inbox.py).
+-- User tasks that are open, for the inbox. Filled by engines once none is left that does not know it (engine/instances/inbox.py).
 
 CREATE TABLE open_task (
   seq         bigint NOT NULL,

@@ -74,7 +74,7 @@ CREATE TABLE code_signature (          -- what workflows as code take, as the pr
   arguments   text NOT NULL            -- the JSON schema of their arguments
 );
 
--- The text of a failure without the parts that differ between failures of one cause: engine/causes.py does the same.
+-- The text of a failure without the parts that differ between failures of one cause: engine/instances/causes.py does the same.
 CREATE FUNCTION failure_words(reason text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
   AS $$ SELECT left(code || replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(substr(reason, length(code) + 1, 400),
       '(?<![A-Za-z0-9])''[^'']*''|"[^"]*"|`[^`]*`|“[^”]*”|„[^“”]*[“”]|«[^»]*»|»[^«]*«|‘[^’]*’', '…', 'g'),

@@ -314,7 +314,7 @@ SET LOCAL statement_timeout = '500ms'
 -- name: walk
 -- A piece of a list, for as long as one has time: the next $6 by the index that comes nearest to the status $4 (null: any),
 -- how many there were, the last of them, and those that match, at most $3. $1 $2 $5 as in the lists, $7 none below that,
--- $11 as $7 of `list_at_step`. Oldest first: see `store.instances.oldest_first`.
+-- $11 as $7 of `list_at_step`. Oldest first: see `store.rows.instances.oldest_first`.
 WITH looked AS MATERIALIZED (
   (SELECT r.id FROM token r WHERE $4::text IN ('ACTIVE', 'DELAYED', 'OPEN') AND r.id < $5::bigint AND r.id >= $7::bigint AND r.id = r.instance_id
    ORDER BY r.id DESC LIMIT $6::int)

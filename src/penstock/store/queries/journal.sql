@@ -444,7 +444,7 @@ SELECT id, pause_s, CASE WHEN was_held IS NOT NULL THEN (SELECT j.name FROM job_
 
 -- name: expire_runs
 -- Those of the jobs that are runs, and whose lease ended, or whose holder's engine is gone: $1 token $2 seq $3 attempt $4 holder that is gone (null: the
--- lease must be over). They go to the queue, behind all that was not taken over (LATE_PLACE, store/jobs.py), so that thousands of
+-- lease must be over). They go to the queue, behind all that was not taken over (LATE_PLACE, store/rows/jobs.py), so that thousands of
 -- them keep nobody's new run waiting; those with a flow key keep to their line. From the third time on without a record between
 -- they stand back before, longer each time, so that what kills executors does not kill them one after the other. Never dead.
 WITH item AS MATERIALIZED (

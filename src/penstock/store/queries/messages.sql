@@ -1,4 +1,4 @@
--- Messages and who waits for them (core/correlation.py). What is for whom is changed only under the advisory locks of
+-- Messages and who waits for them (core/rules/correlation.py). What is for whom is changed only under the advisory locks of
 -- `lock_addresses`, which are held to the end of the transaction and taken after all locks of rows: whoever has them
 -- waits for nobody but others who want them, too, in the same order.
 

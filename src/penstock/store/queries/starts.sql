@@ -1,4 +1,4 @@
--- Starts that share a key for a while: `start_window`, by definition id, kind (core/start_rules.py) and key. Whoever claims a row
+-- Starts that share a key for a while: `start_window`, by definition id, kind (core/rules/start_rules.py) and key. Whoever claims a row
 -- locks it until the start is committed; it is locked before the tokens of the instance that it names, which are locked before
 -- nothing of this table.
 

@@ -11,7 +11,7 @@ COMMIT
 SELECT pg_current_xact_id()::text, penstock_now()
 
 -- name: transaction_status
--- Of an id, which after a crash may be another transaction's, or none's yet (an error then): see store/in_doubt.py.
+-- Of an id, which after a crash may be another transaction's, or none's yet (an error then): see store/rows/in_doubt.py.
 SELECT pg_xact_status($1::text::xid8)
 
 -- name: history_written

@@ -1,0 +1,1 @@
+"""What an event does to an instance: `advance` and all that it decides by."""

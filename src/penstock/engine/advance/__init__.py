@@ -1,0 +1,1 @@
+"""The full path: what locks whole instances, asks `core.advance` and writes what it decided; timers."""

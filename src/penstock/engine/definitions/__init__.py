@@ -1,0 +1,1 @@
+"""Definitions: uploaded, remembered and read, and what is not uploaded yet."""

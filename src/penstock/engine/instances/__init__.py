@@ -1,0 +1,1 @@
+"""Operations on instances, their tasks and messages, and how they are shown."""

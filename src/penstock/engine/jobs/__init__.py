@@ -1,0 +1,1 @@
+"""Operations on jobs, their leases, and the streams of workers."""

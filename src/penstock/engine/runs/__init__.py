@@ -1,0 +1,1 @@
+"""Instances whose body is code: their journal, their children and what is sent to them."""

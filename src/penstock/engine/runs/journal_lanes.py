@@ -1,0 +1,544 @@
+"""The queues of the journal: appends, tells, what lets go of a run (park, wake, block), and ends. A statement each.
+
+The fence is in the statement: an item that it does not return was refused, nothing of it was written, and its
+neighbours are committed. Refused ones are looked up (`store.rows.journal.run_states`). After a COMMIT in doubt nobody
+is answered before it is known what became of it: parking, blocking and ending are refused the second time and seen in
+the token; what is told has a key; an append is looked for in the journal, once the session that was to write it is
+gone.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final
+
+import trio
+
+from penstock.core.rules.state import InstanceStatus, TokenState
+from penstock.engine.advance.timers import Timers
+from penstock.engine.lanes.item import Item
+from penstock.engine.lanes.lane import BUSY_REASON, Lane
+from penstock.engine.queues.journal_items import AppendAnswer, Held, Mail, NewRecord, RecordKind
+from penstock.engine.queues.lease_book import LeaseBook
+from penstock.engine.queues.left_notes import LeftNotes
+from penstock.engine.requests.ids import age_s
+from penstock.engine.runs.run_mail import NOT_KNOWN, problem_of
+from penstock.errors import Conflict, IdempotencyConflict, LeaseLost, MailboxFull, NotFound, Unavailable
+from penstock.loop.offload import run_sized
+from penstock.settings import Settings
+from penstock.store.db import backends
+from penstock.store.db.backends import Backend
+from penstock.store.db.connection import TrioConnection
+from penstock.store.db.database import Database, TryAgain, wait_replicated
+from penstock.store.db.outcome import InDoubt
+from penstock.store.rows import jobs as job_store
+from penstock.store.rows import journal as store
+from penstock.store.rows import journal_cuts as cuts
+from penstock.store.rows.journal import LetGo, RunState
+from penstock.store.rows.timers import Timer
+from penstock.telemetry.metrics import Metrics
+
+TRIES_MAX: Final = 3
+"""Refused, though the run is still the caller's and there is no mail: its row had just changed."""
+APPEND_MAX_BYTES: Final = 4 * 1024 * 1024
+"""Payloads that one statement writes, if they are not one append's."""
+DOUBTS_MAX: Final = 10_000
+"""Runs whose appends are in doubt; of more the oldest are forgotten. Then a record might stand twice, and bodies are
+given the first one only."""
+END_STEP: Final = 1
+"""Of a generated definition: the index of its END."""
+
+LOST = "another executor has the run, or it has ended"
+
+
+class RunItem(Item[Any]):
+    """Something that the holder of a run wants."""
+
+    __slots__ = ("held", "tries")
+
+    def __init__(self, held: Held) -> None:
+        super().__init__()
+        self.held = held
+        self.tries = 0
+
+    @property
+    def instance(self) -> int:
+        return self.held.instance
+
+
+class AppendItem(RunItem):
+    """Records for the journal. Answers an AppendAnswer."""
+
+    __slots__ = ("after", "doubtful", "lease_s", "mail", "records", "size_bytes")
+
+    def __init__(
+        self, held: Held, records: Sequence[NewRecord], *, after: int, mail: int, lease_s: float | None
+    ) -> None:
+        super().__init__(held)
+        self.records = records
+        self.after = after
+        self.mail = mail
+        self.lease_s = lease_s
+        self.doubtful = False
+        self.size_bytes = 200 * len(records)
+        for record in records:
+            self.size_bytes += len(record.payload or "")
+
+
+class TellItem(Item[None]):
+    """A record that somebody else has for a run."""
+
+    __slots__ = ("tell", "timer")
+
+    def __init__(self, tell: store.Tell, timer: Timer | None = None) -> None:
+        super().__init__()
+        self.tell = tell
+        self.timer = timer
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether it is a message that the run has to accept."""
+        return self.tell.kind in (RecordKind.MESSAGE, RecordKind.DROPPED) and not self.tell.forced
+
+
+class ParkItem(RunItem):
+    """A run that waits. Answers False when there is mail."""
+
+    __slots__ = ("park",)
+
+    def __init__(self, park: store.Park) -> None:
+        super().__init__(park.held)
+        self.park = park
+
+
+class BlockItem(RunItem):
+    """A run that stands back. Answers for how many seconds. ``listed``: it is shown as blocked."""
+
+    __slots__ = ("listed", "reason")
+
+    def __init__(self, held: Held, reason: str, *, listed: bool) -> None:
+        super().__init__(held)
+        self.reason = reason
+        self.listed = listed
+
+
+class WakeItem(Item[bool]):
+    """A due wake-up. Answers whether it was dealt with."""
+
+    __slots__ = ("instance", "seq")
+
+    def __init__(self, instance: int, seq: int) -> None:
+        super().__init__()
+        self.instance = instance
+        self.seq = seq
+
+
+class FinishItem(RunItem):
+    """A run that ends. Answers False when there is mail."""
+
+    __slots__ = ("finish",)
+
+    def __init__(self, finish: store.Finish) -> None:
+        super().__init__(finish.held)
+        self.finish = finish
+
+
+class ContinueItem(RunItem):
+    """A run that goes on as a new one. Answers False when there is mail."""
+
+    __slots__ = ("continuation",)
+
+    def __init__(self, continuation: cuts.Continuation) -> None:
+        super().__init__(continuation.held)
+        self.continuation = continuation
+
+
+class JournalLanes:
+    """The four queues and what applies them."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        metrics: Metrics,
+        leases: LeaseBook,
+        timers: Timers,
+        *,
+        queued: Callable[[str, str | None], None],
+        freed: Callable[[str, str | None], None],
+        mailed: Callable[[Mail], None],
+    ) -> None:
+        """``queued`` hears of job type and flow key of every run that came to the queue, ``freed`` of those of every
+        run that gave something back to a queue, ``mailed`` of mail for held runs."""
+        self._settings = settings
+        self._metrics = metrics
+        self._leases = leases
+        self._timers = timers
+        self._queued = queued
+        self._freed = freed
+        self._mailed = mailed
+        self._doubts: OrderedDict[int, set[Backend]] = OrderedDict()
+
+        def lane(name: str, apply: Any, key: Callable[[Any], object]) -> Lane[Any]:
+            return Lane(name, database, settings, metrics, apply, find_held=_find_held, key=key, label=name)
+
+        self.append: Lane[AppendItem] = lane("append", self._append, _instance)
+        self.tell: Lane[TellItem] = lane("tell", self._tell, lambda item: (item.tell.instance, item.tell.dedup))
+        self.park: Lane[ParkItem | BlockItem | WakeItem] = lane("park", self._park, _instance)
+        self.finish: Lane[FinishItem | ContinueItem] = lane("finish", self._finish, _instance)
+        self._notes = LeftNotes()
+
+    def batchers(self) -> list[Lane[Any]]:
+        """The flushers to run."""
+        return [self.append, self.tell, self.park, self.finish]
+
+    # -- append
+
+    async def _append(self, connection: TrioConnection, items: list[AppendItem], again: bool) -> None:
+        items.sort(key=_instance)
+        for part in _parts(items):
+            await self._resolve(connection, [item for item in part if item.instance in self._doubts])
+            pending = [item for item in part if not item.settled]
+            if pending:
+                await self._append_part(connection, pending)
+
+    async def _append_part(self, connection: TrioConnection, items: list[AppendItem]) -> None:
+        backend = await backends.backend_of(connection)
+        try:
+            with self._metrics.db_transaction_seconds["append"].time():
+                done = await store.append(
+                    connection, [store.Append(item.held, item.mail, item.lease_s, item.records) for item in items]
+                )
+        except InDoubt:
+            for item in items:
+                self._doubt(item.instance).add(backend)
+            raise
+        refused: list[AppendItem] = []
+        for item in items:
+            found = done.get(item.instance)
+            if found is None:
+                refused.append(item)
+                continue
+            if found.lease_left_s is not None:
+                self._extended(item.held, found.lease_left_s)
+            placed = [] if item.doubtful else found.placed
+            if item.settled:  # refused meanwhile, as it took too long: the caller will ask for the same again
+                self._doubt(item.instance)
+            item.answer(AppendAnswer(placed, found.mail, item.doubtful, found.lease_left_s))
+        if refused:
+            self._refuse(refused, await store.run_states(connection, [item.held for item in refused]))
+
+    def _doubt(self, instance: int) -> set[Backend]:
+        """The next append for the run looks first. The sessions of those that may still be at work."""
+        sessions = self._doubts.setdefault(instance, set())
+        while len(self._doubts) > DOUBTS_MAX:
+            self._doubts.popitem(last=False)
+        return sessions
+
+    async def _resolve(self, connection: TrioConnection, items: list[AppendItem]) -> None:
+        """Look what became of earlier appends for these runs; answers those that were written."""
+        if not items:
+            return
+        for backend in {backend for item in items for backend in self._doubts[item.instance]}:
+            if await backends.end_backend(connection, backend):
+                raise TryAgain("the session of an append in doubt has not ended yet")
+        await wait_replicated(connection)
+        states = await store.run_states(connection, [item.held for item in items])
+        found = await store.appended(connection, [(item.instance, item.records[0], item.after) for item in items])
+        for item, state in zip(items, states, strict=True):
+            del self._doubts[item.instance]
+            item.doubtful = True
+            if not is_held(state, item.held):
+                item.refuse(LeaseLost(LOST))
+            elif item.instance in found:
+                item.answer(AppendAnswer([], state.mail or 0, True, None))
+
+    def _extended(self, held: Held, left_s: float) -> None:
+        self._leases.extend(held.instance, held.seq, held.attempt, trio.current_time() + left_s)
+
+    def _refuse(self, items: Sequence[RunItem], states: Sequence[RunState]) -> None:
+        """Those whose lease is lost; the others stay in the batch."""
+        for item, state in zip(items, states, strict=True):
+            item.tries += 1
+            if not is_held(state, item.held):
+                self._let_go(item.held, state)
+                item.refuse(LeaseLost(LOST))
+            elif item.tries >= TRIES_MAX:
+                item.refuse(Unavailable(BUSY_REASON))
+
+    def _let_go(self, held: Held, how: LetGo | RunState) -> None:
+        self._note_freed(held, how)
+        self._leases.end(held.instance, held.seq, held.attempt)
+
+    def _note_freed(self, held: Held, how: LetGo | RunState) -> None:
+        """What others may have: as its statement says, or, when that was an earlier one, as this engine knows."""
+        job_type = how.freed if isinstance(how, LetGo) else None
+        lease = self._leases.find(held.instance, held.seq)
+        if isinstance(how, RunState) and lease is not None and lease.loaded is not None:
+            job_type = lease.loaded.definition.steps[lease.step].job_type
+        if job_type is not None:
+            self._freed(job_type, how.flow_key)
+
+    # -- tell
+
+    async def _tell(self, connection: TrioConnection, items: list[TellItem], again: bool) -> None:
+        if not again:  # else a message may be there by now, and its receive be over
+            items = await self._acceptable(connection, items)
+        limit = self._settings.messages_unread_max_items
+        if not items:
+            return
+        with self._metrics.db_transaction_seconds["tell"].time():
+            rows = await store.tell(
+                connection,
+                [item.tell for item in items],
+                [item.timer for item in items],
+                unread_max=limit,
+                message=RecordKind.MESSAGE,
+                cancel=RecordKind.CANCEL,
+                dropped=RecordKind.DROPPED,
+            )
+        if not all(row.is_new for row in rows):
+            await wait_replicated(connection)
+        for item, row in zip(items, rows, strict=True):
+            tell = item.tell
+            if row.is_new or row.used_hash == tell.hash:  # or an earlier try, whose news may have been lost
+                self._told(tell.instance, row)
+                item.answer(None)
+            elif row.used_hash is not None:
+                item.refuse(IdempotencyConflict("dedup: something else was sent to the run with it"))
+            elif row.status is None:
+                item.refuse(NotFound("the instance is unknown"))
+            elif not row.is_code:
+                item.refuse(Conflict("the instance is of a definition, not of code: it takes signals, no messages"))
+            elif row.is_full:
+                item.refuse(MailboxFull(f"the run has {limit:,} unread messages"))
+            elif row.status == InstanceStatus.ACTIVE:
+                stale = "what the run was to be told does not hold any more"
+                item.refuse(Conflict(stale if tell.as_of is None else NOT_KNOWN))
+            else:
+                item.refuse(Conflict(f"the run has ended: it is {InstanceStatus(row.status).name}"))
+
+    async def _acceptable(self, connection: TrioConnection, items: list[TellItem]) -> list[TellItem]:
+        """Without the messages that do not fit what their runs say that they wait for: those are refused."""
+        asked = [item for item in items if item.is_checked]
+        if not asked:
+            return items
+        found = await store.waits(connection, sorted({item.tell.instance for item in asked}), RecordKind.DROPPED)
+        for item in asked:
+            tell, waits = item.tell, found.get(item.tell.instance)
+            if waits is None or tell.payload is None:
+                continue
+            look = partial(problem_of, waits.branches, waits.last, tell.name or "", tell.payload)
+            if (problem := await run_sized(len(waits.branches) + len(tell.payload), look)) is not None:
+                item.refuse(problem)
+        return [item for item in items if not item.settled]
+
+    def _told(self, instance: int, row: store.Told) -> None:
+        if row.state == TokenState.LOCKED and row.holder is not None:
+            self._mailed(Mail(row.holder, instance, row.mail))
+        elif row.state in (TokenState.PARKED, TokenState.READY) and row.job_type is not None:
+            self._queued(row.job_type, row.flow_key)
+
+    # -- park, block, wake
+
+    async def _park(
+        self, connection: TrioConnection, items: list[ParkItem | BlockItem | WakeItem], again: bool
+    ) -> None:
+        items.sort(key=_instance)
+        with self._metrics.db_transaction_seconds["park"].time():
+            await self._park_them(connection, [item for item in items if isinstance(item, ParkItem)], again)
+            await self._block(connection, [item for item in items if isinstance(item, BlockItem)], again)
+            await self._wake(connection, [item for item in items if isinstance(item, WakeItem)])
+
+    async def _park_them(self, connection: TrioConnection, items: list[ParkItem], again: bool) -> None:
+        if not items:
+            return
+        done = await store.park(connection, [item.park for item in items])
+        refused: list[ParkItem] = []
+        for item in items:
+            if item.instance not in done:
+                refused.append(item)
+                continue
+            let_go = done[item.instance]
+            self._let_go(item.held, let_go)
+            if let_go.told is not None:
+                self._timers.note_due_in(let_go.told)
+            item.answer(True)
+        if not refused:
+            return
+        left: list[tuple[ParkItem, RunState]] = []
+        states = await store.run_states(connection, [item.held for item in refused])
+        for item, state in zip(refused, states, strict=True):
+            if is_held(state, item.held) and state.mail != item.park.mail:
+                item.answer(False)
+            elif again and state.state is not None and state.attempt == item.held.attempt and state.holder is None:
+                self._let_go(item.held, state)  # an earlier try did it; due when the next look finds it
+                item.answer(True)
+            else:
+                left.append((item, state))
+        self._refuse([item for item, _ in left], [state for _, state in left])
+
+    async def _block(self, connection: TrioConnection, items: list[BlockItem], again: bool) -> None:
+        if not items:
+            return
+        listed = all(item.listed for item in items)
+        done = await store.block(connection, [(item.held, item.reason) for item in items], listed=listed)
+        refused: list[BlockItem] = []
+        for item in items:
+            let_go = done.get(item.instance)
+            if let_go is None:
+                refused.append(item)
+                continue
+            self._let_go(item.held, let_go)
+            self._timers.note_due_in(let_go.told)
+            self._metrics.runs_blocked.inc()
+            item.answer(let_go.told)
+        if not refused:
+            return
+        left: list[tuple[BlockItem, RunState]] = []
+        states = await store.run_states(connection, [item.held for item in refused])
+        for item, state in zip(refused, states, strict=True):
+            if again and state.attempt == item.held.attempt and state.state == TokenState.BACKOFF:
+                self._let_go(item.held, state)
+                item.answer(0.0)
+            else:
+                left.append((item, state))
+        self._refuse([item for item, _ in left], [state for _, state in left])
+
+    async def _wake(self, connection: TrioConnection, items: list[WakeItem]) -> None:
+        if not items:
+            return
+        found = {
+            (row.token, row.seq): row for row in await store.wake(connection, [(i.instance, i.seq) for i in items])
+        }
+        for item in items:
+            row = found.get((item.instance, item.seq))
+            if row is not None and row.job_type is not None:
+                self._queued(row.job_type, row.flow_key)
+            item.answer(row is not None)
+
+    # -- finish
+
+    async def _finish(self, connection: TrioConnection, items: list[FinishItem | ContinueItem], again: bool) -> None:
+        items.sort(key=_instance)
+        ends = [item for item in items if isinstance(item, FinishItem)]
+        if ends:
+            await self._end(connection, ends)
+        await self._continue(connection, [item for item in items if isinstance(item, ContinueItem)])
+
+    async def _continue(self, connection: TrioConnection, items: list[ContinueItem]) -> None:
+        """One by one: each deletes a whole journal."""
+        for item in items:
+            with self._metrics.db_transaction_seconds["finish"].time():
+                done = await cuts.continue_run(connection, item.continuation)
+            if done:
+                item.answer(True)
+                continue
+            [state] = await store.run_states(connection, [item.held])
+            if is_held(state, item.held) and state.mail != item.continuation.mail:
+                item.answer(False)
+            else:
+                self._refuse([item], [state])
+
+    async def _end(self, connection: TrioConnection, items: list[FinishItem]) -> None:
+        await self._notes.forget(connection, self.finish.locked)
+        if not self.finish.locked.isdisjoint(store.SPARED_BY_FINISH):
+            items = await self._end_spared(connection, items)
+        if items:
+            await self._end_any(connection, items)
+
+    async def _end_spared(self, connection: TrioConnection, items: list[FinishItem]) -> list[FinishItem]:
+        """End those that need no table that somebody holds; they are answered before the others, which it gives, are
+        refused for it."""
+        keyed = set[int]()
+        if "instance_key" in self.finish.locked:
+            keyed = await job_store.keyed_instances(connection, [item.instance for item in items])
+        found = {item.instance: item for item in items if item.instance not in keyed}
+        done = await self._finish_in(connection, list(found.values()), spared=True) if found else {}
+        for instance, let_go in done.items():
+            self._ended(found[instance], let_go)
+        self._notes.remember([job_store.forget_notes(list(done))] if done else [])
+        await self._notes.forget(connection, self.finish.locked)
+        left = [item for item in items if not item.settled]
+        states = await store.run_states(connection, [item.held for item in left]) if left else []
+        pairs = list(zip(left, states, strict=True))
+        needing = [item for item, state in pairs if is_held(state, item.held) and state.mail == item.finish.mail]
+        refused = [item for item in left if item not in needing]
+        if refused:
+            await self._not_ended(connection, refused)
+        return needing
+
+    async def _finish_in(
+        self, connection: TrioConnection, items: list[FinishItem], *, spared: bool = False
+    ) -> dict[int, LetGo]:
+        kinds = {"view": RecordKind.VIEW, "error": RecordKind.ERROR}
+        with self._metrics.db_transaction_seconds["finish"].time():
+            return await store.finish(connection, [item.finish for item in items], **kinds, spared=spared)
+
+    async def _end_any(self, connection: TrioConnection, items: list[FinishItem]) -> None:
+        done = await self._finish_in(connection, items)
+        refused: list[FinishItem] = []
+        for item in items:
+            if item.instance in done:
+                self._ended(item, done[item.instance])
+            else:
+                refused.append(item)
+        if any(let_go.told for let_go in done.values()):  # callers, or what it called, are told by timers
+            self._timers.note_due_in(0)
+        if refused:
+            await self._not_ended(connection, refused)
+
+    async def _not_ended(self, connection: TrioConnection, refused: list[FinishItem]) -> None:
+        """Those that a statement did not end: why not, or whether an earlier one did."""
+        left: list[tuple[FinishItem, RunState]] = []
+        await wait_replicated(connection)
+        states = await store.run_states(connection, [item.held for item in refused])
+        for item, state in zip(refused, states, strict=True):
+            if is_held(state, item.held) and state.mail != item.finish.mail:
+                item.answer(False)
+            elif (state.closed_attempt, state.closed_by) == (item.held.attempt, item.held.holder):
+                self._ended(item, state)
+            else:
+                left.append((item, state))
+        self._refuse([item for item, _ in left], [state for _, state in left])
+
+    def _ended(self, item: FinishItem, how: LetGo | RunState) -> None:
+        held, status = item.held, InstanceStatus(item.finish.status)
+        lease = self._leases.find(held.instance, held.seq)
+        self._note_freed(held, how)
+        self._leases.forget(held.instance, held.seq)
+        self._metrics.steps_executed["SERVICE_TASK"].inc()
+        if lease is not None and lease.loaded is not None:
+            self._metrics.note_end(lease.loaded.definition.id, status.name, age_s(held.instance))
+        item.answer(True)
+
+
+def is_held(state: RunState, held: Held) -> bool:
+    """Whether the run is still under this very lease."""
+    return (state.state, state.attempt, state.holder) == (TokenState.LOCKED, held.attempt, held.holder)
+
+
+def _instance(item: Any) -> int:
+    return int(item.instance)
+
+
+async def _find_held(connection: TrioConnection, items: list[Any]) -> list[Any]:
+    instances = [item.tell.instance if isinstance(item, TellItem) else item.instance for item in items]
+    held = await job_store.held_tokens(connection, sorted(set(instances)))
+    return [item for item, instance in zip(items, instances, strict=True) if instance in held]
+
+
+def _parts(items: Sequence[AppendItem]) -> Iterator[list[AppendItem]]:
+    """So many at once as have `APPEND_MAX_BYTES` together, but one."""
+    part: list[AppendItem] = []
+    size_bytes = 0
+    for item in items:
+        if part and size_bytes + item.size_bytes > APPEND_MAX_BYTES:
+            yield part
+            part, size_bytes = [], 0
+        part.append(item)
+        size_bytes += item.size_bytes
+    if part:
+        yield part

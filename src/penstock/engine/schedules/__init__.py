@@ -1,0 +1,1 @@
+"""Schedules, and the lane that fires them."""

@@ -1,0 +1,1 @@
+"""Definitions tried in memory, before they are uploaded."""

@@ -1,0 +1,97 @@
+"""What waits in the lanes of starts: one request to start an instance."""
+
+from __future__ import annotations
+
+from penstock.access.identity import actor
+from penstock.core.rules.start_rules import StartRules
+from penstock.engine.advance.advancer import LongItem
+from penstock.engine.definitions.definitions import LoadedDefinition
+from penstock.engine.queues.waiters import Waiter
+from penstock.engine.requests.answers import COPIES, Hold, current_hold
+from penstock.errors import PenstockError
+from penstock.store.rows.batches import Place
+from penstock.store.rows.calls import CodeCall
+from penstock.telemetry.spans import current_call
+from penstock.wire import model
+from penstock.wire.model import StartRequest
+from penstock.wire.noun import text_bytes
+
+
+class StartItem(LongItem[model.Instance]):
+    """One start."""
+
+    __slots__ = (
+        "actor", "asked", "assumed", "call", "found", "hold", "id", "loaded", "place", "request", "rules", "span",
+        "together", "waiter", "wrong",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        request: StartRequest,
+        rules: StartRules | None = None,
+        call: CodeCall | None = None,
+        place: Place | None = None,
+        hold: Hold | None = None,
+        by: str | None = None,
+    ) -> None:
+        """``call``: of the run of code that waits for its end; it has an instance key then. ``place``: in a batch,
+        which it is the item of. ``hold``: of a call that no task serves, and ``by``: who makes it; of all others the
+        task says so."""
+        super().__init__()
+        self.call = call
+        self.place = place
+        self.request = request
+        self.asked = self.rules = rules  # its definition may add to these
+        self.hold = current_hold() if hold is None else hold
+        self.actor = (actor() if hold is None else by) if place is None else f"batch:{place.batch}"
+        self.span = current_call()
+        self.id = 0
+        self.together = False  # all that are in one transaction with it come to be, or none
+        self.found = False  # its answer is an instance that was there before
+        self.loaded: LoadedDefinition | None = None
+        self.assumed = False  # that is the latest version as far as this engine remembers
+        self.waiter: Waiter | None = None
+        self.wrong: PenstockError | None = None  # with its arguments: it is refused unless it was started before
+
+    def answer(self, answer: model.Instance) -> None:
+        """With room for its own variables reserved before: what there is beyond them is counted too."""
+        more_bytes = text_bytes(answer.variables) - len(self.request.variables)
+        if more_bytes > 0 and not self.settled:
+            self.hold.add(COPIES * more_bytes)
+        super().answer(answer)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What another start may wait for: its rule's key, else its idempotency key, else definition and instance
+        key."""
+        request = self.request
+        window = None if self.rules is None else self.rules.window
+        if window is not None:
+            return request.definition_id, *window
+        if request.idempotency_key is not None:
+            return request.idempotency_key, None
+        return request.definition_id, request.instance_key
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but its instance is written."""
+        return self.rules is None and self.place is None
+
+    @property
+    def keyed(self) -> bool:
+        request, rules = self.request, self.rules
+        windowed = rules is not None and rules.keyed
+        return request.idempotency_key is not None or request.instance_key is not None or windowed
+
+    @property
+    def has_own_key(self) -> bool:
+        """Whether it has an idempotency key, and nothing else that other starts are asked about."""
+        request = self.request
+        return (
+            request.idempotency_key is not None and request.instance_key is None and self.call is None and self.is_plain
+        )
+
+    @property
+    def has_flow(self) -> bool:
+        """Whether it says in what order its jobs come."""
+        return self.request.flow_key is not None or self.request.priority is not None

@@ -1,0 +1,1 @@
+"""What operators look at: what the engine does, what stands still, and why."""

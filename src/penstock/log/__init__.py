@@ -1,0 +1,1 @@
+"""Log lines, how many of them, and what they never show."""

@@ -1,0 +1,1 @@
+"""What the statements promise, a module a noun; the statements stand in `store/queries`."""

@@ -1,0 +1,1 @@
+"""Metrics and traces, of the engine, the client and workers."""

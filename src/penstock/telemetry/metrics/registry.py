@@ -1,0 +1,371 @@
+"""The engine's metrics: every Prometheus name of the wire contract, and ours (``penstock_``), in one object.
+
+Relies on prometheus_client; one registry per ``Metrics``, so that tests and several engines in one process don't share
+counters. Must do nothing on the hot path but add a number (0.1 us a counter, 0.2 us a histogram): the children of a
+labelled metric are found in a dict, which saves the 0.8 us and the lock of ``labels()``; what has to be asked for
+(queue depth, pool use) is asked when somebody scrapes, or by a slow task.
+
+Label values come from closed sets (statuses, route patterns, task names), except job types and definition ids, which
+users choose: see ``MAX_JOB_TYPES`` and ``MAX_DEFINITIONS``. What a description says is driven by
+`tests/runtime/test_metrics.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Final, Generic, TypeVar
+
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, disable_created_metrics
+from prometheus_client.metrics import MetricWrapperBase
+
+from penstock.telemetry.metrics.plain import Counter, Histogram
+
+__all__ = ["Family", "Metrics"]
+
+# Job types told apart in the gauges of the queue; those with the fewest jobs beyond it are one label, `other`.
+MAX_JOB_TYPES: Final = 500
+# Definition ids told apart among the ends of instances; those that come later are one label, `other`.
+MAX_DEFINITIONS: Final = 500
+
+# Requests and transactions: from under the durable commit of a fast disk to an outage that was waited out.
+LATENCY_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+# From a job's birth to a worker's hands: 5 ms to a parked worker, hours in a backlog.
+PICKUP_BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5, 15, 60, 300, 1_800, 7_200)
+BATCH_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+# From a call of a few steps to something that waits for people for a month.
+DURATION_BUCKETS: Final = (
+    0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 1_800, 7_200, 28_800, 86_400, 604_800, 2_592_000,
+)  # fmt: skip
+LAG_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
+
+K = TypeVar("K", bound=str | tuple[str, ...])
+M = TypeVar("M", bound=MetricWrapperBase)
+
+MAX_ROWS_ASIDE: Final = 100
+"""Rows that are shown one by one."""
+MAX_QUEUES: Final = 100
+"""Queues with metrics of their own; what claims of later ones met is `other`'s."""
+
+# `_created` series would double the size of the page and mean nothing here.
+disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client left this one without types
+
+
+class Family(dict[K, M], Generic[K, M]):
+    """The children of one labelled metric: ``family["END"].inc()``, ``family["GET", path, "200"].observe(seconds)``."""
+
+    __slots__ = ("metric",)
+
+    def __init__(self, metric: M) -> None:
+        super().__init__()
+        self.metric = metric
+
+    def __missing__(self, values: K) -> M:
+        child = self.metric.labels(*((values,) if isinstance(values, str) else values))
+        self[values] = child
+        return child
+
+
+class Metrics:
+    """All metrics of one engine process. Attributes are counters (``.inc(n)``), histograms (``.observe(seconds)``),
+    gauges (``.set(v)``), and a ``Family`` of them where there are labels. Nothing here raises or waits."""
+
+    def __init__(self, version: str = "", *, kafka: bool = True) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+        self._engine()
+        self._requests()
+        self._jobs()
+        self._kafka(self.registry if kafka else CollectorRegistry())  # what an engine that polls does not show
+        self._process(version)
+
+    def _engine(self) -> None:
+        self.definitions_uploaded = self._counter("workflow_definitions_uploaded", "Definition versions created")
+        self.instances_started = self._counter("workflow_instances_started", "Instances started")
+        self.instances_completed: Family[str, Counter] = Family(
+            self._counter("workflow_instances_completed", "Instances that ended, by outcome", "outcome")
+        )
+        self._instances_ended: Family[tuple[str, ...], Counter] = Family(
+            self._counter(
+                "penstock_instances_ended",
+                f"Instances that ended, by definition id (the first {MAX_DEFINITIONS}; others are `other`) and outcome",
+                "definition",
+                "outcome",
+            )
+        )
+        self._ended_definitions: set[str] = set()
+        self._flow_queues: set[str] = set()
+        self.instance_seconds = self._histogram(
+            "penstock_instance_duration_seconds", "From the start of an instance to its completion", DURATION_BUCKETS
+        )
+        self.steps_executed: Family[str, Counter] = Family(
+            self._counter("workflow_steps_executed", "Step executions that ended, by type", "step_type")
+        )
+        self.messages_published = self._counter("penstock_messages_published", "Messages published")
+        self.messages_expired = self._counter(
+            "penstock_messages_expired", "Messages that nobody waited for until they expired"
+        )
+        self.messages_kept = self._gauge(
+            "penstock_messages_kept", "Messages that nobody has received yet, as of the last count"
+        )
+        self.dead_ends = self._counter(
+            "penstock_instances_dead_ended", "Instances whose last branch ended without an END step; they stay ACTIVE"
+        )
+        self.schedule_times: Family[str, Counter] = Family(
+            self._counter(
+                "penstock_schedule_times",
+                "Times of schedules that were decided about, by what became of them",
+                "outcome",
+            )
+        )
+        self.batch_starts: Family[str, Counter] = Family(
+            self._counter("penstock_batch_starts", "Items of batches that were started, or refused", "outcome")
+        )
+        self.batch_items: Family[str, Histogram] = Family(
+            self._histogram("penstock_batch_items", "Items that one transaction took", BATCH_BUCKETS, "lane")
+        )
+        self._batch_age = self._gauge(
+            "penstock_batch_age_seconds", "How long the batch that is being applied takes already; 0: none is", "queue"
+        )
+        self._aside_items = self._gauge(
+            "penstock_aside_items", "Calls that wait beside their queue for rows that other transactions hold", "queue"
+        )
+        self.db_transaction_seconds: Family[str, Histogram] = Family(
+            self._histogram("engine_db_transaction_duration_seconds", "Transactions", LATENCY_BUCKETS, "tx_type")
+        )
+        self.db_lock_wait_seconds: Family[str, Histogram] = Family(
+            self._histogram(
+                "engine_db_lock_wait_duration_seconds",
+                "Locking and reading instances: nearly all of it is waiting for row locks",
+                LATENCY_BUCKETS,
+                "operation",
+            )
+        )
+        self.db_retries: Family[str, Counter] = Family(
+            self._counter("penstock_db_transactions_repeated", "Transactions run again, by cause", "cause")
+        )
+        self.pool_connections: Family[str, Gauge] = Family(
+            self._gauge("penstock_pool_connections", "Connections of the pool: idle, busy, unanswered", "state")
+        )
+        self.pool_waiting = self._gauge("penstock_pool_waiting_tasks", "Tasks that wait for a connection")
+
+    def _requests(self) -> None:
+        self.http_request_seconds: Family[tuple[str, ...], Histogram] = Family(
+            self._histogram(
+                "http_requests_duration_seconds", "REST requests", LATENCY_BUCKETS, "method", "path", "status"
+            )
+        )
+        self.http_ignored_parameters: Family[str, Counter] = Family(
+            self._counter(
+                "penstock_http_ignored_parameters", "Parameters of the query that the route does not have", "path"
+            )
+        )
+        self.grpc_request_seconds: Family[tuple[str, ...], Histogram] = Family(
+            self._histogram("grpc_requests_duration_seconds", "gRPC calls", LATENCY_BUCKETS, "method", "code")
+        )
+        self._open_connections = self._gauge("penstock_open_connections", "Client connections", "listener")
+        self.calls_late: Family[str, Counter] = Family(
+            self._counter(
+                "penstock_calls_late",
+                "Calls refused as they had no turn in time, while no statement failed",
+                "lane",
+            )
+        )
+
+    def _jobs(self) -> None:
+        self.job_retries = self._counter("job_retries", "Attempts that failed retryably, with retries left")
+        self.job_timeouts = self._counter("engine_job_timeout", "Leases, and deadlines of dispatched jobs, that passed")
+        self.job_pickup_seconds = self._histogram(
+            "engine_job_pickup_latency_seconds", "From the creation of a job to each lease of it", PICKUP_BUCKETS
+        )
+        self.flow_claim_seconds = self._histogram(
+            "penstock_flow_claim_seconds", "Claims of jobs that wait for turns", LATENCY_BUCKETS
+        )
+        self._flow_running = self._gauge(
+            "penstock_flow_running", "Attempts under way of a queue, where their number is limited", "queue"
+        )
+        self._flow_waiting = self._gauge("penstock_flow_waiting", "Jobs that wait in a queue, to 10,000", "queue")
+        self._flow_blocked = self._gauge(
+            "penstock_flow_blocked_keys", "Flow keys without room that the last claim of this engine met", "queue"
+        )
+        self._flow_throttled = self._counter(
+            "penstock_flow_throttled", "Claims that left jobs behind because of a rate", "queue"
+        )
+        self.flow_overruns = self._counter(
+            "penstock_flow_overruns", "Late heartbeats that took their places in a queue back, full or not"
+        )
+        self.empty_polls = self._counter("workflow_engine_job_lock_conflicts", "Polls that were answered without a job")
+        self.run_takeovers = self._counter(
+            "penstock_run_takeovers", "Runs of code whose executor ended, or lost its lease, while it held them"
+        )
+        self.runs_blocked = self._counter(
+            "penstock_runs_blocked", "Runs of code that an executor's code could not go on with; each try counts"
+        )
+        self.leases_lost = self._counter(
+            "penstock_job_lease_lost", "Completions, failures and heartbeats refused because the lease was lost"
+        )
+        self.fails_ignored = self._counter(
+            "penstock_job_fails_ignored", "Fail calls of jobs that the caller no longer held, answered with success"
+        )
+        self.first_lock_seconds = self._histogram(
+            "workflow_engine_job_poll_latency_seconds", "From the creation of a job to its first lease", PICKUP_BUCKETS
+        )
+        self.parked_polls = self._gauge("penstock_parked_polls", "Long polls that wait for a job")
+        self._queue_jobs = self._gauge("penstock_queue_jobs", "Jobs ready to be taken", "job_type")
+        self._queue_age = self._gauge("penstock_queue_oldest_job_age_seconds", "Age of the oldest of them", "job_type")
+
+    def _kafka(self, registry: CollectorRegistry) -> None:
+        self.outbox_backlog = Gauge(
+            "workflow_engine_dispatch_outbox_backlog", "Rows waiting for the relay", registry=registry
+        )
+        self.relay_published: Family[str, Counter] = Family(
+            Counter(
+                "workflow_engine_dispatch_relay_publish",
+                "Records sent, by result: success, unknown, topic_refused, record_refused",
+                ("result",),
+                registry=registry,
+            )
+        )
+        self.relay_batch_seconds = Histogram(
+            "workflow_engine_dispatch_relay_batch_latency_seconds",
+            "Publishing one batch",
+            buckets=LATENCY_BUCKETS,
+            registry=registry,
+        )
+        self.dispatch_seconds = Histogram(
+            "penstock_dispatch_latency_seconds",
+            "From a job's row in the outbox to the broker's ack",
+            buckets=PICKUP_BUCKETS,
+            registry=registry,
+        )
+        self.relay_leader = Gauge("workflow_engine_dispatch_relay_leader", "1 where the relay runs", registry=registry)
+        self.producer_errors: Family[str, Counter] = Family(
+            Counter(
+                "workflow_engine_kafka_producer_errors", "Errors of the Kafka producer", ("code",), registry=registry
+            )
+        )
+
+    def _process(self, version: str) -> None:
+        self.loop_lag_seconds = self._histogram(
+            "penstock_event_loop_lag_seconds", "How late the event loop ran a task that was due", LAG_BUCKETS
+        )
+        self.task_up: Family[str, Gauge] = Family(
+            self._gauge("penstock_task_up", "1 while a supervised task runs", "task")
+        )
+        self._rows_aside = self._gauge(
+            "penstock_rows_aside", "Rows that a background service could not handle and set aside", "service"
+        )
+        self._row_aside = self._gauge(
+            "penstock_row_aside", "1 for each of them, 100 at most; the log says when", "service", "row", "reason"
+        )
+        self.service_errors: Family[str, Counter] = Family(
+            self._counter("penstock_service_errors", "Rounds of background services that the database refused", "task")
+        )
+        self._gauge("penstock_build_info", "1, with the version as label", "version").labels(version).set(1)
+        ProcessCollector(registry=self.registry)
+
+    def note_end(self, definition_id: str, outcome: str, took_s: float) -> None:
+        """An instance of the definition ended."""
+        self.instances_completed[outcome].inc()
+        if outcome == "COMPLETED":
+            self.instance_seconds.observe(took_s)
+        if definition_id not in self._ended_definitions:
+            if len(self._ended_definitions) >= MAX_DEFINITIONS:
+                definition_id = "other"
+            else:
+                self._ended_definitions.add(definition_id)
+        self._instances_ended[definition_id, outcome].inc()
+
+    def instance_totals(self) -> dict[str, int]:
+        """How many instances were started, and how many ended by outcome in lower case, since this process began."""
+        (started,) = self.instances_started.collect()
+        (ended,) = self.instances_completed.metric.collect()
+        totals = {"started": sum(int(sample.value) for sample in started.samples)}
+        for sample in ended.samples:
+            totals[sample.labels["outcome"].lower()] = int(sample.value)
+        return totals
+
+    def duration_totals(self) -> dict[float, int]:
+        """How many instances completed that took at most so many seconds, and more than the bound before."""
+        counts = self.instance_seconds.counts()
+        return {bound: count for bound, count in zip((*DURATION_BUCKETS, math.inf), counts, strict=True) if count}
+
+    def batch_totals(self) -> tuple[int, float]:
+        """How many transactions there were, and how many items they took together."""
+        lanes = self.batch_items.values()
+        return sum(sum(lane.counts()) for lane in lanes), sum(lane.total() for lane in lanes)
+
+    def clients(self) -> int:
+        """Connections of clients, of all listeners."""
+        (found,) = self._open_connections.collect()
+        return sum(int(sample.value) for sample in found.samples)
+
+    def set_queue(self, rows: Iterable[tuple[str, int, float]]) -> None:
+        """Replaces the gauges of the queue by (job type, ready jobs, age of the oldest in seconds)."""
+        ordered = sorted(rows, key=lambda row: row[1], reverse=True)
+        kept, rest = ordered[:MAX_JOB_TYPES], ordered[MAX_JOB_TYPES:]
+        if rest:
+            kept.append(("other", sum(row[1] for row in rest), max(row[2] for row in rest)))
+        self._queue_jobs.clear()
+        self._queue_age.clear()
+        for job_type, jobs, age_seconds in kept:
+            self._queue_jobs.labels(job_type).set(jobs)
+            self._queue_age.labels(job_type).set(age_seconds)
+
+    def set_flow(self, rows: Iterable[tuple[str, int | None, int]]) -> None:
+        """Replaces the gauges of queues by (queue, running attempts, waiting jobs); MAX_QUEUES at most."""
+        self._flow_running.clear()
+        self._flow_waiting.clear()
+        for queue, running, waiting in rows:
+            self._flow_waiting.labels(queue).set(waiting)
+            if running is not None:
+                self._flow_running.labels(queue).set(running)
+
+    def note_flow_claim(self, queue: str, *, blocked: int, throttled: bool) -> None:
+        """What a claim of a queue's jobs met."""
+        if queue not in self._flow_queues:
+            if len(self._flow_queues) >= MAX_QUEUES:
+                queue = "other"
+            self._flow_queues.add(queue)
+        self._flow_blocked.labels(queue).set(blocked)
+        if throttled:
+            self._flow_throttled.labels(queue).inc()
+
+    def set_rows_aside(self, rows: Iterable[tuple[str, str, str]]) -> None:
+        """Replaces the gauges of rows aside by (service, row, reason)."""
+        self._rows_aside.clear()
+        self._row_aside.clear()
+        for number, (service, row, reason) in enumerate(rows):
+            self._rows_aside.labels(service).inc()
+            if number < MAX_ROWS_ASIDE:
+                self._row_aside.labels(service, row, reason).set(1)
+
+    def watch_pool(
+        self,
+        idle: Callable[[], int],
+        busy: Callable[[], int],
+        unanswered: Callable[[], int],
+        waiting: Callable[[], int],
+    ) -> None:
+        """Has these asked at each scrape."""
+        self.pool_connections["idle"].set_function(idle)
+        self.pool_connections["busy"].set_function(busy)
+        self.pool_connections["unanswered"].set_function(unanswered)
+        self.pool_waiting.set_function(waiting)
+
+    def watch_connections(self, listener: str, open_count: Callable[[], int]) -> None:
+        """Has it asked at each scrape."""
+        self._open_connections.labels(listener).set_function(open_count)
+
+    def watch_batches(self, queue: str, age_seconds: Callable[[], float], aside: Callable[[], int]) -> None:
+        """Has these asked at each scrape."""
+        self._batch_age.labels(queue).set_function(age_seconds)
+        self._aside_items.labels(queue).set_function(aside)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
