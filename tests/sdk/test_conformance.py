@@ -17,9 +17,10 @@ EACH: Final = (
     "python",
     pytest.param("go", marks=pytest.mark.go),
     pytest.param("typescript", marks=pytest.mark.node),
+    pytest.param("java", marks=(pytest.mark.jdk, pytest.mark.maven)),
 )
 LINES_MAX: Final = 2_500
-SOURCES: Final = {"go": "*.go", "typescript": "src/*.ts"}
+SOURCES: Final = {"go": "*.go", "typescript": "src/*.ts", "java": "src/main/java/**/*.java"}
 
 
 def played(server: Server, directory: Path, language: str, chosen: list[Case], **environment: str) -> dict[str, str]:
