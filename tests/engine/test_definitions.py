@@ -114,8 +114,10 @@ async def test_a_chained_definition_is_parsed_without_a_lock(
     first = make_driver()
     await first.upload(large("following"))
     chained = {"autoStartNextWorkflow": True, "nextWorkflowId": "following"}
+    await first.upload(
+        {**definition(task("x"), end(), definition_id="chain"), **chained}
+    )  # which looks at what follows
     driver = make_driver()
-    await driver.upload({**definition(task("x"), end(), definition_id="chain"), **chained})
     instance = (await driver.start("chain")).id
     asked = _noted(monkeypatch, "find")
     with trio.fail_after(30):

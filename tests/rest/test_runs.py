@@ -60,7 +60,7 @@ async def test_a_message_is_handed_on_with_its_key(
 ) -> None:
     answer = await rest.post("/v1/instances/1f/messages", body, idempotency_key="mail-1")
     assert (answer.status, answer.body) == (204, b"")
-    assert engine.one("runs.send") == ("1f", "n", payload, {"dedup": "mail-1"})
+    assert engine.one("runs.send") == ("1f", "n", payload, {"dedup": "mail-1", "force": False})
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ CALLS = (
     calls.GetJournal(instance_id="{id}"),
     calls.GetTree(instance_id="{id}"),
     calls.SendMessage(instance_id="{id}", name="n", payload=1, idempotency_key="k"),
+    calls.ResolveMessage(instance_id="{id}", position="{position}", payload=1, note="n"),
     calls.CancelInstance(id="{id}"),
     calls.RetryInstance(id="{id}"),
     calls.SkipStep(id="{id}", step_id="a"),

@@ -307,7 +307,7 @@ def test_a_statement_scans_no_table_and_keeps_to_its_blocks(
 
 def test_each_statement_of_the_flow_is_measured(costs: dict[str, tuple[int, dict[str, int], Any]]) -> None:
     _, _, names = costs[""]
-    queries = Path(flow.__file__).parent / "queries"
+    queries = Path(flow.__file__).parent.parent / "queries"
     texts = [(queries / f"{file}.sql").read_text() for file in FILES]
     known = {name for text in texts for name in re.findall(r"(?m)^-- name: (\w+)$", text)}
     assert known - names == WALKS

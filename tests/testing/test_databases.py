@@ -58,6 +58,11 @@ def test_a_database_that_does_not_go_is_told(penstock_postgres: Server) -> None:
 
 
 def test_a_new_database_need_not_look_through_its_catalogs(server: Server) -> None:
+    # PostgreSQL leaves the file out for one whose catalogs another session changes meanwhile
+    assert any(_has_catalogs_written_down(server) for _ in range(10))
+
+
+def _has_catalogs_written_down(server: Server) -> bool:
     with server.database(apply_schema) as dsn, psycopg.connect(server.dsn) as other:
         written = other.execute(
             "SELECT (pg_stat_file(format('base/%%s/pg_internal.init', oid), true)).size FROM pg_database"
@@ -65,4 +70,4 @@ def test_a_new_database_need_not_look_through_its_catalogs(server: Server) -> No
             (name_of(dsn),),
         ).fetchone()
     assert written is not None
-    assert (written[0] or 0) > 0
+    return (written[0] or 0) > 0

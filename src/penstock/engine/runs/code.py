@@ -376,7 +376,7 @@ def _taken(job: Job, runs: dict[int, store.TakenRun], rules: int) -> Taken:
         taken_at=job.locked_at.timestamp(),
         lease_left_s=(job.lock_expires_at - job.locked_at).total_seconds(),
         mail=run.mail,
-        key=run.key,
+        key=run.key or job.business_key,
         expiries=run.expiries,
         page=None if run.records is None else JournalPage(run.records, run.mail, run.more),
         rules=rules,
