@@ -28,6 +28,7 @@ HANDS_ON: Final = {"bench"}
 """Its options are those of the harness, whose commands are walked, too."""
 SHOWN_ELSEWHERE: Final = {
     "archive list", "archive show",  # tests/runtime/test_archive.py
+    "runs drop", "runs correct",  # tests/reports/test_messages_that_do_not_fit.py
     "runs retry",  # tests/durable/test_retry.py
     "check",  # tests/durable/test_check.py
     *(f"bench {act}" for act in ("run", "compare", "show", "size", "list", "pair", "against")),  # tests/benchmarks

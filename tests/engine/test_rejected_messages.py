@@ -166,6 +166,30 @@ async def test_a_corrected_one_has_to_fit_and_is_kept_when_the_run_continues(dri
     assert (begun.kind, message.kind, message.path, message.payload) == (10, 6, "", GOOD.decode())
 
 
+async def test_after_a_correction_the_others_wait_for_what_the_run_makes_of_it(driver: Driver) -> None:
+    """It may receive the corrected one, and then another that did not fit before."""
+    run, [first, second] = await parked(driver, 2)
+    await resolve(driver, run, first, GOOD)
+    for payload in (None, GOOD):
+        with pytest.raises(Conflict, match="a receive has taken it, it was dropped, or the run is at work"):
+            await resolve(driver, run, second, payload)
+    await driver.engine.runs.send(run.instance_id, "go", BAD)  # by then it may fit
+    assert audited(driver) == [("MESSAGE_CORRECTED", "go")]
+
+
+async def test_what_came_before_is_not_refused_when_it_is_sent_again(driver: Driver) -> None:
+    """Its answer was lost; the run has received it, and waits for another type."""
+    run = await begin(driver)
+    await driver.engine.runs.send(run.instance_id, "go", BAD, dedup="k")
+    [message] = (await read(driver, run.held)).records
+    await park(driver, run, 1, waits(message.pos))
+    await driver.engine.runs.send(run.instance_id, "go", BAD, dedup="k")
+    with pytest.raises(IdempotencyConflict):
+        await driver.engine.runs.send(run.instance_id, "go", b'{"by":8}', dedup="k")
+    with pytest.raises(WrongValue):
+        await driver.engine.runs.send(run.instance_id, "go", BAD, dedup="l")
+
+
 async def test_what_a_receive_may_have_had_is_not_dropped(driver: Driver) -> None:
     """The run was at work since it was rejected: another receive may have taken it."""
     run, [position] = await parked(driver)

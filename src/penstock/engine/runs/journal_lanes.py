@@ -36,6 +36,7 @@ from penstock.store.db.outcome import InDoubt
 from penstock.store.rows import jobs as job_store
 from penstock.store.rows import journal as store
 from penstock.store.rows import journal_cuts as cuts
+from penstock.store.rows import signals
 from penstock.store.rows.journal import LetGo, RunState
 from penstock.store.rows.timers import Timer
 from penstock.telemetry.metrics import Metrics
@@ -331,7 +332,9 @@ class JournalLanes:
             if waits is None or tell.payload is None:
                 continue
             look = partial(problem_of, waits.branches, waits.last, tell.name or "", tell.payload)
-            if (problem := await run_sized(len(waits.branches) + len(tell.payload), look)) is not None:
+            if (problem := await run_sized(len(waits.branches) + len(tell.payload), look)) is None:
+                continue
+            if await signals.find_id(connection, tell.instance, tell.dedup) is None:  # else it came, and is over
                 item.refuse(problem)
         return [item for item in items if not item.settled]
 

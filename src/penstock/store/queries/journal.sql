@@ -156,7 +156,7 @@ queued_flow AS (
 -- Records that others have for runs: $1 instance $2 kind $3 path $4 name $5 payload $6 dedup $7 hash of what is said, in
 -- hex $8 actor (null: no audit record, '': nobody) $15 what that record says (null: the name) $12 token $13 seq $14 index of the timer
 -- that says it (null: none): it goes, and where it has gone nothing is written. $16 sender $17 position: it is written only
--- where no record came after that, but for those that drop messages (null: whatever came) $18 rules. The roots are locked.
+-- where no record came after that, but for those that only drop messages (null: whatever came) $18 rules. The roots are locked.
 -- $9: so many messages in a row that nobody read are the most; $10 $11 $19: the kinds of messages, of cancels, and of what
 -- drops a message.
 -- One row for each, in order: the instance's status, whether it is code, whether it was written now, the hash of what
@@ -187,7 +187,11 @@ new AS MATERIALIZED (
   SELECT * FROM about WHERE status = 0 /* ACTIVE */ AND code AND row IS NOT NULL AND request_hash IS NULL AND is_full IS NOT TRUE
     AND (by_token IS NULL OR n IN (SELECT n FROM heard))
     AND (as_of IS NULL OR NOT EXISTS (
-      SELECT FROM journal j WHERE j.instance_id = about.instance AND j.pos > about.as_of AND j.kind <> $19::smallint))),
+        SELECT FROM journal j WHERE j.instance_id = about.instance AND j.pos > about.as_of
+          AND (j.kind <> $19::smallint OR j.payload IS NOT NULL))
+      AND NOT EXISTS (
+        SELECT FROM item e WHERE e.instance = about.instance AND e.n < about.n
+          AND (e.kind <> $19::smallint OR e.payload IS NOT NULL)))),
 noted AS (
   INSERT INTO signal_id (instance_id, id, request_hash) SELECT instance, dedup, decode(hash, 'hex') FROM new),
 clock AS MATERIALIZED (SELECT penstock_now() AS now),
@@ -221,10 +225,11 @@ SELECT a.status, a.code, a.n IN (SELECT n FROM new), encode(a.request_hash, 'hex
 FROM about a ORDER BY a.n
 
 -- name: read_waits
--- What open runs ($1 instances) have said of their branches, and the position of their last record that is of another kind
--- than $2: what was said before that may not hold any more.
+-- What open runs ($1 instances) have said of their branches, and the position of their last record that does more than drop a
+-- message (kind $2, without a payload): what was said before that may not hold any more.
 SELECT k.id, n.checkpoint::text,
-  (SELECT j.pos FROM journal j WHERE j.instance_id = k.id AND j.kind <> $2::smallint ORDER BY j.pos DESC LIMIT 1)
+  (SELECT j.pos FROM journal j WHERE j.instance_id = k.id AND (j.kind <> $2::smallint OR j.payload IS NOT NULL)
+   ORDER BY j.pos DESC LIMIT 1)
 FROM unnest($1::bigint[]) AS k(id)
 CROSS JOIN LATERAL (SELECT t.id, t.seq FROM token t WHERE t.id = k.id AND t.id = t.instance_id OFFSET 0) t
 CROSS JOIN LATERAL (SELECT n.checkpoint FROM job_note n WHERE n.token_id = t.id AND n.seq = t.seq OFFSET 0) n
