@@ -365,10 +365,6 @@ class Door:
     def let_in(self, start: Start, sock: socket.socket, address: str) -> Guest | None:
         """One that was accepted; None when it has left already."""
         host = host_of(address)
-        if self._unproved.of_host(host) >= self._unproved_per_host:
-            self._end_one(host)
-        elif self._unproved.count >= self._most_unproved:
-            self._end_one(None)
         stage = Stage.BEGUN
         if self._poller is not None and self._is_crowded:
             sock.setblocking(False)
@@ -377,6 +373,10 @@ class Door:
                 sock.close()
                 return None
             stage = Stage.READY if self._is_worth(begun) else Stage.HELD
+        if self._unproved.of_host(host) >= self._unproved_per_host:
+            self._end_one(host)
+        elif self._unproved.count >= self._most_unproved:
+            self._end_one(None)
         guest = Guest(self, host, sock, start, stage)
         self.open += 1
         self._unproved.add(guest)
@@ -401,7 +401,9 @@ class Door:
         while self.open >= self._most:
             if self._room.is_set():
                 self._room = trio.Event()
-            if not self._end_one(None):
+            if self._gone:
+                self._turn_away(self._gone.popleft())
+            elif not self._end_one(None):
                 await self._make_room()
             with trio.move_on_after(self._grace_s / 4 if self._unproved.count else self._look_s):
                 await self._room.wait()
@@ -522,7 +524,8 @@ class Door:
             await self._any_gone.wait()
             while self._gone:
                 async with self._closing:
-                    self._turn_away(self._gone.popleft())
+                    if self._gone:
+                        self._turn_away(self._gone.popleft())
                     await trio.lowlevel.checkpoint()
             self._any_gone = trio.Event()
 
@@ -530,7 +533,8 @@ class Door:
         begun_s = min(HELD_BEGUN_S, self._first_request_s / 2)
         for number, guest in enumerate(self._unproved.at_door, 1):
             age_s = trio.current_time() - guest.since
-            if not guest.at_door or age_s < begun_s or guest.sock.fileno() < 0:
+            has_left = guest.stage is Stage.HELD and guest not in self._listeners  # since the snapshot was made
+            if has_left or not guest.at_door or age_s < begun_s or guest.sock.fileno() < 0:
                 pass
             elif age_s >= self._first_request_s:
                 self._turn_away(guest)
