@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import msgspec
+import pydantic
 import pytest
 from typer.testing import CliRunner
 
@@ -319,6 +320,22 @@ def test_what_a_validator_says_can_be_kept() -> None:
     assert rejected.reason[:2] == "t\ufffd"
     assert len(rejected.reason) == MAX_REASON_CHARS
     assert rejected.reason.encode()
+
+
+class Card(pydantic.BaseModel):
+    card_no: int = pydantic.Field(lt=10)
+
+
+def test_a_rejected_value_is_in_no_reason() -> None:
+    """Its payload may be hidden from who sees the reason."""
+
+    @workflow
+    async def body() -> None:
+        await receive("m", Card)
+
+    [rejected] = run(body, message("m", '{"card_no":4111}', 1)).rejected()
+    assert "4111" not in rejected.reason
+    assert "less than 10" in rejected.reason
 
 
 def test_a_type_that_is_too_deep_or_too_large_is_not_published() -> None:

@@ -8,6 +8,7 @@ virtual clock, are its hosts).
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
@@ -45,6 +46,8 @@ MAX_PUBLISHING_BRANCHES = 500
 """Of a run that publishes what it accepts: all that is written down of it fits an engine's limit."""
 SCHEMAS_MAX_BYTES = 65_536
 """Of what one run accepts; names beyond it are published without."""
+_GIVEN = re.compile(r", input_value=.*?(?=, input_type=\w+\])", re.DOTALL)
+"""A value in pydantic's words: where its message is shown it may be hidden."""
 MAX_NOT_AWAITED = 20
 """Places of a run that are told of."""
 
@@ -476,7 +479,8 @@ class Activation:
             for letter in islice(mailbox.free, MAX_SHOWN_REJECTED - len(found)):
                 error = receive.outcome(letter.record).error
                 reason, field = ("", "") if not isinstance(error, BadMessage) else (error.reason, error.field)
-                found.append(Rejected(name, f"{letter.record.pos:x}", _plain(field), _plain(mask_text(reason))))
+                reason = mask_text(_GIVEN.sub("", reason))
+                found.append(Rejected(name, f"{letter.record.pos:x}", _plain(field), _plain(reason)))
         return found
 
     def published(self) -> list[dict[str, Any]]:
