@@ -127,9 +127,9 @@ def test_an_approval_is_sent_to_the_programs_own_rest_port(directory: Path):
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+", url)
     with httpx.Client(base_url=url, trust_env=False, timeout=COMMAND_MAX_S) as client:
         [run] = client.get("/v1/instances", params={"businessKey": "o-1"}).json()["items"]
+        assert client.get("/console/").status_code == 200
         sent = client.post(f"/v1/instances/{run['id']}/messages", json={"name": "approved", "payload": "over REST"})
         assert sent.status_code < 300, sent.text
-        assert client.get("/console/").status_code == 200
     code, said, errors = ended(running)
     assert (code, said) == (0, "42 over REST\nNone\n"), errors
 

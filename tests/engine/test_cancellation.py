@@ -683,7 +683,8 @@ SCENARIOS: dict[str, Prepare] = {
 }
 
 STATE = """
-SELECT i.status, i.definition, t.state, t.step, t.failures, t.attempt, n.checkpoint::text, r.seq IS NOT NULL,
+SELECT i.status, i.definition, t.state, t.step, t.failures, t.attempt,
+  regexp_replace(n.checkpoint::text, '"(as_of|pos)": "[0-9a-f]+"', '', 'g'), r.seq IS NOT NULL,
   (SELECT array_agg((h.step, h.kind) ORDER BY h.seq, h.kind) FROM history h WHERE h.instance_id = i.id)::text,
   (SELECT count(*) FROM timer m WHERE m.instance_id = i.id), i.instance_key IS NULL,
   (SELECT count(*) FROM buffered_signal b WHERE b.instance_id = i.id),
