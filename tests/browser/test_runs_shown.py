@@ -69,6 +69,8 @@ def test_a_message_that_does_not_fit_is_dropped_and_corrected_by_clicks(
 
     send('{"by": 7, "granted": true}')
     visitor.see("by: must be text, not 7")
+    assert all("422" in text for text in visitor.complaints)
+    visitor.complaints.clear()
     page.keyboard.press("Escape")
     (run,) = engine.call("GET", "/v1/instances?businessKey=A-1")[1]["items"]
     for by in (7, 8):
