@@ -81,6 +81,11 @@ def build_once(language: Language, run: str) -> None:
             stamp.write("built")
 
 
+def _take_interrupts() -> None:
+    """In the program: a shell that runs us in its background has it ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Program:
     """A running program: its events, its log, its signals."""
 
@@ -96,6 +101,7 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=self._log_file,
             text=True,
+            preexec_fn=_take_interrupts,  # noqa: PLW1509 - one call, which takes no lock
         )
         self.events: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
