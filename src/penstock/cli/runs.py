@@ -177,10 +177,7 @@ def send(
     """Send a message. It is kept until the body receives it. What does not fit what the run waits for is refused."""
     text = _payload(payload)
 
-    async def told(runs: AnyRuns) -> None:
-        await runs.send(await runs.find(id, {}), name, text, dedup, id=id, force=force)
-
-    ask_anywhere(at, token_file, told)
+    on_run(id, at, token_file, lambda runs, found: runs.send(found, name, text, dedup, id=id, force=force))
     print_done({"id": id, "sent": name}, f"sent {name} to {id}", as_json=as_json)
 
 
@@ -195,10 +192,9 @@ def drop(
 ) -> None:
     """Drop a message that the run rejected. No receive has had it."""
 
-    async def told(runs: AnyRuns) -> None:
-        await runs.resolve_message(await runs.find(id, {}), position, None, note, force=False, id=id)
-
-    ask_anywhere(at, token_file, told)
+    on_run(
+        id, at, token_file, lambda runs, found: runs.resolve_message(found, position, None, note, force=False, id=id)
+    )
     print_done({"id": id, "dropped": position}, f"dropped {position} of {id}", as_json=as_json)
 
 
@@ -216,10 +212,9 @@ def correct(
     """Send another message in the place of one that the run rejected, with the same name."""
     text = _payload(payload)
 
-    async def told(runs: AnyRuns) -> None:
-        await runs.resolve_message(await runs.find(id, {}), position, text, note, force=force, id=id)
-
-    ask_anywhere(at, token_file, told)
+    on_run(
+        id, at, token_file, lambda runs, found: runs.resolve_message(found, position, text, note, force=force, id=id)
+    )
     print_done({"id": id, "corrected": position}, f"corrected {position} of {id}", as_json=as_json)
 
 
@@ -234,10 +229,7 @@ def cancel(
 ) -> None:
     """Cancel a run: its body cleans up, then it has ended."""
 
-    async def told(runs: AnyRuns) -> None:
-        await runs.cancel(await runs.find(id, {}), reason, force=force, id=id)
-
-    ask_anywhere(at, token_file, told)
+    on_run(id, at, token_file, lambda runs, found: runs.cancel(found, reason, force=force, id=id))
     done = f"ended {id}" if force else f"asked {id} to end"
     print_done({"id": id, "cancelled": True, "forced": force}, done, as_json=as_json)
 
@@ -260,10 +252,7 @@ def retry(
 ) -> None:
     """Let a failed run go on. What came after is forgotten, but for messages, and done again."""
 
-    async def told(runs: AnyRuns) -> None:
-        await runs.retry(await runs.find(id, {}), from_, note, id=id)
-
-    ask_anywhere(at, token_file, told)
+    on_run(id, at, token_file, lambda runs, found: runs.retry(found, from_, note, id=id))
     print_done({"id": id, "retried": True}, f"retried {id}", as_json=as_json)
 
 
@@ -332,6 +321,15 @@ def journal(
                 return
 
     ask_anywhere(at, token_file, told)
+
+
+def on_run(id: str, at: str | None, token_file: Path | None, call: Callable[[AnyRuns, str], Awaitable[T]]) -> T:
+    """What ``call`` gives for the run with this id, which it is told by its instance's. As `ask_anywhere`."""
+
+    async def told(runs: AnyRuns) -> T:
+        return await call(runs, await runs.find(id, {}))
+
+    return ask_anywhere(at, token_file, told)
 
 
 def ask_anywhere(
