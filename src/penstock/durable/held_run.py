@@ -98,7 +98,9 @@ class Keeper(Protocol):
     context: Context
     """That of the program when the app was opened: each attempt at a step has a copy of it."""
     pumps: EagerQueue
+    """Lets the pumps of runs begin, and go on when their batch has been applied."""
     pump_context: Context
+    """That of pumps without a task, which marks it as its own while it is driven. Tasks begin in ``context``."""
     on_result: Callable[[Held, str], None]
     """Hears what a run has completed with, as JSON: that is durable."""
 
