@@ -96,7 +96,7 @@ async def test_the_demo_ignores_the_settings_of_this_machines_engine(stand_in, t
     monkeypatch.setenv("DB_MAX_CONNS", "3")
     log = stand_in(SERVES_UNTIL_TOLD)
     async with engine_process(tmp_path / "data", log) as url:
-        await wait_for_text(log, "settings")
+        await wait_for_text(log, "]")  # the whole line
         said = await trio.Path(log).read_text()
     assert "settings []" in said
     assert f"arguments serve --config {os.devnull} --data-dir {tmp_path}/data --bind 127.0.0.1 --rest-port" in said
