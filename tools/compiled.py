@@ -44,12 +44,12 @@ MODULES: Final = (
     "penstock/engine/jobs/hot_jobs.py",
     "penstock/engine/requests/ids.py",
     "penstock/engine/queues/job_sizes.py",
-    "penstock/engine/lanes/batcher.py",
+    "penstock/engine/group_commit/batcher.py",
     "penstock/engine/queues/claims.py",
     "penstock/engine/queues/fast_path.py",
     "penstock/engine/queues/held.py",
-    "penstock/engine/lanes/item.py",
-    "penstock/engine/lanes/lane.py",
+    "penstock/engine/group_commit/item.py",
+    "penstock/engine/group_commit/queue.py",
     "penstock/engine/queues/releases.py",
     "penstock/engine/queues/lease_book.py",
     "penstock/engine/requests/payload.py",
@@ -78,9 +78,9 @@ MODULES: Final = (
     "penstock/loop/waking.py",
 )
 INHERITED: Final = {
-    "penstock/engine/lanes/item.py": ("Item",),
-    "penstock/engine/lanes/batcher.py": ("Batcher",),
-    "penstock/engine/lanes/lane.py": ("Lane",),
+    "penstock/engine/group_commit/item.py": ("Item",),
+    "penstock/engine/group_commit/batcher.py": ("Batcher",),
+    "penstock/engine/group_commit/queue.py": ("Lane",),
     "penstock/engine/queues/claims.py": ("ClaimItem",),
     "penstock/engine/queues/waiters.py": ("Waiter",),
 }

@@ -8,8 +8,8 @@ from typing import Any
 import trio
 import trio.testing
 
-from penstock.engine.lanes.batcher import Batcher
-from penstock.engine.lanes.item import Item
+from penstock.engine.group_commit.batcher import Batcher
+from penstock.engine.group_commit.item import Item
 
 
 class Letter(Item[int]):

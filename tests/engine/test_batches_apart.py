@@ -10,9 +10,9 @@ import pytest
 import trio
 
 from penstock.engine.advance.command import Command
+from penstock.engine.group_commit.item import Item
+from penstock.engine.group_commit.queue import Lane
 from penstock.engine.instances.tasks import SignalCommand
-from penstock.engine.lanes.item import Item
-from penstock.engine.lanes.lane import Lane
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.statements import SQL
 from penstock.testing.definitions import definition, end, service

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from penstock.core.rules.state import InstanceStatus
-from penstock.engine.lanes.lane import Lane
+from penstock.engine.group_commit.queue import Lane
 from penstock.engine.queues.journal_items import Held, RunEnd, Taken
 from penstock.engine.runs.code import CodeWorkflow
 from penstock.engine.starts.full_starts import FullStarts

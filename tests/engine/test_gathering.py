@@ -6,9 +6,9 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.engine.lanes import batcher as module
-from penstock.engine.lanes.batcher import Batcher
-from penstock.engine.lanes.item import Item
+from penstock.engine.group_commit import batcher as module
+from penstock.engine.group_commit.batcher import Batcher
+from penstock.engine.group_commit.item import Item
 
 COMMIT_S = 0.001
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from penstock.engine.definitions.definitions import LoadedDefinition
+from penstock.engine.group_commit.queue import Lane
 from penstock.engine.instances.batches import BatchStart
-from penstock.engine.lanes.lane import Lane
 from penstock.engine.starts.start_item import StartItem
 from penstock.engine.starts.starts import STARTS_PER_KEY
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, Throttled

@@ -19,7 +19,7 @@ MANY_PARAMETERS = {
     "client/builder.py: call": "a parameter is a field of the step",
     "client/instances.py: start_instance": "a parameter is a field of the call",
     "engine/queues/deliveries.py: __init__": "gets the parts of the engine that a delivery needs",
-    "engine/lanes/lane.py: __init__": "gets what a subclass does with its batch",
+    "engine/group_commit/queue.py: __init__": "gets what a subclass does with its batch",
 }
 """Functions that take more, and why. Those of `cli/` are left out: a parameter there is an option."""
 MANY_ATTRIBUTES = {

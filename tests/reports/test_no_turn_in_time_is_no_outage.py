@@ -14,7 +14,7 @@ import trio
 
 from penstock.client import Unavailable as UnavailableToClients
 from penstock.durable.local import told
-from penstock.engine.runs import journal_lanes
+from penstock.engine.runs import journal_queues
 from penstock.errors import Unavailable
 from penstock.rest.problems import bug
 from penstock.rpc.problems import status_of
@@ -46,14 +46,14 @@ async def test_a_slow_statement_is_told_as_such_and_written_once(
 ):
     driver = make_driver(outage_wait_seconds=0)
     run = await begin(driver)
-    write, go_on, begun = journal_lanes.store.append, trio.Event(), trio.Event()
+    write, go_on, begun = journal_queues.store.append, trio.Event(), trio.Event()
 
     async def slow(connection: TrioConnection, items: Sequence[Append]) -> dict[int, Appended]:
         begun.set()
         await go_on.wait()
         return await write(connection, items)
 
-    monkeypatch.setattr(journal_lanes.store, "append", slow)
+    monkeypatch.setattr(journal_queues.store, "append", slow)
     with trio.fail_after(BOUND_S):
         with pytest.raises(Unavailable) as refused:
             await append(driver, run.held, done("/0"))
@@ -78,7 +78,7 @@ async def test_an_outage_is_told_as_before(make_driver: MakeDriver, monkeypatch:
         raise psycopg.OperationalError("connection refused")
 
     with monkeypatch.context() as patched, trio.fail_after(BOUND_S):
-        patched.setattr(journal_lanes.store, "append", away)
+        patched.setattr(journal_queues.store, "append", away)
         with pytest.raises(Unavailable) as refused:
             await append(driver, run.held, done("/0"))
     assert refused.value.reason == AWAY_REASON

@@ -17,7 +17,7 @@ from grpclib.const import Handler
 from h2.errors import ErrorCodes
 from hyperframe.frame import DataFrame
 
-from penstock.engine.lanes.item import Item
+from penstock.engine.group_commit.item import Item
 from penstock.errors import BadRequest
 from penstock.loop.eager import need_task
 from penstock.loop.poller import HAVE_EPOLL, PolledStream

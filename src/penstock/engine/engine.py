@@ -25,6 +25,7 @@ from penstock.engine.advance.transaction import Transactions
 from penstock.engine.definitions.definitions import Definitions
 from penstock.engine.definitions.drafts import Drafts
 from penstock.engine.definitions.signatures import Signatures
+from penstock.engine.group_commit.batcher import Batcher
 from penstock.engine.instances.audit_trail import AuditTrail
 from penstock.engine.instances.batches import Batches
 from penstock.engine.instances.definition_use import DefinitionUse
@@ -36,7 +37,6 @@ from penstock.engine.instances.views import view_instances
 from penstock.engine.jobs.hot_jobs import HotJobs
 from penstock.engine.jobs.jobs import Jobs
 from penstock.engine.jobs.leases import Leases
-from penstock.engine.lanes.batcher import Batcher
 from penstock.engine.queues.attempts import Attempts
 from penstock.engine.queues.ends import Ends
 from penstock.engine.queues.events import Events

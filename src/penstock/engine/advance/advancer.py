@@ -30,7 +30,7 @@ from penstock.core.expression.work import LongWork, Record, Work
 from penstock.core.rules.state import Instance, Token
 from penstock.engine.advance.supply import Answers, Supply
 from penstock.engine.definitions.definitions import Definitions, LoadedDefinition
-from penstock.engine.lanes.item import Item
+from penstock.engine.group_commit.item import Item
 from penstock.engine.requests.ids import IdSource
 from penstock.errors import BadRequest, PenstockError
 from penstock.log.log import get_logger

@@ -28,7 +28,7 @@ from penstock.engine.advance.transaction import (
     Transactions,
 )
 from penstock.engine.definitions.definitions import Definitions, LoadedDefinition
-from penstock.engine.lanes.lane import Lane
+from penstock.engine.group_commit.queue import Lane
 from penstock.engine.queues.left_notes import LeftNotes
 from penstock.engine.requests.payload import EMPTY_OBJECT
 from penstock.errors import NotFound, PayloadTooLarge, PenstockError

@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 import trio
 
 from penstock.engine.advance.advancer import Advancer, LongItem
-from penstock.engine.lanes.batcher import Batcher
+from penstock.engine.group_commit.batcher import Batcher
 from penstock.errors import PenstockError, Unavailable
 from penstock.settings import Settings
 from penstock.store.db.database import DatabaseError

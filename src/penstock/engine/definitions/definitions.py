@@ -27,7 +27,7 @@ from penstock.core.graph.fast_path import FastPlan, fast_plans, fast_start, need
 from penstock.core.parsing.parsing import DEFAULT_LIMITS, STORED_LIMITS, parse_definition, readable_part
 from penstock.core.rules.topic import topic_problem
 from penstock.engine.definitions.signatures import Signatures
-from penstock.engine.lanes.lane import RETRY_FIRST_S, RETRY_MAX_S
+from penstock.engine.group_commit.queue import RETRY_FIRST_S, RETRY_MAX_S
 from penstock.engine.requests.paging import page_bounds, slice_limit
 from penstock.errors import Conflict, Forbidden, NotFound
 from penstock.loop.offload import run_long

@@ -16,8 +16,8 @@ from penstock.core.rules.state import MESSAGE_TIMER
 from penstock.engine.advance.call_commands import MessageCommand
 from penstock.engine.advance.full_path import FullPath
 from penstock.engine.advance.timers import Timers
-from penstock.engine.lanes.item import Item
-from penstock.engine.lanes.lane import Lane
+from penstock.engine.group_commit.item import Item
+from penstock.engine.group_commit.queue import Lane
 from penstock.errors import Conflict, IdempotencyConflict, PenstockError, TooManyRequests
 from penstock.settings import Settings
 from penstock.store.db.connection import TrioConnection

@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 from penstock.access.identity import Identity
 from penstock.core.rules.fencing import CallKind, FenceRequest, Verdict, known_attempt
 from penstock.engine.definitions.definitions import refuse_executors
+from penstock.engine.group_commit.item import Waiting
 from penstock.engine.jobs.jobs import MAX_JOBS_DEFAULT, Jobs
-from penstock.engine.lanes.item import Waiting
 from penstock.engine.queues.claims import ClaimItem
 from penstock.engine.queues.fast_path import FastCompletion, FastPath
 from penstock.engine.queues.polls import Polls

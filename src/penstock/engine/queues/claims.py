@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 import trio
 
 from penstock.engine.definitions.definitions import Definitions, LoadedDefinition
-from penstock.engine.lanes.item import Item
-from penstock.engine.lanes.lane import Lane
+from penstock.engine.group_commit.item import Item
+from penstock.engine.group_commit.queue import Lane
 from penstock.engine.queues.deliveries import Deliveries, Delivery
 from penstock.engine.queues.flow_turns import FlowTurns
 from penstock.engine.queues.job_sizes import JobSizes

@@ -14,8 +14,8 @@ from time import perf_counter
 from penstock.core.graph.fast_path import FastPlan
 from penstock.core.rules.fencing import FenceRequest, Verdict, judge
 from penstock.engine.definitions.definitions import LoadedDefinition
-from penstock.engine.lanes.item import Item
-from penstock.engine.lanes.lane import Lane
+from penstock.engine.group_commit.item import Item
+from penstock.engine.group_commit.queue import Lane
 from penstock.engine.queues.deliveries import Delivery
 from penstock.engine.queues.ends import Ends
 from penstock.engine.queues.held import find_held_jobs

@@ -7,8 +7,8 @@ from typing import Final
 import trio
 
 from penstock.core.rules.fencing import FenceRequest, Verdict, judge
-from penstock.engine.lanes.item import Item
-from penstock.engine.lanes.lane import Lane
+from penstock.engine.group_commit.item import Item
+from penstock.engine.group_commit.queue import Lane
 from penstock.engine.queues.held import find_held_jobs
 from penstock.engine.queues.lease_book import GrantedLease, LeaseBook
 from penstock.settings import Settings

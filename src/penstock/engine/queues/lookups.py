@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.engine.lanes.item import Item
-from penstock.engine.lanes.lane import Lane
+from penstock.engine.group_commit.item import Item
+from penstock.engine.group_commit.queue import Lane
 from penstock.settings import Settings
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import Database, wait_replicated

@@ -10,8 +10,8 @@ from typing import Final
 import trio
 
 from penstock.engine.definitions.definitions import Definitions
-from penstock.engine.lanes.item import Item
-from penstock.engine.lanes.lane import Lane
+from penstock.engine.group_commit.item import Item
+from penstock.engine.group_commit.queue import Lane
 from penstock.engine.queues.held import find_held_jobs
 from penstock.engine.queues.lease_book import LeaseBook
 from penstock.engine.requests import ids

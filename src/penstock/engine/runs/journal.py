@@ -17,8 +17,8 @@ import trio
 from penstock.core.rules.fencing import CallKind, FenceRequest
 from penstock.core.rules.state import InstanceStatus
 from penstock.engine.advance.timers import Timers
+from penstock.engine.group_commit.queue import RETRY_FIRST_S, RETRY_MAX_S, Lane
 from penstock.engine.jobs.jobs import Jobs
-from penstock.engine.lanes.lane import RETRY_FIRST_S, RETRY_MAX_S, Lane
 from penstock.engine.queues.heartbeats import HeartbeatCall
 from penstock.engine.queues.journal_items import (
     PATH_MAX_CHARS,
@@ -34,7 +34,7 @@ from penstock.engine.queues.polls import Polls
 from penstock.engine.queues.releases import ReleaseItem
 from penstock.engine.requests.paging import NAME_MAX_CHARS
 from penstock.engine.requests.payload import PayloadLimits, check_json_value, check_text, check_variables, clean_text
-from penstock.engine.runs.journal_lanes import (
+from penstock.engine.runs.journal_queues import (
     END_STEP,
     AppendItem,
     BlockItem,

@@ -23,7 +23,7 @@ from penstock.core.time.schedule_times import ScheduleError
 from penstock.engine.advance.advancer import Case, LongItem
 from penstock.engine.advance.transaction import POSITIONS_PER_ITEM, Transaction, Transactions
 from penstock.engine.definitions.definitions import Definitions, LoadedDefinition
-from penstock.engine.lanes.lane import Lane, halves
+from penstock.engine.group_commit.queue import Lane, halves
 from penstock.engine.requests.ids import IdSource
 from penstock.engine.schedules.schedule_spec import read_rules, read_spec
 from penstock.errors import NotFound, PenstockError

@@ -23,7 +23,7 @@ from penstock.core.rules.state import START_TIMER, Instance, InstanceStatus, Tok
 from penstock.engine.advance.advancer import Case
 from penstock.engine.advance.transaction import POSITIONS_PER_ITEM, Transaction, Transactions
 from penstock.engine.definitions.definitions import Definitions, LoadedDefinition
-from penstock.engine.lanes.lane import Lane
+from penstock.engine.group_commit.queue import Lane
 from penstock.engine.requests import ids
 from penstock.engine.requests.answers import COPIES, SMALL_BYTES
 from penstock.engine.requests.ids import IdSource

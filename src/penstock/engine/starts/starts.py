@@ -21,7 +21,7 @@ from penstock.core.rules.start_rules import StartOfDefinition, StartRules, toget
 from penstock.engine.advance.long_path import LongPath
 from penstock.engine.advance.transaction import Transactions
 from penstock.engine.definitions.definitions import Definitions, LoadedDefinition
-from penstock.engine.lanes.lane import Lane
+from penstock.engine.group_commit.queue import Lane
 from penstock.engine.queues.deliveries import Delivery
 from penstock.engine.queues.polls import Polls
 from penstock.engine.requests import ids

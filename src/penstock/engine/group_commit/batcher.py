@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import trio
 
-from penstock.engine.lanes.item import Item
+from penstock.engine.group_commit.item import Item
 from penstock.errors import TooManyRequests
 from penstock.loop.waking import Sleeper
 

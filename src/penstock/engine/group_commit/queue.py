@@ -24,8 +24,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 import trio
 
-from penstock.engine.lanes.batcher import Batcher
-from penstock.engine.lanes.item import Item
+from penstock.engine.group_commit.batcher import Batcher
+from penstock.engine.group_commit.item import Item
 from penstock.errors import BadRequest, PayloadTooLarge, PenstockError, Unavailable
 from penstock.log.log import RateLimitedLog, get_logger
 from penstock.settings import Settings

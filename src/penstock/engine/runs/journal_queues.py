@@ -18,8 +18,8 @@ import trio
 
 from penstock.core.rules.state import InstanceStatus, TokenState
 from penstock.engine.advance.timers import Timers
-from penstock.engine.lanes.item import Item
-from penstock.engine.lanes.lane import BUSY_REASON, Lane
+from penstock.engine.group_commit.item import Item
+from penstock.engine.group_commit.queue import BUSY_REASON, Lane
 from penstock.engine.queues.journal_items import AppendAnswer, Held, Mail, NewRecord, RecordKind
 from penstock.engine.queues.lease_book import LeaseBook
 from penstock.engine.queues.left_notes import LeftNotes
