@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from penstock.durable import App, step, workflow
-from penstock.durable.held_run import ExecutorLimits
+from penstock.durable.loaded_run import ExecutorLimits
 from penstock.runtime import membership
 
 ENCODE_S = 12.0

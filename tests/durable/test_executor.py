@@ -14,7 +14,7 @@ import trio
 from penstock.durable import fail_after, move_on_after, open_nursery, receive, set_view, sleep, step, workflow
 from penstock.durable.backend import Held, Shown
 from penstock.durable.executor import Executor
-from penstock.durable.held_run import ExecutorLimits
+from penstock.durable.loaded_run import ExecutorLimits
 from penstock.durable.workflow import Workflow
 from penstock.kernel.record import Kind, Record
 from tests.durable.memory import Database, MemoryBackend, kinds, message

@@ -14,7 +14,7 @@ from penstock.client.errors import TimedOut, Unavailable
 from penstock.durable import RunFailed, workflow
 from penstock.durable.backend import Held
 from penstock.durable.executor import Executor
-from penstock.durable.held_run import ExecutorLimits
+from penstock.durable.loaded_run import ExecutorLimits
 from penstock.durable.local import LocalRuns
 from penstock.durable.news import HEARD_MAX_CHARS, LOOK_MAX_S, News
 from penstock.durable.run import Run

@@ -17,7 +17,7 @@ from penstock.durable import (
     step_info,
     workflow,
 )
-from penstock.durable.held_run import ExecutorLimits
+from penstock.durable.loaded_run import ExecutorLimits
 from penstock.testing import run_workflow
 from tests.durable.memory import Database, kinds
 from tests.durable.test_executor import executing, running

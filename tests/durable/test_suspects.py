@@ -16,7 +16,7 @@ import trio
 from penstock.core.rules.state import TokenState
 from penstock.durable import App, receive, sleep, step, workflow
 from penstock.durable.executor import Executor
-from penstock.durable.held_run import ExecutorLimits
+from penstock.durable.loaded_run import ExecutorLimits
 from penstock.testing.clock import DatabaseClock
 from penstock.testing.invariants import assert_invariants
 from tests.durable.deadly import deadly, healthy

@@ -27,7 +27,7 @@ from penstock.durable import (
     transaction,
     workflow,
 )
-from penstock.durable.held_run import ExecutorLimits
+from penstock.durable.loaded_run import ExecutorLimits
 from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.transaction import STEP_TABLE
 from penstock.kernel.operation import Outcome

@@ -23,7 +23,7 @@ from penstock.errors import (
     TooManyRequests,
 )
 from penstock.settings import Secret
-from penstock.store.rows.takes import BEGINNING_MAX_BYTES, BEGINNING_MAX_ROWS
+from penstock.store.rows.run_claims import BEGINNING_MAX_BYTES, BEGINNING_MAX_ROWS
 from penstock.testing.definitions import linear
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver

@@ -20,7 +20,7 @@ from penstock.core.rules.state import TokenState
 from penstock.durable import App, StepLost, open_nursery, sleep, step, step_info, workflow
 from penstock.durable.activation import MAX_LOST
 from penstock.durable.executor import Executor
-from penstock.durable.held_run import ExecutorLimits
+from penstock.durable.loaded_run import ExecutorLimits
 from penstock.durable.workflow import Workflow
 from penstock.kernel.record import Kind
 from penstock.testing.clock import DatabaseClock

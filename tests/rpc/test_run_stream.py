@@ -14,7 +14,7 @@ from penstock.engine.queues.journal_items import RULES
 from penstock.engine.runs.code import CodeWorkflow
 from penstock.rpc import run_desk
 from penstock.settings import DispatchMode
-from penstock.store.rows import takes
+from penstock.store.rows import run_claims
 from penstock.wire import penstock_v1 as w
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.engine.driver import Driver
@@ -147,7 +147,7 @@ async def test_runs_that_could_not_be_told_of_cost_no_credit(
     driver: Driver, grpc: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = await driver.engine.code.start(ORDER)
-    read, failed = takes.taken_runs, list[int]()
+    read, failed = run_claims.taken_runs, list[int]()
 
     async def fail_once(*args: Any) -> Any:
         if not failed:
@@ -155,7 +155,7 @@ async def test_runs_that_could_not_be_told_of_cost_no_credit(
             raise OperationalError("the server closed the connection unexpectedly")
         return await read(*args)
 
-    monkeypatch.setattr(takes, "taken_runs", fail_once)
+    monkeypatch.setattr(run_claims, "taken_runs", fail_once)
     desk = await Desk.opened(grpc, credit=1)
     run = await desk.run()
     assert (run.instance_id, run.attempt, failed) == (started.id, 2, [1])

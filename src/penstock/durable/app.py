@@ -42,7 +42,7 @@ from penstock.durable.given import (
     check_text,
     seconds_given,
 )
-from penstock.durable.held_run import ExecutorLimits
+from penstock.durable.loaded_run import ExecutorLimits
 from penstock.durable.news import News
 from penstock.durable.run import Run
 from penstock.durable.signals import Signals

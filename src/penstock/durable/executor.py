@@ -1,6 +1,6 @@
 """The executor: takes runs under leases, keeps them in memory while something happens, gives them up while they wait.
 
-One per process, on Trio. What is done for one run stands in `held_run`; here is what they share: taking, the one sleep
+One per process, on Trio. What is done for one run stands in `loaded_run`; here is what they share: taking, the one sleep
 for all deadlines, heartbeats of the leases, news of mail, and the end.
 """
 
@@ -19,8 +19,8 @@ import trio
 
 from penstock.durable.backend import Away, Backend, Held, LeaseLost
 from penstock.durable.forbidden import watch_bodies
-from penstock.durable.held_run import RETRY_FIRST_S, RETRY_MAX_S, ExecutorLimits, HeldRun
 from penstock.durable.isolation import Watch, mute_replayed_logs
+from penstock.durable.loaded_run import RETRY_FIRST_S, RETRY_MAX_S, ExecutorLimits, HeldRun
 from penstock.durable.news import UNSERVED_S, Unserved
 from penstock.durable.step_host import StepHost
 from penstock.durable.step_loop import StepLoop

@@ -40,7 +40,7 @@ from penstock.store.rows import activity as activity_store
 from penstock.store.rows import definitions as definition_store
 from penstock.store.rows import engines as engine_store
 from penstock.store.rows import journal as journal_store
-from penstock.store.rows import takes as store
+from penstock.store.rows import run_claims as store
 from penstock.wire.fields import json_text
 from penstock.wire.model import Instance, Job, StartRequest
 

@@ -34,7 +34,7 @@ from penstock.store.rows import activity as activity_store
 from penstock.store.rows import calls as call_store
 from penstock.store.rows import instances as instance_store
 from penstock.store.rows import journal as store
-from penstock.store.rows import takes as take_store
+from penstock.store.rows import run_claims as take_store
 from penstock.store.rows.instances import InstanceRow
 from penstock.wire.model import Branch, JournalRecord, RunTree
 from penstock.wire.page import Page
