@@ -8,7 +8,7 @@ import psycopg
 import pytest
 import trio
 
-from penstock.engine.advance.supply import Supply
+from penstock.engine.advance.context_loader import Supply
 from penstock.engine.runs.code import CodeWorkflow
 from penstock.errors import Conflict
 from penstock.testing.definitions import Json, definition, end

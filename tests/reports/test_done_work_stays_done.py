@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from penstock.engine.advance.supply import Supply
+from penstock.engine.advance.context_loader import Supply
 from penstock.engine.repair.migrations import MigrationRequest
 from penstock.engine.repair.repair import StepSkip, TokenMove, VariablesEdit
 from penstock.errors import Conflict

@@ -12,7 +12,7 @@ from psycopg import OperationalError
 
 from penstock.engine.queues.journal_items import RULES
 from penstock.engine.runs.code import CodeWorkflow
-from penstock.rpc import run_desk
+from penstock.rpc import run_stream_handler
 from penstock.settings import DispatchMode
 from penstock.store.rows import run_claims
 from penstock.wire import penstock_v1 as w
@@ -98,7 +98,7 @@ async def test_only_the_stream_that_has_a_run_writes_its_journal(driver: Driver,
 
 
 async def test_a_full_journal_and_a_long_one(driver: Driver, grpc: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_desk, "PAGE_MAX_BYTES", 1_000)
+    monkeypatch.setattr(run_stream_handler, "PAGE_MAX_BYTES", 1_000)
     await driver.engine.code.start(ORDER)
     desk = await Desk.opened(grpc)
     run = await desk.run()

@@ -34,6 +34,7 @@ from penstock.store.rows import (
     compensation,
     definition_use,
     definitions,
+    diagnosis,
     engines,
     idempotency,
     instances,
@@ -41,7 +42,6 @@ from penstock.store.rows import (
     journal,
     origins,
     retention,
-    standing,
     timers,
     traces,
     variables,
@@ -237,10 +237,10 @@ async def alike(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
 
 async def stands(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
     """One that waits, with a timer that is not its own execution's."""
-    tokens = await standing.tokens(connection, BASE + 4 * 3)
-    timers = await standing.timers(connection, tokens)
-    assert await standing.signals(connection, BASE + 4 * 3) == 0
-    assert await standing.failure(connection, BASE + 4 * 3) is None
+    tokens = await diagnosis.tokens(connection, BASE + 4 * 3)
+    timers = await diagnosis.timers(connection, tokens)
+    assert await diagnosis.signals(connection, BASE + 4 * 3) == 0
+    assert await diagnosis.failure(connection, BASE + 4 * 3) is None
     return [*tokens, *timers]
 
 
@@ -252,9 +252,9 @@ async def summary(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
 
 
 async def way(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
-    found, whole = await standing.passages(connection, BASE + 4 * 100 + 2, 500)
+    found, whole = await diagnosis.passages(connection, BASE + 4 * 100 + 2, 500)
     assert whole
-    assert await standing.children(connection, BASE + 4 * 100, 200) == []
+    assert await diagnosis.children(connection, BASE + 4 * 100, 200) == []
     await variables.version(connection, BASE + 4 * 100 + 2)
     return found
 
@@ -271,9 +271,9 @@ async def nothing_undone(connection: TrioConnection, _: list[Claimed]) -> list[A
 
 async def history_slice(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
     instance = BASE + 4 * 100 + 2
-    opened = await standing.open_history(connection, instance)
-    return opened + await standing.history_slice(
-        connection, instance, before=standing.BEYOND_ALL, most=500, output_max_bytes=100
+    opened = await diagnosis.open_history(connection, instance)
+    return opened + await diagnosis.history_slice(
+        connection, instance, before=diagnosis.BEYOND_ALL, most=500, output_max_bytes=100
     )
 
 

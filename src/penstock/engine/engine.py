@@ -65,10 +65,10 @@ from penstock.engine.schedules.schedules import Schedules
 from penstock.engine.simulation.simulations import Simulations
 from penstock.engine.starts.starts import Starts
 from penstock.engine.status.acknowledgements import Acknowledgements
+from penstock.engine.status.diagnosis import Standing
 from penstock.engine.status.failures import Failures
 from penstock.engine.status.open_work import OpenWork
 from penstock.engine.status.overview import Overview
-from penstock.engine.status.standing import Standing
 from penstock.engine.status.watch import Watch
 from penstock.errors import TooManyRequests, Unavailable
 from penstock.settings import Settings

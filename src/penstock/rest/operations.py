@@ -16,7 +16,7 @@ from penstock.access.roles import Permission
 from penstock.engine.instances.views import InstanceSummary, Whereabouts
 from penstock.engine.repair.migrations import MigrationRequest
 from penstock.engine.repair.repair import StepSkip, TokenMove, VariablesEdit
-from penstock.engine.status.standing import ShownExecution
+from penstock.engine.status.diagnosis import ShownExecution
 from penstock.rest.codec import (
     CancelBody,
     MessageBody,

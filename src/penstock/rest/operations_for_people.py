@@ -16,10 +16,10 @@ from penstock.engine.instances.definition_use import (
 )
 from penstock.engine.instances.inbox import UserTask
 from penstock.engine.simulation.simulations import SimulationRequest, SimulationView
+from penstock.engine.status.diagnosis import InstanceState, VariablesAsOf
 from penstock.engine.status.failures import FailureList
 from penstock.engine.status.open_work import TimerView, UnlockBody
 from penstock.engine.status.overview import EngineList, OverviewView
-from penstock.engine.status.standing import InstanceState, VariablesAsOf
 from penstock.engine.status.watch import Changes
 from penstock.rest.audit import AuditRoutes
 from penstock.rest.bulk import BulkRoutes

@@ -27,7 +27,7 @@ from penstock.engine.requests.payload import check_count
 from penstock.errors import BadRequest, PenstockError
 from penstock.rpc import worker_items
 from penstock.rpc.call import ServerCall
-from penstock.rpc.run_desk import PENDING_MAX_BYTES, RunDesk
+from penstock.rpc.run_stream_handler import PENDING_MAX_BYTES, RunDesk
 from penstock.wire import penstock_v1 as w
 from penstock.wire.model import Heartbeat, HeartbeatOutcome, Job, JobOutcome, LostJob
 from penstock.wire.noun import text_bytes

@@ -28,7 +28,7 @@ from penstock.core.advance.event import Event, Started
 from penstock.core.advance.for_each import NO_ITEMS, ItemsNeeded, KeptItems, RawNeeded, ResultsNeeded
 from penstock.core.expression.work import LongWork, Record, Work
 from penstock.core.rules.state import Instance, Token
-from penstock.engine.advance.supply import Answers, Supply
+from penstock.engine.advance.context_loader import Answers, Supply
 from penstock.engine.definitions.definitions import Definitions, LoadedDefinition
 from penstock.engine.group_commit.item import Item
 from penstock.engine.requests.ids import IdSource

@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.core.graph.definition import Boundary, Catch, Step, StepType, step_successors
 from penstock.core.rules.state import HistoryKind
-from penstock.store.rows.standing import Passage
+from penstock.store.rows.diagnosis import Passage
 
 
 class Edge(msgspec.Struct, frozen=True):

@@ -25,7 +25,7 @@ from penstock.engine.simulation.simulated_moves import Deed, Move, OutOfBudget, 
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.loop.offload import run_long
 from penstock.settings import Settings
-from penstock.store.rows.standing import Passage
+from penstock.store.rows.diagnosis import Passage
 from penstock.wire.model import ItemCounts
 from penstock.wire.noun import Answer
 

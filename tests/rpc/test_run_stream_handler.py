@@ -12,7 +12,7 @@ import trio.testing
 from penstock.engine.queues.journal_items import RULES, Mail
 from penstock.engine.requests import ids
 from penstock.errors import Unavailable
-from penstock.rpc.run_desk import RunDesk
+from penstock.rpc.run_stream_handler import RunDesk
 from penstock.wire import penstock_v1 as w
 from penstock.wire.model import Job
 

@@ -26,11 +26,11 @@ from penstock.engine.requests.looks import Looks
 from penstock.errors import BadRequest, Conflict, NotFound
 from penstock.store.db.connection import TrioConnection
 from penstock.store.rows import activity as activity_store
+from penstock.store.rows import diagnosis as store
 from penstock.store.rows import instances as instance_store
-from penstock.store.rows import standing as store
 from penstock.store.rows import variables as variables_store
+from penstock.store.rows.diagnosis import Passage, StandingTimer, StandingToken, Written
 from penstock.store.rows.instances import HistoryEntry
-from penstock.store.rows.standing import Passage, StandingTimer, StandingToken, Written
 from penstock.wire.error_code import OWN_PREFIX
 from penstock.wire.model import Instance, StepExecution
 from penstock.wire.page import Page

@@ -9,11 +9,11 @@ import psycopg
 import pytest
 
 from penstock.engine.repair.repair import VariablesEdit
-from penstock.engine.status import standing as module
+from penstock.engine.status import diagnosis as module
 from penstock.errors import BadRequest, Conflict, NotFound
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import configure
-from penstock.store.rows import standing as store
+from penstock.store.rows import diagnosis as store
 from penstock.store.rows import variables
 from penstock.testing.definitions import definition, end, linear, service, step, timer
 from penstock.wire.queue import QueuePolicy, Rate
