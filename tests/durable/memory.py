@@ -17,7 +17,7 @@ from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.workflow import Workflow
 from penstock.kernel.operation import Outcome
 from penstock.kernel.record import Kind, Record
-from penstock.loop.eager import need_task
+from penstock.loop.taskless import need_task
 
 BASE = 1_900_000_000.0
 BEGINNING = 2

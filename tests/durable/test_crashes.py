@@ -28,7 +28,7 @@ from penstock.kernel.drive import Kernel
 from penstock.kernel.operation import Outcome
 from penstock.kernel.record import Kind, Record
 from penstock.kernel.replay import replay
-from penstock.loop.eager import need_task
+from penstock.loop.taskless import need_task
 from tests.durable.memory import BASE, Database, MemoryBackend, Row
 
 HOUR = 3_600.0

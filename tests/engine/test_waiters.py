@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from penstock.engine.jobs.hot_jobs import HotJobs, KnownPoll, ParkedPoll
+from penstock.engine.jobs.inline_jobs import HotJobs, KnownPoll, ParkedPoll
 from penstock.engine.queues.waiters import Waiters
 from penstock.engine.requests.answers import AnswerMemory, Hold
 

@@ -29,7 +29,7 @@ BYTES = (
 """What reads clients' bytes."""
 LANES = (
     "penstock/engine/requests/answers.py",
-    "penstock/engine/jobs/hot_jobs.py",
+    "penstock/engine/jobs/inline_jobs.py",
     "penstock/engine/group_commit/batcher.py",
     "penstock/engine/queues/claims.py",
     "penstock/engine/queues/fast_path.py",
@@ -37,7 +37,7 @@ LANES = (
     "penstock/engine/group_commit/queue.py",
     "penstock/engine/queues/waiters.py",
     "penstock/telemetry/metrics/numbers.py",
-    "penstock/rest/hot.py",
+    "penstock/rest/inline_handler.py",
     "penstock/store/db/patience.py",
     "penstock/store/db/pool.py",
     "penstock/loop/waking.py",

@@ -19,7 +19,7 @@ from penstock.loop.poller import EVENTS_PER_LOOK, HAVE_EPOLL
 from penstock.net.tls import Tls
 from tests.http.conftest import Running, running
 from tests.http.raw import RawClient, get, post
-from tests.http.test_direct import Batches, until
+from tests.http.test_inline_connections import Batches, until
 from tests.shares import mostly_slow
 
 LEAVING = 640

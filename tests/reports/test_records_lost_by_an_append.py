@@ -18,7 +18,7 @@ import trio
 from penstock.durable import move_on_after, open_nursery, patched, receive, sleep, step, workflow
 from penstock.durable.backend import Held, Stored
 from penstock.kernel.record import Kind, Record
-from penstock.loop.eager import need_task
+from penstock.loop.taskless import need_task
 from tests.durable.memory import Database, MemoryBackend, kinds, message
 from tests.durable.test_executor import executing
 

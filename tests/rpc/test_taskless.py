@@ -19,8 +19,8 @@ from hyperframe.frame import DataFrame
 
 from penstock.engine.group_commit.item import Item
 from penstock.errors import BadRequest
-from penstock.loop.eager import need_task
 from penstock.loop.poller import HAVE_EPOLL, PolledStream
+from penstock.loop.taskless import need_task
 from penstock.rpc import taskless as module
 from penstock.rpc.call import ServerCall
 from penstock.rpc.limits import Limits

@@ -12,7 +12,7 @@ import trio
 from penstock.engine.queues.deliveries import Deliveries
 from penstock.http import HttpServer, listen
 from penstock.http.connection import Connection
-from penstock.http.direct import Direct
+from penstock.http.inline_connection import Direct
 from penstock.loop.poller import PolledStream
 from penstock.rest.app import make_app
 from penstock.testing.definitions import linear

@@ -1,5 +1,5 @@
 """All that workers call is answered alike however often a connection has asked, and also where it is compiled: then
-most of it is taken as bytes from the second time on (`rest/hot`)."""
+most of it is taken as bytes from the second time on (`rest/inline_handler`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from penstock.rest.app import make_app
 from penstock.testing.definitions import linear
 from tests.runtime.conftest import StartLocal
-from tests.runtime.test_hot_calls import POLL, SHORT_POLL, clients_of, shown
+from tests.runtime.test_inline_calls import POLL, SHORT_POLL, clients_of, shown
 from tests.shares import mostly_slow
 
 BATCH = b'{"workerId":"w","results":[{"jobId":"1-1-1"}]}'

@@ -18,7 +18,7 @@ from penstock.access.identity import Identity
 from penstock.access.jwt import IssuerKeys, JwtVerifier, KeyUnknown
 from penstock.errors import PenstockError, Unavailable
 from penstock.log.log import RateLimitedLog, get_logger
-from penstock.loop.eager import need_task
+from penstock.loop.taskless import need_task
 from penstock.settings import Settings
 
 DOCUMENT_MAX_BYTES: Final = 1_048_576

@@ -21,7 +21,7 @@ from penstock.access.limits import SharedRate
 from penstock.access.roles import Permission
 from penstock.access.tokens import TokenBook, digest_of
 from penstock.errors import Conflict, TooManyRequests, Unauthenticated, Unavailable
-from penstock.loop.eager import need_task
+from penstock.loop.taskless import need_task
 from penstock.store.db.connection import TrioConnection
 from penstock.store.rows import sessions as store
 

@@ -53,7 +53,7 @@ from penstock.kernel.operation import Outcome
 from penstock.kernel.record import TOLD, Record
 from penstock.kernel.replay import marks_of
 from penstock.log.masking import mask_text
-from penstock.loop.eager import EagerCall, need_task
+from penstock.loop.taskless import EagerCall, need_task
 from penstock.loop.waking import EagerQueue
 from penstock.user_text import text_of
 

@@ -57,7 +57,7 @@ from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.workflow import Workflow
 from penstock.kernel.operation import Outcome
 from penstock.kernel.record import Kind, Record
-from penstock.loop.eager import need_task
+from penstock.loop.taskless import need_task
 from penstock.wire import penstock_v1 as w
 from penstock.wire import runs_v1 as r
 

@@ -34,7 +34,7 @@ from penstock.engine.instances.instances import Instances
 from penstock.engine.instances.messages import Messages
 from penstock.engine.instances.tasks import Tasks
 from penstock.engine.instances.views import view_instances
-from penstock.engine.jobs.hot_jobs import HotJobs
+from penstock.engine.jobs.inline_jobs import HotJobs
 from penstock.engine.jobs.jobs import Jobs
 from penstock.engine.jobs.leases import Leases
 from penstock.engine.queues.attempts import Attempts

@@ -20,14 +20,14 @@ import trio
 
 from penstock.http.asgi import App, Pairs
 from penstock.http.cycle import Cycle
-from penstock.http.direct import Direct, Handler, Hot, Over
+from penstock.http.inline_connection import Direct, Handler, Hot, Over
 from penstock.http.parser import Progress, RequestParser
 from penstock.http.refusal import Refusal, too_slow
 from penstock.http.request import Request
 from penstock.http.response import CONTINUE, encode_refusal
 from penstock.log.log import get_logger
-from penstock.loop.eager import current_call, need_task
 from penstock.loop.poller import RECEIVE_BYTES, has_input, is_hung_up
+from penstock.loop.taskless import current_call, need_task
 from penstock.net.accept import Guest
 from penstock.net.tls import TlsStream
 

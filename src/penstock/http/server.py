@@ -14,7 +14,7 @@ import trio
 
 from penstock.http.asgi import App
 from penstock.http.connection import Connection, Phase
-from penstock.http.direct import Direct
+from penstock.http.inline_connection import Direct
 from penstock.http.interface import Statistics
 from penstock.http.limits import Limits
 from penstock.http.refusal import no_turn, too_slow

@@ -20,8 +20,8 @@ from penstock.engine.engine import Engine
 from penstock.engine.requests.answers import Hold
 from penstock.errors import Forbidden, PayloadTooLarge, PenstockError, TooManyRequests, Unauthenticated
 from penstock.log.log import set_trace
-from penstock.loop.eager import need_task
 from penstock.loop.offload import INLINE_MAX_BYTES
+from penstock.loop.taskless import need_task
 from penstock.rest.audit import AuditRoutes
 from penstock.rest.batches import BatchRoutes
 from penstock.rest.bulk import BulkRoutes
@@ -52,8 +52,8 @@ from penstock.rest.exchange import (
 )
 from penstock.rest.health import ALIVE, LIVE_PATH, HealthRoutes
 from penstock.rest.hiding import Hider
-from penstock.rest.hot import HotCall, HotRoutes, Wire
 from penstock.rest.inbox import InboxRoutes
+from penstock.rest.inline_handler import HotCall, HotRoutes, Wire
 from penstock.rest.instances import InstanceRoutes
 from penstock.rest.jobs import JobRoutes
 from penstock.rest.me import MeRoutes
@@ -167,7 +167,7 @@ class RestApp:
         raise ValueError(f"there is no {kind} here")
 
     def direct(self, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
-        """What serves a request without ASGI, and without a task as far as that goes (`penstock.loop.eager`); None for
+        """What serves a request without ASGI, and without a task as far as that goes (`penstock.loop.taskless`); None for
         those that the framework serves."""
         hot = self._find_hot(exchange)
         return None if hot is None else self._serve(exchange, hot, {})

@@ -16,8 +16,8 @@ import trio
 from msgspec import inspect
 
 from penstock.engine.requests.hiding import Hiding
-from penstock.loop.eager import need_task
 from penstock.loop.offload import run_sized
+from penstock.loop.taskless import need_task
 from penstock.rest.exchange import Reply, Scope
 from penstock.rest.operation import CONSOLE_HEADER, Kind, Operation, Schema
 from penstock.rest.sessions import has_session

@@ -15,8 +15,8 @@ import trio
 from penstock.engine.engine import Engine
 from penstock.engine.queues.polls import MANY_TYPES
 from penstock.errors import BadRequest, DispatchModeConflict, PayloadTooLarge, PenstockError
-from penstock.loop.eager import need_task
 from penstock.loop.offload import INLINE_MAX_BYTES, run_sized, take_turn
+from penstock.loop.taskless import need_task
 from penstock.rest.batch import BadItem, BatchReader, Jobs, Results
 from penstock.rest.codec import (
     WatchBody,

@@ -19,8 +19,8 @@ from grpclib.metadata import decode_metadata, encode_grpc_message
 from msgspec import Struct
 
 from penstock.engine.requests.answers import COPIES
-from penstock.loop.eager import current_call, need_task
 from penstock.loop.offload import INLINE_MAX_BYTES, run_long
+from penstock.loop.taskless import current_call, need_task
 from penstock.rpc.inbox import PREFIX_BYTES, Inbox
 from penstock.wire.codec import decode_message, encode_message
 from penstock.wire.http2_frames import ProtocolError

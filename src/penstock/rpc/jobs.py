@@ -10,10 +10,10 @@ from grpclib.const import Cardinality, Handler
 from penstock.engine.engine import Engine
 from penstock.engine.requests.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
 from penstock.errors import DispatchModeConflict
-from penstock.loop.eager import need_task
 from penstock.loop.offload import INLINE_MAX_BYTES, run_sized
+from penstock.loop.taskless import need_task
 from penstock.rpc.call import ServerCall
-from penstock.rpc.hot import HotCalls
+from penstock.rpc.inline_handler import HotCalls
 from penstock.rpc.methods import hot, taskless, unary
 from penstock.rpc.reading import read_variables, required
 from penstock.wire import workflow_v1 as m

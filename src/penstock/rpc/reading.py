@@ -13,8 +13,8 @@ from msgspec import Raw
 from penstock.engine.requests.paging import NAME_MAX_CHARS
 from penstock.engine.requests.payload import PayloadLimits, check_json_value, check_text, check_variables
 from penstock.errors import BadRequest
-from penstock.loop.eager import need_task
 from penstock.loop.offload import INLINE_MAX_BYTES, run_sized
+from penstock.loop.taskless import need_task
 
 EnumT = TypeVar("EnumT", bound=IntEnum)
 

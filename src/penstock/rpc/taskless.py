@@ -1,4 +1,4 @@
-"""Calls that begin without a task (`penstock.loop.eager`): run by whoever reads their bytes, answered by whoever hears
+"""Calls that begin without a task (`penstock.loop.taskless`): run by whoever reads their bytes, answered by whoever hears
 of what they waited for. What a batch has answered leaves in one send per connection.
 
 A call that needs more than a lane's answer gets a task of its connection's nursery, in its own context. One that is
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from penstock.loop.eager import EagerCall
+from penstock.loop.taskless import EagerCall
 from penstock.loop.waking import EagerQueue
 from penstock.rpc.call import NO_REQUEST
 

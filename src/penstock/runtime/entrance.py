@@ -11,7 +11,7 @@ from typing import Any
 from penstock.http.asgi import Receive, Scope, Send
 from penstock.rest.app import RestApp
 from penstock.rest.exchange import Exchange, Handler, Reply, send_reply
-from penstock.rest.hot import HotCall, Wire
+from penstock.rest.inline_handler import HotCall, Wire
 from penstock.rest.problems import RETRY_LATER, problem
 
 

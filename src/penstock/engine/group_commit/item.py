@@ -7,7 +7,7 @@ from typing import Final, Generic, Protocol, TypeVar, cast
 import trio
 
 from penstock.errors import PenstockError
-from penstock.loop.eager import current_call, pause
+from penstock.loop.taskless import current_call, pause
 
 R = TypeVar("R")
 _Task: Final = trio.lowlevel.Task

@@ -49,7 +49,7 @@ from penstock.engine.requests.payload import EMPTY_OBJECT, check_text
 from penstock.engine.starts.start_item import StartItem
 from penstock.engine.starts.starts import Starts
 from penstock.errors import BadRequest, NotFound, Overloaded, PenstockError
-from penstock.loop.eager import need_task
+from penstock.loop.taskless import need_task
 from penstock.settings import Settings
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import AWAY, Database

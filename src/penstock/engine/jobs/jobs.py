@@ -33,8 +33,8 @@ from penstock.errors import (
     PenstockError,
 )
 from penstock.log.log import RateLimitedLog, get_logger
-from penstock.loop.eager import need_task
 from penstock.loop.offload import take_turn
+from penstock.loop.taskless import need_task
 from penstock.settings import Settings
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import Database

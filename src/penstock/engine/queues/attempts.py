@@ -17,7 +17,7 @@ from penstock.engine.requests.answers import COPIES, current_hold
 from penstock.engine.requests.payload import check_text, clean_text
 from penstock.errors import NotFound, PenstockError
 from penstock.log.log import RateLimitedLog, get_logger
-from penstock.loop.eager import need_task
+from penstock.loop.taskless import need_task
 from penstock.settings import Settings
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import Database, DatabaseError, first_line

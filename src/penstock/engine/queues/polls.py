@@ -27,7 +27,7 @@ from penstock.engine.queues.variables import VariablesCache
 from penstock.engine.queues.waiters import Waiter, Waiters
 from penstock.engine.requests.answers import AnswerMemory
 from penstock.errors import Overloaded
-from penstock.loop.eager import need_task
+from penstock.loop.taskless import need_task
 from penstock.settings import Settings
 from penstock.store.db.database import Database
 from penstock.telemetry.metrics import Metrics

@@ -1,4 +1,4 @@
-"""Polls and completions without a coroutine (`rpc/hot`) are answered, and given up, as those that have one."""
+"""Polls and completions without a coroutine (`rpc/inline_handler`) are answered, and given up, as those that have one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from h2.errors import ErrorCodes
 
 from penstock.access.roles import read_grant
 from penstock.access.tokens import KnownToken, make_token
-from penstock.engine.jobs.hot_jobs import HotJobs
+from penstock.engine.jobs.inline_jobs import HotJobs
 from penstock.testing.definitions import linear
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import decode_message, encode_message

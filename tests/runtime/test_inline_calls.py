@@ -1,4 +1,4 @@
-"""Polls and completions that go from the bytes to the lanes (`rest/hot`) are answered as by the handlers."""
+"""Polls and completions that go from the bytes to the lanes (`rest/inline_handler`) are answered as by the handlers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import trio
 
 from penstock.access.gate import Gate
 from penstock.access.limits import CallLimits
-from penstock.engine.jobs.hot_jobs import ParkedPoll
+from penstock.engine.jobs.inline_jobs import ParkedPoll
 from penstock.engine.queues.activity import Activity
 from penstock.errors import Unavailable
 from penstock.http import HttpServer, listen
 from penstock.http.asgi import Receive, Scope, Send
 from penstock.loop.poller import HAVE_EPOLL
 from penstock.rest.app import RestApp, make_app
-from penstock.rest.hot import HotCall
+from penstock.rest.inline_handler import HotCall
 from penstock.testing.definitions import linear
 from tests.http.raw import Answer, RawClient
 from tests.runtime.conftest import StartLocal

@@ -11,9 +11,9 @@ import trio
 
 from penstock.http import HttpServer, Limits
 from penstock.http.asgi import Receive, Scope, Send
-from penstock.http.direct import Direct, Handler
-from penstock.loop.eager import need_task
+from penstock.http.inline_connection import Direct, Handler
 from penstock.loop.poller import HAVE_EPOLL
+from penstock.loop.taskless import need_task
 from tests.http.apps import echo
 from tests.http.conftest import Running, running
 from tests.http.raw import Answer, RawClient, get, post

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
-from penstock.engine.jobs.hot_jobs import HotJobs, KnownPoll
+from penstock.engine.jobs.inline_jobs import HotJobs, KnownPoll
 from penstock.engine.queues.claims import ClaimItem
 from penstock.engine.queues.fast_path import FastCompletion
 from penstock.engine.requests.answers import COPIES

@@ -15,14 +15,14 @@ from penstock.access.roles import read_grant
 from penstock.access.tokens import KnownToken, make_token
 from penstock.engine.queues.claims import Claims
 from penstock.loop.poller import HAVE_EPOLL
-from penstock.rest import hot
+from penstock.rest import inline_handler
 from penstock.settings import Settings
 from penstock.testing.definitions import linear
 from tests.access.people import bearer, make_gate
 from tests.http.raw import Answer
 from tests.runtime.conftest import StartLocal
 from tests.runtime.local_engine import LocalEngine
-from tests.runtime.test_hot_calls import POLL, WAITING_POLL, Both, served, shown
+from tests.runtime.test_inline_calls import POLL, WAITING_POLL, Both, served, shown
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not HAVE_EPOLL, reason="needs epoll")
@@ -168,7 +168,7 @@ async def test_no_job_goes_to_a_token_that_ended(engine: LocalEngine, monkeypatc
         if how == "revoked":
             gate.replace_tokens([])
         else:
-            monkeypatch.setattr(hot, "time", lambda: time.time() + 1_001)
+            monkeypatch.setattr(inline_handler, "time", lambda: time.time() + 1_001)
         go_on.set()
 
         async def is_answered() -> bool:

@@ -1,7 +1,7 @@
 """A connection's requests that are served without its task: begun by whoever hears of their bytes, answered by whoever
 hears of what they waited for.
 
-The poller tells that bytes have come. The request that they complete is run at once (`penstock.loop.eager`), if the
+The poller tells that bytes have come. The request that they complete is run at once (`penstock.loop.taskless`), if the
 application has a way for that; its answer leaves when the batch that it waited for has been applied. The task sleeps in
 `wait` meanwhile, and is woken for everything else: requests of the framework's routes, long polls that park, refusals,
 the end, answers that the socket does not take whole. Phases and deadlines are the connection's, and mean the same.
@@ -20,8 +20,8 @@ from penstock.http.asgi import Headers, Pairs
 from penstock.http.cycle import Cycle
 from penstock.http.parser import Shape
 from penstock.http.response import CONTINUE
-from penstock.loop.eager import EagerCall
 from penstock.loop.poller import RECEIVE_BYTES, Poller, is_hung_up
+from penstock.loop.taskless import EagerCall
 from penstock.loop.waking import EagerQueue
 
 if TYPE_CHECKING:

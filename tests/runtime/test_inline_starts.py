@@ -1,4 +1,4 @@
-"""Starts that go from the bytes to their lane (`rest/hot`) are answered as by the handler, whatever becomes of them."""
+"""Starts that go from the bytes to their lane (`rest/inline_handler`) are answered as by the handler, whatever becomes of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.engine.test_long_advances import long_once
 from tests.http.raw import Answer, RawClient
 from tests.runtime.conftest import StartLocal
 from tests.runtime.local_engine import LocalEngine
-from tests.runtime.test_hot_calls import DEEP, EACH_AN_ENGINE, POLL, Both, served, shown
+from tests.runtime.test_inline_calls import DEEP, EACH_AN_ENGINE, POLL, Both, served, shown
 from tests.shares import mostly_slow
 from tests.waiting import wait_until
 

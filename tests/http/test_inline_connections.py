@@ -15,8 +15,8 @@ import trio
 from penstock.http import HttpServer, Limits
 from penstock.http.asgi import Receive, Scope, Send
 from penstock.http.cycle import Cycle
-from penstock.loop.eager import current_call, need_task, pause
 from penstock.loop.poller import HAVE_EPOLL
+from penstock.loop.taskless import current_call, need_task, pause
 from tests.http.apps import echo
 from tests.http.conftest import Running, running
 from tests.http.raw import RawClient, get, post
