@@ -72,7 +72,7 @@ MODULES: Final = (
     "penstock/rest/inline_handler.py",
     "penstock/store/db/arrays.py",
     "penstock/store/rows/jobs.py",
-    "penstock/store/db/patience.py",
+    "penstock/store/db/statement_watchdog.py",
     "penstock/store/db/pool.py",
     "penstock/store/db/wait.py",
     "penstock/loop/waking.py",

@@ -38,7 +38,7 @@ LANES = (
     "penstock/engine/queues/waiters.py",
     "penstock/telemetry/metrics/numbers.py",
     "penstock/rest/inline_handler.py",
-    "penstock/store/db/patience.py",
+    "penstock/store/db/statement_watchdog.py",
     "penstock/store/db/pool.py",
     "penstock/loop/waking.py",
 )

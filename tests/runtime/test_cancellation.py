@@ -34,7 +34,7 @@ FAR_S = 1e6
 POOL = Holdings(tasks=0, threads=0, files=8)
 """The connections that an engine keeps, and the test's own eyes and clock. A leak at every point is more than that."""
 PATIENCE = Holdings(tasks=1, threads=0, files=0)
-"""The task of `store.db.patience`, which sleeps for as long as the first statement was to be waited for."""
+"""The task of `store.db.statement_watchdog`, which sleeps for as long as the first statement was to be waited for."""
 ROUNDS = 3
 """Sockets answer at other moments each time: what one round passes over, another one meets."""
 PAUSE = definition(step("pause", "WAIT", duration="PT1H", nextStep="end"), end(), definition_id="pause")

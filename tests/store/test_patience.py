@@ -9,7 +9,7 @@ import trio
 import trio.testing
 from psycopg.waiting import Wait
 
-from penstock.store.db.patience import AGAIN_S, Patience, patience
+from penstock.store.db.statement_watchdog import AGAIN_S, Patience, patience
 from penstock.store.db.wait import wait_ready
 
 

@@ -41,7 +41,7 @@ from psycopg.rows import TupleRow, tuple_row
 from penstock.store.db.cursor import OneFlushPipeline, TrioCursor, TrioServerCursor
 from penstock.store.db.outcome import InDoubt, is_rolled_back, is_unreplicated
 from penstock.store.db.parameters import UNTYPED_ADAPTERS
-from penstock.store.db.patience import patience
+from penstock.store.db.statement_watchdog import patience
 from penstock.store.db.vault import Sealing, Vault, offloaded
 from penstock.store.db.wait import CLEANUP_TIMEOUT_S, ConnectionLock, Drive, drive_connecting
 
