@@ -3,7 +3,7 @@
     PYTHONPATH=src python -m benchmarks.dead_rows
 
 Prints the median time in milliseconds of a probe and of a claim of one job, from the start of the queue and from the
-floor that the engine keeps (`engine/queues/queue_floors`, whose margin is full of dead rows here).
+floor that the engine keeps (`engine/queues/low_water_marks`, whose margin is full of dead rows here).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import trio
 
 from benchmarks.batch_cost import FILL_INSTANCES, FILL_TOKENS, JOB_TYPE
 from benchmarks.calibration import tell
-from penstock.engine.queues.queue_floors import FLOOR_MARGIN_IDS
+from penstock.engine.queues.low_water_marks import FLOOR_MARGIN_IDS
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import Database
 from penstock.store.db.schema import ensure_schema

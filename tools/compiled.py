@@ -55,7 +55,7 @@ MODULES: Final = (
     "penstock/engine/requests/payload.py",
     "penstock/engine/queues/polls.py",
     "penstock/engine/queues/queue_counts.py",
-    "penstock/engine/queues/queue_floors.py",
+    "penstock/engine/queues/low_water_marks.py",
     "penstock/engine/queues/queues.py",
     "penstock/engine/queues/variables.py",
     "penstock/engine/queues/waiters.py",

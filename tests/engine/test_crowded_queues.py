@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from penstock.engine.queues import flow_turns
+from penstock.engine.queues import fairness_order
 from penstock.store.db.connection import TrioConnection
 from penstock.testing.definitions import definition, end, linear, service
 from penstock.wire.model import Job, JobRef
@@ -145,7 +145,7 @@ async def test_an_engine_with_idle_queues_asks_for_nothing_more(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look of the probe, and one at the queues: a statement each, whether nothing waits or all is full."""
-    monkeypatch.setattr(flow_turns, "FRUITLESS_S", 3600.0)
+    monkeypatch.setattr(fairness_order, "FRUITLESS_S", 3600.0)
     await driver.upload(linear(1))
     await limit(driver, concurrency=1, concurrency_per_key=1)
     asked: list[object] = []

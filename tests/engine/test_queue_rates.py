@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from penstock.engine.queues import flow_turns
+from penstock.engine.queues import fairness_order
 from penstock.testing.definitions import linear
 from penstock.wire.model import JobRef
 from penstock.wire.queue import QueuePolicy, Rate
@@ -70,8 +70,8 @@ async def test_a_rate_and_a_limit_hold_together(driver: Driver) -> None:
 
 async def test_what_a_rate_keeps_back_is_looked_for_in_time(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the rate, which lets the next one begin in 20 s, and not by the pause of looks that find nothing."""
-    monkeypatch.setattr(flow_turns, "FRUITLESS_S", 1_000.0)
-    monkeypatch.setattr(flow_turns, "FRUITLESS_MAX_S", 1_000.0)
+    monkeypatch.setattr(fairness_order, "FRUITLESS_S", 1_000.0)
+    monkeypatch.setattr(fairness_order, "FRUITLESS_MAX_S", 1_000.0)
     await limited(driver, QueuePolicy(["work"], rate=Rate(1, "PT20S")), None, None)
     turns = driver.engine.polls.claims.turns
     assert len(await driver.poll("work")) == 1

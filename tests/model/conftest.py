@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.queues import flow_turns
-from penstock.engine.queues.queue_floors import QueueFloors
+from penstock.engine.queues import fairness_order
+from penstock.engine.queues.low_water_marks import QueueFloors
 from tests.engine.conftest import driver, make_driver
 
 __all__ = ["driver", "make_driver"]
@@ -17,4 +17,4 @@ def whole_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     priority would stay below what was taken."""
     monkeypatch.setattr(QueueFloors, "note_taken", lambda *_: None)
     for pause in ("FRUITLESS_S", "FRUITLESS_SHARE", "ADOPT_INTERVAL_S"):
-        monkeypatch.setattr(flow_turns, pause, 0.0)
+        monkeypatch.setattr(fairness_order, pause, 0.0)

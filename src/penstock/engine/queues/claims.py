@@ -14,10 +14,10 @@ from penstock.engine.definitions.definitions import Definitions, LoadedDefinitio
 from penstock.engine.group_commit.item import Item
 from penstock.engine.group_commit.queue import Lane
 from penstock.engine.queues.deliveries import Deliveries, Delivery
-from penstock.engine.queues.flow_turns import FlowTurns
+from penstock.engine.queues.fairness_order import FlowTurns
 from penstock.engine.queues.job_sizes import JobSizes
+from penstock.engine.queues.low_water_marks import QueueFloors
 from penstock.engine.queues.queue_counts import QueueCounts
-from penstock.engine.queues.queue_floors import QueueFloors
 from penstock.engine.queues.queues import Queues
 from penstock.engine.queues.releases import Releases
 from penstock.engine.queues.variables import Recollection, VariablesCache

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine.queues import flow_turns
-from penstock.engine.queues.flow_turns import FlowTurns
+from penstock.engine.queues import fairness_order
+from penstock.engine.queues.fairness_order import FlowTurns
 
 
 def looked(turns: FlowTurns, job_type: str, *, found: int = 0, more: bool = True, took_s: float = 0.01) -> None:
@@ -41,14 +41,14 @@ def test_a_round_takes_its_looks_and_bounded_pauses(took_s: float) -> None:
         now = max(now, turns.next_open_at(["wide"])) + took_s
         assert turns.is_open("wide")
         looked(turns, "wide", took_s=took_s)
-    assert now <= looks * (flow_turns.WALK_PAUSE_MAX_S + took_s)
+    assert now <= looks * (fairness_order.WALK_PAUSE_MAX_S + took_s)
     assert took_s > 0.02 or now < 3.0
 
 
 def test_a_look_that_hung_is_repeated_soon() -> None:
     turns = FlowTurns(lambda: 0.0)
     looked(turns, "small", more=False, took_s=30.0)
-    assert turns.next_open_at(["small"]) == flow_turns.FRUITLESS_MAX_S
+    assert turns.next_open_at(["small"]) == fairness_order.FRUITLESS_MAX_S
 
 
 def test_keys_stay_noted_where_nothing_could_be_looked_at() -> None:
@@ -65,7 +65,7 @@ def test_a_round_of_long_ago_says_nothing_of_now() -> None:
     turns = FlowTurns(lambda: now)
     assert turns.may_be_crowded("one")
     looked(turns, "one", more=False)
-    now += flow_turns.ROUND_TRUSTED_S
+    now += fairness_order.ROUND_TRUSTED_S
     assert not turns.may_be_crowded("one")
     now += 1.0
     assert turns.may_be_crowded("one")
@@ -75,7 +75,7 @@ def test_a_round_of_long_ago_says_nothing_of_now() -> None:
 
 
 def test_so_many_keys_are_noted_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flow_turns, "KEYS_MAX_ITEMS", 3)
+    monkeypatch.setattr(fairness_order, "KEYS_MAX_ITEMS", 3)
     turns = FlowTurns(lambda: 0.0)
     looked(turns, "one")
     looked(turns, "other")

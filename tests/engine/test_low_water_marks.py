@@ -5,8 +5,8 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from penstock.engine.queues import queue_floors
-from penstock.engine.queues.queue_floors import FLOOR_MARGIN_IDS, LOOK_INTERVAL_S, LOOK_SHARE, QueueFloors
+from penstock.engine.queues import low_water_marks
+from penstock.engine.queues.low_water_marks import FLOOR_MARGIN_IDS, LOOK_INTERVAL_S, LOOK_SHARE, QueueFloors
 from penstock.store.db.statements import SQL
 from penstock.store.rows import jobs as store
 from penstock.store.rows.jobs import Claimed, Floor
@@ -82,7 +82,7 @@ async def blocks_of_a_claim(driver: Driver, floors: dict[int, Floor]) -> int:
 
 
 async def test_dead_rows_of_a_held_snapshot_are_skipped(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_floors, "FLOOR_MARGIN_IDS", 0)
+    monkeypatch.setattr(low_water_marks, "FLOOR_MARGIN_IDS", 0)
     await driver.upload(linear(1))
     with psycopg.connect(driver.dsn) as holder:
         holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
