@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import psycopg
 import pytest
 
-from penstock.engine.instances.keeping import NEVER_DAYS, Keeping, shorter
+from penstock.engine.instances.retention_rules import NEVER_DAYS, Keeping, shorter
 from penstock.errors import BadRequest, NotFound
 from penstock.runtime import archive
 from penstock.runtime.retention import EARLY, Retention

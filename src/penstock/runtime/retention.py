@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import trio
 
 from penstock.engine.engine import Engine
-from penstock.engine.instances.keeping import ENDS, Keeping, Kept, shorter
+from penstock.engine.instances.retention_rules import ENDS, Keeping, Kept, shorter
 from penstock.engine.queues.activity import Held
 from penstock.engine.requests.ids import show_instance
 from penstock.log.log import RateLimitedLog, get_logger

@@ -17,7 +17,7 @@ import trio
 
 from penstock.access.gate import Gate
 from penstock.build import shown_version
-from penstock.engine.instances.keeping import Keeping
+from penstock.engine.instances.retention_rules import Keeping
 from penstock.errors import BadRequest, PenstockError, leaves
 from penstock.http import ListenError
 from penstock.log.log import configure_logging, get_logger

@@ -17,7 +17,7 @@ import msgspec
 from penstock.log.masking import mask_text
 from penstock.settings.access import AccessSettings
 from penstock.settings.described import SettingInfo, bounds_of, checkable, says
-from penstock.settings.keeping import ArchiveFormat, KeepingSettings
+from penstock.settings.retention import ArchiveFormat, KeepingSettings
 from penstock.settings.secret import Secret, redact_dsn
 
 __all__ = [
