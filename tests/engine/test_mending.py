@@ -8,8 +8,8 @@ import msgspec
 import pytest
 import trio
 
-from penstock.engine.repair.mending import MoveCommand, SkipCommand
 from penstock.engine.repair.repair import StepSkip, TokenMove
+from penstock.engine.repair.repair_commands import MoveCommand, SkipCommand
 from penstock.errors import BadRequest, Conflict, LeaseLost, NotFound
 from penstock.testing.definitions import definition, end, timer
 from penstock.testing.invariants import find_broken

@@ -22,7 +22,7 @@ from penstock.core.advance.event import (
     TimerFired,
     TokenMoved,
 )
-from penstock.core.advance.mending import find_mover
+from penstock.core.advance.repair import find_mover
 from penstock.core.graph.definition import StepType
 from penstock.core.rules.state import CLOSING_KINDS, InstanceStatus, Token, TokenState
 from penstock.errors import Conflict

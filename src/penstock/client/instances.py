@@ -15,7 +15,6 @@ from penstock.client.backoff import Backoff
 from penstock.client.caller import every_item
 from penstock.client.encoding import optional_object
 from penstock.client.errors import ClientError, Conflict, NotFound, TimedOut, Unavailable
-from penstock.client.mending import MendingCalls
 from penstock.client.model import StartResult
 from penstock.client.operation import (
     CancelInstance,
@@ -32,6 +31,7 @@ from penstock.client.operation import (
     StartInstances,
     Window,
 )
+from penstock.client.repair import MendingCalls
 from penstock.client.work_operation import GetStanding
 from penstock.wire.model import (
     AuditRecord,

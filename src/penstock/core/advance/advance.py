@@ -50,8 +50,8 @@ from penstock.core.advance.event import (
     TokenMoved,
 )
 from penstock.core.advance.for_each import RawNeeded
-from penstock.core.advance.mending import Mending
 from penstock.core.advance.recorder import Inputs, PositionsExhausted
+from penstock.core.advance.repair import Mending
 from penstock.core.advance.waiting import Waiting
 from penstock.core.expression.work import STEP_WORK, TooMuchWork
 from penstock.core.graph.definition import Boundary, Callee, Definition, Step, StepType

@@ -19,8 +19,8 @@ from penstock.engine.definitions.definitions import LoadedDefinition
 from penstock.engine.instances.instances import REASON_MAX_CHARS, Instances
 from penstock.engine.queues.journal_items import PATH_MAX_CHARS
 from penstock.engine.queues.queues import check_priority
-from penstock.engine.repair.mending import MoveCommand, SkipCommand
 from penstock.engine.repair.prioritize import PriorityCommand
+from penstock.engine.repair.repair_commands import MoveCommand, SkipCommand
 from penstock.engine.requests import ids
 from penstock.engine.requests.hiding import Hiding
 from penstock.engine.requests.paging import NAME_MAX_CHARS

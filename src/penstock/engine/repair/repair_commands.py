@@ -1,4 +1,4 @@
-"""Commands of people who mend an instance: skip a step, move a token. `core.advance.mending` has what they do."""
+"""Commands of people who mend an instance: skip a step, move a token. `core.advance.repair` has what they do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 from penstock.access.identity import actor
 from penstock.core.advance.effect import AuditRow, Effects
 from penstock.core.advance.event import Event, StepSkipped, TokenMoved
-from penstock.core.advance.mending import SKIPPABLE, find_mover
+from penstock.core.advance.repair import SKIPPABLE, find_mover
 from penstock.core.graph.definition import Step
 from penstock.core.rules.state import InstanceStatus, Token, TokenState
 from penstock.engine.advance.command import Command, IsCode
