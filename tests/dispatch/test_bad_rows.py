@@ -9,8 +9,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from penstock.engine.advance import aside
-from penstock.engine.advance.aside import Aside
+from penstock.engine.advance import quarantine
+from penstock.engine.advance.quarantine import Aside
 from penstock.engine.engine import Engine
 from penstock.runtime.dispatch_migration import DispatchMigration
 from penstock.runtime.housekeeping import Housekeeping
@@ -78,7 +78,7 @@ async def test_a_lease_that_can_not_be_ended(driver: Driver) -> None:
     assert listed(driver.engine, "lease sweeper") == [f"job {leased[7].id}"]
     assert await sweeper.scan_once() == 1, "and the scan leaves it alone meanwhile"
     mend()
-    assert await sweeper.run_once(far + 2 * aside.PAUSE_MAX_S) == 1
+    assert await sweeper.run_once(far + 2 * quarantine.PAUSE_MAX_S) == 1
     assert listed(driver.engine, "lease sweeper") == []
     assert driver.rows("SELECT count(*) FROM token WHERE state = 1") == [(0,)]
 
@@ -192,7 +192,7 @@ async def test_a_published_row_that_can_not_be_deleted(make_kafka: MakeKafka) ->
 async def test_pauses_grow_and_the_bounded_list_drops_what_is_gone(
     mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aside, "ROWS_MAX", 2 * MAX_ROWS_ASIDE)
+    monkeypatch.setattr(quarantine, "ROWS_MAX", 2 * MAX_ROWS_ASIDE)
     metrics = Metrics("test")
     rows = Aside(metrics)
     error = psycopg.IntegrityError("bad")
@@ -205,10 +205,10 @@ async def test_pauses_grow_and_the_bounded_list_drops_what_is_gone(
     assert len(rows.listing()) == 2 * MAX_ROWS_ASIDE
     shown = [family for family in metrics.registry.collect() if family.name == "penstock_row_aside"]
     assert len(shown[0].samples) == MAX_ROWS_ASIDE
-    mock_clock.jump(aside.PAUSE_MAX_S + 1)
+    mock_clock.jump(quarantine.PAUSE_MAX_S + 1)
     assert rows.waiting("s") == []
     assert rows.listing() != []
-    mock_clock.jump(aside.FORGET_AFTER_S)
+    mock_clock.jump(quarantine.FORGET_AFTER_S)
     assert rows.waiting("s") == rows.listing() == []
 
 

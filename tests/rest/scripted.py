@@ -17,7 +17,7 @@ import trio
 
 from penstock.core.graph.definition import Definition, DefinitionLimits
 from penstock.core.parsing.parsing import parse_definition
-from penstock.engine.advance.aside import Aside
+from penstock.engine.advance.quarantine import Aside
 from penstock.engine.requests.answers import AnswerMemory
 from penstock.engine.requests.hiding import Hiding
 from penstock.engine.requests.payload import PayloadLimits

@@ -17,7 +17,7 @@ import trio.testing
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.engine.advance.aside import Aside
+from penstock.engine.advance.quarantine import Aside
 from penstock.engine.instances.batches import BatchStart
 from penstock.errors import LeaseLost, Unavailable
 from penstock.kafka.producer import NOT_CONNECTED, KafkaProducer

@@ -15,11 +15,11 @@ import trio
 
 from penstock.core.graph.definition import DefinitionLimits
 from penstock.core.rules.state import OVERTAKEN_TIMER, RUN_CHILD_TIMER, RUN_ENDED_TIMER, WAKE_TIMER
-from penstock.engine.advance.aside import Aside
 from penstock.engine.advance.call_commands import timer_command
 from penstock.engine.advance.command import IsCode
 from penstock.engine.advance.commands import FoldCommand
 from penstock.engine.advance.full_path import FullPath
+from penstock.engine.advance.quarantine import Aside
 from penstock.engine.advance.timers import Timers
 from penstock.engine.advance.transaction import Transactions
 from penstock.engine.definitions.definitions import Definitions

@@ -44,7 +44,7 @@ import trio
 from penstock.core.advance.compensation import compensating
 from penstock.core.graph.definition import Step
 from penstock.core.rules.topic import topic_of, topic_problem
-from penstock.engine.advance.aside import Portion
+from penstock.engine.advance.quarantine import Portion
 from penstock.engine.engine import Engine
 from penstock.engine.queues.attempts import AttemptRecorder
 from penstock.engine.queues.variables import merged

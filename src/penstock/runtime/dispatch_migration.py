@@ -11,7 +11,7 @@ from typing import Final
 
 import trio
 
-from penstock.engine.advance.aside import Portion
+from penstock.engine.advance.quarantine import Portion
 from penstock.engine.engine import Engine
 from penstock.log.log import get_logger
 from penstock.store.db.connection import TrioConnection

@@ -91,7 +91,7 @@ async def forever(
 
     A database that is away, and an operation that was refused for it or for a full queue, is tried again with back-off.
     So is a round that the database refused for what is in it: a service sets its bad rows aside
-    (`engine.advance.aside`), and what it could not tell from the others must not end the process.
+    (`engine.advance.quarantine`), and what it could not tell from the others must not end the process.
     """
     task_status.started()
     pause_s = RETRY_FIRST_S

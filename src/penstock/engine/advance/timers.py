@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import trio
 
-from penstock.engine.advance.aside import Aside
+from penstock.engine.advance.quarantine import Aside
 from penstock.errors import PenstockError, TooManyRequests, Unavailable
 from penstock.log.log import RateLimitedLog, get_logger
 from penstock.store.db.connection import TrioConnection

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from penstock.core.rules.state import TokenState
-from penstock.engine.advance.aside import Aside
 from penstock.engine.advance.commands import DeadLetterCommand
 from penstock.engine.advance.full_path import FullPath
+from penstock.engine.advance.quarantine import Aside
 from penstock.engine.definitions.definitions import Definitions
 from penstock.engine.requests.ids import show_instance, show_job
 from penstock.errors import PenstockError, TooManyRequests, Unavailable

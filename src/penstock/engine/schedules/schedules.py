@@ -19,7 +19,7 @@ from penstock.access.identity import actor
 from penstock.core.time.duration import TimestampError, parse_timestamp
 from penstock.core.time.schedule import CATCH_UP_WINDOW_DEFAULT, Backfill, CatchUp, Overlap, Rules, RunOutcome
 from penstock.core.time.schedule_times import ScheduleError
-from penstock.engine.advance.aside import Aside
+from penstock.engine.advance.quarantine import Aside
 from penstock.engine.advance.timers import LOOK_INTERVAL_MAX_S
 from penstock.engine.definitions.definitions import Definitions
 from penstock.engine.instances.instances import Instances
