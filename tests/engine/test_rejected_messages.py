@@ -12,7 +12,7 @@ from penstock.core.rules.state import InstanceStatus
 from penstock.engine.definitions.json_schema import WrongValue
 from penstock.engine.queues.journal_items import RULES, NewRecord, RunEnd, Taken
 from penstock.engine.requests.ids import show_instance
-from penstock.engine.runs.run_mail import REJECTED_MAX, SHOWN_MAX_BYTES
+from penstock.engine.runs.mailbox import REJECTED_MAX, SHOWN_MAX_BYTES
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, NotFound
 from penstock.settings import Secret
 from tests.engine.conftest import MakeDriver

@@ -12,7 +12,7 @@ import trio
 
 from penstock.core.rules.state import InstanceStatus
 from penstock.engine.queues.journal_items import Held, RunEnd, Taken
-from penstock.engine.runs.run_mail import OpenBranch
+from penstock.engine.runs.mailbox import OpenBranch
 from penstock.errors import (
     BadRequest,
     Conflict,

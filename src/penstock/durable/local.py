@@ -49,7 +49,7 @@ from penstock.engine.queues.journal_items import JournalPage, JournalRow, NewRec
 from penstock.engine.requests.ids import read_instance, show_instance
 from penstock.engine.runs.children import own_id
 from penstock.engine.runs.code import CodeWorkflow
-from penstock.engine.runs.run_mail import read_branches
+from penstock.engine.runs.mailbox import read_branches
 from penstock.engine.runs.runs import Raised
 from penstock.errors import BadRequest, JournalTooLong, PayloadTooLarge, PenstockError, TooManyRequests, Unavailable
 from penstock.errors import LeaseLost as LeaseIsLost

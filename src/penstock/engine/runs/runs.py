@@ -22,9 +22,9 @@ from penstock.engine.requests import ids
 from penstock.engine.requests.answers import COPIES, current_hold
 from penstock.engine.requests.paging import NAME_MAX_CHARS, read_cursor
 from penstock.engine.requests.payload import check_text
-from penstock.engine.runs import run_mail
+from penstock.engine.runs import mailbox
 from penstock.engine.runs.journal import Journal
-from penstock.engine.runs.run_mail import OpenBranch, read_branches
+from penstock.engine.runs.mailbox import OpenBranch, read_branches
 from penstock.errors import BadRequest, Conflict, NotFound, PayloadTooLarge
 from penstock.loop.offload import run_sized
 from penstock.settings import Settings
@@ -166,10 +166,10 @@ class Runs:
             found = await store.waits(connection, [number], RecordKind.DROPPED)
             gone = await store.messages_at(connection, number, [at])
         if not gone:
-            raise Conflict(run_mail.NOT_KNOWN)
+            raise Conflict(mailbox.NOT_KNOWN)
         waits, name = found.get(number), gone[0].name or ""
         digest = hashlib.sha256(b"drop").hexdigest() if payload is None else self._digest(name, payload)
-        as_of = 0 if waits is None else run_mail.rejected_as_of(read_branches(waits.branches), at)
+        as_of = 0 if waits is None else mailbox.rejected_as_of(read_branches(waits.branches), at)
         text, dedup = None if payload is None else payload.decode(), f"~drop:{at:x}"
         audited = (actor() or "") if self._settings.audit_log_enabled else None
         detail = name if note is None else f"{name}: {note}"
@@ -232,7 +232,7 @@ class Runs:
             about, executors, kept = await self._about(connection, number)
             view = await store.last_view(connection, number, RecordKind.VIEW) if about is None else about.view
             open_ones = _open_branches(about) if about is not None else await _dropped_calls(connection, number)
-            noted = run_mail.rejected_notes(open_ones)
+            noted = mailbox.rejected_notes(open_ones)
             messages = await store.messages_at(connection, number, sorted(noted)) if noted else []
         code = cast("dict[str, dict[str, Any]]", loaded.definition.metadata)["code"]  # as generated
         return RunTree(
@@ -244,7 +244,7 @@ class Runs:
             view=None if view is None else msgspec.Raw(view.encode()),
             waits_for=None if about is None else _waits_for(about, loaded, executors, kept),
             mail=0 if about is None else about.mail,
-            rejected=run_mail.shown(open_ones, messages),
+            rejected=mailbox.shown(open_ones, messages),
             rejected_count=sum(branch.rejects for branch in open_ones) or None,
             blocked=row.blocked_since is not None or None,
             blocked_since=row.blocked_since,
@@ -401,7 +401,7 @@ def _waits_for(
         case TokenState.BACKOFF:
             return f"a pause, as {about.expiries} executors ended with it"
         case TokenState.PARKED:
-            what = run_mail.names_of(_open_branches(about))[:WAITS_SHOWN]
+            what = mailbox.names_of(_open_branches(about))[:WAITS_SHOWN]
             called = dict.fromkeys(branch.name for branch in _open_branches(about) if branch.kind == "child")
             what += [f"child {name!r}" for name in list(called)[:WAITS_SHOWN]]
             what = what or ["a message"]
