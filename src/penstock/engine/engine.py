@@ -53,8 +53,8 @@ from penstock.engine.repair.repair import Repair
 from penstock.engine.requests.answers import AnswerMemory
 from penstock.engine.requests.hiding import Hiding
 from penstock.engine.requests.ids import IdSource
-from penstock.engine.requests.looks import Looks
 from penstock.engine.requests.payload import PayloadLimits
+from penstock.engine.requests.read_pool import Looks
 from penstock.engine.runs.children import Children
 from penstock.engine.runs.code import Code
 from penstock.engine.runs.journal import Journal

@@ -15,8 +15,8 @@ from penstock.engine.definitions.definitions import Definitions
 from penstock.engine.instances.instance_filter import InstanceFilter
 from penstock.engine.instances.instances import Instances
 from penstock.engine.requests import ids
-from penstock.engine.requests.looks import Looks
 from penstock.engine.requests.paging import read_numbers, slice_limit
+from penstock.engine.requests.read_pool import Looks
 from penstock.errors import NotFound
 from penstock.loop.offload import run_sized
 from penstock.store.db.connection import TrioConnection

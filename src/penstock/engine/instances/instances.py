@@ -33,7 +33,6 @@ from penstock.engine.queues.journal_items import PATH_MAX_CHARS
 from penstock.engine.queues.queues import check_flow_key, check_priority
 from penstock.engine.requests import ids
 from penstock.engine.requests.answers import COPIES, Hold, current_hold
-from penstock.engine.requests.looks import Looks
 from penstock.engine.requests.paging import (
     COUNT_MAX,
     NAME_MAX_CHARS,
@@ -46,6 +45,7 @@ from penstock.engine.requests.paging import (
     slice_limit,
 )
 from penstock.engine.requests.payload import EMPTY_OBJECT, check_text
+from penstock.engine.requests.read_pool import Looks
 from penstock.engine.starts.start_item import StartItem
 from penstock.engine.starts.starts import Starts
 from penstock.errors import BadRequest, NotFound, Overloaded, PenstockError

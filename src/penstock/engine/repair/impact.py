@@ -21,7 +21,7 @@ from penstock.engine.instances.definition_use import DefinitionUse
 from penstock.engine.instances.instance_filter import InstanceFilter
 from penstock.engine.instances.instances import Instances
 from penstock.engine.repair.migrations import Migrations, Target
-from penstock.engine.requests.looks import Looks
+from penstock.engine.requests.read_pool import Looks
 from penstock.errors import BadRequest, Conflict
 from penstock.loop.offload import run_sized
 from penstock.store.db.connection import TrioConnection

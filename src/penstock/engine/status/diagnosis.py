@@ -22,7 +22,7 @@ from penstock.engine.instances.views import history_items, summarize_instances
 from penstock.engine.queues.queues import KeptBack, Queues, kept_back
 from penstock.engine.requests import ids
 from penstock.engine.requests.answers import COPIES, current_hold
-from penstock.engine.requests.looks import Looks
+from penstock.engine.requests.read_pool import Looks
 from penstock.errors import BadRequest, Conflict, NotFound
 from penstock.store.db.connection import TrioConnection
 from penstock.store.rows import activity as activity_store

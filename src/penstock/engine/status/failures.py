@@ -12,7 +12,7 @@ import trio
 from penstock.engine.definitions.definitions import Definitions
 from penstock.engine.instances.causes import cause_of
 from penstock.engine.requests import ids
-from penstock.engine.requests.looks import Looks
+from penstock.engine.requests.read_pool import Looks
 from penstock.engine.status.overview import RANGES
 from penstock.errors import BadRequest
 from penstock.store.db.connection import TrioConnection

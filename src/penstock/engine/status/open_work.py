@@ -23,9 +23,9 @@ from penstock.engine.jobs.jobs import Jobs
 from penstock.engine.queues.losses import Loss
 from penstock.engine.queues.polls import Polls
 from penstock.engine.requests import ids
-from penstock.engine.requests.looks import Looks
 from penstock.engine.requests.paging import read_numbers, slice_limit
 from penstock.engine.requests.payload import check_text
+from penstock.engine.requests.read_pool import Looks
 from penstock.errors import BadRequest, Conflict
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import Database

@@ -18,7 +18,7 @@ from penstock.engine.definitions.definitions import Definitions
 from penstock.engine.queues.activity import TOOK, Activity, Depth, EngineReport
 from penstock.engine.queues.queues import Queues, first_kept_back
 from penstock.engine.requests import ids
-from penstock.engine.requests.looks import Looks
+from penstock.engine.requests.read_pool import Looks
 from penstock.engine.runs.origins import Origins
 from penstock.engine.status import attention
 from penstock.engine.status.acknowledgements import Acknowledgements, marked

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from penstock.engine.instances.instance_filter import InstanceFilter
-from penstock.engine.requests import looks as module
+from penstock.engine.requests import read_pool as module
 from penstock.errors import Unavailable
 from penstock.testing.definitions import linear
 from tests.engine.conftest import MakeDriver
