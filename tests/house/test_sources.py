@@ -68,7 +68,7 @@ SLEEPS = {
     "tests/reports/test_cancel_other_never_two.py": "looks again until a schedule has fired, which nothing announces",
     "tests/reports/test_steps_that_block_their_loop.py": "the fault itself: a step that blocks its loop",
     "tests/rpc/services.py": "a handler that takes as long as the request says",
-    "tests/rpc/storm.py": "cancels at random moments",
+    "tests/rpc/stress.py": "cancels at random moments",
     "tests/rpc/test_run_stream.py": "polls what a stream has taken",
     "tests/rpc/test_hostile.py": "cancels at random moments",
     "tests/rpc/test_taskless.py": "on a virtual clock, and a handler that sleeps",

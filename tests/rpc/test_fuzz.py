@@ -40,7 +40,7 @@ from tests.engine.conftest import MakeDriver, make_driver
 from tests.rpc.conftest import Google
 from tests.rpc.raw import framed
 from tests.rpc.served import Served, served
-from tests.rpc.storm_requests import METHODS, Requests
+from tests.rpc.stress_requests import METHODS, Requests
 from tests.rpc.test_codec_property import mutated, mutations
 
 __all__ = ["make_driver"]  # pytest finds the fixture here

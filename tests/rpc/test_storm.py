@@ -1,6 +1,6 @@
-"""Thousands of cancelled calls and dropped connections on the real services leave nothing behind (tests/rpc/storm.py).
+"""Thousands of cancelled calls and dropped connections on the real services leave nothing behind (tests/rpc/stress.py).
 
-The seed is in the output; ``python -m tests.rpc.storm --calls 50000 --seed N`` does the same, and more of it.
+The seed is in the output; ``python -m tests.rpc.stress --calls 50000 --seed N`` does the same, and more of it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from penstock.testing.invariants import assert_invariants
-from tests.rpc.storm import CHOICES, SETTINGS, weather
+from tests.rpc.stress import CHOICES, SETTINGS, weather
 from tests.runtime.conftest import StartLocal, start_local
 
 __all__ = ["start_local"]  # pytest finds the fixture here

@@ -1,4 +1,4 @@
-"""Clients that cancel and break off at random on both services: ``python -m tests.rpc.storm --calls 50000 --seed 7``.
+"""Clients that cancel and break off at random on both services: ``python -m tests.rpc.stress --calls 50000 --seed 7``.
 
 Every call of both services, valid, each with a fate of its own: answered, reset at any moment (before, within or after
 its message), out of time, its connection dropped (closed, reset, or in the middle of a frame). What a client does
@@ -37,7 +37,7 @@ from tests import postgres
 from tests.engine.driver import Driver
 from tests.rpc.raw import RawClient, client_on, framed
 from tests.rpc.served import WORKER, Served, Work, served
-from tests.rpc.storm_requests import METHODS, POLL_LEASE_S, Place, Requests
+from tests.rpc.stress_requests import METHODS, POLL_LEASE_S, Place, Requests
 from tests.runtime.local_engine import LocalEngine
 from tests.waiting import wait_until
 

@@ -1,4 +1,4 @@
-"""What the clients of a storm ask (tests/rpc/storm.py): valid requests of every unary method, drawn at random.
+"""What the clients of a storm ask (tests/rpc/stress.py): valid requests of every unary method, drawn at random.
 
 Remembers what the answers gave: instances, and jobs with the name of the worker that each was given to. A job is
 completed, failed or given back once at most, with a value of its own, so that the value of an acknowledged completion
