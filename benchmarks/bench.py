@@ -170,14 +170,14 @@ class Bench:
             batch=batch,
             flow_keys=flow_keys,
         )
-        return self.window(plan, count=Count.STARTED, items=instances, lane="start", text="starting instances")
+        return self.window(plan, count=Count.STARTED, items=instances, commit_queue="start", text="starting instances")
 
     def window(
         self,
         *plans: Plan,
         count: Count,
         items: int,
-        lane: str,
+        commit_queue: str,
         text: str,
         since: float = 0.0,
         until: float = 1.0,
@@ -193,13 +193,13 @@ class Bench:
             after = self.meter.snapshot(load)
             self.wait_count(load, count, items, show=(text, items))
             samples = load.stop()
-        return self.figures(before, after, count, lane, samples, timed)
+        return self.figures(before, after, count, commit_queue, samples, timed)
 
     def figures(
-        self, before: Snapshot, after: Snapshot, count: Count, lane: str, samples: Samples, timed: Sequence[str]
+        self, before: Snapshot, after: Snapshot, count: Count, commit_queue: str, samples: Samples, timed: Sequence[str]
     ) -> dict[str, float]:
         """Figures per item, latencies of the kinds in ``timed``, and errors."""
-        figures = per_item(before, after, count, lane)
+        figures = per_item(before, after, count, commit_queue)
         for kind in timed:
             figures |= latencies(samples, kind, before.at, after.at)
         figures["errors"] = float(after.counts[Count.ERRORS])

@@ -79,16 +79,16 @@ def commits_in_a_row_ms(dsn: str, seconds: float, count: int, pause_s: float = 0
 
 def _rows(dsn: str, seconds: float, count: int, pause_s: float) -> list[float]:
     taken: list[float] = []
-    with select.epoll() as poller, closing(_Lane(dsn)) as lane:
-        poller.register(lane.connection.socket, select.EPOLLIN)
+    with select.epoll() as poller, closing(_Session(dsn)) as session:
+        poller.register(session.connection.socket, select.EPOLLIN)
         until = time.perf_counter() + seconds
         while time.perf_counter() < until:
             latencies: list[float] = []
             began = time.perf_counter()
             while len(latencies) < count:
-                lane.send()
+                session.send()
                 poller.poll()
-                while not lane.receive(latencies):
+                while not session.receive(latencies):
                     poller.poll()
             taken.append(time.perf_counter() - began)
             time.sleep(pause_s)
@@ -108,32 +108,32 @@ def _table(dsn: str) -> Generator[None]:
 
 def _measure(dsn: str, connections: int, seconds: float) -> tuple[CommitRate, list[float]]:
     latencies: list[float] = []
-    lanes: dict[int, _Lane] = {}
+    sessions: dict[int, _Session] = {}
     poller = select.epoll()
     try:
         for _ in range(connections):
-            lane = _Lane(dsn)
-            lanes[lane.connection.socket] = lane
-            poller.register(lane.connection.socket, select.EPOLLIN)
+            session = _Session(dsn)
+            sessions[session.connection.socket] = session
+            poller.register(session.connection.socket, select.EPOLLIN)
         used_s, began = own_cpu_s(), time.perf_counter()
         until = began + seconds
-        for lane in lanes.values():
-            lane.send()
-        busy = len(lanes)
+        for session in sessions.values():
+            session.send()
+        busy = len(sessions)
         while busy:
             for fileno, _ in poller.poll():
-                lane = lanes[fileno]
-                if lane.receive(latencies):
+                session = sessions[fileno]
+                if session.receive(latencies):
                     if time.perf_counter() < until:
-                        lane.send()
+                        session.send()
                     else:
                         busy -= 1
         elapsed = time.perf_counter() - began
         used_s = own_cpu_s() - used_s
     finally:
         poller.close()
-        for lane in lanes.values():
-            lane.close()
+        for session in sessions.values():
+            session.close()
     rate = CommitRate(
         connections=connections,
         commits_per_s=len(latencies) / elapsed,
@@ -142,7 +142,7 @@ def _measure(dsn: str, connections: int, seconds: float) -> tuple[CommitRate, li
     return rate, latencies
 
 
-class _Lane:
+class _Session:
     """One connection with one insert under way."""
 
     def __init__(self, dsn: str) -> None:

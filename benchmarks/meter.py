@@ -28,7 +28,7 @@ class Snapshot:
     generator_cpu_s: float
     harness_cpu_s: float
     database: DatabaseCounters | None
-    lanes: dict[str, tuple[float, float]]
+    commit_queues: dict[str, tuple[float, float]]
 
 
 class Meter:
@@ -58,7 +58,7 @@ class Meter:
             generator_cpu_s=sum(processes[pid].cpu_s for pid in (load.pids if load else ()) if pid in processes),
             harness_cpu_s=own_cpu_s(),
             database=None if self.database is None else self.database.counters(),
-            lanes={} if page is None else scrape.batches(page),
+            commit_queues={} if page is None else scrape.batches(page),
         )
 
     def engine_memory_mib(self) -> float | None:
@@ -74,8 +74,8 @@ class Meter:
         return 0 if pid is None else len(tree(all_processes(), pid, without=self._postgres_pid))
 
 
-def per_item(before: Snapshot, after: Snapshot, counted: Count, lane: str) -> dict[str, float]:
-    """The figures of a window, per item of ``counted``; ``lane`` names the batches whose mean size counts."""
+def per_item(before: Snapshot, after: Snapshot, counted: Count, commit_queue: str) -> dict[str, float]:
+    """The figures of a window, per item of ``counted``; ``commit_queue`` names the batches whose mean size counts."""
     items = after.counts[counted] - before.counts[counted]
     seconds = after.at - before.at
     if items <= 0 or seconds <= 0:
@@ -92,7 +92,7 @@ def per_item(before: Snapshot, after: Snapshot, counted: Count, lane: str) -> di
             figures[f"{who}_cpu_s_per_1000"] = used_s / items * 1000
     if before.database is not None and after.database is not None:
         figures |= _database_figures(before.database, after.database, items, seconds)
-    batch = mean_batch(before, after, lane)
+    batch = mean_batch(before, after, commit_queue)
     if batch is not None:
         figures["mean_batch"] = batch
     figures["calls_per_item"] = (after.counts[Count.CALLS] - before.counts[Count.CALLS]) / items
@@ -114,10 +114,10 @@ def _database_figures(
     return figures
 
 
-def mean_batch(before: Snapshot, after: Snapshot, lane: str) -> float | None:
+def mean_batch(before: Snapshot, after: Snapshot, commit_queue: str) -> float | None:
     """Mean size of the lane's batches within the window."""
-    items_before, batches_before = before.lanes.get(lane, (0.0, 0.0))
-    items_after, batches_after = after.lanes.get(lane, (0.0, 0.0))
+    items_before, batches_before = before.commit_queues.get(commit_queue, (0.0, 0.0))
+    items_after, batches_after = after.commit_queues.get(commit_queue, (0.0, 0.0))
     batches = batches_after - batches_before
     return (items_after - items_before) / batches if batches > 0 else None
 

@@ -24,9 +24,9 @@ def batches(page: str) -> dict[str, tuple[float, float]]:
     """Items and batches so far, by lane."""
     sums: dict[str, float] = {}
     counts: dict[str, float] = {}
-    for kind, lane, value in BATCH_LINE.findall(page):
-        (sums if kind == "sum" else counts)[lane] = float(value)
-    return {lane: (sums[lane], counts[lane]) for lane in sums if lane in counts}
+    for kind, commit_queue, value in BATCH_LINE.findall(page):
+        (sums if kind == "sum" else counts)[commit_queue] = float(value)
+    return {commit_queue: (sums[commit_queue], counts[commit_queue]) for commit_queue in sums if commit_queue in counts}
 
 
 def flow_claims(page: str) -> tuple[float, float]:

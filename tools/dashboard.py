@@ -131,7 +131,9 @@ ROWS: dict[str, list[Panel]] = {
         Panel(
             "Items of a transaction",
             "short",
-            {"{{lane}}": f"{rate('penstock_batch_items_sum', 'lane')} / {rate('penstock_batch_items_count', 'lane')}"},
+            {
+                "{{lane}}": f"{rate('penstock_batch_items_sum', 'commit_queue')} / {rate('penstock_batch_items_count', 'commit_queue')}"
+            },
             "On average: batches grow with the load.",
         ),
         Panel("Batch under way", "s", {"{{queue}}": "max by (queue) (penstock_batch_age_seconds)"}),

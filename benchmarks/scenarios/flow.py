@@ -42,7 +42,7 @@ def run(bench: Bench, *, batched: bool) -> Run:
         batch_workers(workflow) if batched else single_workers(workflow),
         count=Count.COMPLETED,
         items=instances * LENGTH,
-        lane="narrow",
+        commit_queue="narrow",
         text="starting and completing",
         since=WINDOW[0],
         until=WINDOW[1],

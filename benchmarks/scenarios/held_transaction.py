@@ -153,7 +153,7 @@ def _capacity(bench: Bench) -> float:
         batch_workers(workflow),
         count=Count.COMPLETED,
         items=instances * LENGTH,
-        lane="narrow",
+        commit_queue="narrow",
         text="full speed",
         since=0.1,
         until=0.95,

@@ -51,7 +51,7 @@ def work(bench: Bench, instances: int, *, flow_keys: int, limits: dict[str, int]
         batch_workers(workflow, workers=WORKERS),
         count=Count.COMPLETED,
         items=instances * LENGTH,
-        lane="narrow",
+        commit_queue="narrow",
         text=f"completing jobs {'under limits' if limits else 'without a queue'}",
         since=WINDOW[0],
         until=WINDOW[1],

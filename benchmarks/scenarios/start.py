@@ -41,7 +41,7 @@ def _start(bench: Bench, connections: int, batch: int, instances: int) -> Run:
         plan,
         count=Count.STARTED,
         items=instances,
-        lane="start",
+        commit_queue="start",
         text="starting instances",
         since=0.1,
         until=0.95,

@@ -84,17 +84,17 @@ def _measure(bench: Bench, deployments: Sequence[Deployment], instances: int) ->
 
 def _sum(snapshots: Sequence[Snapshot]) -> Snapshot:
     """Of several engines on one database: the first one's snapshot has the counters of the database."""
-    lanes: dict[str, tuple[float, float]] = {}
+    commit_queues: dict[str, tuple[float, float]] = {}
     for each in snapshots:
-        for lane, (items, batches) in each.lanes.items():
-            before = lanes.get(lane, (0.0, 0.0))
-            lanes[lane] = before[0] + items, before[1] + batches
+        for commit_queue, (items, batches) in each.commit_queues.items():
+            before = commit_queues.get(commit_queue, (0.0, 0.0))
+            commit_queues[commit_queue] = before[0] + items, before[1] + batches
     return replace(
         snapshots[0],
         counts=[sum(counts) for counts in zip(*(each.counts for each in snapshots), strict=True)],
         engine_cpu_s=sum(each.engine_cpu_s or 0.0 for each in snapshots),
         generator_cpu_s=sum(each.generator_cpu_s for each in snapshots),
-        lanes=lanes,
+        commit_queues=commit_queues,
     )
 
 

@@ -115,7 +115,12 @@ def counters(**changes: int) -> DatabaseCounters:
 
 def test_the_figures_of_a_window_are_per_job():
     before = snapshot(
-        completed=1_000, calls=2_000, at=10.0, engine_cpu_s=5.0, lanes={"narrow": (900.0, 90.0)}, database=counters()
+        completed=1_000,
+        calls=2_000,
+        at=10.0,
+        engine_cpu_s=5.0,
+        commit_queues={"narrow": (900.0, 90.0)},
+        database=counters(),
     )
     after = snapshot(
         completed=3_000,
@@ -123,7 +128,7 @@ def test_the_figures_of_a_window_are_per_job():
         at=14.0,
         engine_cpu_s=5.4,
         generator_cpu_s=0.1,
-        lanes={"narrow": (2_900.0, 190.0)},
+        commit_queues={"narrow": (2_900.0, 190.0)},
         database=counters(wal_bytes=1_600_000, write_commits=200, buffers=80_000, wal_flushes=100),
     )
     assert per_item(before, after, Count.COMPLETED, "narrow") == pytest.approx(

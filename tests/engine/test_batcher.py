@@ -50,7 +50,7 @@ async def test_batches_leave_no_garbage_for_the_collector() -> None:
         gc.enable()
 
 
-async def test_a_cancelled_lane_finishes_its_batch_and_begins_no_other() -> None:
+async def test_a_cancelled_queue_finishes_its_batch_and_begins_no_other() -> None:
     seen: list[Any] = []
     go_on = trio.Event()
 

@@ -11,7 +11,7 @@ import trio
 
 from penstock.engine.advance.command import Command
 from penstock.engine.group_commit.item import Item
-from penstock.engine.group_commit.queue import Lane
+from penstock.engine.group_commit.queue import GroupCommitQueue
 from penstock.engine.instances.tasks import SignalCommand
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.statements import SQL
@@ -30,7 +30,7 @@ def signal_to(instance: str) -> SignalCommand:
     return SignalCommand(number(instance), request, audit=False, vault=None)
 
 
-class Lanes:
+class GatedQueues:
     """The full path's transactions in slow motion: each waits to be let on before it begins."""
 
     def __init__(self, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,25 +65,25 @@ class Lanes:
 async def test_what_stands_aside_is_not_applied_by_its_batch(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     await driver.upload(EARLY)
     slow, other = [(await driver.start("early")).id for _ in range(2)]
-    lanes = Lanes(driver, monkeypatch)
-    lanes.gates = {number(slow): trio.Event(), number(other): trio.Event()}
+    commit_queues = GatedQueues(driver, monkeypatch)
+    commit_queues.gates = {number(slow): trio.Event(), number(other): trio.Event()}
     items = [signal_to(slow), signal_to(other)]
     with held_instance(driver.dsn, slow):
         for item in items:  # in one batch
             driver.engine.full_path.submit_nowait(item)
-        await lanes.has_begun(number(other))
-    await lanes.has_begun(number(slow))  # beside the queue, while the batch is busy with the other one
-    lanes.gates[number(other)].set()
-    await lanes.is_done(number(slow))
-    lanes.gates[number(slow)].set()
+        await commit_queues.has_begun(number(other))
+    await commit_queues.has_begun(number(slow))  # beside the queue, while the batch is busy with the other one
+    commit_queues.gates[number(other)].set()
+    await commit_queues.is_done(number(slow))
+    commit_queues.gates[number(slow)].set()
     for item in items:
         await item.wait_answer()
     await driver.engine.full_path.wait_flushed()
-    assert lanes.begun.count([number(slow)]) == 1
+    assert commit_queues.begun.count([number(slow)]) == 1
     assert driver.rows("SELECT count(*) FROM buffered_signal WHERE instance_id = %s", number(slow)) == [(1,)]
 
 
-async def test_two_lanes_may_look_for_one_commit(driver: Driver) -> None:
+async def test_two_queues_may_look_for_one_commit(driver: Driver) -> None:
     """Of a transaction whose COMMIT was not answered some items may stand aside, and ask in their own time."""
     await driver.upload(EARLY)
     items: list[Command] = [signal_to((await driver.start("early")).id) for _ in range(2)]
@@ -112,7 +112,9 @@ async def test_what_moved_is_not_applied_by_its_old_batch_too(driver: Driver) ->
             moved.answer(None)
 
     engine = driver.engine
-    lane: Lane[Item[None]] = Lane("test", engine.database, engine.settings, engine.metrics, apply)
+    commit_queue: GroupCommitQueue[Item[None]] = GroupCommitQueue(
+        "test", engine.database, engine.settings, engine.metrics, apply
+    )
     moved.batch = other.batch = [moved, other]
-    await lane.apply_batch([moved, other])
+    await commit_queue.apply_batch([moved, other])
     assert applied == [[moved, other]]

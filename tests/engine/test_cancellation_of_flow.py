@@ -183,8 +183,8 @@ async def idle(driver: Driver) -> None:
 
     async def is_idle() -> bool:
         statistics = driver.engine.database.pool.statistics()
-        lanes = any(not batcher.statistics().idle for batcher in driver.engine.batchers())
-        return not lanes and statistics.busy == 0 and statistics.waiting == 0
+        commit_queues = any(not batcher.statistics().idle for batcher in driver.engine.batchers())
+        return not commit_queues and statistics.busy == 0 and statistics.waiting == 0
 
     await wait_until(is_idle)
     await trio.lowlevel.checkpoint()

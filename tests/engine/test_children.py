@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from penstock.core.rules.state import InstanceStatus
-from penstock.engine.group_commit.queue import Lane
+from penstock.engine.group_commit.queue import GroupCommitQueue
 from penstock.engine.queues.journal_items import Held, RunEnd, Taken
 from penstock.engine.runs.code import CodeWorkflow
 from penstock.engine.starts.full_starts import FullStarts
@@ -170,12 +170,12 @@ async def test_no_two_queues_have_a_long_child(driver: Driver, monkeypatch: pyte
         return len(items) == 1 or not all(item.moved for item in items)
 
     async def watched(
-        self: FullStarts, lane: Lane[StartItem], connection: TrioConnection, items: list[StartItem]
+        self: FullStarts, commit_queue: GroupCommitQueue[StartItem], connection: TrioConnection, items: list[StartItem]
     ) -> None:
         met.extend(item for item in items if item in under_way)
         under_way.extend(items)
         try:
-            await apply(self, lane, connection, items)
+            await apply(self, commit_queue, connection, items)
         finally:
             await wait_until(partial(goes_on, items))
             for item in items:

@@ -1,6 +1,6 @@
 """Fencing through the database (engine.md, guarantees 2 and 5): stale, late, repeated and batched results.
 
-Each test runs on both ways a completion can take: the narrow lane (one statement) and the wide one (`advance`).
+Each test runs on both ways a completion can take: the fast path (one statement) and the wide one (`advance`).
 """
 
 from __future__ import annotations
@@ -462,7 +462,7 @@ async def test_a_worker_id_that_is_none_is_refused(driver: Driver, body: Json, w
     assert driver.snapshot() == before
 
 
-async def test_the_ways_through_the_lanes_agree(driver: Driver) -> None:
+async def test_the_ways_through_the_queues_agree(driver: Driver) -> None:
     """The same calls on the narrow and the wide definition give the same answers and the same paths."""
     seen = []
     for body in (NARROW, WIDE):

@@ -116,7 +116,7 @@ async def test_who_queues_behind_a_hanging_statement_is_refused_too(
     hung.dsn = database_dsn
     await hung.run(linear(2))
     job = await hung.one("work")
-    lane = hung.engine.fast_path
+    commit_queue = hung.engine.fast_path
     refused: list[Unavailable] = []
 
     async def refuse() -> None:
@@ -125,7 +125,7 @@ async def test_who_queues_behind_a_hanging_statement_is_refused_too(
         refused.append(error.value)
 
     async def hangs() -> bool:
-        return (lane.statistics().batch_age_s or 0) > 0.5
+        return (commit_queue.statistics().batch_age_s or 0) > 0.5
 
     with stopped_sessions(database_dsn, "hung"):
         nursery.start_soon(refuse)
@@ -138,8 +138,8 @@ async def test_who_queues_behind_a_hanging_statement_is_refused_too(
             return len(refused) == 2
 
         await wait_until(both_refused)
-        assert lane.statistics().batch_age_s is not None
-    await lane.wait_flushed()
+        assert commit_queue.statistics().batch_age_s is not None
+    await commit_queue.wait_flushed()
     await hung.complete(job)
     assert ends(hung) == (1, 1)
     await hung.engine.ready()

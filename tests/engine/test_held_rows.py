@@ -342,7 +342,7 @@ async def test_a_late_batch_leaves_polls_that_stood_aside_alone(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their completions may be under way again, in a batch beside the queue that hands jobs to these polls."""
-    lane = driver.engine.fast_path
+    commit_queue = driver.engine.fast_path
     nothing: Any = None
     item = FastCompletion(
         JobKey(1, 1, 1), fencing.FenceRequest(fencing.CallKind.COMPLETE, "w"), None, nothing, 0, nothing, None
@@ -352,11 +352,11 @@ async def test_a_late_batch_leaves_polls_that_stood_aside_alone(
     waiter.reserved = 1
 
     async def apply(_: list[FastCompletion]) -> None:
-        lane.set_aside([item])
+        commit_queue.set_aside([item])
         item.aside, item.batch, item.waiter = False, beside, waiter  # as the retry does meanwhile
 
-    monkeypatch.setattr(lane, "apply_safely", apply)
+    monkeypatch.setattr(commit_queue, "apply_safely", apply)
     item.batch = batch
-    await lane.apply_batch(batch)
+    await commit_queue.apply_batch(batch)
     assert (item.waiter, waiter.reserved) == (waiter, 1)
     item.answer(fencing.Verdict.DONE)

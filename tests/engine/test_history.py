@@ -131,7 +131,7 @@ async def test_entries_are_counted_per_step(driver: Driver) -> None:
     ]  # fmt: skip
 
 
-async def test_the_narrow_and_the_wide_lane_write_the_same_history(driver: Driver) -> None:
+async def test_the_fast_and_the_full_path_write_the_same_history(driver: Driver) -> None:
     seen = []
     for wide in (False, True):
         steps = [task("a", "b"), task("b", "u"), user("u", "c"), task("c"), end()]

@@ -118,7 +118,9 @@ async def test_others_are_served_while_one_is_evaluated(driver: Driver) -> None:
 
 async def waiting(driver: Driver, count: int) -> bool:
     """Whether so many items are with the long lanes."""
-    queued = [lane.batcher.statistics() for lane in (driver.engine.full_path.long, driver.engine.starts.long)]
+    queued = [
+        commit_queue.batcher.statistics() for commit_queue in (driver.engine.full_path.long, driver.engine.starts.long)
+    ]
     return sum(each.waiting + (each.batch_age_s is not None) for each in queued) == count
 
 

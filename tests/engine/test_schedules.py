@@ -315,7 +315,7 @@ async def test_a_trigger_waits_for_who_holds_its_schedule(make_driver: MakeDrive
             runs.append(await driver.engine.schedules.trigger("nightly", None))
 
         async def stands_aside() -> bool:
-            return driver.engine.firings.lane.statistics().aside > 0
+            return driver.engine.firings.commit_queue.statistics().aside > 0
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trigger)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from penstock.engine.definitions.definitions import LoadedDefinition
-from penstock.engine.group_commit.queue import Lane
+from penstock.engine.group_commit.queue import GroupCommitQueue
 from penstock.engine.instances.batches import BatchStart
 from penstock.engine.starts.start_item import StartItem
 from penstock.engine.starts.starts import STARTS_PER_KEY
@@ -76,13 +76,13 @@ async def test_many_at_once_have_one_window(driver: Driver) -> None:
     assert driver.rows("SELECT count(*) FROM instance") == [(1,)]
 
 
-async def test_what_has_a_key_changes_lanes_at_a_later_try(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_has_a_key_changes_queues_at_a_later_try(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first try has loaded it, and then failed at another one of the batch."""
     await driver.upload(line({"dedupe": {"key": "${order}", "window": "PT1H"}}))
     await driver.upload(linear(1, definition_id="other"))
     definitions, starts = driver.engine.definitions, driver.engine.starts
     find, apply = definitions.find, starts._full.apply
-    failed, lanes = list[str](), list[str]()
+    failed, commit_queues = list[str](), list[str]()
 
     async def fail_once(connection: TrioConnection, id: str, version: int) -> LoadedDefinition | None:
         if not failed:
@@ -90,9 +90,11 @@ async def test_what_has_a_key_changes_lanes_at_a_later_try(driver: Driver, monke
             raise TryAgain("once")
         return await find(connection, id, version)
 
-    async def noted(lane: Lane[StartItem], connection: TrioConnection, items: list[StartItem]) -> None:
-        lanes.append(lane.name)
-        await apply(lane, connection, items)
+    async def noted(
+        commit_queue: GroupCommitQueue[StartItem], connection: TrioConnection, items: list[StartItem]
+    ) -> None:
+        commit_queues.append(commit_queue.name)
+        await apply(commit_queue, connection, items)
 
     monkeypatch.setattr(definitions, "find", fail_once)
     monkeypatch.setattr(starts._full, "apply", noted)
@@ -102,7 +104,7 @@ async def test_what_has_a_key_changes_lanes_at_a_later_try(driver: Driver, monke
     ]
     results = await driver.engine.instances.start_batch(requests)
     assert [result.error for result in results] == [None, None]
-    assert (failed, lanes) == (["other"], ["keyed start"])
+    assert (failed, commit_queues) == (["other"], ["keyed start"])
 
 
 async def test_it_begins_when_its_variables_say(driver: Driver) -> None:

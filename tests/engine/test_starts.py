@@ -14,7 +14,7 @@ from penstock.core.advance.advance import advance as real_advance
 from penstock.core.graph.definition import Definition
 from penstock.engine.advance import advancer
 from penstock.engine.instances.instance_filter import InstanceFilter
-from penstock.engine.starts import starts as lanes
+from penstock.engine.starts import starts as commit_queues
 from penstock.errors import BadRequest, IdempotencyConflict, NotFound
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import IdTaken
@@ -86,7 +86,7 @@ async def test_a_new_version_is_started_though_none_is_asked_for(
         asked.append(ids)
         return await active_keys(connection, ids)
 
-    monkeypatch.setattr(lanes, "active_keys", counted)
+    monkeypatch.setattr(commit_queues, "active_keys", counted)
     await one.upload(linear(1, job_type="old"))
     for _ in range(3):
         await one.start("linear")
@@ -349,8 +349,8 @@ async def test_a_summary_leaves_the_variables_out(driver: Driver) -> None:
 async def test_a_found_instance_that_nobody_waits_for_holds_nothing(driver: Driver, monkeypatch: Any) -> None:
     await driver.upload(linear(1))
     await driver.start("linear", {"text": "x" * 10_000}, instance_key="k")
-    lane, memory = driver.engine.starts.keyed, driver.engine.answer_memory
-    apply, go_on = lane._apply_in, trio.Event()
+    commit_queue, memory = driver.engine.starts.keyed, driver.engine.answer_memory
+    apply, go_on = commit_queue._apply_in, trio.Event()
 
     async def held_up(*args: Any) -> None:
         await go_on.wait()
@@ -359,7 +359,7 @@ async def test_a_found_instance_that_nobody_waits_for_holds_nothing(driver: Driv
     async def is_queued() -> bool:
         return memory.used_bytes > 0
 
-    monkeypatch.setattr(lane, "_apply_in", held_up)
+    monkeypatch.setattr(commit_queue, "_apply_in", held_up)
     hold = memory.open()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(partial(driver.start, "linear", {}, instance_key="k"))
@@ -367,5 +367,5 @@ async def test_a_found_instance_that_nobody_waits_for_holds_nothing(driver: Driv
         nursery.cancel_scope.cancel()
     hold.end()
     go_on.set()
-    await lane.wait_flushed()
+    await commit_queue.wait_flushed()
     assert memory.used_bytes == 0

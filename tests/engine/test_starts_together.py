@@ -47,7 +47,7 @@ async def test_starts_of_a_batch_keep_their_order(driver: Driver) -> None:
     assert begins == [None, *(now + timedelta(minutes=n) for n in (1, 2, 3))]
 
 
-async def test_who_shares_a_held_key_waits_beside_the_lane(driver: Driver, nursery: trio.Nursery) -> None:
+async def test_who_shares_a_held_key_waits_beside_the_queue(driver: Driver, nursery: trio.Nursery) -> None:
     await ready(driver)
     rule = Debounce("k", "PT1M")
     first = await driver.start("report", debounce=rule)
@@ -168,7 +168,7 @@ async def test_older_engines_are_found_at_the_next_try(
             ends.append(error)
 
     async def aside_or_over() -> bool:
-        return bool(ends) or any(lane.statistics().aside for lane in driver.engine.batchers())
+        return bool(ends) or any(commit_queue.statistics().aside for commit_queue in driver.engine.batchers())
 
     async def over() -> bool:
         return bool(ends)

@@ -27,7 +27,7 @@ BYTES = (
     "penstock/http/response.py",
 )
 """What reads clients' bytes."""
-LANES = (
+JOB_PATH = (
     "penstock/engine/requests/answers.py",
     "penstock/engine/jobs/inline_jobs.py",
     "penstock/engine/group_commit/batcher.py",
@@ -45,7 +45,7 @@ LANES = (
 """A job's way through the lanes, and the classes that modules which stay Python inherit from. All of `MODULES` take a
 compiler minutes."""
 TESTS_OF_BYTES = ("tests/http/test_parser.py", "tests/http/test_exchange.py")
-TESTS_OF_LANES = (
+TESTS_OF_QUEUES = (
     "tests/engine/test_linear.py",
     "tests/engine/test_lost_commit.py",
     "tests/rest/test_polls.py",
@@ -74,7 +74,7 @@ def needs_compiler(test: Test) -> Test:
 
 def test_modules_to_compile_exist_and_a_checkout_is_pure() -> None:
     assert [module for module in MODULES if not (TOP / "src" / module).is_file()] == []
-    assert {*BYTES, *LANES, *INHERITED} <= set(MODULES)
+    assert {*BYTES, *JOB_PATH, *INHERITED} <= set(MODULES)
     assert not list((TOP / "src").rglob("*.so"))
     assert not is_compiled()
     assert shown_version() == __version__
@@ -110,14 +110,14 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
             source = TOP / "src" / "penstock"
             shutil.copytree(source, made / "penstock", ignore=shutil.ignore_patterns("__pycache__"))
             shutil.copy(TOP / "schema.sql", made / "penstock")
-            compile_into(made, (*BYTES, *LANES), optimize=0)
+            compile_into(made, (*BYTES, *JOB_PATH), optimize=0)
             made.rename(there)
     return there
 
 
 @needs_compiler
 def test_compiled_modules_are_taken_before_their_sources(compiled: Path) -> None:
-    names = [module.removesuffix(".py").replace("/", ".") for module in (*BYTES, *LANES)]
+    names = [module.removesuffix(".py").replace("/", ".") for module in (*BYTES, *JOB_PATH)]
     proved = subprocess.run(
         [sys.executable, "-c", PROVE, *names],
         env={"PYTHONPATH": str(compiled)},
@@ -129,7 +129,7 @@ def test_compiled_modules_are_taken_before_their_sources(compiled: Path) -> None
 
 
 @needs_compiler
-@pytest.mark.parametrize("tests", [TESTS_OF_BYTES, TESTS_OF_LANES], ids=["bytes", "lanes"])
+@pytest.mark.parametrize("tests", [TESTS_OF_BYTES, TESTS_OF_QUEUES], ids=["bytes", "lanes"])
 def test_compiled_modules_pass_the_tests_of_their_sources(compiled: Path, tests: tuple[str, ...]) -> None:
     alone = ["-q", "-n0", "-p", "no:cacheprovider", "-o", f"pythonpath={compiled} ."]
     run = subprocess.run(

@@ -173,8 +173,8 @@ def test_nothing_is_committed_unsettled_and_everything_in_the_end(seed, instance
 
     def take() -> None:
         jobs = ledger.take(chance.randrange(4))
-        lanes = [job.instance_id for job in jobs]
-        assert len(set(lanes)) == len(lanes)
+        instances = [job.instance_id for job in jobs]
+        assert len(set(instances)) == len(instances)
         for job in jobs:
             n = int(job.id[1:])
             assert n not in out

@@ -60,7 +60,7 @@ async def test_a_slow_statement_is_told_as_such_and_written_once(
         assert refused.value.reason == LATE_REASON
         assert late(driver) == 1
         go_on.set()
-        await driver.engine.journal.lanes.append.wait_flushed()
+        await driver.engine.journal.commit_queues.append.wait_flushed()
         answer = await append(driver, run.held, done("/0"))
     assert (answer.reread, answer.placed) == (True, []), "it has to look"
     assert await paths(driver, run.held) == ["/0"], "and finds it written, once"

@@ -276,7 +276,7 @@ async def test_with_a_repeated_completion_nothing_is_applied_twice(engine: Local
 @pytest.mark.parametrize("path", ["/v1/jobs/poll", "/v1/jobs/{id}/complete"])
 async def test_a_fault_of_the_engine_is_answered_alike(engine: LocalEngine, monkeypatch: Any, path: str) -> None:
     of_polls = path.endswith("poll")
-    lane = engine.engine.polls.claims if of_polls else engine.engine.fast_path
+    commit_queue = engine.engine.polls.claims if of_polls else engine.engine.fast_path
 
     def fail(item: Any, **named: Any) -> None:
         raise ZeroDivisionError
@@ -285,7 +285,7 @@ async def test_a_fault_of_the_engine_is_answered_alike(engine: LocalEngine, monk
         for _ in range(3):
             await engine.start("linear")
         with monkeypatch.context() as patch:
-            patch.setattr(lane, "submit_nowait", fail)
+            patch.setattr(commit_queue, "submit_nowait", fail)
             answer = await both.compare(path, POLL if of_polls else b'{"workerId":"w"}', hot=True)
         assert (answer.status, answer.header("content-type")) == (500, "application/json")
         assert answer.json()["error"] == "internal-error"

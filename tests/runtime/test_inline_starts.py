@@ -202,10 +202,10 @@ async def test_starts_that_have_spans_are_left(engine: LocalEngine, monkeypatch:
 # -- refusals
 
 
-async def test_a_full_lane_refuses_alike(engine: LocalEngine, monkeypatch: Any) -> None:
+async def test_a_full_queue_refuses_alike(engine: LocalEngine, monkeypatch: Any) -> None:
     async with served(engine, monkeypatch) as both:
         with monkeypatch.context() as patch:
-            patch.setattr(engine.engine.starts.lane, "_max_queue_items", 0)
+            patch.setattr(engine.engine.starts.commit_queue, "_max_queue_items", 0)
             answer = await both.compare(START, PLAIN, hot=False)
             assert engine.engine.answer_memory.used_bytes == 0
         assert (answer.status, answer.header("retry-after")) == (429, "1")
@@ -228,7 +228,7 @@ async def test_a_stopping_engine_refuses_alike(engine: LocalEngine, monkeypatch:
 
     async with served(engine, monkeypatch) as both:
         with monkeypatch.context() as patch:
-            patch.setattr(engine.engine.starts.lane, "_once", closed)
+            patch.setattr(engine.engine.starts.commit_queue, "_once", closed)
             answer = await both.compare(START, PLAIN, hot=True)
         assert (answer.status, answer.header("retry-after")) == (503, "1")
     assert engine.engine.answer_memory.used_bytes == 0
@@ -240,7 +240,7 @@ async def test_a_fault_of_the_engine_is_answered_alike(engine: LocalEngine, monk
 
     async with served(engine, monkeypatch) as both:
         with monkeypatch.context() as patch:
-            patch.setattr(engine.engine.starts.lane, "submit_nowait", fail)
+            patch.setattr(engine.engine.starts.commit_queue, "submit_nowait", fail)
             answer = await both.compare(START, PLAIN, hot=True)
         assert (answer.status, answer.json()["error"]) == (500, "internal-error")
         assert seconds_counted(engine, 500) == 2
@@ -304,7 +304,7 @@ async def test_a_start_that_stands_aside_is_answered_later(engine: LocalEngine, 
     assert answers[0].json()["id"] == first.json()["id"]
 
 
-async def test_a_start_that_another_lane_takes_is_answered(engine: LocalEngine, monkeypatch: Any) -> None:
+async def test_a_start_that_another_queue_takes_is_answered(engine: LocalEngine, monkeypatch: Any) -> None:
     """Its definition's rule is found while it is loaded, and its evaluation takes long: it is moved twice."""
     await engine.upload(long_once() | {"start": WINDOWED["start"]})
     moved: list[object] = []
@@ -330,8 +330,8 @@ async def test_a_start_that_another_lane_takes_is_answered(engine: LocalEngine, 
 async def test_who_hangs_up_has_started_nevertheless(
     engine: LocalEngine, monkeypatch: Any, resets: bool, hot: bool
 ) -> None:
-    lane, left, go_on = engine.engine.starts.lane, trio.Event(), trio.Event()
-    apply = lane._apply_in
+    commit_queue, left, go_on = engine.engine.starts.commit_queue, trio.Event(), trio.Event()
+    apply = commit_queue._apply_in
 
     async def held_up(*args: Any) -> None:
         await go_on.wait()
@@ -339,7 +339,7 @@ async def test_who_hangs_up_has_started_nevertheless(
 
     async with served(engine, monkeypatch) as both:
         stream = stream_of(both.hot if hot else both.plain)
-        submit = lane.submit_nowait
+        submit = commit_queue.submit_nowait
 
         def leave_first(item: Any, **named: Any) -> None:
             submit(item, **named)
@@ -349,14 +349,14 @@ async def test_who_hangs_up_has_started_nevertheless(
             left.set()
 
         both.taken.clear()
-        monkeypatch.setattr(lane, "submit_nowait", leave_first)
-        monkeypatch.setattr(lane, "_apply_in", held_up)
+        monkeypatch.setattr(commit_queue, "submit_nowait", leave_first)
+        monkeypatch.setattr(commit_queue, "_apply_in", held_up)
         await stream.send_all(asked())
         await left.wait()
         assert both.taken == ([True] if hot else [])
         go_on.set()
         await engine.one("work", wait=20)
-        await lane.wait_flushed()
+        await commit_queue.wait_flushed()
     assert engine.rows("SELECT count(*) FROM instance") == [(1,)]
     assert engine.engine.answer_memory.used_bytes == 0
 
@@ -365,8 +365,8 @@ async def test_who_hangs_up_has_started_nevertheless(
 async def test_a_server_cancelled_meanwhile_has_started_nevertheless(
     engine: LocalEngine, monkeypatch: Any, hot: bool
 ) -> None:
-    lane, begun, go_on = engine.engine.starts.lane, trio.Event(), trio.Event()
-    apply = lane._apply_in
+    commit_queue, begun, go_on = engine.engine.starts.commit_queue, trio.Event(), trio.Event()
+    apply = commit_queue._apply_in
 
     async def held_up(*args: Any) -> None:
         begun.set()
@@ -374,14 +374,14 @@ async def test_a_server_cancelled_meanwhile_has_started_nevertheless(
         await apply(*args)
 
     async with served(engine, monkeypatch) as both:
-        monkeypatch.setattr(lane, "_apply_in", held_up)
+        monkeypatch.setattr(commit_queue, "_apply_in", held_up)
         await (both.hot if hot else both.plain).send(asked())
         await begun.wait()
         assert engine.engine.answer_memory.used_bytes > 0
     assert engine.engine.answer_memory.used_bytes == 0
     assert seconds_counted(engine, 499) == 1
     go_on.set()
-    await lane.wait_flushed()
+    await commit_queue.wait_flushed()
     assert engine.rows("SELECT count(*) FROM instance") == [(1,)]
 
 
@@ -389,14 +389,14 @@ async def test_who_closes_its_side_gets_its_answer(engine: LocalEngine, monkeypa
     answers: list[Answer] = []
     async with served(engine, monkeypatch) as both:
         for client in (both.plain, both.hot):
-            submit = engine.engine.starts.lane.submit_nowait
+            submit = engine.engine.starts.commit_queue.submit_nowait
 
             def leave_first(item: Any, client: RawClient = client, submit: Any = submit, **named: Any) -> None:
                 submit(item, **named)
                 stream_of(client).socket.shutdown(socket.SHUT_WR)
 
             with monkeypatch.context() as patch:
-                patch.setattr(engine.engine.starts.lane, "submit_nowait", leave_first)
+                patch.setattr(engine.engine.starts.commit_queue, "submit_nowait", leave_first)
                 await client.send(asked())
                 answers.append(await client.read())
             assert await client.reads_end()

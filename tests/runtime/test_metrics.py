@@ -385,8 +385,8 @@ async def test_transactions(driver: Driver) -> None:
     async with trio.open_nursery() as nursery:
         for _ in range(20):
             nursery.start_soon(driver.start, "linear")
-    assert growth.of("penstock_batch_items_sum", lane="start") == 20
-    batches = growth.of("penstock_batch_items_count", lane="start")
+    assert growth.of("penstock_batch_items_sum", commit_queue="start") == 20
+    batches = growth.of("penstock_batch_items_count", commit_queue="start")
     assert 1 <= batches < 20
     assert growth.of("engine_db_transaction_duration_seconds_count", tx_type="start") == batches
 
@@ -430,17 +430,17 @@ async def test_a_row_that_another_transaction_holds(driver: Driver) -> None:
 @drives("penstock_calls_late", "Calls refused as they had no turn in time, while no statement failed")
 async def test_calls_without_a_turn_in_time(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     view = await driver.run(definition(user("u"), end()))
-    growth, lane = Growth(driver), driver.engine.full_path
+    growth, commit_queue = Growth(driver), driver.engine.full_path
 
     async def no_connection(*_: object, **__: object) -> None:
         raise PoolTimeout("no connection", all_in_use=True)
 
     with monkeypatch.context() as patched:
-        patched.setattr(lane, "_within_s", 0.0)
-        patched.setattr(lane, "_once", no_connection)
+        patched.setattr(commit_queue, "_within_s", 0.0)
+        patched.setattr(commit_queue, "_once", no_connection)
         with pytest.raises(Unavailable, match="no turn in time"):
             await driver.cancel(view)
-    assert growth.of("penstock_calls_late_total", lane=lane.name) == 1
+    assert growth.of("penstock_calls_late_total", commit_queue=commit_queue.name) == 1
     await driver.cancel(view)
 
 

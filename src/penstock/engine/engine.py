@@ -128,8 +128,8 @@ class Engine:
         self.runs = Runs(database, settings, self.definitions, self.journal)
         self.messages = Messages(database, settings, metrics, self.definitions, self.full_path, self.timers, self.ids)
         self.looks = looks = Looks(database, replica)
-        audit, polled, lanes = settings.audit_log_enabled, not settings.through_kafka, (self.starts, self.full_path)
-        self.instances = Instances(database, looks, settings, self.definitions, *lanes, self.runs, ends)
+        audit, polled, paths = settings.audit_log_enabled, not settings.through_kafka, (self.starts, self.full_path)
+        self.instances = Instances(database, looks, settings, self.definitions, *paths, self.runs, ends)
         self.tasks = Tasks(database, self.definitions, self.instances, self.full_path, self.runs, audit=audit)
         self.attempts, self.hiding = Attempts(database, settings), Hiding(settings.console_hide_variables)
         self.inbox, self.audit_trail = Inbox(database, self.definitions, self.hiding, audit=audit), AuditTrail(database)
@@ -182,16 +182,16 @@ class Engine:
         return [
             self.fast_path,
             self.full_path,
-            self.starts.lane,
+            self.starts.commit_queue,
             self.starts.keyed,
             self.full_path.long.batcher,
             self.starts.long.batcher,
-            self.firings.lane,
+            self.firings.commit_queue,
             self.polls.claims,
             self.polls.releases,
             self.jobs.beats,
             self.jobs.looks,
-            self.messages.lane,
+            self.messages.commit_queue,
             *self.journal.batchers(),
         ]
 

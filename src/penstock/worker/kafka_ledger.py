@@ -54,7 +54,7 @@ class Ledger:
     def __init__(self) -> None:
         self._by_dedup_id: dict[str, _Entry] = {}
         self._by_key: dict[Key, _Entry] = {}
-        self._lanes: dict[str, deque[_Entry]] = {}
+        self._lines: dict[str, deque[_Entry]] = {}
         self._ready: deque[_Entry] = deque()
         self._places: dict[int, deque[_Place]] = {}
         self._settled_at: OrderedDict[str, float] = OrderedDict()
@@ -97,10 +97,10 @@ class Ledger:
     def _enter(self, entry: _Entry) -> None:
         self._by_dedup_id[entry.dedup_id] = entry
         self._by_key[entry.job.id, entry.job.attempt] = entry
-        lane = self._lanes.setdefault(entry.job.instance_id, deque())
-        lane.append(entry)
+        line = self._lines.setdefault(entry.job.instance_id, deque())
+        line.append(entry)
         self.waiting += 1
-        if len(lane) == 1:
+        if len(line) == 1:
             self._ready.append(entry)
 
     # -- jobs go out
@@ -129,13 +129,13 @@ class Ledger:
     def _leave(self, entry: _Entry) -> None:
         del self._by_dedup_id[entry.dedup_id]
         del self._by_key[entry.job.id, entry.job.attempt]
-        lane = self._lanes[entry.job.instance_id]
-        lane.remove(entry)
+        line = self._lines[entry.job.instance_id]
+        line.remove(entry)
         self.waiting -= not entry.is_out
-        if not lane:
-            del self._lanes[entry.job.instance_id]
-        elif not lane[0].is_out and lane[0] not in self._ready:
-            self._ready.append(lane[0])
+        if not line:
+            del self._lines[entry.job.instance_id]
+        elif not line[0].is_out and line[0] not in self._ready:
+            self._ready.append(line[0])
 
     def _forget_old(self, now: float) -> None:
         while self._settled_at:

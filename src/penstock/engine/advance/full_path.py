@@ -28,7 +28,7 @@ from penstock.engine.advance.transaction import (
     Transactions,
 )
 from penstock.engine.definitions.definitions import Definitions, LoadedDefinition
-from penstock.engine.group_commit.queue import Lane
+from penstock.engine.group_commit.queue import GroupCommitQueue
 from penstock.engine.queues.left_notes import LeftNotes
 from penstock.engine.requests.payload import EMPTY_OBJECT
 from penstock.errors import NotFound, PayloadTooLarge, PenstockError
@@ -48,7 +48,7 @@ PER_INSTANCE_MAX: Final = 100
 """Items of one instance in a batch: each is an advance, 50 µs and more on the loop."""
 
 
-class FullPath(Lane[Command]):
+class FullPath(GroupCommitQueue[Command]):
     """The lane of commands."""
 
     def __init__(

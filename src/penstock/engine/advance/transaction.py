@@ -1,7 +1,7 @@
 """A transaction of whole instances: what `core.advance` decided of them, their rows, and what hangs on its COMMIT.
 
 Its items are answered, and this engine's memory is changed (leases, parked polls, timers, metrics), once it is known to
-be committed and never before: `Lane.commit` sees to that, also where the answer to the COMMIT was lost.
+be committed and never before: `GroupCommitQueue.commit` sees to that, also where the answer to the COMMIT was lost.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """A lane: a queue of changes and what brings them into the database, together, each answered once.
 
-`Batcher` is the queue; `Lane` adds how its batches meet the database: outages waited out, deadlocks repeated, bad items
+`Batcher` is the queue; `GroupCommitQueue` adds how its batches meet the database: outages waited out, deadlocks repeated, bad items
 found by halving, and doubt. Before a batch is tried again that may have been committed, the lane looks what became of
 it: of the transactions that it committed (`commit`) by their ids, of single statements by ``look``.
 
 No batch waits long for a row: a lock that is not had within `database.LOCK_WAIT_MS` refuses the statement. Then it is
 asked whose rows other transactions hold: those items stand aside (`Batcher.set_aside`), the others go on, and a second
 task tries those aside again and again. Where the answer names nobody the batch is halved. A table that is locked and
-that everybody needs is as good as away; while another one is (`Lane.locked`), a lane does without it what it can. A
+that everybody needs is as good as away; while another one is (`GroupCommitQueue.locked`), a lane does without it what it can. A
 statement that hangs is given up by its connection (`TrioConnection.answer_within_s`): then it is in doubt; who has
 waited long enough behind it is refused before. Every item is settled, stands aside or is with another queue when a
-batch is done; `Lane` never raises an operating error. Must not know what the items are, nor SQL. Cancelling `submit`
+batch is done; `GroupCommitQueue` never raises an operating error. Must not know what the items are, nor SQL. Cancelling `submit`
 abandons the answer, not the item.
 """
 
@@ -107,7 +107,7 @@ class Committable(Protocol):
         ...
 
 
-class Lane(Batcher[I]):
+class GroupCommitQueue(Batcher[I]):
     """A queue whose batches are applied in the database.
 
     ``apply(connection, items, again)`` settles items; ``again`` tells that an earlier try may have been committed.
@@ -238,7 +238,7 @@ class Lane(Batcher[I]):
 
     def _refuse_away(self, items: Sequence[I], error: BaseException) -> None:
         reason = away_reason(error)
-        _outages.warning(self.name, reason, lane=self.name, error=first_line(error), waiting=len(items))
+        _outages.warning(self.name, reason, commit_queue=self.name, error=first_line(error), waiting=len(items))
         refused = _refuse_overdue(items, reason)
         if reason == LATE_REASON:
             self._late.inc(refused)
@@ -372,12 +372,12 @@ def _refusal(name: str, error: DatabaseError) -> PenstockError:
     if isinstance(error, REPEATABLE):
         return Unavailable(BUSY_REASON)
     if isinstance(error, TOO_LARGE):
-        log.warning("a value is too large for the database", lane=name, error=first_line(error))
+        log.warning("a value is too large for the database", commit_queue=name, error=first_line(error))
         return PayloadTooLarge("variables: more of them than PostgreSQL can hold in one instance")
     if isinstance(error, DataError):
-        log.warning("the database refused a value", lane=name, error=first_line(error))
+        log.warning("the database refused a value", commit_queue=name, error=first_line(error))
         return BadRequest("a value can't be stored: PostgreSQL's jsonb or text can't hold it")
-    log.error("a statement failed", lane=name, error=first_line(error), sqlstate=error.sqlstate)
+    log.error("a statement failed", commit_queue=name, error=first_line(error), sqlstate=error.sqlstate)
     return PenstockError("the request could not be carried out; the engine's log has the reason")
 
 

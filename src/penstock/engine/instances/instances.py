@@ -157,7 +157,7 @@ class Instances:
             request = msgspec.structs.replace(request, variables=EMPTY_OBJECT)
         item = StartItem(request, rules, call, place, hold, by)
         item.hold.reserve(COPIES * len(request.variables))
-        (self._starts.keyed if item.keyed else self._starts.lane).submit_nowait(item, now=now)
+        (self._starts.keyed if item.keyed else self._starts.commit_queue).submit_nowait(item, now=now)
         return item
 
     async def start_batch(self, requests: Sequence[StartRequest]) -> list[StartResult]:

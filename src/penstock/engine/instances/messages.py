@@ -56,7 +56,7 @@ class Messages:
         self._metrics = metrics
         self._definitions = definitions
         self._ids = id_source
-        self.lane = Publications(database, settings, metrics, full_path, timers)
+        self.commit_queue = Publications(database, settings, metrics, full_path, timers)
 
     async def publish(self, request: PublishRequest) -> PublishedMessage:
         """Publish a message: whoever waits for it has received it, or it is kept.
@@ -65,7 +65,7 @@ class Messages:
         for one that is for all), TooManyRequests (too many are kept).
         """
         item = self._item(request)
-        self.lane.submit_nowait(item)
+        self.commit_queue.submit_nowait(item)
         return await self._answer(item)
 
     async def publish_many(self, requests: Sequence[PublishRequest]) -> list[MessageResult]:
@@ -74,7 +74,7 @@ class Messages:
         for request in requests:
             try:
                 item = self._item(request)
-                self.lane.submit_nowait(item)
+                self.commit_queue.submit_nowait(item)
                 items.append(item)
             except PenstockError as error:
                 items.append(error)
@@ -169,7 +169,7 @@ class Messages:
         for _ in range(PURGES_MAX):
             if await store.purge_ids(connection, PURGE_MAX_ROWS) < PURGE_MAX_ROWS:
                 break
-        kept = self.lane.kept
+        kept = self.commit_queue.kept
         kept.items, kept.bytes = await store.count(connection, self._settings.messages_kept_max_items)
         self._metrics.messages_kept.set(kept.items)
 

@@ -17,7 +17,7 @@ from penstock.engine.advance.call_commands import MessageCommand
 from penstock.engine.advance.full_path import FullPath
 from penstock.engine.advance.timers import Timers
 from penstock.engine.group_commit.item import Item
-from penstock.engine.group_commit.queue import Lane
+from penstock.engine.group_commit.queue import GroupCommitQueue
 from penstock.errors import Conflict, IdempotencyConflict, PenstockError, TooManyRequests
 from penstock.settings import Settings
 from penstock.store.db.connection import TrioConnection
@@ -80,7 +80,7 @@ class Kept:
         self.bytes += size_bytes
 
 
-class Publications(Lane[PublishItem]):
+class Publications(GroupCommitQueue[PublishItem]):
     """The lane."""
 
     def __init__(
@@ -197,9 +197,9 @@ def _answer_repeats(items: Sequence[PublishItem], used: dict[str, Used]) -> None
 class _Transaction:
     """A transaction that publishes, for the lane: its items, and what proves it."""
 
-    def __init__(self, xid: str, items: Sequence[PublishItem], lane: Publications) -> None:
+    def __init__(self, xid: str, items: Sequence[PublishItem], commit_queue: Publications) -> None:
         self.items = items
-        self._lane = lane
+        self._commit_queue = commit_queue
         self._sent = InDoubtCommit(xid, [], repeatable=False)
 
     @property
@@ -211,7 +211,7 @@ class _Transaction:
 
     def answer(self) -> None:
         for item in self.items:
-            item.answer(self._lane.deliver(item))
+            item.answer(self._commit_queue.deliver(item))
 
     async def carry_out(self, connection: TrioConnection, now: datetime | None = None) -> None:
         """Nothing: what is to be done is queued with the answers."""

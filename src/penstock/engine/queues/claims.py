@@ -12,7 +12,7 @@ import trio
 
 from penstock.engine.definitions.definitions import Definitions, LoadedDefinition
 from penstock.engine.group_commit.item import Item
-from penstock.engine.group_commit.queue import Lane
+from penstock.engine.group_commit.queue import GroupCommitQueue
 from penstock.engine.queues.deliveries import Deliveries, Delivery
 from penstock.engine.queues.fairness_order import FlowTurns
 from penstock.engine.queues.job_sizes import JobSizes
@@ -76,7 +76,7 @@ class Turn(NamedTuple):
 ClaimCall = Callable[[Sequence[store.Slot]], Awaitable[tuple[flow_store.Look, list[store.Claimed]]]]
 
 
-class Claims(Lane[ClaimItem]):
+class Claims(GroupCommitQueue[ClaimItem]):
     """Claims jobs for polls; what it claims is delivered to them."""
 
     def __init__(

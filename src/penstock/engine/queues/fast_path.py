@@ -15,7 +15,7 @@ from penstock.core.graph.fast_path import FastPlan
 from penstock.core.rules.fencing import FenceRequest, Verdict, judge
 from penstock.engine.definitions.definitions import LoadedDefinition
 from penstock.engine.group_commit.item import Item
-from penstock.engine.group_commit.queue import Lane
+from penstock.engine.group_commit.queue import GroupCommitQueue
 from penstock.engine.queues.deliveries import Delivery
 from penstock.engine.queues.ends import Ends
 from penstock.engine.queues.held import find_held_jobs
@@ -64,7 +64,7 @@ class FastCompletion(Item[Verdict]):
         self.waiter: Waiter | None = None
 
 
-class FastPath(Lane[FastCompletion]):
+class FastPath(GroupCommitQueue[FastCompletion]):
     """The lane of completions of the fast path."""
 
     def __init__(

@@ -8,7 +8,7 @@ import trio
 
 from penstock.core.rules.fencing import FenceRequest, Verdict, judge
 from penstock.engine.group_commit.item import Item
-from penstock.engine.group_commit.queue import Lane
+from penstock.engine.group_commit.queue import GroupCommitQueue
 from penstock.engine.queues.held import find_held_jobs
 from penstock.engine.queues.lease_book import GrantedLease, LeaseBook
 from penstock.settings import Settings
@@ -37,7 +37,7 @@ class HeartbeatCall(Item["Verdict | Lease"]):
         self.tries = 0
 
 
-class Heartbeats(Lane[HeartbeatCall]):
+class Heartbeats(GroupCommitQueue[HeartbeatCall]):
     """Extends leases, and keeps what their holders know of them in the lease book."""
 
     def __init__(self, database: Database, settings: Settings, metrics: Metrics, leases: LeaseBook) -> None:

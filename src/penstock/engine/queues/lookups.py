@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.engine.group_commit.item import Item
-from penstock.engine.group_commit.queue import Lane
+from penstock.engine.group_commit.queue import GroupCommitQueue
 from penstock.settings import Settings
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import Database, wait_replicated
@@ -23,7 +23,7 @@ class Lookup(Item[ExecutionInfo]):
         self.worker = worker
 
 
-class Lookups(Lane[Lookup]):
+class Lookups(GroupCommitQueue[Lookup]):
     """Reads, together, what is asked about jobs. Takes no locks."""
 
     def __init__(self, database: Database, settings: Settings, metrics: Metrics) -> None:

@@ -11,7 +11,7 @@ import trio
 
 from penstock.engine.definitions.definitions import Definitions
 from penstock.engine.group_commit.item import Item
-from penstock.engine.group_commit.queue import Lane
+from penstock.engine.group_commit.queue import GroupCommitQueue
 from penstock.engine.queues.held import find_held_jobs
 from penstock.engine.queues.lease_book import LeaseBook
 from penstock.engine.requests import ids
@@ -45,7 +45,7 @@ class ReleaseItem(Item[bool]):
         self.lease = lease
 
 
-class Releases(Lane[ReleaseItem]):
+class Releases(GroupCommitQueue[ReleaseItem]):
     """Gives leases back. ``came_back`` is told type and flow key of each job that is in the queue again, ``look_soon``
     that one is whose type is not known here."""
 

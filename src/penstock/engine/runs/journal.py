@@ -17,7 +17,7 @@ import trio
 from penstock.core.rules.fencing import CallKind, FenceRequest
 from penstock.core.rules.state import InstanceStatus
 from penstock.engine.advance.timers import Timers
-from penstock.engine.group_commit.queue import RETRY_FIRST_S, RETRY_MAX_S, Lane
+from penstock.engine.group_commit.queue import RETRY_FIRST_S, RETRY_MAX_S, GroupCommitQueue
 from penstock.engine.jobs.jobs import Jobs
 from penstock.engine.queues.heartbeats import HeartbeatCall
 from penstock.engine.queues.journal_items import (
@@ -123,7 +123,7 @@ class Journal:
         self._appending_bytes = 0
         self._may_continue = self._may_list = False
         self._mailed_elsewhere = mailed
-        self.lanes = JournalLanes(
+        self.commit_queues = JournalLanes(
             database,
             settings,
             metrics,
@@ -134,9 +134,9 @@ class Journal:
             mailed=self._mailed,
         )
 
-    def batchers(self) -> list[Lane[Any]]:
+    def batchers(self) -> list[GroupCommitQueue[Any]]:
         """The flushers to run."""
-        return self.lanes.batchers()
+        return self.commit_queues.batchers()
 
     async def append(
         self, held: Held, records: Sequence[NewRecord], *, after: int, mail: int, extend: bool = False
@@ -157,7 +157,7 @@ class Journal:
             raise TooManyRequests("too many bytes wait to be appended already")
         self._appending_bytes += item.size_bytes
         try:
-            answer: AppendAnswer = await self.lanes.append.submit(item)
+            answer: AppendAnswer = await self.commit_queues.append.submit(item)
             if lease is not None and not answer.reread and answer.mail == mail:  # else they are counted when read
                 lease.records += len(records)
             return answer
@@ -258,7 +258,7 @@ class Journal:
             raise BadRequest("due_at: is no number")
         branches = self._check_shown(view, branches)
         item = ParkItem(store.Park(held, mail, due_at, branches, view))
-        return bool(await self.lanes.park.submit(item))
+        return bool(await self.commit_queues.park.submit(item))
 
     async def finish(self, held: Held, end: RunEnd, *, mail: int) -> bool:
         """End a run. False: there is mail; read the journal and go on. Idempotent. Raises LeaseLost, BadRequest and
@@ -271,7 +271,7 @@ class Journal:
         view = None if end.view is None else check_json_value(end.view, self._limits, "view").decode()
         error = None if end.error is None else check_text(end.error, "error", self._settings.payload_max_bytes)
         item = FinishItem(store.Finish(held, mail, end.status, END_STEP, end.output, failure, view, error))
-        return bool(await self.lanes.finish.submit(item))
+        return bool(await self.commit_queues.finish.submit(item))
 
     async def continue_as_new(self, held: Held, payload: str, *, name: str, mail: int, kept: Sequence[int]) -> bool:
         """Let a run go on as a new one: its journal is a record with this payload, then the messages at the positions
@@ -290,7 +290,9 @@ class Journal:
             except Conflict as error:
                 raise Unavailable(error.reason) from error
             self._may_continue = True
-        return bool(await self.lanes.finish.submit(ContinueItem(cuts.Continuation(held, mail, name, payload, kept))))
+        return bool(
+            await self.commit_queues.finish.submit(ContinueItem(cuts.Continuation(held, mail, name, payload, kept)))
+        )
 
     async def block(self, held: Held, reason: str) -> float:
         """Let go of a run that this code can't go on with; it comes back after a pause, that is answered, in seconds:
@@ -300,7 +302,7 @@ class Journal:
                 await self._ask(lambda connection: require_version(connection, BLOCKED_VERSION))
                 self._may_list = True
         item = BlockItem(held, clean_text(reason, REASON_MAX_BYTES), listed=self._may_list)
-        return float(await self.lanes.park.submit(item))
+        return float(await self.commit_queues.park.submit(item))
 
     async def extend(self, held: Held, *, view: bytes | None = None, branches: bytes | None = None) -> Extended:
         """A heartbeat: a lease of full length from now on. ``view`` (JSON) is what clients see of the run, ``branches``
@@ -336,12 +338,12 @@ class Journal:
         Raises NotFound, Conflict (it has ended, or is no run of code), MailboxFull (too many unread messages),
         IdempotencyConflict (the ``dedup`` came with something else).
         """
-        await self.lanes.tell.submit(TellItem(tell, timer))
+        await self.commit_queues.tell.submit(TellItem(tell, timer))
 
     async def wake(self, instance: int, seq: int) -> bool | None:
         """The time that a parked run waits for has come. False: it has not, or somebody is at it."""
         item = WakeItem(instance, seq)
-        self.lanes.park.submit_nowait(item)
+        self.commit_queues.park.submit_nowait(item)
         return await item.wait_answer() if await item.wait_tried() else None
 
     # -- news for executors

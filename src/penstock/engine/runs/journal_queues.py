@@ -19,7 +19,7 @@ import trio
 from penstock.core.rules.state import InstanceStatus, TokenState
 from penstock.engine.advance.timers import Timers
 from penstock.engine.group_commit.item import Item
-from penstock.engine.group_commit.queue import BUSY_REASON, Lane
+from penstock.engine.group_commit.queue import BUSY_REASON, GroupCommitQueue
 from penstock.engine.queues.journal_items import AppendAnswer, Held, Mail, NewRecord, RecordKind
 from penstock.engine.queues.lease_book import LeaseBook
 from penstock.engine.queues.left_notes import LeftNotes
@@ -182,16 +182,18 @@ class JournalLanes:
         self._mailed = mailed
         self._doubts: OrderedDict[int, set[Backend]] = OrderedDict()
 
-        def lane(name: str, apply: Any, key: Callable[[Any], object]) -> Lane[Any]:
-            return Lane(name, database, settings, metrics, apply, find_held=_find_held, key=key, label=name)
+        def commit_queue(name: str, apply: Any, key: Callable[[Any], object]) -> GroupCommitQueue[Any]:
+            return GroupCommitQueue(name, database, settings, metrics, apply, find_held=_find_held, key=key, label=name)
 
-        self.append: Lane[AppendItem] = lane("append", self._append, _instance)
-        self.tell: Lane[TellItem] = lane("tell", self._tell, lambda item: (item.tell.instance, item.tell.dedup))
-        self.park: Lane[ParkItem | BlockItem | WakeItem] = lane("park", self._park, _instance)
-        self.finish: Lane[FinishItem | ContinueItem] = lane("finish", self._finish, _instance)
+        self.append: GroupCommitQueue[AppendItem] = commit_queue("append", self._append, _instance)
+        self.tell: GroupCommitQueue[TellItem] = commit_queue(
+            "tell", self._tell, lambda item: (item.tell.instance, item.tell.dedup)
+        )
+        self.park: GroupCommitQueue[ParkItem | BlockItem | WakeItem] = commit_queue("park", self._park, _instance)
+        self.finish: GroupCommitQueue[FinishItem | ContinueItem] = commit_queue("finish", self._finish, _instance)
         self._notes = LeftNotes()
 
-    def batchers(self) -> list[Lane[Any]]:
+    def batchers(self) -> list[GroupCommitQueue[Any]]:
         """The flushers to run."""
         return [self.append, self.tell, self.park, self.finish]
 

@@ -23,7 +23,7 @@ from penstock.core.time.schedule_times import ScheduleError
 from penstock.engine.advance.advancer import Case, LongItem
 from penstock.engine.advance.transaction import POSITIONS_PER_ITEM, Transaction, Transactions
 from penstock.engine.definitions.definitions import Definitions, LoadedDefinition
-from penstock.engine.group_commit.queue import Lane, halves
+from penstock.engine.group_commit.queue import GroupCommitQueue, halves
 from penstock.engine.requests.ids import IdSource
 from penstock.engine.schedules.schedule_spec import read_rules, read_spec
 from penstock.errors import NotFound, PenstockError
@@ -105,7 +105,7 @@ class Firings:
         self._definitions = definitions
         self._ids = id_source
         self._transactions = transactions
-        self.lane: Lane[FiringItem] = Lane(
+        self.commit_queue: GroupCommitQueue[FiringItem] = GroupCommitQueue(
             "schedule",
             database,
             settings,
@@ -119,7 +119,7 @@ class Firings:
         now, xid, positions = await full_store.begin(connection, POSITIONS_PER_ITEM * len(items))
         transaction = self._transactions.begin(now, xid, positions)
         by_schedule = {item.schedule: item for item in items}
-        with self.lane.transaction(transaction):
+        with self.commit_queue.transaction(transaction):
             asked = [item.schedule for item in items if item.trigger is not None]
             locked = await store.lock(connection, [*by_schedule], asked)
             looks = await self._look(connection, locked, by_schedule, now)
@@ -130,7 +130,7 @@ class Firings:
                 return
             writes = await self._start(connection, transaction, looks, overtaken)
             done = [look.item for look in looks]
-            await self.lane.commit(connection, transaction, await transaction.writes(connection, done, writes))
+            await self.commit_queue.commit(connection, transaction, await transaction.writes(connection, done, writes))
         await transaction.carry_out(connection, now)
         for look in looks:
             for _, outcome, _, _ in look.item.planned:
@@ -157,7 +157,7 @@ class Firings:
             if item.trigger is None:
                 item.answer([])
             elif await store.exists(connection, item.schedule):
-                self.lane.stand_aside([item], again)
+                self.commit_queue.stand_aside([item], again)
             else:
                 item.refuse(NotFound("the schedule was deleted"))
 
@@ -214,7 +214,7 @@ class Firings:
             locked = batch.instances
         held |= {id for id, about in locked.items() if any(token.is_recorded for token in about.tokens)}
         put_off = [olds[id] for id in held]
-        self.lane.stand_aside([look.item for look in put_off], again)
+        self.commit_queue.stand_aside([look.item for look in put_off], again)
         return [look for look in looks if look not in put_off], locked
 
     async def _overtake(self, connection: TrioConnection, transaction: Transaction, old: LockedInstance) -> bool:

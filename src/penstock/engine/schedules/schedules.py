@@ -188,7 +188,7 @@ class Schedules:
         async with self._database.connection() as connection:
             row = await self._row(connection, id)
         item = FiringItem(row.id, Trigger(wanted, actor()))
-        self._firings.lane.submit_nowait(item)
+        self._firings.commit_queue.submit_nowait(item)
         fired = await item.wait_answer()
         self.look_soon()
         at, outcome, instance, reason = max(fired, key=lambda one: one[0])  # others were due, and are older
@@ -301,7 +301,7 @@ class Schedules:
         fired = 0
         for count, item in enumerate(items):
             try:
-                self._firings.lane.submit_nowait(item)
+                self._firings.commit_queue.submit_nowait(item)
             except TooManyRequests:  # the others with the next look
                 del items[count:]
                 break

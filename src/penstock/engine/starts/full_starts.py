@@ -23,7 +23,7 @@ from penstock.core.rules.state import START_TIMER, Instance, InstanceStatus, Tok
 from penstock.engine.advance.advancer import Case
 from penstock.engine.advance.transaction import POSITIONS_PER_ITEM, Transaction, Transactions
 from penstock.engine.definitions.definitions import Definitions, LoadedDefinition
-from penstock.engine.group_commit.queue import Lane
+from penstock.engine.group_commit.queue import GroupCommitQueue
 from penstock.engine.requests import ids
 from penstock.engine.requests.answers import COPIES, SMALL_BYTES
 from penstock.engine.requests.ids import IdSource
@@ -96,15 +96,17 @@ class FullStarts:
         self._take_over = take_over
         self._windows = StartWindows(settings, definitions)
 
-    async def apply(self, lane: Lane[StartItem], connection: TrioConnection, items: list[StartItem]) -> None:
-        """Start them in one transaction of ``lane``. Their definitions are known. Raises `Apart` of items that are
+    async def apply(
+        self, commit_queue: GroupCommitQueue[StartItem], connection: TrioConnection, items: list[StartItem]
+    ) -> None:
+        """Start them in one transaction of ``commit_queue``. Their definitions are known. Raises `Apart` of items that are
         `together`."""
         now, xid, positions = await store.begin(connection, POSITIONS_PER_ITEM * len(items))
         transaction = self._transactions.begin(now, xid, positions)
         done: list[StartItem] = []
         extra: list[Statement] = []
         found: list[tuple[StartItem, model.Instance]] = []
-        with lane.transaction(transaction):
+        with commit_queue.transaction(transaction):
             for item in await self._left_of_batches(connection, items):
                 item.planned = None
                 change = await self._begin(connection, transaction, item, found, extra)
@@ -126,7 +128,7 @@ class FullStarts:
             if items[0].together and len(done) < len(items):
                 raise Apart
             if done:
-                await lane.commit(connection, transaction, await transaction.writes(connection, done, extra))
+                await commit_queue.commit(connection, transaction, await transaction.writes(connection, done, extra))
             elif found:
                 await connection.rollback()
                 await wait_replicated(connection)

@@ -21,7 +21,7 @@ from penstock.core.rules.start_rules import StartOfDefinition, StartRules, toget
 from penstock.engine.advance.long_path import LongPath
 from penstock.engine.advance.transaction import Transactions
 from penstock.engine.definitions.definitions import Definitions, LoadedDefinition
-from penstock.engine.group_commit.queue import Lane
+from penstock.engine.group_commit.queue import GroupCommitQueue
 from penstock.engine.queues.deliveries import Delivery
 from penstock.engine.queues.polls import Polls
 from penstock.engine.requests import ids
@@ -76,7 +76,7 @@ class Starts:
         self._polls = polls
         self._ids = id_source
         self._latest: dict[str, int] = {}  # keys of the latest versions as last heard of, by id of the definition
-        self.lane: Lane[StartItem] = Lane(
+        self.commit_queue: GroupCommitQueue[StartItem] = GroupCommitQueue(
             "start",
             database,
             settings,
@@ -87,7 +87,7 @@ class Starts:
             label="start",
             finish=self._batch_over,
         )
-        self.keyed: Lane[StartItem] = Lane(
+        self.keyed: GroupCommitQueue[StartItem] = GroupCommitQueue(
             "keyed start",
             database,
             settings,
@@ -121,7 +121,7 @@ class Starts:
         if plain:
             await self._start_fast(connection, plain, again)
         if others:
-            await self._full.apply(self.lane, connection, others)
+            await self._full.apply(self.commit_queue, connection, others)
 
     def _pass_on(self, item: StartItem) -> None:
         """What shares a key with others, as its definition has it, is the other lane's."""
@@ -355,7 +355,7 @@ class Starts:
 
     async def _apply_long(self, items: list[StartItem]) -> None:
         for item in items:
-            await (self.keyed if item.keyed else self.lane).apply_batch([item])
+            await (self.keyed if item.keyed else self.commit_queue).apply_batch([item])
 
     async def _batch_keyed(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
         await self._load(connection, [item for item in items if item.loaded is None])

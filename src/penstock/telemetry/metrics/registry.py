@@ -291,8 +291,10 @@ class Metrics:
 
     def batch_totals(self) -> tuple[int, float]:
         """How many transactions there were, and how many items they took together."""
-        lanes = self.batch_items.values()
-        return sum(sum(lane.counts()) for lane in lanes), sum(lane.total() for lane in lanes)
+        commit_queues = self.batch_items.values()
+        return sum(sum(commit_queue.counts()) for commit_queue in commit_queues), sum(
+            commit_queue.total() for commit_queue in commit_queues
+        )
 
     def clients(self) -> int:
         """Connections of clients, of all listeners."""
