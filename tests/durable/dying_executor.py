@@ -17,18 +17,20 @@ from chaos.families_process import family, leaf, rounds
 from examples import durable_order
 from examples.durable_order import order
 from penstock.durable import App
-from penstock.durable.backend import Held, Stored
+from penstock.durable.backend import LeasedRun, Stored
 from penstock.durable.local import LocalBackend
 from penstock.kernel.record import Record
 
 append = LocalBackend.append
 
 
-async def dies(self: LocalBackend, held: Held, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
+async def dies(
+    self: LocalBackend, leased: LeasedRun, records: Sequence[Record], after: int, mail: int
+) -> list[Stored] | None:
     seen[0] += len(records)
     if kind == "before" and seen[0] + mail > count:
         os._exit(9)
-    stored = await append(self, held, records, after, mail)
+    stored = await append(self, leased, records, after, mail)
     if seen[0] + mail > count:
         if kind == "delivered":
             trio.lowlevel.spawn_system_task(die_soon)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import trio
 
-from penstock.durable.backend import Away, Beat, Ending, Held, LeaseLost, Page, Shown, Stored, Turn
+from penstock.durable.backend import Away, Beat, Ending, LeasedRun, LeaseLost, Page, Shown, Stored, Turn
 from penstock.durable.child import ChildCall
 from penstock.durable.duration import Duration
 from penstock.durable.step import StepCall, StepInfo
@@ -109,9 +109,9 @@ class MemoryBackend:
         self.is_cut_off = False  # it gets no runs
         self.appends: list[int] = []
 
-    def _row(self, held: Held) -> Row:
-        row = self.db.runs[held.key]
-        if row.state != "held" or row.attempt != held.attempt or row.holder != self.number:
+    def _row(self, leased: LeasedRun) -> Row:
+        row = self.db.runs[leased.key]
+        if row.state != "held" or row.attempt != leased.attempt or row.holder != self.number:
             raise LeaseLost
         return row
 
@@ -122,10 +122,10 @@ class MemoryBackend:
             self.away -= 1
             raise Away("gone for a while")
 
-    async def take(self, max_runs: int, max_wait_s: float) -> list[Held]:
+    async def take(self, max_runs: int, max_wait_s: float) -> list[LeasedRun]:
         with trio.move_on_after(max_wait_s):
             while True:
-                found: list[Held] = []
+                found: list[LeasedRun] = []
                 for row in self.db.runs.values():
                     if row.state == "held" and row.lease_until <= self.db.now():
                         row.state, row.expiries = "ready", row.expiries + 1
@@ -137,11 +137,11 @@ class MemoryBackend:
                         fresh = row.attempt == 1 and row.mail == 0
                         name, version, arguments, lease_s = row.workflow, row.version, row.arguments, self.db.lease_s
                         page = Page(row.records[:BEGINNING], row.mail, more=len(row.records) > BEGINNING)
-                        held = Held(
+                        leased = LeasedRun(
                             row.id, row.id, row.attempt, name, version, arguments, BASE, self.db.now(), lease_s, fresh,
                             row.expiries, page=page,
                         )  # fmt: skip
-                        found.append(held)
+                        found.append(leased)
                 if found:
                     self.db.wake()
                     return found
@@ -155,58 +155,58 @@ class MemoryBackend:
         found, self.mail = self.mail, []
         return found
 
-    async def read(self, held: Held, after: int) -> Page:
+    async def read(self, leased: LeasedRun, after: int) -> Page:
         await self._reach()
-        row = self._row(held)
+        row = self._row(leased)
         return Page([record for record in row.records if record.pos > after], row.mail)
 
     async def start(self, workflow: str, version: int, arguments: str, id: str) -> str:
         raise AssertionError("no run of these tests starts another one")
 
-    async def start_child(self, held: Held, path: str, call: ChildCall, id: str) -> None:
+    async def start_child(self, leased: LeasedRun, path: str, call: ChildCall, id: str) -> None:
         raise AssertionError("no run of these tests calls another one")
 
-    async def cancel_child(self, held: Held, path: str) -> bool:
+    async def cancel_child(self, leased: LeasedRun, path: str) -> bool:
         raise AssertionError("no run of these tests calls another one")
 
     async def transact(
-        self, held: Held, call: StepCall, info: StepInfo, after: int, turn: Turn, limiter: trio.CapacityLimiter
+        self, leased: LeasedRun, call: StepCall, info: StepInfo, after: int, turn: Turn, limiter: trio.CapacityLimiter
     ) -> Outcome:
         raise AssertionError("no step of these tests is a transaction")
 
-    async def marks(self, held: Held) -> list[str]:
+    async def marks(self, leased: LeasedRun) -> list[str]:
         await self._reach()
-        return [record.mark for record in self._row(held).records if record.mark is not None]
+        return [record.mark for record in self._row(leased).records if record.mark is not None]
 
-    async def append(self, held: Held, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
+    async def append(self, leased: LeasedRun, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
         await self._reach()
-        row = self._row(held)
+        row = self._row(leased)
         stored = [self.db.write(row, record) for record in records]
         row.expiries = 0
         self.appends.append(len(records))
         return stored if row.mail == mail else None
 
-    async def park(self, held: Held, mail: int, due: float | None, shown: Shown) -> bool:
+    async def park(self, leased: LeasedRun, mail: int, due: float | None, shown: Shown) -> bool:
         await self._reach()
-        row = self._row(held)
+        row = self._row(leased)
         if row.mail != mail:
             return False
         row.state, row.due, row.shown = "parked", due, shown
         self.db.wake()
         return True
 
-    async def finish(self, held: Held, mail: int, ending: Ending) -> bool:
+    async def finish(self, leased: LeasedRun, mail: int, ending: Ending) -> bool:
         await self._reach()
-        row = self._row(held)
+        row = self._row(leased)
         if row.mail != mail:
             return False
         row.state, row.ending = "ended", ending
         self.db.wake()
         return True
 
-    async def continue_as_new(self, held: Held, mail: int, begun: Record, kept: Sequence[int]) -> bool:
+    async def continue_as_new(self, leased: LeasedRun, mail: int, begun: Record, kept: Sequence[int]) -> bool:
         await self._reach()
-        row = self._row(held)
+        row = self._row(leased)
         if row.mail != mail:
             return False
         if not (row.records and row.records[0].kind is Kind.BEGUN and row.records[0].name == begun.name):
@@ -216,14 +216,14 @@ class MemoryBackend:
                 self.db.write(row, record)
         return True
 
-    async def block(self, held: Held, reason: str) -> float:
-        row = self._row(held)
+    async def block(self, leased: LeasedRun, reason: str) -> float:
+        row = self._row(leased)
         row.state, row.blocked = "blocked", reason
         self.db.wake()
         return 5.0
 
-    async def give_back(self, held: Held) -> None:
-        self._row(held).state = "ready"
+    async def give_back(self, leased: LeasedRun) -> None:
+        self._row(leased).state = "ready"
         self.db.wake()
 
     async def waits_for(self, workflow: str) -> str | None:
@@ -233,9 +233,9 @@ class MemoryBackend:
         await self._reach()
         self.db.tell(run_id, message(name, payload))
 
-    async def extend(self, held: Held, shown: Shown) -> Beat:
+    async def extend(self, leased: LeasedRun, shown: Shown) -> Beat:
         await self._reach()
-        row = self._row(held)
+        row = self._row(leased)
         row.lease_until, row.shown = self.db.now() + self.db.lease_s, shown
         return Beat(self.db.lease_s, row.mail)
 

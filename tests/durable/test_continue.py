@@ -24,7 +24,7 @@ from penstock.durable import (
     uuid4,
     workflow,
 )
-from penstock.durable.backend import Away, Held, Page
+from penstock.durable.backend import Away, LeasedRun, Page
 from penstock.durable.check import OpenRun, check
 from penstock.kernel.record import Record
 from penstock.testing import Message, assert_replays, explore, run_workflow, save_journal
@@ -118,13 +118,13 @@ class Losing(MemoryBackend):
         self.how = list(how)
         self.scope = trio.CancelScope()
 
-    async def continue_as_new(self, held: Held, mail: int, begun: Record, kept: Sequence[int]) -> bool:
+    async def continue_as_new(self, leased: LeasedRun, mail: int, begun: Record, kept: Sequence[int]) -> bool:
         how = self.how.pop(0) if self.how else ""
         if how == "told":
-            self.db.tell(held.key, message("payment", "4000"))
+            self.db.tell(leased.key, message("payment", "4000"))
         if how == "away":
             raise Away("before")
-        done = await super().continue_as_new(held, mail, begun, kept)
+        done = await super().continue_as_new(leased, mail, begun, kept)
         if how == "lost":
             raise Away("after")
         if how == "dies":

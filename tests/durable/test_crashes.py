@@ -19,7 +19,7 @@ import trio.testing
 from examples import durable_order
 from examples.durable_order import Approval, Line, Order, Payment, order
 from penstock.durable import RunInfo
-from penstock.durable.backend import Away, Held, Stored
+from penstock.durable.backend import Away, LeasedRun, Stored
 from penstock.durable.codec import encode
 from penstock.durable.executor import Executor
 from penstock.durable.step import StepCall, StepInfo, current_step
@@ -103,26 +103,26 @@ class FaultyBackend(MemoryBackend):
         super().__init__(database)
         self.fault, self.die = fault, die
 
-    async def take(self, max_runs: int, max_wait_s: float) -> list[Held]:
+    async def take(self, max_runs: int, max_wait_s: float) -> list[LeasedRun]:
         return await super().take(max_runs, inf)  # days of looks every 30 s would be all that is done
 
-    async def append(self, held: Held, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
-        row = self.db.runs[held.key]
+    async def append(self, leased: LeasedRun, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
+        row = self.db.runs[leased.key]
         if not self.fault.left or len(row.records) + len(records) <= self.fault.count:
-            return await super().append(held, records, after, mail)
+            return await super().append(leased, records, after, mail)
         self.fault.left -= 1
         match self.fault.kind:
             case "before":
                 await self._end()
             case "after":
-                await super().append(held, records, after, mail)
+                await super().append(leased, records, after, mail)
                 await self._end()
             case "delivered":
-                stored = await super().append(held, records, after, mail)
+                stored = await super().append(leased, records, after, mail)
                 trio.lowlevel.spawn_system_task(self._die_soon)
                 return stored
             case "unknown":
-                await super().append(held, records, after, mail)
+                await super().append(leased, records, after, mail)
                 raise Away("the answer was lost")
             case "refused":
                 raise Away("no connection")
@@ -132,12 +132,12 @@ class FaultyBackend(MemoryBackend):
                 await need_task()
                 await trio.sleep(STEP_S / 2)
             case "cancel":
-                stored = await super().append(held, records, after, mail)
-                self.db.tell(held.key, Record(0, Kind.CANCEL, self.fault.path))
+                stored = await super().append(leased, records, after, mail)
+                self.db.tell(leased.key, Record(0, Kind.CANCEL, self.fault.path))
                 return stored if row.mail == mail else None
             case kind:
                 raise AssertionError(kind)
-        return await super().append(held, records, after, mail)
+        return await super().append(leased, records, after, mail)
 
     async def _end(self) -> None:
         await need_task()

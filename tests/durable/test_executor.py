@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from penstock.durable import fail_after, move_on_after, open_nursery, receive, set_view, sleep, step, workflow
-from penstock.durable.backend import Held, Shown
+from penstock.durable.backend import LeasedRun, Shown
 from penstock.durable.executor import Executor
 from penstock.durable.loaded_run import ExecutorLimits
 from penstock.durable.workflow import Workflow
@@ -219,11 +219,11 @@ async def test_a_message_during_parking_wakes_the_run(autojump_clock):
         row = database.start(talks)
         park = backend.park
 
-        async def told_before(held: Held, mail: int, due: float | None, shown: Shown) -> bool:
+        async def told_before(leased: LeasedRun, mail: int, due: float | None, shown: Shown) -> bool:
             database.tell("r", message("n", "7"))
             backend.mail.clear()
             backend.park = park  # type: ignore[method-assign]  # once
-            return await park(held, mail, due, shown)
+            return await park(leased, mail, due, shown)
 
         backend.park = told_before  # type: ignore[method-assign]  # a race
         await database.wait_state("r", "ended")

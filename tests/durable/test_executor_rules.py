@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from penstock.durable import isolation, move_on_after, open_nursery, receive, sleep, step, workflow
-from penstock.durable.backend import Held, Stored
+from penstock.durable.backend import LeasedRun, Stored
 from penstock.kernel.record import Kind, Record
 from tests.durable.memory import Database, MemoryBackend, kinds, message
 from tests.durable.test_executor import PARKS_AFTER_S, executing
@@ -36,8 +36,10 @@ async def test_a_step_cancelled_within_its_record_group_never_begins(autojump_cl
     async with executing(database, body) as (_, backend):
         append = backend.append
 
-        async def cancelled_after(held: Held, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
-            await append(held, records, after, mail)
+        async def cancelled_after(
+            leased: LeasedRun, records: Sequence[Record], after: int, mail: int
+        ) -> list[Stored] | None:
+            await append(leased, records, after, mail)
             backend.append = append  # type: ignore[method-assign]  # once
             database.tell("r", Record(0, Kind.CANCEL))
             return None
@@ -142,11 +144,11 @@ async def test_mail_is_seen_that_came_while_the_run_was_taken(
     database = Database()
     take = MemoryBackend.take
 
-    async def told_meanwhile(self: MemoryBackend, max_runs: int, max_wait_s: float) -> list[Held]:
+    async def told_meanwhile(self: MemoryBackend, max_runs: int, max_wait_s: float) -> list[LeasedRun]:
         found = await take(self, max_runs, max_wait_s)
-        for held in found:
-            if held.fresh is not parks:
-                database.tell(held.key, message("n", "7"))
+        for leased in found:
+            if leased.fresh is not parks:
+                database.tell(leased.key, message("n", "7"))
                 await trio.testing.wait_all_tasks_blocked()  # it is heard before the run is held
         return found
 

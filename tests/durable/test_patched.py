@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.durable import Workflow, patched, receive, sleep, step, workflow
-from penstock.durable.backend import Held
+from penstock.durable.backend import LeasedRun
 from penstock.kernel.record import Kind, Record
 from penstock.testing import Message, run_workflow
 from tests.durable.memory import Database, Row, kinds, message
@@ -150,8 +150,8 @@ async def test_a_lost_append_changes_no_answer(autojump_clock, monkeypatch: pyte
     async with executing(database, new) as (_, backend):
         append = backend.append
 
-        async def overtaken(held: Held, records: Sequence[Record], after: int, mail: int) -> None:
-            await append(held, records, after, mail)
+        async def overtaken(leased: LeasedRun, records: Sequence[Record], after: int, mail: int) -> None:
+            await append(leased, records, after, mail)
 
         monkeypatch.setattr(backend, "append", overtaken)  # answers nothing: its records have to be read
         row = database.start(new)

@@ -102,10 +102,10 @@ async def test_a_run_at_a_cancelled_call_goes_to_the_next():
         return lambda: backend.take(5, 30)
 
     async def check(attempt: Attempt[list[Any]]) -> None:
-        taken = [held.key for found in attempt.results for held in found]
+        taken = [leased.key for found in attempt.results for leased in found]
         assert backend.closed
         with trio.move_on_after(0):
-            taken += [held.key for held in await backend.take(5, 0)]
+            taken += [leased.key for leased in await backend.take(5, 0)]
         assert taken == ["job-1"]
 
     await cancel_everywhere(prepare, check)
@@ -124,15 +124,15 @@ async def test_leases_end_with_their_stream(nursery: trio.Nursery):
             outcome.append(error)
 
     nursery.start_soon(serve)
-    [held] = await backend.take(5, 30)
+    [leased] = await backend.take(5, 30)
     for code, error in ((w.OutcomeCode.UNAVAILABLE, Away), (w.OutcomeCode.INVALID, Refused)):
         engine.outcome = code
         with pytest.raises(error):
-            await backend.read(held, 0)
+            await backend.read(leased, 0)
     engine.answers.close()
     assert await backend.wait_mail() == ["job-1"], "the executor looks at what it has lost"
     with pytest.raises(LeaseLost):
-        await backend.read(held, 0)
+        await backend.read(leased, 0)
     assert [type(error) for error in outcome] == [ConnectionFailed]
 
 
@@ -145,16 +145,16 @@ async def test_runs_that_nobody_asks_for_any_more_go_back(nursery: trio.Nursery,
     await trio.sleep(3 * remote.SURPLUS_WAIT_S)
     parks = [park for request in engine.requests for park in request.run_parks]
     assert [(park.job_id, park.give_back) for park in parks] == [("job-1", True)]
-    assert not link.held
+    assert not link.leased
 
 
 async def test_a_batch_is_one_item_however_large_it_is(nursery: trio.Nursery):
     engine, backend = Engine(), backend_of()
     nursery.start_soon(link_to(engine, backend).run)
     await engine.answers.send(w.WorkResponse(runs=[run_of(1)]))
-    [held] = await backend.take(5, 30)
+    [leased] = await backend.take(5, 30)
     records = [Record(0.0, Kind.DONE, f"/{n}", payload=f'"{"x" * 400_000}"') for n in range(6)]
-    assert await backend.append(held, records, 0, 0) is None, "the engine says that others have written, too"
+    assert await backend.append(leased, records, 0, 0) is None, "the engine says that others have written, too"
     appends = [item for request in engine.requests for item in request.appends]
     assert [[record.path for record in item.records] for item in appends] == [[f"/{n}" for n in range(6)]]
 
@@ -164,9 +164,9 @@ async def test_a_run_that_comes_again_at_once_is_still_held(nursery: trio.Nurser
     link = link_to(engine, backend)
     nursery.start_soon(_run_to_its_end, link)
     await engine.answers.send(w.WorkResponse(runs=[run_of(1)]))
-    [held] = await backend.take(5, 30)
+    [leased] = await backend.take(5, 30)
     engine.runs = [run_of(1, attempt=2)]  # somebody wrote to it in the moment in which it was parked
-    assert await backend.park(held, 0, None, Shown())
+    assert await backend.park(leased, 0, None, Shown())
     [again] = await backend.take(5, 30)
     assert (again.key, again.attempt) == ("job-1", 2)
     engine.answers.close()

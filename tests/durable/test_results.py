@@ -12,7 +12,7 @@ import trio
 
 from penstock.client.errors import TimedOut, Unavailable
 from penstock.durable import RunFailed, workflow
-from penstock.durable.backend import Held
+from penstock.durable.backend import LeasedRun
 from penstock.durable.executor import Executor
 from penstock.durable.loaded_run import ExecutorLimits
 from penstock.durable.local import LocalRuns
@@ -77,7 +77,7 @@ async def resulting(runs: Runs, news: News, run: Run[Any], *, then: Callable[[],
 async def test_what_completed_here_is_told_and_not_read(autojump_clock):
     runs, news = Runs(), News()
     run = new_run(runs, news)
-    news.held.add("1")
+    news.leased.add("1")
     assert await resulting(runs, news, run, then=lambda: news.tell("1", '{"n":7}'), after_s=0.01) == {"n": 7}
     assert await run.result() == {"n": 7}
     assert (runs.looks, runs.asked) == (0, [])
@@ -97,7 +97,7 @@ async def test_a_run_taken_here_meanwhile_is_not_looked_for(autojump_clock):
 
     async def take() -> None:
         await trio.sleep(0.02)
-        news.held.add("1")
+        news.leased.add("1")
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(take)
@@ -111,10 +111,10 @@ async def test_a_run_taken_here_meanwhile_is_not_looked_for(autojump_clock):
 async def test_large_results_and_failures_are_read_when_they_are_told(autojump_clock, status: str, told: str | None):
     runs, news = Runs(), News()
     run = new_run(runs, news)
-    news.held.add("1")
+    news.leased.add("1")
 
     def end() -> None:
-        news.held.discard("1")
+        news.leased.discard("1")
         runs.end(status, b'{"result":"as stored"}', None if status == "COMPLETED" else "as stored")
         news.tell("1", told)
 
@@ -217,11 +217,11 @@ class AskedBackend(MemoryBackend):
         super().__init__(database)
         self.calls = self.runs = self.most_calls = self.most_runs = 0
 
-    async def take(self, max_runs: int, max_wait_s: float) -> list[Held]:
+    async def take(self, max_runs: int, max_wait_s: float) -> list[LeasedRun]:
         self.calls += 1
         self.runs += max_runs
-        held = sum(row.state == "held" for row in self.db.runs.values())
-        self.most_calls, self.most_runs = max(self.most_calls, self.calls), max(self.most_runs, self.runs + held)
+        leased = sum(row.state == "held" for row in self.db.runs.values())
+        self.most_calls, self.most_runs = max(self.most_calls, self.calls), max(self.most_runs, self.runs + leased)
         try:
             return await super().take(max_runs, max_wait_s)
         finally:
@@ -244,8 +244,8 @@ async def test_two_calls_ask_for_runs_within_the_room(autojump_clock, room: int)
         backend,
         {("body", 1): body},
         ExecutorLimits(max_in_memory=room),
-        lambda event, held, detail: told.append((held.id, event)),
-        lambda held, result: told.append((held.id, result)),
+        lambda event, leased, detail: told.append((leased.id, event)),
+        lambda leased, result: told.append((leased.id, result)),
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(executor.run)

@@ -169,7 +169,7 @@ def executor(dsn: str, **environment: str) -> Generator[subprocess.Popen[bytes]]
         process.wait(BOUND_S)
 
 
-def held(dsn: str) -> int:
+def leased(dsn: str) -> int:
     """Runs under lease."""
     with psycopg.connect(dsn) as connection:
         found = connection.execute("SELECT count(*) FROM token WHERE state = %s", (TokenState.LOCKED,)).fetchone()
@@ -186,7 +186,7 @@ def survives(dsn: str, deaths: int, others: int) -> None:
             with executor(dsn) as dying:
                 assert dying.wait(BOUND_S) == 9
             clock.advance(OVER_S)
-            wait_until(lambda: held(dsn) == 0, BOUND_S)  # the leases are over, and the pause has begun
+            wait_until(lambda: leased(dsn) == 0, BOUND_S)  # the leases are over, and the pause has begun
             clock.advance(OVER_S)
         with executor(dsn, LIVES="1"):
             assert [run.result(BOUND_S) for run in neighbours] == list(range(others))

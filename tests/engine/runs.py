@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.rules.state import InstanceStatus
-from penstock.engine.queues.journal_items import AppendAnswer, Held, JournalPage, NewRecord, RunEnd, Taken
+from penstock.engine.queues.journal_items import AppendAnswer, ClaimedRun, JournalPage, NewRecord, RunEnd, RunLease
 from penstock.engine.runs.code import CodeWorkflow
 from tests.engine.driver import Driver
 
@@ -21,11 +21,11 @@ async def start(driver: Driver, arguments: dict[str, Any] | None = None, id: str
     return (await driver.engine.code.start(ORDER, msgspec.json.encode(arguments or {}), id=id)).id
 
 
-async def take(driver: Driver, holder: str = HOLDER, *, wait_s: float = 5, n: int = 1) -> list[Taken]:
+async def take(driver: Driver, holder: str = HOLDER, *, wait_s: float = 5, n: int = 1) -> list[ClaimedRun]:
     return await driver.engine.code.take(holder, [ORDER], n, wait_s=wait_s)
 
 
-async def begin(driver: Driver, holder: str = HOLDER, **fields: Any) -> Taken:
+async def begin(driver: Driver, holder: str = HOLDER, **fields: Any) -> ClaimedRun:
     """A new run, held."""
     instance = await start(driver, **fields)
     taken = await take(driver, holder)
@@ -37,24 +37,24 @@ def done(path: str, payload: str = '"ok"', **fields: Any) -> NewRecord:
     return NewRecord(kind=DONE, path=path, name="charge", payload=payload, **fields)
 
 
-async def append(driver: Driver, held: Held, *records: NewRecord, after: int = 0, mail: int = 0) -> AppendAnswer:
+async def append(driver: Driver, held: RunLease, *records: NewRecord, after: int = 0, mail: int = 0) -> AppendAnswer:
     return await driver.engine.journal.append(held, records, after=after, mail=mail)
 
 
-async def finish(driver: Driver, held: Held, result: Any = None, *, mail: int = 0) -> bool:
+async def finish(driver: Driver, held: RunLease, result: Any = None, *, mail: int = 0) -> bool:
     end = RunEnd(InstanceStatus.COMPLETED, msgspec.json.encode({"result": result}))
     return await driver.engine.journal.finish(held, end, mail=mail)
 
 
 async def continue_as_new(
-    driver: Driver, held: Held, payload: str = "{}", *, name: str = "1", mail: int = 0, kept: Sequence[int] = ()
+    driver: Driver, held: RunLease, payload: str = "{}", *, name: str = "1", mail: int = 0, kept: Sequence[int] = ()
 ) -> bool:
     return await driver.engine.journal.continue_as_new(held, payload, name=name, mail=mail, kept=kept)
 
 
-async def read(driver: Driver, held: Held, after: int = 0) -> JournalPage:
+async def read(driver: Driver, held: RunLease, after: int = 0) -> JournalPage:
     return await driver.engine.journal.read(held.instance, after)
 
 
-async def paths(driver: Driver, held: Held) -> list[str]:
+async def paths(driver: Driver, held: RunLease) -> list[str]:
     return [record.path for record in (await read(driver, held)).records]

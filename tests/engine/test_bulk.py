@@ -208,7 +208,7 @@ async def test_what_runs_are_told_counts_though_its_page_was_lost(
     """The runs have ended when the page comes again, so the filter finds none: it said that none was told."""
     started = [await runs.start(driver) for _ in range(3)]
     for one in await runs.take(driver, n=3):  # those that nobody ever had are cancelled at once
-        await driver.engine.journal.give_back(one.held)
+        await driver.engine.journal.give_back(one.run_lease)
     said: dict[str, Any] = {"step_id": "go"} if action == "signal" else {}
     made = await driver.engine.bulk.create(
         BulkRequest(action=action, filter=BulkFilter(status="ACTIVE"), note="too late", **said)
@@ -226,7 +226,7 @@ async def test_what_runs_are_told_counts_though_its_page_was_lost(
     assert {one.instance_id for one in taken} == set(started)
     for one in taken:
         assert one.mail == 1
-        assert await runs.finish(driver, one.held, mail=1)
+        assert await runs.finish(driver, one.run_lease, mail=1)
     driver.clock.advance(LEASE_S + 1)
     assert counts(await finish(driver, made.id)) == ("DONE", 3, 0, 0)
     told = driver.rows("SELECT detail FROM audit WHERE kind = 'CANCEL_REQUESTED'")

@@ -21,7 +21,7 @@ from penstock.engine.definitions.drafts import ExpressionCheck
 from penstock.engine.engine import Engine
 from penstock.engine.instances.batches import BatchStart
 from penstock.engine.instances.instance_filter import InstanceFilter
-from penstock.engine.queues.journal_items import NewRecord, RunEnd, Taken
+from penstock.engine.queues.journal_items import ClaimedRun, NewRecord, RunEnd
 from penstock.engine.repair.migrations import MigrationRequest
 from penstock.engine.repair.repair import StepSkip, TokenMove, VariablesEdit
 from penstock.engine.runs.code import CodeWorkflow
@@ -271,13 +271,13 @@ async def retry(driver: Driver, key: str) -> LockedBatch:
     return LockedBatch(key, lambda: driver.retry(instance))
 
 
-def of_run(operation: Callable[[Driver, Taken], Awaitable[Any]], *, parked: bool = False) -> Prepare:
+def of_run(operation: Callable[[Driver, ClaimedRun], Awaitable[Any]], *, parked: bool = False) -> Prepare:
     """Something that is done with a run of code, which an executor holds, or which is parked."""
 
     async def prepare(driver: Driver, key: str) -> LockedBatch:
         run = await runs.begin(driver, id=key)
         if parked:
-            assert await driver.engine.journal.park(run.held, mail=0, due_at=0.0)
+            assert await driver.engine.journal.park(run.run_lease, mail=0, due_at=0.0)
         return LockedBatch(key, lambda: operation(driver, run))
 
     return prepare
@@ -290,15 +290,15 @@ async def take_run(driver: Driver, key: str) -> LockedBatch:
 
 async def retry_run(driver: Driver, key: str) -> LockedBatch:
     run = await runs.begin(driver, id=key)
-    await runs.append(driver, run.held, runs.done("/0"), NewRecord(runs.FAILED, "/1", "charge", "{}"))
-    await driver.engine.journal.finish(run.held, RunEnd(InstanceStatus.FAILED, failure="no"), mail=0)
+    await runs.append(driver, run.run_lease, runs.done("/0"), NewRecord(runs.FAILED, "/1", "charge", "{}"))
+    await driver.engine.journal.finish(run.run_lease, RunEnd(InstanceStatus.FAILED, failure="no"), mail=0)
     return LockedBatch(key, lambda: driver.engine.instances.retry_run(run.instance_id, None))
 
 
 async def continue_run(driver: Driver, key: str) -> LockedBatch:
     run = await runs.begin(driver, id=key)
-    await runs.append(driver, run.held, runs.done("/0"))
-    return LockedBatch(key, lambda: runs.continue_as_new(driver, run.held))
+    await runs.append(driver, run.run_lease, runs.done("/0"))
+    return LockedBatch(key, lambda: runs.continue_as_new(driver, run.run_lease))
 
 
 def calling(what: str) -> Prepare:
@@ -307,20 +307,20 @@ def calling(what: str) -> Prepare:
     async def prepare(driver: Driver, key: str) -> LockedBatch:
         run, children = await runs.begin(driver, id=key), driver.engine.children
         if what == "starts":
-            return LockedBatch(key, lambda: children.start(run.held, "/0", AUDIT, b"{}", key))
-        await children.start(run.held, "/0", AUDIT, b"{}", key)
+            return LockedBatch(key, lambda: children.start(run.run_lease, "/0", AUDIT, b"{}", key))
+        await children.start(run.run_lease, "/0", AUDIT, b"{}", key)
         if what == "cancels":
-            return LockedBatch(key, lambda: children.cancel(run.held, "/0"))
+            return LockedBatch(key, lambda: children.cancel(run.run_lease, "/0"))
         [child] = await driver.engine.code.take("cancelled", [AUDIT], 1, wait_s=5)
         async with driver.engine.database.connection() as connection:  # as its lane does it
-            end = Finish(child.held, 0, InstanceStatus.COMPLETED, 1, b'{"result": 1}', None)
+            end = Finish(child.run_lease, 0, InstanceStatus.COMPLETED, 1, b'{"result": 1}', None)
             await journal_store.finish(connection, [end], view=12, error=13)
         return LockedBatch(key, driver.engine.timers.fire_once)
 
     return prepare
 
 
-async def send_to_run(driver: Driver, run: Taken) -> None:
+async def send_to_run(driver: Driver, run: ClaimedRun) -> None:
     await driver.engine.runs.send(run.instance_id, "go", b"1", dedup="once")
 
 
@@ -328,15 +328,15 @@ async def reject_message(driver: Driver, key: str) -> LockedBatch:
     """A run that has rejected a message, which is corrected."""
     run = await runs.begin(driver, id=key)
     await driver.engine.runs.send(run.instance_id, "go", b"1")
-    [message] = (await runs.read(driver, run.held)).records
+    [message] = (await runs.read(driver, run.run_lease)).records
     at = f"{message.pos:x}"
     wait = {"path": "/0", "kind": "receive", "name": "go", "as_of": at, "rejected": [{"pos": at}]}
     branches = msgspec.json.encode([wait])
-    assert await driver.engine.journal.park(run.held, mail=1, due_at=None, branches=branches)
+    assert await driver.engine.journal.park(run.run_lease, mail=1, due_at=None, branches=branches)
     return LockedBatch(key, lambda: driver.engine.runs.resolve_message(run.instance_id, at, b"2"))
 
 
-async def wake_run(driver: Driver, run: Taken) -> None:
+async def wake_run(driver: Driver, run: ClaimedRun) -> None:
     await driver.engine.timers.fire_once()
 
 
@@ -636,21 +636,21 @@ SCENARIOS: dict[str, Prepare] = {
     "starts of a batch": of_a_batch,
     "a retry of an instance": retry,
     "a poll of an executor": take_run,
-    "an append": of_run(lambda driver, run: runs.append(driver, run.held, runs.done("/0"), runs.done("/1"))),
-    "a park": of_run(lambda driver, run: driver.engine.journal.park(run.held, mail=0, due_at=9e9)),
+    "an append": of_run(lambda driver, run: runs.append(driver, run.run_lease, runs.done("/0"), runs.done("/1"))),
+    "a park": of_run(lambda driver, run: driver.engine.journal.park(run.run_lease, mail=0, due_at=9e9)),
     "a wake-up": of_run(wake_run, parked=True),
     "a message to a run that is held": of_run(send_to_run),
     "a message to a run that is parked": of_run(send_to_run, parked=True),
     "a rejected message that is corrected": reject_message,
     "a cancel of a run": of_run(lambda driver, run: driver.cancel(run.instance_id)),
-    "a run that is blocked": of_run(lambda driver, run: driver.engine.journal.block(run.held, "no")),
-    "a run that is given back": of_run(lambda driver, run: driver.engine.journal.give_back(run.held)),
+    "a run that is blocked": of_run(lambda driver, run: driver.engine.journal.block(run.run_lease, "no")),
+    "a run that is given back": of_run(lambda driver, run: driver.engine.journal.give_back(run.run_lease)),
     "a retry of a run": retry_run,
     "a run that continues as new": continue_run,
     "a child that a run starts": calling("starts"),
     "a child that a run cancels": calling("cancels"),
     "a child's end told to a run": calling("is told"),
-    "a run's end": of_run(lambda driver, run: runs.finish(driver, run.held, 1)),
+    "a run's end": of_run(lambda driver, run: runs.finish(driver, run.run_lease, 1)),
     "a user task": user_task,
     "a claim of a user task": claiming(),
     "a claimed task given back": claiming(release=True),
@@ -758,9 +758,9 @@ def heard_of(result: Any) -> set[str]:
     """The ids of the jobs, and of the runs' jobs, that a poll answered."""
     if not isinstance(result, list):
         return set()
-    runs_taken = [each.held for each in result if isinstance(each, Taken)]
+    runs_claimed = [each.run_lease for each in result if isinstance(each, ClaimedRun)]
     jobs = {each.id for each in result if isinstance(each, Job)}
-    return jobs | {f"{held.instance:x}-{held.instance:x}-{held.seq:x}" for held in runs_taken}
+    return jobs | {f"{held.instance:x}-{held.instance:x}-{held.seq:x}" for held in runs_claimed}
 
 
 async def finish(driver: Driver, key: str) -> None:

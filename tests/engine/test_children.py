@@ -12,7 +12,7 @@ import trio
 
 from penstock.core.rules.state import InstanceStatus
 from penstock.engine.group_commit.queue import GroupCommitQueue
-from penstock.engine.queues.journal_items import Held, RunEnd, Taken
+from penstock.engine.queues.journal_items import ClaimedRun, RunEnd, RunLease
 from penstock.engine.runs.code import CodeWorkflow
 from penstock.engine.starts.full_starts import FullStarts
 from penstock.engine.starts.start_item import StartItem
@@ -33,30 +33,34 @@ HOLDER = "e0.0123abcd/audit-1"
 CHILD, CANCEL = 8, 7
 
 
-async def start(driver: Driver, run: Taken, path: str = "/0", target: Any = AUDIT, id: str = "c-1", **args: Any) -> str:
-    return await driver.engine.children.start(run.held, path, target, msgspec.json.encode(args), id)
+async def start(
+    driver: Driver, run: ClaimedRun, path: str = "/0", target: Any = AUDIT, id: str = "c-1", **args: Any
+) -> str:
+    return await driver.engine.children.start(run.run_lease, path, target, msgspec.json.encode(args), id)
 
 
-async def take_child(driver: Driver) -> Taken:
+async def take_child(driver: Driver) -> ClaimedRun:
     [run] = await driver.engine.code.take(HOLDER, [AUDIT], 1, wait_s=5)
     return run
 
 
-async def ends(driver: Driver, run: Taken) -> list[tuple[str, str | None, Any]]:
+async def ends(driver: Driver, run: ClaimedRun) -> list[tuple[str, str | None, Any]]:
     """The ends that its journal holds, once all that is due has been told."""
     while driver.rows("SELECT FROM timer WHERE fire_at <= penstock_now()"):
         await driver.due()
-    page = await read(driver, run.held)
+    page = await read(driver, run.run_lease)
     found = [(record.path, record.name, record.payload or "") for record in page.records if record.kind == CHILD]
     return [(path, name, msgspec.json.decode(text)) for path, name, text in found]
 
 
-async def kinds(driver: Driver, run: Taken) -> list[int]:
-    return [record.kind for record in (await read(driver, run.held)).records]
+async def kinds(driver: Driver, run: ClaimedRun) -> list[int]:
+    return [record.kind for record in (await read(driver, run.run_lease)).records]
 
 
-async def fail(driver: Driver, run: Taken, *, status: InstanceStatus = InstanceStatus.FAILED, mail: int = 0) -> None:
-    assert await driver.engine.journal.finish(run.held, RunEnd(status, failure="no money"), mail=mail)
+async def fail(
+    driver: Driver, run: ClaimedRun, *, status: InstanceStatus = InstanceStatus.FAILED, mail: int = 0
+) -> None:
+    assert await driver.engine.journal.finish(run.run_lease, RunEnd(status, failure="no money"), mail=mail)
 
 
 async def test_a_child_has_priority_and_flow_key_of_its_caller(make_driver: MakeDriver) -> None:
@@ -83,21 +87,21 @@ async def test_the_end_of_a_child_is_told_to_its_caller(make_driver: MakeDriver)
     run = await begin(driver)
     id = await start(driver, run, n=7)
     assert await start(driver, run, n=7) == id, "once"
-    assert await driver.engine.journal.park(run.held, mail=0, due_at=None)
+    assert await driver.engine.journal.park(run.run_lease, mail=0, due_at=None)
     child = await take_child(driver)
     assert (child.instance_id, child.arguments, child.key) == (id, b'{"n": 7}', "c-1")
     assert (await driver.view(id)).parent_instance_id == run.instance_id
-    assert await finish(driver, child.held, {"sum": 8})
-    assert driver.rows("SELECT token_id, index FROM timer") == [(run.held.instance, -17)]
+    assert await finish(driver, child.run_lease, {"sum": 8})
+    assert driver.rows("SELECT token_id, index FROM timer") == [(run.run_lease.instance, -17)]
     timer = driver.rows("SELECT token_id, seq, index FROM timer")[0]
     for engine in (driver, other):  # both saw that it is due
-        await engine.engine.children.tell(run.held.instance, timer)
+        await engine.engine.children.tell(run.run_lease.instance, timer)
     assert driver.rows("SELECT count(*) FROM timer") == [(0,)]
     [again] = await take(driver)
     assert await ends(driver, again) == [("/0", "audit", {"id": id, "status": "COMPLETED", "result": {"sum": 8}})]
     assert await start(driver, again, n=7) == id
     assert len(await ends(driver, again)) == 1, "who asks again is not told twice"
-    assert await finish(driver, again.held, mail=1)
+    assert await finish(driver, again.run_lease, mail=1)
 
 
 async def test_a_child_is_of_one_call_of_one_run(driver: Driver) -> None:
@@ -111,11 +115,11 @@ async def test_a_child_is_of_one_call_of_one_run(driver: Driver) -> None:
         await start(driver, run, n=2)
     with pytest.raises(NotFound, match="unknown"):
         await start(driver, run, "/2", "no such definition", "c-2")
-    await driver.engine.journal.give_back(run.held)
+    await driver.engine.journal.give_back(run.run_lease)
     with pytest.raises(LeaseLost):
         await start(driver, run, "/3", id="c-3")
     with pytest.raises(LeaseLost):
-        await driver.engine.children.cancel(run.held, "/3")
+        await driver.engine.children.cancel(run.run_lease, "/3")
     assert driver.rows("SELECT count(*) FROM instance WHERE business_key LIKE 'c-%%'") == [(1,)]
 
 
@@ -135,7 +139,7 @@ async def test_children_begin_together_and_bad_ones_alone(driver: Driver) -> Non
         return driver.rows(
             "SELECT count(*), count(DISTINCT c.xmin::text), count(DISTINCT t.id) FROM called c"
             " JOIN token t ON t.id = c.id WHERE c.caller = %s",
-            run.held.instance,
+            run.run_lease.instance,
         )
 
     async with trio.open_nursery() as nursery:
@@ -151,7 +155,7 @@ async def test_children_begin_together_and_bad_ones_alone(driver: Driver) -> Non
     [(children, transactions, tokens)] = begun()
     assert (children, tokens) == (58, 58)
     assert transactions < 58 - 20, "the later ones came together"
-    await driver.engine.journal.give_back(run.held)
+    await driver.engine.journal.give_back(run.run_lease)
     async with trio.open_nursery() as nursery:
         for number in range(60, 63):
             nursery.start_soon(start_one, number)
@@ -196,7 +200,7 @@ async def test_no_two_queues_have_a_long_child(driver: Driver, monkeypatch: pyte
             nursery.start_soon(start_one, number)
     assert not met
     assert len(set(found)) == 5
-    assert driver.rows("SELECT count(*) FROM called WHERE caller = %s", run.held.instance) == [(5,)]
+    assert driver.rows("SELECT count(*) FROM called WHERE caller = %s", run.run_lease.instance) == [(5,)]
 
 
 @pytest.mark.parametrize("ended", ["the run", "by force"])
@@ -213,7 +217,7 @@ async def test_an_end_beside_a_renewed_call_is_told_to_it(driver: Driver, nurser
     with psycopg.connect(driver.dsn) as renewing:  # as `renew_call` does, whose COMMIT takes its time
         [(seq,)] = renewing.execute("UPDATE called SET seq = nextval('step_seq') RETURNING seq").fetchall()
         if ended == "the run":
-            nursery.start_soon(finish, driver, child.held)
+            nursery.start_soon(finish, driver, child.run_lease)
         else:
             nursery.start_soon(partial(driver.engine.instances.cancel, id, "no more", force=True))
         await wait_until(waits)
@@ -224,14 +228,14 @@ async def test_an_end_beside_a_renewed_call_is_told_to_it(driver: Driver, nurser
 async def test_a_cancel_reaches_the_child_and_its_end_comes_back(driver: Driver) -> None:
     run = await begin(driver)
     children = driver.engine.children
-    assert not await children.cancel(run.held, "/0"), "it was never started"
+    assert not await children.cancel(run.run_lease, "/0"), "it was never started"
     id = await start(driver, run)
     child = await take_child(driver)
     for _ in range(2):
-        assert await children.cancel(run.held, "/0")
+        assert await children.cancel(run.run_lease, "/0")
     assert await kinds(driver, child) == [CANCEL]
     await fail(driver, child, status=InstanceStatus.CANCELLED, mail=1)
-    assert await children.cancel(run.held, "/0"), "it has ended, and the record is on its way"
+    assert await children.cancel(run.run_lease, "/0"), "it has ended, and the record is on its way"
     assert await ends(driver, run) == [("/0", "audit", {"id": id, "status": "CANCELLED", "reason": "no money"})]
 
 
@@ -249,7 +253,7 @@ async def test_a_run_waits_for_an_instance_of_a_graph(driver: Driver, how: str) 
         case "is ended by force":
             await driver.engine.instances.cancel(id, "now", force=True)
         case _:
-            assert await driver.engine.children.cancel(run.held, "/0")
+            assert await driver.engine.children.cancel(run.run_lease, "/0")
     [(path, name, told)] = await ends(driver, run)
     assert (path, name, told["id"]) == ("/0", "legacy", id)
     if how == "completes":
@@ -278,7 +282,7 @@ async def test_what_a_run_called_ends_with_it(driver: Driver, how: str) -> None:
         await driver.due()
     assert await driver.status(legacy) == "CANCELLED"
     assert await kinds(driver, child) == [CANCEL]
-    assert await finish(driver, child.held, mail=1)
+    assert await finish(driver, child.run_lease, mail=1)
     while driver.rows("SELECT FROM timer WHERE fire_at <= penstock_now()"):
         await driver.due()
     assert driver.rows("SELECT count(*) FROM journal WHERE kind = 8") == [(0,)], "nobody is there to be told"
@@ -289,12 +293,12 @@ async def test_a_retried_run_calls_again(driver: Driver) -> None:
     first = await start(driver, run, id="c-1")
     await fail(driver, await take_child(driver))
     assert len(await ends(driver, run)) == 1
-    assert await finish(driver, run.held) is False
+    assert await finish(driver, run.run_lease) is False
     await fail(driver, run, mail=1)
     await driver.engine.instances.retry_run(run.instance_id, None)
     [again] = await take(driver)
     assert await ends(driver, again) == []
-    assert not await driver.engine.children.cancel(again.held, "/0"), "that call is of a former life"
+    assert not await driver.engine.children.cancel(again.run_lease, "/0"), "that call is of a former life"
     assert await start(driver, again, id="c-1") == first
     assert [told["status"] for _, _, told in await ends(driver, again)] == ["FAILED"], "it is told again"
     second = await start(driver, again, "/1", id="c-2")
@@ -305,7 +309,7 @@ async def test_a_run_that_failed_after_its_child_completed_is_retried(driver: Dr
     run = await begin(driver)
     await start(driver, run)
     child = await take_child(driver)
-    assert await finish(driver, child.held, {"sum": 8})
+    assert await finish(driver, child.run_lease, {"sum": 8})
     assert len(await ends(driver, run)) == 1
     await fail(driver, run, mail=1)
     await driver.engine.instances.retry_run(run.instance_id, None)
@@ -321,7 +325,7 @@ CALLER = definition(
 )
 
 
-async def a_graph_that_calls(driver: Driver, *, known: bool = True) -> tuple[str, Taken]:
+async def a_graph_that_calls(driver: Driver, *, known: bool = True) -> tuple[str, ClaimedRun]:
     """``known``: the code is there before the definition that calls it."""
     if known:
         await driver.engine.code.register(AUDIT)
@@ -334,7 +338,7 @@ async def a_graph_that_calls(driver: Driver, *, known: bool = True) -> tuple[str
 async def test_a_graph_calls_a_run_of_code(driver: Driver) -> None:
     caller, child = await a_graph_that_calls(driver, known=False)
     assert child.arguments == b'{"n": 3}'
-    assert await finish(driver, child.held, 9)
+    assert await finish(driver, child.run_lease, 9)
     await driver.due()
     [job] = await driver.poll("work", n=1)
     assert (job.instance_id, variables_of(job)) == (caller, {"amount": 3, "sum": 9})
@@ -344,7 +348,7 @@ async def test_a_graph_calls_a_run_of_code(driver: Driver) -> None:
 
 async def test_a_graph_that_ends_cancels_the_run_it_called(driver: Driver) -> None:
     caller, child = await a_graph_that_calls(driver)
-    await append_to(driver, child.held, done("/0"))
+    await append_to(driver, child.run_lease, done("/0"))
     await driver.cancel(caller)
     await driver.due()
     assert driver.rows("SELECT count(*) FROM timer") == [(0,)]
@@ -365,7 +369,7 @@ async def test_a_graph_fails_with_its_run_and_calls_again(driver: Driver) -> Non
     await driver.retry(caller)
     again = await take_child(driver)
     assert again.instance_id != child.instance_id
-    assert await finish(driver, again.held, 4)
+    assert await finish(driver, again.run_lease, 4)
     await driver.due()
     [job] = await driver.poll("work", n=1)
     assert variables_of(job) == {"amount": 3, "sum": 4}
@@ -401,8 +405,8 @@ async def test_a_child_that_goes_on_is_not_told_as_failed(driver: Driver, monkey
     assert [told["status"] for _, _, told in await ends(driver, run)] == ["COMPLETED"]
 
 
-async def _held(driver: Driver) -> Held:
-    return (await take_child(driver)).held
+async def _held(driver: Driver) -> RunLease:
+    return (await take_child(driver)).run_lease
 
 
 async def test_a_run_that_is_retried_may_fail_again_at_once(driver: Driver) -> None:
@@ -464,8 +468,8 @@ async def test_older_engines_let_runs_wait_and_not_fail(driver: Driver) -> None:
     with pytest.raises(Unavailable, match="upgrade all engines first"):
         await start(driver, run)
     with pytest.raises(Unavailable, match="upgrade all engines first"):
-        await continue_as_new(driver, run.held)
+        await continue_as_new(driver, run.run_lease)
     assert driver.rows("SELECT count(*) FROM journal") == [(0,)]
     driver.rows("DELETE FROM engine WHERE number = 77 RETURNING 1")
-    assert await continue_as_new(driver, run.held)
+    assert await continue_as_new(driver, run.run_lease)
     assert await start(driver, run)

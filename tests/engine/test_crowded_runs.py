@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from penstock.engine.queues.journal_items import Held
+from penstock.engine.queues.journal_items import RunLease
 from tests.engine import runs
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
@@ -16,23 +16,23 @@ KEYS = 60
 LOOKED_AT = 10
 
 
-async def take_all(driver: Driver) -> dict[str, Held]:
+async def take_all(driver: Driver) -> dict[str, RunLease]:
     """All runs that may begin, by their keys."""
-    held: dict[str, Held] = {}
+    held: dict[str, RunLease] = {}
     for _ in range(KEYS // LOOKED_AT):
         for run in await runs.take(driver, wait_s=0, n=LOOKED_AT):
-            ((key,),) = driver.rows("SELECT flow_key FROM token WHERE id = %s", run.held.instance)
-            held[key] = run.held
+            ((key,),) = driver.rows("SELECT flow_key FROM token WHERE id = %s", run.run_lease.instance)
+            held[key] = run.run_lease
     assert len(held) == KEYS
     return held
 
 
-def come_to_last(driver: Driver, held: dict[str, Held]) -> Held:
+def come_to_last(driver: Driver, held: dict[str, RunLease]) -> RunLease:
     """The run whose key the next walk comes to last."""
     return held[json.loads(driver.engine.polls.claims.turns.cursor(runs.ORDER.job_type))["5"]]
 
 
-def key_of(held: dict[str, Held], run: Held) -> str:
+def key_of(held: dict[str, RunLease], run: RunLease) -> str:
     return next(key for key, other in held.items() if other is run)
 
 

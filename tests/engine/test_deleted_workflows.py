@@ -102,7 +102,7 @@ async def test_beside_its_program_on_another_engine(make_driver: MakeDriver, tur
         await one.engine.code.delete("order")
     [run] = await take(other)
     assert run.instance_id == instance
-    assert await finish(other, run.held)
+    assert await finish(other, run.run_lease)
 
 
 async def test_open_runs_are_found_among_others(make_driver: MakeDriver) -> None:

@@ -76,8 +76,8 @@ async def test_journals_show_the_console_no_more_than_instances_do(driver: Drive
     await driver.upload(definition(end(), id="card-check"))
     run = await begin(driver)
     body = {"arguments": GIVEN, "continuation": 1}
-    assert await continue_as_new(driver, run.held, json.dumps(body))
-    await driver.engine.children.start(run.held, "/0", "card-check", json.dumps(GIVEN).encode(), "c-1")
+    assert await continue_as_new(driver, run.run_lease, json.dumps(body))
+    await driver.engine.children.start(run.run_lease, "/0", "card-check", json.dumps(GIVEN).encode(), "c-1")
     await driver.due()
     path = f"/v1/instances/{run.instance_id}/journal"
     for shown, headers in ((GIVEN, {}), (MASKED, {"X-Penstock-Console": "1"})):

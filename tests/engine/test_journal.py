@@ -26,14 +26,14 @@ async def test_a_run_from_its_start_to_its_end(driver: Driver) -> None:
     instance = await start(driver, {"o": {"lines": [1]}}, id="order-17")
     [run] = await take(driver)
     assert (run.instance_id, run.job_type, run.arguments) == (instance, "code:order@1", b'{"o": {"lines": [1]}}')
-    assert (run.held.attempt, run.held.holder, run.mail, run.expiries) == (1, HOLDER, 0, 0)
-    first = await append(driver, run.held, done("/0"), done("/1"))
-    second = await append(driver, run.held, NewRecord(CLOCK), after=first.placed[-1].pos)
-    page = await read(driver, run.held)
+    assert (run.run_lease.attempt, run.run_lease.holder, run.mail, run.expiries) == (1, HOLDER, 0, 0)
+    first = await append(driver, run.run_lease, done("/0"), done("/1"))
+    second = await append(driver, run.run_lease, NewRecord(CLOCK), after=first.placed[-1].pos)
+    page = await read(driver, run.run_lease)
     assert [(r.pos, r.at) for r in page.records] == [*first.placed, *second.placed]
     assert [r.path for r in page.records] == ["/0", "/1", ""]
     assert (page.mail, page.more, first.reread) == (0, False, False)
-    assert await finish(driver, run.held, {"paid": True})
+    assert await finish(driver, run.run_lease, {"paid": True})
     view = await driver.view(instance)
     assert (view.status, view.business_key) == ("COMPLETED", "order-17")
     assert await driver.variables(instance) == {"o": {"lines": [1]}, "result": {"paid": True}}
@@ -48,12 +48,12 @@ async def test_all_fields_of_a_record_come_back_also_sealed(make_driver: MakeDri
     for keys in (None, Secret("k=" + "A" * 43 + "=")):
         driver = make_driver(encryption_keys=keys)
         run = await begin(driver)
-        await append(driver, run.held, record, odd)
-        found = (await read(driver, run.held)).records
+        await append(driver, run.run_lease, record, odd)
+        found = (await read(driver, run.run_lease)).records
         assert [NewRecord(r.kind, *r[3:]) for r in found] == [record, odd]
-        stored = driver.rows(f"SELECT payload FROM journal WHERE instance_id = {run.held.instance} ORDER BY pos")
+        stored = driver.rows(f"SELECT payload FROM journal WHERE instance_id = {run.run_lease.instance} ORDER BY pos")
         assert [("$enc" in payload) for (payload,) in stored] == [keys is not None] * 2
-        await finish(driver, run.held)
+        await finish(driver, run.run_lease)
 
 
 async def test_what_others_wrote_has_the_rules_of_who_wrote_next(driver: Driver) -> None:
@@ -63,18 +63,18 @@ async def test_what_others_wrote_has_the_rules_of_who_wrote_next(driver: Driver)
         if record is None:
             await engine.runs.send(run.instance_id, "go", b"1")
         else:
-            after = (await read(driver, run.held)).records
-            await append(driver, run.held, record, after=after[-1].pos if after else 0, mail=mail)
-        mail = (await read(driver, run.held)).mail or 0
+            after = (await read(driver, run.run_lease)).records
+            await append(driver, run.run_lease, record, after=after[-1].pos if after else 0, mail=mail)
+        mail = (await read(driver, run.run_lease)).mail or 0
     expected = [0, 0, 0, 0, 1, 1, None]
-    rows = (await read(driver, run.held)).records
+    rows = (await read(driver, run.run_lease)).records
     assert [row.rules for row in rows] == expected
     async with engine.database.connection() as connection:
         for size in range(1, len(rows)):  # wherever a page ends
             pages = list[store.JournalRow]()
             while len(pages) < len(rows):
                 after = pages[-1].pos if pages else 0
-                pages += (await store.read(connection, run.held.instance, after, max_rows=size))[0]
+                pages += (await store.read(connection, run.run_lease.instance, after, max_rows=size))[0]
             assert [row.rules for row in pages] == expected
 
 
@@ -95,7 +95,7 @@ async def test_rules_of_before_count_while_an_older_engine_lives(driver: Driver)
 @pytest.mark.parametrize("change", [{"seq": 1}, {"attempt": 2}, {"holder": "e0.0123abcd/shop-2"}, {"instance": 5}])
 async def test_who_does_not_hold_the_run_writes_nothing(driver: Driver, change: dict[str, Any]) -> None:
     run, other = await begin(driver), await begin(driver)
-    wrong = run.held._replace(**change)
+    wrong = run.run_lease._replace(**change)
     journal = driver.engine.journal
     refused = 0
     async with trio.open_nursery() as nursery:  # beside one that is right, in one statement
@@ -107,7 +107,7 @@ async def test_who_does_not_hold_the_run_writes_nothing(driver: Driver, change: 
             refused += 1
 
         nursery.start_soon(attempt)
-        nursery.start_soon(append, driver, other.held, done("/0"))
+        nursery.start_soon(append, driver, other.run_lease, done("/0"))
     assert refused == 1
     with pytest.raises(LeaseLost):
         await finish(driver, wrong)
@@ -118,17 +118,17 @@ async def test_who_does_not_hold_the_run_writes_nothing(driver: Driver, change: 
     with pytest.raises(LeaseLost):
         await journal.extend(wrong)
     await journal.give_back(wrong)
-    assert await paths(driver, run.held) == []
-    assert await paths(driver, other.held) == ["/0"]
+    assert await paths(driver, run.run_lease) == []
+    assert await paths(driver, other.run_lease) == ["/0"]
     assert driver.rows("SELECT state, attempt, mail FROM token") == [(1, 1, 0)] * 2
 
 
 async def test_an_ended_run_is_fenced_and_ends_once(driver: Driver) -> None:
     run = await begin(driver)
-    assert await finish(driver, run.held)
-    assert await finish(driver, run.held)
+    assert await finish(driver, run.run_lease)
+    assert await finish(driver, run.run_lease)
     with pytest.raises(LeaseLost):
-        await append(driver, run.held, done("/0"))
+        await append(driver, run.run_lease, done("/0"))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ async def test_failed_or_cancelled_runs_are_listed_as_instances(
     driver: Driver, status: InstanceStatus, failure: str | None
 ) -> None:
     run = await begin(driver, id="a")
-    assert await driver.engine.journal.finish(run.held, RunEnd(status, failure=failure), mail=0)
+    assert await driver.engine.journal.finish(run.run_lease, RunEnd(status, failure=failure), mail=0)
     view = await driver.view(run.instance_id)
     assert (view.status, view.failure_reason) == (status.name, failure)
     assert driver.rows("SELECT status FROM abnormal_end") == [(status,)]
@@ -151,7 +151,7 @@ async def test_an_id_starts_one_run_and_other_arguments_are_refused(driver: Driv
     with pytest.raises(IdempotencyConflict):
         await start(driver, {"n": 2}, id="a")
     [run] = await take(driver)
-    await finish(driver, run.held, 7)
+    await finish(driver, run.run_lease, 7)
     assert await start(driver, {"n": 1, "result": 5}, id="a") == first
     with pytest.raises(IdempotencyConflict):
         await start(driver, {"n": 2, "result": 5}, id="a")
@@ -159,51 +159,51 @@ async def test_an_id_starts_one_run_and_other_arguments_are_refused(driver: Driv
 
 async def test_a_takeover_keeps_the_journal_and_fences_its_predecessor(driver: Driver) -> None:
     run = await begin(driver)
-    await append(driver, run.held, done("/0"))
-    await driver.engine.journal.give_back(run.held)
+    await append(driver, run.run_lease, done("/0"))
+    await driver.engine.journal.give_back(run.run_lease)
     [again] = await take(driver, "e1.0123abcd/shop-1")
-    assert (again.held.attempt, again.held.instance) == (2, run.held.instance)
+    assert (again.run_lease.attempt, again.run_lease.instance) == (2, run.run_lease.instance)
     with pytest.raises(LeaseLost):
-        await append(driver, run.held, done("/1"))
-    await append(driver, again.held, done("/1"))
-    assert await paths(driver, again.held) == ["/0", "/1"]
-    await finish(driver, again.held)
+        await append(driver, run.run_lease, done("/1"))
+    await append(driver, again.run_lease, done("/1"))
+    assert await paths(driver, again.run_lease) == ["/0", "/1"]
+    await finish(driver, again.run_lease)
 
 
 async def test_pages_are_bounded_in_rows_and_bytes(driver: Driver) -> None:
     run = await begin(driver)
-    await append(driver, run.held, *(done(f"/{n}", '"' + "x" * 1000 + '"') for n in range(10)))
+    await append(driver, run.run_lease, *(done(f"/{n}", '"' + "x" * 1000 + '"') for n in range(10)))
     async with driver.engine.database.connection() as connection:
         after, pages = 0, []
         while True:
-            records, _, more = await store.read(connection, run.held.instance, after, max_rows=4, max_bytes=2500)
+            records, _, more = await store.read(connection, run.run_lease.instance, after, max_rows=4, max_bytes=2500)
             pages.append([record.path for record in records])
             if not more:
                 break
             after = records[-1].pos
         assert pages == [["/0", "/1"], ["/2", "/3"], ["/4", "/5"], ["/6", "/7"], ["/8", "/9"]]
-        records, _, more = await store.read(connection, run.held.instance, 0, max_rows=10, max_bytes=10)
+        records, _, more = await store.read(connection, run.run_lease.instance, 0, max_rows=10, max_bytes=10)
         assert ([record.path for record in records], more) == (["/0"], True)
-        records, _, more = await store.read(connection, run.held.instance, 0, max_rows=10)
+        records, _, more = await store.read(connection, run.run_lease.instance, 0, max_rows=10)
         assert (len(records), more) == (10, False)
 
 
 async def test_what_is_too_much_or_wrong_is_named(driver: Driver) -> None:
     run = await begin(driver)
     with pytest.raises(PayloadTooLarge, match="/0"):
-        await append(driver, run.held, done("/0", "x" * 262_145))
+        await append(driver, run.run_lease, done("/0", "x" * 262_145))
     with pytest.raises(BadRequest, match="records"):
-        await append(driver, run.held)
+        await append(driver, run.run_lease)
     with pytest.raises(BadRequest, match="path"):
-        await append(driver, run.held, done("x" * 1001))
+        await append(driver, run.run_lease, done("x" * 1001))
     for bad in ("\0", "\ud800"):
         for record in (NewRecord(1, bad), NewRecord(1, "/0", bad), NewRecord(1, "/0", None, bad)):
             with pytest.raises(BadRequest):
-                await append(driver, run.held, record)
+                await append(driver, run.run_lease, record)
     with pytest.raises(BadRequest, match="result"):
-        await finish(driver, run.held, "\0")
+        await finish(driver, run.run_lease, "\0")
     with pytest.raises(BadRequest, match="view"):
-        await driver.engine.journal.park(run.held, mail=0, due_at=None, view=b'"\\u0000"')
+        await driver.engine.journal.park(run.run_lease, mail=0, due_at=None, view=b'"\\u0000"')
     with pytest.raises(BadRequest, match="reason"):
         await driver.engine.runs.cancel(run.instance_id, "\0")
     with pytest.raises(PayloadTooLarge, match="arguments"):
@@ -215,26 +215,26 @@ async def test_what_is_too_much_or_wrong_is_named(driver: Driver) -> None:
     ):
         with pytest.raises(BadRequest, match=word):
             await driver.engine.code.start(workflow)
-    assert await paths(driver, run.held) == []
+    assert await paths(driver, run.run_lease) == []
     end = RunEnd(InstanceStatus.FAILED, failure="no\0t \ud800")
-    assert await driver.engine.journal.finish(run.held, end, mail=0)
+    assert await driver.engine.journal.finish(run.run_lease, end, mail=0)
     assert (await driver.view(run.instance_id)).failure_reason == "no\ufffdt \ufffd"
 
 
 async def test_an_append_extends_the_lease_at_half_time(driver: Driver) -> None:
     run = await begin(driver)
-    assert (await append(driver, run.held, done("/0"))).lease_left_s is None
+    assert (await append(driver, run.run_lease, done("/0"))).lease_left_s is None
     [(before,)] = driver.rows("SELECT lease_until FROM token")
-    lease = driver.engine.polls.leases.find(run.held.instance, run.held.seq)
+    lease = driver.engine.polls.leases.find(run.run_lease.instance, run.run_lease.seq)
     assert lease is not None
     lease.ends_at -= 16
-    answer = await append(driver, run.held, done("/1"))
+    answer = await append(driver, run.run_lease, done("/1"))
     assert answer.lease_left_s is not None
     assert answer.lease_left_s > 29
     [(after,)] = driver.rows("SELECT lease_until FROM token")
     assert after > before
     assert lease.ends_at > trio.current_time() + 29
-    extended = await driver.engine.journal.extend(run.held, view=b'{"stage": 1}', branches=b"[]")
+    extended = await driver.engine.journal.extend(run.run_lease, view=b'{"stage": 1}', branches=b"[]")
     assert extended.mail == 0
     assert extended.lease_left_s > 29
     progress = (await driver.view(run.instance_id)).progress or {}
@@ -257,9 +257,9 @@ async def test_graphs_and_code_keep_out_of_each_others_ids(driver: Driver) -> No
 
 
 async def test_the_marks_of_a_journal_are_of_all_records(driver: Driver) -> None:
-    held = (await begin(driver)).held
+    held = (await begin(driver)).run_lease
     await append(driver, held, done("/0"), done("/1", mark="fraud check"), done("/2", mark="b"))
-    other = (await begin(driver)).held
+    other = (await begin(driver)).run_lease
     await append(driver, other, done("/0", mark="of another"))
     assert await driver.engine.journal.marks(held.instance) == ["fraud check", "b"]
     assert [record.mark for record in (await read(driver, held)).records] == [None, "fraud check", "b"]
@@ -269,10 +269,10 @@ async def test_what_a_step_shows_may_be_deeper_than_variables(make_driver: MakeD
     driver = make_driver(variables_max_depth=8)
     run = await begin(driver)
     deep = b'[{"path":"/0","kind":"step","progress":' + b"[" * 100 + b"]" * 100 + b"}]"
-    extended = await driver.engine.journal.extend(run.held, branches=deep)
+    extended = await driver.engine.journal.extend(run.run_lease, branches=deep)
     assert extended.lease_left_s > 0
     [branch] = (await driver.engine.runs.tree(run.instance_id)).branches
     assert (branch.path, branch.status) == ("/0", "running")
     assert msgspec.json.encode(branch.progress) == b"[" * 100 + b"]" * 100
     with pytest.raises(BadRequest, match="branches: nested"):
-        await driver.engine.journal.extend(run.held, branches=b"[" * 200 + b"]" * 200)
+        await driver.engine.journal.extend(run.run_lease, branches=b"[" * 200 + b"]" * 200)

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from penstock.engine.instances.causes import cause_of
-from penstock.engine.queues.activity import DEPTHS_KEPT, LAGS_KEPT, WORKERS_MAX, Activity, Depth, Held
+from penstock.engine.queues.activity import DEPTHS_KEPT, LAGS_KEPT, WORKERS_MAX, Activity, Depth, OverdueHistory
 from penstock.engine.queues.waiters import Waiter, Waiters
 from penstock.engine.requests.answers import AnswerMemory
 from penstock.engine.status import attention, overview
@@ -160,7 +160,7 @@ def test_a_stream_is_seen_while_it_waits_and_works() -> None:
 
 def test_old_history_that_is_held_needs_somebody() -> None:
     now = datetime(2026, 3, 1, tzinfo=UTC)
-    held = Held(3, 31, now - timedelta(days=61))
+    held = OverdueHistory(3, 31, now - timedelta(days=61))
     (told,) = attention.of_retention(held, 30, now)
     assert (told.kind, told.text) == ("retention", "3 instances keep old history")
     assert told.detail.endswith("The oldest is 1f.")

@@ -9,7 +9,7 @@ import pytest
 from penstock.core.rules.state import InstanceStatus
 from penstock.durable.local import LocalBackend, LocalRuns
 from penstock.durable.workflow import workflow
-from penstock.engine.queues.journal_items import Held, RunEnd
+from penstock.engine.queues.journal_items import RunEnd, RunLease
 from penstock.engine.runs.code import CodeWorkflow
 from penstock.errors import Conflict
 from penstock.testing.definitions import linear
@@ -47,11 +47,11 @@ async def taken(driver: Driver) -> list[str]:
     return [run.instance_id for run in await runs.take(driver, wait_s=0, n=10)]
 
 
-async def is_free(driver: Driver, held: Held) -> bool:
+async def is_free(driver: Driver, held: RunLease) -> bool:
     return driver.rows("SELECT FROM token WHERE id = %s AND state = 1", held.instance) == []
 
 
-async def let_go(driver: Driver, held: Held, how: str) -> None:
+async def let_go(driver: Driver, held: RunLease, how: str) -> None:
     match how:
         case "park":
             assert await park(driver, held)
@@ -71,14 +71,14 @@ async def let_go(driver: Driver, held: Held, how: str) -> None:
             await driver.engine.instances.cancel(f"{held.instance:x}", None, force=True)
 
 
-async def park(driver: Driver, held: Held, due_at: float | None = None) -> bool:
+async def park(driver: Driver, held: RunLease, due_at: float | None = None) -> bool:
     return await driver.engine.journal.park(held, mail=0, due_at=due_at, branches=None)
 
 
 async def test_a_run_that_waits_for_days_holds_no_place(driver: Driver) -> None:
     driver.clock.stop()
     await limited(driver)
-    first = (await runs.begin(driver)).held
+    first = (await runs.begin(driver)).run_lease
     await runs.start(driver)
     assert await runs.take(driver, wait_s=0) == []
     now = driver.clock.now().timestamp()
@@ -87,17 +87,17 @@ async def test_a_run_that_waits_for_days_holds_no_place(driver: Driver) -> None:
     (second,) = await runs.take(driver, wait_s=0)
     assert await driver.due(4 * DAY_S) == 1  # the first may go on, when there is a place
     assert await runs.take(driver, wait_s=0) == []
-    assert await runs.finish(driver, second.held)
+    assert await runs.finish(driver, second.run_lease)
     (again,) = await runs.take(driver, wait_s=0)
-    assert again.held.instance == first.instance
-    assert await runs.finish(driver, again.held)
+    assert again.run_lease.instance == first.instance
+    assert await runs.finish(driver, again.run_lease)
     assert running(driver) == 0
 
 
 @pytest.mark.parametrize("how", ["park", "block", "expire", "give back", "return", "finish", "cancel"])
 async def test_whatever_lets_go_of_a_run_frees_its_place(driver: Driver, how: str) -> None:
     await limited(driver, runs=1)
-    held = (await runs.begin(driver)).held
+    held = (await runs.begin(driver)).run_lease
     await start(driver)
     assert (running(driver), await open_runs(driver)) == (1, 1)
     await let_go(driver, held, how)
@@ -113,7 +113,7 @@ async def test_whatever_lets_go_of_a_run_frees_its_place(driver: Driver, how: st
 async def test_open_runs_are_limited_however_long_they_wait(driver: Driver) -> None:
     driver.clock.stop()
     await limited(driver, concurrency=None, runs=2)
-    first, second = [(await runs.begin(driver)).held for _ in range(2)]
+    first, second = [(await runs.begin(driver)).run_lease for _ in range(2)]
     others = [await start(driver, priority=0, flow_key=key) for key in ("a", "b", "c")]
     now = driver.clock.now().timestamp()
     assert await park(driver, first, now + 3 * DAY_S)
@@ -122,21 +122,21 @@ async def test_open_runs_are_limited_however_long_they_wait(driver: Driver) -> N
     assert await driver.due(4 * DAY_S) == 1
     driver.engine.polls.claims.turns.open([runs.ORDER.job_type])
     (again,) = await runs.take(driver, wait_s=0)
-    assert again.held.instance == first.instance
+    assert again.run_lease.instance == first.instance
     await driver.engine.runs.send(f"{second.instance:x}", "go", b"1")
     assert await taken(driver) == [f"{second.instance:x}"]  # it came to the queue after three of a higher priority
     assert await open_runs(driver) == 2
-    assert await runs.finish(driver, again.held)
+    assert await runs.finish(driver, again.run_lease)
     assert await taken(driver) == others[:1]
     assert await open_runs(driver) == 2
 
 
 async def test_a_run_is_counted_once_active_under_the_limit(driver: Driver) -> None:
     await limited(driver, concurrency=None)
-    early = (await runs.begin(driver)).held
+    early = (await runs.begin(driver)).run_lease
     await limited(driver, concurrency=None, runs=1)
     assert await open_runs(driver) == 0
-    later = (await runs.begin(driver)).held
+    later = (await runs.begin(driver)).run_lease
     await let_go(driver, early, "give back")
     assert await taken(driver) == []
     assert await runs.finish(driver, later)
@@ -149,7 +149,7 @@ async def test_a_run_is_counted_once_active_under_the_limit(driver: Driver) -> N
 
 async def test_an_open_run_stays_first_at_any_priority(driver: Driver) -> None:
     await limited(driver, concurrency=None, runs=1)
-    held = (await runs.begin(driver)).held
+    held = (await runs.begin(driver)).run_lease
     other = await start(driver)
     await let_go(driver, held, "give back")
     await driver.engine.repair.set_priority(f"{held.instance:x}", 9)
@@ -163,11 +163,11 @@ async def test_an_open_run_stays_first_at_any_priority(driver: Driver) -> None:
 
 async def test_a_run_that_a_queue_counted_is_that_queues_alone(driver: Driver) -> None:
     await limited(driver, runs=1)
-    first = (await runs.begin(driver)).held
+    first = (await runs.begin(driver)).run_lease
     assert await park(driver, first)
     await driver.engine.queues.join("others", runs.ORDER.job_type)
     await driver.engine.queues.put("others", QueuePolicy([], concurrency=2, runs=1))
-    second = (await runs.begin(driver)).held
+    second = (await runs.begin(driver)).run_lease
     waiting = await start(driver, priority=0)
     await driver.engine.runs.send(f"{first.instance:x}", "go", b"1")
     assert await taken(driver) == [f"{first.instance:x}"]  # counted before, it needs no room of the other queue
@@ -187,9 +187,9 @@ async def counted(driver: Driver) -> dict[str, tuple[int, int]]:
 
 async def test_a_parked_run_comes_back_with_the_new_priority(driver: Driver) -> None:
     await limited(driver, concurrency=None)
-    plain = (await runs.begin(driver)).held
+    plain = (await runs.begin(driver)).run_lease
     await limited(driver, concurrency=None, runs=2)
-    counted = (await runs.begin(driver)).held
+    counted = (await runs.begin(driver)).run_lease
     for held in (plain, counted):
         assert await park(driver, held)
         await driver.engine.repair.set_priority(f"{held.instance:x}", 1)
@@ -211,9 +211,9 @@ async def test_open_runs_that_wait_for_a_place_are_listed(driver: Driver) -> Non
     assert (seen, cursor) == ([*(f"{instance:x}" for instance in held), late], None)
 
 
-async def begun_and_given_back(driver: Driver, priority: int) -> Held:
+async def begun_and_given_back(driver: Driver, priority: int) -> RunLease:
     instance = await start(driver, priority=priority)
-    taken = {run.instance_id: run.held for run in await runs.take(driver, wait_s=0, n=10)}
+    taken = {run.instance_id: run.run_lease for run in await runs.take(driver, wait_s=0, n=10)}
     for held in taken.values():
         await let_go(driver, held, "give back")
     return taken[instance]
@@ -225,7 +225,7 @@ async def test_time_begins_with_the_first_turn_in_a_queue(driver: Driver) -> Non
     await limited(driver)
     free = CodeWorkflow("free")
     await driver.engine.code.start(free)
-    holder = (await runs.begin(driver)).held
+    holder = (await runs.begin(driver)).run_lease
     waiting = await start(driver)
     driver.clock.advance(7_200)
     assert await runs.finish(driver, holder)
@@ -234,18 +234,18 @@ async def test_time_begins_with_the_first_turn_in_a_queue(driver: Driver) -> Non
     assert (first.instance_id, first.started_at) == (waiting, begun_at)
     for how in ("give back", "park"):
         driver.clock.advance(60)
-        await let_go(driver, first.held, how)
+        await let_go(driver, first.run_lease, how)
         if how == "park":
             await driver.engine.runs.send(waiting, "go", b"1")
         (first,) = await runs.take(driver, wait_s=0)
         assert first.started_at == begun_at
     local = LocalRuns(driver.engine, "")
     assert (await local.saved(waiting)).started_at == begun_at
-    assert await driver.engine.journal.finish(first.held, RunEnd(InstanceStatus.FAILED, failure="no"), mail=1)
+    assert await driver.engine.journal.finish(first.run_lease, RunEnd(InstanceStatus.FAILED, failure="no"), mail=1)
     assert (await local.saved(waiting)).started_at == begun_at
     await driver.engine.instances.retry_run(waiting, "end")
     (first,) = await runs.take(driver, wait_s=0)
-    assert (first.held.attempt, first.started_at) == (4, begun_at)
+    assert (first.run_lease.attempt, first.started_at) == (4, begun_at)
     (late,) = await driver.engine.code.take(runs.HOLDER, [free], 1, wait_s=0)
     assert late.started_at == begun_at - 7_200
 

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.rules.state import InstanceStatus
 from penstock.engine.definitions.json_schema import WrongValue
-from penstock.engine.queues.journal_items import RULES, NewRecord, RunEnd, Taken
+from penstock.engine.queues.journal_items import RULES, ClaimedRun, NewRecord, RunEnd
 from penstock.engine.requests.ids import show_instance
 from penstock.engine.runs.mailbox import REJECTED_MAX, SHOWN_MAX_BYTES
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, NotFound
@@ -35,16 +35,16 @@ def waits(as_of: int, *rejected: int, accepts: object = (SCHEMA,), rejects: int 
     return msgspec.json.encode([wait])
 
 
-async def park(driver: Driver, run: Taken, mail: int, branches: bytes) -> None:
-    assert await driver.engine.journal.park(run.held, mail=mail, due_at=None, branches=branches)
+async def park(driver: Driver, run: ClaimedRun, mail: int, branches: bytes) -> None:
+    assert await driver.engine.journal.park(run.run_lease, mail=mail, due_at=None, branches=branches)
 
 
-async def parked(driver: Driver, count: int = 1, **fields: Any) -> tuple[Taken, list[int]]:
+async def parked(driver: Driver, count: int = 1, **fields: Any) -> tuple[ClaimedRun, list[int]]:
     """A run that has rejected messages, and their positions."""
     run = await begin(driver)
     for _ in range(count):
         await driver.engine.runs.send(run.instance_id, "go", BAD)
-    found = [record.pos for record in (await read(driver, run.held)).records]
+    found = [record.pos for record in (await read(driver, run.run_lease)).records]
     await park(driver, run, count, waits(found[-1], *found, **fields))
     return run, found
 
@@ -53,7 +53,7 @@ def audited(driver: Driver) -> list[tuple[Any, ...]]:
     return driver.rows("SELECT kind, detail FROM audit WHERE starts_with(kind, 'MESSAGE') ORDER BY pos")
 
 
-async def resolve(driver: Driver, run: Taken, position: int, payload: bytes | None = None, **fields: Any) -> None:
+async def resolve(driver: Driver, run: ClaimedRun, position: int, payload: bytes | None = None, **fields: Any) -> None:
     await driver.engine.runs.resolve_message(run.instance_id, f"{position:x}", payload, **fields)
 
 
@@ -73,9 +73,11 @@ async def test_what_a_waiting_run_does_not_accept_is_refused_with_its_field(
     assert driver.rows("SELECT state, mail FROM token") == [(2, 0)], "nothing has come"
     await driver.engine.runs.send(run.instance_id, "other", BAD)
     [again] = await take(driver)
-    await park(driver, again, 1, waits((await read(driver, again.held)).records[-1].pos))
+    await park(driver, again, 1, waits((await read(driver, again.run_lease)).records[-1].pos))
     await driver.engine.runs.send(run.instance_id, "go", BAD, force=True)
-    assert [record.payload for record in (await read(driver, (await take(driver))[0].held)).records] == ['{"by":7}'] * 2
+    assert [record.payload for record in (await read(driver, (await take(driver))[0].run_lease)).records] == [
+        '{"by":7}'
+    ] * 2
 
 
 async def test_only_what_holds_still_is_gone_by(driver: Driver) -> None:
@@ -85,10 +87,10 @@ async def test_only_what_holds_still_is_gone_by(driver: Driver) -> None:
     await driver.engine.runs.send(run.instance_id, "go", GOOD)
     await driver.engine.runs.send(run.instance_id, "go", BAD)
     [again] = await take(driver)
-    await append(driver, again.held, done("/1"), mail=2)
+    await append(driver, again.run_lease, done("/1"), mail=2)
     await driver.engine.runs.send(run.instance_id, "go", BAD)
-    page = await read(driver, again.held)
-    await driver.engine.journal.extend(again.held, branches=waits(page.records[-1].pos))
+    page = await read(driver, again.run_lease)
+    await driver.engine.journal.extend(again.run_lease, branches=waits(page.records[-1].pos))
     with pytest.raises(WrongValue):
         await driver.engine.runs.send(run.instance_id, "go", BAD)
 
@@ -108,7 +110,7 @@ async def test_a_rejected_message_is_shown_with_its_sender_and_field(
     driver = make_driver(encryption_keys=keys)
     run = await begin(driver)
     await driver.engine.runs.send(run.instance_id, "go", BAD, sender="run 4711")
-    [message] = (await read(driver, run.held)).records
+    [message] = (await read(driver, run.run_lease)).records
     await park(driver, run, 1, waits(message.pos, message.pos))
     tree = await driver.engine.runs.tree(run.instance_id)
     [found] = tree.rejected
@@ -125,7 +127,7 @@ async def test_what_is_shown_of_them_is_bounded(driver: Driver) -> None:
     await driver.engine.runs.send(run.instance_id, "go", b'"' + b"x" * SHOWN_MAX_BYTES + b'"')
     for _ in range(REJECTED_MAX + 4):
         await driver.engine.runs.send(run.instance_id, "go", BAD)
-    found = [record.pos for record in (await read(driver, run.held)).records]
+    found = [record.pos for record in (await read(driver, run.run_lease)).records]
     await park(driver, run, len(found), waits(found[-1], *found, rejects=700))
     tree = await driver.engine.runs.tree(run.instance_id)
     assert [message.position for message in tree.rejected] == [f"{pos:x}" for pos in found[:REJECTED_MAX]]
@@ -147,7 +149,7 @@ async def test_a_dropped_one_is_a_record_that_wakes_the_run(driver: Driver) -> N
     with pytest.raises(IdempotencyConflict):
         await resolve(driver, run, second, GOOD)
     [again] = await take(driver)
-    assert [record.rules for record in (await read(driver, again.held)).records] == [RULES] * 4
+    assert [record.rules for record in (await read(driver, again.run_lease)).records] == [RULES] * 4
 
 
 async def test_a_corrected_one_has_to_fit_and_is_kept_when_the_run_continues(driver: Driver) -> None:
@@ -158,11 +160,11 @@ async def test_a_corrected_one_has_to_fit_and_is_kept_when_the_run_continues(dri
     await resolve(driver, run, position, GOOD)
     assert audited(driver) == [("MESSAGE_CORRECTED", "go")]
     [again] = await take(driver)
-    page = await read(driver, again.held)
+    page = await read(driver, again.run_lease)
     assert [(record.kind, record.payload) for record in page.records] == [(6, BAD.decode()), (14, GOOD.decode())]
     kept = [page.records[-1].pos]
-    assert await driver.engine.journal.continue_as_new(again.held, "{}", name="1", mail=2, kept=kept)
-    begun, message = (await read(driver, again.held)).records
+    assert await driver.engine.journal.continue_as_new(again.run_lease, "{}", name="1", mail=2, kept=kept)
+    begun, message = (await read(driver, again.run_lease)).records
     assert (begun.kind, message.kind, message.path, message.payload) == (10, 6, "", GOOD.decode())
 
 
@@ -181,7 +183,7 @@ async def test_what_came_before_is_not_refused_when_it_is_sent_again(driver: Dri
     """Its answer was lost; the run has received it, and waits for another type."""
     run = await begin(driver)
     await driver.engine.runs.send(run.instance_id, "go", BAD, dedup="k")
-    [message] = (await read(driver, run.held)).records
+    [message] = (await read(driver, run.run_lease)).records
     await park(driver, run, 1, waits(message.pos))
     await driver.engine.runs.send(run.instance_id, "go", BAD, dedup="k")
     with pytest.raises(IdempotencyConflict):
@@ -197,10 +199,10 @@ async def test_what_a_receive_may_have_had_is_not_dropped(driver: Driver) -> Non
     with pytest.raises(Conflict, match="a receive has taken it, it was dropped, or the run is at work"):
         await resolve(driver, run, position)
     [again] = await take(driver)
-    await append(driver, again.held, done("/0"), mail=2)
+    await append(driver, again.run_lease, done("/0"), mail=2)
     with pytest.raises(Conflict):
         await resolve(driver, run, position, GOOD)
-    page = await read(driver, again.held)
+    page = await read(driver, again.run_lease)
     await park(driver, again, 2, waits(page.records[-1].pos))
     for pos in (position, page.records[-1].pos, 4_711):  # taken; no message; not there
         with pytest.raises(Conflict, match="no message that the run rejected"):
@@ -215,7 +217,7 @@ async def test_what_is_no_position_or_no_run_is_refused(driver: Driver) -> None:
         with pytest.raises(BadRequest, match="position: is none of a journal's"):
             await driver.engine.runs.resolve_message(run.instance_id, text)
     with pytest.raises(NotFound):
-        await driver.engine.runs.resolve_message(show_instance(run.held.instance + 1), f"{position:x}")
+        await driver.engine.runs.resolve_message(show_instance(run.run_lease.instance + 1), f"{position:x}")
     with pytest.raises(BadRequest, match="note"):
         await resolve(driver, run, position, note="x" * 5_000)
     await driver.engine.instances.cancel(run.instance_id, None, force=True)
@@ -227,10 +229,10 @@ async def test_a_retry_brings_nothing_back_that_was_dropped(driver: Driver) -> N
     run, [position] = await parked(driver)
     await resolve(driver, run, position)
     [again] = await take(driver)
-    await append(driver, again.held, NewRecord(2, "/1", "charge", '{"type_name":"E"}', rules=RULES), mail=2)
+    await append(driver, again.run_lease, NewRecord(2, "/1", "charge", '{"type_name":"E"}', rules=RULES), mail=2)
     end = RunEnd(InstanceStatus.FAILED, failure="no")
-    assert await driver.engine.journal.finish(again.held, end, mail=2)
+    assert await driver.engine.journal.finish(again.run_lease, end, mail=2)
     await driver.engine.instances.retry_run(run.instance_id, None, None)
     [last] = await take(driver)
-    assert [record.kind for record in (await read(driver, last.held)).records] == [6, 14]
-    await finish(driver, last.held)
+    assert [record.kind for record in (await read(driver, last.run_lease)).records] == [6, 14]
+    await finish(driver, last.run_lease)

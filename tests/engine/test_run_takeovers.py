@@ -37,9 +37,9 @@ async def sweep(driver: Driver, seconds: float) -> int:
 async def test_a_run_that_ends_its_executors_pauses_and_never_fails(driver: Driver) -> None:
     run = await begin(driver)
     healthy = await begin(driver, "e0.0123abcd/shop-2")
-    await append(driver, healthy.held, done("/0"))
+    await append(driver, healthy.run_lease, done("/0"))
     pauses: list[float] = []
-    held = run.held
+    held = run.run_lease
     due = "SELECT extract(epoch FROM fire_at - penstock_now())::float8 FROM timer"
     with structlog.testing.capture_logs() as logs:
         for number in range(1, 13):
@@ -56,8 +56,8 @@ async def test_a_run_that_ends_its_executors_pauses_and_never_fails(driver: Driv
                 pauses.append(round(due_s / 5))
                 assert await driver.due(due_s + 1) == 1
             [again] = await take(driver)
-            assert (again.held.instance, again.expiries) == (held.instance, number)
-            held = again.held
+            assert (again.run_lease.instance, again.expiries) == (held.instance, number)
+            held = again.run_lease
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
     assert [log["executors"] for log in logs if "again and again" in log["event"]] == [10, 11, 12]
     await append(driver, held, done("/0"))
@@ -70,14 +70,14 @@ async def test_a_zombie_writes_nothing_after_its_run_was_taken(driver: Driver) -
     assert await sweep(driver, 31) == 1
     assert driver.rows("SELECT state FROM token") == [(0,)]
     with pytest.raises(LeaseLost):
-        await append(driver, run.held, done("/0"))
+        await append(driver, run.run_lease, done("/0"))
     with pytest.raises(LeaseLost):
-        await driver.engine.journal.extend(run.held)
+        await driver.engine.journal.extend(run.run_lease)
     [again] = await take(driver)
     with pytest.raises(LeaseLost):
-        await finish(driver, run.held)
-    assert await paths(driver, run.held) == []
-    await finish(driver, again.held)
+        await finish(driver, run.run_lease)
+    assert await paths(driver, run.run_lease) == []
+    await finish(driver, again.run_lease)
 
 
 async def test_the_runs_of_dead_engines_are_returned_and_nobody_elses(driver: Driver) -> None:
@@ -90,8 +90,8 @@ async def test_the_runs_of_dead_engines_are_returned_and_nobody_elses(driver: Dr
     assert await sweeper.return_held() == 2
     assert await sweeper.return_held() == 0
     assert driver.rows("SELECT count(*) FROM token WHERE state = 1") == [(2,)]
-    assert {run.held.instance for run in await take(driver, "e1.89abcdef/shop-1", n=5)} == {
-        run.held.instance for run in gone
+    assert {run.run_lease.instance for run in await take(driver, "e1.89abcdef/shop-1", n=5)} == {
+        run.run_lease.instance for run in gone
     }
     assert [row[0] for row in driver.rows("SELECT DISTINCT kind FROM history WHERE worker LIKE 'e%%'")] == [11]
 
@@ -158,7 +158,7 @@ async def test_only_executors_take_runs_and_are_called_so(driver: Driver) -> Non
         await jobs.poll(PollRequest(worker_id="w", job_types=["work", ORDER.job_type]))
     with pytest.raises(Forbidden, match="workerId"):
         await jobs.poll(PollRequest(worker_id=HOLDER, job_types=["work"]))
-    job = f"{run.instance_id}-{run.instance_id}-{run.held.seq:x}"
+    job = f"{run.instance_id}-{run.instance_id}-{run.run_lease.seq:x}"
     with pytest.raises(Forbidden, match="workerId"):
         await jobs.complete(Completion(job_id=job, worker_id=HOLDER, attempt=1))
     with pytest.raises(Forbidden, match="workerId"):
@@ -179,10 +179,10 @@ async def test_in_kafka_mode_runs_still_wait_in_the_queue(make_driver: MakeDrive
     assert driver.rows(where) == [(1, 0)]
     [run] = await take(driver)
     assert run.instance_id == instance
-    await driver.engine.journal.give_back(run.held)
+    await driver.engine.journal.give_back(run.run_lease)
     assert driver.rows(where) == [(1, 0)]
     [run] = await take(driver)
-    assert await driver.engine.journal.block(run.held, "no") == 5
+    assert await driver.engine.journal.block(run.run_lease, "no") == 5
     assert await driver.due(6) == 1
     assert driver.rows(where) == [(1, 0)]
     [run] = await take(driver)
@@ -194,7 +194,7 @@ async def test_in_kafka_mode_runs_still_wait_in_the_queue(make_driver: MakeDrive
         assert await outbox_store.dispatched_types(connection) == []
     assert driver.rows(where) == [(1, 0)]
     [run] = await take(driver)
-    assert await driver.engine.journal.park(run.held, mail=0, due_at=None)
+    assert await driver.engine.journal.park(run.run_lease, mail=0, due_at=None)
     await driver.engine.runs.send(run.instance_id, "go", b"1")
     [run] = await take(driver)
-    await finish(driver, run.held, mail=1)
+    await finish(driver, run.run_lease, mail=1)

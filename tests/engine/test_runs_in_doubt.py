@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from penstock.core.rules.state import InstanceStatus
-from penstock.engine.queues.journal_items import RunEnd, Taken
+from penstock.engine.queues.journal_items import ClaimedRun, RunEnd
 from penstock.engine.runs.code import CodeWorkflow
 from penstock.errors import LeaseLost, Unavailable
 from penstock.store.db import backends
@@ -23,7 +23,7 @@ from tests.shares import mostly_slow
 from tests.store.proxy import Proxy
 
 MARK = "mark-of-this-test"
-Operation = Callable[[Driver, Taken], Awaitable[None]]
+Operation = Callable[[Driver, ClaimedRun], Awaitable[None]]
 
 
 @pytest.fixture
@@ -33,79 +33,79 @@ async def cut_driver(proxy: Proxy, make_driver: MakeDriver, database_dsn: str) -
     return driver
 
 
-async def an_append(driver: Driver, run: Taken) -> None:
-    answer = await append(driver, run.held, done(f"/{MARK}"), done("/1"))
+async def an_append(driver: Driver, run: ClaimedRun) -> None:
+    answer = await append(driver, run.run_lease, done(f"/{MARK}"), done("/1"))
     assert answer.reread is not bool(answer.placed), "in doubt: only what is read may be delivered"
-    assert [record.path for record in (await read(driver, run.held)).records] == [f"/{MARK}", "/1"]
-    await append(driver, run.held, done("/2"), after=(await read(driver, run.held)).records[-1].pos)
-    assert await finish(driver, run.held)
+    assert [record.path for record in (await read(driver, run.run_lease)).records] == [f"/{MARK}", "/1"]
+    await append(driver, run.run_lease, done("/2"), after=(await read(driver, run.run_lease)).records[-1].pos)
+    assert await finish(driver, run.run_lease)
 
 
-async def a_message(driver: Driver, run: Taken) -> None:
+async def a_message(driver: Driver, run: ClaimedRun) -> None:
     await driver.engine.runs.send(run.instance_id, MARK, b"1")
-    page = await read(driver, run.held)
+    page = await read(driver, run.run_lease)
     assert ([record.name for record in page.records], page.mail) == ([MARK], 1)
-    assert await finish(driver, run.held, mail=1)
+    assert await finish(driver, run.run_lease, mail=1)
 
 
-async def a_message_that_wakes(driver: Driver, run: Taken) -> None:
-    assert await driver.engine.journal.park(run.held, mail=0, due_at=None)
+async def a_message_that_wakes(driver: Driver, run: ClaimedRun) -> None:
+    assert await driver.engine.journal.park(run.run_lease, mail=0, due_at=None)
     await driver.engine.runs.send(run.instance_id, MARK, b"1")
     [again] = await take(driver)
-    assert (again.held.instance, again.held.attempt, again.mail) == (run.held.instance, 2, 1)
-    assert await finish(driver, again.held, mail=1)
+    assert (again.run_lease.instance, again.run_lease.attempt, again.mail) == (run.run_lease.instance, 2, 1)
+    assert await finish(driver, again.run_lease, mail=1)
 
 
-async def a_parking(driver: Driver, run: Taken) -> None:
-    assert await driver.engine.journal.park(run.held, mail=0, due_at=None, view=f'"{MARK}"'.encode())
+async def a_parking(driver: Driver, run: ClaimedRun) -> None:
+    assert await driver.engine.journal.park(run.run_lease, mail=0, due_at=None, view=f'"{MARK}"'.encode())
     await driver.engine.runs.send(run.instance_id, "go", b"1")
     [again] = await take(driver)
-    assert (again.held.instance, again.held.attempt) == (run.held.instance, 2)
-    assert await finish(driver, again.held, mail=1)
+    assert (again.run_lease.instance, again.run_lease.attempt) == (run.run_lease.instance, 2)
+    assert await finish(driver, again.run_lease, mail=1)
 
 
-async def a_block(driver: Driver, run: Taken) -> None:
-    await driver.engine.journal.block(run.held, MARK)
-    assert driver.rows(f"SELECT state, failures FROM token WHERE id = {run.held.instance}") == [(4, 1)]
+async def a_block(driver: Driver, run: ClaimedRun) -> None:
+    await driver.engine.journal.block(run.run_lease, MARK)
+    assert driver.rows(f"SELECT state, failures FROM token WHERE id = {run.run_lease.instance}") == [(4, 1)]
     await driver.engine.instances.cancel(run.instance_id, None, force=True)
 
 
-async def an_end(driver: Driver, run: Taken) -> None:
-    assert await finish(driver, run.held, MARK)
-    assert driver.rows(f"SELECT status FROM instance WHERE id = {run.held.instance}") == [(1,)]
+async def an_end(driver: Driver, run: ClaimedRun) -> None:
+    assert await finish(driver, run.run_lease, MARK)
+    assert driver.rows(f"SELECT status FROM instance WHERE id = {run.run_lease.instance}") == [(1,)]
     with pytest.raises(LeaseLost):
-        await append(driver, run.held, done("/0"))
+        await append(driver, run.run_lease, done("/0"))
 
 
-async def a_continuation(driver: Driver, run: Taken) -> None:
+async def a_continuation(driver: Driver, run: ClaimedRun) -> None:
     await driver.engine.runs.send(run.instance_id, "go", b"1")
-    [kept] = (await read(driver, run.held)).records
+    [kept] = (await read(driver, run.run_lease)).records
     begun = f'{{"arguments":{{}},"continuation":1,"view":"{MARK}"}}'
-    assert await continue_as_new(driver, run.held, begun, mail=1, kept=[kept.pos])
-    page = await read(driver, run.held)
+    assert await continue_as_new(driver, run.run_lease, begun, mail=1, kept=[kept.pos])
+    page = await read(driver, run.run_lease)
     assert [(record.kind, record.name, record.payload) for record in page.records] == [(10, "1", begun), (6, "go", "1")]
-    assert await finish(driver, run.held, mail=1)
+    assert await finish(driver, run.run_lease, mail=1)
 
 
-async def a_child(driver: Driver, run: Taken, arguments: str = MARK, result: object = None) -> None:
+async def a_child(driver: Driver, run: ClaimedRun, arguments: str = MARK, result: object = None) -> None:
     """Its start; then its end, and what the caller is told of it."""
     children, audit, given = driver.engine.children, CodeWorkflow("audit"), f'{{"x":"{arguments}"}}'.encode()
     id = ""
     while not id:  # as an executor does
         with suppress(Unavailable):
-            id = await children.start(run.held, "/0", audit, given, f"c-{run.instance_id}")
+            id = await children.start(run.run_lease, "/0", audit, given, f"c-{run.instance_id}")
     [child] = await driver.engine.code.take("e0.0123abcd/audit-1", [audit], 1, wait_s=5)
     assert child.instance_id == id
-    assert await finish(driver, child.held, result)
+    assert await finish(driver, child.run_lease, result)
     with trio.fail_after(30):
-        while not (page := await read(driver, run.held)).records:
+        while not (page := await read(driver, run.run_lease)).records:
             with suppress(*AWAY):
                 await driver.engine.timers.fire_once()
     assert ([(record.kind, record.path) for record in page.records], page.mail) == ([(8, "/0")], 1)
-    assert await finish(driver, run.held, mail=1)
+    assert await finish(driver, run.run_lease, mail=1)
 
 
-async def an_end_of_a_child(driver: Driver, run: Taken) -> None:
+async def an_end_of_a_child(driver: Driver, run: ClaimedRun) -> None:
     await a_child(driver, run, "", MARK)
 
 
@@ -151,12 +151,12 @@ async def test_an_append_that_comes_late_comes_to_nothing(cut_driver: Driver, pr
         assert cut.late is not None
         cut.late.set()
         await cut.done.wait()
-    assert [record.path for record in (await read(cut_driver, run.held)).records] == [f"/{MARK}"]
-    await finish(cut_driver, run.held)
+    assert [record.path for record in (await read(cut_driver, run.run_lease)).records] == [f"/{MARK}"]
+    await finish(cut_driver, run.run_lease)
 
 
-async def an_append_only(driver: Driver, run: Taken) -> None:
-    assert (await append(driver, run.held, done(f"/{MARK}"))).reread
+async def an_append_only(driver: Driver, run: ClaimedRun) -> None:
+    assert (await append(driver, run.run_lease, done(f"/{MARK}"))).reread
 
 
 async def test_a_doubt_lasts_while_its_session_does(
@@ -176,6 +176,6 @@ async def test_a_doubt_lasts_while_its_session_does(
         await an_append_only(driver, run)
     monkeypatch.setattr(backends, "end_backend", ends)
     await an_append_only(driver, run)
-    assert [record.path for record in (await read(driver, run.held)).records] == [f"/{MARK}"]
+    assert [record.path for record in (await read(driver, run.run_lease)).records] == [f"/{MARK}"]
     end = RunEnd(InstanceStatus.FAILED, failure="tried enough")
-    assert await driver.engine.journal.finish(run.held, end, mail=0)
+    assert await driver.engine.journal.finish(run.run_lease, end, mail=0)

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from penstock.core.rules.state import InstanceStatus
-from penstock.engine.queues.journal_items import Held, RunEnd, Taken
+from penstock.engine.queues.journal_items import ClaimedRun, RunEnd, RunLease
 from penstock.engine.runs.mailbox import OpenBranch
 from penstock.errors import (
     BadRequest,
@@ -32,11 +32,11 @@ from tests.engine.runs import HOLDER, append, begin, done, finish, read, take
 MESSAGE, CANCEL = 6, 7
 
 
-async def send(driver: Driver, run: Taken | str, name: str = "go", payload: bytes = b"1", **fields: Any) -> None:
+async def send(driver: Driver, run: ClaimedRun | str, name: str = "go", payload: bytes = b"1", **fields: Any) -> None:
     await driver.engine.runs.send(run if isinstance(run, str) else run.instance_id, name, payload, **fields)
 
 
-async def park(driver: Driver, held: Held, *, mail: int = 0, due_at: float | None = None) -> bool:
+async def park(driver: Driver, held: RunLease, *, mail: int = 0, due_at: float | None = None) -> bool:
     return await driver.engine.journal.park(held, mail=mail, due_at=due_at)
 
 
@@ -49,56 +49,56 @@ def state(driver: Driver) -> list[tuple[Any, ...]]:
 
 async def test_a_parked_run_is_a_row_that_messages_wake(driver: Driver) -> None:
     run = await begin(driver)
-    assert await park(driver, run.held, due_at=driver.clock.now().timestamp() + 60)
+    assert await park(driver, run.run_lease, due_at=driver.clock.now().timestamp() + 60)
     assert state(driver) == [(2, 0, 0, 1, 1)]
     assert await driver.status(run.instance_id) == "WAITING"
     assert await take(driver, wait_s=0) == []
     with pytest.raises(LeaseLost):
-        await append(driver, run.held, done("/0"))
+        await append(driver, run.run_lease, done("/0"))
     await send(driver, run, "payment", b'{"by": "ann"}')
     assert state(driver) == [(0, 1, 1, 0, 0)]
     [again] = await take(driver)
-    assert (again.held.attempt, again.mail) == (2, 1)
-    page = await read(driver, again.held)
+    assert (again.run_lease.attempt, again.mail) == (2, 1)
+    page = await read(driver, again.run_lease)
     assert [(r.kind, r.name, r.payload) for r in page.records] == [(MESSAGE, "payment", '{"by": "ann"}')]
     assert page.mail == 1
-    await finish(driver, again.held, mail=1)
+    await finish(driver, again.run_lease, mail=1)
 
 
 async def test_a_parked_run_wakes_at_its_time_and_not_before(make_driver: MakeDriver) -> None:
     driver = make_driver()
     run = await begin(driver)
-    assert await park(driver, run.held, due_at=driver.clock.now().timestamp() + 3600)
+    assert await park(driver, run.run_lease, due_at=driver.clock.now().timestamp() + 3600)
     assert await driver.due() == 0
     assert await driver.due(3500) == 0
     assert await driver.due(101) == 1
     assert state(driver) == [(0, 0, 1, 0, 0)]
     [again] = await take(driver)
-    assert await park(driver, again.held, due_at=driver.clock.now().timestamp() - 5), "it is due already"
+    assert await park(driver, again.run_lease, due_at=driver.clock.now().timestamp() - 5), "it is due already"
     assert await driver.due() == 1
     [again] = await take(driver)
     for mail, never in enumerate((None, float("inf"), 1e18)):
-        assert await park(driver, again.held, mail=mail, due_at=never)
+        assert await park(driver, again.run_lease, mail=mail, due_at=never)
         assert state(driver) == [(2, mail, 0, 1, 0)]
         await send(driver, run)
         [again] = await take(driver)
-    assert await finish(driver, again.held, mail=3)
+    assert await finish(driver, again.run_lease, mail=3)
 
 
 async def test_who_has_not_seen_all_mail_neither_parks_nor_ends(driver: Driver) -> None:
     run = await begin(driver)
     await send(driver, run)
-    assert await park(driver, run.held) is False
-    assert await finish(driver, run.held) is False
+    assert await park(driver, run.run_lease) is False
+    assert await finish(driver, run.run_lease) is False
     assert state(driver) == [(1, 1, 0, 0, 0)]
-    answer = await append(driver, run.held, done("/0"))
+    answer = await append(driver, run.run_lease, done("/0"))
     assert (answer.mail, answer.reread) == (1, False)
-    page = await read(driver, run.held)
+    page = await read(driver, run.run_lease)
     assert ([r.kind for r in page.records], page.mail) == ([MESSAGE, 1], 1)
     assert [r.pos for r in page.records] == sorted(r.pos for r in page.records)
     assert page.records[1].pos == answer.placed[0].pos
-    assert (await driver.engine.journal.extend(run.held)).mail == 1
-    assert await park(driver, run.held, mail=1)
+    assert (await driver.engine.journal.extend(run.run_lease)).mail == 1
+    assert await park(driver, run.run_lease, mail=1)
 
 
 async def test_the_holder_hears_of_mail_through_every_engine(make_driver: MakeDriver) -> None:
@@ -111,7 +111,7 @@ async def test_the_holder_hears_of_mail_through_every_engine(make_driver: MakeDr
         await send(driver, run)
         with trio.fail_after(10):
             [mail] = await journal.wait_mail(HOLDER)
-        assert (mail.instance, mail.mail) == (run.held.instance, number)
+        assert (mail.instance, mail.mail) == (run.run_lease.instance, number)
     await send(here, run)
     await send(here, run)
     with trio.fail_after(10):
@@ -129,8 +129,8 @@ async def test_a_deduplicated_message_comes_once_while_the_run_is_kept(driver: D
     with pytest.raises(IdempotencyConflict):
         await send(driver, run, "payment", b"2", dedup="mail-4711")
     await send(driver, run, "payment", b"2")
-    assert (await read(driver, run.held)).mail == 2
-    assert await finish(driver, run.held, mail=2)
+    assert (await read(driver, run.run_lease)).mail == 2
+    assert await finish(driver, run.run_lease, mail=2)
     await send(driver, run, "payment", b'{"a": 1, "b": 2}', dedup="mail-4711")
     with pytest.raises(Conflict, match="ended: it is COMPLETED"):
         await send(driver, run, "payment", b"3")
@@ -160,7 +160,7 @@ async def test_who_can_be_told_nothing_says_why(make_driver: MakeDriver) -> None
     with pytest.raises(TooManyRequests, match="3 unread"):
         await send(driver, run)
     await driver.cancel(run.instance_id)  # no message
-    await append(driver, run.held, done("/0"), mail=4)
+    await append(driver, run.run_lease, done("/0"), mail=4)
     await send(driver, run)
 
 
@@ -168,10 +168,12 @@ async def test_a_cancel_is_told_once_and_the_body_cleans_up(driver: Driver) -> N
     run = await begin(driver)
     assert (await driver.cancel(run.instance_id, "customer")).status == "ACTIVE"
     await driver.cancel(run.instance_id, "again")
-    page = await read(driver, run.held)
+    page = await read(driver, run.run_lease)
     assert [(r.kind, r.path, r.payload) for r in page.records] == [(CANCEL, "", '{"reason":"customer","by":null}')]
     assert driver.rows("SELECT detail FROM audit WHERE kind = 'CANCEL_REQUESTED'") == [("customer",)]
-    assert await driver.engine.journal.finish(run.held, RunEnd(InstanceStatus.CANCELLED, failure="customer"), mail=1)
+    assert await driver.engine.journal.finish(
+        run.run_lease, RunEnd(InstanceStatus.CANCELLED, failure="customer"), mail=1
+    )
     assert await driver.status(run.instance_id) == "CANCELLED"
     with pytest.raises(Conflict):
         await driver.cancel(run.instance_id)
@@ -182,11 +184,13 @@ async def test_force_ends_a_run_in_whatever_state_it_is(driver: Driver, before: 
     run = await begin(driver)
     match before:
         case "parked":
-            await park(driver, run.held, due_at=driver.clock.now().timestamp() + 60)
+            await park(driver, run.run_lease, due_at=driver.clock.now().timestamp() + 60)
         case "queued":
-            await driver.engine.journal.give_back(run.held)
+            await driver.engine.journal.give_back(run.run_lease)
         case "blocked":
-            await driver.engine.journal.block(run.held, "at /3 the journal has 'charge', the code asks for 'fraud'")
+            await driver.engine.journal.block(
+                run.run_lease, "at /3 the journal has 'charge', the code asks for 'fraud'"
+            )
         case _:
             pass
     view = await driver.engine.instances.cancel(run.instance_id, "now", force=True)
@@ -194,7 +198,7 @@ async def test_force_ends_a_run_in_whatever_state_it_is(driver: Driver, before: 
     if before == "held":
         assert [lost.job_id for lost in await driver.engine.jobs.wait_lost(HOLDER, 5)]
     with pytest.raises(LeaseLost):
-        await append(driver, run.held, done("/0"))
+        await append(driver, run.run_lease, done("/0"))
     assert driver.rows("SELECT count(*) FROM timer") == driver.rows("SELECT count(*) FROM ready") == [(0,)]
 
 
@@ -202,13 +206,13 @@ async def test_signals_to_runs_are_messages(driver: Driver) -> None:
     run = await begin(driver)
     await driver.signal(run.instance_id, "payment", {"by": "ann"}, signal_id="s1")
     await driver.signal(run.instance_id, "payment", {"by": "ann"}, signal_id="s1")
-    assert [(r.name, r.payload) for r in (await read(driver, run.held)).records] == [("payment", '{"by":"ann"}')]
-    assert await finish(driver, run.held, mail=1)
+    assert [(r.name, r.payload) for r in (await read(driver, run.run_lease)).records] == [("payment", '{"by":"ann"}')]
+    assert await finish(driver, run.run_lease, mail=1)
 
 
 async def test_a_blocked_run_returns_after_growing_pauses(driver: Driver) -> None:
     run = await begin(driver)
-    journal, held, pauses = driver.engine.journal, run.held, []
+    journal, held, pauses = driver.engine.journal, run.run_lease, []
     for _ in range(8):
         pauses.append(await journal.block(held, "the code asks for 'fraud'"))
         assert state(driver) == [(4, 0, 0, 1, 1)]
@@ -216,7 +220,7 @@ async def test_a_blocked_run_returns_after_growing_pauses(driver: Driver) -> Non
         assert await driver.due(pauses[-1] - 1) == 0
         assert await driver.due(2) == 1
         [again] = await take(driver)
-        held = again.held
+        held = again.run_lease
     assert pauses == [5, 10, 20, 40, 80, 160, 300, 300]
     assert driver.rows("SELECT count(*), min(reason) FROM history WHERE kind = 10") == [
         (1, "the code asks for 'fraud'")
@@ -227,7 +231,7 @@ async def test_a_blocked_run_returns_after_growing_pauses(driver: Driver) -> Non
     assert tree.waits_for == "other code: another"
     await driver.due(6)
     [again] = await take(driver)
-    await finish(driver, again.held)
+    await finish(driver, again.run_lease)
 
 
 async def race(*operations: Callable[[], Awaitable[object]]) -> None:
@@ -244,11 +248,13 @@ async def test_nothing_is_slept_through_when_parking_races_with_mail(make_driver
     for number in range(40):
         run = await begin(here)
 
-        async def try_park(run: Taken = run, number: int = number) -> None:
+        async def try_park(run: ClaimedRun = run, number: int = number) -> None:
             due_at = 0.0 if number % 4 == 2 else None
-            slept.append(await (finish(here, run.held) if number % 4 == 1 else park(here, run.held, due_at=due_at)))
+            slept.append(
+                await (finish(here, run.run_lease) if number % 4 == 1 else park(here, run.run_lease, due_at=due_at))
+            )
 
-        async def try_send(run: Taken = run) -> None:
+        async def try_send(run: ClaimedRun = run) -> None:
             try:
                 await send(there, run)
             except Conflict:
@@ -264,7 +270,7 @@ async def test_nothing_is_slept_through_when_parking_races_with_mail(make_driver
         await here.engine.timers.fire_once()
         [(now, mail, written)] = here.rows(
             f"SELECT state, mail, (SELECT count(*) FROM journal j WHERE j.instance_id = t.id) FROM token t"
-            f" WHERE id = {run.held.instance}"
+            f" WHERE id = {run.run_lease.instance}"
         )
         assert mail == written == 1
         assert now == (0 if slept[-1] else 1), "woken by the mail, or never asleep"
@@ -272,14 +278,14 @@ async def test_nothing_is_slept_through_when_parking_races_with_mail(make_driver
             [again] = await take(here)
         else:
             again = run
-        assert await finish(here, again.held, mail=1)
+        assert await finish(here, again.run_lease, mail=1)
     assert refused == []
 
 
 async def test_wake_ups_of_deleted_runs_go_and_hide_none(driver: Driver) -> None:
     run = await begin(driver)
-    assert await park(driver, run.held, due_at=driver.clock.now().timestamp() + 60)
-    for token, seq in ((1, 1), (run.held.instance, run.held.seq + 1)):  # also of another execution of it
+    assert await park(driver, run.run_lease, due_at=driver.clock.now().timestamp() + 60)
+    for token, seq in ((1, 1), (run.run_lease.instance, run.run_lease.seq + 1)):  # also of another execution of it
         driver.rows(
             "INSERT INTO timer (token_id, seq, fire_at, instance_id, index) SELECT %s, %s, penstock_now(), 1, -16"
             " RETURNING 1",
@@ -292,40 +298,42 @@ async def test_wake_ups_of_deleted_runs_go_and_hide_none(driver: Driver) -> None
 
 async def test_a_run_whose_row_somebody_holds_keeps_nobody_waiting(driver: Driver) -> None:
     slow, other, parked = await begin(driver), await begin(driver), await begin(driver)
-    assert await park(driver, parked.held, due_at=driver.clock.now().timestamp())
+    assert await park(driver, parked.run_lease, due_at=driver.clock.now().timestamp())
     over: list[str] = []
 
     async def append_slowly() -> None:
-        await append(driver, slow.held, done("/0"))
+        await append(driver, slow.run_lease, done("/0"))
         over.append("slow")
 
     with psycopg.connect(driver.dsn) as holder:
-        holder.execute("SELECT FROM token WHERE id = ANY(%s) FOR UPDATE", ([slow.held.instance, parked.held.instance],))
+        holder.execute(
+            "SELECT FROM token WHERE id = ANY(%s) FOR UPDATE", ([slow.run_lease.instance, parked.run_lease.instance],)
+        )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(append_slowly)
             nursery.start_soon(send, driver, slow)
             with trio.fail_after(15):
-                await append(driver, other.held, done("/0"))
+                await append(driver, other.run_lease, done("/0"))
                 await send(driver, other)
-                assert await finish(driver, other.held, mail=1)
-                assert await driver.engine.journal.wake(parked.held.instance, parked.held.seq) is False
+                assert await finish(driver, other.run_lease, mail=1)
+                assert await driver.engine.journal.wake(parked.run_lease.instance, parked.run_lease.seq) is False
             assert over == [], "its row is held"
             holder.rollback()
     assert over == ["slow"]
-    assert (await read(driver, slow.held)).mail == 1
+    assert (await read(driver, slow.run_lease)).mail == 1
     assert await driver.due() == 1
 
 
 async def test_the_tree_shows_what_ended_and_what_is_open(driver: Driver) -> None:
     run = await begin(driver)
-    await append(driver, run.held, done("/0"), done("/1.[sku-9]/0"))
+    await append(driver, run.run_lease, done("/0"), done("/1.[sku-9]/0"))
     open_ones = [
         OpenBranch("/1", "nursery", where="order.py:41"),
         OpenBranch("/1.[sku-9]/1", "step", name="pack", since=1_900_000_000.0),
         OpenBranch("/1.1/0", "receive", name="payment", due_at=1_900_000_060.0),
     ]
     branches = msgspec.json.encode(open_ones)
-    assert await driver.engine.journal.park(run.held, mail=0, due_at=None, view=b'{"stage":1}', branches=branches)
+    assert await driver.engine.journal.park(run.run_lease, mail=0, due_at=None, view=b'{"stage":1}', branches=branches)
     tree = await driver.engine.runs.tree(run.instance_id)
     assert (tree.status, tree.workflow, tree.version, tree.waits_for) == ("WAITING", "order", 1, "message 'payment'")
     assert msgspec.json.decode(msgspec.json.encode(tree.view)) == {"stage": 1}
@@ -350,19 +358,19 @@ async def test_a_journal_tells_what_was_replayed(driver: Driver) -> None:
 
     run = await begin(driver)
     await send(driver, run)
-    await append(driver, run.held, done("/0"), done("/1"), mail=1)
+    await append(driver, run.run_lease, done("/0"), done("/1"), mail=1)
     assert await replayed() == [False] * 3, "the first who has it replays nothing"
-    assert await park(driver, run.held, mail=1, due_at=None)
+    assert await park(driver, run.run_lease, mail=1, due_at=None)
     assert await replayed() == [None] * 3, "nobody has it"
     await send(driver, run)
     [again] = await take(driver)
     assert await replayed() == [True, True, True, False], "the message woke it"
-    await append(driver, again.held, done("/2"), mail=2)
-    assert await park(driver, again.held, mail=2, due_at=driver.clock.now().timestamp())
+    await append(driver, again.run_lease, done("/2"), mail=2)
+    assert await park(driver, again.run_lease, mail=2, due_at=driver.clock.now().timestamp())
     await driver.due()
     [third] = await take(driver)
     assert await replayed() == [True] * 5, "its time woke it"
-    await finish(driver, third.held, mail=2)
+    await finish(driver, third.run_lease, mail=2)
     assert await replayed() == [True] * 5
 
 
@@ -373,18 +381,18 @@ async def test_a_parked_run_says_so_in_a_sentence(driver: Driver) -> None:
 
     run = await begin(driver)
     assert (await why())[0] == "runs"
-    assert await park(driver, run.held)
+    assert await park(driver, run.run_lease)
     assert await why() == ("waits-for-message", "run was parked by its worker until a message comes", [])
     await send(driver, run)
     [again] = await take(driver)
-    assert await park(driver, again.held, mail=1, due_at=driver.clock.now().timestamp() + 60)
+    assert await park(driver, again.run_lease, mail=1, due_at=driver.clock.now().timestamp() + 60)
     text = "run was parked by its worker until its time or a message comes"
     assert await why() == ("waits-for-time", text, ["wake"])
 
 
 async def test_a_journal_is_paged_for_clients(driver: Driver) -> None:
     run = await begin(driver)
-    await append(driver, run.held, *(done(f"/{n}") for n in range(5)), done("/5", "~zip:AAAA"))
+    await append(driver, run.run_lease, *(done(f"/{n}") for n in range(5)), done("/5", "~zip:AAAA"))
     await send(driver, run, "go", b"[1]")
     found, cursor = [], None
     while True:
@@ -402,36 +410,36 @@ async def test_a_journal_is_paged_for_clients(driver: Driver) -> None:
 
 async def test_a_run_comes_with_the_beginning_of_its_journal(driver: Driver) -> None:
     few, many, large, none = [await begin(driver) for _ in range(4)]
-    await append(driver, few.held, done("/0"), done("/1", '"two"'))
-    await append(driver, many.held, *[done(f"/{n}") for n in range(BEGINNING_MAX_ROWS + 1)])
-    await append(driver, large.held, done("/0", f'"{"x" * BEGINNING_MAX_BYTES}"'))
+    await append(driver, few.run_lease, done("/0"), done("/1", '"two"'))
+    await append(driver, many.run_lease, *[done(f"/{n}") for n in range(BEGINNING_MAX_ROWS + 1)])
+    await append(driver, large.run_lease, done("/0", f'"{"x" * BEGINNING_MAX_BYTES}"'))
     for run in (few, many, large, none):
-        await park(driver, run.held, due_at=driver.clock.now().timestamp() - 1)
+        await park(driver, run.run_lease, due_at=driver.clock.now().timestamp() - 1)
     await send(driver, few)
     assert await driver.due() == 3
-    taken = {run.held.instance: run for run in await take(driver, n=10)}
-    pages = [taken[run.held.instance].page for run in (few, many, large, none)]
+    taken = {run.run_lease.instance: run for run in await take(driver, n=10)}
+    pages = [taken[run.run_lease.instance].page for run in (few, many, large, none)]
     for run, page in zip((few, many, large, none), pages, strict=True):
-        whole = await read(driver, run.held)
+        whole = await read(driver, run.run_lease)
         assert page is not None
         assert page.records == whole.records[: len(page.records)]
         assert page.more == (len(page.records) < len(whole.records))
-        assert page.mail == whole.mail == taken[run.held.instance].mail
+        assert page.mail == whole.mail == taken[run.run_lease.instance].mail
     assert [len(page.records) for page in pages if page is not None] == [3, BEGINNING_MAX_ROWS, 0, 0]
 
 
 async def test_a_missing_key_leaves_out_its_run_only(make_driver: MakeDriver) -> None:
     keys = [f"{id}={id * 43}=" for id in "AB"]
-    runs: list[Taken] = []
+    runs: list[ClaimedRun] = []
     for ring in (keys[0], f"{keys[1]},{keys[0]}"):
         driver = make_driver(encryption_keys=Secret(ring))
         runs.append(await begin(driver))
-        await append(driver, runs[-1].held, done("/0"))
-        await park(driver, runs[-1].held, due_at=driver.clock.now().timestamp() - 1)
+        await append(driver, runs[-1].run_lease, done("/0"))
+        await park(driver, runs[-1].run_lease, due_at=driver.clock.now().timestamp() - 1)
     driver = make_driver(encryption_keys=Secret(keys[1]))
     assert await driver.due() == 2
-    pages = {run.held.instance: run.page for run in await take(driver, n=10)}
-    assert pages[runs[0].held.instance] is None
-    readable = pages[runs[1].held.instance]
+    pages = {run.run_lease.instance: run.page for run in await take(driver, n=10)}
+    assert pages[runs[0].run_lease.instance] is None
+    readable = pages[runs[1].run_lease.instance]
     assert readable is not None
     assert [record.payload for record in readable.records] == ['"ok"']

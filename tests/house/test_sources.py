@@ -24,7 +24,7 @@ MANY_PARAMETERS = {
 """Functions that take more, and why. Those of `cli/` are left out: a parameter there is an option."""
 MANY_ATTRIBUTES = {
     "core/advance/simulation.py: Simulation": "the state of a simulated instance",
-    "durable/loaded_run.py: HeldRun": "the state of a run that is executed",
+    "durable/loaded_run.py: LoadedRun": "the state of a run that is executed",
     "engine/engine.py: Engine": "the one place where the engine's parts are put together",
     "http/connection.py: Connection": "the state of a connection, one object each for memory's sake",
     "http/parser.py: RequestParser": "the state of a parser, one object each for memory's sake",

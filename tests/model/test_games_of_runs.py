@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.core.rules.state import InstanceStatus
-from penstock.engine.queues.journal_items import RunEnd, Taken
+from penstock.engine.queues.journal_items import ClaimedRun, RunEnd
 from penstock.engine.runs.code import CodeWorkflow
 from penstock.errors import Conflict, LeaseLost, NotFound
 from tests.engine import runs
@@ -31,9 +31,9 @@ class Life:
         self.records: list[tuple[int, str]] = []
         self.seen, self.known, self.continued = 0, 0, 0
         self.is_due = False
-        self.run: Taken | None = None
-        self.before: Taken | None = None
-        self.closer: Taken | None = None
+        self.run: ClaimedRun | None = None
+        self.before: ClaimedRun | None = None
+        self.closer: ClaimedRun | None = None
         self.child: tuple[str, str] | None = None  # its path and id, while it is open
         self.is_awaited, self.calls = False, 0
         self.is_deleted = False
@@ -77,14 +77,14 @@ class Life:
 
     async def take(self) -> None:
         [run] = await runs.take(self.engine, f"e0.0123abcd/shop-{self.source.randint(1, 3)}")
-        assert self.before is None or run.held.attempt == self.before.held.attempt + 1
+        assert self.before is None or run.run_lease.attempt == self.before.run_lease.attempt + 1
         assert (run.mail, run.expiries) == (self.mail, self.expiries)
         self.run, self.state, self.known = run, LOCKED, 0
         await self.read()
 
     async def read(self) -> None:
         assert self.run is not None
-        page = await runs.read(self.engine, self.run.held, self.known)
+        page = await runs.read(self.engine, self.run.run_lease, self.known)
         self.seen = page.mail or 0
         assert self.seen == self.mail
         self.known = page.records[-1].pos if page.records else self.known
@@ -93,7 +93,7 @@ class Life:
         assert self.run is not None
         paths = [f"/{len(self.records) + n}" for n in range(self.source.randint(1, 3))]
         new = [runs.done(path) for path in paths]
-        answer = await runs.append(self.engine, self.run.held, *new, after=self.known, mail=self.seen)
+        answer = await runs.append(self.engine, self.run.run_lease, *new, after=self.known, mail=self.seen)
         assert (len(answer.placed), answer.mail) == (len(paths), self.mail)
         self.records += [(runs.DONE, path) for path in paths]
         self.expiries = self.blocks = 0
@@ -151,7 +151,9 @@ class Life:
         self.is_due = self.source.random() < 0.7
         due_at = self.engines[0].clock.now().timestamp() + 60 if self.is_due else None
         noted, branches = self.said()
-        parked = await self.engine.engine.journal.park(self.run.held, mail=self.seen, due_at=due_at, branches=branches)
+        parked = await self.engine.engine.journal.park(
+            self.run.run_lease, mail=self.seen, due_at=due_at, branches=branches
+        )
         assert parked is (self.seen == self.mail)
         if parked:
             self.noted = noted
@@ -160,19 +162,19 @@ class Life:
 
     async def block(self) -> None:
         assert self.run is not None
-        pause_s = await self.engine.engine.journal.block(self.run.held, "other code")
+        pause_s = await self.engine.engine.journal.block(self.run.run_lease, "other code")
         assert pause_s == min(5 * 2**self.blocks, 300)
         self.blocks, self.expiries = self.blocks + 1, 0
         self.let_go(BACKOFF)
 
     async def give_back(self) -> None:
         assert self.run is not None
-        await self.engine.engine.journal.give_back(self.run.held)
+        await self.engine.engine.journal.give_back(self.run.run_lease)
         self.let_go(READY)
 
     async def expire(self) -> None:
         assert self.run is not None
-        held = self.run.held
+        held = self.run.run_lease
         self.engines[0].clock.advance(3600)
         assert len(await self.engine.engine.leases.end([(held.instance, held.seq, held.attempt)])) == 1
         self.expiries += 1
@@ -182,9 +184,9 @@ class Life:
         assert self.run is not None
         noted, branches = self.said()
         if self.blocks:  # what it says of its branches would tell that it is blocked no more
-            assert (await self.engine.engine.journal.extend(self.run.held)).mail == self.mail
+            assert (await self.engine.engine.journal.extend(self.run.run_lease)).mail == self.mail
             return
-        assert (await self.engine.engine.journal.extend(self.run.held, branches=branches)).mail == self.mail
+        assert (await self.engine.engine.journal.extend(self.run.run_lease, branches=branches)).mail == self.mail
         self.noted = noted
 
     async def pass_time(self) -> None:
@@ -197,7 +199,7 @@ class Life:
         """Who held it before does what it did not hear the end of."""
         if self.before is None:
             return
-        held, journal = self.before.held, self.engine.engine.journal
+        held, journal = self.before.run_lease, self.engine.engine.journal
         with pytest.raises(LeaseLost):
             await runs.append(self.engine, held, runs.done("/late"), after=self.known, mail=self.mail)
         with pytest.raises(LeaseLost):
@@ -215,7 +217,7 @@ class Life:
         path = f"/{self.calls}.[child]/0"
         for _ in range(self.source.randint(1, 2)):
             id = f"{self.instance}{path}"
-            self.child = path, await self.engine.engine.children.start(self.run.held, path, AUDIT, b"{}", id)
+            self.child = path, await self.engine.engine.children.start(self.run.run_lease, path, AUDIT, b"{}", id)
         self.is_awaited = True
 
     async def end_child(self) -> None:
@@ -225,7 +227,7 @@ class Life:
         if self.source.random() < 0.5:
             [run] = await self.engine.engine.code.take(runs.HOLDER, [AUDIT], 1, wait_s=5)
             assert run.mail == (not self.is_awaited), "it was asked to end when its caller had failed"
-            assert await runs.finish(self.engine, run.held, mail=run.mail)
+            assert await runs.finish(self.engine, run.run_lease, mail=run.mail)
         else:
             await self.engine.engine.instances.cancel(child, None, force=True)
         assert await self.engine.due() == self.is_awaited
@@ -240,12 +242,12 @@ class Life:
         assert self.run is not None
         if self.is_awaited:
             await self.end_child()
-        page = await runs.read(self.engine, self.run.held)
+        page = await runs.read(self.engine, self.run.run_lease)
         kept = [record.pos for record in page.records if record.kind == MESSAGE and self.source.random() < 0.5]
         self.continued += 1
         for _ in range(self.source.randint(1, 2)):  # twice is once
             done = await runs.continue_as_new(
-                self.engine, self.run.held, name=str(self.continued), mail=self.seen, kept=kept
+                self.engine, self.run.run_lease, name=str(self.continued), mail=self.seen, kept=kept
             )
             assert done is (self.seen == self.mail)
         if self.seen == self.mail:
@@ -259,11 +261,11 @@ class Life:
         if self.seen == self.mail and self.source.random() < 0.5:
             path = f"/{len(self.records)}"
             record = runs.NewRecord(runs.FAILED, path, "charge", "{}")
-            await runs.append(self.engine, self.run.held, record, after=self.known, mail=self.seen)
+            await runs.append(self.engine, self.run.run_lease, record, after=self.known, mail=self.seen)
             self.records.append((runs.FAILED, path))
             self.expiries = self.blocks = 0
         failed = RunEnd(InstanceStatus.FAILED, failure="no")
-        ended = await self.engine.engine.journal.finish(self.run.held, failed, mail=self.seen)
+        ended = await self.engine.engine.journal.finish(self.run.run_lease, failed, mail=self.seen)
         assert ended is (self.seen == self.mail)
         if ended:
             self.closer = self.run
@@ -345,9 +347,9 @@ class Life:
             await (self.take if self.state == READY else self.send if self.state == PARKED else self.pass_time)()
         assert self.run is not None
         if self.seen != self.mail:
-            assert not await runs.finish(self.engine, self.run.held, mail=self.seen)
+            assert not await runs.finish(self.engine, self.run.run_lease, mail=self.seen)
             await self.read()
-        assert await runs.finish(self.engine, self.run.held, mail=self.seen)
+        assert await runs.finish(self.engine, self.run.run_lease, mail=self.seen)
         assert await self.engine.status(self.instance) == "COMPLETED"
 
 

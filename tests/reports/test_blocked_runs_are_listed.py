@@ -14,7 +14,7 @@ from penstock.client.grpc import exchange as over_grpc
 from penstock.client.operation import ListInstances
 from penstock.core.rules.state import InstanceStatus
 from penstock.engine.instances.instance_filter import InstanceFilter
-from penstock.engine.queues.journal_items import RunEnd, Taken
+from penstock.engine.queues.journal_items import ClaimedRun, RunEnd
 from penstock.errors import BadRequest
 from penstock.store.rows.instances import BEYOND_ALL, Listed
 from penstock.store.rows.instances import _walk as walk_of_list  # when it is too long
@@ -34,13 +34,13 @@ async def listed(driver: Driver, wanted: InstanceFilter) -> list[str]:
     return [one.id for one in (await driver.engine.instances.list(wanted, 0, 50)).items]
 
 
-async def block(driver: Driver) -> Taken:
+async def block(driver: Driver) -> ClaimedRun:
     run = await begin(driver)
-    await driver.engine.journal.block(run.held, REASON)
+    await driver.engine.journal.block(run.run_lease, REASON)
     return run
 
 
-async def take_again(driver: Driver) -> Taken:
+async def take_again(driver: Driver) -> ClaimedRun:
     await driver.due(301)
     [again] = await take(driver)
     return again
@@ -76,7 +76,7 @@ async def test_blocked_runs_are_a_list(driver: Driver) -> None:
     assert (await driver.engine.instances.count(WANTED)).count == 1
     async with driver.engine.instances._database.connection() as connection:
         found = await walk_of_list(connection, Listed(status="BLOCKED"), 10, BEYOND_ALL)
-    assert found == ([run.held.instance], None)
+    assert found == ([run.run_lease.instance], None)
     for wrong in (InstanceFilter(blocked=True, status="FAILED"), InstanceFilter(blocked=True, delayed=True)):
         with pytest.raises(BadRequest, match="blocked: a blocked run is WAITING"):
             await listed(driver, wrong)
@@ -90,50 +90,50 @@ async def test_a_run_stays_blocked_while_it_is_tried_again(driver: Driver) -> No
     assert (waits.blocked, waits.waits_for) == (True, f"other code: {REASON}")
     [again] = await take(driver)
     assert await listed(driver, WANTED) == [run.instance_id], "it is tried, and has not gone on"
-    await driver.engine.journal.block(again.held, "another")
+    await driver.engine.journal.block(again.run_lease, "another")
     seen = await driver.view(run.instance_id)
     assert (seen.blocked_since, seen.blocked_reason) == (since, "another")
 
 
-async def appends(driver: Driver, run: Taken) -> str:
-    await append(driver, run.held, done("/0"))
+async def appends(driver: Driver, run: ClaimedRun) -> str:
+    await append(driver, run.run_lease, done("/0"))
     return "ACTIVE"
 
 
-async def parks(driver: Driver, run: Taken) -> str:
-    assert await driver.engine.journal.park(run.held, mail=0, due_at=None)
+async def parks(driver: Driver, run: ClaimedRun) -> str:
+    assert await driver.engine.journal.park(run.run_lease, mail=0, due_at=None)
     return "WAITING"
 
 
-async def ends(driver: Driver, run: Taken) -> str:
-    assert await finish(driver, run.held)
+async def ends(driver: Driver, run: ClaimedRun) -> str:
+    assert await finish(driver, run.run_lease)
     return "COMPLETED"
 
 
-async def fails(driver: Driver, run: Taken) -> str:
-    assert await driver.engine.journal.finish(run.held, RunEnd(InstanceStatus.FAILED, failure="no"), mail=0)
+async def fails(driver: Driver, run: ClaimedRun) -> str:
+    assert await driver.engine.journal.finish(run.run_lease, RunEnd(InstanceStatus.FAILED, failure="no"), mail=0)
     return "FAILED"
 
 
-async def continues(driver: Driver, run: Taken) -> str:
-    assert await continue_as_new(driver, run.held)
+async def continues(driver: Driver, run: ClaimedRun) -> str:
+    assert await continue_as_new(driver, run.run_lease)
     return await appends(driver, run)
 
 
-async def works_long(driver: Driver, run: Taken) -> str:
+async def works_long(driver: Driver, run: ClaimedRun) -> str:
     """In a step, from which nothing is written yet."""
-    await driver.engine.journal.extend(run.held, branches=b'[{"path": "/0", "kind": "step"}]')
+    await driver.engine.journal.extend(run.run_lease, branches=b'[{"path": "/0", "kind": "step"}]')
     return "ACTIVE"
 
 
-async def is_ended(driver: Driver, run: Taken) -> str:
+async def is_ended(driver: Driver, run: ClaimedRun) -> str:
     await driver.engine.instances.cancel(run.instance_id, "now", force=True)
     return "CANCELLED"
 
 
 @pytest.mark.parametrize("go_on", [appends, parks, ends, fails, continues, works_long, is_ended])
 async def test_a_run_that_goes_on_is_blocked_no_more(
-    driver: Driver, go_on: Callable[[Driver, Taken], Awaitable[str]]
+    driver: Driver, go_on: Callable[[Driver, ClaimedRun], Awaitable[str]]
 ) -> None:
     await block(driver)
     again = await take_again(driver)
@@ -148,9 +148,9 @@ async def test_a_run_that_goes_on_is_blocked_no_more(
 async def test_a_heartbeat_while_a_journal_is_read_unblocks_nothing(driver: Driver) -> None:
     await block(driver)
     again = await take_again(driver)
-    await driver.engine.journal.extend(again.held)
+    await driver.engine.journal.extend(again.run_lease)
     assert await listed(driver, WANTED) == [again.instance_id]
-    assert await driver.engine.journal.block(again.held, REASON) == 10
+    assert await driver.engine.journal.block(again.run_lease, REASON) == 10
 
 
 async def test_force_ends_a_blocked_run_that_nobody_holds(driver: Driver) -> None:

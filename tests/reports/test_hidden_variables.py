@@ -129,8 +129,8 @@ async def test_no_answer_to_the_console_holds_what_is_hidden(make_driver: MakeDr
     await driver.engine.batches.step()
     await ask("listBatchResults", id=batch)
     run = await begin(driver)
-    assert await append(driver, run.held, a_step("/0", json.dumps(GIVEN)))
-    assert await continue_as_new(driver, run.held, json.dumps(NESTED), mail=0)
+    assert await append(driver, run.run_lease, a_step("/0", json.dumps(GIVEN)))
+    assert await continue_as_new(driver, run.run_lease, json.dumps(NESTED), mail=0)
     await ask("getJournal", id=run.instance_id)
     await asked.close()
     assert asked.routes == CARRYING.keys(), "a new route whose answers carry variables is asked here, too"

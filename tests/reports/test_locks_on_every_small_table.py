@@ -9,7 +9,7 @@ import psycopg
 import pytest
 import trio
 
-from penstock.engine.queues.journal_items import Taken
+from penstock.engine.queues.journal_items import ClaimedRun
 from penstock.testing.definitions import definition, end, linear, service
 from penstock.wire.model import Job
 from tests.engine import runs
@@ -39,7 +39,7 @@ class Work:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.jobs: dict[str, Job] = {}
-        self.runs: dict[str, Taken] = {}
+        self.runs: dict[str, ClaimedRun] = {}
 
     async def begin(self) -> None:
         for each in (LINE, GRAPH, TRIED):
@@ -52,7 +52,7 @@ class Work:
         await self.driver.heartbeat(self.jobs["complete the last step"], checkpoint=b"1")
         for name in ("append to a run", "extend a run", "end a run"):
             self.runs[name] = await runs.begin(self.driver)
-        await self.driver.engine.journal.extend(self.runs["end a run"].held, branches=b"[]")
+        await self.driver.engine.journal.extend(self.runs["end a run"].run_lease, branches=b"[]")
 
     async def warm_up(self) -> None:
         """What an engine that has run for a while knows."""
@@ -66,8 +66,8 @@ class Work:
         await driver.complete(await driver.one("line"))
         await driver.complete(await driver.one("line"))
         taken = await runs.begin(driver)
-        await runs.append(driver, taken.held, runs.done("/0"))
-        await runs.finish(driver, taken.held)
+        await runs.append(driver, taken.run_lease, runs.done("/0"))
+        await runs.finish(driver, taken.run_lease)
 
     async def _second_of_line(self) -> Job:
         await self.driver.start("line")
@@ -109,10 +109,10 @@ OPERATIONS: Final[dict[str, Callable[[Work], Awaitable[Any]]]] = {
     "complete before a fork": lambda work: work.driver.complete(work.jobs["complete before a fork"], {"x": 1}),
     "complete before an end": lambda work: work.driver.complete(work.jobs["complete before an end"], {"x": 2}),
     "fail": lambda work: work.driver.fail(work.jobs["fail"]),
-    "append to a run": lambda work: runs.append(work.driver, work.runs["append to a run"].held, runs.done("/0")),
-    "extend a run": lambda work: work.driver.engine.journal.extend(work.runs["extend a run"].held),
+    "append to a run": lambda work: runs.append(work.driver, work.runs["append to a run"].run_lease, runs.done("/0")),
+    "extend a run": lambda work: work.driver.engine.journal.extend(work.runs["extend a run"].run_lease),
     "start and take a run": takes,
-    "end a run": lambda work: runs.finish(work.driver, work.runs["end a run"].held),
+    "end a run": lambda work: runs.finish(work.driver, work.runs["end a run"].run_lease),
 }
 STARTS: Final = {"start", "start and poll", "start and take a run"}
 NEEDED: Final[dict[str, set[str]]] = {

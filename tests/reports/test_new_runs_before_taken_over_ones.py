@@ -26,7 +26,7 @@ async def held_runs(driver: Driver) -> int:
         driver.rows(
             f"INSERT INTO {table} SELECT (jsonb_populate_record(r, jsonb_build_object({ids}))).*"
             f" FROM {table} r, generate_series(1, {COPIES}) k WHERE r.id = %s RETURNING id",
-            run.held.instance,
+            run.run_lease.instance,
         )
     return COPIES + 1
 
@@ -46,11 +46,11 @@ async def test_new_runs_go_before_those_of_a_dead_executor(driver: Driver, dies:
     new = [await start(driver) for _ in range(3)]
     assert [run.instance_id for run in await take(driver, n=3)] == new
     older = await take(driver, n=10)
-    assert [run.held.attempt for run in older] == [2] * 10
+    assert [run.run_lease.attempt for run in older] == [2] * 10
     newer = await start(driver)
     [run, *others] = await take(driver, n=10)
     assert run.instance_id == newer, "the floor of the queue does not hide it"
-    assert [other.held.attempt for other in others] == [2] * 9
+    assert [other.run_lease.attempt for other in others] == [2] * 9
     taken = {each.instance_id for each in (*older, *others)}
     while some := await take(driver, n=500, wait_s=0):
         assert taken.isdisjoint({each.instance_id for each in some})
@@ -64,7 +64,7 @@ async def test_a_run_that_was_taken_over_goes_on_as_others_do(driver: Driver) ->
     sweeper.note_dead([TAG])
     assert await sweeper.return_held() == 1
     [again] = await take(driver)
-    await append(driver, again.held, done("/0"))
+    await append(driver, again.run_lease, done("/0"))
     assert again.instance_id == run.instance_id
-    await finish(driver, again.held)
+    await finish(driver, again.run_lease)
     assert driver.rows("SELECT FROM token UNION ALL SELECT FROM ready") == []

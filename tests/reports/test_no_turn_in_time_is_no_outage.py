@@ -56,18 +56,18 @@ async def test_a_slow_statement_is_told_as_such_and_written_once(
     monkeypatch.setattr(journal_queues.store, "append", slow)
     with trio.fail_after(BOUND_S):
         with pytest.raises(Unavailable) as refused:
-            await append(driver, run.held, done("/0"))
+            await append(driver, run.run_lease, done("/0"))
         assert refused.value.reason == LATE_REASON
         assert late(driver) == 1
         go_on.set()
         await driver.engine.journal.commit_queues.append.wait_flushed()
-        answer = await append(driver, run.held, done("/0"))
+        answer = await append(driver, run.run_lease, done("/0"))
     assert (answer.reread, answer.placed) == (True, []), "it has to look"
-    assert await paths(driver, run.held) == ["/0"], "and finds it written, once"
-    last = (await read(driver, run.held)).records[-1].pos
-    answer = await append(driver, run.held, done("/1"), after=last)
+    assert await paths(driver, run.run_lease) == ["/0"], "and finds it written, once"
+    last = (await read(driver, run.run_lease)).records[-1].pos
+    answer = await append(driver, run.run_lease, done("/1"), after=last)
     assert not answer.reread
-    assert await finish(driver, run.held)
+    assert await finish(driver, run.run_lease)
 
 
 async def test_an_outage_is_told_as_before(make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch):
@@ -80,11 +80,11 @@ async def test_an_outage_is_told_as_before(make_driver: MakeDriver, monkeypatch:
     with monkeypatch.context() as patched, trio.fail_after(BOUND_S):
         patched.setattr(journal_queues.store, "append", away)
         with pytest.raises(Unavailable) as refused:
-            await append(driver, run.held, done("/0"))
+            await append(driver, run.run_lease, done("/0"))
     assert refused.value.reason == AWAY_REASON
     assert late(driver) == 0
-    await append(driver, run.held, done("/0"))
-    assert await finish(driver, run.held)
+    await append(driver, run.run_lease, done("/0"))
+    assert await finish(driver, run.run_lease)
 
 
 async def test_no_free_connection_is_no_outage(database_dsn: str):

@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from penstock.durable import move_on_after, open_nursery, patched, receive, sleep, step, workflow
-from penstock.durable.backend import Held, Stored
+from penstock.durable.backend import LeasedRun, Stored
 from penstock.kernel.record import Kind, Record
 from penstock.loop.taskless import need_task
 from tests.durable.memory import Database, MemoryBackend, kinds, message
@@ -71,7 +71,7 @@ class Doubtful(MemoryBackend):
         super().__init__(database)
         self.left, self.written, self.doubted = number, written, list[Kind]()
 
-    async def append(self, held: Held, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
+    async def append(self, held: LeasedRun, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
         self.left -= 1
         if self.left != 0:
             return await super().append(held, records, after, mail)
@@ -110,7 +110,9 @@ async def test_records_lost_at_each_append_are_appended_again(autojump_clock, mo
     count: Counter[str] = Counter()
 
     class Lossy(MemoryBackend):
-        async def append(self, held: Held, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
+        async def append(
+            self, held: LeasedRun, records: Sequence[Record], after: int, mail: int
+        ) -> list[Stored] | None:
             count[held.key] += 1
             return None if count[held.key] % 2 else await super().append(held, records, after, mail)
 
@@ -173,10 +175,10 @@ async def test_a_park_that_is_given_up_loses_no_record(autojump_clock):
             [run] = executor._runs.values()  # what `_activate_alone` and `drain` use
             append = backend.append
 
-            async def slow(held: Held, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
+            async def slow(leased: LeasedRun, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
                 await need_task()
                 await trio.sleep(5)
-                return await append(held, records, after, mail)
+                return await append(leased, records, after, mail)
 
             backend.append = slow  # type: ignore[method-assign]
             park = backend.park

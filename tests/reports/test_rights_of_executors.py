@@ -149,8 +149,8 @@ async def test_nor_by_a_child(driver: Driver) -> None:
     children = driver.engine.children
     set_identity(Identity.of("both", read_grant("executor(shop)+operator")))
     with pytest.raises(NotFound, match="no executor has registered 'bank:pay'"):
-        await children.start(run.held, "/0", CodeWorkflow("pay", 1, "bank"), b"{}", "k")
-    await children.start(run.held, "/0", CodeWorkflow("pay", 1, "shop"), b"{}", "k")
+        await children.start(run.run_lease, "/0", CodeWorkflow("pay", 1, "bank"), b"{}", "k")
+    await children.start(run.run_lease, "/0", CodeWorkflow("pay", 1, "shop"), b"{}", "k")
     assert driver.rows("SELECT id FROM definition ORDER BY key") == [("order",), ("shop:pay",)]
 
 

@@ -237,13 +237,13 @@ async def a_sleep_of_a_run(driver: Driver, quiet: Quiet) -> None:
     run = await runs.begin(driver)
     await quiet()
     ((at,),) = driver.rows("SELECT extract(epoch FROM penstock_now())::float8 + 2")
-    assert await driver.engine.journal.park(run.held, mail=0, due_at=at)
+    assert await driver.engine.journal.park(run.run_lease, mail=0, due_at=at)
 
 
 async def a_run_that_is_blocked(driver: Driver, quiet: Quiet) -> None:
     run = await runs.begin(driver)
     await quiet()
-    await driver.engine.journal.block(run.held, "no code")
+    await driver.engine.journal.block(run.run_lease, "no code")
 
 
 async def a_run_that_ends_its_executors(driver: Driver, quiet: Quiet) -> None:
@@ -253,13 +253,13 @@ async def a_run_that_ends_its_executors(driver: Driver, quiet: Quiet) -> None:
         [run] = await runs.take(driver)
     await quiet()
     driver.clock.advance(60)
-    await driver.engine.leases.expire([(run.held.instance, run.held.seq, run.held.attempt)])
+    await driver.engine.leases.expire([(run.run_lease.instance, run.run_lease.seq, run.run_lease.attempt)])
 
 
 async def begun_child(driver: Driver) -> tuple[Any, Any]:
     await driver.engine.code.register(AUDIT)
     run = await runs.begin(driver)
-    await driver.engine.children.start(run.held, "/0", AUDIT, msgspec.json.encode({}), "c-1")
+    await driver.engine.children.start(run.run_lease, "/0", AUDIT, msgspec.json.encode({}), "c-1")
     [child] = await driver.engine.code.take(runs.HOLDER, [AUDIT], 1, wait_s=5)
     return run, child
 
@@ -267,13 +267,13 @@ async def begun_child(driver: Driver) -> tuple[Any, Any]:
 async def the_end_of_a_runs_child(driver: Driver, quiet: Quiet) -> None:
     _, child = await begun_child(driver)
     await quiet()
-    assert await runs.finish(driver, child.held)
+    assert await runs.finish(driver, child.run_lease)
 
 
 async def the_end_of_a_run_with_a_child(driver: Driver, quiet: Quiet) -> None:
     run, _ = await begun_child(driver)
     await quiet()
-    assert await driver.engine.journal.finish(run.held, RunEnd(InstanceStatus.FAILED, failure="no"), mail=0)
+    assert await driver.engine.journal.finish(run.run_lease, RunEnd(InstanceStatus.FAILED, failure="no"), mail=0)
 
 
 async def a_chain_into_a_wait(driver: Driver, quiet: Quiet) -> None:

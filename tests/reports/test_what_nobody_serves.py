@@ -54,7 +54,7 @@ async def test_a_run_that_has_ended_is_shown_as_before_and_its_id_is_free_for_a_
     engine = driver.engine
     instance = await start(driver)
     [run] = await take(driver)
-    assert await finish(driver, run.held, 5)
+    assert await finish(driver, run.run_lease, 5)
     engine.polls.activity._seen.clear()  # the executor went half a minute ago
     await engine.code.delete("order")
     before = await engine.instances.get(instance)

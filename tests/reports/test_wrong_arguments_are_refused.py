@@ -225,7 +225,9 @@ async def test_a_run_that_calls_it_by_name_is_told(driver: Driver) -> None:
     caller = await begin(driver)
     await publish(driver)
     with pytest.raises(WrongValue, match="amount: must be an integer"):
-        await driver.engine.children.start(caller.held, "/0", ORDER, b'{"amount": "x", "customer": {"sku": "a"}}', "c")
+        await driver.engine.children.start(
+            caller.run_lease, "/0", ORDER, b'{"amount": "x", "customer": {"sku": "a"}}', "c"
+        )
 
 
 async def test_what_is_published_elsewhere_counts(driver: Driver, make_driver: MakeDriver) -> None:

@@ -28,7 +28,7 @@ class Desk:
         journal = SimpleNamespace(
             open_mailbox=lambda holder: None, close_mailbox=lambda holder: None, wait_mail=self._wait_mail
         )
-        engine = SimpleNamespace(journal=journal, code=SimpleNamespace(taken=self._taken))
+        engine = SimpleNamespace(journal=journal, code=SimpleNamespace(claimed=self._claimed))
         jobs = SimpleNamespace(
             worker="e1.00/w-1",
             holds=lambda job_id, attempt: False,
@@ -41,7 +41,7 @@ class Desk:
     async def _wait_mail(self, holder: str) -> list[Mail]:
         return await self._told.receive()
 
-    async def _taken(self, jobs: list[Job]) -> Any:
+    async def _claimed(self, jobs: list[Job]) -> Any:
         if self.is_away:
             raise Unavailable("the database is away")
         await trio.sleep_forever()

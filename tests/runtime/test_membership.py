@@ -410,7 +410,7 @@ async def test_a_living_engine_without_listener_keeps_its_runs(
 
         await wait_until(is_back)
         await see_each_other(a, b)
-    await runs.append(a, run.held, runs.done("/0"))
+    await runs.append(a, run.run_lease, runs.done("/0"))
     assert dead == []
     tag = a.engine.code.tag
     await a.crash()
@@ -421,8 +421,8 @@ async def test_a_living_engine_without_listener_keeps_its_runs(
     await wait_until(is_taken)
     assert dead == [tag]
     [again] = await runs.take(b, b.engine.code.holder("shop", 1))
-    assert again.held.attempt == 2
-    await runs.finish(b, again.held)
+    assert again.run_lease.attempt == 2
+    await runs.finish(b, again.run_lease)
 
 
 def listener_of(engine: LocalEngine) -> int | None:
@@ -444,5 +444,5 @@ async def test_a_runs_holder_hears_of_mail_through_another_engine(start_local: S
     await b.engine.runs.send(run.instance_id, "go", b"1")
     with trio.fail_after(15):
         [mail] = await a.engine.journal.wait_mail(holder)
-    assert (mail.instance, mail.mail) == (run.held.instance, 1)
-    await runs.finish(a, run.held, mail=1)
+    assert (mail.instance, mail.mail) == (run.run_lease.instance, 1)
+    await runs.finish(a, run.run_lease, mail=1)

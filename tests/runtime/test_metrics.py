@@ -623,18 +623,18 @@ async def test_runs_that_were_taken_over_or_blocked(driver: Driver) -> None:
     def counted() -> tuple[float, float]:
         return growth.of("penstock_run_takeovers_total"), growth.of("penstock_runs_blocked_total")
 
-    held = (await begin(driver)).held
+    held = (await begin(driver)).run_lease
     assert counted() == (0, 0)
     driver.clock.advance(31)
     await driver.engine.leases.expire([(held.instance, held.seq, held.attempt)])
     assert counted() == (1, 0)
     for tries in (1, 2):
         [again] = await take(driver)
-        pause_s = await driver.engine.journal.block(again.held, "the code asks for 'fraud'")
+        pause_s = await driver.engine.journal.block(again.run_lease, "the code asks for 'fraud'")
         assert counted() == (1, tries)
         await driver.due(pause_s + 1)
     [again] = await take(driver)
-    assert await finish(driver, again.held)
+    assert await finish(driver, again.run_lease)
     assert counted() == (1, 2)
 
 

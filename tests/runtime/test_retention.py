@@ -200,7 +200,7 @@ async def test_an_open_instance_keeps_its_history_and_variables(start_local: Sta
     with pytest.raises(NotFound):
         await engine.status(ended)
     assert await engine.variables(instance) == {"a": 1, "b": 2}
-    held = engine.engine.polls.activity.held
+    held = engine.engine.polls.activity.overdue
     assert held is not None
     assert (held.instances, show_instance(held.oldest)) == (1, instance)
     told = {one.kind: one for one in (await engine.engine.overview.read("15m")).attention}
@@ -213,7 +213,7 @@ async def test_an_open_instance_keeps_its_history_and_variables(start_local: Sta
     engine.clock.advance(11 * DAY_S)
     await retention.run_once()
     assert engine.rows("SELECT count(*) FROM instance") == engine.rows("SELECT count(*) FROM history") == [(0,)]
-    assert engine.engine.polls.activity.held is None
+    assert engine.engine.polls.activity.overdue is None
 
 
 async def test_a_failed_instance_goes_with_what_a_retry_needs(

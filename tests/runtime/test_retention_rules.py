@@ -163,7 +163,7 @@ async def test_too_much_and_what_is_locked_does_not_move(
     await run_all(engine)
     [partition] = await store.over(connection, "history", 10)
     assert (partition.moved, engine.rows("SELECT count(*) FROM history")) == (False, [(1,)])
-    held = engine.engine.polls.activity.held
+    held = engine.engine.polls.activity.overdue
     assert held is not None
     with psycopg.connect(database_dsn) as writer:
         writer.execute("UPDATE history SET reason = 'looked at'")
@@ -185,7 +185,7 @@ async def test_those_who_are_kept_are_not_walked_over_every_minute(
     retention = Retention(engine.engine)
     for _ in range(3):  # removed, and moved; then what is left is looked at
         await retention.run_once()
-    held = engine.engine.polls.activity.held
+    held = engine.engine.polls.activity.overdue
     assert held is not None
     assert (held.instances, held.oldest) == (1, int(stays, 16))
     looks: list[str] = []
@@ -197,7 +197,7 @@ async def test_those_who_are_kept_are_not_walked_over_every_minute(
     monkeypatch.setattr(store, "retired", look)
     await retention.run_once()
     assert looks == []
-    assert engine.engine.polls.activity.held == held, "it is told all the same"
+    assert engine.engine.polls.activity.overdue == held, "it is told all the same"
     await Retention(engine.engine).run_once()
     assert len(looks) == 1
 

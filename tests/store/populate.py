@@ -154,10 +154,10 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
     await driver.engine.repair.edit_variables(waiting, edit)
     await driver.engine.bulk.create(BulkRequest(action="edit", ids=[waiting], variables=msgspec.Raw(b'{"bulk": 1}')))
     await driver.engine.bulk.step()
-    held = (await runs.begin(driver, id="held-run")).held
+    held = (await runs.begin(driver, id="held-run")).run_lease
     await runs.append(driver, held, runs.done("/1"), runs.done("/2", '{"n": 7}'))
     await driver.engine.children.start(held, "/3", CodeWorkflow("audit"), b"{}", "child-run")
-    other = (await runs.begin(driver, id="done-run")).held
+    other = (await runs.begin(driver, id="done-run")).run_lease
     await runs.append(driver, other, runs.done("/1"))
     assert await runs.finish(driver, other, "result")
     declared = {"searchAttributes": {"from": "STRING"}}

@@ -324,7 +324,7 @@ async def needed_since(connection: TrioConnection, _: list[Claimed]) -> list[Any
 
 
 async def go_on(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
-    await journal.go_on(connection, journal.Held(BASE, 1, 1, "w"))
+    await journal.go_on(connection, journal.RunLease(BASE, 1, 1, "w"))
     return []
 
 

@@ -405,7 +405,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Take jobs under lease
+         * Claim jobs under lease
          * @description Oldest first. `waitSeconds` (addition) holds the request until a job is there.
          */
         post: operations["pollJobs"];

@@ -172,7 +172,7 @@ def sends_no_heartbeats(worker: Worker | None) -> None:
 
 @defect("lost-job-stopped")
 def goes_on_with_lost_jobs(worker: Worker | None) -> None:
-    held.HeldJob.stop = lambda self, reason: None  # type: ignore[method-assign, assignment]
+    held.LeasedJob.stop = lambda self, reason: None  # type: ignore[method-assign, assignment]
     leases.LeaseKeeper.lose = lambda self, ref, reason: None  # type: ignore[method-assign, assignment]
 
 

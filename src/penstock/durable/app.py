@@ -30,7 +30,7 @@ from penstock.client.errors import ClientError
 from penstock.client.token import Token
 from penstock.durable.activation import MAX_LOST
 from penstock.durable.app_thread import AppThread, Portal, event_set, in_its_loop, only_error, until_ended
-from penstock.durable.backend import Held, Opened, Runs
+from penstock.durable.backend import LeasedRun, Opened, Runs
 from penstock.durable.duration import Duration
 from penstock.durable.executor import Executor
 from penstock.durable.given import (
@@ -155,7 +155,7 @@ class App:
         self._stack: AsyncExitStack | None = None
         self.portal: Portal | None = None
         """Into the app's loop, while it is entered."""
-        self.on_event: Callable[[str, Held, str], None] = lambda event, held, detail: None
+        self.on_event: Callable[[str, LeasedRun, str], None] = lambda event, leased, detail: None
 
     # -- in a program without a loop
 
@@ -476,20 +476,20 @@ class App:
 
         return open_local(at, self.name, self.workflows, migrate=self._migrate, rest_port=self._rest_port)
 
-    def _note(self, event: str, held: Held, detail: str) -> None:
+    def _note(self, event: str, leased: LeasedRun, detail: str) -> None:
         if event == "blocked":
-            self._news.blocked[held.id] = detail
+            self._news.blocked[leased.id] = detail
         if event in ("taken", "resumed"):
-            self._news.blocked.pop(held.id, None)
-            self._news.held.add(held.id)
+            self._news.blocked.pop(leased.id, None)
+            self._news.leased.add(leased.id)
         else:
-            self._news.held.discard(held.id)
+            self._news.leased.discard(leased.id)
         if event in ("blocked", "ended"):
-            self._news.tell(held.id)
-        self.on_event(event, held, detail)
+            self._news.tell(leased.id)
+        self.on_event(event, leased, detail)
 
-    def _note_result(self, held: Held, result: str) -> None:
-        self._news.tell(held.id, result)
+    def _note_result(self, leased: LeasedRun, result: str) -> None:
+        self._news.tell(leased.id, result)
 
     def _open_runs(self) -> Runs:
         self.claim()

@@ -64,7 +64,7 @@ class Page(msgspec.Struct, frozen=True):
     more: bool = False
 
 
-class Held(msgspec.Struct, frozen=True):
+class LeasedRun(msgspec.Struct, frozen=True):
     """A run under this executor's lease. ``key`` is the backend's own name for it, ``id`` the instance's, ``name`` the
     id that it was started with where that is known.
 
@@ -132,7 +132,7 @@ class Backend(Protocol):
     `append`, `park` and `finish` are called without a task: before they use anything of Trio they await
     `eager.need_task`."""
 
-    async def take(self, max_runs: int, max_wait_s: float) -> list[Held]:
+    async def take(self, max_runs: int, max_wait_s: float) -> list[LeasedRun]:
         """Runs that wait for an executor, under a lease each; waits for the first. Cancel-safe. Asked for
         by several tasks at a time."""
         ...
@@ -141,15 +141,15 @@ class Backend(Protocol):
         """Waits until somebody writes into the journal of a run that is held here; the keys. A hint."""
         ...
 
-    async def read(self, held: Held, after: int) -> Page:
+    async def read(self, leased: LeasedRun, after: int) -> Page:
         """The journal behind that position. Raises `LeaseLost` when the run has ended, `Away`."""
         ...
 
-    async def marks(self, held: Held) -> list[str]:
+    async def marks(self, leased: LeasedRun) -> list[str]:
         """Of a journal that is longer than a page: the marks of all its records. Raises `Away`."""
         ...
 
-    async def append(self, held: Held, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
+    async def append(self, leased: LeasedRun, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
         """Writes the records in this order; one append at a time for a run. ``after`` is the position of the last
         record that the caller knows, ``mail`` how many of others it has seen.
 
@@ -158,31 +158,31 @@ class Backend(Protocol):
         """
         ...
 
-    async def park(self, held: Held, mail: int, due: float | None, shown: Shown) -> bool:
+    async def park(self, leased: LeasedRun, mail: int, due: float | None, shown: Shown) -> bool:
         """Gives the run up until then, or until somebody writes. False when somebody has: read, and go on."""
         ...
 
-    async def finish(self, held: Held, mail: int, ending: Ending) -> bool:
+    async def finish(self, leased: LeasedRun, mail: int, ending: Ending) -> bool:
         """Ends the run. False when somebody has written meanwhile: read, and ask again. Idempotent. Raises
         `Refused`."""
         ...
 
-    async def continue_as_new(self, held: Held, mail: int, begun: Record, kept: Sequence[int]) -> bool:
+    async def continue_as_new(self, leased: LeasedRun, mail: int, begun: Record, kept: Sequence[int]) -> bool:
         """The run goes on as a new one: its journal is that record, whose name is another one each time, and the
         messages at the positions ``kept``. False when somebody has written meanwhile: read, and ask again. Idempotent.
         Raises `LeaseLost`, `Refused`, `Away`."""
         ...
 
-    async def block(self, held: Held, reason: str) -> float:
+    async def block(self, leased: LeasedRun, reason: str) -> float:
         """This code can't go on with the run: another try after a pause, which is given in seconds. It never fails."""
         ...
 
-    async def give_back(self, held: Held) -> None:
+    async def give_back(self, leased: LeasedRun) -> None:
         """The run waits for another executor, at once."""
         ...
 
     async def transact(
-        self, held: Held, call: StepCall, info: StepInfo, after: int, turn: Turn, limiter: CapacityLimiter
+        self, leased: LeasedRun, call: StepCall, info: StepInfo, after: int, turn: Turn, limiter: CapacityLimiter
     ) -> Outcome:
         """Runs a step that is a transaction, in a thread of the limiter: `COMMITTED`, or what is to be recorded.
         ``after``: a position in the journal behind which its outcome will stand. Raises `LeaseLost`."""
@@ -192,12 +192,12 @@ class Backend(Protocol):
         """Starts a run, or finds the one that has this id; gives its instance's. Raises `StartRefused`."""
         ...
 
-    async def start_child(self, held: Held, path: str, call: ChildCall, id: str) -> None:
+    async def start_child(self, leased: LeasedRun, path: str, call: ChildCall, id: str) -> None:
         """Starts what the operation at ``path`` waits for, once; ``id`` is its own, where it was given none. Its end
         becomes a record with that path. Raises `StartRefused`, `LeaseLost`, `Away`."""
         ...
 
-    async def cancel_child(self, held: Held, path: str) -> bool:
+    async def cancel_child(self, leased: LeasedRun, path: str) -> bool:
         """Asks it to end; False where it was never started, and now never will be. Raises `LeaseLost`, `Away`."""
         ...
 
@@ -210,7 +210,7 @@ class Backend(Protocol):
         where it can't be delivered ever; with ``force`` that it does not fit is no reason."""
         ...
 
-    async def extend(self, held: Held, shown: Shown) -> Beat:
+    async def extend(self, leased: LeasedRun, shown: Shown) -> Beat:
         """A lease of full length from now on. Raises `LeaseLost`, `Away`."""
         ...
 

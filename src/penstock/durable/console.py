@@ -13,7 +13,7 @@ import trio
 
 from penstock.client.errors import Forbidden, error_for
 from penstock.durable.app import App
-from penstock.durable.backend import Held
+from penstock.durable.backend import LeasedRun
 from penstock.durable.run import Run
 from penstock.durable.signals import Signals
 from penstock.durable.step_loop import StepLoop
@@ -37,7 +37,7 @@ class _Teller:
     def __init__(self, *, hints: bool) -> None:
         self.run: Run[Any] | None = None
         self._hints = hints
-        self._early: list[tuple[str, Held, str]] = []
+        self._early: list[tuple[str, LeasedRun, str]] = []
 
     def begin(self, run: Run[Any]) -> None:
         self.run = run
@@ -45,10 +45,10 @@ class _Teller:
             self.hear(*event)
         self._early.clear()
 
-    def hear(self, event: str, held: Held, detail: str) -> None:
+    def hear(self, event: str, leased: LeasedRun, detail: str) -> None:
         if self.run is None:
-            self._early = [*self._early[-100:], (event, held, detail)]
-        elif held.id == self.run.instance_id:
+            self._early = [*self._early[-100:], (event, leased, detail)]
+        elif leased.id == self.run.instance_id:
             if event == "resumed":
                 _tell(f"run {self.run.id} goes on")
             elif event == "parked" and detail:

@@ -1,4 +1,4 @@
-"""The executor: takes runs under leases, keeps them in memory while something happens, gives them up while they wait.
+"""The executor: claims runs under leases, keeps them in memory while something happens, gives them up while they wait.
 
 One per process, on Trio. What is done for one run stands in `loaded_run`; here is what they share: taking, the one sleep
 for all deadlines, heartbeats of the leases, news of mail, and the end.
@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 
 import trio
 
-from penstock.durable.backend import Away, Backend, Held, LeaseLost
+from penstock.durable.backend import Away, Backend, LeasedRun, LeaseLost
 from penstock.durable.forbidden import watch_bodies
 from penstock.durable.isolation import Watch, mute_replayed_logs
-from penstock.durable.loaded_run import RETRY_FIRST_S, RETRY_MAX_S, ExecutorLimits, HeldRun
+from penstock.durable.loaded_run import RETRY_FIRST_S, RETRY_MAX_S, ExecutorLimits, LoadedRun
 from penstock.durable.news import UNSERVED_S, Unserved
 from penstock.durable.step_host import StepHost
 from penstock.durable.step_loop import StepLoop
@@ -29,11 +29,11 @@ from penstock.loop.waking import EagerQueue
 
 T = TypeVar("T")
 
-TAKERS = 2
+CLAIMERS = 2
 """Calls for runs at a time: what is started while one is answered goes to the other, not through the queue."""
-TAKE_MAX_RUNS = 100
-TAKE_WAIT_S = 30.0
-TAKE_PAUSE_S = 0.2
+CLAIM_MAX_RUNS = 100
+CLAIM_WAIT_S = 30.0
+CLAIM_PAUSE_S = 0.2
 """Who was answered with no run at once asks again after so long."""
 ANSWER_MAX_S = 1.0
 """A lease is taken to be older than its answer by so much at most."""
@@ -60,8 +60,8 @@ class Executor:
         backend: Backend,
         workflows: Mapping[tuple[str, int], Workflow[..., Any]],
         limits: ExecutorLimits | None = None,
-        on_event: Callable[[str, Held, str], None] = lambda event, held, detail: None,
-        on_result: Callable[[Held, str], None] = lambda held, result: None,
+        on_event: Callable[[str, LeasedRun, str], None] = lambda event, leased, detail: None,
+        on_result: Callable[[LeasedRun, str], None] = lambda leased, result: None,
         loop: StepLoop | None = None,
     ) -> None:
         """``loop``: see `StepHost`."""
@@ -74,14 +74,14 @@ class Executor:
         self.pump_context = self.context.copy()
         self.pumps = EagerQueue()
         self._on_event, self.on_result = on_event, on_result
-        self._runs: dict[str, HeldRun] = {}
+        self._runs: dict[str, LoadedRun] = {}
         self._left_alone: dict[str, tuple[float, str]] = {}
-        self._alarms: list[tuple[float, int, HeldRun]] = []
+        self._alarms: list[tuple[float, int, LoadedRun]] = []
         self._alarm_count = 0
         self._rearmed = trio.Event()
         self._changed = trio.lowlevel.ParkingLot()
         self._offset, self._sampled_at = time.time() - trio.current_time(), -inf
-        self._taking = trio.CancelScope()
+        self._claiming = trio.CancelScope()
         self._asking: dict[trio.CancelScope, int] = {}  # for how many runs
         self._has_suspect = False
         self._early: dict[str, None] = {}
@@ -104,10 +104,10 @@ class Executor:
                     self.nursery.start_soon(self._loop.watch, lambda: self.steps.is_loop_used)
                 task_status.started()
                 try:
-                    with self._taking:
-                        async with trio.open_nursery() as takers:
-                            for _ in range(TAKERS):
-                                takers.start_soon(self._take_on)
+                    with self._claiming:
+                        async with trio.open_nursery() as claimers:
+                            for _ in range(CLAIMERS):
+                                claimers.start_soon(self._claim_on)
                     await trio.sleep_forever()
                 finally:
                     for run in list(self._runs.values()):
@@ -121,7 +121,7 @@ class Executor:
 
     async def drain(self, grace_s: float) -> None:
         """Take no more runs; let steps end for so long; give all runs back."""
-        self._taking.cancel()
+        self._claiming.cancel()
         with trio.move_on_after(grace_s):
             while any(run.activation.is_busy for run in self._runs.values()):
                 await self._wait_change()
@@ -131,12 +131,12 @@ class Executor:
             for run in list(self._runs.values()):
                 nursery.start_soon(self._let_go, run)
 
-    def abandon(self, run: HeldRun) -> None:
+    def abandon(self, run: LoadedRun) -> None:
         """Give the run back for others: this program stops."""
         if not run.is_gone:
             self.spawn(self._let_go, run)
 
-    async def _let_go(self, run: HeldRun) -> None:
+    async def _let_go(self, run: LoadedRun) -> None:
         """A run that waits is parked; another one goes to whoever takes it."""
         with suppress(LeaseLost, Away), trio.move_on_after(RETRY_MAX_S):
             if run.is_quiet:
@@ -147,7 +147,7 @@ class Executor:
             if not run.is_gone:
                 run.drop()
                 self.left(run, "given back", "")
-                await self.backend.give_back(run.held)
+                await self.backend.give_back(run.leased)
 
     async def _wait_change(self) -> None:
         await self._changed.park()
@@ -155,48 +155,48 @@ class Executor:
     def _note_change(self) -> None:
         self._changed.unpark_all()
 
-    # -- taking runs
+    # -- claiming runs
 
-    async def _take_on(self) -> None:
+    async def _claim_on(self) -> None:
         while True:
-            room = min(self.limits.max_in_memory - len(self._runs) - sum(self._asking.values()), TAKE_MAX_RUNS)
+            room = min(self.limits.max_in_memory - len(self._runs) - sum(self._asking.values()), CLAIM_MAX_RUNS)
             if room <= 0 or self._has_suspect:
                 await self._wait_change()
             else:
-                await self._take(room)
+                await self._claim(room)
 
-    async def _take(self, room: int) -> None:
+    async def _claim(self, room: int) -> None:
         before = trio.current_time()
-        found: list[Held] = []
+        found: list[LeasedRun] = []
         with trio.CancelScope() as scope:
             self._asking[scope] = room
             try:
-                found = await self._ask(lambda: self.backend.take(room, TAKE_WAIT_S))
+                found = await self._ask(lambda: self.backend.take(room, CLAIM_WAIT_S))
             finally:
                 del self._asking[scope]
                 self._note_change()
         leased_at = max(before, trio.current_time() - ANSWER_MAX_S)
-        for held in found:
-            self.sample(held.now)
-        if not found and trio.current_time() - before < TAKE_PAUSE_S:  # of an engine that stops, say
-            await trio.sleep(TAKE_PAUSE_S)
-        suspect = next((held for held in found if held.expiries >= ALONE_FROM), None)
+        for leased in found:
+            self.sample(leased.now)
+        if not found and trio.current_time() - before < CLAIM_PAUSE_S:  # of an engine that stops, say
+            await trio.sleep(CLAIM_PAUSE_S)
+        suspect = next((leased for leased in found if leased.expiries >= ALONE_FROM), None)
         if self._has_suspect:
             await self._give_all_back(found)
         elif suspect is not None:
             self._has_suspect = True
-            others = [held for held in found if held is not suspect]
+            others = [leased for leased in found if leased is not suspect]
             self.spawn(self._activate_alone, suspect, leased_at + suspect.lease_s, others)
         else:
-            for held in found:
-                self._activate(held, leased_at + held.lease_s)
+            for leased in found:
+                self._activate(leased, leased_at + leased.lease_s)
 
-    async def _activate_alone(self, held: Held, lease_ends: float, others: Sequence[Held]) -> None:
+    async def _activate_alone(self, leased: LeasedRun, lease_ends: float, others: Sequence[LeasedRun]) -> None:
         """If it ends this process, too, nothing goes with it but what could not be put down in time: also ``others``,
         taken with it, go back before, and nobody asks for more. Runs are taken again when it has written a record, or
         is gone."""
         try:
-            log.warning("run %s: %d executors have ended with it; it is activated alone", held, held.expiries)
+            log.warning("run %s: %d executors have ended with it; it is activated alone", leased, leased.expiries)
             for scope in self._asking:
                 scope.cancel()
             while self._asking:
@@ -209,11 +209,11 @@ class Executor:
                 for run in list(self._runs.values()):
                     if not run.activation.is_busy:
                         nursery.start_soon(self._let_go, run)
-            if self._taking.cancel_called or trio.current_time() >= lease_ends - held.lease_s / 2:
-                await self._give_back(held)  # after others like it: it has its turn again
+            if self._claiming.cancel_called or trio.current_time() >= lease_ends - leased.lease_s / 2:
+                await self._give_back(leased)  # after others like it: it has its turn again
                 return
-            self._activate(held, lease_ends)
-            suspect = self._runs.get(held.key)
+            self._activate(leased, lease_ends)
+            suspect = self._runs.get(leased.key)
             with trio.move_on_after(ALONE_MAX_S):
                 while suspect is not None and not (suspect.is_gone or suspect.has_written):
                     await self._wait_change()
@@ -221,54 +221,54 @@ class Executor:
             self._has_suspect = False
             self._note_change()
 
-    async def _give_all_back(self, runs: Sequence[Held]) -> None:
+    async def _give_all_back(self, runs: Sequence[LeasedRun]) -> None:
         async with trio.open_nursery() as nursery:
-            for held in runs:
-                nursery.start_soon(self._give_back, held)
+            for leased in runs:
+                nursery.start_soon(self._give_back, leased)
 
-    async def _give_back(self, held: Held) -> None:
+    async def _give_back(self, leased: LeasedRun) -> None:
         with suppress(LeaseLost, Away):
-            await self.backend.give_back(held)
+            await self.backend.give_back(leased)
 
-    def _activate(self, held: Held, lease_ends: float) -> None:
-        if (before := self._runs.get(held.key)) is not None:  # its lease has ended, and nobody else was quicker
+    def _activate(self, leased: LeasedRun, lease_ends: float) -> None:
+        if (before := self._runs.get(leased.key)) is not None:  # its lease has ended, and nobody else was quicker
             self._lose(before)
-        workflow = self._workflows.get((held.workflow, held.version))
-        until, reason = self._left_alone.get(held.key, (0.0, ""))
+        workflow = self._workflows.get((leased.workflow, leased.version))
+        until, reason = self._left_alone.get(leased.key, (0.0, ""))
         if workflow is None:
-            self.spawn(self._block, held, f"no code for {held.workflow}@{held.version} here")
+            self.spawn(self._block, leased, f"no code for {leased.workflow}@{leased.version} here")
         elif trio.current_time() < until:
-            self.spawn(self._block, held, reason)
+            self.spawn(self._block, leased, reason)
         else:
-            run = self._runs[held.key] = HeldRun(self, held, workflow, lease_ends)
-            if self._early.pop(held.key, 0) is None:
+            run = self._runs[leased.key] = LoadedRun(self, leased, workflow, lease_ends)
+            if self._early.pop(leased.key, 0) is None:
                 run.look_again()
-            self._on_event("taken" if held.fresh else "resumed", held, "")
+            self._on_event("taken" if leased.fresh else "resumed", leased, "")
             run.poke()
             self._note_change()
 
-    def left(self, run: HeldRun, event: str, detail: str) -> None:
-        """The run is not held any more."""
-        if self._runs.get(run.held.key) is run:
-            del self._runs[run.held.key]
+    def left(self, run: LoadedRun, event: str, detail: str) -> None:
+        """The run is not leased any more."""
+        if self._runs.get(run.leased.key) is run:
+            del self._runs[run.leased.key]
         if event == "lost":
-            log.info("run %s is lost here: another executor has it, or it has ended", run.held)
+            log.info("run %s is lost here: another executor has it, or it has ended", run.leased)
         if event == "blocked":
-            self._leave_alone(run.held.key, detail)
-            self.spawn(self._leave_blocked, run.held, detail)
+            self._leave_alone(run.leased.key, detail)
+            self.spawn(self._leave_blocked, run.leased, detail)
         else:
-            self._on_event(event, run.held, detail)
+            self._on_event(event, run.leased, detail)
         self._note_change()
 
-    async def _leave_blocked(self, held: Held, reason: str) -> None:
+    async def _leave_blocked(self, leased: LeasedRun, reason: str) -> None:
         """Who waits for it is told once others see it, too: a program may end with that."""
-        await self._block(held, reason)
-        self._on_event("blocked", held, reason)
+        await self._block(leased, reason)
+        self._on_event("blocked", leased, reason)
 
-    async def _block(self, held: Held, reason: str) -> None:
+    async def _block(self, leased: LeasedRun, reason: str) -> None:
         with suppress(LeaseLost, Away):
-            pause_s = await self.backend.block(held, reason)
-            log.error("run %s is blocked on code: %s. It is tried again in %.0f s", held, reason, pause_s)
+            pause_s = await self.backend.block(leased, reason)
+            log.error("run %s is blocked on code: %s. It is tried again in %.0f s", leased, reason, pause_s)
 
     def _leave_alone(self, key: str, reason: str) -> None:
         now = trio.current_time()
@@ -288,10 +288,10 @@ class Executor:
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_MAX_S)
 
-    def watch_child(self, run: HeldRun, target: Workflow[..., Any]) -> None:
+    def watch_child(self, run: LoadedRun, target: Workflow[..., Any]) -> None:
         """A run waits for a child: if nobody serves that, it is told."""
         if (target.name, target.version) not in self._workflows:
-            self.spawn(self._tell_unserved, f"run {run.held}: child {target.name!r}", target.name)
+            self.spawn(self._tell_unserved, f"run {run.leased}: child {target.name!r}", target.name)
 
     async def _tell_unserved(self, who: str, workflow: str) -> None:
         await trio.sleep(UNSERVED_S)
@@ -311,7 +311,7 @@ class Executor:
         elif at - asked_at < self._offset:  # it was set back: what is due by this clock is not due by that one
             self._offset, self._sampled_at = at - asked_at, now
 
-    def arm(self, run: HeldRun) -> None:
+    def arm(self, run: LoadedRun) -> None:
         """See to it that the run is looked at when its time comes."""
         self._note_change()
         if run.is_gone or run.is_pumped:  # the pump arms it when it stops
@@ -341,8 +341,8 @@ class Executor:
             for run in self._take_due():  # those that are armed again meanwhile have their turn after others
                 self._alarm(run)
 
-    def _take_due(self) -> list[HeldRun]:
-        due: list[HeldRun] = []
+    def _take_due(self) -> list[LoadedRun]:
+        due: list[LoadedRun] = []
         now = trio.current_time()
         while self._alarms and self._alarms[0][0] <= now:
             at, _, run = heapq.heappop(self._alarms)
@@ -351,7 +351,7 @@ class Executor:
                 due.append(run)
         return due
 
-    def _alarm(self, run: HeldRun) -> None:
+    def _alarm(self, run: LoadedRun) -> None:
         if run.is_gone or run.is_pumped:
             return
         if run.activation.next_due() <= self.now():
@@ -377,14 +377,14 @@ class Executor:
                 for run in list(self._runs.values()):
                     if now >= run.lease_ends:
                         self._lose(run)
-                    elif run.lease_ends - now < run.held.lease_s / 2 or run.is_unshown:
+                    elif run.lease_ends - now < run.leased.lease_s / 2 or run.is_unshown:
                         nursery.start_soon(self._extend, run)
             await trio.sleep(BEAT_INTERVAL_S)
 
-    async def _extend(self, run: HeldRun) -> None:
+    async def _extend(self, run: LoadedRun) -> None:
         before, shown, seen = trio.current_time(), run.shown, run.seen
         try:
-            beat = await self.backend.extend(run.held, shown)
+            beat = await self.backend.extend(run.leased, shown)
         except LeaseLost:
             self._lose(run)
             return
@@ -394,7 +394,7 @@ class Executor:
         if beat.mail != run.mail and not run.is_gone:
             run.look_again()
 
-    def _lose(self, run: HeldRun) -> None:
+    def _lose(self, run: LoadedRun) -> None:
         if not run.is_gone:
             run.drop()
             self.left(run, "lost", "")

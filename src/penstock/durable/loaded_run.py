@@ -1,4 +1,4 @@
-"""One run that an executor holds, and its pump: the one task that talks to the backend for it.
+"""One run that an executor has leased, and its pump: the one task that talks to the backend for it.
 
 A run has no task while it waits. Whatever happens to it (a step has ended, somebody wrote to it, a deadline is due)
 leaves a note here and sees to it that the pump is at work, until there is nothing left to do. So appends of a run are
@@ -25,8 +25,8 @@ from penstock.durable.backend import (
     Away,
     Backend,
     Ending,
-    Held,
     JournalFull,
+    LeasedRun,
     LeaseLost,
     Refused,
     Shown,
@@ -101,7 +101,7 @@ class Keeper(Protocol):
     """Lets the pumps of runs begin, and go on when their batch has been applied."""
     pump_context: Context
     """That of pumps without a task, which marks it as its own while it is driven. Tasks begin in ``context``."""
-    on_result: Callable[[Held, str], None]
+    on_result: Callable[[LeasedRun, str], None]
     """Hears what a run has completed with, as JSON: that is durable."""
 
     def now(self) -> float:
@@ -116,36 +116,36 @@ class Keeper(Protocol):
         """Start a task of the executor. It sees the program's variables, not those of the pump that asks for it."""
         ...
 
-    def arm(self, run: HeldRun) -> None:
+    def arm(self, run: LoadedRun) -> None:
         """See to it that the run is looked at when its time comes."""
         ...
 
-    def watch_child(self, run: HeldRun, target: Workflow[..., Any]) -> None:
+    def watch_child(self, run: LoadedRun, target: Workflow[..., Any]) -> None:
         """The run waits for a child of that workflow."""
         ...
 
-    def abandon(self, run: HeldRun) -> None:
+    def abandon(self, run: LoadedRun) -> None:
         """Give the run back for others: this program stops."""
         ...
 
-    def left(self, run: HeldRun, event: str, detail: str) -> None:
-        """The run is not held any more: ended, parked, blocked or lost."""
+    def left(self, run: LoadedRun, event: str, detail: str) -> None:
+        """The run is not leased any more: ended, parked, blocked or lost."""
         ...
 
 
-class HeldRun:
+class LoadedRun:
     """One run under lease. Times are Trio's. It is its activation's host."""
 
     __slots__ = (
-        "activation", "alarm_at", "commits", "has_written", "held", "is_again", "is_gone", "is_pumped", "is_started",
+        "activation", "alarm_at", "commits", "has_written", "leased", "is_again", "is_gone", "is_pumped", "is_started",
         "keeper", "lease_ends", "lost", "mail", "must_read", "outbox", "overflow", "page", "pos", "pump", "quiet_since",
         "records", "replaying", "scopes", "shown_before", "step_context", "unconfirmed", "wants_park",
     )  # fmt: skip
 
-    def __init__(self, keeper: Keeper, held: Held, workflow: Workflow[..., Any], lease_ends: float) -> None:
-        self.page = None if held.fresh else held.page  # a fresh run reads nothing now, and later this page is old
-        held = held if held.page is None else msgspec.structs.replace(held, page=None)
-        self.keeper, self.held, self.lease_ends = keeper, held, lease_ends
+    def __init__(self, keeper: Keeper, leased: LeasedRun, workflow: Workflow[..., Any], lease_ends: float) -> None:
+        self.page = None if leased.fresh else leased.page  # a fresh run reads nothing now, and later this page is old
+        leased = leased if leased.page is None else msgspec.structs.replace(leased, page=None)
+        self.keeper, self.leased, self.lease_ends = keeper, leased, lease_ends
         self.activation = self._activate(workflow)
         self.step_context = keeper.context.copy()
         self.step_context.run(self._equip)
@@ -154,9 +154,9 @@ class HeldRun:
         self.unconfirmed: list[Record] = []  # of an append of which only the journal says whether it was written
         self.overflow: str | None = None  # why the journal takes no more
         self.scopes: dict[str, trio.CancelScope | LoopCall] = {}
-        self.lost = held.expiries  # leases that have ended with steps that are open
-        self.must_read = self.replaying = not held.fresh
-        self.is_again = held.attempt > 1  # what its journal has happened in a former life
+        self.lost = leased.expiries  # leases that have ended with steps that are open
+        self.must_read = self.replaying = not leased.fresh
+        self.is_again = leased.attempt > 1  # what its journal has happened in a former life
         self.is_started = self.is_pumped = self.is_gone = self.wants_park = self.has_written = False
         self.pump: EagerCall | None = None  # the last one
         self.commits: trio.Semaphore | None = None  # appends and commits of steps: one at a time
@@ -165,16 +165,16 @@ class HeldRun:
         self.shown_before: tuple[str | int | None, ...] = (None, None)
 
     def _activate(self, workflow: Workflow[..., Any]) -> Activation:
-        held, limits = self.held, self.keeper.limits
+        leased, limits = self.leased, self.keeper.limits
         return Activation(
-            workflow, held.id, held.arguments, held.started_at, self, limits.run, self._warn,
-            epoch=held.attempt, payload_max_bytes=limits.payload_max_bytes, strict_args=limits.strict_args,
+            workflow, leased.id, leased.arguments, leased.started_at, self, limits.run, self._warn,
+            epoch=leased.attempt, payload_max_bytes=limits.payload_max_bytes, strict_args=limits.strict_args,
             max_lost=limits.max_lost,
-            rules=held.rules,
+            rules=leased.rules,
         )  # fmt: skip
 
     def _warn(self, text: str | NotAwaited) -> None:
-        log.log(logging.ERROR if isinstance(text, NotAwaited) else logging.WARNING, "run %s: %s", self.held, text)
+        log.log(logging.ERROR if isinstance(text, NotAwaited) else logging.WARNING, "run %s: %s", self.leased, text)
 
     @property
     def is_quiet(self) -> bool:
@@ -291,10 +291,10 @@ class HeldRun:
         if self.must_read:
             await need_task()
         if self.must_read and (page is None or (page.more and not page.records)):  # its first record is large
-            page = self.page = await self._ask(lambda: backend.read(self.held, 0))
+            page = self.page = await self._ask(lambda: backend.read(self.leased, 0))
         records: Sequence[Record] = () if page is None else page.records
         more = page is not None and page.more
-        others = await self._ask(lambda: backend.marks(self.held)) if more else ()
+        others = await self._ask(lambda: backend.marks(self.leased)) if more else ()
         marks = frozenset((*marks_of(records), *others))
         self.is_started = True
         self.activation.start(replaying=self.is_again, records=records, more=more, marks=marks)
@@ -306,7 +306,7 @@ class HeldRun:
         self.must_read = False
         page, self.page = self.page, None
         if page is None:
-            page = await self._ask(lambda: self.keeper.backend.read(self.held, self.pos))
+            page = await self._ask(lambda: self.keeper.backend.read(self.leased, self.pos))
         is_again = self.replaying and self.is_again
         for count, record in enumerate(page.records, 1):
             is_last = count == len(page.records) and not page.more
@@ -324,7 +324,7 @@ class HeldRun:
             return
         if self.unconfirmed:
             log.warning(
-                "run %s: %d records are appended again: they were not written", self.held, len(self.unconfirmed)
+                "run %s: %d records are appended again: they were not written", self.leased, len(self.unconfirmed)
             )
             self.outbox.extendleft(reversed(self.unconfirmed))
             self.unconfirmed = []
@@ -349,7 +349,7 @@ class HeldRun:
             batch.append(self.outbox.popleft())
         batch, asked_at = self.activation.marked(batch), trio.current_time()
         try:
-            stored = await self._ask(lambda: self.keeper.backend.append(self.held, batch, self.pos, self.mail))
+            stored = await self._ask(lambda: self.keeper.backend.append(self.leased, batch, self.pos, self.mail))
         except JournalFull as error:
             self.overflow = str(error)
             return
@@ -369,7 +369,7 @@ class HeldRun:
         if self.records > limits.journal_max_records:
             self.overflow = f"{self.records:,} records; {limits.journal_max_records:,} at most. {SHORTER}"
         if self.records == limits.journal_warn_records:
-            log.warning("run %s has %d records in its journal", self.held, self.records)
+            log.warning("run %s has %d records in its journal", self.leased, self.records)
         self.activation.feed(record, replaying=replaying, behind=behind)
 
     async def _end(self) -> None:
@@ -384,7 +384,7 @@ class HeldRun:
         kept, backend = self.activation.unread(), self.keeper.backend
         await need_task()
         try:
-            done = await self._ask(lambda: backend.continue_as_new(self.held, self.mail, begun, kept))
+            done = await self._ask(lambda: backend.continue_as_new(self.leased, self.mail, begun, kept))
         except Refused as error:
             await self._finish(Ending(failure=f"continue_as_new: {error}"))
             return
@@ -398,16 +398,16 @@ class HeldRun:
     async def _finish(self, ending: Ending) -> None:
         ending = with_mark(self.activation, msgspec.structs.replace(ending, view=self.activation.info.view))
         try:
-            ended = await self._ask(lambda: self.keeper.backend.finish(self.held, self.mail, ending))
+            ended = await self._ask(lambda: self.keeper.backend.finish(self.leased, self.mail, ending))
         except Refused as error:
-            ending = Ending(failure=f"the result of {self.held.workflow} can't be kept: {error}")
-            ended = await self._ask(lambda: self.keeper.backend.finish(self.held, self.mail, ending))
+            ending = Ending(failure=f"the result of {self.leased.workflow} can't be kept: {error}")
+            ended = await self._ask(lambda: self.keeper.backend.finish(self.leased, self.mail, ending))
         if ended:
             if ending.result is not None:
-                self.keeper.on_result(self.held, ending.result)
+                self.keeper.on_result(self.leased, ending.result)
             if ending.failure is not None and not ending.cancelled:
                 told = f"\n{ending.traceback}" if ending.traceback else ""
-                log.error("run %s failed: %s%s", self.held, mask_text(ending.failure), told)
+                log.error("run %s failed: %s%s", self.leased, mask_text(ending.failure), told)
             self._leave("ended", ending.failure or "")
         else:
             self.must_read = True
@@ -419,13 +419,13 @@ class HeldRun:
         due = self.activation.next_due()
         until = None if due == inf else due
         waits = self.activation.waits_in_words()
-        if await self._ask(lambda: self.keeper.backend.park(self.held, self.mail, until, self.shown)):
+        if await self._ask(lambda: self.keeper.backend.park(self.leased, self.mail, until, self.shown)):
             self._leave("parked", waits)
         else:
             self.must_read = True
 
     def _give_up(self, error: Exception) -> None:
-        log.error("run %s can't be gone on with", self.held, exc_info=error)
+        log.error("run %s can't be gone on with", self.leased, exc_info=error)
         self._leave("blocked", f"{type(error).__name__}: {text_of(error)}")
 
     def _leave(self, event: str, detail: str = "") -> None:
@@ -465,7 +465,7 @@ class HeldRun:
     def step_failed(self, run: Activation, call: OpenCall, error: BaseException) -> None:
         """Tell it, with the user's traceback."""
         log.error(
-            "run %s: step %r at %s failed for good, attempt %d of %d: %s\n%s", self.held, call.step.name, call.path,
+            "run %s: step %r at %s failed for good, attempt %d of %d: %s\n%s", self.leased, call.step.name, call.path,
             call.attempt, call.step.options.retries + 1, mask_text(describe(error)), traceback_of(error),
         )  # fmt: skip
 
@@ -566,9 +566,9 @@ class HeldRun:
         try:
             with scope:
                 if begins:
-                    await self._ask(lambda: backend.start_child(self.held, call.path, child, key))
+                    await self._ask(lambda: backend.start_child(self.leased, call.path, child, key))
                 if call.stopping:
-                    begun = await self._ask(lambda: backend.cancel_child(self.held, call.path))
+                    begun = await self._ask(lambda: backend.cancel_child(self.leased, call.path))
         except StartRefused as error:
             refused = error
         except LeaseLost:
@@ -591,7 +591,7 @@ class HeldRun:
     async def _transact(self, call: StepCall, info: StepInfo, limiter: trio.CapacityLimiter) -> Outcome:
         if self.commits is None:
             self.commits = trio.Semaphore(1)
-        return await self.keeper.backend.transact(self.held, call, info, self.pos, _CommitTurn(self), limiter)
+        return await self.keeper.backend.transact(self.leased, call, info, self.pos, _CommitTurn(self), limiter)
 
     async def _watch_stop(self, call: OpenCall, scope: trio.CancelScope | LoopCall) -> None:
         grace_s = self.keeper.limits.cancel_grace_s
@@ -599,7 +599,7 @@ class HeldRun:
         if not self.is_gone and self.scopes.get(call.path) is scope:
             log.error(
                 "stuck step: %r at %s of run %s was cancelled %.0f s ago and still runs; the run waits for its end",
-                call.step.name, call.path, self.held, grace_s,
+                call.step.name, call.path, self.leased, grace_s,
             )  # fmt: skip
 
 
@@ -614,7 +614,7 @@ def _is_same(stored: Record, sent: Record) -> bool:
 class _CommitTurn:
     """The appends of a run, for a transaction that is about to write into its journal."""
 
-    def __init__(self, run: HeldRun) -> None:
+    def __init__(self, run: LoadedRun) -> None:
         self._run = run
 
     async def begin(self) -> None:

@@ -22,8 +22,8 @@ from penstock.durable.backend import (
     Away,
     Beat,
     Ending,
-    Held,
     JournalFull,
+    LeasedRun,
     LeaseLost,
     Opened,
     Page,
@@ -44,8 +44,8 @@ from penstock.durable.takes import schema_of_arguments
 from penstock.durable.transaction import Fence, Session, Transactions
 from penstock.durable.workflow import Workflow
 from penstock.engine.engine import Engine
-from penstock.engine.queues.journal_items import Held as Lease
-from penstock.engine.queues.journal_items import JournalPage, JournalRow, NewRecord, RunEnd, Taken
+from penstock.engine.queues.journal_items import ClaimedRun, JournalPage, JournalRow, NewRecord, RunEnd
+from penstock.engine.queues.journal_items import RunLease as Lease
 from penstock.engine.requests.ids import read_instance, show_instance
 from penstock.engine.runs.children import own_id
 from penstock.engine.runs.code import CodeWorkflow
@@ -125,48 +125,48 @@ class LocalBackend:
             if known.queue is not None:
                 await self._engine.queues.join(known.queue, each.job_type)
 
-    async def take(self, max_runs: int, max_wait_s: float) -> list[Held]:
+    async def take(self, max_runs: int, max_wait_s: float) -> list[LeasedRun]:
         """Runs under lease."""
         found = await _asked(self._engine.code.take(self._holder, self._code, max_runs, wait_s=max_wait_s))
-        return [self._read_taken(each) for each in found]
+        return [self._read_claimed(each) for each in found]
 
-    def _read_taken(self, taken: Taken) -> Held:
-        workflow = self._by_type[taken.job_type]
-        return Held(
-            key=_key(taken.held.instance),
-            id=taken.instance_id,
-            attempt=taken.held.attempt,
+    def _read_claimed(self, claimed: ClaimedRun) -> LeasedRun:
+        workflow = self._by_type[claimed.job_type]
+        return LeasedRun(
+            key=_key(claimed.run_lease.instance),
+            id=claimed.instance_id,
+            attempt=claimed.run_lease.attempt,
             workflow=workflow.name,
             version=workflow.version,
-            arguments=taken.arguments.decode(),
-            started_at=taken.started_at,
-            now=taken.taken_at,
-            lease_s=taken.lease_left_s,
-            fresh=taken.held.attempt == 1 and taken.mail == 0,
-            expiries=taken.expiries,
-            fence=taken.held,
-            name=taken.key or self._runs.names.of(taken.instance_id),
-            page=None if taken.page is None else _read_page(taken.page),
-            rules=taken.rules,
+            arguments=claimed.arguments.decode(),
+            started_at=claimed.started_at,
+            now=claimed.taken_at,
+            lease_s=claimed.lease_left_s,
+            fresh=claimed.run_lease.attempt == 1 and claimed.mail == 0,
+            expiries=claimed.expiries,
+            fence=claimed.run_lease,
+            name=claimed.key or self._runs.names.of(claimed.instance_id),
+            page=None if claimed.page is None else _read_page(claimed.page),
+            rules=claimed.rules,
         )
 
     async def wait_mail(self) -> list[str]:
         """Keys of runs that were told something."""
         return [_key(mail.instance) for mail in await self._engine.journal.wait_mail(self._holder)]
 
-    async def read(self, held: Held, after: int) -> Page:
+    async def read(self, leased: LeasedRun, after: int) -> Page:
         """A page of the journal."""
-        page = await _asked(self._engine.journal.read(_lease(held).instance, after))
+        page = await _asked(self._engine.journal.read(_lease(leased).instance, after))
         return _read_page(page)
 
-    async def marks(self, held: Held) -> list[str]:
+    async def marks(self, leased: LeasedRun) -> list[str]:
         """Of a long journal."""
-        return await _asked(self._engine.journal.marks(_lease(held).instance))
+        return await _asked(self._engine.journal.marks(_lease(leased).instance))
 
-    async def append(self, held: Held, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
+    async def append(self, leased: LeasedRun, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
         """Write records."""
         new = [_new_record(record) for record in records]
-        answer = await _asked(self._engine.journal.append(_lease(held), new, after=after, mail=mail))
+        answer = await _asked(self._engine.journal.append(_lease(leased), new, after=after, mail=mail))
         if answer.reread or answer.mail != mail:
             return None
         return [Stored(place.pos, place.at) for place in answer.placed]
@@ -174,13 +174,13 @@ class LocalBackend:
     def _kept(self, view: str | None) -> bytes | None:
         return self._engine.journal.fit_view(_bytes(view))
 
-    async def park(self, held: Held, mail: int, due: float | None, shown: Shown) -> bool:
+    async def park(self, leased: LeasedRun, mail: int, due: float | None, shown: Shown) -> bool:
         """Give the run up until then."""
         view, branches = self._kept(shown.view), _bytes(shown.branches)
-        park = self._engine.journal.park(_lease(held), mail=mail, due_at=due, view=view, branches=branches)
+        park = self._engine.journal.park(_lease(leased), mail=mail, due_at=due, view=view, branches=branches)
         return await _asked(park)
 
-    async def finish(self, held: Held, mail: int, ending: Ending) -> bool:
+    async def finish(self, leased: LeasedRun, mail: int, ending: Ending) -> bool:
         """End the run."""
         view = self._kept(ending.view)
         if ending.result is not None:
@@ -190,41 +190,41 @@ class LocalBackend:
             end = RunEnd(InstanceStatus.CANCELLED, failure=ending.failure, view=view, error=ending.error)
         else:
             end = RunEnd(InstanceStatus.FAILED, failure=ending.failure or "failed", view=view, error=ending.error)
-        return await _asked(self._engine.journal.finish(_lease(held), end, mail=mail))
+        return await _asked(self._engine.journal.finish(_lease(leased), end, mail=mail))
 
-    async def continue_as_new(self, held: Held, mail: int, begun: Record, kept: Sequence[int]) -> bool:
+    async def continue_as_new(self, leased: LeasedRun, mail: int, begun: Record, kept: Sequence[int]) -> bool:
         """As a new run."""
         payload, name = begun.payload or "", begun.name or ""
         journal = self._engine.journal
-        return await _asked(journal.continue_as_new(_lease(held), payload, name=name, mail=mail, kept=kept))
+        return await _asked(journal.continue_as_new(_lease(leased), payload, name=name, mail=mail, kept=kept))
 
-    async def block(self, held: Held, reason: str) -> float:
+    async def block(self, leased: LeasedRun, reason: str) -> float:
         """Blocked on code."""
-        return await _asked(self._engine.journal.block(_lease(held), reason))
+        return await _asked(self._engine.journal.block(_lease(leased), reason))
 
-    async def give_back(self, held: Held) -> None:
+    async def give_back(self, leased: LeasedRun) -> None:
         """For others to take."""
-        await _asked(self._engine.journal.give_back(_lease(held)))
+        await _asked(self._engine.journal.give_back(_lease(leased)))
 
     async def transact(
-        self, held: Held, call: StepCall, info: StepInfo, after: int, turn: Turn, limiter: trio.CapacityLimiter
+        self, leased: LeasedRun, call: StepCall, info: StepInfo, after: int, turn: Turn, limiter: trio.CapacityLimiter
     ) -> Outcome:
         """A step that is a transaction."""
         if self._schema is None:
             self._schema = await _asked(self._engine.journal.schema())
-        lease = _lease(held)
-        fence = Fence(lease.instance, lease.seq, lease.attempt, lease.holder, self._schema, held.rules)
+        lease = _lease(leased)
+        fence = Fence(lease.instance, lease.seq, lease.attempt, lease.holder, self._schema, leased.rules)
         max_bytes = self._engine.settings.payload_max_bytes
-        return await self._transactions.run(held, fence, call, info, after, turn, limiter, max_bytes)
+        return await self._transactions.run(leased, fence, call, info, after, turn, limiter, max_bytes)
 
     async def end_session(self, session: Session) -> None:
         """Until it is gone."""
         await _asked(self._engine.journal.end_session(session.pid, session.started))
 
-    async def is_written(self, held: Held, path: str, after: int) -> bool:
+    async def is_written(self, leased: LeasedRun, path: str, after: int) -> bool:
         """Whether the step has an outcome."""
         while True:
-            page = await self.read(held, after)
+            page = await self.read(leased, after)
             if any(record.path == path and record.kind in OUTCOMES for record in page.records):
                 return True
             if not page.more:
@@ -242,9 +242,9 @@ class LocalBackend:
         except (Conflict, IdempotencyConflict, BadRequestOfClient, TooLargeForClient) as error:
             raise StartRefused(error.reason) from None
 
-    async def start_child(self, held: Held, path: str, call: ChildCall, id: str) -> None:
+    async def start_child(self, leased: LeasedRun, path: str, call: ChildCall, id: str) -> None:
         """A run of a workflow of this app, or an instance of a definition."""
-        lease, target = _lease(held), call.target
+        lease, target = _lease(leased), call.target
         about = target if isinstance(target, str) else CodeWorkflow(target.name, target.version, self._runs.app)
         try:
             arguments = call.arguments.encode()
@@ -254,9 +254,9 @@ class LocalBackend:
         except Refused as error:
             raise StartRefused(str(error)) from None
 
-    async def cancel_child(self, held: Held, path: str) -> bool:
+    async def cancel_child(self, leased: LeasedRun, path: str) -> bool:
         """Ask it to end."""
-        return await _asked(self._engine.children.cancel(_lease(held), path))
+        return await _asked(self._engine.children.cancel(_lease(leased), path))
 
     async def waits_for(self, workflow: str) -> str | None:
         """What the latest run waits for."""
@@ -270,10 +270,10 @@ class LocalBackend:
         except (NotFound, Conflict, BadRequestOfClient, TooLargeForClient) as error:
             raise SendRefused(error.reason) from None
 
-    async def extend(self, held: Held, shown: Shown) -> Beat:
+    async def extend(self, leased: LeasedRun, shown: Shown) -> Beat:
         """A heartbeat."""
         view, branches = self._kept(shown.view), _bytes(shown.branches)
-        answer = await _asked(self._engine.journal.extend(_lease(held), view=view, branches=branches))
+        answer = await _asked(self._engine.journal.extend(_lease(leased), view=view, branches=branches))
         return Beat(answer.lease_left_s, answer.mail)
 
 
@@ -449,9 +449,9 @@ async def _asked(call: Awaitable[T]) -> T:
         raise Away(first_line(error)) from error
 
 
-def _lease(held: Held) -> Lease:
-    assert isinstance(held.fence, Lease)
-    return held.fence
+def _lease(leased: LeasedRun) -> Lease:
+    assert isinstance(leased.fence, Lease)
+    return leased.fence
 
 
 def _waits(run: StoredRun) -> list[tuple[str, str, str]] | None:

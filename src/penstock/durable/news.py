@@ -86,7 +86,7 @@ class News:
         self._looks: list[tuple[float, int, Heard]] = []  # a heap, by time
         self._listed_count = 0
         self._listed = trio.Event()
-        self.held: set[str] = set()  # runs that the executor of this process has: their ends are told
+        self.leased: set[str] = set()  # runs that the executor of this process has: their ends are told
         self.blocked: dict[str, str] = {}
         self.unserved = Unserved()
 
@@ -160,7 +160,7 @@ class News:
             _, _, heard = heapq.heappop(self._looks)
             if not heard.waiters:
                 heard.is_listed = False
-            elif heard.id in self.held and heard.pause_s < LOOK_MAX_S:
+            elif heard.id in self.leased and heard.pause_s < LOOK_MAX_S:
                 heard.pause_s = LOOK_MAX_S
                 self._list(heard)
             else:

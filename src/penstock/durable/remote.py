@@ -38,8 +38,8 @@ from penstock.durable.backend import (
     Away,
     Beat,
     Ending,
-    Held,
     JournalFull,
+    LeasedRun,
     LeaseLost,
     Opened,
     Page,
@@ -206,7 +206,7 @@ class RemoteBackend:
 
     # -- what an executor asks
 
-    async def take(self, max_runs: int, max_wait_s: float) -> list[Held]:
+    async def take(self, max_runs: int, max_wait_s: float) -> list[LeasedRun]:
         """Runs under lease."""
         self._ask_for(max_runs)
         try:
@@ -215,11 +215,11 @@ class RemoteBackend:
                     await self._came.wait()
         finally:
             self._ask_for(-max_runs)
-        found: list[Held] = []
+        found: list[LeasedRun] = []
         while self._arrived and len(found) < max_runs:
             job_id = next(iter(self._arrived))
             link, run, came_at = self._arrived.pop(job_id)
-            found.append(self._held(link, run, trio.current_time() - came_at))
+            found.append(self._leased(link, run, trio.current_time() - came_at))
         return found
 
     def _ask_for(self, count: int) -> None:
@@ -227,11 +227,11 @@ class RemoteBackend:
         if self._link is not None:
             self._link.note_room()
 
-    def _held(self, link: Link, run: w.Run, age_s: float) -> Held:
+    def _leased(self, link: Link, run: w.Run, age_s: float) -> LeasedRun:
         workflow = self._by_type[run.job_type]
         assert run.started_at is not None
         assert run.taken_at is not None
-        return Held(
+        return LeasedRun(
             key=run.job_id,
             id=run.instance_id,
             attempt=run.attempt,
@@ -257,22 +257,22 @@ class RemoteBackend:
         keys, self._mail = list(self._mail), {}
         return keys
 
-    async def read(self, held: Held, after: int) -> Page:
+    async def read(self, leased: LeasedRun, after: int) -> Page:
         """A page of the journal."""
-        return _page(await _link(held).ask(w.RunRead(held.key, held.attempt, after=f"{after:x}")))
+        return _page(await _link(leased).ask(w.RunRead(leased.key, leased.attempt, after=f"{after:x}")))
 
-    async def marks(self, held: Held) -> list[str]:
+    async def marks(self, leased: LeasedRun) -> list[str]:
         """Of a long journal."""
-        page: w.RunPage = await _link(held).ask(w.RunRead(held.key, held.attempt, marks=True))
+        page: w.RunPage = await _link(leased).ask(w.RunRead(leased.key, leased.attempt, marks=True))
         return page.marks
 
-    async def append(self, held: Held, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
+    async def append(self, leased: LeasedRun, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
         """Write records: as one item, as an engine writes that as a whole or not at all."""
         await need_task()
         made = [_new_record(record) for record in records]
-        item = w.RunAppend(held.key, held.attempt, f"{after:x}", mail, [record for record, _ in made])
+        item = w.RunAppend(leased.key, leased.attempt, f"{after:x}", mail, [record for record, _ in made])
         try:
-            answer: w.RunAppended = await _link(held).ask(item, sum(size_bytes for _, size_bytes in made))
+            answer: w.RunAppended = await _link(leased).ask(item, sum(size_bytes for _, size_bytes in made))
         except Refused as error:
             if error.args[1].full:
                 raise JournalFull(error.args[0]) from None
@@ -282,54 +282,56 @@ class RemoteBackend:
         at = answer.at.timestamp()
         return [Stored(int(position, 16), at) for position in answer.positions]
 
-    async def park(self, held: Held, mail: int, due: float | None, shown: Shown) -> bool:
+    async def park(self, leased: LeasedRun, mail: int, due: float | None, shown: Shown) -> bool:
         """Give the run up until then."""
         await need_task()
         due_at = None if due is None or due == inf else datetime.fromtimestamp(min(due, DUE_MAX_S), UTC)
         view, branches = _bytes(shown.view), _branches(shown)
-        item = w.RunPark(held.key, held.attempt, mail, due_at, view, branches)
-        answer: w.RunParked = await _link(held).ask(item, len(view) + len(branches))
-        return self._let_go(held, not answer.unread)
+        item = w.RunPark(leased.key, leased.attempt, mail, due_at, view, branches)
+        answer: w.RunParked = await _link(leased).ask(item, len(view) + len(branches))
+        return self._let_go(leased, not answer.unread)
 
-    def _let_go(self, held: Held, done: bool) -> bool:
+    def _let_go(self, leased: LeasedRun, done: bool) -> bool:
         if done:
-            _link(held).let_go(held.key, held.attempt)
+            _link(leased).let_go(leased.key, leased.attempt)
         return done
 
-    async def finish(self, held: Held, mail: int, ending: Ending) -> bool:
+    async def finish(self, leased: LeasedRun, mail: int, ending: Ending) -> bool:
         """End the run."""
         await need_task()
         view, failure = _bytes(ending.view), ending.failure
         if failure is not None:
             failure = failure[: self._runs.payload_max_bytes]
         item = w.RunFinish(
-            held.key, held.attempt, mail,
+            leased.key, leased.attempt, mail,
             result=ending.result, failure=failure, cancelled=ending.cancelled, view=view, error=ending.error or "",
         )  # fmt: skip
         size_bytes = len((ending.result or failure or "").encode()) + len(view) + len(item.error.encode())
-        answer: w.RunFinished = await _link(held).ask(item, size_bytes)
-        return self._let_go(held, not answer.unread)
+        answer: w.RunFinished = await _link(leased).ask(item, size_bytes)
+        return self._let_go(leased, not answer.unread)
 
-    async def continue_as_new(self, held: Held, mail: int, begun: Record, kept: Sequence[int]) -> bool:
+    async def continue_as_new(self, leased: LeasedRun, mail: int, begun: Record, kept: Sequence[int]) -> bool:
         """As a new run."""
         record, size_bytes = _new_record(begun)
-        item = w.RunFinish(held.key, held.attempt, mail, begun=record, kept=[f"{pos:x}" for pos in kept])
-        answer: w.RunFinished = await _link(held).ask(item, size_bytes)
+        item = w.RunFinish(leased.key, leased.attempt, mail, begun=record, kept=[f"{pos:x}" for pos in kept])
+        answer: w.RunFinished = await _link(leased).ask(item, size_bytes)
         return not answer.unread
 
-    async def block(self, held: Held, reason: str) -> float:
+    async def block(self, leased: LeasedRun, reason: str) -> float:
         """Blocked on code."""
-        answer: w.RunParked = await _link(held).ask(w.RunPark(held.key, held.attempt, blocked_on=reason or "blocked"))
-        self._let_go(held, done=True)
+        answer: w.RunParked = await _link(leased).ask(
+            w.RunPark(leased.key, leased.attempt, blocked_on=reason or "blocked")
+        )
+        self._let_go(leased, done=True)
         return answer.pause_ms / 1_000
 
-    async def give_back(self, held: Held) -> None:
+    async def give_back(self, leased: LeasedRun) -> None:
         """For others to take."""
-        await _link(held).ask(w.RunPark(held.key, held.attempt, give_back=True))
-        self._let_go(held, done=True)
+        await _link(leased).ask(w.RunPark(leased.key, leased.attempt, give_back=True))
+        self._let_go(leased, done=True)
 
     async def transact(
-        self, held: Held, call: StepCall, info: StepInfo, after: int, turn: Turn, limiter: trio.CapacityLimiter
+        self, leased: LeasedRun, call: StepCall, info: StepInfo, after: int, turn: Turn, limiter: trio.CapacityLimiter
     ) -> Outcome:
         """A step that is a transaction, in a database of the program's own."""
         from penstock.durable.transaction import Fence, Transactions
@@ -339,8 +341,8 @@ class RemoteBackend:
         if self._transactions is None:
             self._transactions = Transactions("", None)
         max_bytes = self._runs.payload_max_bytes
-        fence = Fence(0, 0, held.attempt, "", "")  # of the journals' database: not used here
-        return await self._transactions.run(held, fence, call, info, after, turn, limiter, max_bytes)
+        fence = Fence(0, 0, leased.attempt, "", "")  # of the journals' database: not used here
+        return await self._transactions.run(leased, fence, call, info, after, turn, limiter, max_bytes)
 
     def close(self) -> None:
         """End what transactions of steps have left open."""
@@ -354,21 +356,21 @@ class RemoteBackend:
         except (Conflict, IdempotencyConflict, BadRequest, PayloadTooLarge) as error:
             raise StartRefused(error.reason) from None
 
-    async def start_child(self, held: Held, path: str, call: ChildCall, id: str) -> None:
+    async def start_child(self, leased: LeasedRun, path: str, call: ChildCall, id: str) -> None:
         """A run of a workflow of this app, or an instance of a definition."""
-        item = w.RunChild(held.key, held.attempt, path, id=call.id or "", key=id, arguments=call.arguments.encode())
+        item = w.RunChild(leased.key, leased.attempt, path, id=call.id or "", key=id, arguments=call.arguments.encode())
         if isinstance(call.target, str):
             item.definition_id = call.target
         else:
             item.app, item.workflow, item.version = self._runs.app, call.target.name, call.target.version
         try:
-            await _link(held).ask(item, len(item.arguments))
+            await _link(leased).ask(item, len(item.arguments))
         except Refused as error:
             raise StartRefused(error.args[0]) from None
 
-    async def cancel_child(self, held: Held, path: str) -> bool:
+    async def cancel_child(self, leased: LeasedRun, path: str) -> bool:
         """Ask it to end."""
-        answer: w.RunChildAnswer = await _link(held).ask(w.RunChild(held.key, held.attempt, path, cancel=True))
+        answer: w.RunChildAnswer = await _link(leased).ask(w.RunChild(leased.key, leased.attempt, path, cancel=True))
         return not answer.unknown
 
     async def waits_for(self, workflow: str) -> str | None:
@@ -385,10 +387,10 @@ class RemoteBackend:
         except (NotFound, Conflict, BadRequest, PayloadTooLarge) as error:
             raise SendRefused(error.reason) from None
 
-    async def extend(self, held: Held, shown: Shown) -> Beat:
+    async def extend(self, leased: LeasedRun, shown: Shown) -> Beat:
         """A heartbeat."""
-        item = w.RunExtend(held.key, held.attempt, _bytes(shown.view), _branches(shown))
-        answer: w.RunExtended = await _link(held).ask(item, len(item.view) + len(item.branches))
+        item = w.RunExtend(leased.key, leased.attempt, _bytes(shown.view), _branches(shown))
+        answer: w.RunExtended = await _link(leased).ask(item, len(item.view) + len(item.branches))
         return Beat(answer.lease_ms / 1_000, answer.mail)
 
 
@@ -396,9 +398,9 @@ def _job_type(app: str, workflow: Workflow[..., Any]) -> str:
     return f"code:{app}:{workflow.name}@{workflow.version}" if app else f"code:{workflow.name}@{workflow.version}"
 
 
-def _link(held: Held) -> Link:
-    assert isinstance(held.fence, Link)
-    return held.fence
+def _link(leased: LeasedRun) -> Link:
+    assert isinstance(leased.fence, Link)
+    return leased.fence
 
 
 def _bytes(text: str | None) -> bytes:

@@ -78,7 +78,7 @@ class Link:
         self.is_over = False
         self.answered = False
         """Whether the engine has taken the stream."""
-        self.held: dict[str, int] = {}
+        self.leased: dict[str, int] = {}
         """Jobs of the runs that came on it and were not let go of, with their attempts: one may come again at once."""
 
     async def ask(self, item: Item, size_bytes: int = 0) -> Any:
@@ -102,8 +102,8 @@ class Link:
 
     def let_go(self, job_id: str, attempt: int) -> None:
         """This attempt at a run is over here."""
-        if self.held.get(job_id) == attempt:
-            del self.held[job_id]
+        if self.leased.get(job_id) == attempt:
+            del self.leased[job_id]
 
     def note_room(self) -> None:
         """The executor takes another number of runs than before."""
@@ -127,7 +127,7 @@ class Link:
             self.is_over = True
             for question in (*self._to_send, *(each for waiting in self._waiting.values() for each in waiting)):
                 question.answered.set()
-            for job_id in self.held:
+            for job_id in self.leased:
                 self._intake.hear(job_id)
         raise error or ConnectionFailed("the stream ended")
 
@@ -181,7 +181,7 @@ class Link:
                 question.answered.set()
         for run in message.runs:
             self._credit.used(run.job_type)
-            self.held[run.job_id] = run.attempt
+            self.leased[run.job_id] = run.attempt
             self._intake.accept(self, run)
         for credit in message.credits:
             self._credit.answered(credit)

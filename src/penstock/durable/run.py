@@ -70,7 +70,7 @@ class Run(Generic[R]):
         raise TimedOut(f"run {self.id} has not ended within {timeout_s} s")
 
     async def _wait_result(self) -> R:
-        heard, looks = self._heard, not self._is_new and self.instance_id not in self._news.held
+        heard, looks = self._heard, not self._is_new and self.instance_id not in self._news.leased
         while heard.result is None:
             if looks:
                 seen = await self._look_through_outages()
@@ -93,7 +93,7 @@ class Run(Generic[R]):
             found: str | None = (await self._runs().tree(self.instance_id)).get("waitsFor")
             return found
 
-        if self.instance_id not in self._news.held:
+        if self.instance_id not in self._news.leased:
             name = "" if self._workflow is None else self._workflow.name
             await self._news.unserved.tell(f"run {self.id}", name, find)
 

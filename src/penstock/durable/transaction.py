@@ -25,7 +25,7 @@ import trio.from_thread
 from psycopg import sql
 from psycopg.rows import tuple_row
 
-from penstock.durable.backend import COMMITTED, Held, LeaseLost, Turn
+from penstock.durable.backend import COMMITTED, LeasedRun, LeaseLost, Turn
 from penstock.durable.codec import decode
 from penstock.durable.errors import NonRetryable, PayloadTooLarge, Unencodable
 from penstock.durable.step import StepCall, StepInfo, current_step
@@ -96,7 +96,7 @@ class Journals(Protocol):
         """Returns when there is no such session any more."""
         ...
 
-    async def is_written(self, held: Held, path: str, after: int) -> bool:
+    async def is_written(self, leased: LeasedRun, path: str, after: int) -> bool:
         """Whether an outcome of the step stands in the journal. Raises `LeaseLost`."""
         ...
 
@@ -118,7 +118,7 @@ class Transactions:
 
     async def run(
         self,
-        held: Held,
+        leased: LeasedRun,
         fence: Fence,
         call: StepCall,
         info: StepInfo,
@@ -142,7 +142,7 @@ class Transactions:
                 if call.step.database is None:
                     assert self._journals is not None
                     await self._journals.end_session(doubt.session)
-                    if await self._journals.is_written(held, path, after):
+                    if await self._journals.is_written(leased, path, after):
                         turn.end(committed=True)
                         return COMMITTED
                     turn.end(committed=False)
@@ -161,7 +161,7 @@ class Transactions:
             log.warning(
                 "run %s: the session of transaction %r at %s ended before its COMMIT: %s. The transaction is undone and"
                 " begun again in %g s. In %.0f s this attempt fails",
-                held, call.name, path, str(lost).split("\n", 1)[0], pause_s, lost_until - now,
+                leased, call.name, path, str(lost).split("\n", 1)[0], pause_s, lost_until - now,
             )  # fmt: skip
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, LOST_PAUSE_MAX_S)

@@ -25,12 +25,12 @@ from penstock.engine.jobs.streams import JobStream
 from penstock.engine.queues.journal_items import (
     PATH_MAX_CHARS,
     RULES,
-    Held,
+    ClaimedRun,
     JournalPage,
     JournalRow,
     NewRecord,
     RunEnd,
-    Taken,
+    RunLease,
 )
 from penstock.engine.requests import ids
 from penstock.engine.requests.payload import EMPTY_OBJECT, check_count, check_text
@@ -72,7 +72,7 @@ class _Kind(NamedTuple):
     items: str
     answers: str
     answer_type: Callable[..., Any]
-    serve: Callable[[Held, Any, Any], Awaitable[None]]
+    serve: Callable[[RunLease, Any, Any], Awaitable[None]]
     """Fills in the answer. Raises what its outcome is made of."""
 
 
@@ -108,7 +108,7 @@ class RunDesk:
         self._reads: deque[_Slot] = deque()  # not begun
         self._reading = 0
         self._describing = 0
-        self._taken: deque[tuple[w.Run, int]] = deque()
+        self._claimed: deque[tuple[w.Run, int]] = deque()
         self._mail: dict[str, int] = {}
         self._job_ids: dict[int, str] = {}  # by instance, of what the executor has
         self.pending_bytes = 0
@@ -161,7 +161,7 @@ class RunDesk:
             if not self._jobs.holds(item.job_id, item.attempt):
                 raise LeaseLost("this stream does not have the run, or not any more")
             job = ids.read_job(item.job_id)
-            await slot.kind.serve(Held(job.instance, job.seq, item.attempt, self._jobs.worker), item, answer)
+            await slot.kind.serve(RunLease(job.instance, job.seq, item.attempt, self._jobs.worker), item, answer)
             answer.outcome = w.OutcomeCode.OK
         except (PenstockError, *AWAY) as error:
             answer.outcome = _outcome(error)
@@ -197,7 +197,7 @@ class RunDesk:
     @property
     def has_taken(self) -> bool:
         """Whether runs wait to be sent: no more are taken then."""
-        return bool(self._taken or self._describing)
+        return bool(self._claimed or self._describing)
 
     @property
     def is_idle(self) -> bool:
@@ -213,15 +213,15 @@ class RunDesk:
 
     async def _describe(self, jobs: Sequence[Job]) -> None:
         try:
-            runs = await self._engine.code.taken(jobs)
+            runs = await self._engine.code.claimed(jobs)
             beyond = set[int]()
             if self._rules < RULES:
-                beyond = await self._engine.code.beyond_rules([run.held.instance for run in runs], self._rules)
-            for job, taken in zip(jobs, runs, strict=True):
-                if taken.held.instance in beyond:
-                    self._nursery.start_soon(self._stand_back, job, taken.held)
+                beyond = await self._engine.code.beyond_rules([run.run_lease.instance for run in runs], self._rules)
+            for job, claimed in zip(jobs, runs, strict=True):
+                if claimed.run_lease.instance in beyond:
+                    self._nursery.start_soon(self._stand_back, job, claimed.run_lease)
                 else:
-                    self._taken.append(_run(job, taken, self._rules))
+                    self._claimed.append(_run(job, claimed, self._rules))
         except PenstockError:  # they went back to the queue, and the credit for them is as it was
             self.forget(job.id for job in jobs)
             for job in jobs:
@@ -232,7 +232,7 @@ class RunDesk:
         self._describing -= 1
         self._wake()
 
-    async def _stand_back(self, job: Job, held: Held) -> None:
+    async def _stand_back(self, job: Job, held: RunLease) -> None:
         """A run that this executor is too old for waits for another one."""
         with suppress(PenstockError, *AWAY):  # then the end of the lease brings it back
             await self._engine.journal.block(held, TOO_OLD)
@@ -256,8 +256,8 @@ class RunDesk:
                 if isinstance(slot.item, w.RunRead):
                     self._reading -= 1
                     size_bytes += _records_size(slot.answer.records)
-        while self._taken and size_bytes < PAGE_MAX_BYTES:
-            run, run_bytes = self._taken.popleft()
+        while self._claimed and size_bytes < PAGE_MAX_BYTES:
+            run, run_bytes = self._claimed.popleft()
             message.runs.append(run)
             size_bytes += run_bytes
         if self._mail:
@@ -268,7 +268,7 @@ class RunDesk:
 
     # -- one item each
 
-    async def _append(self, held: Held, item: w.RunAppend, answer: w.RunAppended) -> None:
+    async def _append(self, held: RunLease, item: w.RunAppend, answer: w.RunAppended) -> None:
         records = await run_sized(_size(item), lambda: [_new_record(record) for record in item.records])
         try:
             appended = await self._engine.journal.append(
@@ -282,7 +282,7 @@ class RunDesk:
             answer.positions = [f"{place.pos:x}" for place in appended.placed]
             answer.at = _time(appended.placed[0].at)
 
-    async def _park(self, held: Held, item: w.RunPark, answer: w.RunParked) -> None:
+    async def _park(self, held: RunLease, item: w.RunPark, answer: w.RunParked) -> None:
         journal = self._engine.journal
         if item.give_back:
             await journal.give_back(held)
@@ -293,7 +293,7 @@ class RunDesk:
             view, branches = journal.fit_view(item.view or None), item.branches or None
             answer.unread = not await journal.park(held, mail=item.mail, due_at=due_at, view=view, branches=branches)
 
-    async def _finish(self, held: Held, item: w.RunFinish, answer: w.RunFinished) -> None:
+    async def _finish(self, held: RunLease, item: w.RunFinish, answer: w.RunFinished) -> None:
         journal = self._engine.journal
         if item.begun is not None:
             kept = [read_position(each, "kept") for each in item.kept]
@@ -303,7 +303,7 @@ class RunDesk:
             done = await journal.finish(held, _end(item, journal.fit_view(item.view or None)), mail=item.mail)
         answer.unread = not done
 
-    async def _read(self, held: Held, item: w.RunRead, answer: w.RunPage) -> None:
+    async def _read(self, held: RunLease, item: w.RunRead, answer: w.RunPage) -> None:
         journal = self._engine.journal
         if item.marks:
             answer.marks = await journal.marks(held.instance)
@@ -313,7 +313,7 @@ class RunDesk:
             raise LeaseLost("the run has ended")
         _fill(answer, page)
 
-    async def _child(self, held: Held, item: w.RunChild, answer: w.RunChildAnswer) -> None:
+    async def _child(self, held: RunLease, item: w.RunChild, answer: w.RunChildAnswer) -> None:
         children, limits = self._engine.children, self._engine.limits
         check_text(item.path, "path", PATH_MAX_CHARS)
         if item.cancel:
@@ -331,7 +331,7 @@ class RunDesk:
         arguments = await read_variables(item.arguments, limits, "arguments") or EMPTY_OBJECT
         await children.start(held, item.path, target, arguments, id)
 
-    async def _extend(self, held: Held, item: w.RunExtend, answer: w.RunExtended) -> None:
+    async def _extend(self, held: RunLease, item: w.RunExtend, answer: w.RunExtended) -> None:
         journal = self._engine.journal
         view = journal.fit_view(item.view or None)
         extended = await journal.extend(held, view=view, branches=item.branches or None)
@@ -445,24 +445,24 @@ def _fill(answer: w.RunPage, page: JournalPage) -> w.RunPage:
     return answer
 
 
-def _run(job: Job, taken: Taken, rules: int) -> tuple[w.Run, int]:
+def _run(job: Job, claimed: ClaimedRun, rules: int) -> tuple[w.Run, int]:
     """What the executor is told, and how many bytes that is about."""
-    is_fresh = taken.held.attempt == 1 and taken.mail == 0
-    page = None if taken.page is None or is_fresh else _fill(w.RunPage(), taken.page)
-    arguments = json_text(taken.arguments)
+    is_fresh = claimed.run_lease.attempt == 1 and claimed.mail == 0
+    page = None if claimed.page is None or is_fresh else _fill(w.RunPage(), claimed.page)
+    arguments = json_text(claimed.arguments)
     run = w.Run(
         job_id=job.id,
-        attempt=taken.held.attempt,
-        job_type=taken.job_type,
-        instance_id=taken.instance_id,
+        attempt=claimed.run_lease.attempt,
+        job_type=claimed.job_type,
+        instance_id=claimed.instance_id,
         arguments=arguments,
-        started_at=_time(taken.started_at),
-        taken_at=_time(taken.taken_at),
-        lease_ms=max(round(1_000 * taken.lease_left_s), 0),
+        started_at=_time(claimed.started_at),
+        taken_at=_time(claimed.taken_at),
+        lease_ms=max(round(1_000 * claimed.lease_left_s), 0),
         fresh=is_fresh,
-        expiries=taken.expiries,
-        key=taken.key or "",
+        expiries=claimed.expiries,
+        key=claimed.key or "",
         page=page,
-        rules=min(taken.rules, rules),
+        rules=min(claimed.rules, rules),
     )
     return run, len(arguments) + (0 if page is None else _records_size(page.records))

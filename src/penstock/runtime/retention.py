@@ -17,7 +17,7 @@ import trio
 
 from penstock.engine.engine import Engine
 from penstock.engine.instances.retention_rules import ENDS, Keeping, Kept, shorter
-from penstock.engine.queues.activity import Held
+from penstock.engine.queues.activity import OverdueHistory
 from penstock.engine.requests.ids import show_instance
 from penstock.log.log import RateLimitedLog, get_logger
 from penstock.runtime import archive
@@ -64,13 +64,13 @@ class Retention:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._removed_to: dict[str, int] = {}  # by partition: where to go on; from the start in the next process
-        self._oldest_held: Held | None = None
+        self._overdue: OverdueHistory | None = None
         settings = engine.settings
         self._keeping = Keeping(settings.retention_rules, settings.retention_days)
         self._walks: deque[tuple[Kept, int]] = deque()  # versions to walk over, each with where to go on
         self._walk_at = 0.0
         self._move_at: dict[str, float] = {}  # by partition: not before
-        self._rests: dict[str, tuple[float, Held]] = {}  # by partition: likewise, and what keeps it
+        self._rests: dict[str, tuple[float, OverdueHistory]] = {}  # by partition: likewise, and what keeps it
 
     async def step(self) -> None:
         """One round of the service loop."""
@@ -95,10 +95,10 @@ class Retention:
 
     async def _end_partitions(self, connection: TrioConnection, days: float, exceptions: store.Exceptions) -> bool:
         busy = False
-        self._oldest_held = None
+        self._overdue = None
         for partition in await store.over(connection, "history", days):
             busy |= await self._end(connection, partition, days, exceptions)
-        self._engine.polls.activity.held = self._oldest_held
+        self._engine.polls.activity.overdue = self._overdue
         for partition in await store.over(connection, "journal", days):
             if (await store.left(connection, partition)).oldest is None:
                 await self._drop(connection, partition)
@@ -139,7 +139,7 @@ class Retention:
         rest_until, held = self._rests.pop(partition.name, (0.0, None))
         if held is not None and trio.current_time() < rest_until:
             self._rests[partition.name] = rest_until, held
-            self._oldest_held = self._oldest_held or held
+            self._overdue = self._overdue or held
             return False
         for _ in range(REMOVALS_MAX):
             after = self._removed_to.get(partition.name, -1)
@@ -163,8 +163,8 @@ class Retention:
         elif exceptions.versions and not partition.moved and await self._move(connection, partition, left):
             return False
         else:
-            held = Held(left.instances, left.oldest, partition.until)
-            self._oldest_held = self._oldest_held or held
+            held = OverdueHistory(left.instances, left.oldest, partition.until)
+            self._overdue = self._overdue or held
             if exceptions.versions and not found:  # who is kept may be many: none of them is looked at every minute
                 self._rests[partition.name] = trio.current_time() + WALK_INTERVAL_S, held
             _held.info(

@@ -14,7 +14,7 @@ from penstock.wire.model import Park
 from penstock.worker.context import JobContext
 from penstock.worker.execution import run_handler
 from penstock.worker.handler import Handler, Pools
-from penstock.worker.held import HeldJob, StopReason
+from penstock.worker.held import LeasedJob, StopReason
 from penstock.worker.leases import LeaseKeeper
 from penstock.worker.process_pool import ProcessPool
 from penstock.worker.transport import LongPoll, WorkerIdentity
@@ -38,7 +38,7 @@ class Performer:
 
     async def perform(self, handler: Handler, job: Job) -> str:
         """Run the handler and report; what became of the job, in words. Raises HandlerHangs."""
-        held = HeldJob(job, lease_ends_at=anyio.current_time() + self._lease_s)
+        held = LeasedJob(job, lease_ends_at=anyio.current_time() + self._lease_s)
         leases = LeaseKeeper(self._transport, self._lease_s, _stop)
         leases.add(held)
         pools = Pools(anyio.CapacityLimiter(1), ProcessPool(1))
@@ -82,5 +82,5 @@ def _said(what: str, outcome: JobOutcome, more: str) -> str:
     return f"{what}: {more}" if more else what
 
 
-def _stop(held: HeldJob, reason: StopReason) -> None:
+def _stop(held: LeasedJob, reason: StopReason) -> None:
     held.stop(reason)

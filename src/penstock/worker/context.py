@@ -14,7 +14,7 @@ import msgspec
 from penstock.client.backoff import Backoff
 from penstock.client.errors import Unavailable
 from penstock.wire.noun import Variables
-from penstock.worker.held import JOB_LOG_FIELDS, HeldJob, StopReason
+from penstock.worker.held import JOB_LOG_FIELDS, LeasedJob, StopReason
 from penstock.worker.leases import LeaseKeeper
 
 _CURRENT: ContextVar[JobContext | None] = ContextVar("penstock_current_job", default=None)
@@ -23,7 +23,7 @@ _CURRENT: ContextVar[JobContext | None] = ContextVar("penstock_current_job", def
 class JobContext:
     """The job that a handler works on. Valid while the handler runs."""
 
-    def __init__(self, held: HeldJob, leases: LeaseKeeper) -> None:
+    def __init__(self, held: LeasedJob, leases: LeaseKeeper) -> None:
         self._held = held
         self._leases = leases
         self.job = held.job

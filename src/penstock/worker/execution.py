@@ -18,7 +18,7 @@ from penstock.wire.model import Completion, Failure, Park
 from penstock.worker.context import JobContext, set_current_job
 from penstock.worker.errors import Later, NonRetryable, Retry, StepError, WaitFor
 from penstock.worker.handler import Handler, Pools
-from penstock.worker.held import HeldJob, StopReason
+from penstock.worker.held import LeasedJob, StopReason
 
 # The engine keeps 4 KiB of an error text; characters may take several bytes.
 MAX_ERROR_MESSAGE_CHARS = 4096
@@ -32,7 +32,7 @@ Report = Completion | Failure | Park
 
 async def run_handler(
     handler: Handler,
-    held: HeldJob,
+    held: LeasedJob,
     context: JobContext,
     slots: Sequence[anyio.CapacityLimiter],
     pools: Pools,
@@ -73,7 +73,7 @@ async def run_handler(
     return None if held.stop_reason is StopReason.STOPPING else failure
 
 
-def _judge(held: HeldJob, context: JobContext, error: BaseException) -> Failure | Park | None:
+def _judge(held: LeasedJob, context: JobContext, error: BaseException) -> Failure | Park | None:
     """As `_failure`, of what may be a cancellation: that of the handler's scope, or of the worker, is raised again."""
     cancelled = anyio.get_cancelled_exc_class()
     ours, rest = (error, None) if isinstance(error, cancelled) else (None, error)
@@ -88,7 +88,7 @@ def _judge(held: HeldJob, context: JobContext, error: BaseException) -> Failure 
     return _failure(held, context, rest)
 
 
-def _failure(held: HeldJob, context: JobContext, error: BaseException) -> Failure | Park | None:
+def _failure(held: LeasedJob, context: JobContext, error: BaseException) -> Failure | Park | None:
     """The report about an exception; None for what only followed from being told to stop."""
     if held.scope.cancel_called:
         context.log.debug("the handler ended with an error after it was told to stop", exc_info=error)
@@ -146,7 +146,7 @@ def _flat(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-def _failed(held: HeldJob, message: str, *, retryable: bool, retry_after_s: float | None = None) -> Failure:
+def _failed(held: LeasedJob, message: str, *, retryable: bool, retry_after_s: float | None = None) -> Failure:
     # A lone surrogate has no JSON form, and an error text must never be the reason that a report is refused.
     text = message[:MAX_ERROR_MESSAGE_CHARS].encode("utf-8", "replace").decode()
     return Failure(

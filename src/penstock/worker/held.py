@@ -42,7 +42,7 @@ class JobLog(logging.LoggerAdapter[logging.Logger]):
         return f"{msg} (job {fields['job_id']}, attempt {fields['attempt']})", kwargs
 
 
-class HeldJob:
+class LeasedJob:
     """A job with the cancel scope around its handler. Made in the event loop that runs it."""
 
     def __init__(self, job: Job, *, lease_ends_at: float, on_begin: Callable[[str], None] | None = None) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.client.errors import ClientError, JobCancelled, LeaseLost, NotFound
 from penstock.wire.model import JobRef
-from penstock.worker.held import LOGGER, HeldJob, StopReason
+from penstock.worker.held import LOGGER, LeasedJob, StopReason
 from penstock.worker.transport import WorkTransport, outcome_of_each
 
 MAX_HEARTBEATS_PER_CALL = 500
@@ -40,12 +40,12 @@ class LeaseKeeper:
     """
 
     def __init__(
-        self, transport: WorkTransport, lease_s: float, on_lost: Callable[[HeldJob, StopReason], None]
+        self, transport: WorkTransport, lease_s: float, on_lost: Callable[[LeasedJob, StopReason], None]
     ) -> None:
         self._transport = transport
         self._lease_s = lease_s
         self._on_lost = on_lost
-        self._held: dict[tuple[str, int | None], HeldJob] = {}
+        self._held: dict[tuple[str, int | None], LeasedJob] = {}
         self._some = anyio.Event()
         self._hurry = anyio.Event()
 
@@ -55,16 +55,16 @@ class LeaseKeeper:
     def __contains__(self, key: object) -> bool:
         return key in self._held
 
-    def jobs(self) -> Sequence[HeldJob]:
+    def jobs(self) -> Sequence[LeasedJob]:
         """All jobs that are held now."""
         return list(self._held.values())
 
-    def add(self, held: HeldJob) -> None:
+    def add(self, held: LeasedJob) -> None:
         """Keep the lease of a job from now on."""
         self._held[held.key] = held
         self._some.set()
 
-    def remove(self, held: HeldJob) -> None:
+    def remove(self, held: LeasedJob) -> None:
         """The job is settled: no more heartbeats. Harmless for one that is not held."""
         self._held.pop(held.key, None)
 
@@ -101,7 +101,7 @@ class LeaseKeeper:
             await self._beat(due[first : first + MAX_HEARTBEATS_PER_CALL])
         return len(due)
 
-    async def _beat(self, due: Sequence[HeldJob]) -> None:
+    async def _beat(self, due: Sequence[LeasedJob]) -> None:
         sent_at = anyio.current_time()
         try:
             outcomes = await self._transport.extend([held.ref for held in due])
@@ -116,7 +116,7 @@ class LeaseKeeper:
                 self._lost(held, _STOP_REASONS[outcome])
 
     async def report(
-        self, held: HeldJob, *, checkpoint: object = msgspec.UNSET, progress: object = msgspec.UNSET
+        self, held: LeasedJob, *, checkpoint: object = msgspec.UNSET, progress: object = msgspec.UNSET
     ) -> None:
         """Store a checkpoint, show progress. A job that turns out to be lost is let go of.
 
@@ -134,7 +134,7 @@ class LeaseKeeper:
             raise
         held.lease_ends_at = sent_at + self._lease_s
 
-    def _lost(self, held: HeldJob, reason: StopReason) -> None:
+    def _lost(self, held: LeasedJob, reason: StopReason) -> None:
         # Settled while the heartbeat was on its way: that it came too late is no news.
         if self._held.pop(held.key, None) is not None:
             self._on_lost(held, reason)

@@ -16,7 +16,7 @@ import anyio
 from penstock.client.backoff import Backoff
 from penstock.client.errors import ClientError, InternalError, Unauthenticated, Unavailable
 from penstock.wire.model import Completion, Failure, JobOutcome, Park
-from penstock.worker.held import HeldJob
+from penstock.worker.held import LeasedJob
 from penstock.worker.outage import Outage
 from penstock.worker.transport import outcome_of_each
 
@@ -30,7 +30,7 @@ MAX_INTERNAL_ERRORS_PER_ITEM = 8
 class _Waiting(Generic[ReportT]):
     """A report that is not settled yet."""
 
-    def __init__(self, held: HeldJob, report: ReportT) -> None:
+    def __init__(self, held: LeasedJob, report: ReportT) -> None:
         self.held = held
         self.report = report
         self.internal_errors = 0
@@ -48,7 +48,7 @@ class Reporter(Generic[ReportT]):
     def __init__(
         self,
         send: Callable[[Sequence[ReportT]], Awaitable[Sequence[JobOutcome]]],
-        on_settled: Callable[[HeldJob, ReportT, JobOutcome], None],
+        on_settled: Callable[[LeasedJob, ReportT, JobOutcome], None],
     ) -> None:
         self._send = send
         self._on_settled = on_settled
@@ -65,7 +65,7 @@ class Reporter(Generic[ReportT]):
         """How many reports are not settled yet."""
         return len(self._waiting) + self._in_flight
 
-    def put_nowait(self, held: HeldJob, report: ReportT) -> None:
+    def put_nowait(self, held: LeasedJob, report: ReportT) -> None:
         """Hand over a report. Bounded by the session, which counts the reports that are not settled."""
         if self._none.is_set():
             self._none = anyio.Event()

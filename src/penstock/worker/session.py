@@ -22,7 +22,7 @@ from penstock.wire.model import Completion, Failure, Job, JobOutcome, JobRef, Pa
 from penstock.worker.context import JobContext
 from penstock.worker.execution import Report, run_handler
 from penstock.worker.handler import Handler, Pools
-from penstock.worker.held import LOGGER, HeldJob, StopReason
+from penstock.worker.held import LOGGER, LeasedJob, StopReason
 from penstock.worker.intake import IntakeEvents, JobIntake, Subscription
 from penstock.worker.leases import LeaseKeeper
 from penstock.worker.observer import WorkerObserver
@@ -173,12 +173,12 @@ class Session:
 
     def _accept(self, job: Job, subscription: Subscription) -> None:
         lease_ends_at = anyio.current_time() + self._settings.lease_s
-        held = HeldJob(job, lease_ends_at=lease_ends_at, on_begin=self._observer.on_handler_started)
+        held = LeasedJob(job, lease_ends_at=lease_ends_at, on_begin=self._observer.on_handler_started)
         self._counts.received += 1
         self._leases.add(held)
         self._jobs.start_soon(self._work_on, held, subscription)
 
-    async def _work_on(self, held: HeldJob, subscription: Subscription) -> None:
+    async def _work_on(self, held: LeasedJob, subscription: Subscription) -> None:
         handler = self._handlers[held.job.job_type]
         context = JobContext(held, self._leases)
         slots = [self._slots]
@@ -206,7 +206,7 @@ class Session:
         else:
             self._failures.put_nowait(held, report)
 
-    async def _count(self, held: HeldJob, report: Report | None) -> None:
+    async def _count(self, held: LeasedJob, report: Report | None) -> None:
         """Report a job that ends the worker: given back, it would end the next one, and so on for ever."""
         if not isinstance(report, Failure) or held.key not in self._leases:
             return
@@ -222,13 +222,13 @@ class Session:
     def _on_news(self, ref: JobRef, reason: StopReason) -> None:
         self._leases.lose(ref, reason)
 
-    def _on_lost(self, held: HeldJob, reason: StopReason) -> None:
+    def _on_lost(self, held: LeasedJob, reason: StopReason) -> None:
         self._counts.lost += 1
         held.log.warning("job lost: %s", reason)
         held.stop(reason)
         self._transport.forget(held.ref)
 
-    def _on_settled(self, held: HeldJob, report: Report, outcome: JobOutcome) -> None:
+    def _on_settled(self, held: LeasedJob, report: Report, outcome: JobOutcome) -> None:
         if outcome.outcome == "invalid" and not isinstance(report, Failure):
             what = "result" if isinstance(report, Completion) else "wait"
             reason = f"the engine refused the {what}: {outcome.reason}"
@@ -254,7 +254,7 @@ class Session:
         else:
             self._counts.failed += 1
 
-    async def _give_back(self, jobs: Sequence[HeldJob]) -> None:
+    async def _give_back(self, jobs: Sequence[LeasedJob]) -> None:
         """Return held jobs to the queue. Those that can't be returned now come back when their lease ends."""
         for held in jobs:
             held.stop(StopReason.STOPPING)
@@ -299,7 +299,7 @@ def _tell(span: Span, end: str, report: Report | None) -> None:
         span.fail(report.error_message if isinstance(report, Failure) else end)
 
 
-def _end_of(held: HeldJob, report: Report | None) -> str:
+def _end_of(held: LeasedJob, report: Report | None) -> str:
     """How a handler ended, in the words of ``WorkerObserver.on_handler_ended``."""
     if isinstance(report, Completion):
         return "completed"

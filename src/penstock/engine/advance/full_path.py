@@ -65,7 +65,7 @@ class FullPath(GroupCommitQueue[Command]):
             settings,
             metrics,
             self._batch,
-            find_held=self._held,
+            find_held=self.find_locked_elsewhere,
             key=lambda item: item.instance,
             per_key=PER_INSTANCE_MAX,
             label="wide",
@@ -77,8 +77,8 @@ class FullPath(GroupCommitQueue[Command]):
         self._notes = LeftNotes()
         self.long: LongPath[Command] = LongPath("long full path", settings, transactions.advancer, self.apply_batch)
 
-    async def _held(self, connection: TrioConnection, items: list[Command]) -> list[Command]:
-        held = await store.held_instances(connection, [item.instance for item in items])
+    async def find_locked_elsewhere(self, connection: TrioConnection, items: list[Command]) -> list[Command]:
+        held = await store.instances_locked_elsewhere(connection, [item.instance for item in items])
         return [item for item in items if item.instance in held]
 
     async def _batch(self, connection: TrioConnection, items: list[Command], again: bool) -> None:

@@ -70,7 +70,7 @@ FindHeld = Callable[[TrioConnection, list[I]], Awaitable[list[I]]]
 Look = Callable[[TrioConnection, list[I]], Awaitable[None]]
 
 STOPPING_REASON = "the engine is shutting down"
-HELD_REASON = "another transaction holds what the call needs; try again"
+LOCKED_ELSEWHERE_REASON = "another transaction holds what the call needs; try again"
 BUSY_REASON = "too many transactions at once on this instance; try again"
 
 log = get_logger(__name__)
@@ -150,7 +150,7 @@ class GroupCommitQueue(Batcher[I]):
         self._database = database
         self._metrics = metrics
         self._apply_in = apply
-        self._find_held = find_held
+        self.find_locked_elsewhere = find_held
         self._look = look
         self._undo = undo
         self._divide_batch = divide
@@ -212,7 +212,7 @@ class GroupCommitQueue(Batcher[I]):
                 await self._once(pending, again=again, ask=ask)
             except LOCKED as error:
                 self._count(error)
-                _refuse_overdue(_pending(pending, batch), HELD_REASON)
+                _refuse_overdue(_pending(pending, batch), LOCKED_ELSEWHERE_REASON)
                 if refused:
                     await self._divide(pending, batch, error, again)
                 ask = refused = True
@@ -250,7 +250,7 @@ class GroupCommitQueue(Batcher[I]):
             if again:
                 await wait_replicated(connection)
             if ask:
-                items = await self._leave_held(connection, items, again)
+                items = await self._leave_locked_elsewhere(connection, items, again)
             if again and items:
                 await self._resolve(connection, items)
                 items = [item for item in items if not item.settled]
@@ -319,12 +319,12 @@ class GroupCommitQueue(Batcher[I]):
 
     # -- others' locks
 
-    async def _leave_held(self, connection: TrioConnection, items: list[I], again: bool) -> list[I]:
+    async def _leave_locked_elsewhere(self, connection: TrioConnection, items: list[I], again: bool) -> list[I]:
         """Let those stand aside whose rows others hold; the rest."""
         await self.find_locked_table(connection)
-        if self._find_held is None:
+        if self.find_locked_elsewhere is None:
             return items
-        self.stand_aside(await self._find_held(connection, items), again)
+        self.stand_aside(await self.find_locked_elsewhere(connection, items), again)
         return [item for item in items if not (item.settled or item.aside)]
 
     async def find_locked_table(self, connection: TrioConnection) -> None:
@@ -335,7 +335,7 @@ class GroupCommitQueue(Batcher[I]):
 
     def stand_aside(self, items: Sequence[I], again: bool) -> None:
         """Let items wait, or refuse those that have waited long enough: others hold what they need."""
-        _refuse_overdue(items, HELD_REASON)
+        _refuse_overdue(items, LOCKED_ELSEWHERE_REASON)
         self.set_aside([item for item in items if not item.settled], in_doubt=again)
 
     async def _divide(self, items: Sequence[I], batch: object, error: DatabaseError, again: bool) -> None:

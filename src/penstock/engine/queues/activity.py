@@ -63,7 +63,7 @@ class Seen:
         return self.at + min(max(SEEN_GAPS * self.gap_s, SEEN_MIN_S), SEEN_MAX_S)
 
 
-class Held(NamedTuple):
+class OverdueHistory(NamedTuple):
     """Instances that keep history for longer than it is to be kept: they started before ``until``, the oldest is
     ``oldest``. Counted to 1,000."""
 
@@ -126,7 +126,7 @@ class Activity:
         self._batches = (clock(), *metrics.batch_totals())
         self._done: dict[str, int] = {}
         self._tallies: dict[str, _Tally] = {}
-        self.held: Held | None = None
+        self.overdue: OverdueHistory | None = None
         """What stands in the way of the retention, as this engine saw it last."""
         self._lags_s: deque[float] = deque(maxlen=LAGS_KEPT)
         self.away: Callable[[], Sequence[str]] = tuple

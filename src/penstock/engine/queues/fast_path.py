@@ -18,7 +18,7 @@ from penstock.engine.group_commit.item import Item
 from penstock.engine.group_commit.queue import GroupCommitQueue
 from penstock.engine.queues.deliveries import Delivery
 from penstock.engine.queues.ends import Ends
-from penstock.engine.queues.held import find_held_jobs
+from penstock.engine.queues.held import find_jobs_locked_elsewhere
 from penstock.engine.queues.left_notes import LeftNotes
 from penstock.engine.queues.polls import Polls
 from penstock.engine.queues.variables import FOLD_MIN_DELTAS, VariablesCache, merged
@@ -83,7 +83,7 @@ class FastPath(GroupCommitQueue[FastCompletion]):
             settings,
             metrics,
             self._batch,
-            find_held=find_held_jobs,
+            find_held=find_jobs_locked_elsewhere,
             look=self._find_lost,
             undo=self._give_up,
             key=lambda item: item.job.token,

@@ -9,7 +9,7 @@ import trio
 from penstock.core.rules.fencing import FenceRequest, Verdict, judge
 from penstock.engine.group_commit.item import Item
 from penstock.engine.group_commit.queue import GroupCommitQueue
-from penstock.engine.queues.held import find_held_jobs
+from penstock.engine.queues.held import find_jobs_locked_elsewhere
 from penstock.engine.queues.lease_book import GrantedLease, LeaseBook
 from penstock.settings import Settings
 from penstock.store.db.connection import TrioConnection
@@ -47,7 +47,7 @@ class Heartbeats(GroupCommitQueue[HeartbeatCall]):
             settings,
             metrics,
             self._extend,
-            find_held=find_held_jobs,
+            find_held=find_jobs_locked_elsewhere,
             key=lambda item: item.job.token,
             label="heartbeat",
         )

@@ -17,7 +17,7 @@ class AboutJob(Protocol):
 J = TypeVar("J", bound=AboutJob)
 
 
-async def find_held_jobs(connection: TrioConnection, items: list[J]) -> list[J]:
+async def find_jobs_locked_elsewhere(connection: TrioConnection, items: list[J]) -> list[J]:
     """Those whose tokens are held now."""
-    held = await store.held_tokens(connection, [item.job.token for item in items])
+    held = await store.tokens_locked_elsewhere(connection, [item.job.token for item in items])
     return [item for item in items if item.job.token in held]

@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.core.rules.state import InstanceStatus
-from penstock.store.rows.journal import Held, JournalRow, NewRecord, Placed
+from penstock.store.rows.journal import JournalRow, NewRecord, Placed, RunLease
 
 __all__ = [
-    "AppendAnswer", "Extended", "Held", "JournalPage", "JournalRow", "Mail", "Message", "NewRecord", "Placed",
-    "RecordKind", "RunEnd", "Taken",
+    "AppendAnswer", "Extended", "RunLease", "JournalPage", "JournalRow", "Mail", "Message", "NewRecord", "Placed",
+    "RecordKind", "RunEnd", "ClaimedRun",
 ]  # fmt: skip
 
 
@@ -69,14 +69,14 @@ class JournalPage(NamedTuple):
     more: bool
 
 
-class Taken(NamedTuple):
+class ClaimedRun(NamedTuple):
     """A run that was leased to an executor.
 
     With ``attempt`` > 1 or ``mail`` > 0 it has a journal: ``page`` is its first one, and tells how much mail is in it;
     None: `Journal.read` gives it.
     """
 
-    held: Held
+    run_lease: RunLease
     instance_id: str
     """As clients write it."""
     job_type: str

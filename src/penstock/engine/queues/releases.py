@@ -12,7 +12,7 @@ import trio
 from penstock.engine.definitions.definitions import Definitions
 from penstock.engine.group_commit.item import Item
 from penstock.engine.group_commit.queue import GroupCommitQueue
-from penstock.engine.queues.held import find_held_jobs
+from penstock.engine.queues.held import find_jobs_locked_elsewhere
 from penstock.engine.queues.lease_book import LeaseBook
 from penstock.engine.requests import ids
 from penstock.errors import TooManyRequests
@@ -65,7 +65,7 @@ class Releases(GroupCommitQueue[ReleaseItem]):
             settings,
             metrics,
             self._release,
-            find_held=find_held_jobs,
+            find_held=find_jobs_locked_elsewhere,
             key=lambda item: (item.lease.token, item.lease.seq),
         )
         self._to_outbox = settings.through_kafka

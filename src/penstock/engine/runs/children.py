@@ -20,7 +20,7 @@ from penstock.core.rules.state import InstanceStatus
 from penstock.engine.advance.timers import Timers
 from penstock.engine.definitions.definitions import CODE_CALLS_VERSION
 from penstock.engine.instances.instances import Instances
-from penstock.engine.queues.journal_items import PATH_MAX_CHARS, ChildEnd, Held, RecordKind
+from penstock.engine.queues.journal_items import PATH_MAX_CHARS, ChildEnd, RecordKind, RunLease
 from penstock.engine.requests.ids import read_instance, show_instance
 from penstock.engine.requests.payload import check_text
 from penstock.engine.runs.code import Code, CodeWorkflow, difference, refuse_other_arguments
@@ -74,7 +74,7 @@ class Children:
         self._enabled = False  # all engines are known to know calls of code, and no others may join
         self._telling = trio.Semaphore(TELLS_AT_ONCE)
 
-    async def start(self, held: Held, path: str, target: CodeWorkflow | str, arguments: bytes, id: str) -> str:
+    async def start(self, run_lease: RunLease, path: str, target: CodeWorkflow | str, arguments: bytes, id: str) -> str:
         """Start what the operation at ``path`` waits for, once: a run of code, or an instance of the latest version of
         a definition, with priority and flow key of the run. Gives its id.
 
@@ -83,11 +83,13 @@ class Children:
         IdempotencyConflict, PayloadTooLarge, Unavailable (also while older engines live).
         """
         try:
-            return await self._start(held, path, target, arguments, id)
+            return await self._start(run_lease, path, target, arguments, id)
         except AWAY as error:
             raise Unavailable(f"{away_reason(error)}: {first_line(error)}") from error
 
-    async def _start(self, held: Held, path: str, target: CodeWorkflow | str, arguments: bytes, id: str) -> str:
+    async def _start(
+        self, run_lease: RunLease, path: str, target: CodeWorkflow | str, arguments: bytes, id: str
+    ) -> str:
         check_text(path, "path", PATH_MAX_CHARS)
         if len(arguments) > self._settings.payload_max_bytes:
             raise PayloadTooLarge(f"arguments: {self._settings.payload_max_bytes} bytes at most; store them elsewhere")
@@ -110,13 +112,13 @@ class Children:
             instance_key=id,
             keep_instance_key=True,
         )
-        view, found = await self._instances.start_called(request, CodeCall(held, path))
+        view, found = await self._instances.start_called(request, CodeCall(run_lease, path))
         if not found:
             return view.id
         number = read_instance(view.id)
         async with self._database.connection() as connection:
             called = await store.called_at(connection, number)
-            if called is None or called[:2] != (held.instance, path):
+            if called is None or called[:2] != (run_lease.instance, path):
                 raise Conflict(f"id: '{id}' is of an instance that this run did not call here")
             if version is not None and (differs := difference(view, arguments)) is not None:
                 await refuse_other_arguments(connection, view, id, differs)
@@ -127,12 +129,12 @@ class Children:
                 self._timers.note_due_in(0)
         return view.id
 
-    async def cancel(self, held: Held, path: str) -> bool:
+    async def cancel(self, run_lease: RunLease, path: str) -> bool:
         """Ask what the operation at ``path`` waits for to end. False: it was never started, and never will be. Raises
         LeaseLost, Unavailable."""
         try:
             async with self._database.connection() as connection:
-                is_held, found = await store.called_by_code(connection, CodeCall(held, path))
+                is_held, found = await store.called_by_code(connection, CodeCall(run_lease, path))
         except AWAY as error:
             raise Unavailable(f"{away_reason(error)}: {first_line(error)}") from error
         if not is_held:

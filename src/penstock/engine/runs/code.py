@@ -24,7 +24,7 @@ from penstock.engine.definitions.json_schema import shown
 from penstock.engine.instances.instance_filter import InstanceFilter
 from penstock.engine.instances.instances import Instances
 from penstock.engine.jobs.jobs import Jobs
-from penstock.engine.queues.journal_items import RULES, RULES_VERSION, Held, JournalPage, Taken
+from penstock.engine.queues.journal_items import RULES, RULES_VERSION, ClaimedRun, JournalPage, RunLease
 from penstock.engine.queues.polls import Polls
 from penstock.engine.queues.waiters import Waiter
 from penstock.engine.requests import ids
@@ -59,7 +59,7 @@ _APP: Final = re.compile(r"[^\s:@/\x00-\x1f]{0,100}")
 
 log = get_logger("penstock.engine.code")
 
-_UNWRITTEN: Final = store.TakenRun(0, 0, None, None, blocked=False, records=None, more=False)
+_UNWRITTEN: Final = store.ClaimedRow(0, 0, None, None, blocked=False, records=None, more=False)
 
 
 APP_VERSIONS_MAX: Final = 1_000
@@ -258,7 +258,7 @@ class Code:
 
     async def take(
         self, holder: str, workflows: Sequence[CodeWorkflow], max_runs: int, *, wait_s: float, lease_s: float = 0.0
-    ) -> list[Taken]:
+    ) -> list[ClaimedRun]:
         """Runs of these workflows under lease, oldest first; waits while there are none. Cancel-safe: what was
         leased to a call that is cancelled goes back. Raises Unavailable, TooManyRequests."""
         waiter = Waiter(
@@ -268,9 +268,9 @@ class Code:
             self._jobs.lease_s(lease_s),
         )
         jobs = await self._polls.wait_jobs(waiter, min(max(wait_s, 0), self._settings.poll_max_wait_seconds))
-        return await self.taken(jobs)
+        return await self.claimed(jobs)
 
-    async def taken(self, jobs: Sequence[Job]) -> list[Taken]:
+    async def claimed(self, jobs: Sequence[Job]) -> list[ClaimedRun]:
         """Jobs that were leased to an executor, as runs. Those that it can't be told of go back: raises Unavailable."""
         try:
             rules = await self.rules()
@@ -281,7 +281,7 @@ class Code:
         except BaseException:
             self._polls.releases.release_jobs(jobs)
             raise
-        return [_taken(job, runs, rules) for job in jobs]
+        return [_claimed(job, runs, rules) for job in jobs]
 
     async def rules(self) -> int:
         """By which executors deliver what comes next: the newest ones, unless an engine lives that does not know that
@@ -341,7 +341,7 @@ class Code:
                     break
         return found
 
-    async def _read(self, jobs: Sequence[Job]) -> dict[int, store.TakenRun]:
+    async def _read(self, jobs: Sequence[Job]) -> dict[int, store.ClaimedRow]:
         if not jobs:
             return {}
         async with self._database.connection(ahead=True) as connection:
@@ -359,7 +359,7 @@ def _is_fresh(job: Job) -> bool:
     return job.attempt == 1 and job.locked_at == job.created_at
 
 
-def _taken(job: Job, runs: dict[int, store.TakenRun], rules: int) -> Taken:
+def _claimed(job: Job, runs: dict[int, store.ClaimedRow], rules: int) -> ClaimedRun:
     key = ids.read_job(job.id)
     assert job.attempt is not None
     assert job.worker_id is not None
@@ -367,8 +367,8 @@ def _taken(job: Job, runs: dict[int, store.TakenRun], rules: int) -> Taken:
     assert job.locked_at is not None
     assert job.lock_expires_at is not None
     run = runs.get(key.instance, _UNWRITTEN)
-    return Taken(
-        held=Held(key.instance, key.seq, job.attempt, job.worker_id),
+    return ClaimedRun(
+        run_lease=RunLease(key.instance, key.seq, job.attempt, job.worker_id),
         instance_id=job.instance_id,
         job_type=job.job_type,
         arguments=json_text(job.variables),

@@ -24,11 +24,11 @@ from penstock.engine.queues.journal_items import (
     PATH_MAX_CHARS,
     AppendAnswer,
     Extended,
-    Held,
     JournalPage,
     Mail,
     NewRecord,
     RunEnd,
+    RunLease,
 )
 from penstock.engine.queues.polls import Polls
 from penstock.engine.queues.releases import ReleaseItem
@@ -139,7 +139,7 @@ class Journal:
         return self.commit_queues.batchers()
 
     async def append(
-        self, held: Held, records: Sequence[NewRecord], *, after: int, mail: int, extend: bool = False
+        self, run_lease: RunLease, records: Sequence[NewRecord], *, after: int, mail: int, extend: bool = False
     ) -> AppendAnswer:
         """Write records, in this order, all or none. One append at a time for a run.
 
@@ -147,12 +147,12 @@ class Journal:
         read. The lease is extended when half of it is over, or with ``extend``. Raises LeaseLost, PayloadTooLarge.
         """
         self._check(records)
-        lease = self._polls.leases.find(held.instance, held.seq)
+        lease = self._polls.leases.find(run_lease.instance, run_lease.seq)
         limit = self._settings.journal_max_records
         if lease is not None and lease.records + len(records) > limit:
             more = "Let another run do the rest, or raise journal_max_records"
             raise JournalTooLong(f"the run has {lease.records:,} records, of {limit:,} at most. {more}")
-        item = AppendItem(held, records, after=after, mail=mail, lease_s=self._extension(held, extend))
+        item = AppendItem(run_lease, records, after=after, mail=mail, lease_s=self._extension(run_lease, extend))
         if self._appending_bytes and self._appending_bytes + item.size_bytes > self._settings.journal_queue_max_bytes:
             raise TooManyRequests("too many bytes wait to be appended already")
         self._appending_bytes += item.size_bytes
@@ -193,9 +193,9 @@ class Journal:
         limits = msgspec.structs.replace(self._limits, max_depth=max(self._limits.max_depth, BRANCHES_MAX_DEPTH))
         return check_json_value(branches, limits, "branches")
 
-    def _extension(self, held: Held, extend: bool) -> float | None:
+    def _extension(self, run_lease: RunLease, extend: bool) -> float | None:
         lease_s = self._settings.lease_default_seconds
-        lease = self._polls.leases.find(held.instance, held.seq)
+        lease = self._polls.leases.find(run_lease.instance, run_lease.seq)
         if extend or lease is None or lease.ends_at - trio.current_time() < lease_s / 2:
             return lease_s
         return None
@@ -242,7 +242,7 @@ class Journal:
 
     async def park(
         self,
-        held: Held,
+        run_lease: RunLease,
         *,
         mail: int,
         due_at: float | None,
@@ -257,10 +257,10 @@ class Journal:
         if due_at is not None and math.isnan(due_at):
             raise BadRequest("due_at: is no number")
         branches = self._check_shown(view, branches)
-        item = ParkItem(store.Park(held, mail, due_at, branches, view))
+        item = ParkItem(store.Park(run_lease, mail, due_at, branches, view))
         return bool(await self.commit_queues.park.submit(item))
 
-    async def finish(self, held: Held, end: RunEnd, *, mail: int) -> bool:
+    async def finish(self, run_lease: RunLease, end: RunEnd, *, mail: int) -> bool:
         """End a run. False: there is mail; read the journal and go on. Idempotent. Raises LeaseLost, BadRequest and
         PayloadTooLarge for a result that can't be kept."""
         if end.status is InstanceStatus.ACTIVE or (end.status is InstanceStatus.FAILED and end.failure is None):
@@ -270,10 +270,12 @@ class Journal:
         failure = None if end.failure is None else clean_text(end.failure, self._settings.payload_max_bytes)
         view = None if end.view is None else check_json_value(end.view, self._limits, "view").decode()
         error = None if end.error is None else check_text(end.error, "error", self._settings.payload_max_bytes)
-        item = FinishItem(store.Finish(held, mail, end.status, END_STEP, end.output, failure, view, error))
+        item = FinishItem(store.Finish(run_lease, mail, end.status, END_STEP, end.output, failure, view, error))
         return bool(await self.commit_queues.finish.submit(item))
 
-    async def continue_as_new(self, held: Held, payload: str, *, name: str, mail: int, kept: Sequence[int]) -> bool:
+    async def continue_as_new(
+        self, run_lease: RunLease, payload: str, *, name: str, mail: int, kept: Sequence[int]
+    ) -> bool:
         """Let a run go on as a new one: its journal is a record with this payload, then the messages at the positions
         ``kept``. ``name`` is another one each time. False: there is mail; read the journal and go on. Idempotent.
         Raises LeaseLost, PayloadTooLarge, and Unavailable while older engines live."""
@@ -291,44 +293,54 @@ class Journal:
                 raise Unavailable(error.reason) from error
             self._may_continue = True
         return bool(
-            await self.commit_queues.finish.submit(ContinueItem(cuts.Continuation(held, mail, name, payload, kept)))
+            await self.commit_queues.finish.submit(
+                ContinueItem(cuts.Continuation(run_lease, mail, name, payload, kept))
+            )
         )
 
-    async def block(self, held: Held, reason: str) -> float:
+    async def block(self, run_lease: RunLease, reason: str) -> float:
         """Let go of a run that this code can't go on with; it comes back after a pause, that is answered, in seconds:
         5 s first, twice as long each time, 5 min at most. Never fails a run. Raises LeaseLost."""
         if not self._may_list:
             with suppress(Conflict):  # else it is retried all the same, and not listed
                 await self._ask(lambda connection: require_version(connection, BLOCKED_VERSION))
                 self._may_list = True
-        item = BlockItem(held, clean_text(reason, REASON_MAX_BYTES), listed=self._may_list)
+        item = BlockItem(run_lease, clean_text(reason, REASON_MAX_BYTES), listed=self._may_list)
         return float(await self.commit_queues.park.submit(item))
 
-    async def extend(self, held: Held, *, view: bytes | None = None, branches: bytes | None = None) -> Extended:
+    async def extend(
+        self, run_lease: RunLease, *, view: bytes | None = None, branches: bytes | None = None
+    ) -> Extended:
         """A heartbeat: a lease of full length from now on. ``view`` (JSON) is what clients see of the run, ``branches``
         (JSON, see `runs`) which of its branches are open; None keeps what is there. Raises LeaseLost."""
         branches = self._check_shown(view, branches)
         extension = job_store.Extension(
-            held.instance, held.seq, held.attempt, held.holder, self._settings.lease_default_seconds, branches, view
+            run_lease.instance,
+            run_lease.seq,
+            run_lease.attempt,
+            run_lease.holder,
+            self._settings.lease_default_seconds,
+            branches,
+            view,
         )
         item = HeartbeatCall(
-            JobKey(held.instance, held.instance, held.seq),
-            FenceRequest(CallKind.HEARTBEAT, held.holder, held.attempt),
+            JobKey(run_lease.instance, run_lease.instance, run_lease.seq),
+            FenceRequest(CallKind.HEARTBEAT, run_lease.holder, run_lease.attempt),
             extension,
         )
         await self._jobs.beats.submit(item)
         if item.row is None:
             raise LeaseLost("another executor has the run, or it has ended")
-        lease = self._polls.leases.find(held.instance, held.seq)
+        lease = self._polls.leases.find(run_lease.instance, run_lease.seq)
         if lease is not None and lease.blocked and branches is not None:
             lease.blocked = False
-            await self._ask(lambda connection: store.go_on(connection, held))
+            await self._ask(lambda connection: store.go_on(connection, run_lease))
         return Extended(item.row.left_s, item.row.mail)
 
-    async def give_back(self, held: Held) -> None:
+    async def give_back(self, run_lease: RunLease) -> None:
         """Let go of a run at once, for others to take. One that is lost already is no error."""
-        job = JobKey(held.instance, held.instance, held.seq)
-        lease = job_store.Lease(held.instance, held.seq, held.attempt, held.holder)
+        job = JobKey(run_lease.instance, run_lease.instance, run_lease.seq)
+        lease = job_store.Lease(run_lease.instance, run_lease.seq, run_lease.attempt, run_lease.holder)
         await self._polls.releases.submit(ReleaseItem(job, lease))
 
     async def tell(self, tell: store.Tell, timer: Timer | None = None) -> None:

@@ -20,7 +20,7 @@ from penstock.core.rules.state import InstanceStatus, TokenState
 from penstock.engine.advance.timers import Timers
 from penstock.engine.group_commit.item import Item
 from penstock.engine.group_commit.queue import BUSY_REASON, GroupCommitQueue
-from penstock.engine.queues.journal_items import AppendAnswer, Held, Mail, NewRecord, RecordKind
+from penstock.engine.queues.journal_items import AppendAnswer, Mail, NewRecord, RecordKind, RunLease
 from penstock.engine.queues.lease_book import LeaseBook
 from penstock.engine.queues.left_notes import LeftNotes
 from penstock.engine.requests.ids import age_s
@@ -57,16 +57,16 @@ LOST = "another executor has the run, or it has ended"
 class RunItem(Item[Any]):
     """Something that the holder of a run wants."""
 
-    __slots__ = ("held", "tries")
+    __slots__ = ("run_lease", "tries")
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, run_lease: RunLease) -> None:
         super().__init__()
-        self.held = held
+        self.run_lease = run_lease
         self.tries = 0
 
     @property
     def instance(self) -> int:
-        return self.held.instance
+        return self.run_lease.instance
 
 
 class AppendItem(RunItem):
@@ -75,9 +75,9 @@ class AppendItem(RunItem):
     __slots__ = ("after", "doubtful", "lease_s", "mail", "records", "size_bytes")
 
     def __init__(
-        self, held: Held, records: Sequence[NewRecord], *, after: int, mail: int, lease_s: float | None
+        self, run_lease: RunLease, records: Sequence[NewRecord], *, after: int, mail: int, lease_s: float | None
     ) -> None:
-        super().__init__(held)
+        super().__init__(run_lease)
         self.records = records
         self.after = after
         self.mail = mail
@@ -110,7 +110,7 @@ class ParkItem(RunItem):
     __slots__ = ("park",)
 
     def __init__(self, park: store.Park) -> None:
-        super().__init__(park.held)
+        super().__init__(park.run_lease)
         self.park = park
 
 
@@ -119,8 +119,8 @@ class BlockItem(RunItem):
 
     __slots__ = ("listed", "reason")
 
-    def __init__(self, held: Held, reason: str, *, listed: bool) -> None:
-        super().__init__(held)
+    def __init__(self, run_lease: RunLease, reason: str, *, listed: bool) -> None:
+        super().__init__(run_lease)
         self.reason = reason
         self.listed = listed
 
@@ -142,7 +142,7 @@ class FinishItem(RunItem):
     __slots__ = ("finish",)
 
     def __init__(self, finish: store.Finish) -> None:
-        super().__init__(finish.held)
+        super().__init__(finish.run_lease)
         self.finish = finish
 
 
@@ -152,7 +152,7 @@ class ContinueItem(RunItem):
     __slots__ = ("continuation",)
 
     def __init__(self, continuation: cuts.Continuation) -> None:
-        super().__init__(continuation.held)
+        super().__init__(continuation.run_lease)
         self.continuation = continuation
 
 
@@ -172,7 +172,7 @@ class JournalLanes:
         mailed: Callable[[Mail], None],
     ) -> None:
         """``queued`` hears of job type and flow key of every run that came to the queue, ``freed`` of those of every
-        run that gave something back to a queue, ``mailed`` of mail for held runs."""
+        run that gave something back to a queue, ``mailed`` of mail for leased runs."""
         self._settings = settings
         self._metrics = metrics
         self._leases = leases
@@ -183,7 +183,9 @@ class JournalLanes:
         self._doubts: OrderedDict[int, set[Backend]] = OrderedDict()
 
         def commit_queue(name: str, apply: Any, key: Callable[[Any], object]) -> GroupCommitQueue[Any]:
-            return GroupCommitQueue(name, database, settings, metrics, apply, find_held=_find_held, key=key, label=name)
+            return GroupCommitQueue(
+                name, database, settings, metrics, apply, find_held=find_locked_elsewhere, key=key, label=name
+            )
 
         self.append: GroupCommitQueue[AppendItem] = commit_queue("append", self._append, _instance)
         self.tell: GroupCommitQueue[TellItem] = commit_queue(
@@ -212,7 +214,7 @@ class JournalLanes:
         try:
             with self._metrics.db_transaction_seconds["append"].time():
                 done = await store.append(
-                    connection, [store.Append(item.held, item.mail, item.lease_s, item.records) for item in items]
+                    connection, [store.Append(item.run_lease, item.mail, item.lease_s, item.records) for item in items]
                 )
         except InDoubt:
             for item in items:
@@ -225,13 +227,13 @@ class JournalLanes:
                 refused.append(item)
                 continue
             if found.lease_left_s is not None:
-                self._extended(item.held, found.lease_left_s)
+                self._extended(item.run_lease, found.lease_left_s)
             placed = [] if item.doubtful else found.placed
             if item.settled:  # refused meanwhile, as it took too long: the caller will ask for the same again
                 self._doubt(item.instance)
             item.answer(AppendAnswer(placed, found.mail, item.doubtful, found.lease_left_s))
         if refused:
-            self._refuse(refused, await store.run_states(connection, [item.held for item in refused]))
+            self._refuse(refused, await store.run_states(connection, [item.run_lease for item in refused]))
 
     def _doubt(self, instance: int) -> set[Backend]:
         """The next append for the run looks first. The sessions of those that may still be at work."""
@@ -248,37 +250,37 @@ class JournalLanes:
             if await backends.end_backend(connection, backend):
                 raise TryAgain("the session of an append in doubt has not ended yet")
         await wait_replicated(connection)
-        states = await store.run_states(connection, [item.held for item in items])
+        states = await store.run_states(connection, [item.run_lease for item in items])
         found = await store.appended(connection, [(item.instance, item.records[0], item.after) for item in items])
         for item, state in zip(items, states, strict=True):
             del self._doubts[item.instance]
             item.doubtful = True
-            if not is_held(state, item.held):
+            if not is_held(state, item.run_lease):
                 item.refuse(LeaseLost(LOST))
             elif item.instance in found:
                 item.answer(AppendAnswer([], state.mail or 0, True, None))
 
-    def _extended(self, held: Held, left_s: float) -> None:
-        self._leases.extend(held.instance, held.seq, held.attempt, trio.current_time() + left_s)
+    def _extended(self, run_lease: RunLease, left_s: float) -> None:
+        self._leases.extend(run_lease.instance, run_lease.seq, run_lease.attempt, trio.current_time() + left_s)
 
     def _refuse(self, items: Sequence[RunItem], states: Sequence[RunState]) -> None:
         """Those whose lease is lost; the others stay in the batch."""
         for item, state in zip(items, states, strict=True):
             item.tries += 1
-            if not is_held(state, item.held):
-                self._let_go(item.held, state)
+            if not is_held(state, item.run_lease):
+                self._let_go(item.run_lease, state)
                 item.refuse(LeaseLost(LOST))
             elif item.tries >= TRIES_MAX:
                 item.refuse(Unavailable(BUSY_REASON))
 
-    def _let_go(self, held: Held, how: LetGo | RunState) -> None:
-        self._note_freed(held, how)
-        self._leases.end(held.instance, held.seq, held.attempt)
+    def _let_go(self, run_lease: RunLease, how: LetGo | RunState) -> None:
+        self._note_freed(run_lease, how)
+        self._leases.end(run_lease.instance, run_lease.seq, run_lease.attempt)
 
-    def _note_freed(self, held: Held, how: LetGo | RunState) -> None:
+    def _note_freed(self, run_lease: RunLease, how: LetGo | RunState) -> None:
         """What others may have: as its statement says, or, when that was an earlier one, as this engine knows."""
         job_type = how.freed if isinstance(how, LetGo) else None
-        lease = self._leases.find(held.instance, held.seq)
+        lease = self._leases.find(run_lease.instance, run_lease.seq)
         if isinstance(how, RunState) and lease is not None and lease.loaded is not None:
             job_type = lease.loaded.definition.steps[lease.step].job_type
         if job_type is not None:
@@ -367,19 +369,19 @@ class JournalLanes:
                 refused.append(item)
                 continue
             let_go = done[item.instance]
-            self._let_go(item.held, let_go)
+            self._let_go(item.run_lease, let_go)
             if let_go.told is not None:
                 self._timers.note_due_in(let_go.told)
             item.answer(True)
         if not refused:
             return
         left: list[tuple[ParkItem, RunState]] = []
-        states = await store.run_states(connection, [item.held for item in refused])
+        states = await store.run_states(connection, [item.run_lease for item in refused])
         for item, state in zip(refused, states, strict=True):
-            if is_held(state, item.held) and state.mail != item.park.mail:
+            if is_held(state, item.run_lease) and state.mail != item.park.mail:
                 item.answer(False)
-            elif again and state.state is not None and state.attempt == item.held.attempt and state.holder is None:
-                self._let_go(item.held, state)  # an earlier try did it; due when the next look finds it
+            elif again and state.state is not None and state.attempt == item.run_lease.attempt and state.holder is None:
+                self._let_go(item.run_lease, state)  # an earlier try did it; due when the next look finds it
                 item.answer(True)
             else:
                 left.append((item, state))
@@ -389,24 +391,24 @@ class JournalLanes:
         if not items:
             return
         listed = all(item.listed for item in items)
-        done = await store.block(connection, [(item.held, item.reason) for item in items], listed=listed)
+        done = await store.block(connection, [(item.run_lease, item.reason) for item in items], listed=listed)
         refused: list[BlockItem] = []
         for item in items:
             let_go = done.get(item.instance)
             if let_go is None:
                 refused.append(item)
                 continue
-            self._let_go(item.held, let_go)
+            self._let_go(item.run_lease, let_go)
             self._timers.note_due_in(let_go.told)
             self._metrics.runs_blocked.inc()
             item.answer(let_go.told)
         if not refused:
             return
         left: list[tuple[BlockItem, RunState]] = []
-        states = await store.run_states(connection, [item.held for item in refused])
+        states = await store.run_states(connection, [item.run_lease for item in refused])
         for item, state in zip(refused, states, strict=True):
-            if again and state.attempt == item.held.attempt and state.state == TokenState.BACKOFF:
-                self._let_go(item.held, state)
+            if again and state.attempt == item.run_lease.attempt and state.state == TokenState.BACKOFF:
+                self._let_go(item.run_lease, state)
                 item.answer(0.0)
             else:
                 left.append((item, state))
@@ -441,8 +443,8 @@ class JournalLanes:
             if done:
                 item.answer(True)
                 continue
-            [state] = await store.run_states(connection, [item.held])
-            if is_held(state, item.held) and state.mail != item.continuation.mail:
+            [state] = await store.run_states(connection, [item.run_lease])
+            if is_held(state, item.run_lease) and state.mail != item.continuation.mail:
                 item.answer(False)
             else:
                 self._refuse([item], [state])
@@ -467,9 +469,9 @@ class JournalLanes:
         self._notes.remember([job_store.forget_notes(list(done))] if done else [])
         await self._notes.forget(connection, self.finish.locked)
         left = [item for item in items if not item.settled]
-        states = await store.run_states(connection, [item.held for item in left]) if left else []
+        states = await store.run_states(connection, [item.run_lease for item in left]) if left else []
         pairs = list(zip(left, states, strict=True))
-        needing = [item for item, state in pairs if is_held(state, item.held) and state.mail == item.finish.mail]
+        needing = [item for item, state in pairs if is_held(state, item.run_lease) and state.mail == item.finish.mail]
         refused = [item for item in left if item not in needing]
         if refused:
             await self._not_ended(connection, refused)
@@ -499,40 +501,40 @@ class JournalLanes:
         """Those that a statement did not end: why not, or whether an earlier one did."""
         left: list[tuple[FinishItem, RunState]] = []
         await wait_replicated(connection)
-        states = await store.run_states(connection, [item.held for item in refused])
+        states = await store.run_states(connection, [item.run_lease for item in refused])
         for item, state in zip(refused, states, strict=True):
-            if is_held(state, item.held) and state.mail != item.finish.mail:
+            if is_held(state, item.run_lease) and state.mail != item.finish.mail:
                 item.answer(False)
-            elif (state.closed_attempt, state.closed_by) == (item.held.attempt, item.held.holder):
+            elif (state.closed_attempt, state.closed_by) == (item.run_lease.attempt, item.run_lease.holder):
                 self._ended(item, state)
             else:
                 left.append((item, state))
         self._refuse([item for item, _ in left], [state for _, state in left])
 
     def _ended(self, item: FinishItem, how: LetGo | RunState) -> None:
-        held, status = item.held, InstanceStatus(item.finish.status)
-        lease = self._leases.find(held.instance, held.seq)
-        self._note_freed(held, how)
-        self._leases.forget(held.instance, held.seq)
+        run_lease, status = item.run_lease, InstanceStatus(item.finish.status)
+        lease = self._leases.find(run_lease.instance, run_lease.seq)
+        self._note_freed(run_lease, how)
+        self._leases.forget(run_lease.instance, run_lease.seq)
         self._metrics.steps_executed["SERVICE_TASK"].inc()
         if lease is not None and lease.loaded is not None:
-            self._metrics.note_end(lease.loaded.definition.id, status.name, age_s(held.instance))
+            self._metrics.note_end(lease.loaded.definition.id, status.name, age_s(run_lease.instance))
         item.answer(True)
 
 
-def is_held(state: RunState, held: Held) -> bool:
+def is_held(state: RunState, run_lease: RunLease) -> bool:
     """Whether the run is still under this very lease."""
-    return (state.state, state.attempt, state.holder) == (TokenState.LOCKED, held.attempt, held.holder)
+    return (state.state, state.attempt, state.holder) == (TokenState.LOCKED, run_lease.attempt, run_lease.holder)
 
 
 def _instance(item: Any) -> int:
     return int(item.instance)
 
 
-async def _find_held(connection: TrioConnection, items: list[Any]) -> list[Any]:
+async def find_locked_elsewhere(connection: TrioConnection, items: list[Any]) -> list[Any]:
     instances = [item.tell.instance if isinstance(item, TellItem) else item.instance for item in items]
-    held = await job_store.held_tokens(connection, sorted(set(instances)))
-    return [item for item, instance in zip(items, instances, strict=True) if instance in held]
+    run_lease = await job_store.tokens_locked_elsewhere(connection, sorted(set(instances)))
+    return [item for item, instance in zip(items, instances, strict=True) if instance in run_lease]
 
 
 def _parts(items: Sequence[AppendItem]) -> Iterator[list[AppendItem]]:

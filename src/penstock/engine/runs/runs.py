@@ -34,7 +34,7 @@ from penstock.store.rows import activity as activity_store
 from penstock.store.rows import calls as call_store
 from penstock.store.rows import instances as instance_store
 from penstock.store.rows import journal as store
-from penstock.store.rows import run_claims as take_store
+from penstock.store.rows import run_claims as claim_store
 from penstock.store.rows.instances import InstanceRow
 from penstock.wire.model import Branch, JournalRecord, RunTree
 from penstock.wire.page import Page
@@ -205,9 +205,9 @@ class Runs:
             await self._run(connection, number, instance_id)
             count = min(max(limit, 1), JOURNAL_PAGE_MAX)
             records, _, more = await store.read(connection, number, after, max_rows=count, max_bytes=JOURNAL_PAGE_BYTES)
-            taken = await take_store.last_take(connection, number)
+            claimed = await claim_store.last_run_claim(connection, number)
             senders = await store.senders(connection, number, records[0].pos, records[-1].pos) if records else {}
-        replayed = _replayed(records, taken, more=more)
+        replayed = _replayed(records, claimed, more=more)
         items = [
             _shown(record, known, senders.get(record.pos)) for record, known in zip(records, replayed, strict=True)
         ]
@@ -258,8 +258,8 @@ class Runs:
         while True:
             async with self._database.connection() as connection:
                 found, after = await store.open_runs(connection, definition, after, OPEN_RUNS_SLICE)
-                taken = await take_store.taken_runs(connection, [run.id for run in found]) if found else {}
-            pages = [(run, taken[run.id]) for run in found if run.id in taken]
+                claimed = await claim_store.taken_runs(connection, [run.id for run in found]) if found else {}
+            pages = [(run, claimed[run.id]) for run in found if run.id in claimed]
             yield [  # what can't be read here raises when it is asked for alone
                 (run, JournalPage(page.records or [], page.mail, page.more or page.records is None))
                 for run, page in pages
@@ -272,7 +272,7 @@ class Runs:
         number = ids.read_instance(instance_id)
         async with self._database.connection() as connection:
             row, _ = await self._run(connection, number, instance_id)
-            began_at = await take_store.began_at(connection, number)
+            began_at = await claim_store.began_at(connection, number)
         return row.started_at.timestamp() if began_at is None else began_at
 
     async def waits_for(self, instance_id: str) -> str | None:
@@ -322,12 +322,12 @@ class Runs:
         return row, loaded
 
 
-def _replayed(records: Sequence[JournalRow], taken: take_store.Take | None, *, more: bool) -> list[bool | None]:
+def _replayed(records: Sequence[JournalRow], claimed: claim_store.RunClaim | None, *, more: bool) -> list[bool | None]:
     """Of each record whether who has the run ran the body again on it: it was there when they took the run. What came
     last before that from others is what the run was woken by: it is new to the body."""
-    if taken is None:
+    if claimed is None:
         return [None] * len(records)
-    found = sum(record.at < taken.at for record in records) if taken.attempt > 1 else 0
+    found = sum(record.at < claimed.at for record in records) if claimed.attempt > 1 else 0
     if found and records[found - 1].kind in TOLD and (found < len(records) or not more):
         found -= 1
     return [number < found for number in range(len(records))]

@@ -206,7 +206,7 @@ class Firings:
         wanted = sorted(old for old in olds if old is not None)
         if not wanted:
             return list(looks), {}
-        held = await full_store.held_instances(connection, wanted)
+        held = await full_store.instances_locked_elsewhere(connection, wanted)
         free = [old for old in wanted if old not in held]
         locked: Mapping[int, LockedInstance] = {}
         if free:

@@ -38,7 +38,7 @@ from penstock.store.rows import instances as store
 from penstock.store.rows.definitions import active_keys
 from penstock.store.rows.engines import require_version
 from penstock.store.rows.instances import FastStart
-from penstock.store.rows.journal import Held
+from penstock.store.rows.journal import RunLease
 from penstock.telemetry.metrics import Metrics
 from penstock.wire import model
 from penstock.wire.noun import raw
@@ -392,10 +392,10 @@ class Starts:
 def _of_one_caller(items: list[StartItem]) -> list[list[StartItem]]:
     """Calls of runs of code by the run that calls, where there are several: each with a key of its own in the batch."""
     keys = Counter(item.key for item in items)
-    found: defaultdict[Held, list[StartItem]] = defaultdict(list)
+    found: defaultdict[RunLease, list[StartItem]] = defaultdict(list)
     for item in items:
         if item.call is not None and not item.settled and item.rules is None and keys[item.key] == 1:
-            found[item.call.held].append(item)
+            found[item.call.run_lease].append(item)
     return [part for each in found.values() for part in _parts(each)]
 
 

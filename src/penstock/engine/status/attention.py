@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from penstock.engine.instances.causes import cause_of
-from penstock.engine.queues.activity import Depth, Held
+from penstock.engine.queues.activity import Depth, OverdueHistory
 from penstock.engine.queues.queues import KeptBack
 from penstock.engine.requests.ids import show_instance
 from penstock.engine.requests.paging import CAUSE_MAX_CHARS
@@ -209,7 +209,7 @@ def of_this_engine(away: Sequence[str], lag_s: float) -> list[Attention]:
     return found
 
 
-def of_retention(held: Held | None, retention_days: float | None, now: datetime) -> list[Attention]:
+def of_retention(held: OverdueHistory | None, retention_days: float | None, now: datetime) -> list[Attention]:
     """History that is kept for much longer than it is to be."""
     if held is None or retention_days is None or held.until > now - timedelta(days=HELD_RETENTIONS * retention_days):
         return []

@@ -245,7 +245,7 @@ class Overview:
                 *await self._kept_back(connection, facts, last_polls, now),
                 *await self.origins.attention(connection),
                 *await self._failures(connection),
-                *attention.of_retention(self._activity.held, self._retention_days, now),
+                *attention.of_retention(self._activity.overdue, self._retention_days, now),
             ]
             needs = attention.sorted_by_reach(await marked(connection, needs))
         return OverviewView(

@@ -10,7 +10,7 @@ from penstock.core.rules.state import InstanceStatus
 from penstock.store.db import arrays
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.statements import SQL, Statement
-from penstock.store.rows.journal import Held
+from penstock.store.rows.journal import RunLease
 
 
 class CalledBy(NamedTuple):
@@ -28,7 +28,7 @@ class CalledBy(NamedTuple):
 class CodeCall(NamedTuple):
     """A run of code that calls: under its lease, at the path of an operation."""
 
-    held: Held
+    run_lease: RunLease
     path: str
 
 
@@ -149,8 +149,8 @@ def tell(
 async def hold_caller(connection: TrioConnection, call: CodeCall) -> CallingRun | None:
     """The call of a run of code, whose token is locked until the transaction ends; its depth is that of what is called.
     None when it is not the holder's any more."""
-    caller = call.held.instance
-    held, turns = await connection.roundtrip([(SQL["hold_caller"], call.held), (SQL["turn_of_caller"], (caller,))])
+    caller = call.run_lease.instance
+    held, turns = await connection.roundtrip([(SQL["hold_caller"], call.run_lease), (SQL["turn_of_caller"], (caller,))])
     if not held:
         return None
     [(root, depth, seq)] = cast(Any, held)
@@ -161,9 +161,9 @@ async def hold_caller(connection: TrioConnection, call: CodeCall) -> CallingRun 
 async def called_by_code(connection: TrioConnection, call: CodeCall) -> tuple[bool, tuple[int, InstanceStatus] | None]:
     """Whether the run is the holder's still; and what it has called there: the instance and its status. None: nothing,
     and nobody but the holder can. A transaction of its own."""
-    params = (call.held.instance, call.held.seq, call.path)
+    params = (call.run_lease.instance, call.run_lease.seq, call.path)
     _, held, found, _ = await connection.roundtrip(
-        [(SQL["begin"], ()), (SQL["hold_caller"], call.held), (SQL["call_of_code"], params), (SQL["commit"], ())]
+        [(SQL["begin"], ()), (SQL["hold_caller"], call.run_lease), (SQL["call_of_code"], params), (SQL["commit"], ())]
     )
     rows = cast(Any, found)
     return bool(held), (rows[0][0], InstanceStatus(rows[0][1])) if rows else None

@@ -201,7 +201,7 @@ def spared(
     return [write for write in writes if not left.get(write[0])], later
 
 
-async def held_instances(connection: TrioConnection, instances: Sequence[int]) -> set[int]:
+async def instances_locked_elsewhere(connection: TrioConnection, instances: Sequence[int]) -> set[int]:
     """Those of the instances of which other transactions hold a token now."""
     ids = arrays.ints(sorted(set(instances)))
     roots, branches, there = cast(

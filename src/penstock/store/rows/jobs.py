@@ -284,7 +284,7 @@ def fast_columns(connection: TrioConnection, items: Sequence[FastItem]) -> tuple
     )
 
 
-async def held_tokens(connection: TrioConnection, tokens: Sequence[int]) -> set[int]:
+async def tokens_locked_elsewhere(connection: TrioConnection, tokens: Sequence[int]) -> set[int]:
     """Those of the tokens that other transactions hold now. Only asking for the locks tells: they are in the rows."""
     ids = arrays.ints(sorted(tokens))
     free, there = cast(

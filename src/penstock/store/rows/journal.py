@@ -29,7 +29,7 @@ OF_OTHERS: Final = (6, 7, 8, 10, 11, 12)
 is none of these: it tells of rules, as it was rejected by them."""
 
 
-class Held(NamedTuple):
+class RunLease(NamedTuple):
     """A run under its holder's lease: what fences everything that an executor writes. Its token is the root."""
 
     instance: int
@@ -74,7 +74,7 @@ class JournalRow(NamedTuple):
 class Append(NamedTuple):
     """Records for one run. ``lease_s``: the lease is extended to so long from now."""
 
-    held: Held
+    run_lease: RunLease
     mail: int
     lease_s: float | None
     records: Sequence[NewRecord]
@@ -174,7 +174,7 @@ class LetGo(NamedTuple):
 class Park(NamedTuple):
     """A run that waits: until ``due_at`` (seconds since 1970), or until it is told something."""
 
-    held: Held
+    run_lease: RunLease
     mail: int
     due_at: float | None
     branches: bytes | None
@@ -184,7 +184,7 @@ class Park(NamedTuple):
 class Finish(NamedTuple):
     """A run that ends."""
 
-    held: Held
+    run_lease: RunLease
     mail: int
     status: int
     end_step: int
@@ -253,7 +253,7 @@ class OpenRun(NamedTuple):
     branches: str | None
 
 
-def _held(items: Sequence[Held]) -> tuple[str, str, str, str]:
+def _held(items: Sequence[RunLease]) -> tuple[str, str, str, str]:
     instances, seqs, attempts, holders = zip(*items, strict=True)
     return arrays.ints(instances), arrays.ints(seqs), arrays.ints(attempts), arrays.texts(holders)
 
@@ -275,10 +275,10 @@ def seal(payloads: Sequence[str | None], vault: Vault | None) -> str | Sealing:
 
 async def append(connection: TrioConnection, items: Sequence[Append]) -> dict[int, Appended]:
     """Write records; by instance. Those that are not in the answer were refused. One transaction of its own."""
-    rows = [(item.held.instance, record) for item in items for record in item.records]
+    rows = [(item.run_lease.instance, record) for item in items for record in item.records]
     records = [record for _, record in rows]
     params = (
-        *_held([item.held for item in items]),
+        *_held([item.run_lease for item in items]),
         arrays.ints(item.mail for item in items),
         arrays.floats(item.lease_s for item in items),
         arrays.ints(instance for instance, _ in rows),
@@ -292,7 +292,7 @@ async def append(connection: TrioConnection, items: Sequence[Append]) -> dict[in
         arrays.texts(record.mark for record in records),
         arrays.ints(record.rules for record in records),
     )
-    seen = {item.held.instance: item.mail for item in items}
+    seen = {item.run_lease.instance: item.mail for item in items}
     placed: dict[int, list[Placed]] = {}
     mails: dict[int, int] = {}
     leases: dict[int, float] = {}
@@ -416,7 +416,7 @@ async def last_errors(connection: TrioConnection, instance: int, failed: int, er
     return found
 
 
-async def run_states(connection: TrioConnection, runs: Sequence[Held]) -> list[RunState]:
+async def run_states(connection: TrioConnection, runs: Sequence[RunLease]) -> list[RunState]:
     """How runs stand now, in order. Reads only."""
     params = (arrays.ints(run.instance for run in runs), arrays.ints(run.seq for run in runs))
     return [RunState(*cast(Any, row)) for row in await connection.fetch(SQL["run_states"], params)]
@@ -509,7 +509,7 @@ async def park(connection: TrioConnection, items: Sequence[Park]) -> dict[int, L
     """Let runs wait; by instance, in how many seconds they are due. Those not in the answer were refused."""
     due = [item.due_at if item.due_at is not None and item.due_at <= DUE_MAX_S else None for item in items]
     params = (
-        *_held([item.held for item in items]),
+        *_held([item.run_lease for item in items]),
         arrays.ints(item.mail for item in items),
         arrays.floats(due),
         arrays.sealed_values((item.branches for item in items), connection.vault, CHECKPOINT),
@@ -538,7 +538,7 @@ async def finish(
     showed last, and raised. Those that are not in the answer were refused. ``spared``: only those that have completed
     and need none of `SPARED_BY_FINISH`, of runs without a key; their notes stay."""
     params = (
-        *_held([item.held for item in items]),
+        *_held([item.run_lease for item in items]),
         arrays.ints(item.mail for item in items),
         arrays.ints(item.status for item in items),
         arrays.ints(item.end_step for item in items),
@@ -552,14 +552,14 @@ async def finish(
     return _let_go(await connection.fetch(SQL["finish_spared" if spared else "finish_runs"], params))
 
 
-async def block(connection: TrioConnection, items: Sequence[tuple[Held, str]], *, listed: bool) -> dict[int, LetGo]:
+async def block(connection: TrioConnection, items: Sequence[tuple[RunLease, str]], *, listed: bool) -> dict[int, LetGo]:
     """Let runs stand back; by instance, for how many seconds. Those that are not in the answer were refused.
     ``listed``: they are shown as blocked, which engines before schema version 21 would never take back."""
     runs, reasons = zip(*items, strict=True)
     return _let_go(await connection.fetch(SQL["block_runs"], (*_held(runs), arrays.texts(reasons), listed)))
 
 
-async def go_on(connection: TrioConnection, held: Held) -> None:
+async def go_on(connection: TrioConnection, held: RunLease) -> None:
     """A run that was blocked is at work again, before it has written anything. Nothing, where it is not held so."""
     await connection.fetch(SQL["go_on"], held)
 
@@ -574,7 +574,7 @@ async def expire(
     return [EndedLease(*cast(Any, row)) for row in rows]
 
 
-async def held_by(connection: TrioConnection, tags: Sequence[str], after: int) -> list[Held]:
+async def held_by(connection: TrioConnection, tags: Sequence[str], after: int) -> list[RunLease]:
     """Runs that executors of engines with these tags hold, by id, beyond one; 1,000 at most."""
     *_, rows, _ = await connection.roundtrip(
         [
@@ -584,7 +584,7 @@ async def held_by(connection: TrioConnection, tags: Sequence[str], after: int) -
             (SQL["commit"], ()),
         ]
     )
-    return [Held(*cast(Any, row)) for row in rows]
+    return [RunLease(*cast(Any, row)) for row in rows]
 
 
 async def outline(connection: TrioConnection, instance: int, limit: int) -> list[OutlineRow]:

@@ -14,7 +14,7 @@ from penstock.store.db import arrays
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.statements import SQL, Statement
 from penstock.store.db.vault import PAYLOAD
-from penstock.store.rows.journal import Held, seal
+from penstock.store.rows.journal import RunLease, seal
 
 BEYOND_ALL: Final = 2**63 - 1
 """No record has this position."""
@@ -41,7 +41,7 @@ class Continuation(NamedTuple):
     """A run that goes on as a new one. ``name`` tells its first record from those of earlier ones, ``kept`` are the
     positions of messages that stay."""
 
-    held: Held
+    run_lease: RunLease
     mail: int
     name: str
     payload: str
@@ -88,11 +88,11 @@ def cut(instance: int, pos: int, path: str) -> Statement:
 async def continue_run(connection: TrioConnection, item: Continuation) -> bool:
     """Let a run go on as a new one; False where that was refused. A transaction of its own, and idempotent."""
     payload = seal([item.payload], connection.vault)
-    params = (*item.held, item.mail, item.name, payload, arrays.ints(item.kept))
+    params = (*item.run_lease, item.mail, item.name, payload, arrays.ints(item.kept))
     *_, rows, _ = await connection.roundtrip(
         [
             (SQL["begin"], ()),
-            (SQL["lock_roots"], (arrays.ints([item.held.instance]),)),
+            (SQL["lock_roots"], (arrays.ints([item.run_lease.instance]),)),
             (SQL["continue_run"], params),
             (SQL["commit"], ()),
         ]

@@ -16,7 +16,7 @@ BEGINNING_MAX_BYTES: Final = 40_000
 """Of each run: what 100 have is about a page."""
 
 
-class TakenRun(NamedTuple):
+class ClaimedRow(NamedTuple):
     """``mail``: how many of its records others wrote. ``key``: the id that it was started with, where one was given.
     ``began_at``: when its time began, in seconds since 1970; None: with its job. ``blocked``: no code could go on with
     it so far. ``records``: its first ones, and whether there are ``more``; None where they can't be read here."""
@@ -30,17 +30,17 @@ class TakenRun(NamedTuple):
     more: bool
 
 
-class Take(NamedTuple):
+class RunClaim(NamedTuple):
     """An attempt at a run. ``at`` is in seconds since 1970."""
 
     attempt: int
     at: float
 
 
-async def last_take(connection: TrioConnection, instance: int) -> Take | None:
+async def last_run_claim(connection: TrioConnection, instance: int) -> RunClaim | None:
     """That of who has a run, or had it at its end; None while nobody has it."""
     rows = await connection.fetch(SQL["run_taken"], (instance,))
-    return Take(*cast(Any, rows[0])) if rows else None
+    return RunClaim(*cast(Any, rows[0])) if rows else None
 
 
 async def began_at(connection: TrioConnection, instance: int) -> float | None:
@@ -50,7 +50,7 @@ async def began_at(connection: TrioConnection, instance: int) -> float | None:
     return cast(float, rows[0][0]) if rows else None
 
 
-async def taken_runs(connection: TrioConnection, instances: Sequence[int]) -> dict[int, TakenRun]:
+async def taken_runs(connection: TrioConnection, instances: Sequence[int]) -> dict[int, ClaimedRow]:
     """By instance, of those that have not ended."""
     # the mail first, as in `journal.read`: it may then tell of fewer records than are read, never of more
     marks, rows = cast(
@@ -67,7 +67,7 @@ async def taken_runs(connection: TrioConnection, instances: Sequence[int]) -> di
     vault = connection.vault
     read = await offloaded(0 if vault is None else sum(sizes), lambda: _beginnings(rows, vault))
     return {
-        id: TakenRun(mail, expiries, key, began_at, blocked, *read.get(id, (None, False)))
+        id: ClaimedRow(mail, expiries, key, began_at, blocked, *read.get(id, (None, False)))
         for id, mail, expiries, key, began_at, blocked in marks
     }
 
