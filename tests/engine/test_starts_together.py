@@ -12,7 +12,7 @@ import trio
 
 from penstock.engine.instances.instances import FIRST_READ_BYTES
 from penstock.engine.repair.repair import VariablesEdit
-from penstock.engine.requests.answers import COPIES, Hold
+from penstock.engine.requests.answers import COPIES, MemoryReservation
 from penstock.errors import Conflict
 from penstock.wire.model import Instance, StartRequest, StartResult
 from penstock.wire.noun import text_bytes
@@ -120,11 +120,11 @@ async def test_large_answers_of_a_batch_are_all_counted(driver: Driver) -> None:
     large = StartRequest(
         definition_id="report", variables=msgspec.json.encode({"x": "a" * (2 * FIRST_READ_BYTES)}), wait_seconds=0.01
     )
-    with closing(driver.engine.answer_memory.open()) as hold:
+    with closing(driver.engine.answer_memory.open()) as reservation:
         results = await driver.engine.instances.start_batch([large] * 3)
         assert all(result.instance is not None for result in results)
         size_bytes = 3 * text_bytes(large.variables)
-        assert hold.bytes >= 2 * COPIES * size_bytes > 0, "as they were started, and at their end"
+        assert reservation.bytes >= 2 * COPIES * size_bytes > 0, "as they were started, and at their end"
 
 
 async def test_a_batch_takes_no_more_memory_than_there_is(driver: Driver, nursery: trio.Nursery) -> None:
@@ -146,7 +146,7 @@ async def test_a_batch_takes_no_more_memory_than_there_is(driver: Driver, nurser
     nursery.start_soon(start)
     await wait_until(parked)
     job = await driver.one("work")
-    with closing(Hold(memory)) as other:
+    with closing(MemoryReservation(memory)) as other:
         other.add(memory.max_bytes)
         await driver.complete(job)
         await wait_until(answered)

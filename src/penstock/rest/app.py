@@ -17,7 +17,7 @@ from penstock.access.gate import REVOKED, Ending, Gate, reason_of
 from penstock.access.identity import Identity, set_identity
 from penstock.access.limits import CallLimits
 from penstock.engine.engine import Engine
-from penstock.engine.requests.answers import Hold
+from penstock.engine.requests.answers import MemoryReservation
 from penstock.errors import Forbidden, PayloadTooLarge, PenstockError, TooManyRequests, Unauthenticated
 from penstock.log.log import set_trace
 from penstock.loop.offload import INLINE_MAX_BYTES
@@ -153,7 +153,7 @@ class RestApp:
         self._max_body_bytes = engine.settings.max_body_bytes
         self._seconds = engine.metrics.http_request_seconds
         self._answer_memory = engine.answer_memory
-        self._no_hold = Hold(engine.answer_memory)
+        self._no_reservation = MemoryReservation(engine.answer_memory)
         self._engine = engine
         self._hot_routes: HotRoutes | None = None  # made with the first connection that asks
 
@@ -203,7 +203,9 @@ class RestApp:
             cors = (*self._cors.headers(headers.get(b"origin")), *self._always)
             caller, refusal = await self._admit(exchange, headers, scope)
         pattern, status = UNKNOWN_PATTERN, CLIENT_GONE_STATUS
-        hold = self._no_hold if hot is not None and hot[0].path in _ANSWER_LITTLE else self._answer_memory.open()
+        reservation = (
+            self._no_reservation if hot is not None and hot[0].path in _ANSWER_LITTLE else self._answer_memory.open()
+        )
         try:
             reply: Reply | None
             if refusal is not None:
@@ -231,7 +233,7 @@ class RestApp:
                 status = reply.status
                 await answer(exchange, reply, cors)
         finally:
-            hold.end()
+            reservation.end()
             if self._limits is not None and refusal is None and exchange.path not in _HEALTH:
                 self._limits.leave(caller if isinstance(caller, Identity) else None)
             label = method if method in _METHODS else "OTHER"

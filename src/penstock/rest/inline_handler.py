@@ -22,7 +22,7 @@ from penstock.access.roles import Permission
 from penstock.engine.jobs.inline_jobs import HotJobs, KnownPoll, ParkedPoll
 from penstock.engine.queues.claims import ClaimItem
 from penstock.engine.queues.fast_path import FastCompletion
-from penstock.engine.requests.answers import COPIES, AnswerMemory, Hold, current_hold
+from penstock.engine.requests.answers import COPIES, AnswerMemory, MemoryReservation, current_reservation
 from penstock.engine.requests.payload import PayloadLimits, is_plain_object
 from penstock.engine.starts.start_item import StartItem
 from penstock.errors import PenstockError, Unauthenticated
@@ -156,14 +156,14 @@ class HotCall:
     """One connection's call, one after the other."""
 
     __slots__ = (
-        "_caller", "_fault", "_gate", "_headers", "_hold", "_item", "_job_id", "_parked", "_path", "_poll", "_proofs",
+        "_caller", "_fault", "_gate", "_headers", "_reservation", "_item", "_job_id", "_parked", "_path", "_poll", "_proofs",
         "_routes", "_started", "_wire",
     )  # fmt: skip
 
     def __init__(self, routes: HotRoutes, wire: Wire) -> None:
         self._routes = routes
         self._wire = wire
-        self._hold = Hold(routes.memory)
+        self._reservation = MemoryReservation(routes.memory)
         self._item: ClaimItem | FastCompletion | StartItem | None = None
         self._parked: ParkedPoll | None = None
         self._fault: Reply | None = None  # to a call that could not be begun
@@ -193,7 +193,7 @@ class HotCall:
                 return self._begin_poll(body)
             item = self._begin_start(body) if path == _START_PATH else self._begin_completion(line, body)
         except PenstockError:  # the handler says so, too
-            self._hold.close()
+            self._reservation.close()
             return False
         except Exception as error:  # not left to the handler: it may have a part of its effect already
             self._fault = bug(error, "POST", line[5:-9].decode("latin-1"))
@@ -224,7 +224,7 @@ class HotCall:
         if poll is None or (self._caller is not None and not routes.jobs.lets_poll(poll, self._caller)):
             return False
         self._poll = poll
-        self._item = routes.jobs.claim(poll, self._hold, self, self._wire.now)
+        self._item = routes.jobs.claim(poll, self._reservation, self, self._wire.now)
         return self._item is not None or self._park(poll)
 
     def _park(self, poll: KnownPoll) -> bool:
@@ -233,7 +233,7 @@ class HotCall:
         now = wire.now
         if self._gate is not None or not (poll.waits and wire.waits_until(now + poll.wait_s)):
             return False  # with a gate it is watched whether its proof still counts
-        self._parked = self._routes.jobs.park(poll, self._hold, self, now)
+        self._parked = self._routes.jobs.park(poll, self._reservation, self, now)
         if self._parked is not None and wire.peer_gone:  # nobody tells of it again
             wire.go_on_soon()
         return self._parked is not None
@@ -242,7 +242,7 @@ class HotCall:
         starts, caller = self._routes.starts, self._caller
         if starts is None or len(body) > INLINE_MAX_BYTES or START.waits_for(body):
             return None
-        item = starts.begin(body, self._hold, None if caller is None else caller.name, self._wire.now)
+        item = starts.begin(body, self._reservation, None if caller is None else caller.name, self._wire.now)
         item.resumes(self)
         return item
 
@@ -306,7 +306,7 @@ class HotCall:
 
     def _answer(self, status: int, headers: Headers, body: bytes | None) -> None:
         if self._wire.answer(status, headers, body):
-            self._hold.close()
+            self._reservation.close()
         self._routes.observe(self._path, status, perf_counter() - self._started)
 
     def _answer_fault(self) -> None:
@@ -333,7 +333,7 @@ class HotCall:
         if poll.waits and found and self._wire.peer_gone:
             jobs.give_back(item)
             found = []  # a client that only closed its sending side still reads
-        if self._hold.bytes > COPIES * ENCODED_AT_ONCE_BYTES:
+        if self._reservation.bytes > COPIES * ENCODED_AT_ONCE_BYTES:
             self._wire.leave(self._large(found))
             return None
         return b'{"jobs":%b}' % _encode(found)
@@ -352,7 +352,7 @@ class HotCall:
             if found is None:
                 return
             self._parked = None
-            if self._hold.bytes > COPIES * ENCODED_AT_ONCE_BYTES:
+            if self._reservation.bytes > COPIES * ENCODED_AT_ONCE_BYTES:
                 wire.leave(self._large(found))
                 return
             body = b'{"jobs":%b}' % _encode(found)
@@ -365,15 +365,15 @@ class HotCall:
 
     def _large(self, jobs: list[Job]) -> Callable[[RestRequest], Awaitable[Reply]]:
         async def answer(call: RestRequest) -> Reply:
-            current_hold().add(self._hold.bytes)
-            self._hold.close()
+            current_reservation().add(self._reservation.bytes)
+            self._reservation.close()
             return await large_answer(jobs)
 
         return answer
 
     def sent(self) -> None:
         """The answer has left after all, or can't."""
-        self._hold.close()
+        self._reservation.close()
 
     def abandon(self) -> None:
         """The connection ends. Idempotent."""
@@ -388,4 +388,4 @@ class HotCall:
             self._routes.jobs.give_back(item)
         elif item is not None:
             item.resumes(None)
-        self._hold.close()
+        self._reservation.close()

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from penstock.engine.engine import Engine
-from penstock.engine.requests.answers import Hold
+from penstock.engine.requests.answers import MemoryReservation
 from penstock.engine.requests.payload import check_variables
 from penstock.engine.starts.start_item import StartItem
 from penstock.errors import BadRequest, PayloadTooLarge
@@ -44,10 +44,10 @@ class StartRoutes:
         request = await run_sized(len(call.body), lambda: self._request(_read_start(call.body), key))
         return Reply(STARTED, shown(await self._engine.instances.start(request)))
 
-    def begin(self, body: bytes, hold: Hold, by: str | None, now: float) -> StartItem:
+    def begin(self, body: bytes, reservation: MemoryReservation, by: str | None, now: float) -> StartItem:
         """As `start`, of what is small and does not wait for an end: the item, whose answer `shown` makes of it. See
         `Instances.begin`."""
-        return self._engine.instances.begin(self._request(_read_start(body), None), hold, by, now)
+        return self._engine.instances.begin(self._request(_read_start(body), None), reservation, by, now)
 
     async def start_batch(self, call: RestRequest) -> Reply:
         """``POST /v1/instances/batch``"""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from penstock.access.identity import Identity
-    from penstock.engine.requests.answers import Hold
+    from penstock.engine.requests.answers import MemoryReservation
     from penstock.rpc.methods import Method
     from penstock.rpc.transport import Connection
 
@@ -60,7 +60,7 @@ class ServerCall(Struct, Generic[RequestT, AnswerT], eq=False):
     stream_id: int
     headers: dict[bytes, bytes]
     method: Method
-    hold: Hold
+    reservation: MemoryReservation
     """Of the memory for answers."""
     started_at: float
     until: float
@@ -262,12 +262,12 @@ class ServerCall(Struct, Generic[RequestT, AnswerT], eq=False):
         body = b""
         try:
             answer, package = cast(Struct, message), self.method.package
-            if self.hold.bytes <= COPIES * INLINE_MAX_BYTES:
+            if self.reservation.bytes <= COPIES * INLINE_MAX_BYTES:
                 body = encode_message(answer, package)
             else:
                 await need_task()
                 body = await run_long(encode_message, cast(Struct, message), self.method.package, line="answers")
-            self.hold.add(len(body))
+            self.reservation.add(len(body))
             if not self.answer(body):
                 self._open()
                 await self._send(len(body).to_bytes(PREFIX_BYTES, "big") + body)
@@ -278,7 +278,7 @@ class ServerCall(Struct, Generic[RequestT, AnswerT], eq=False):
                 await trio.lowlevel.checkpoint()
         finally:
             self._sending = False
-            self.hold.keep(self.hold.bytes - len(body))
+            self.reservation.keep(self.reservation.bytes - len(body))
 
     def answer(self, body: bytes) -> bool:
         """Write the one answer, if it can be written at once and whole: it leaves with the trailers."""

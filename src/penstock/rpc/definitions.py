@@ -19,7 +19,7 @@ from grpclib.const import Handler
 
 from penstock.engine.definitions.definitions import LoadedDefinition
 from penstock.engine.engine import Engine
-from penstock.engine.requests.answers import COPIES, current_hold
+from penstock.engine.requests.answers import COPIES, current_reservation
 from penstock.errors import BadRequest, TooManyRequests
 from penstock.loop.offload import run_sized
 from penstock.rpc.methods import unary
@@ -87,7 +87,7 @@ class DefinitionCalls:
 async def _message_of_soon(stored: LoadedDefinition) -> m.WorkflowDefinition:
     """`message_of`, within the memory for answers, and away from the loop unless it is small."""
     size_bytes = len(stored.definition.content)
-    await current_hold().reserve_soon(COPIES * size_bytes)
+    await current_reservation().reserve_soon(COPIES * size_bytes)
     return await run_sized(size_bytes, lambda: message_of(stored))
 
 

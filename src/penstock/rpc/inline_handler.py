@@ -65,7 +65,7 @@ class HotCalls:
             if poll is None or (call.caller is not None and not self.jobs.lets_poll(poll, call.caller)):
                 return False
             begun = _HotPoll(self, call, poll)
-            item = self.jobs.claim(poll, call.hold, begun, call.started_at)
+            item = self.jobs.claim(poll, call.reservation, begun, call.started_at)
         except (PenstockError, DecodeError):  # the method says so, too
             return False
         return begun.expect(item)
@@ -165,16 +165,16 @@ class _HotPoll(_HotCall[KnownPoll], eq=False):
         jobs = found or []
         try:
             call.check_caller()
-            small = call.hold.bytes <= COPIES * INLINE_MAX_BYTES
+            small = call.reservation.bytes <= COPIES * INLINE_MAX_BYTES
             if small and call.answer_and_end(encode_message(m.PollJobsResponse(jobs), m.PACKAGE)):
                 return True
         except BaseException:
             calls.jobs.give_back(item)
             raise
-        held = call.hold
+        held = call.reservation
 
         async def answer(call: Call) -> None:
-            call.hold.add(held.bytes)
+            call.reservation.add(held.bytes)
             held.close()
             await calls.answer(call, jobs)
 

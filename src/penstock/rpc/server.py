@@ -23,7 +23,7 @@ from penstock.access.gate import EXPIRED, REVOKED, Ending, Gate, reason_of
 from penstock.access.identity import Identity, set_identity
 from penstock.access.limits import CallLimits
 from penstock.access.roles import Permission
-from penstock.engine.requests.answers import AnswerMemory, Hold
+from penstock.engine.requests.answers import AnswerMemory, MemoryReservation
 from penstock.errors import PenstockError, TooManyRequests, Unauthenticated, leaf_of
 from penstock.log.log import set_trace
 from penstock.loop.poller import HAVE_EPOLL, PlainStream, Poller, open_stream
@@ -333,7 +333,7 @@ class Server:
     ) -> ServerCall[Any, Any]:
         """A call for a request without flaw or error; ``whole`` is its message, where it came whole."""
         self._running += 1
-        now, hold = connection.last_received, Hold(self._answer_memory)
+        now, hold = connection.last_received, MemoryReservation(self._answer_memory)
         inbox = None if whole is not None else Inbox(connection, stream_id, single=not method.client_streaming)
         until = now + request.timeout_s
         return ServerCall(connection, stream_id, request.headers, method, hold, now, until, whole, inbox)
@@ -394,7 +394,7 @@ class Server:
         """Answer with what came of a call."""
         error = call.outcome if call.handled else call.cancelled_as
         call.finish(error)
-        call.hold.end()
+        call.reservation.end()
         self._running -= 1
         call.connection.forget(call)
         self.counts.calls += 1
@@ -405,7 +405,7 @@ class Server:
     async def _handle_plain(self, call: ServerCall[Any, Any], run: Callable[[Any], Awaitable[None]]) -> None:
         """As `_handle` where there are no spans, nor anybody who may not call: most of it in one step."""
         call.begun = True
-        call.hold = self._answer_memory.open()
+        call.reservation = self._answer_memory.open()
         set_trace(call.headers.get(b"traceparent"))
         try:
             await run(call)
@@ -417,7 +417,7 @@ class Server:
 
     async def _handle(self, call: ServerCall[Any, Any]) -> None:
         call.begun = True
-        call.hold = self._answer_memory.open()
+        call.reservation = self._answer_memory.open()
         span = None
         if self._spans is not None and not (call.method.client_streaming or call.method.server_streaming):
             span = begin_call(self._spans, call.method.path, call.header("traceparent"))

@@ -20,7 +20,7 @@ from penstock.core.graph.definition import Step, StepType
 from penstock.core.parsing.form_hints import SUMMARY_MAX_CHARS
 from penstock.engine.definitions.definitions import Definitions, LoadedDefinition
 from penstock.engine.requests import ids
-from penstock.engine.requests.answers import COPIES, current_hold
+from penstock.engine.requests.answers import COPIES, current_reservation
 from penstock.engine.requests.hiding import Hiding
 from penstock.engine.requests.paging import COUNT_MAX, NAME_MAX_CHARS, read_numbers, slice_limit
 from penstock.engine.requests.payload import check_text
@@ -189,7 +189,7 @@ class Inbox:
         asked = sorted({task.instance for task, source in zip(tasks, sources, strict=True) if source is not None})
         if not asked:
             return [None] * len(tasks)
-        await current_hold().reserve_soon(COPIES * SUMMARIES_MAX_BYTES)
+        await current_reservation().reserve_soon(COPIES * SUMMARIES_MAX_BYTES)
         variables, _ = await variable_store.read_within(connection, asked, SUMMARIES_MAX_BYTES)
         now = datetime.now(UTC)
 

@@ -32,7 +32,7 @@ from penstock.engine.queues.ends import Ends
 from penstock.engine.queues.journal_items import PATH_MAX_CHARS
 from penstock.engine.queues.queues import check_flow_key, check_priority
 from penstock.engine.requests import ids
-from penstock.engine.requests.answers import COPIES, Hold, current_hold
+from penstock.engine.requests.answers import COPIES, MemoryReservation, current_reservation
 from penstock.engine.requests.paging import (
     COUNT_MAX,
     NAME_MAX_CHARS,
@@ -137,17 +137,17 @@ class Instances:
         was started before."""
         return self._submit(request, place=place)
 
-    def begin(self, request: StartRequest, hold: Hold, by: str | None, now: float) -> StartItem:
+    def begin(self, request: StartRequest, reservation: MemoryReservation, by: str | None, now: float) -> StartItem:
         """Queue a start for a caller who has no task, and does not wait for its end. Raises as `start` does; so does
         what the item is answered with. ``by``: who calls; ``now``: trio time."""
-        return self._submit(request, hold=hold, by=by, now=now)
+        return self._submit(request, reservation=reservation, by=by, now=now)
 
     def _submit(
         self,
         request: StartRequest,
         call: CodeCall | None = None,
         place: Place | None = None,
-        hold: Hold | None = None,
+        reservation: MemoryReservation | None = None,
         by: str | None = None,
         now: float | None = None,
     ) -> StartItem:
@@ -155,8 +155,8 @@ class Instances:
         rules = self.check_start(request)
         if request.variables is None:
             request = msgspec.structs.replace(request, variables=EMPTY_OBJECT)
-        item = StartItem(request, rules, call, place, hold, by)
-        item.hold.reserve(COPIES * len(request.variables))
+        item = StartItem(request, rules, call, place, reservation, by)
+        item.reservation.reserve(COPIES * len(request.variables))
         (self._starts.keyed if item.keyed else self._starts.commit_queue).submit_nowait(item, now=now)
         return item
 
@@ -199,14 +199,14 @@ class Instances:
     async def _view(self, id: str, *, committed: bool, secrets: bool = True) -> Instance:
         """``committed``: the answer to a change, which waits for room but is not refused for want of it.
         ``secrets``: see `view_instances`."""
-        number, hold, size_bytes = ids.read_instance(id), current_hold(), FIRST_READ_BYTES
+        number, reservation, size_bytes = ids.read_instance(id), current_reservation(), FIRST_READ_BYTES
         while True:
             try:
-                await hold.reserve_soon(COPIES * size_bytes)
+                await reservation.reserve_soon(COPIES * size_bytes)
             except Overloaded:
                 if not committed:
                     raise
-                hold.add(COPIES * size_bytes)
+                reservation.add(COPIES * size_bytes)
             reserved = size_bytes
             async with self._connection(large=size_bytes > FIRST_READ_BYTES) as connection:
                 views, size_bytes = await view_instances(
@@ -216,7 +216,7 @@ class Instances:
                 return views[0]
             if not size_bytes:
                 raise NotFound(f"instance '{id}' is unknown")
-            hold.keep(hold.bytes - COPIES * reserved)  # not what the call holds for others
+            reservation.keep(reservation.bytes - COPIES * reserved)  # not what the call holds for others
 
     @asynccontextmanager
     async def _connection(self, *, large: bool, listed: bool = False) -> AsyncGenerator[TrioConnection]:
@@ -272,7 +272,7 @@ class Instances:
     async def _reserve_history(self, number: int) -> None:
         async with self._database.connection() as connection:
             count = await store.history_count(connection, number)
-        await current_hold().reserve_soon(count * HISTORY_ITEM_BYTES)
+        await current_reservation().reserve_soon(count * HISTORY_ITEM_BYTES)
 
     async def cancel(self, id: str, reason: str | None, *, force: bool = False, compensate: bool = False) -> Instance:
         """End an instance, whatever it is doing; with ``compensate`` what it did is undone first. A run of code is
@@ -374,13 +374,13 @@ class Instances:
     async def read(self, found: Sequence[int]) -> AsyncGenerator[builtins.list[Instance]]:
         """The instances, in pieces that fit into the memory for answers; each is to have left when the next is asked
         for. Waits for room; raises Overloaded only before the first piece."""
-        left, hold, size_bytes, count = [*found], current_hold(), PIECE_BYTES, len(found)
+        left, reservation, size_bytes, count = [*found], current_reservation(), PIECE_BYTES, len(found)
         begun = False
         while left:
             if begun:
-                await hold.wait(COPIES * size_bytes)
+                await reservation.wait(COPIES * size_bytes)
             else:
-                await hold.reserve_soon(COPIES * size_bytes)
+                await reservation.reserve_soon(COPIES * size_bytes)
             async with self._connection(large=True, listed=True) as connection:
                 views, more = await view_instances(connection, self._definitions, left[:count], size_bytes, listed=True)
             if not more:
@@ -394,21 +394,21 @@ class Instances:
                 begun = True
                 yield views
                 del views
-            hold.keep(0)
+            reservation.keep(0)
 
     async def read_some(self, found: Sequence[int]) -> tuple[builtins.list[Instance], int]:
         """The first of the instances, as many as fit into a piece of an answer, but one at least; those that are gone
         are left out. And how many of ``found`` these are. Raises Overloaded."""
-        hold, size_bytes = current_hold(), PIECE_BYTES
+        reservation, size_bytes = current_reservation(), PIECE_BYTES
         while True:
-            await hold.reserve_soon(COPIES * size_bytes)
+            await reservation.reserve_soon(COPIES * size_bytes)
             async with self._connection(large=True) as connection:
                 views, more = await view_instances(connection, self._definitions, found, size_bytes, secrets=False)
             if not more:
                 return views, len(found)
             if views:
                 return views, found.index(ids.read_instance(views[-1].id)) + 1
-            hold.keep(0)
+            reservation.keep(0)
             size_bytes = more
 
     async def find_ended(self, found: Sequence[str]) -> builtins.list[str]:
@@ -504,17 +504,17 @@ class Instances:
 
     async def _read_at_once(self, found: Sequence[int]) -> list[Instance]:
         """All or none of them."""
-        hold, size_bytes = current_hold(), FIRST_READ_BYTES
+        reservation, size_bytes = current_reservation(), FIRST_READ_BYTES
         while True:
-            await hold.reserve_soon(COPIES * size_bytes)
+            await reservation.reserve_soon(COPIES * size_bytes)
             async with self._connection(large=True, listed=True) as connection:
                 items, more = await view_instances(connection, self._definitions, found, size_bytes, listed=True)
                 if not more:
                     return items
                 sizes = [row.variables_bytes or 0 for row in await store.view(connection, found, 0)]
-            hold.keep(0)
+            reservation.keep(0)
             size_bytes = sum(sizes)
-            if COPIES * size_bytes > hold.memory.max_bytes // 2 and len(found) > 1:
+            if COPIES * size_bytes > reservation.memory.max_bytes // 2 and len(found) > 1:
                 raise Overloaded(f"the variables of these have {size_bytes} bytes: ask for fewer instances at once")
 
     async def list(self, wanted: InstanceFilter, page: int, page_size: int) -> Page[Instance]:

@@ -16,7 +16,7 @@ from penstock.engine.advance.full_path import FullPath
 from penstock.engine.definitions.definitions import Definitions, LoadedDefinition
 from penstock.engine.instances.instances import Instances
 from penstock.engine.requests import ids
-from penstock.engine.requests.answers import COPIES, current_hold
+from penstock.engine.requests.answers import COPIES, current_reservation
 from penstock.engine.requests.paging import NAME_MAX_CHARS
 from penstock.engine.requests.payload import EMPTY_OBJECT, check_text
 from penstock.errors import Conflict, IdempotencyConflict, NotFound
@@ -237,7 +237,7 @@ class Tasks:
     async def buffered(self, instance_id: str) -> list[KeptSignal]:
         """The signals kept for an instance, oldest first. Raises NotFound."""
         number = ids.read_instance(instance_id)
-        await current_hold().reserve_soon(COPIES * SIGNALS_FULL_BYTES)
+        await current_reservation().reserve_soon(COPIES * SIGNALS_FULL_BYTES)
         async with self._database.connection() as connection:
             rows = await instance_store.view(connection, [number], None)
             if not rows:

@@ -18,7 +18,7 @@ from penstock.engine.queues.fast_path import FastCompletion, FastPath
 from penstock.engine.queues.polls import Polls
 from penstock.engine.queues.waiters import Waiter
 from penstock.engine.requests import ids
-from penstock.engine.requests.answers import Hold
+from penstock.engine.requests.answers import MemoryReservation
 from penstock.engine.requests.paging import NAME_MAX_CHARS
 from penstock.engine.requests.payload import check_text
 from penstock.errors import BadRequest, PenstockError
@@ -59,8 +59,8 @@ class ParkedPoll(Waiter):
 
     __slots__ = ("caller",)
 
-    def __init__(self, poll: KnownPoll, hold: Hold, caller: Parker) -> None:
-        super().__init__(poll.worker, poll.types, poll.max_jobs, poll.lease_s, hold)
+    def __init__(self, poll: KnownPoll, reservation: MemoryReservation, caller: Parker) -> None:
+        super().__init__(poll.worker, poll.types, poll.max_jobs, poll.lease_s, reservation)
         self.caller = caller
 
     def note_settled(self) -> None:
@@ -108,13 +108,13 @@ class HotJobs:
         self._polls.losses.note_poller(poll.worker, caller)
         return True
 
-    def claim(self, poll: KnownPoll, hold: Hold, caller: Waiting, now: float) -> ClaimItem | None:
+    def claim(self, poll: KnownPoll, reservation: MemoryReservation, caller: Waiting, now: float) -> ClaimItem | None:
         """Look into the queue for the caller; None where there is no use, or no room for answers. Raises
         TooManyRequests."""
         polls, types = self._polls, poll.types
         if not polls.may_look(types) or (poll.waits and polls.queue.known_empty(types, now)):
             return None
-        item = ClaimItem(Waiter(poll.worker, types, poll.max_jobs, poll.lease_s, hold))
+        item = ClaimItem(Waiter(poll.worker, types, poll.max_jobs, poll.lease_s, reservation))
         item.versions = polls.queue.versions(types)
         polls.claims.submit_nowait(item, now=now)
         item.resumes(caller)
@@ -127,7 +127,7 @@ class HotJobs:
         try:
             item.given_answer()
             if not waiter.jobs and item.versions != polls.queue.versions(poll.types):
-                return self.claim(poll, waiter.hold, caller, now)
+                return self.claim(poll, waiter.reservation, caller, now)
         except PenstockError:
             polls.activity.note_poll(poll.worker, poll.types, now)
             self.give_back(item)
@@ -148,13 +148,13 @@ class HotJobs:
         item.waiter.closed = True
         self._polls.releases.release_jobs(item.waiter.jobs)
 
-    def park(self, poll: KnownPoll, hold: Hold, caller: Parker, now: float) -> ParkedPoll | None:
+    def park(self, poll: KnownPoll, reservation: MemoryReservation, caller: Parker, now: float) -> ParkedPoll | None:
         """Let the poll wait for jobs that come to be, or are found in the queue; None where it would be refused, or
         answered at once. Its end is the caller's to know."""
         polls = self._polls
         if polls.draining or not polls.may_look(poll.types):
             return None
-        parked = ParkedPoll(poll, hold, caller)
+        parked = ParkedPoll(poll, reservation, caller)
         if not polls.park_if_room(parked):
             return None
         polls.activity.note_poll(poll.worker, poll.types, now)

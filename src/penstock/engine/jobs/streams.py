@@ -21,7 +21,7 @@ from penstock.engine.queues.lookups import Lookup
 from penstock.engine.queues.polls import Polls
 from penstock.engine.queues.waiters import Waiter
 from penstock.engine.requests import ids
-from penstock.engine.requests.answers import COPIES, AnswerMemory, current_hold
+from penstock.engine.requests.answers import COPIES, AnswerMemory, current_reservation
 from penstock.engine.requests.paging import NAME_MAX_CHARS
 from penstock.engine.requests.payload import check_text
 from penstock.errors import BadRequest, DispatchModeConflict, PenstockError, TooManyRequests
@@ -90,7 +90,7 @@ class JobStream:
         self._held: dict[str, int] = {}  # the attempt by job id: with the worker
         self._reported: set[tuple[str, int]] = set()  # with their attempts: a result came and is being dealt with
         self._open = True
-        self._hold = current_hold()
+        self._reservation = current_reservation()
 
     # -- credit
 
@@ -220,7 +220,7 @@ class JobStream:
 
     def note_sent(self) -> None:
         """What was taken has left: only what waits is held of the memory for answers."""
-        self._hold.keep(COPIES * self._unsent_bytes)
+        self._reservation.keep(COPIES * self._unsent_bytes)
 
     @property
     def has_unsettled(self) -> bool:

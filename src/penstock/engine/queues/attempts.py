@@ -13,7 +13,7 @@ from penstock.access.roles import Permission
 from penstock.core.graph.definition import Definition
 from penstock.core.rules.state import HistoryKind
 from penstock.engine.requests import ids
-from penstock.engine.requests.answers import COPIES, current_hold
+from penstock.engine.requests.answers import COPIES, current_reservation
 from penstock.engine.requests.payload import check_text, clean_text
 from penstock.errors import NotFound, PenstockError
 from penstock.log.log import RateLimitedLog, get_logger
@@ -113,7 +113,9 @@ class Attempts:
     async def of(self, execution_id: str) -> list[RecordedAttempt]:
         """The newest attempts of an execution, oldest first; stack traces for who may operate. Raises NotFound."""
         job = ids.read_job(execution_id)
-        await current_hold().reserve_soon(COPIES * ATTEMPTS_MAX * (2 * self._max_bytes + self._progress_max_bytes))
+        await current_reservation().reserve_soon(
+            COPIES * ATTEMPTS_MAX * (2 * self._max_bytes + self._progress_max_bytes)
+        )
         async with self._database.connection() as connection:
             rows, notes = await store.read(connection, job, ATTEMPTS_MAX, self._max_bytes)
         if not rows:

@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 
-from penstock.engine.requests.answers import COPIES, AnswerMemory, Hold, current_hold
+from penstock.engine.requests.answers import COPIES, AnswerMemory, MemoryReservation, current_reservation
 from penstock.wire.model import Job
 
 POLL_BYTES: Final = 1_000
@@ -34,7 +34,7 @@ class Waiter:
         "asking",
         "closed",
         "ending",
-        "hold",
+        "reservation",
         "jobs",
         "lease_s",
         "max_jobs",
@@ -44,14 +44,19 @@ class Waiter:
     )
 
     def __init__(
-        self, worker: str, types: tuple[str, ...], max_jobs: int, lease_s: float, hold: Hold | None = None
+        self,
+        worker: str,
+        types: tuple[str, ...],
+        max_jobs: int,
+        lease_s: float,
+        reservation: MemoryReservation | None = None,
     ) -> None:
-        """``hold``: of its answer, if not that of the current task's request."""
+        """``reservation``: of its answer, if not that of the current task's request."""
         self.worker = worker
         self.types = types
         self.max_jobs = max_jobs
         self.lease_s = lease_s
-        self.hold = hold or current_hold()
+        self.reservation = reservation or current_reservation()
         self.jobs: list[Job] = []
         self.reserved = 0
         self.closed = False  # takes no new reservation
@@ -164,7 +169,7 @@ class Waiters:
         if waiter.closed:
             return False
         waiter.jobs.append(job)
-        waiter.hold.add(COPIES * size_bytes)
+        waiter.reservation.add(COPIES * size_bytes)
         waiter.note_settled()
         return True
 

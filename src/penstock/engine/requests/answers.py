@@ -1,12 +1,12 @@
 """The memory of answers: what is read for them, made of them, and not yet taken by their clients. REST and gRPC alike.
 
 An answer is counted from before it is read until it has left: a client that does not read holds what it was given.
-Whatever may be refused reserves first (`Hold.reserve`): a read before it reads, a start before its batch, a poll
-before its claim. What was committed is counted without being asked (`Hold.add`), and is answered. So the bound may be
+Whatever may be refused reserves first (`MemoryReservation.reserve`): a read before it reads, a start before its batch, a poll
+before its claim. What was committed is counted without being asked (`MemoryReservation.add`), and is answered. So the bound may be
 exceeded by what one batch commits, and then nothing new is let in.
 
-The adapter opens a `Hold` for each request (`AnswerMemory.open`) and closes it once the answer is gone; operations find
-it as `current_hold()`, which spares each of them a parameter.
+The adapter opens a `MemoryReservation` for each request (`AnswerMemory.open`) and closes it once the answer is gone; operations find
+it as `current_reservation()`, which spares each of them a parameter.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class AnswerMemory:
         self._large_max_bytes = max_bytes * 4 // 5
         self.waiting: deque[Waiting] = deque()
 
-    def open(self) -> Hold:
-        """A hold of the request that the current task serves."""
-        hold = Hold(self)
-        _current.set(hold)
-        return hold
+    def open(self) -> MemoryReservation:
+        """Return a reservation of the request that the current task serves."""
+        reservation = MemoryReservation(self)
+        _current.set(reservation)
+        return reservation
 
     @property
     def room_bytes(self) -> int:
@@ -67,11 +67,11 @@ class AnswerMemory:
         """Let in as many of those who wait as there is room for."""
         while self.waiting and self.fits(self.waiting[0].size_bytes):
             first = self.waiting.popleft()
-            first.hold.add(first.size_bytes)
+            first.reservation.add(first.size_bytes)
             first.let_in.set()
 
 
-class Hold(Struct, eq=False):
+class MemoryReservation(Struct, eq=False):
     """What one request holds. Closed by whoever opened it; closing gives all of it back."""
 
     memory: AnswerMemory
@@ -136,17 +136,17 @@ class Hold(Struct, eq=False):
 
 
 class Waiting(NamedTuple):
-    """A hold that waits for room."""
+    """A reservation that waits for room."""
 
-    hold: Hold
+    reservation: MemoryReservation
     size_bytes: int
     let_in: trio.Event
 
 
-_unbounded: Final = Hold(AnswerMemory(1 << 62))
-_current: ContextVar[Hold] = ContextVar("answer_hold", default=_unbounded)
+_unbounded: Final = MemoryReservation(AnswerMemory(1 << 62))
+_current: ContextVar[MemoryReservation] = ContextVar("answer_hold", default=_unbounded)
 
 
-def current_hold() -> Hold:
-    """The hold of the request that the current task serves; outside of any an unbounded one."""
+def current_reservation() -> MemoryReservation:
+    """Return the reservation of the request that the current task serves; outside of any an unbounded one."""
     return _current.get()

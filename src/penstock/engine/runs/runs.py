@@ -19,7 +19,7 @@ from penstock.engine.instances.views import status_of
 from penstock.engine.queues.journal_items import RULES, TOLD, JournalPage, JournalRow, RecordKind
 from penstock.engine.queues.queues import KeptBack, kept_back
 from penstock.engine.requests import ids
-from penstock.engine.requests.answers import COPIES, current_hold
+from penstock.engine.requests.answers import COPIES, current_reservation
 from penstock.engine.requests.paging import NAME_MAX_CHARS, read_cursor
 from penstock.engine.requests.payload import check_text
 from penstock.engine.runs import mailbox
@@ -200,7 +200,7 @@ class Runs:
         """Records after ``cursor``, oldest first; fewer where they are large. Raises NotFound, BadRequest."""
         after = read_cursor(cursor, 0)
         number = ids.read_instance(instance_id)
-        await current_hold().reserve_soon(COPIES * (JOURNAL_PAGE_BYTES + self._settings.payload_max_bytes))
+        await current_reservation().reserve_soon(COPIES * (JOURNAL_PAGE_BYTES + self._settings.payload_max_bytes))
         async with self._database.connection() as connection:
             await self._run(connection, number, instance_id)
             count = min(max(limit, 1), JOURNAL_PAGE_MAX)

@@ -308,7 +308,7 @@ class FullStarts:
         """The instance that holds the key. None when there is no room for its variables; the start is refused then:
         it changed nothing."""
         views, more = await self._view(connection, self._definitions, [instance], SMALL_BYTES, secrets=False)
-        if more and item.hold.memory.fits(COPIES * more):
+        if more and item.reservation.memory.fits(COPIES * more):
             views, more = await self._view(connection, self._definitions, [instance], more, secrets=False)
         if not more and not views:
             raise TryAgain("the instance went meanwhile")

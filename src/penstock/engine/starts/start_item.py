@@ -7,7 +7,7 @@ from penstock.core.rules.start_rules import StartRules
 from penstock.engine.advance.advancer import LongItem
 from penstock.engine.definitions.definitions import LoadedDefinition
 from penstock.engine.queues.waiters import Waiter
-from penstock.engine.requests.answers import COPIES, Hold, current_hold
+from penstock.engine.requests.answers import COPIES, MemoryReservation, current_reservation
 from penstock.errors import PenstockError
 from penstock.store.rows.batches import Place
 from penstock.store.rows.calls import CodeCall
@@ -21,7 +21,7 @@ class StartItem(LongItem[model.Instance]):
     """One start."""
 
     __slots__ = (
-        "actor", "asked", "assumed", "call", "found", "hold", "id", "loaded", "place", "request", "rules", "span",
+        "actor", "asked", "assumed", "call", "found", "reservation", "id", "loaded", "place", "request", "rules", "span",
         "together", "waiter", "wrong",
     )  # fmt: skip
 
@@ -31,19 +31,19 @@ class StartItem(LongItem[model.Instance]):
         rules: StartRules | None = None,
         call: CodeCall | None = None,
         place: Place | None = None,
-        hold: Hold | None = None,
+        reservation: MemoryReservation | None = None,
         by: str | None = None,
     ) -> None:
         """``call``: of the run of code that waits for its end; it has an instance key then. ``place``: in a batch,
-        which it is the item of. ``hold``: of a call that no task serves, and ``by``: who makes it; of all others the
+        which it is the item of. ``reservation``: of a call that no task serves, and ``by``: who makes it; of all others the
         task says so."""
         super().__init__()
         self.call = call
         self.place = place
         self.request = request
         self.asked = self.rules = rules  # its definition may add to these
-        self.hold = current_hold() if hold is None else hold
-        self.actor = (actor() if hold is None else by) if place is None else f"batch:{place.batch}"
+        self.reservation = current_reservation() if reservation is None else reservation
+        self.actor = (actor() if reservation is None else by) if place is None else f"batch:{place.batch}"
         self.span = current_call()
         self.id = 0
         self.together = False  # all that are in one transaction with it come to be, or none
@@ -57,7 +57,7 @@ class StartItem(LongItem[model.Instance]):
         """With room for its own variables reserved before: what there is beyond them is counted too."""
         more_bytes = text_bytes(answer.variables) - len(self.request.variables)
         if more_bytes > 0 and not self.settled:
-            self.hold.add(COPIES * more_bytes)
+            self.reservation.add(COPIES * more_bytes)
         super().answer(answer)
 
     @property

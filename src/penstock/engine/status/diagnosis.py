@@ -21,7 +21,7 @@ from penstock.engine.definitions.versions import Versions, versions_of
 from penstock.engine.instances.views import history_items, summarize_instances
 from penstock.engine.queues.queues import KeptBack, Queues, kept_back
 from penstock.engine.requests import ids
-from penstock.engine.requests.answers import COPIES, current_hold
+from penstock.engine.requests.answers import COPIES, current_reservation
 from penstock.engine.requests.read_pool import Looks
 from penstock.errors import BadRequest, Conflict, NotFound
 from penstock.store.db.connection import TrioConnection
@@ -173,7 +173,7 @@ class Standing:
         before = store.BEYOND_ALL if cursor is None else _read_cursor(cursor)
         most = OUTPUT_SLICE_MAX if output else SLICE_MAX
         limit = most if limit <= 0 else min(limit, most)
-        await current_hold().reserve_soon(limit * (_EXECUTION_BYTES + (OUTPUT_MAX_BYTES if output else 0)))
+        await current_reservation().reserve_soon(limit * (_EXECUTION_BYTES + (OUTPUT_MAX_BYTES if output else 0)))
         async with self._looks.connection() as connection, store.brief_look(connection):
             versions = await self._versions(connection, number)
             opened = await store.open_history(connection, number) if cursor is None else []
@@ -189,7 +189,7 @@ class Standing:
         if key.instance != number:
             raise NotFound(f"instance '{id}' has no execution '{after}'")
         while True:
-            await current_hold().reserve_soon(COPIES * size_bytes)
+            await current_reservation().reserve_soon(COPIES * size_bytes)
             async with self._looks.connection() as connection, store.brief_look(connection):
                 versions = await self._versions(connection, number)
                 closed = await store.closed_at(connection, key)
@@ -200,7 +200,7 @@ class Standing:
             if text is not None:
                 by = versions.step(step, position).id
                 return VariablesAsOf(msgspec.Raw(text.encode()), changed, by)
-            current_hold().keep(0)
+            current_reservation().keep(0)
 
     async def _versions(self, connection: TrioConnection, number: int) -> Versions:
         found = await instance_store.definition_of(connection, number)
