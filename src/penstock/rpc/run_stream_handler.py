@@ -76,7 +76,7 @@ class _Kind(NamedTuple):
     """Fills in the answer. Raises what its outcome is made of."""
 
 
-class _Slot:
+class _PendingItem:
     """An item, until it is answered."""
 
     __slots__ = ("answer", "is_done", "item", "kind", "settles", "size_bytes")
@@ -103,9 +103,9 @@ class RunDesk:
             _Kind("children", "children", w.RunChildAnswer, self._child),
             _Kind("extends", "extended", w.RunExtended, self._extend),
         )
-        self._slots: dict[str, deque[_Slot]] = {kind.answers: deque() for kind in self._kinds}
+        self._pending_items: dict[str, deque[_PendingItem]] = {kind.answers: deque() for kind in self._kinds}
         self._nursery: trio.Nursery
-        self._reads: deque[_Slot] = deque()  # not begun
+        self._reads: deque[_PendingItem] = deque()  # not begun
         self._reading = 0
         self._describing = 0
         self._claimed: deque[tuple[w.Run, int]] = deque()
@@ -140,13 +140,13 @@ class RunDesk:
             count += len(items)
             for item in items:
                 ends = isinstance(item, w.RunPark | w.RunFinish)
-                slot = _Slot(kind, item, self._note_reported(item) if ends else None)
-                self._slots[kind.answers].append(slot)
-                self.pending_bytes += slot.size_bytes
+                pending_item = _PendingItem(kind, item, self._note_reported(item) if ends else None)
+                self._pending_items[kind.answers].append(pending_item)
+                self.pending_bytes += pending_item.size_bytes
                 if isinstance(item, w.RunRead):
-                    self._reads.append(slot)
+                    self._reads.append(pending_item)
                 else:
-                    self._nursery.start_soon(self._serve, slot)
+                    self._nursery.start_soon(self._serve, pending_item)
         self._read_on()
         return count
 
@@ -155,28 +155,30 @@ class RunDesk:
             self._reading += 1
             self._nursery.start_soon(self._serve, self._reads.popleft())
 
-    async def _serve(self, slot: _Slot) -> None:
-        item, answer = slot.item, slot.answer
+    async def _serve(self, pending_item: _PendingItem) -> None:
+        item, answer = pending_item.item, pending_item.answer
         try:
             if not self._jobs.holds(item.job_id, item.attempt):
                 raise LeaseLost("this stream does not have the run, or not any more")
             job = ids.read_job(item.job_id)
-            await slot.kind.serve(RunLease(job.instance, job.seq, item.attempt, self._jobs.worker), item, answer)
+            await pending_item.kind.serve(
+                RunLease(job.instance, job.seq, item.attempt, self._jobs.worker), item, answer
+            )
             answer.outcome = w.OutcomeCode.OK
         except (PenstockError, *AWAY) as error:
             answer.outcome = _outcome(error)
             answer.reason = error.reason if isinstance(error, PenstockError) else first_line(error)
-        self._settle(slot)
-        slot.is_done = True
+        self._settle(pending_item)
+        pending_item.is_done = True
         self._wake()
 
     def _note_reported(self, item: Item) -> int | None:
         return self._jobs.note_reported(item.job_id, item.attempt) if item.attempt else None  # 0 is no attempt here
 
-    def _settle(self, slot: _Slot) -> None:
-        answer, item = slot.answer, slot.item
+    def _settle(self, pending_item: _PendingItem) -> None:
+        answer, item = pending_item.answer, pending_item.item
         is_lost = answer.outcome == w.OutcomeCode.LEASE_LOST
-        attempt = slot.settles
+        attempt = pending_item.settles
         if attempt is None and is_lost:
             attempt = self._note_reported(item)
         if attempt is None:
@@ -202,7 +204,7 @@ class RunDesk:
     @property
     def is_idle(self) -> bool:
         """Whether everything is answered."""
-        return not self._describing and not any(self._slots.values())
+        return not self._describing and not any(self._pending_items.values())
 
     def describe(self, jobs: Sequence[Job]) -> None:
         """Runs were leased: tell what the executor needs of them."""
@@ -246,16 +248,16 @@ class RunDesk:
     def compose(self, message: w.WorkResponse) -> int:
         """Put what is there into a message; how many items it answers."""
         count = size_bytes = 0
-        for name, slots in self._slots.items():
+        for name, slots in self._pending_items.items():
             answers: list[Any] = getattr(message, name)
             while slots and slots[0].is_done and size_bytes < PAGE_MAX_BYTES:
-                slot = slots.popleft()
-                answers.append(slot.answer)
-                self.pending_bytes -= slot.size_bytes
+                pending_item = slots.popleft()
+                answers.append(pending_item.answer)
+                self.pending_bytes -= pending_item.size_bytes
                 count += 1
-                if isinstance(slot.item, w.RunRead):
+                if isinstance(pending_item.item, w.RunRead):
                     self._reading -= 1
-                    size_bytes += _records_size(slot.answer.records)
+                    size_bytes += _records_size(pending_item.answer.records)
         while self._claimed and size_bytes < PAGE_MAX_BYTES:
             run, run_bytes = self._claimed.popleft()
             message.runs.append(run)

@@ -100,7 +100,7 @@ class Session:
         self._parks: Reporter[Park] = Reporter(transport.park, self._on_settled)
         self._slots = anyio.CapacityLimiter(settings.concurrency)
         self._pools = Pools(anyio.CapacityLimiter(settings.max_threads), ProcessPool(settings.max_processes))
-        self._type_slots = {
+        self._type_permits = {
             handler.job_type: anyio.CapacityLimiter(handler.concurrency)
             for handler in handlers.values()
             if handler.concurrency is not None
@@ -182,8 +182,8 @@ class Session:
         handler = self._handlers[held.job.job_type]
         context = JobContext(held, self._leases)
         slots = [self._slots]
-        if handler.job_type in self._type_slots:
-            slots.insert(0, self._type_slots[handler.job_type])
+        if handler.job_type in self._type_permits:
+            slots.insert(0, self._type_permits[handler.job_type])
         try:
             with handling(held.job) as span:
                 report = await run_handler(handler, held, context, slots, self._pools)

@@ -83,8 +83,8 @@ class JobStream:
         self._engine = engine
         self._polls = engine.polls
         self._buffer_jobs = engine.settings.poll_max_jobs
-        self._slots: dict[str, _Slots] = {}
-        self._filled: dict[_Slots, None] = {}
+        self._credits: dict[str, _TypeCredit] = {}
+        self._filled: dict[_TypeCredit, None] = {}
         self._unsent_jobs = 0
         self._unsent_bytes = 0
         self._held: dict[str, int] = {}  # the attempt by job id: with the worker
@@ -101,21 +101,21 @@ class JobStream:
         """
         if self._engine.settings.through_kafka and not self.executor:
             raise DispatchModeConflict("jobs are dispatched through Kafka here; there is no credit")
-        slots = self._slots.get(job_type)
-        if slots is None:
+        type_credit = self._credits.get(job_type)
+        if type_credit is None:
             if not job_type:
                 raise BadRequest("credits: job_type is required")
-            if len(self._slots) >= JOB_TYPES_MAX:
+            if len(self._credits) >= JOB_TYPES_MAX:
                 raise BadRequest(f"credits: more than {JOB_TYPES_MAX} job types")
             check_text(job_type, "credits", NAME_MAX_CHARS)
             self._check_type(job_type)
-            slots = _Slots(self, job_type)
-            if not self._polls.waiters.fits(slots):
+            type_credit = _TypeCredit(self, job_type)
+            if not self._polls.waiters.fits(type_credit):
                 raise TooManyRequests("too many job types are waited for; see poll_parked_max_bytes")
-            self._slots[job_type] = slots
-        least = slots.reserved + len(slots.jobs)
-        slots.max_jobs = max(min(slots.max_jobs + count, CREDIT_MAX_JOBS), least)
-        self._seek(slots)
+            self._credits[job_type] = type_credit
+        least = type_credit.reserved + len(type_credit.jobs)
+        type_credit.max_jobs = max(min(type_credit.max_jobs + count, CREDIT_MAX_JOBS), least)
+        self._seek(type_credit)
 
     def _check_type(self, job_type: str) -> None:
         if not self.executor:
@@ -128,8 +128,8 @@ class JobStream:
 
     def credit(self, job_type: str) -> int:
         """How many jobs of the type may still come."""
-        slots = self._slots.get(job_type)
-        return 0 if slots is None else slots.max_jobs
+        type_credit = self._credits.get(job_type)
+        return 0 if type_credit is None else type_credit.max_jobs
 
     @property
     def is_full(self) -> bool:
@@ -145,43 +145,47 @@ class JobStream:
         """Jobs that may be leased beyond those that wait to be taken, and those that are about to come."""
         if self.is_full:
             return 0
-        return self._buffer_jobs - self._unsent_jobs - sum(slots.reserved for slots in self._slots.values())
+        return (
+            self._buffer_jobs - self._unsent_jobs - sum(type_credit.reserved for type_credit in self._credits.values())
+        )
 
-    def _seek(self, slots: _Slots) -> None:
+    def _seek(self, type_credit: _TypeCredit) -> None:
         """Let jobs be born into free slots, and look for some that are there."""
-        if not self._open or self._polls.draining or self.is_full or slots.credit_room <= 0:
+        if not self._open or self._polls.draining or self.is_full or type_credit.credit_room <= 0:
             return
-        if not slots.parked:  # also while other types have reserved the rest of the buffer: the probe finds it later
-            slots.parked = True
-            self._polls.park(slots)
-        if slots.room <= 0 or slots.asking or self._polls.queue.known_empty(slots.types):
+        if (
+            not type_credit.parked
+        ):  # also while other types have reserved the rest of the buffer: the probe finds it later
+            type_credit.parked = True
+            self._polls.park(type_credit)
+        if type_credit.room <= 0 or type_credit.asking or self._polls.queue.known_empty(type_credit.types):
             return
-        slots.asking = True
-        slots.got_jobs = False
-        slots.version = self._version(slots)
+        type_credit.asking = True
+        type_credit.got_jobs = False
+        type_credit.version = self._version(type_credit)
         try:
-            self._polls.claims.submit_nowait(_SlotClaim(slots))
+            self._polls.claims.submit_nowait(_CreditClaim(type_credit))
         except TooManyRequests:  # the probe comes by
-            slots.asking = False
+            type_credit.asking = False
 
-    def _version(self, slots: _Slots) -> int:
-        return self._polls.queue.version(slots.types[0])
+    def _version(self, type_credit: _TypeCredit) -> int:
+        return self._polls.queue.version(type_credit.types[0])
 
     # -- for the slots
 
-    def note_filled(self, slots: _Slots, jobs: Sequence[Job]) -> None:
+    def note_filled(self, type_credit: _TypeCredit, jobs: Sequence[Job]) -> None:
         """Jobs came."""
-        slots.got_jobs = True
+        type_credit.got_jobs = True
         self._unsent_jobs += len(jobs)
         self._unsent_bytes += sum(text_bytes(job.variables) for job in jobs)
-        self._filled[slots] = None
+        self._filled[type_credit] = None
         self.on_news()
 
-    def note_claimed(self, slots: _Slots, failed: bool) -> None:
+    def note_claimed(self, type_credit: _TypeCredit, failed: bool) -> None:
         """A look into the queue is over: look again while it seems to have more. Else the probe does, in time."""
-        slots.asking = False
-        if not failed and (slots.got_jobs or slots.version != self._version(slots)):
-            self._seek(slots)
+        type_credit.asking = False
+        if not failed and (type_credit.got_jobs or type_credit.version != self._version(type_credit)):
+            self._seek(type_credit)
 
     # -- jobs
 
@@ -194,9 +198,9 @@ class JobStream:
         size_bytes = 0
         was_full = self.is_full
         while self._filled:
-            slots = next(iter(self._filled))
+            type_credit = next(iter(self._filled))
             count = 0
-            for job in slots.jobs:
+            for job in type_credit.jobs:
                 job_bytes = text_bytes(job.variables)
                 if taken and (len(taken) >= max_jobs or size_bytes + job_bytes > max_bytes):
                     break
@@ -204,18 +208,20 @@ class JobStream:
                 taken.append(job)
                 size_bytes += job_bytes
                 self._held[job.id] = job.attempt or 0
-            slots.take(count)
-            if slots.parked and count:  # behind the others who wait for this type
-                slots.parked = False
-                self._polls.waiters.unpark(slots)
+            type_credit.take(count)
+            if type_credit.parked and count:  # behind the others who wait for this type
+                type_credit.parked = False
+                self._polls.waiters.unpark(type_credit)
             self._unsent_jobs -= count
-            if slots.jobs:
+            if type_credit.jobs:
                 break  # there is no more room
-            del self._filled[slots]
+            del self._filled[type_credit]
         if taken:
             self._unsent_bytes -= size_bytes
-            for slots in list(self._slots.values()) if was_full else {self._slots[job.job_type]: None for job in taken}:
-                self._seek(slots)
+            for type_credit in (
+                list(self._credits.values()) if was_full else {self._credits[job.job_type]: None for job in taken}
+            ):
+                self._seek(type_credit)
         return taken
 
     def note_sent(self) -> None:
@@ -283,14 +289,14 @@ class JobStream:
         if not self._open:
             return
         self._open = False
-        for slots in self._slots.values():
-            slots.closed = True
-            if slots.parked:
-                slots.parked = False
-                self._polls.waiters.unpark(slots)
-            self._polls.releases.release_jobs(slots.jobs)
-            slots.max_jobs = 0
-            slots.take(len(slots.jobs))
+        for type_credit in self._credits.values():
+            type_credit.closed = True
+            if type_credit.parked:
+                type_credit.parked = False
+                self._polls.waiters.unpark(type_credit)
+            self._polls.releases.release_jobs(type_credit.jobs)
+            type_credit.max_jobs = 0
+            type_credit.take(len(type_credit.jobs))
         self._filled.clear()
         self._unsent_jobs = self._unsent_bytes = 0
 
@@ -304,7 +310,7 @@ class JobStream:
         self._reported.clear()
 
 
-class _Slots(Waiter):
+class _TypeCredit(Waiter):
     """The credit of one job type: ``max_jobs`` counts free, reserved and filled slots."""
 
     __slots__ = ("counted", "got_jobs", "parked", "stream", "version")
@@ -342,7 +348,7 @@ class _Slots(Waiter):
         self.max_jobs = max(self.max_jobs - count, 0)
 
 
-class _SlotClaim(ClaimItem):
+class _CreditClaim(ClaimItem):
     """A look into the queue that nobody waits for."""
 
     __slots__ = ()
@@ -356,6 +362,6 @@ class _SlotClaim(ClaimItem):
         self._tell(failed=True)
 
     def _tell(self, *, failed: bool) -> None:
-        slots = self.waiter
-        assert isinstance(slots, _Slots)
-        slots.stream.note_claimed(slots, failed)
+        type_credit = self.waiter
+        assert isinstance(type_credit, _TypeCredit)
+        type_credit.stream.note_claimed(type_credit, failed)

@@ -96,7 +96,7 @@ class Pool:
         self._idle: deque[TrioConnection] = deque()
         self._busy: set[TrioConnection] = set()
         self._unanswered: list[int] = []
-        self._slots = max_size
+        self._permits = max_size
         """Connections that may still go out: max_size less those out, unanswered, being made, or promised to a woken
         waiter."""
         self.servers_left = 0
@@ -147,8 +147,8 @@ class Pool:
     async def acquire(self, *, ahead: bool = False) -> TrioConnection:
         """A connection that is to be given back with `release`. Cancelled, it holds none."""
         self._check_open()
-        if self._slots and (connection := self._pop_idle()) is not None:
-            self._slots -= 1
+        if self._permits and (connection := self._pop_idle()) is not None:
+            self._permits -= 1
         else:
             connection = await self._wait_connection(self._ahead if ahead else self._waiters)
         self._busy.add(connection)
@@ -177,7 +177,7 @@ class Pool:
             else:
                 if connection.unanswered is not None:
                     os.close(connection.unanswered)
-                self._free_slot()
+                self._free_permit()
             self._free_ended()
             if self._closed:  # who closes it waits
                 self._returned.unpark_all()
@@ -223,33 +223,33 @@ class Pool:
         self._free_ended()
         try:
             with trio.move_on_after(self._acquire_timeout_s):
-                await self._wait_slot(lot)
+                await self._wait_permit(lot)
                 try:
                     return self._pop_idle() or await self._make()
                 except BaseException:
-                    self._free_slot()
+                    self._free_permit()
                     raise
         finally:
             self._waited_s += trio.current_time() - started
         self._timeouts += 1
         raise self._timeout()
 
-    async def _wait_slot(self, lot: trio.lowlevel.ParkingLot) -> None:
-        while not self._slots:
+    async def _wait_permit(self, lot: trio.lowlevel.ParkingLot) -> None:
+        while not self._permits:
             self._parked += 1
             try:
                 with trio.move_on_after(UNANSWERED_LOOK_S if self._unanswered else math.inf):
-                    await lot.park()  # woken by `_free_slot`, which leaves its slot to us, or by `close`
+                    await lot.park()  # woken by `_free_permit`, which leaves its slot to us, or by `close`
                     self._check_open()
                     return
             finally:
                 self._parked -= 1
             self._free_ended()
-        self._slots -= 1
+        self._permits -= 1
 
-    def _free_slot(self) -> None:
+    def _free_permit(self) -> None:
         if not self._parked:
-            self._slots += 1
+            self._permits += 1
             return
         lots = [self._ahead, self._waiters]
         if self._ahead_in_a_row >= AHEAD_IN_A_ROW:
@@ -258,7 +258,7 @@ class Pool:
             if lot.unpark():
                 self._ahead_in_a_row = self._ahead_in_a_row + 1 if lot is self._ahead else 0
                 return
-        self._slots += 1
+        self._permits += 1
 
     def _free_ended(self) -> None:
         """Take back the places of sessions that were left with a statement and have ended since."""
@@ -267,7 +267,7 @@ class Pool:
         for fd in [fd for fd in self._unanswered if _has_input(fd)]:
             self._unanswered.remove(fd)
             os.close(fd)
-            self._free_slot()
+            self._free_permit()
 
     def _pop_idle(self) -> TrioConnection | None:
         """The idle connection used last that is still good."""
