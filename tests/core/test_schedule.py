@@ -19,7 +19,7 @@ from penstock.core.time.schedule import (
     Overlap,
     Rules,
     RunOutcome,
-    Standing,
+    ScheduleState,
     decide,
 )
 from penstock.core.time.schedule_times import read_times
@@ -51,9 +51,9 @@ def look(
     is_open: bool = False,
     buffered: list[datetime] | None = None,
     most: int = 500,
-    **standing: Any,
+    **schedule_state: Any,
 ) -> Decision:
-    return decide(given, Standing(done, buffered or [], is_open, **standing), now, most)
+    return decide(given, ScheduleState(done, buffered or [], is_open, **schedule_state), now, most)
 
 
 def test_a_due_time_is_started_and_the_mark_moves() -> None:

@@ -426,7 +426,7 @@ async def watch(driver: Driver, key: str) -> LockedBatch:
 
 async def look(driver: Driver, key: str) -> LockedBatch:
     instance = (await driver.start("ask", business_key=key)).id
-    return LockedBatch(key, lambda: driver.engine.standing.state(instance))
+    return LockedBatch(key, lambda: driver.engine.diagnosis.state(instance))
 
 
 async def try_expression(driver: Driver, key: str) -> LockedBatch:

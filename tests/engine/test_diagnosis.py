@@ -39,7 +39,7 @@ def driver(make_driver: MakeDriver) -> Driver:
 
 
 async def why(driver: Driver, instance: str) -> tuple[str, str, str | None]:
-    found = (await driver.engine.standing.state(instance)).why
+    found = (await driver.engine.diagnosis.state(instance)).why
     return found.code, found.text, found.step_id
 
 
@@ -50,19 +50,19 @@ async def test_a_job_that_waits_runs_fails_and_is_tried_again(driver: Driver) ->
     assert await why(driver, instance) == ("waits-for-worker", "Charge the card waits for a worker", "charge")
     job = await driver.one("pay")
     assert (await why(driver, instance))[:2] == ("runs", "Charge the card runs at w1")
-    assert (await driver.engine.standing.state(instance)).tokens[0].progress is None
+    assert (await driver.engine.diagnosis.state(instance)).tokens[0].progress is None
     await driver.heartbeat(job, progress=b'{"percent": 40}')
-    told = (await driver.engine.standing.state(instance)).tokens[0].progress
+    told = (await driver.engine.diagnosis.state(instance)).tokens[0].progress
     assert msgspec.json.decode(told or b"") == {"percent": 40}
     await driver.fail(job, "503 from the bank")
-    said = await driver.engine.standing.state(instance)
+    said = await driver.engine.diagnosis.state(instance)
     if said.why.code == "retries":
         assert said.why.text == "Charge the card will be tried again: 503 from the bank"
         assert said.why.next == said.tokens[0].retry_at
         assert [timer.kind for timer in said.timers] == ["retry"]
         await driver.due(3_700)
     await driver.fail(await driver.one("pay"), "no money", retryable=False)
-    said = await driver.engine.standing.state(instance)
+    said = await driver.engine.diagnosis.state(instance)
     assert said.why.text == "Charge the card failed for good after 2 attempts: no money"
     assert (said.why.code, said.why.step_id, said.tokens) == ("failed", "charge", [])
     assert said.instance.status == "FAILED"
@@ -109,14 +109,14 @@ async def test_a_limit_is_why_jobs_wait_in_their_queue(driver: Driver) -> None:
     await queues.put("crm", QueuePolicy(["sync"], rate=Rate(limit=1, period="PT10S")))
     assert len(await driver.poll("sync", n=5)) == 1
     later = (await driver.start("linear")).id
-    said = (await driver.engine.standing.state(later)).why
+    said = (await driver.engine.diagnosis.state(later)).why
     assert (said.code, said.text) == ("queue-rate", "task-1 waits: its queue 'crm' lets the next begin in 10.0 s")
     assert said.next is not None
 
 
 async def test_open_branches_are_told_together(driver: Driver) -> None:
     instance = await driver.run(FORK)
-    found = await driver.engine.standing.state(instance)
+    found = await driver.engine.diagnosis.state(instance)
     assert found.why.text == "a waits for a worker; Ask somebody waits for a person"
     assert [(token.step_id, token.state) for token in found.tokens] == [("a", "READY"), ("b", "PARKED")]
 
@@ -128,11 +128,11 @@ async def test_waits_tell_their_time_and_boundaries_their_target(driver: Driver)
     instance = await driver.run(
         definition(task, sleep, step("late", "SERVICE_TASK", jobType="late", nextStep="end"), end())
     )
-    found = await driver.engine.standing.state(instance)
+    found = await driver.engine.diagnosis.state(instance)
     assert [(timer.step_id, timer.kind, timer.target) for timer in found.timers] == [("ask", "boundary", "late")]
     assert found.why.next == found.timers[0].fire_at
     await driver.finish_task(instance, "ask")
-    found = await driver.engine.standing.state(instance)
+    found = await driver.engine.diagnosis.state(instance)
     assert (found.why.code, found.why.text) == ("waits-for-time", "sleep waits for a signal or its time")
     assert [timer.kind for timer in found.timers] == ["wait"]
 
@@ -144,7 +144,7 @@ async def test_what_has_ended_says_so(driver: Driver) -> None:
     done = await driver.run(definition(end()))
     assert await why(driver, done) == ("completed", "It has completed", None)
     with pytest.raises(NotFound):
-        await driver.engine.standing.state("abc")
+        await driver.engine.diagnosis.state("abc")
 
 
 async def every(driver: Driver, instance: str, limit: int) -> list[Any]:
@@ -152,7 +152,7 @@ async def every(driver: Driver, instance: str, limit: int) -> list[Any]:
     items: list[Any] = []
     cursor: str | None = None
     while True:
-        found = await driver.engine.standing.history(instance, cursor, limit, output=False)
+        found = await driver.engine.diagnosis.history(instance, cursor, limit, output=False)
         items += found.items
         cursor = found.next
         if cursor is None:
@@ -183,7 +183,7 @@ async def test_a_slice_tells_what_each_execution_wrote(driver: Driver) -> None:
     instance = await driver.run(linear(2, job_type="j"))
     await driver.complete(await driver.one("j"), {"small": 1})
     await driver.complete(await driver.one("j"), {"large": "ä\u0001" * 60_000})
-    found = await driver.engine.standing.history(instance, None, 0, output=True)
+    found = await driver.engine.diagnosis.history(instance, None, 0, output=True)
     by_step = {item.step_id: item for item in found.items}
     assert bytes(by_step["task-1"].output or b"") == b'{"small": 1}'
     assert by_step["task-2"].output is None
@@ -194,9 +194,9 @@ async def test_cursors_that_are_none_are_refused(driver: Driver) -> None:
     instance = await driver.run(linear(1, job_type="j"))
     for cursor in ("x", "-1", "9" * 40, "1.5"):
         with pytest.raises(BadRequest, match="cursor"):
-            await driver.engine.standing.history(instance, cursor, 1, output=False)
+            await driver.engine.diagnosis.history(instance, cursor, 1, output=False)
     with pytest.raises(NotFound):
-        await driver.engine.standing.history("abc", None, 1, output=False)
+        await driver.engine.diagnosis.history("abc", None, 1, output=False)
 
 
 def long_run(dsn: str, instance: int, steps: int, output: str | None = '{"a": 1}') -> None:
@@ -226,7 +226,7 @@ LOOP = definition(
 
 
 async def taken(driver: Driver, instance: str) -> list[tuple[str, str, int]]:
-    path = (await driver.engine.standing.state(instance)).path
+    path = (await driver.engine.diagnosis.state(instance)).path
     return [(edge.source, edge.target, edge.times) for edge in path]
 
 
@@ -279,15 +279,15 @@ async def test_a_chained_instance_is_a_child(driver: Driver) -> None:
     await driver.upload(definition(user("u"), end(), definition_id="second"))
     chained = {"autoStartNextWorkflow": True, "nextWorkflowId": "second"}
     parent = await driver.run(definition(user("u"), end(), definition_id="first") | chained)
-    assert (await driver.engine.standing.state(parent)).children == []
+    assert (await driver.engine.diagnosis.state(parent)).children == []
     await driver.finish_task(parent, "u")
-    (child,) = (await driver.engine.standing.state(parent)).children
+    (child,) = (await driver.engine.diagnosis.state(parent)).children
     assert (await driver.view(child)).parent_instance_id == parent
 
 
 async def test_the_version_is_that_of_the_variables(driver: Driver) -> None:
     async def version() -> str:
-        return (await driver.engine.standing.state(instance)).version
+        return (await driver.engine.diagnosis.state(instance)).version
 
     instance = await driver.run(definition(service("one", "ask", job_type="j"), user("ask"), end()))
     seen = [await version()]
@@ -358,12 +358,12 @@ async def test_variables_are_told_as_each_execution_left_them(driver: Driver) ->
         expected.append(expected[-1] | wrote)
     items = [item for item in await driver.history(instance) if item.step_type == "SERVICE_TASK"]
     for item, before, after in zip(items, expected[:-1], expected[1:], strict=True):
-        found = await driver.engine.standing.variables_after(instance, item.id)
+        found = await driver.engine.diagnosis.variables_after(instance, item.id)
         assert msgspec.json.decode(found.variables) == after
         assert found.by == item.step_id
         assert {name for name in after if before.get(name) != after[name]} == set(found.changed)
     at_the_end = (await driver.history(instance))[-1]
-    found = await driver.engine.standing.variables_after(instance, at_the_end.id)
+    found = await driver.engine.diagnosis.variables_after(instance, at_the_end.id)
     assert (msgspec.json.decode(found.variables), found.by) == (expected[-1], "end")
 
 
@@ -379,7 +379,7 @@ async def test_variables_before_an_edit_are_told_after_it(driver: Driver) -> Non
     await driver.complete(await driver.one("j"), {"amount": 3})
     history = {item.step_id: item.id for item in await driver.history(instance)}
     found = {
-        name: msgspec.json.decode((await driver.engine.standing.variables_after(instance, history[name])).variables)
+        name: msgspec.json.decode((await driver.engine.diagnosis.variables_after(instance, history[name])).variables)
         for name in ("one", "ask", "more")
     }
     assert found["one"] == {"amount": 1, "typo": True}
@@ -391,11 +391,11 @@ async def test_an_open_or_foreign_execution_has_left_nothing(driver: Driver) -> 
     instance, other = await driver.run(linear(1, job_type="j")), (await driver.start("linear")).id
     (item,) = await driver.history(instance)
     with pytest.raises(Conflict, match="has not ended"):
-        await driver.engine.standing.variables_after(instance, item.id)
+        await driver.engine.diagnosis.variables_after(instance, item.id)
     with pytest.raises(NotFound):
-        await driver.engine.standing.variables_after(other, item.id)
+        await driver.engine.diagnosis.variables_after(other, item.id)
     with pytest.raises(NotFound):
-        await driver.engine.standing.variables_after(instance, "x")
+        await driver.engine.diagnosis.variables_after(instance, "x")
 
 
 async def test_an_instance_without_a_branch_says_that_nothing_goes_on(driver: Driver) -> None:

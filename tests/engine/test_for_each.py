@@ -300,7 +300,7 @@ async def test_the_history_counts_the_items_of_a_step(make_driver: MakeDriver) -
     ]
     assert history[0] == (None, "COMPLETED", ItemCounts(total=5, completed=2, failed=1, running=0))
     assert (history[-1][:2], len(history)) == ((3, "SKIPPED"), 5)
-    page = await driver.engine.standing.history(instance, None, 10, output=False)
+    page = await driver.engine.diagnosis.history(instance, None, 10, output=False)
     assert [(item.item, item.items) for item in page.items if item.items is not None] == [(None, history[0][2])]
 
 

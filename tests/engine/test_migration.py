@@ -101,11 +101,11 @@ async def test_history_is_read_with_the_version_that_wrote_it(driver: Driver) ->
     await driver.upload(line("two", "three"))
     await migrate(driver, instance)
     assert await driver.path(instance) == [("one", "COMPLETED"), ("deux", "COMPLETED"), ("two", "RUNNING")]
-    newest = (await driver.engine.standing.history(instance, None, 10, output=True)).items
+    newest = (await driver.engine.diagnosis.history(instance, None, 10, output=True)).items
     assert [each.step_id for each in newest] == ["two", "deux", "one"]
     records = (await driver.engine.instances.audit(instance)).items
     assert [record.step_id for record in records if record.kind == "STEP_COMPLETED"] == ["one", "deux"]
-    after = await driver.engine.standing.variables_after(instance, newest[2].id)
+    after = await driver.engine.diagnosis.variables_after(instance, newest[2].id)
     assert after.by == "one"
     assert driver.rows("SELECT step FROM penstock_steps WHERE number = %s ORDER BY pos", number(instance)) == [
         ("one",), ("deux",), ("two",)
@@ -121,7 +121,7 @@ async def test_the_way_it_took_is_shown_with_steps_of_now(driver: Driver) -> Non
     await driver.upload(line("zero", "one", "deux", "three"))
     await migrate(driver, instance, steps={"two": "deux"})
     await driver.complete(await driver.one("deux"))
-    path = (await driver.engine.standing.state(instance)).path
+    path = (await driver.engine.diagnosis.state(instance)).path
     assert [(edge.source, edge.target) for edge in path] == [("one", "deux"), ("deux", "three")]
 
 
@@ -180,7 +180,7 @@ async def test_a_failed_instance_is_retried_in_the_new_version(driver: Driver) -
     assert await reasons(driver, instance) == []
     await migrate(driver, instance)
     assert await driver.status(instance) == "FAILED"
-    why = (await driver.engine.standing.state(instance)).why
+    why = (await driver.engine.diagnosis.state(instance)).why
     assert (why.code, why.step_id) == ("failed", "which")
     await driver.retry(instance)
     assert await driver.open_steps(instance) == ["none"]

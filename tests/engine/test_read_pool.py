@@ -22,7 +22,7 @@ async def test_all_looks_together_take_two_connections(
     monkeypatch.setattr(module, "TURN_WAIT_S", 0.01)
     async with engine.looks.connection(), engine.looks.connection():
         for ask in (
-            lambda: engine.standing.state(instance),
+            lambda: engine.diagnosis.state(instance),
             lambda: engine.overview.read("15m"),
             lambda: engine.failures.read(None, "15m"),
             lambda: engine.definition_use.tokens("linear", 0),
@@ -33,7 +33,7 @@ async def test_all_looks_together_take_two_connections(
                 await ask()
         await driver.complete(await driver.one("j"))  # nobody who works waits for them
         assert await driver.status(instance) == "COMPLETED"
-    assert (await engine.standing.state(instance)).why.code == "completed"
+    assert (await engine.diagnosis.state(instance)).why.code == "completed"
 
 
 async def test_who_waits_for_a_turn_has_the_next(make_driver: MakeDriver) -> None:

@@ -76,7 +76,7 @@ async def test_a_transaction_completes_its_job(driver: Driver, bank: psycopg.Con
     assert paid(bank) == 1
     assert await driver.open_steps(instance) == ["pay"]
     assert (
-        await driver.engine.standing.state(instance)
+        await driver.engine.diagnosis.state(instance)
     ).why.text == "pay was completed by its worker's own transaction"
     assert await driver.due() == 1
     assert await driver.path(instance) == [("pay", "COMPLETED"), ("ship", "RUNNING")]

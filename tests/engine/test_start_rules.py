@@ -63,7 +63,7 @@ async def test_a_start_at_a_time_is_there_and_begins_then(driver: Driver) -> Non
     assert msgspec.structs.replace(await driver.view(made.id), variables=made.variables) == made
     (listed,) = (await driver.engine.instances.list(InstanceFilter(), 0, 10)).items
     assert (listed.id, listed.start_at) == (made.id, at)
-    standing = await driver.engine.standing.state(made.id)
+    standing = await driver.engine.diagnosis.state(made.id)
     assert (standing.why.code, standing.why.next) == ("waits-for-time", at)
     assert_invariants(driver.dsn)
     assert await driver.due(9 * HOUR_S - 1) == 0

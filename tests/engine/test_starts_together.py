@@ -75,7 +75,7 @@ async def test_a_debounced_instance_stays_what_it_is(driver: Driver) -> None:
     await ready(driver)
     rule = Debounce("k", "PT1M")
     made = await driver.start("report", {"who": "a"}, debounce=rule)
-    before = (await driver.engine.standing.state(made.id)).version
+    before = (await driver.engine.diagnosis.state(made.id)).version
     await driver.upload({**LINE, "searchAttributes": {"who": "STRING"}})
     again = await driver.start("report", {"who": "b"}, debounce=rule)
     assert (again.id, again.definition_version) == (made.id, 1)

@@ -376,7 +376,7 @@ async def test_a_journal_tells_what_was_replayed(driver: Driver) -> None:
 
 async def test_a_parked_run_says_so_in_a_sentence(driver: Driver) -> None:
     async def why() -> tuple[str, str, list[str]]:
-        state = await driver.engine.standing.state(run.instance_id)
+        state = await driver.engine.diagnosis.state(run.instance_id)
         return state.why.code, state.why.text, [timer.kind for timer in state.timers]
 
     run = await begin(driver)

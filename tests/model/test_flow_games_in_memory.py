@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
-from penstock.core.time.schedule import CatchUp, Overlap, Rules, Standing, decide
+from penstock.core.time.schedule import CatchUp, Overlap, Rules, ScheduleState, decide
 from penstock.core.time.schedule_times import read_times
 from tests.model.flow_model import SECOND, ModelInstance, ModelSchedule
 
@@ -66,10 +66,10 @@ class ScheduleGame:
         while True:
             wanted = [(time(at), self.overlap) for at in asked_for]
             was_open = self.model.is_open
-            standing = Standing(
+            schedule_state = ScheduleState(
                 self.done, self.buffered, was_open, None, wanted[0] if wanted else None, self.model.paused
             )
-            found = decide(self.rules, standing, time(self.now), 1_000)
+            found = decide(self.rules, schedule_state, time(self.now), 1_000)
             starts = self.model.look(self.now, *asked_for)
             assert found.starts == [time(at) for at in starts]
             assert (found.cancels and was_open) == (self.model.cancels and was_open)

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 import trio
 
-from penstock.engine.advance.context_loader import Supply
+from penstock.engine.advance.context_loader import ContextLoader
 from penstock.engine.runs.code import CodeWorkflow
 from penstock.errors import Conflict
 from penstock.testing.definitions import Json, definition, end
@@ -134,12 +134,12 @@ async def test_a_run_of_code_is_told_at_once(driver: Driver) -> None:
 
 
 async def test_a_caller_told_again_hears_of_it_at_once(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(_: Supply) -> bool:
+    async def never(_: ContextLoader) -> bool:
         return False
 
     await driver.upload(definition(task("pack"), end(), definition_id="child"))
     with monkeypatch.context() as older:
-        older.setattr(Supply, "may_keep_raw", never)
+        older.setattr(ContextLoader, "may_keep_raw", never)
         body = definition(call("ship", "child", output={"n": "${result.n / by}"}), end(), definition_id="parent")
         parent = await driver.run(body, {"by": 0})
         await driver.complete(await driver.one("pack"), {"n": 8})

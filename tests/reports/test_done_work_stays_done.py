@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from penstock.engine.advance.context_loader import Supply
+from penstock.engine.advance.context_loader import ContextLoader
 from penstock.engine.repair.migrations import MigrationRequest
 from penstock.engine.repair.repair import StepSkip, TokenMove, VariablesEdit
 from penstock.errors import Conflict
@@ -263,10 +263,10 @@ async def test_a_move_to_the_call_itself_calls_anew(make_driver: MakeDriver) -> 
 def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """As an engine that keeps no raw results leaves it."""
 
-    async def never(_: Supply) -> bool:
+    async def never(_: ContextLoader) -> bool:
         return False
 
-    monkeypatch.setattr(Supply, "may_keep_raw", never)
+    monkeypatch.setattr(ContextLoader, "may_keep_raw", never)
 
 
 @pytest.mark.parametrize("name", ["output of a call", "collect of calls"])

@@ -107,7 +107,7 @@ class ScriptedEngine:
         self.migrations, self.impact = Part(self, "migrations"), Part(self, "impact")
         self.definition_use, self.drafts = Part(self, "definition_use"), Part(self, "drafts")
         self.simulations = Part(self, "simulations")
-        self.watch, self.standing = Part(self, "watch"), Part(self, "standing")
+        self.watch, self.diagnosis = Part(self, "watch"), Part(self, "standing")
         self.messages, self.attempts = Part(self, "messages"), Part(self, "attempts")
         self.schedules, self.queues = Part(self, "schedules"), Part(self, "queues")
         self.batches = Part(self, "batches")

@@ -37,14 +37,14 @@ async def grpc(driver: Driver) -> AsyncGenerator[Served]:
             yield run
 
 
-class Desk(Work):
+class HandlerOfRuns(Work):
     """The stream of an executor. What came of each list is kept until it is asked for."""
 
     @classmethod
-    async def opened(cls, grpc: Served, credit: int = 5, **fields: Any) -> Desk:
-        desk = cls(grpc.client, await grpc.client.open(WORKER + "Work"))
-        await desk.send(worker_id="w", executor=True, credits=[w.Credit(ORDER.job_type, credit)], **fields)
-        return desk
+    async def opened(cls, grpc: Served, credit: int = 5, **fields: Any) -> HandlerOfRuns:
+        handler = cls(grpc.client, await grpc.client.open(WORKER + "Work"))
+        await handler.send(worker_id="w", executor=True, credits=[w.Credit(ORDER.job_type, credit)], **fields)
+        return handler
 
     async def gather(self, **counts: int) -> dict[str, list[Any]]:
         """So many of each list, in however many messages they come."""
@@ -71,7 +71,7 @@ def done(run: w.Run, path: str, payload: str = "1", attempt: int | None = None, 
 
 async def test_only_the_stream_that_has_a_run_writes_its_journal(driver: Driver, grpc: Served) -> None:
     started = await driver.engine.code.start(ORDER, b'{"n":1}', id="o-1")
-    first, second = await Desk.opened(grpc), await Desk.opened(grpc, credit=0)
+    first, second = await HandlerOfRuns.opened(grpc), await HandlerOfRuns.opened(grpc, credit=0)
     run = await first.run()
     assert (run.instance_id, run.attempt, run.expiries) == (started.id, 1, 0)
     answers = await first.append(done(run, "/0"), done(run, "/1", attempt=2), done(run, "/1", attempt=0))
@@ -88,7 +88,7 @@ async def test_only_the_stream_that_has_a_run_writes_its_journal(driver: Driver,
     assert (again.instance_id, again.attempt, again.key) == (started.id, 2, "o-1")
     assert again.page is not None
     assert [record.path for record in again.page.records] == ["/0"]
-    reopened = await Desk.opened(grpc, credit=0)
+    reopened = await HandlerOfRuns.opened(grpc, credit=0)
     assert [answer.outcome for answer in await reopened.append(done(run, "/3"))] == [lost]
     await second.send(finishes=[w.RunFinish(again.job_id, 2, result="7"), w.RunFinish(again.job_id, 2, result="8")])
     ended = (await second.gather(finished=2))["finished"]
@@ -100,30 +100,30 @@ async def test_only_the_stream_that_has_a_run_writes_its_journal(driver: Driver,
 async def test_a_full_journal_and_a_long_one(driver: Driver, grpc: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_stream_handler, "PAGE_MAX_BYTES", 1_000)
     await driver.engine.code.start(ORDER)
-    desk = await Desk.opened(grpc)
-    run = await desk.run()
+    handler = await HandlerOfRuns.opened(grpc)
+    run = await handler.run()
     odd = [w.RunRecord(kind=6, payload="1"), w.RunRecord(kind=70_000), w.RunRecord(kind=1, took_ms=1 << 31)]
     odd += [w.RunRecord(kind=1, attempt=-1), w.RunRecord(kind=1, payload="{"), w.RunRecord(kind=1, payload="1\0")]
-    wrong = await desk.append(*(w.RunAppend(run.job_id, 1, records=[record]) for record in odd))
+    wrong = await handler.append(*(w.RunAppend(run.job_id, 1, records=[record]) for record in odd))
     assert [answer.outcome for answer in wrong] == [w.OutcomeCode.INVALID] * len(odd)
     child: dict[str, Any] = {"workflow": "order", "version": 1, "key": "k"}
     children = [w.RunChild(run.job_id, 1, path, id=id, **child) for path, id in (("/\0", "a"), ("/1", "a\0"))]
     children += [w.RunChild(run.job_id, 1, "/1", workflow="no name", version=1, key="k")]
-    await desk.send(children=[*children, w.RunChild(run.job_id, 1, "/1", "", "order", 0, key="k")])
-    assert [each.outcome for each in (await desk.gather(children=4))["children"]] == [w.OutcomeCode.INVALID] * 4
+    await handler.send(children=[*children, w.RunChild(run.job_id, 1, "/1", "", "order", 0, key="k")])
+    assert [each.outcome for each in (await handler.gather(children=4))["children"]] == [w.OutcomeCode.INVALID] * 4
     large = f'"{"x" * 400}"'
-    await desk.append(*(done(run, f"/{n}", large) for n in range(40)))
-    [refused] = await desk.append(done(run, "/40"))
+    await handler.append(*(done(run, f"/{n}", large) for n in range(40)))
+    [refused] = await handler.append(done(run, "/40"))
     assert (refused.outcome, refused.full) == (w.OutcomeCode.INVALID, True)
     reads = [w.RunRead(run.job_id, run.attempt) for _ in range(30)]  # many more than are read ahead
-    await desk.send(reads=[*reads, w.RunRead(run.job_id, run.attempt, "not hex")])
-    pages = (await desk.gather(pages=31))["pages"]
+    await handler.send(reads=[*reads, w.RunRead(run.job_id, run.attempt, "not hex")])
+    pages = (await handler.gather(pages=31))["pages"]
     assert pages.pop().outcome == w.OutcomeCode.INVALID
     assert {(page.more, len(page.records)) for page in pages} == {(True, len(pages[0].records))}
     seen, after = 0, ""
     while True:
-        await desk.send(reads=[w.RunRead(run.job_id, run.attempt, after)])
-        [page] = (await desk.gather(pages=1))["pages"]
+        await handler.send(reads=[w.RunRead(run.job_id, run.attempt, after)])
+        [page] = (await handler.gather(pages=1))["pages"]
         seen, after = seen + len(page.records), page.records[-1].position
         if not page.more:
             break
@@ -135,11 +135,11 @@ async def test_a_sender_who_is_not_answered_is_read_on_later(
 ) -> None:
     monkeypatch.setattr("penstock.rpc.work_stream.PENDING_MAX_BYTES", 1)
     await driver.engine.code.start(ORDER)
-    desk = await Desk.opened(grpc)
-    run = await desk.run()
+    handler = await HandlerOfRuns.opened(grpc)
+    run = await handler.run()
     for n in range(20):  # each of them is more than may be pending
-        await desk.send(appends=[done(run, f"/{n}")])
-    answers = (await desk.gather(appended=20))["appended"]
+        await handler.send(appends=[done(run, f"/{n}")])
+    answers = (await handler.gather(appended=20))["appended"]
     assert {answer.outcome for answer in answers} == {w.OutcomeCode.OK}
 
 
@@ -156,8 +156,8 @@ async def test_runs_that_could_not_be_told_of_cost_no_credit(
         return await read(*args)
 
     monkeypatch.setattr(run_claims, "taken_runs", fail_once)
-    desk = await Desk.opened(grpc, credit=1)
-    run = await desk.run()
+    handler = await HandlerOfRuns.opened(grpc, credit=1)
+    run = await handler.run()
     assert (run.instance_id, run.attempt, failed) == (started.id, 2, [1])
 
 
@@ -185,8 +185,8 @@ async def test_runs_are_taken_while_jobs_go_through_kafka(make_driver: MakeDrive
     with trio.fail_after(60):
         async with served(driver.engine) as grpc:
             started = await driver.engine.code.start(ORDER)
-            desk = await Desk.opened(grpc)
-            assert (await desk.run()).instance_id == started.id
+            handler = await HandlerOfRuns.opened(grpc)
+            assert (await handler.run()).instance_id == started.id
             work = Work(grpc.client, await grpc.client.open(WORKER + "Work"))
             await work.send(worker_id="w", credits=[w.Credit("work", 1)])
             assert (await work.ended())[0] is Status.FAILED_PRECONDITION
@@ -194,14 +194,14 @@ async def test_runs_are_taken_while_jobs_go_through_kafka(make_driver: MakeDrive
 
 async def test_an_older_app_gets_no_run_of_newer_rules(driver: Driver, grpc: Served) -> None:
     """What it began itself it goes on with, and its records are those of before."""
-    old = await Desk.opened(grpc)
+    old = await HandlerOfRuns.opened(grpc)
     await driver.engine.code.start(ORDER, id="old")
     mine = await old.run()
     assert mine.rules == 0
     await old.append(done(mine, "/0"))
     await old.send(end=True)
     assert (await old.ended())[0] is Status.OK
-    old = await Desk.opened(grpc)
+    old = await HandlerOfRuns.opened(grpc)
     again = await old.run()
     assert (again.instance_id, again.rules) == (mine.instance_id, 0)
     await old.send(finishes=[w.RunFinish(again.job_id, again.attempt, result="7")])
@@ -209,7 +209,7 @@ async def test_an_older_app_gets_no_run_of_newer_rules(driver: Driver, grpc: Ser
 
     await old.send(credits=[w.Credit(ORDER.job_type, -5)])
     await old.gather(credits=1)
-    new = await Desk.opened(grpc, rules=RULES)
+    new = await HandlerOfRuns.opened(grpc, rules=RULES)
     await driver.engine.code.start(ORDER, id="new")
     run = await new.run()
     assert run.rules == RULES

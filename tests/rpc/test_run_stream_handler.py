@@ -12,14 +12,14 @@ import trio.testing
 from penstock.engine.queues.journal_items import RULES, Mail
 from penstock.engine.requests import ids
 from penstock.errors import Unavailable
-from penstock.rpc.run_stream_handler import RunDesk
+from penstock.rpc.run_stream_handler import RunStreamHandler
 from penstock.wire import penstock_v1 as w
 from penstock.wire.model import Job
 
 LARGE = "1" * 1_000_000
 
 
-class Desk:
+class HandlerOfRuns:
     """One whose stream has no runs, and whose engine can't read any; `told` is mail for it."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Desk:
             grant=lambda job_type, count: self.granted.append(job_type),
         )
         self.is_away = False
-        self.desk = RunDesk(cast(Any, engine), cast(Any, jobs), lambda: None, RULES)
+        self.handler = RunStreamHandler(cast(Any, engine), cast(Any, jobs), lambda: None, RULES)
 
     async def _wait_mail(self, holder: str) -> list[Mail]:
         return await self._told.receive()
@@ -51,18 +51,18 @@ class Desk:
         await self._news.send([Mail("e1.00/w-1", instance, 1)])
         await trio.testing.wait_all_tasks_blocked()
         message = w.WorkResponse()
-        self.desk.compose(message)
+        self.handler.compose(message)
         return message.mail
 
 
 @pytest.fixture
-async def desk(nursery: trio.Nursery) -> Desk:
-    made = Desk()
-    await nursery.start(made.desk.run, nursery)
+async def handler(nursery: trio.Nursery) -> HandlerOfRuns:
+    made = HandlerOfRuns()
+    await nursery.start(made.handler.run, nursery)
     return made
 
 
-async def test_all_of_an_item_counts_as_pending(desk: Desk) -> None:
+async def test_all_of_an_item_counts_as_pending(handler: HandlerOfRuns) -> None:
     requests = [
         w.WorkRequest(appends=[w.RunAppend("j", 1, records=[w.RunRecord(path=LARGE)])]),
         w.WorkRequest(appends=[w.RunAppend("j", 1, records=[w.RunRecord(kind=5)] * 10_000)]),
@@ -72,21 +72,21 @@ async def test_all_of_an_item_counts_as_pending(desk: Desk) -> None:
         w.WorkRequest(children=[w.RunChild("j", 1, key=LARGE)]),
     ]
     for count, request in enumerate(requests, 1):
-        desk.desk.take(request)
-        assert desk.desk.pending_bytes >= count * 1_000_000
+        handler.handler.take(request)
+        assert handler.handler.pending_bytes >= count * 1_000_000
     await trio.testing.wait_all_tasks_blocked()
-    desk.desk.compose(w.WorkResponse())
-    assert desk.desk.pending_bytes == 0
+    handler.handler.compose(w.WorkResponse())
+    assert handler.handler.pending_bytes == 0
 
 
-async def test_mail_is_told_of_runs_that_the_executor_has(desk: Desk) -> None:
+async def test_mail_is_told_of_runs_that_the_executor_has(handler: HandlerOfRuns) -> None:
     job = Job(id=ids.show_job(7, 7, 9), job_type="code:order@1", attempt=1)
-    desk.desk.describe([job])
-    assert await desk.mail(7) == [w.RunMail(job.id, 1)]
-    desk.desk.forget([job.id])  # the lease was lost
-    assert await desk.mail(7) == []
-    desk.is_away = True
-    desk.desk.describe([job])
+    handler.handler.describe([job])
+    assert await handler.mail(7) == [w.RunMail(job.id, 1)]
+    handler.handler.forget([job.id])  # the lease was lost
+    assert await handler.mail(7) == []
+    handler.is_away = True
+    handler.handler.describe([job])
     await trio.testing.wait_all_tasks_blocked()
-    assert await desk.mail(7) == []
-    assert desk.granted == ["code:order@1"]
+    assert await handler.mail(7) == []
+    assert handler.granted == ["code:order@1"]

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, cast
 
-from penstock.core.time.schedule import ON_TIME_S, CatchUp, Decision, Overlap, Rules, RunOutcome, Standing, decide
+from penstock.core.time.schedule import ON_TIME_S, CatchUp, Decision, Overlap, Rules, RunOutcome, ScheduleState, decide
 from penstock.core.time.schedule_times import read_times
 from tests.core.machine import START
 from tests.simulation.actors import Engine, Item
@@ -96,8 +96,8 @@ class Schedule:
         if self._fire_at is None or self._fire_at > self._now or self._paused:
             return False
         is_open = self._last in self._open
-        standing = Standing(self._done_until, self._buffered, is_open)
-        decision = decide(self.rules, standing, self._now, STARTS_MAX)
+        schedule_state = ScheduleState(self._done_until, self._buffered, is_open)
+        decision = decide(self.rules, schedule_state, self._now, STARTS_MAX)
         self._write(decision)
         return True
 

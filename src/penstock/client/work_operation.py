@@ -17,13 +17,13 @@ from penstock.wire.page import Page
 from penstock.wire.why import Why
 
 
-class Standing(msgspec.Struct, frozen=True):
+class WaitState(msgspec.Struct, frozen=True):
     """What is read of where an instance stands."""
 
     why: Why
 
 
-_read_standing = reader(Standing)
+_read_standing = reader(WaitState)
 _read_jobs = reader(Page[OpenJobView])
 _read_audit = reader(Page[AuditTrailRecord])
 _read_workers = reader(Page[WorkerView])
@@ -71,7 +71,7 @@ class ListAudit(Operation[Page[AuditTrailRecord]], frozen=True):
     window: Window = Window(limit=50)
 
 
-class GetStanding(Operation[Standing], frozen=True):
+class GetStanding(Operation[WaitState], frozen=True):
     """Where an instance stands, and why."""
 
     id: str

@@ -65,7 +65,7 @@ from penstock.engine.schedules.schedules import Schedules
 from penstock.engine.simulation.simulations import Simulations
 from penstock.engine.starts.starts import Starts
 from penstock.engine.status.acknowledgements import Acknowledgements
-from penstock.engine.status.diagnosis import Standing
+from penstock.engine.status.diagnosis import Diagnosis
 from penstock.engine.status.failures import Failures
 from penstock.engine.status.open_work import OpenWork
 from penstock.engine.status.overview import Overview
@@ -142,7 +142,7 @@ class Engine:
         self.open_work = OpenWork(database, looks, self.definitions, self.jobs, self.polls, audit=audit)
         self.code = Code(database, settings, self.definitions, self.instances, self.polls, self.jobs, self.ids)
         self.children = Children(database, settings, self.code, self.instances, self.journal, self.timers)
-        self.standing = Standing(self.looks, self.definitions, queues, polled=polled)
+        self.diagnosis = Diagnosis(self.looks, self.definitions, queues, polled=polled)
         kept = self.polls.activity, queues, settings.retention_days, Origins(database, self.code, engine_number)
         self.overview = Overview(looks, self.definitions, *kept, Acknowledgements(database, settings))
         self.watch, self.failures = Watch(database, self.overview), Failures(database, looks, self.definitions)

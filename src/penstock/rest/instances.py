@@ -96,7 +96,7 @@ class InstanceRoutes:
         self._instances = engine.instances
         self._repair = engine.repair
         self._migrations = engine.migrations
-        self._standing = engine.standing
+        self._diagnosis = engine.diagnosis
         self._hiding = engine.hiding
 
     async def _shown(self, view: Instance) -> bytes:
@@ -147,7 +147,7 @@ class InstanceRoutes:
                 query_number(request, "limit"),
                 query_flag(request, "output"),
             )
-            found = await self._standing.history(id, cursor, limit, output=output)
+            found = await self._diagnosis.history(id, cursor, limit, output=output)
             return respond(Reply(200, _encode(found)))
         if order is not None:
             raise BadRequest(f"order: must be {NEWEST}, or be left out for all in order of entry")
@@ -158,11 +158,11 @@ class InstanceRoutes:
         after = query_text(request, "after")
         if after is None:
             raise BadRequest("after: is needed, the id of an execution")
-        return respond(Reply(200, _encode(await self._standing.variables_after(id, after))))
+        return respond(Reply(200, _encode(await self._diagnosis.variables_after(id, after))))
 
     async def state(self, id: str) -> Response:
         """``GET /v1/instances/{id}/state``"""
-        return respond(Reply(200, _encode(await self._standing.state(id))))
+        return respond(Reply(200, _encode(await self._diagnosis.state(id))))
 
     async def audit(self, id: str) -> Response:
         """``GET /v1/instances/{id}/audit``"""

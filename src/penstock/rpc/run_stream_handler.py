@@ -89,7 +89,7 @@ class _PendingItem:
         self.size_bytes = _size(item)
 
 
-class RunDesk:
+class RunStreamHandler:
     """See the module. ``wake`` is called when `compose` may have something."""
 
     def __init__(self, engine: Engine, jobs: JobStream, wake: Callable[[], None], rules: int) -> None:

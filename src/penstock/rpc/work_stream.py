@@ -27,7 +27,7 @@ from penstock.engine.requests.payload import check_count
 from penstock.errors import BadRequest, PenstockError
 from penstock.rpc import worker_items
 from penstock.rpc.call import ServerCall
-from penstock.rpc.run_stream_handler import PENDING_MAX_BYTES, RunDesk
+from penstock.rpc.run_stream_handler import PENDING_MAX_BYTES, RunStreamHandler
 from penstock.wire import penstock_v1 as w
 from penstock.wire.model import Heartbeat, HeartbeatOutcome, Job, JobOutcome, LostJob
 from penstock.wire.noun import text_bytes
@@ -64,7 +64,7 @@ class WorkStream:
         self._engine = engine
         self._call = call
         self._jobs: JobStream
-        self._desk: RunDesk | None = None
+        self._run_handler: RunStreamHandler | None = None
         """Of an executor, which has runs instead of jobs."""
         self._pending: deque[_Pending] = deque()
         self._beats: list[HeartbeatOutcome] = []
@@ -91,8 +91,8 @@ class WorkStream:
         try:
             async with trio.open_nursery() as nursery:
                 if first.executor:
-                    self._desk = RunDesk(self._engine, self._jobs, self._wake, first.rules)
-                    await nursery.start(self._desk.run, nursery)
+                    self._run_handler = RunStreamHandler(self._engine, self._jobs, self._wake, first.rules)
+                    await nursery.start(self._run_handler.run, nursery)
                 nursery.start_soon(self._read, first, nursery)
                 nursery.start_soon(self._watch_leases)
                 nursery.start_soon(self._watch_drain)
@@ -132,16 +132,16 @@ class WorkStream:
             self._end(None)
 
     def _has_too_many_bytes(self) -> bool:
-        return self._desk is not None and self._desk.pending_bytes > PENDING_MAX_BYTES
+        return self._run_handler is not None and self._run_handler.pending_bytes > PENDING_MAX_BYTES
 
     def _take(self, request: w.WorkRequest, nursery: trio.Nursery) -> None:
         results = len(request.completions) + len(request.failures) + len(request.releases) + len(request.parks)
         check_count(results, "results")
         check_count(len(request.heartbeats), "heartbeats")
-        if self._desk is not None:
+        if self._run_handler is not None:
             if results or request.heartbeats:
                 raise BadRequest("executor: its stream takes no results and heartbeats of jobs")
-            self._unanswered += self._desk.take(request)
+            self._unanswered += self._run_handler.take(request)
         elif has_runs(request):
             raise BadRequest("executor: was not said when the stream was opened, so it has no runs")
         for credit in request.credits:
@@ -189,7 +189,7 @@ class WorkStream:
 
     async def _write(self) -> None:
         """Send what is there until the stream has ended and everything is answered."""
-        desk = self._desk
+        run_handler = self._run_handler
         while True:
             message, answers = self._compose()
             if message is not None:
@@ -198,7 +198,9 @@ class WorkStream:
                 if answers:
                     self._unanswered -= answers
                     self._answered.set()
-            elif self._ended and not self._pending and not self._beating and (desk is None or desk.is_idle):
+            elif (
+                self._ended and not self._pending and not self._beating and (run_handler is None or run_handler.is_idle)
+            ):
                 return
             else:
                 await self._news.wait()
@@ -206,14 +208,14 @@ class WorkStream:
 
     def _compose(self) -> tuple[w.WorkResponse | None, int]:
         """A message of what is there, None when nothing is; and how many results it answers."""
-        desk = self._desk
-        if desk is not None and desk.has_taken:
+        run_handler = self._run_handler
+        if run_handler is not None and run_handler.has_taken:
             jobs: list[Job] = []
         else:
             jobs = self._jobs.take_nowait(MESSAGE_MAX_JOBS, MESSAGE_MAX_BYTES)
-        if desk is not None:
+        if run_handler is not None:
             if jobs:
-                desk.describe(jobs)
+                run_handler.describe(jobs)
             jobs = []
         message = w.WorkResponse(jobs=jobs)
         if len(jobs) == 1 and text_bytes(jobs[0].variables) > MESSAGE_MAX_BYTES:
@@ -234,8 +236,8 @@ class WorkStream:
         message.credits = [w.Credit(name, self._jobs.credit(name)) for name in self._credit_answers]
         self._credit_answers.clear()
         answers = len(message.outcomes) + len(message.heartbeats)
-        if desk is not None:
-            answers += desk.compose(message)
+        if run_handler is not None:
+            answers += run_handler.compose(message)
         empty = not (jobs or answers or lost or message.credits or message.runs or message.mail)
         return (None if empty else message), answers
 
@@ -257,8 +259,8 @@ class WorkStream:
             except PenstockError:  # the database is away: the next look
                 continue
             if lost:
-                if self._desk is not None:
-                    self._desk.forget(item.job_id for item in lost)
+                if self._run_handler is not None:
+                    self._run_handler.forget(item.job_id for item in lost)
                 self._lost += lost
                 self._wake()
 
@@ -279,7 +281,7 @@ class WorkStream:
 
     async def _wait_settled(self) -> None:
         """An executor's runs have no result to wait for: others go on with them at once."""
-        while self._jobs.has_unsettled and self._desk is None:
+        while self._jobs.has_unsettled and self._run_handler is None:
             await self._settled.wait()
 
 

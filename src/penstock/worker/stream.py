@@ -94,7 +94,7 @@ class _Stream:
         error: ClientError | None = None
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._watch_desk)
+                tasks.start_soon(self._watch_stream)
                 tasks.start_soon(self._write)
                 try:
                     await self._wait_taken()
@@ -121,7 +121,7 @@ class _Stream:
 
     # -- out
 
-    async def _watch_desk(self) -> None:
+    async def _watch_stream(self) -> None:
         while True:
             await self._intake.wait_changed()
             self._news.set()

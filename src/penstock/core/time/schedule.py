@@ -63,7 +63,7 @@ class Backfill(NamedTuple):
     overlap: Overlap
 
 
-class Standing(NamedTuple):
+class ScheduleState(NamedTuple):
     """How a schedule stands. ``is_open``: whether the run that it started last is open. ``started``: the times of its
     latest runs, which a backfill leaves out."""
 
@@ -104,22 +104,22 @@ class Rules(NamedTuple):
 class _Look:
     """One look at one schedule."""
 
-    def __init__(self, rules: Rules, standing: Standing, now: datetime, starts_max: int) -> None:
-        self.rules, self.standing, self.now, self.starts_max = rules, standing, now, starts_max
-        self.is_open = standing.is_open
-        self.buffered = list(standing.buffered)
+    def __init__(self, rules: Rules, schedule_state: ScheduleState, now: datetime, starts_max: int) -> None:
+        self.rules, self.schedule_state, self.now, self.starts_max = rules, schedule_state, now, starts_max
+        self.is_open = schedule_state.is_open
+        self.buffered = list(schedule_state.buffered)
         self.starts: list[datetime] = []
         self.runs: list[tuple[datetime, RunOutcome]] = []
         self.cancels = False
         self.passed = 0
-        self.done_until = standing.done_until
-        self.backfill = standing.backfill
+        self.done_until = schedule_state.done_until
+        self.backfill = schedule_state.backfill
 
     def decide(self) -> Decision:
         again = False
-        if self.standing.trigger is not None:
-            self._take(*self.standing.trigger)
-        if not self.standing.paused:
+        if self.schedule_state.trigger is not None:
+            self._take(*self.schedule_state.trigger)
+        if not self.schedule_state.paused:
             if self.buffered and not self.is_open:
                 self._start(self.buffered.pop(0))
             again = self._take_due()
@@ -138,9 +138,9 @@ class _Look:
     def _next_look(self, again: bool) -> datetime | None:
         if again:
             return self.now
-        upcoming = None if self.standing.paused else self.rules.times.next(self.done_until)
+        upcoming = None if self.schedule_state.paused else self.rules.times.next(self.done_until)
         due_at = None if upcoming is None else self.rules.times.due_at(self.rules.name, upcoming)
-        if self.backfill is None and (self.standing.paused or not self.buffered):
+        if self.backfill is None and (self.schedule_state.paused or not self.buffered):
             return due_at
         look_at = self.now + timedelta(seconds=WAITING_LOOK_S)
         return look_at if due_at is None else min(due_at, look_at)
@@ -239,7 +239,7 @@ class _Look:
             return not one_by_one
         found = self.rules.times.between(asked.mark, asked.until, LOOK_MAX)
         for at in found:
-            if at not in self.standing.started:
+            if at not in self.schedule_state.started:
                 if most == 0:
                     break
                 self._start(at)
@@ -253,6 +253,6 @@ class _Look:
         return not (one_by_one and self.is_open)
 
 
-def decide(rules: Rules, standing: Standing, now: datetime, starts_max: int) -> Decision:
+def decide(rules: Rules, schedule_state: ScheduleState, now: datetime, starts_max: int) -> Decision:
     """What a look at a schedule does; it starts so many at most. What is started is open from then on."""
-    return _Look(rules, standing, now, starts_max).decide()
+    return _Look(rules, schedule_state, now, starts_max).decide()

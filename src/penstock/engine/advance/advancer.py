@@ -28,7 +28,7 @@ from penstock.core.advance.event import Event, Started
 from penstock.core.advance.for_each import NO_ITEMS, ItemsNeeded, KeptItems, RawNeeded, ResultsNeeded
 from penstock.core.expression.work import LongWork, Record, Work
 from penstock.core.rules.state import Instance, Token
-from penstock.engine.advance.context_loader import Answers, Supply
+from penstock.engine.advance.context_loader import Answers, ContextLoader
 from penstock.engine.definitions.definitions import Definitions, LoadedDefinition
 from penstock.engine.group_commit.item import Item
 from penstock.engine.requests.ids import IdSource
@@ -216,10 +216,10 @@ class Advancer:
                 raise LongWork
             connect, more = partial(self._one, connection), partial(store.more_positions, connection)
             locks = not item.stays
-            supply = Supply(
+            loader = ContextLoader(
                 self._definitions, connect, self._ids.next, positions, more, note, locks=locks, first=case.first
             )
-            changes = await self._run(case._replace(variables=variables), work, supply, _call, created)
+            changes = await self._run(case._replace(variables=variables), work, loader, _call, created)
         except LongWork:
             item.case = case
             raise
@@ -240,8 +240,8 @@ class Advancer:
 
         looked_up: list[int | None] = []
         connect, ids = partial(self._one, connection), itertools.count(-2, -1)
-        supply = Supply(self._definitions, connect, ids.__next__, await more(1_000), more, looked_up.append)
-        changes = await self._run(case, work, supply, run_long, None)
+        loader = ContextLoader(self._definitions, connect, ids.__next__, await more(1_000), more, looked_up.append)
+        changes = await self._run(case, work, loader, run_long, None)
         return Ahead(case, work.record, looked_up, sum(len(change.effects.history) for change, _ in changes))
 
     @asynccontextmanager
@@ -257,7 +257,7 @@ class Advancer:
         self,
         case: Case,
         work: Work,
-        supply: Supply,
+        loader: ContextLoader,
         call: Callable[..., Awaitable[Any]],
         created: NewInstance | None,
     ) -> list[tuple[Change, LoadedDefinition]]:
@@ -267,11 +267,11 @@ class Advancer:
         following: deque[_Following] = deque()
         while True:
             may_chain = left > 0 and started_bytes <= self._settings.instance_variables_max_bytes
-            advanced = await self._advance(case, values, work, supply, call, left=left, may_chain=may_chain)
+            advanced = await self._advance(case, values, work, loader, call, left=left, may_chain=may_chain)
             change = Change(advanced.effects, case.loaded, created)
             changes.append((change, case.loaded))
             recalled: list[tuple[int, int]] = []
-            for one in await self._starts(case, values, advanced, work, supply, call, recalled):
+            for one in await self._starts(case, values, advanced, work, loader, call, recalled):
                 left -= 1
                 started_bytes += len(one.variables)
                 following.append(one)
@@ -279,7 +279,7 @@ class Advancer:
                 changes[-1] = (change._replace(recalled=recalled), case.loaded)
             if not following:
                 return changes
-            case, values, created = self._begin(following.popleft(), case, supply)
+            case, values, created = self._begin(following.popleft(), case, loader)
 
     async def _starts(
         self,
@@ -287,7 +287,7 @@ class Advancer:
         values: dict[str, Any] | None,
         advanced: _Advanced,
         work: Work,
-        supply: Supply,
+        loader: ContextLoader,
         call: Callable[..., Awaitable[Any]],
         recalled: list[tuple[int, int]],
     ) -> list[_Following]:
@@ -299,7 +299,7 @@ class Advancer:
             text: bytes = await call(work.keep, partial(msgspec.json.encode, values))
             starts.append(_Following(advanced.chained, text, dict(values), instance.id, chained=True))
         for made in effects.calls:
-            failed = await supply.find_earlier(made)
+            failed = await loader.find_earlier(made)
             if failed is not None:
                 recalled.append((failed, made.seq))
                 continue
@@ -312,8 +312,8 @@ class Advancer:
         return starts
 
     @staticmethod
-    def _begin(one: _Following, case: Case, supply: Supply) -> tuple[Case, dict[str, Any] | None, NewInstance]:
-        id, called_by, key = supply.new_id(), None, None
+    def _begin(one: _Following, case: Case, loader: ContextLoader) -> tuple[Case, dict[str, Any] | None, NewInstance]:
+        id, called_by, key = loader.new_id(), None, None
         if one.call is not None:
             called_by = CalledBy(one.parent, one.call.token_id, one.call.seq, case.root, one.depth)
             key = one.call.business_key
@@ -330,7 +330,7 @@ class Advancer:
         case: Case,
         values: dict[str, Any] | None,
         work: Work,
-        supply: Supply,
+        loader: ContextLoader,
         call: Callable[..., Awaitable[Any]],
         *,
         left: int,
@@ -341,12 +341,12 @@ class Advancer:
         next_problem: str | None = None
         found: dict[tuple[str, int], LoadedDefinition | None] = {}
         unfit: dict[tuple[str, int, bytes], str] = {}
-        needed = len(supply.positions)
-        answers = Answers(supply, case.instance.id, case.kept)
+        needed = len(loader.positions)
+        answers = Answers(loader, case.instance.id, case.kept)
         mark, keeps_raw = work.mark(), True
         while True:
             inputs = Inputs(
-                now=case.now, new_id=supply.new_id, positions=supply.positions, jitter=self.jitter_source(),
+                now=case.now, new_id=loader.new_id, positions=loader.positions, jitter=self.jitter_source(),
                 next_known=next_known, uncallable=[about for about, loaded in found.items() if loaded is None],
                 next_problem=next_problem, unfit=unfit,
                 calls_max=left, may_chain=may_chain, max_automatic_steps=self._settings.max_automatic_steps,
@@ -362,7 +362,7 @@ class Advancer:
                 )
             except PositionsExhausted:
                 needed = max(64, needed * 4)
-                supply.positions.extend(await supply.more(needed))
+                loader.positions.extend(await loader.more(needed))
                 work.rewind(mark)
                 continue
             except (ItemsNeeded, ResultsNeeded, RawNeeded, CompletionsNeeded) as needed_rows:
@@ -375,41 +375,43 @@ class Advancer:
                 # a bug of ours; that the process ended would not help: the same call would end the next one too
                 log.exception("an advance failed", instance=f"{start.id:x}", definition=case.loaded.definition.id)
                 raise PenstockError("the instance could not be advanced; the engine's log has the reason") from error
-            if effects.raw_kept and not await supply.may_keep_raw():
+            if effects.raw_kept and not await loader.may_keep_raw():
                 keeps_raw = False
                 work.rewind(mark)
                 continue
-            await _find_called(effects, supply, found)
+            await _find_called(effects, loader, found)
             called = {about: loaded for about, loaded in found.items() if loaded is not None}
-            wrong = await _find_unfit(effects, supply, called)
+            wrong = await _find_unfit(effects, loader, called)
             if wrong or any(_about(made) not in called for made in effects.calls):
                 unfit |= wrong
                 work.rewind(mark)
                 continue
             if effects.chain is None:
                 return _Advanced(effects, None, called)
-            following, next_problem = await _find_next(effects.chain.definition_id, effects, values, supply, call)
+            following, next_problem = await _find_next(effects.chain.definition_id, effects, values, loader, call)
             if following is not None and next_problem is None:
                 return _Advanced(effects, following, called)
             next_known = following is not None
             work.rewind(mark)
 
 
-async def _find_called(effects: Effects, supply: Supply, found: dict[tuple[str, int], LoadedDefinition | None]) -> None:
+async def _find_called(
+    effects: Effects, loader: ContextLoader, found: dict[tuple[str, int], LoadedDefinition | None]
+) -> None:
     """Look up the definitions that calls name, each once; None for those that can't be called."""
     for about in dict.fromkeys(map(_about, effects.calls)):
         if about not in found:
-            found[about] = await supply.find(*about)
+            found[about] = await loader.find(*about)
 
 
 async def _find_unfit(
-    effects: Effects, supply: Supply, called: Mapping[tuple[str, int], LoadedDefinition]
+    effects: Effects, loader: ContextLoader, called: Mapping[tuple[str, int], LoadedDefinition]
 ) -> dict[tuple[str, int, bytes], str]:
     """The calls that begin with what the workflow called does not take, and why."""
     wrong: dict[tuple[str, int, bytes], str] = {}
     for made in effects.calls:
         loaded = called.get(_about(made))
-        if loaded is not None and (why := await supply.find_wrong(loaded, made.variables)) is not None:
+        if loaded is not None and (why := await loader.find_wrong(loaded, made.variables)) is not None:
             wrong[made.definition_id, made.version, made.variables] = why
     return wrong
 
@@ -418,14 +420,14 @@ async def _find_next(
     id: str,
     effects: Effects,
     values: Mapping[str, Any] | None,
-    supply: Supply,
+    loader: ContextLoader,
     call: Callable[..., Awaitable[Any]],
 ) -> tuple[LoadedDefinition | None, str | None]:
     """The definition that follows, and why it does not take what this instance ends with."""
-    following = await supply.find(id, 0)
+    following = await loader.find(id, 0)
     if following is None or following.code_type is None:
         return following, None
-    return following, await supply.find_wrong(following, await call(_ends_with, values, effects))
+    return following, await loader.find_wrong(following, await call(_ends_with, values, effects))
 
 
 def _about(made: ChildStart) -> tuple[str, int]:

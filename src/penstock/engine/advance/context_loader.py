@@ -23,7 +23,7 @@ RAW_RESULTS_VERSION = 21
 """Older engines would forget a raw result, and go on without what its mapping gives."""
 
 
-class Supply:
+class ContextLoader:
     """Of one item. ``connect`` gives the connection to read by; ``note`` is told what was looked up: definitions,
     instances that go on, and what is to be undone. ``locks``: the connection holds some. ``first``: nothing that its
     transaction has decided of the instance is still to be written."""
@@ -93,8 +93,8 @@ class Supply:
 class Answers:
     """What one advance of an instance has asked for until now; ``kept`` is what was read of it with its locks."""
 
-    def __init__(self, supply: Supply, instance: int, kept: KeptItems) -> None:
-        self._supply = supply
+    def __init__(self, loader: ContextLoader, instance: int, kept: KeptItems) -> None:
+        self._loader = loader
         self._instance = instance
         self._collected = kept.collected
         self.items = dict(kept.items)
@@ -104,7 +104,7 @@ class Answers:
 
     async def read(self, needed: ItemsNeeded | ResultsNeeded | RawNeeded | CompletionsNeeded) -> None:
         """Read it: then advance again. Raises KeyMissing, and CompletionsNeeded for what is still to be written."""
-        async with self._supply.connect() as connection:
+        async with self._loader.connect() as connection:
             match needed:
                 case ItemsNeeded():
                     found = await for_each.next_items(connection, self._instance, needed.token, needed.first)
@@ -123,8 +123,8 @@ class Answers:
                         raise Conflict("the result of the step that is done is not kept any more: skip the step")
                     self.raw[needed.position] = result
                 case CompletionsNeeded():
-                    if not self._supply.first:
+                    if not self._loader.first:
                         raise needed
                     answer = await compensation.find(connection, self._instance, needed.question)
-                    self._supply.note(answer.position)
+                    self._loader.note(answer.position)
                     self.completions[needed.question] = answer

@@ -18,7 +18,7 @@ from penstock.core.advance.effect import AuditRow
 from penstock.core.advance.event import CancelRequested, Started
 from penstock.core.expression.work import LongWork
 from penstock.core.rules.state import Instance, InstanceStatus
-from penstock.core.time.schedule import Backfill, Decision, Overlap, Rules, RunOutcome, Standing, decide
+from penstock.core.time.schedule import Backfill, Decision, Overlap, Rules, RunOutcome, ScheduleState, decide
 from penstock.core.time.schedule_times import ScheduleError
 from penstock.engine.advance.advancer import Case, LongItem
 from penstock.engine.advance.transaction import POSITIONS_PER_ITEM, Transaction, Transactions
@@ -184,12 +184,12 @@ class Firings:
             except PenstockError as error:
                 item.refuse(error)  # its key is missing here; another engine may have it
                 continue
-            standing = _standing(one)
+            schedule_state = _schedule_state(one)
             if item.trigger is not None:
                 at = await _free_time(connection, one.id, rules, now)
-                standing = standing._replace(trigger=(at, item.trigger.overlap or rules.overlap))
-            behind = (now - one.done_until).total_seconds() > INLINE_S or standing.backfill is not None
-            args = (rules, standing, now, left)
+                schedule_state = schedule_state._replace(trigger=(at, item.trigger.overlap or rules.overlap))
+            behind = (now - one.done_until).total_seconds() > INLINE_S or schedule_state.backfill is not None
+            args = (rules, schedule_state, now, left)
             decision = await run_long(decide, *args) if behind else decide(*args)
             left -= len(decision.starts)
             looks.append(_Look(one, spec, rules, decision, item, variables))
@@ -359,9 +359,9 @@ def _version(spec: ScheduleSpec) -> int:
     return spec.definition_version or 0
 
 
-def _standing(one: LockedSchedule) -> Standing:
+def _schedule_state(one: LockedSchedule) -> ScheduleState:
     backfill = None if one.backfill is None else msgspec.json.decode(one.backfill, type=Backfill)
-    return Standing(one.done_until, one.buffered, one.is_open, backfill, None, one.paused, one.started)
+    return ScheduleState(one.done_until, one.buffered, one.is_open, backfill, None, one.paused, one.started)
 
 
 async def _free_time(connection: TrioConnection, schedule: int, rules: Rules, now: datetime) -> datetime:

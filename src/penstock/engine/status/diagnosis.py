@@ -29,7 +29,7 @@ from penstock.store.rows import activity as activity_store
 from penstock.store.rows import diagnosis as store
 from penstock.store.rows import instances as instance_store
 from penstock.store.rows import variables as variables_store
-from penstock.store.rows.diagnosis import Passage, StandingTimer, StandingToken, Written
+from penstock.store.rows.diagnosis import ArmedTimer, OpenExecution, Passage, Written
 from penstock.store.rows.instances import HistoryEntry
 from penstock.wire.error_code import OWN_PREFIX
 from penstock.wire.model import Instance, StepExecution
@@ -114,14 +114,14 @@ class VariablesAsOf(msgspec.Struct, frozen=True, rename="camel"):
 class _Place(NamedTuple):
     """An open execution and all that is said of it."""
 
-    token: StandingToken
+    token: OpenExecution
     step: Step
     code: str
     text: str
     next: datetime | None
 
 
-class Standing:
+class Diagnosis:
     """Looks at one instance."""
 
     def __init__(self, looks: Looks, definitions: Definitions, queues: Queues, *, polled: bool) -> None:
@@ -208,16 +208,16 @@ class Standing:
             raise NotFound(f"instance '{ids.show_instance(number)}' is unknown")
         return await versions_of(connection, self._definitions, found)
 
-    async def _workers(self, connection: TrioConnection, tokens: Sequence[StandingToken]) -> Mapping[str, int] | None:
+    async def _workers(self, connection: TrioConnection, tokens: Sequence[OpenExecution]) -> Mapping[str, int] | None:
         """Those that poll for each job type, where a job waits for one of them."""
         waits = self._polled and any(token.state == TokenState.READY for token in tokens)
         return await activity_store.read_worker_counts(connection) if waits else None
 
 
 def _place(
-    token: StandingToken,
+    token: OpenExecution,
     step: Step,
-    timers: Sequence[StandingTimer],
+    timers: Sequence[ArmedTimer],
     workers: Mapping[str, int] | None,
     kept: Mapping[int, KeptBack],
     now: datetime,
@@ -262,7 +262,7 @@ def _place(
 
 
 def _waiting(
-    token: StandingToken,
+    token: OpenExecution,
     step: Step,
     workers: Mapping[str, int] | None,
     kept: KeptBack | None,
@@ -342,7 +342,7 @@ def _shown(instance: int, place: _Place, retry_at: datetime | None) -> OpenStep:
     )
 
 
-def _timers(timers: Sequence[StandingTimer], of: Mapping[int, Step], steps: Sequence[Step]) -> list[OpenTimer]:
+def _timers(timers: Sequence[ArmedTimer], of: Mapping[int, Step], steps: Sequence[Step]) -> list[OpenTimer]:
     kinds = {RETRY_TIMER: "retry", WAIT_TIMER: "wait", WAKE_TIMER: "wake"}
     found: list[OpenTimer] = []
     for timer in timers:

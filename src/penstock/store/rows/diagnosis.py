@@ -22,7 +22,7 @@ BEYOND_ALL: Final = 2**63 - 1
 """No row of history has this position."""
 
 
-class StandingToken(NamedTuple):
+class OpenExecution(NamedTuple):
     """An open execution. ``reason``: of its last attempt's end; ``progress``: JSON, as its worker told it last."""
 
     token: int
@@ -40,7 +40,7 @@ class StandingToken(NamedTuple):
     message_key: str | None
 
 
-class StandingTimer(NamedTuple):
+class ArmedTimer(NamedTuple):
     """An armed timer of a token."""
 
     token: int
@@ -87,10 +87,10 @@ async def brief_look(connection: TrioConnection) -> AsyncGenerator[None]:
         raise Unavailable("the database is too busy for this look; try again") from error
 
 
-async def tokens(connection: TrioConnection, instance: int) -> list[StandingToken]:
+async def tokens(connection: TrioConnection, instance: int) -> list[OpenExecution]:
     """The open executions, in order of entry."""
     rows = await connection.fetch(SQL["standing_tokens"], (instance, TOKENS_MAX))
-    return [StandingToken(*cast(Any, row)) for row in rows]
+    return [OpenExecution(*cast(Any, row)) for row in rows]
 
 
 async def is_dead_end(connection: TrioConnection, instance: int) -> bool:
@@ -99,10 +99,10 @@ async def is_dead_end(connection: TrioConnection, instance: int) -> bool:
     return bool(ended)
 
 
-async def timers(connection: TrioConnection, of: Sequence[StandingToken]) -> list[StandingTimer]:
+async def timers(connection: TrioConnection, of: Sequence[OpenExecution]) -> list[ArmedTimer]:
     """Theirs, those due first first."""
     params = arrays.ints(token.token for token in of), arrays.ints(token.seq for token in of)
-    return [StandingTimer(*cast(Any, row)) for row in await connection.fetch(SQL["standing_timers"], params)]
+    return [ArmedTimer(*cast(Any, row)) for row in await connection.fetch(SQL["standing_timers"], params)]
 
 
 async def failure(connection: TrioConnection, instance: int) -> LastFailure | None:
