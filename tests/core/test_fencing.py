@@ -6,13 +6,20 @@ from itertools import product
 
 import pytest
 
-from penstock.core.rules.fencing import CallKind, ExecutionState, FenceRequest, Verdict, judge, known_attempt
+from penstock.core.rules.fencing import (
+    CallKind,
+    ExecutionState,
+    FenceDecision,
+    FenceRequest,
+    decide_fence,
+    known_attempt,
+)
 from penstock.core.rules.state import CLOSING_KINDS, JOB_STATES, HistoryKind, InstanceStatus, TokenState
 
 COMPLETE, FAIL, HEARTBEAT, PARK = CallKind
 ACTIVE = InstanceStatus.ACTIVE
 READY, LOCKED, PARKED, FORKED, BACKOFF, DISPATCHED, ENDED, *_ = TokenState
-APPLY, DONE, ALREADY, LOST, CANCELLED, NOT_FOUND, IGNORED = Verdict
+APPLY, DONE, ALREADY, LOST, CANCELLED, NOT_FOUND, IGNORED = FenceDecision
 
 ME, OTHER = "me", "other"
 ATTEMPT = 3
@@ -38,7 +45,7 @@ CANCELLED_INSTANCE = closed(HistoryKind.SKIPPED, InstanceStatus.CANCELLED)
 
 # facts → verdicts of: complete, complete with the right attempt, with a wrong one, in a batch; fail likewise;
 # heartbeat, with the right attempt, with a wrong one
-TABLE: dict[str, tuple[ExecutionState, list[Verdict], list[Verdict], list[Verdict]]] = {
+TABLE: dict[str, tuple[ExecutionState, list[FenceDecision], list[FenceDecision], list[FenceDecision]]] = {
     "1 completed": (COMPLETED, [ALREADY, ALREADY, LOST, ALREADY], [ALREADY, ALREADY, LOST, ALREADY], [LOST] * 3),
     "1 completed, its instance too": (
         COMPLETED_AND_ENDED,
@@ -192,9 +199,9 @@ def calls(kind: CallKind) -> list[FenceRequest]:
 @pytest.mark.parametrize("case", TABLE)
 def test_the_first_rule_that_fits_decides(case: str) -> None:
     facts, complete, fail, heartbeat = TABLE[case]
-    assert [judge(call, facts) for call in calls(COMPLETE)] == complete
-    assert [judge(call, facts) for call in calls(FAIL)] == fail
-    assert [judge(call, facts) for call in calls(HEARTBEAT)] == heartbeat
+    assert [decide_fence(call, facts) for call in calls(COMPLETE)] == complete
+    assert [decide_fence(call, facts) for call in calls(FAIL)] == fail
+    assert [decide_fence(call, facts) for call in calls(HEARTBEAT)] == heartbeat
 
 
 ALL_CALLS = [
@@ -217,62 +224,62 @@ ALL_FACTS = [
 ]
 
 
-def every() -> list[tuple[FenceRequest, ExecutionState, Verdict]]:
-    return [(call, facts, judge(call, facts)) for call, facts in product(ALL_CALLS, ALL_FACTS)]
+def every() -> list[tuple[FenceRequest, ExecutionState, FenceDecision]]:
+    return [(call, facts, decide_fence(call, facts)) for call, facts in product(ALL_CALLS, ALL_FACTS)]
 
 
 def test_nothing_applies_to_closed_steps_or_ended_instances() -> None:
-    for _, facts, verdict in every():
+    for _, facts, decision in every():
         if facts.closed is not None or facts.instance is not ACTIVE:
-            assert verdict is not APPLY
+            assert decision is not APPLY
 
 
 def test_nothing_is_applied_with_another_attempt_than_the_current_one() -> None:
-    for call, facts, verdict in every():
+    for call, facts, decision in every():
         if call.attempt not in (None, facts.attempt):
-            assert verdict is not APPLY
+            assert decision is not APPLY
 
 
 def test_only_the_last_holder_acts_on_an_undispatched_job() -> None:
-    for _, facts, verdict in every():
+    for _, facts, decision in every():
         if facts.state is not DISPATCHED and facts.holder != ME:
-            assert verdict is not APPLY
+            assert decision is not APPLY
 
 
 def test_a_job_in_back_off_has_no_holder() -> None:
-    for _, facts, verdict in every():
+    for _, facts, decision in every():
         if facts.state is BACKOFF:
-            assert verdict is not APPLY
+            assert decision is not APPLY
 
 
 def test_a_fail_without_attempt_passes_for_old_clients() -> None:
-    for call, facts, verdict in every():
+    for call, facts, decision in every():
         known = facts.closed is not None or facts.state is not None
         if call.kind is FAIL and call.attempt is None and not call.explicit and known:
-            assert verdict in (APPLY, ALREADY, IGNORED)
+            assert decision in (APPLY, ALREADY, IGNORED)
 
 
 def test_only_a_fail_without_attempt_is_ignored() -> None:
-    for call, _, verdict in every():
-        if verdict is IGNORED:
+    for call, _, decision in every():
+        if decision is IGNORED:
             assert call.kind is FAIL
             assert call.attempt is None
 
 
 def test_old_clients_never_hear_of_cancelled_but_by_a_heartbeat() -> None:
-    for call, _, verdict in every():
-        if verdict is CANCELLED:
+    for call, _, decision in every():
+        if decision is CANCELLED:
             assert call.kind in (HEARTBEAT, PARK) or call.attempt is not None or call.explicit
 
 
 def test_a_heartbeat_is_applied_or_refused_and_never_pretends() -> None:
-    for call, _, verdict in every():
+    for call, _, decision in every():
         if call.kind is HEARTBEAT:
-            assert verdict in (APPLY, LOST, CANCELLED, NOT_FOUND)
+            assert decision in (APPLY, LOST, CANCELLED, NOT_FOUND)
 
 
 def test_judging_never_says_done() -> None:
-    assert all(verdict is not DONE for _, _, verdict in every())
+    assert all(decision is not DONE for _, _, decision in every())
 
 
 @pytest.mark.parametrize(("given", "known"), [(3, 3), (None, None), (2**31 - 1, 2**31 - 1), (2**31, 0), (-9, 0)])
@@ -283,8 +290,8 @@ def test_an_attempt_that_the_store_cannot_compare_is_nobodys(given: int | None, 
 def test_a_park_is_judged_as_a_heartbeat() -> None:
     for case, (facts, _, _, heartbeat) in TABLE.items():
         if facts.state is not PARKED:
-            verdicts = [judge(FenceRequest(PARK, ME, attempt), facts) for attempt in (ATTEMPT, ATTEMPT + 1)]
-            assert verdicts == heartbeat[1:], case
+            decisions = [decide_fence(FenceRequest(PARK, ME, attempt), facts) for attempt in (ATTEMPT, ATTEMPT + 1)]
+            assert decisions == heartbeat[1:], case
     parked = open_job(PARKED, None)
-    assert judge(FenceRequest(PARK, ME, ATTEMPT), parked) is ALREADY
-    assert judge(FenceRequest(PARK, ME, ATTEMPT - 1), parked) is LOST
+    assert decide_fence(FenceRequest(PARK, ME, ATTEMPT), parked) is ALREADY
+    assert decide_fence(FenceRequest(PARK, ME, ATTEMPT - 1), parked) is LOST

@@ -359,4 +359,4 @@ async def test_a_late_batch_leaves_polls_that_stood_aside_alone(
     item.batch = batch
     await commit_queue.apply_batch(batch)
     assert (item.waiter, waiter.reserved) == (waiter, 1)
-    item.answer(fencing.Verdict.DONE)
+    item.answer(fencing.FenceDecision.DONE)

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.core.graph.definition import StepType
 from penstock.core.parsing.draft import FIELDS_BY_TYPE, REQUIRED_BY_TYPE
-from penstock.core.rules.fencing import Verdict
+from penstock.core.rules.fencing import FenceDecision
 from penstock.core.rules.state import HistoryKind, InstanceStatus
 from penstock.engine.instances.views import STATUS_OF_KIND
 from penstock.rest.openapi import openapi_document
@@ -20,7 +20,7 @@ from tests.house.sources import TOP, modules, tree
 
 STEP_TYPES = {kind.value for kind in StepType}
 STATUSES = {status.name for status in InstanceStatus} | {"WAITING"}  # ACTIVE with a user task or wait open
-OUTCOMES = {verdict.value for verdict in Verdict} - {"apply", "ignored"} | {"invalid", "unavailable"}
+OUTCOMES = {verdict.value for verdict in FenceDecision} - {"apply", "ignored"} | {"invalid", "unavailable"}
 """APPLY is no answer, IGNORED is told as OK; the last two are of calls that were not judged."""
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.core.graph.definition import StepType
-from penstock.core.rules.fencing import CallKind, FenceRequest, Verdict
+from penstock.core.rules.fencing import CallKind, FenceDecision, FenceRequest
 from penstock.core.rules.state import InstanceStatus, TokenState
 from penstock.testing.random_definitions import random_output
 from tests.core.machine import START
@@ -290,6 +290,6 @@ class Crowd:
 
 
 def _word(result: Any) -> str:
-    if isinstance(result, Verdict):
+    if isinstance(result, FenceDecision):
         return result.value
     return "done" if result else "nothing to do"

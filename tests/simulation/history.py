@@ -13,7 +13,7 @@ from typing import Any
 from penstock.core.advance.effect import Effects
 from penstock.core.advance.event import JobCompleted, JobDeadLettered, JobFailed, TaskCompleted, TimerFired
 from penstock.core.graph.definition import StepType
-from penstock.core.rules.fencing import CallKind, ExecutionState, FenceRequest, Verdict, judge
+from penstock.core.rules.fencing import CallKind, ExecutionState, FenceDecision, FenceRequest, decide_fence
 from penstock.core.rules.state import (
     CLOSING_KINDS,
     START_TIMER,
@@ -33,7 +33,7 @@ from tests.model.test_games_in_memory import compare, open_tokens
 from tests.simulation.queue import Queue
 
 EXPIRIES_MAX = 4
-OK = (Verdict.DONE, Verdict.ALREADY)
+OK = (FenceDecision.DONE, FenceDecision.ALREADY)
 Job = tuple[int, int]
 """(token, seq): one step execution."""
 
@@ -109,15 +109,15 @@ class History:
 
     # -- calls of workers
 
-    def call(self, call: FenceRequest, job: Job, output: Json, *, retryable: bool = True) -> Verdict:
+    def call(self, call: FenceRequest, job: Job, output: Json, *, retryable: bool = True) -> FenceDecision:
         """Judge a call and carry it out if it passes."""
-        verdict = judge(call, self._facts(job, call.worker))
-        if verdict is Verdict.APPLY:
+        decision = decide_fence(call, self._facts(job, call.worker))
+        if decision is FenceDecision.APPLY:
             self._carry_out(call, job, output, retryable)
-            verdict = Verdict.DONE
-        if call.kind is CallKind.COMPLETE and call.attempt is not None and verdict in (*OK, Verdict.LEASE_LOST):
-            self.answers[job, call.attempt].add(verdict in OK)
-        return verdict
+            decision = FenceDecision.DONE
+        if call.kind is CallKind.COMPLETE and call.attempt is not None and decision in (*OK, FenceDecision.LEASE_LOST):
+            self.answers[job, call.attempt].add(decision in OK)
+        return decision
 
     def _facts(self, job: Job, worker: str) -> ExecutionState:
         closed = [row for row in self.machine.history if (row.token_id, row.seq) == job and row.kind in CLOSING_KINDS]

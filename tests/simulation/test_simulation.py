@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.rules.fencing import ExecutionState, FenceRequest, Verdict
+from penstock.core.rules.fencing import ExecutionState, FenceDecision, FenceRequest
 from penstock.core.rules.state import JOB_STATES
 from penstock.core.time import schedule as core_schedule
 from penstock.core.time.schedule import Decision
@@ -66,21 +66,21 @@ def test_one_seed_is_one_history() -> None:
     assert simulate(7) == simulate(7)
 
 
-def open_to_all(call: FenceRequest, facts: ExecutionState) -> Verdict:
+def open_to_all(call: FenceRequest, facts: ExecutionState) -> FenceDecision:
     """Whoever calls while the job is open may complete it."""
-    return Verdict.APPLY if facts.state in JOB_STATES else Verdict.LEASE_LOST
+    return FenceDecision.APPLY if facts.state in JOB_STATES else FenceDecision.LEASE_LOST
 
 
-def repeats_refused(call: FenceRequest, facts: ExecutionState) -> Verdict:
+def repeats_refused(call: FenceRequest, facts: ExecutionState) -> FenceDecision:
     """A completion that was taken is refused when it comes again."""
     verdict = history_judge(call, facts)
-    return Verdict.LEASE_LOST if verdict is Verdict.ALREADY else verdict
+    return FenceDecision.LEASE_LOST if verdict is FenceDecision.ALREADY else verdict
 
 
-history_judge = history.judge
+history_judge = history.decide_fence
 
 
-def break_fence(judge: Callable[[FenceRequest, ExecutionState], Verdict]) -> Callable[[pytest.MonkeyPatch], None]:
+def break_fence(judge: Callable[[FenceRequest, ExecutionState], FenceDecision]) -> Callable[[pytest.MonkeyPatch], None]:
     return lambda patch: patch.setattr(history, "judge", judge)
 
 

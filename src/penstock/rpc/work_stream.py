@@ -20,7 +20,7 @@ from grpclib.exceptions import GRPCError
 
 from penstock.access.identity import current_identity
 from penstock.access.roles import Permission
-from penstock.core.rules.fencing import Verdict
+from penstock.core.rules.fencing import FenceDecision
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.streams import JobStream
 from penstock.engine.requests.payload import check_count
@@ -228,7 +228,7 @@ class WorkStream:
         message.heartbeats, self._beats = self._beats, []
         lost, self._lost = self._lost, []
         for item in lost:
-            if item.outcome == Verdict.CANCELLED.value:
+            if item.outcome == FenceDecision.CANCELLED.value:
                 reason = "its instance ended or its step was interrupted"
                 message.cancellations.append(w.Cancellation(item.job_id, item.attempt, reason))
             else:

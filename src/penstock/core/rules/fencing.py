@@ -33,7 +33,7 @@ def known_attempt(attempt: int | None) -> int | None:
 
 
 class FenceRequest(msgspec.Struct, frozen=True):
-    """The call that is judged. ``explicit``: made through a batch call, whose answers name every outcome."""
+    """The call that is decided on. ``explicit``: made through a batch call, whose answers name every outcome."""
 
     kind: CallKind
     worker: str
@@ -53,8 +53,8 @@ class ExecutionState(msgspec.Struct, frozen=True):
     failed_attempt: int | None = None  # of the latest applied `fail` of the step, when it was this worker's
 
 
-class Verdict(enum.Enum):
-    """The answer. ``judge`` gives APPLY where the call is to be carried out; DONE says that it was."""
+class FenceDecision(enum.Enum):
+    """The answer. ``decide_fence`` gives APPLY where the call is to be carried out; DONE says that it was."""
 
     APPLY = "apply"
     DONE = "ok"
@@ -69,46 +69,46 @@ _ELSEWHERE: Final = (HistoryKind.INTERRUPTED, HistoryKind.CAUGHT)
 """The instance went on elsewhere."""
 
 
-def judge(call: FenceRequest, execution: ExecutionState) -> Verdict:
+def decide_fence(call: FenceRequest, execution: ExecutionState) -> FenceDecision:
     """The first rule that fits decides."""
     if execution.instance is None or (
         execution.closed is None and execution.state not in JOB_STATES and not _is_parked_job(execution)
     ):
-        return Verdict.NOT_FOUND
+        return FenceDecision.NOT_FOUND
     if execution.closed in CLOSING_KINDS or execution.instance is not InstanceStatus.ACTIVE:
-        return _judge_closed(call, execution)
+        return _decide_closed(call, execution)
     if call.attempt is not None and call.attempt != execution.attempt:  # 3
-        return Verdict.LEASE_LOST
+        return FenceDecision.LEASE_LOST
     if _is_parked_job(execution) and execution.holder is not None:  # its worker's own transaction has completed it
         done = call.kind is CallKind.COMPLETE and execution.holder == call.worker
-        return Verdict.ALREADY if done else Verdict.LEASE_LOST
+        return FenceDecision.ALREADY if done else FenceDecision.LEASE_LOST
     if execution.state in (TokenState.LOCKED, TokenState.READY) and execution.holder == call.worker:  # 4
-        return Verdict.APPLY
+        return FenceDecision.APPLY
     if execution.state is TokenState.DISPATCHED:  # 5
-        return Verdict.APPLY
+        return FenceDecision.APPLY
     if _is_repeated(call, execution) or (call.kind is CallKind.PARK and _is_parked_job(execution)):  # 6
-        return Verdict.ALREADY
+        return FenceDecision.ALREADY
     if call.kind is CallKind.FAIL and call.attempt is None:  # 7
-        return Verdict.IGNORED
-    return Verdict.LEASE_LOST
+        return FenceDecision.IGNORED
+    return FenceDecision.LEASE_LOST
 
 
-def _judge_closed(call: FenceRequest, execution: ExecutionState) -> Verdict:
+def _decide_closed(call: FenceRequest, execution: ExecutionState) -> FenceDecision:
     """Of a step execution that is over."""
     heartbeat = call.kind in (CallKind.HEARTBEAT, CallKind.PARK)
     if execution.closed in DONE_KINDS:  # 1
         if heartbeat or (call.attempt is not None and call.attempt != execution.closed_attempt):
-            return Verdict.LEASE_LOST
-        return Verdict.ALREADY
+            return FenceDecision.LEASE_LOST
+        return FenceDecision.ALREADY
     goes_on = execution.closed is HistoryKind.FAILED and execution.instance is InstanceStatus.ACTIVE  # it is undone
     if (goes_on or execution.closed is HistoryKind.CAUGHT) and _is_repeated(call, execution):  # 6
-        return Verdict.ALREADY
+        return FenceDecision.ALREADY
     if execution.instance is not InstanceStatus.ACTIVE or execution.closed in _ELSEWHERE:  # 2
         if heartbeat or call.explicit or call.attempt is not None:
-            return Verdict.CANCELLED
-        return Verdict.ALREADY
+            return FenceDecision.CANCELLED
+        return FenceDecision.ALREADY
     # 7: the instance was retried since, with a new execution of the step
-    return Verdict.IGNORED if call.kind is CallKind.FAIL and call.attempt is None else Verdict.LEASE_LOST
+    return FenceDecision.IGNORED if call.kind is CallKind.FAIL and call.attempt is None else FenceDecision.LEASE_LOST
 
 
 def _is_repeated(call: FenceRequest, execution: ExecutionState) -> bool:

@@ -24,7 +24,7 @@ from penstock.core.advance.event import (
     TimerFired,
 )
 from penstock.core.graph.definition import Step, StepType
-from penstock.core.rules.fencing import FenceRequest, Verdict, judge
+from penstock.core.rules.fencing import FenceDecision, FenceRequest, decide_fence
 from penstock.core.rules.state import RETRY_TIMER, START_TIMER, InstanceStatus, Token, TokenState
 from penstock.engine.advance.command import Command, IsCode, Settled, WritesOnly
 from penstock.engine.definitions.definitions import LoadedDefinition
@@ -58,13 +58,13 @@ class ReportCommand(Command):
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
     ) -> Event:
         assert known is not None
-        verdict = judge(self.call, known.execution)
-        if verdict is not Verdict.APPLY:
-            raise Settled(verdict)
+        decision = decide_fence(self.call, known.execution)
+        if decision is not FenceDecision.APPLY:
+            raise Settled(decision)
         return self.reported
 
     def after(self, effects: Effects, loaded: LoadedDefinition) -> object:
-        return Verdict.DONE
+        return FenceDecision.DONE
 
 
 class DeadLetterCommand(Command):

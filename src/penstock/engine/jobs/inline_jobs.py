@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from penstock.access.identity import Identity
-from penstock.core.rules.fencing import CallKind, FenceRequest, Verdict, known_attempt
+from penstock.core.rules.fencing import CallKind, FenceDecision, FenceRequest, known_attempt
 from penstock.engine.definitions.definitions import refuse_executors
 from penstock.engine.group_commit.item import Waiting
 from penstock.engine.jobs.jobs import MAX_JOBS_DEFAULT, Jobs
@@ -217,10 +217,10 @@ class HotJobs:
 
     def completed(self, job_id: str, item: FastCompletion) -> bool:
         """Whether a settled completion is over; else the full path has to take it. Raises as `Jobs.complete`."""
-        verdict = item.given_answer()
-        if verdict is Verdict.DONE:
+        decision = item.given_answer()
+        if decision is FenceDecision.DONE:
             return True
-        if verdict is Verdict.APPLY:
+        if decision is FenceDecision.APPLY:
             return False
-        self._jobs.raise_verdict(CallKind.COMPLETE, job_id, verdict)
+        self._jobs.raise_decision(CallKind.COMPLETE, job_id, decision)
         return True

@@ -10,7 +10,7 @@ import trio
 from penstock.access.identity import check_job_types, current_identity, job_type_limit
 from penstock.core.advance.event import JobCompleted, JobFailed, JobParked
 from penstock.core.graph.retry import wished_s
-from penstock.core.rules.fencing import CallKind, FenceRequest, Verdict, judge, known_attempt
+from penstock.core.rules.fencing import CallKind, FenceDecision, FenceRequest, decide_fence, known_attempt
 from penstock.engine.advance.commands import ReportCommand
 from penstock.engine.advance.full_path import FullPath
 from penstock.engine.definitions.definitions import Definitions, LoadedDefinition, refuse_executors
@@ -160,7 +160,7 @@ class Jobs:
             LostJob(
                 job_id=ids.show_job(loss.instance, loss.token, loss.seq),
                 attempt=loss.attempt,
-                outcome=Verdict.CANCELLED.value,
+                outcome=FenceDecision.CANCELLED.value,
             )
             for loss in await self._polls.losses.wait(worker_id, wait_s)
         ]
@@ -176,22 +176,22 @@ class Jobs:
 
     async def complete(self, request: Completion) -> None:
         """Finish a job. Raises NotFound, LeaseLost, JobCancelled, Unavailable (nothing was changed then)."""
-        self.raise_verdict(CallKind.COMPLETE, request.job_id, await self._complete(request, explicit=False))
+        self.raise_decision(CallKind.COMPLETE, request.job_id, await self._complete(request, explicit=False))
 
     async def fail(self, request: Failure) -> None:
         """Report a failure; retried while retries are left, else the instance fails. Raises as `complete`."""
-        self.raise_verdict(CallKind.FAIL, request.job_id, await self._fail(request, explicit=False))
+        self.raise_decision(CallKind.FAIL, request.job_id, await self._fail(request, explicit=False))
 
     async def park(self, request: Park) -> None:
         """Give a job back until a time or a signal; it comes back as the next attempt. Raises as `complete`, and
         BadRequest, and Conflict while engines are there that don't know parked jobs."""
-        self.raise_verdict(CallKind.PARK, request.job_id, await self._park(request, explicit=False))
+        self.raise_decision(CallKind.PARK, request.job_id, await self._park(request, explicit=False))
 
     async def heartbeat(self, request: Heartbeat) -> Lease:
         """Extend the lease, and keep a checkpoint or progress. Raises as `complete`."""
         answer = await self._heartbeat(request)
-        if isinstance(answer, Verdict):
-            self.raise_verdict(CallKind.HEARTBEAT, request.job_id, answer)
+        if isinstance(answer, FenceDecision):
+            self.raise_decision(CallKind.HEARTBEAT, request.job_id, answer)
             raise LeaseLost(f"job '{request.job_id}': the lease is lost")
         return answer
 
@@ -216,13 +216,13 @@ class Jobs:
                 outcomes[index] = outcome
         for index, item in queued:
             try:
-                verdict = await item.wait_answer()
-                if verdict is Verdict.APPLY:
-                    verdict = await self._complete_fully(item.job, item.call, item.output, item.plan.job_type)
+                decision = await item.wait_answer()
+                if decision is FenceDecision.APPLY:
+                    decision = await self._complete_fully(item.job, item.call, item.output, item.plan.job_type)
             except PenstockError as error:
                 outcomes[index] = _failed(requests[index].job_id, error)
             else:
-                outcomes[index] = self._outcome(requests[index].job_id, verdict)
+                outcomes[index] = self._outcome(requests[index].job_id, decision)
         return [outcome for outcome in outcomes if outcome is not None]
 
     async def fail_many(self, requests: Sequence[Failure]) -> list[JobOutcome]:
@@ -281,7 +281,7 @@ class Jobs:
 
     # -- one item
 
-    async def _complete(self, request: Completion, *, explicit: bool) -> Verdict:
+    async def _complete(self, request: Completion, *, explicit: bool) -> FenceDecision:
         job, call = self._read(request, CallKind.COMPLETE, explicit=explicit)
         if job_type_limit() is not None:
             await self._permit(job)
@@ -290,24 +290,26 @@ class Jobs:
         step, business_key = (None, None) if lease is None else (lease.step, lease.business_key)
         if loaded is None or step is None:
             known = await self.looks.submit(Lookup(job, call.worker))
-            verdict = judge(call, known.execution)
-            if verdict is not Verdict.APPLY:
-                return verdict
+            decision = decide_fence(call, known.execution)
+            if decision is not FenceDecision.APPLY:
+                return decision
             loaded, step = await self._load(known)
             business_key = known.business_key
         plan = loaded.plan_of(step, request.variables)
         if plan is not None:
             item = FastCompletion(job, call, request.variables, loaded, step, plan, business_key)
-            verdict = await self._fast_path.submit(item)
-            if verdict is not Verdict.APPLY:
-                return verdict
+            decision = await self._fast_path.submit(item)
+            if decision is not FenceDecision.APPLY:
+                return decision
         job_type = loaded.definition.steps[step].job_type or ""
         return await self._complete_fully(job, call, request.variables, job_type)
 
-    async def _complete_fully(self, job: JobKey, call: FenceRequest, output: bytes | None, job_type: str) -> Verdict:
+    async def _complete_fully(
+        self, job: JobKey, call: FenceRequest, output: bytes | None, job_type: str
+    ) -> FenceDecision:
         answer = await self._full_path.submit(ReportCommand(job, call, JobCompleted(job.token, call.worker, output)))
-        assert isinstance(answer, Verdict)
-        if answer is Verdict.DONE:  # what was applied before is not counted again
+        assert isinstance(answer, FenceDecision)
+        if answer is FenceDecision.DONE:  # what was applied before is not counted again
             self._polls.activity.note_report(call.worker, job_type, failed=False)
         return answer
 
@@ -321,7 +323,7 @@ class Jobs:
                 loaded = await self._definitions.by_key(connection, known.definition)
         return loaded, known.step
 
-    async def _fail(self, request: Failure, *, explicit: bool) -> Verdict:
+    async def _fail(self, request: Failure, *, explicit: bool) -> FenceDecision:
         job, call = self._read(request, CallKind.FAIL, explicit=explicit)
         await self._permit(job)
         lease = self._polls.leases.find(job.token, job.seq)
@@ -338,17 +340,17 @@ class Jobs:
         try:
             answer = await self._full_path.submit(ReportCommand(job, call, failed))
         except NotFound:
-            answer = Verdict.NOT_FOUND
-        assert isinstance(answer, Verdict)
-        if answer is Verdict.IGNORED:
+            answer = FenceDecision.NOT_FOUND
+        assert isinstance(answer, FenceDecision)
+        if answer is FenceDecision.IGNORED:
             self._metrics.fails_ignored.inc()
             _ignored.info("fail-ignored", "a fail without a lease was ignored", job=request.job_id, worker=call.worker)
-        if answer is Verdict.DONE:
+        if answer is FenceDecision.DONE:
             self._polls.activity.note_report(call.worker, "", failed=True)
             await self._stack_traces.keep(job, attempt, request.stack_trace)
         return answer
 
-    async def _park(self, request: Park, *, explicit: bool) -> Verdict:
+    async def _park(self, request: Park, *, explicit: bool) -> FenceDecision:
         job, call = self._read(request, CallKind.PARK, explicit=explicit)
         if request.attempt is None:
             raise BadRequest("attempt: is required")
@@ -367,11 +369,11 @@ class Jobs:
         try:
             answer = await self._full_path.submit(ReportCommand(job, call, parked))
         except NotFound:
-            answer = Verdict.NOT_FOUND
-        assert isinstance(answer, Verdict)
+            answer = FenceDecision.NOT_FOUND
+        assert isinstance(answer, FenceDecision)
         return answer
 
-    async def _heartbeat(self, request: Heartbeat) -> Verdict | Lease:
+    async def _heartbeat(self, request: Heartbeat) -> FenceDecision | Lease:
         job, call = self._read(request, CallKind.HEARTBEAT, explicit=True)
         await self._permit(job)
         extension = store.Extension(
@@ -412,20 +414,20 @@ class Jobs:
         call = FenceRequest(kind, request.worker_id, known_attempt(request.attempt), explicit)
         return ids.read_job(request.job_id), call
 
-    def raise_verdict(self, kind: CallKind, job_id: str, verdict: Verdict) -> None:
-        """Raises what a refusing verdict means."""
-        match verdict:
-            case Verdict.NOT_FOUND:
+    def raise_decision(self, kind: CallKind, job_id: str, decision: FenceDecision) -> None:
+        """Raises what a refusing decision means."""
+        match decision:
+            case FenceDecision.NOT_FOUND:
                 raise NotFound(f"job '{job_id}' is unknown")
-            case Verdict.LEASE_LOST:
+            case FenceDecision.LEASE_LOST:
                 self._metrics.leases_lost.inc()
                 raise LeaseLost(f"job '{job_id}': the lease is lost, or was never held by this worker")
-            case Verdict.CANCELLED:
+            case FenceDecision.CANCELLED:
                 raise JobCancelled(f"job '{job_id}': its instance ended or its step was interrupted")
-            case Verdict.APPLY | Verdict.DONE | Verdict.ALREADY | Verdict.IGNORED:
+            case FenceDecision.APPLY | FenceDecision.DONE | FenceDecision.ALREADY | FenceDecision.IGNORED:
                 return
             case _:
-                assert_never(verdict)
+                assert_never(decision)
 
     # -- one item of a batch call
 
@@ -444,10 +446,10 @@ class Jobs:
         self._fast_path.submit_nowait(item)
         return item
 
-    def _outcome(self, job_id: str, verdict: Verdict) -> JobOutcome:
-        if verdict is Verdict.LEASE_LOST:
+    def _outcome(self, job_id: str, decision: FenceDecision) -> JobOutcome:
+        if decision is FenceDecision.LEASE_LOST:
             self._metrics.leases_lost.inc()
-        return JobOutcome(job_id=job_id, outcome="ok" if verdict is Verdict.IGNORED else verdict.value)
+        return JobOutcome(job_id=job_id, outcome="ok" if decision is FenceDecision.IGNORED else decision.value)
 
     async def _complete_outcome(self, request: Completion) -> JobOutcome:
         try:
@@ -472,7 +474,7 @@ class Jobs:
             answer = await self._heartbeat(request)
         except PenstockError as error:
             return _failed(request.job_id, error)
-        return self._outcome(request.job_id, answer) if isinstance(answer, Verdict) else answer
+        return self._outcome(request.job_id, answer) if isinstance(answer, FenceDecision) else answer
 
     async def _release_outcome(self, request: JobRef) -> JobOutcome:
         try:

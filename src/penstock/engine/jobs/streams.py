@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from penstock.access.identity import check_app, check_job_types
-from penstock.core.rules.fencing import CallKind, FenceRequest, Verdict, judge
+from penstock.core.rules.fencing import CallKind, FenceDecision, FenceRequest, decide_fence
 from penstock.core.rules.state import TokenState
 from penstock.engine.definitions.definitions import CODE_PREFIX, app_of, refuse_executors
 from penstock.engine.jobs.jobs import JOB_TYPES_MAX, Jobs
@@ -273,12 +273,12 @@ class JobStream:
         found = [(job_id, attempt, (await item.wait_answer()).execution) for job_id, attempt, item in suspects]
         lost: list[LostJob] = []
         for job_id, attempt, execution in found:
-            verdict = judge(FenceRequest(CallKind.HEARTBEAT, self.worker, attempt, explicit=True), execution)
-            if verdict is Verdict.APPLY and execution.state is TokenState.LOCKED:
+            decision = decide_fence(FenceRequest(CallKind.HEARTBEAT, self.worker, attempt, explicit=True), execution)
+            if decision is FenceDecision.APPLY and execution.state is TokenState.LOCKED:
                 continue  # extended through another engine
             if self._held.get(job_id) == attempt:
                 del self._held[job_id]
-                outcome = Verdict.CANCELLED if verdict is Verdict.CANCELLED else Verdict.LEASE_LOST
+                outcome = FenceDecision.CANCELLED if decision is FenceDecision.CANCELLED else FenceDecision.LEASE_LOST
                 lost.append(LostJob(job_id=job_id, attempt=attempt, outcome=outcome.value))
         return lost
 

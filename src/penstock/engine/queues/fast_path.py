@@ -1,7 +1,7 @@
 """The fast path: completions that touch their own token only, hundreds in one statement.
 
 The fence is in the statement's WHERE: an item that does not come back was refused, nothing of it was written, and its
-neighbours are committed. Refused items are looked up (`ExecutionState`) and judged; that answers late and repeated
+neighbours are committed. Refused items are looked up (`ExecutionState`) and decided on; that answers late and repeated
 calls. The next job is leased to a parked poll in the same statement when there is one (direct dispatch).
 """
 
@@ -12,7 +12,7 @@ from datetime import datetime
 from time import perf_counter
 
 from penstock.core.graph.fast_path import FastPlan
-from penstock.core.rules.fencing import FenceRequest, Verdict, judge
+from penstock.core.rules.fencing import FenceDecision, FenceRequest, decide_fence
 from penstock.engine.definitions.definitions import LoadedDefinition
 from penstock.engine.group_commit.item import Item
 from penstock.engine.group_commit.queue import GroupCommitQueue
@@ -33,10 +33,10 @@ from penstock.store.rows.jobs import FastItem, JobKey, Moved
 from penstock.telemetry.metrics import Metrics
 
 TRIES_MAX = 3
-"""Refused, yet judged applicable (the row changed under the statement): so often, then the full path takes it."""
+"""Refused, yet decided to be applicable (the row changed under the statement): so often, then the full path takes it."""
 
 
-class FastCompletion(Item[Verdict]):
+class FastCompletion(Item[FenceDecision]):
     """A completion with its plan. The answer APPLY means: not applied here, take the full path."""
 
     __slots__ = ("business_key", "call", "flow", "job", "loaded", "output", "plan", "step", "tries", "waiter")
@@ -141,7 +141,7 @@ class FastPath(GroupCommitQueue[FastCompletion]):
             await self._find_lost(connection, refused)
             refused = [item for item in refused if not item.settled]
         if refused:
-            await self._judge(connection, refused)
+            await self._decide(connection, refused)
 
     def _give_up(self, items: list[FastCompletion]) -> None:
         for item in items:
@@ -225,19 +225,19 @@ class FastPath(GroupCommitQueue[FastCompletion]):
                 self._polls.queued(item.plan.next_job_type)
             if row.unfolded >= FOLD_MIN_DELTAS:
                 self._fold(job.instance)
-        item.answer(Verdict.DONE)
+        item.answer(FenceDecision.DONE)
 
-    async def _judge(self, connection: TrioConnection, refused: list[FastCompletion]) -> None:
+    async def _decide(self, connection: TrioConnection, refused: list[FastCompletion]) -> None:
         found = await store.look_up(connection, [item.job for item in refused], [item.call.worker for item in refused])
         await wait_replicated(connection)
         for item, about in zip(refused, found, strict=True):
-            verdict = judge(item.call, about.execution)
+            decision = decide_fence(item.call, about.execution)
             if about.execution.state is None:  # closed, through another engine maybe
                 self._polls.leases.forget(item.job.token, item.job.seq)
             item.tries += 1
             item.flow = True
-            if verdict is not Verdict.APPLY or item.tries >= TRIES_MAX:
-                item.answer(verdict)
+            if decision is not FenceDecision.APPLY or item.tries >= TRIES_MAX:
+                item.answer(decision)
 
     async def _find_lost(self, connection: TrioConnection, items: list[FastCompletion]) -> None:
         """An earlier try may have been committed: jobs that it dispatched directly are found under their new execution.

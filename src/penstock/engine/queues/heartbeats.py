@@ -6,7 +6,7 @@ from typing import Final
 
 import trio
 
-from penstock.core.rules.fencing import FenceRequest, Verdict, judge
+from penstock.core.rules.fencing import FenceDecision, FenceRequest, decide_fence
 from penstock.engine.group_commit.item import Item
 from penstock.engine.group_commit.queue import GroupCommitQueue
 from penstock.engine.queues.held import find_jobs_locked_elsewhere
@@ -23,7 +23,7 @@ BEAT_TRIES_MAX: Final = 20
 """A heartbeat that is refused each time as the row has just changed (another heartbeat, say) is tried so often."""
 
 
-class HeartbeatCall(Item["Verdict | Lease"]):
+class HeartbeatCall(Item["FenceDecision | Lease"]):
     """A heartbeat. Applied, ``row`` tells more than the answer."""
 
     __slots__ = ("call", "extension", "job", "row", "tries")
@@ -97,11 +97,11 @@ class Heartbeats(GroupCommitQueue[HeartbeatCall]):
     async def _refuse(self, connection: TrioConnection, items: list[HeartbeatCall]) -> None:
         found = await store.look_up(connection, [item.job for item in items], [item.call.worker for item in items])
         for item, known in zip(items, found, strict=True):
-            verdict = judge(item.call, known.execution)
+            decision = decide_fence(item.call, known.execution)
             if known.execution.state is None:  # closed, through another engine maybe
                 self._leases.forget(item.job.token, item.job.seq)
             item.tries += 1
-            if verdict is not Verdict.APPLY:
-                item.answer(verdict)
+            if decision is not FenceDecision.APPLY:
+                item.answer(decision)
             elif item.tries > BEAT_TRIES_MAX:
-                item.answer(Verdict.LEASE_LOST)
+                item.answer(FenceDecision.LEASE_LOST)

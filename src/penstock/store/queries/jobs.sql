@@ -526,7 +526,7 @@ CROSS JOIN LATERAL (
     AND h.worker = k.worker AND (k.attempt IS NULL OR h.attempt = k.attempt) AND h.ended_at = t.entered_at OFFSET 0) h
 
 -- name: look_up
--- What is known of step executions ($1 instance $2 token $3 seq $4 worker), for `fencing.judge`. The closing row of
+-- What is known of step executions ($1 instance $2 token $3 seq $4 worker), for `fencing.decide_fence`. The closing row of
 -- an execution is the first of its token with a position above the execution's own.
 SELECT i.status, c.kind, c.attempt, t.state, t.claimed_by, t.attempt, t.step, t.lease_until, i.definition, i.business_key,
   (SELECT CASE WHEN a.worker = k.worker THEN a.attempt END FROM history a

@@ -466,7 +466,7 @@ async def scan_leases(connection: TrioConnection, within_s: float) -> list[LiveL
 
 
 async def look_up(connection: TrioConnection, keys: Sequence[JobKey], workers: Sequence[str]) -> list[ExecutionInfo]:
-    """What is known of each execution, for `fencing.judge`; in order. Reads only, locks nothing."""
+    """What is known of each execution, for `fencing.decide_fence`; in order. Reads only, locks nothing."""
     params = (
         arrays.ints(key.instance for key in keys),
         arrays.ints(key.token for key in keys),
