@@ -71,8 +71,8 @@ class Executor:
         self._loop = loop
         self.nursery: trio.Nursery
         self.context = copy_context()
-        self.pump_context = self.context.copy()
-        self.pumps = EagerQueue()
+        self.loop_context = self.context.copy()
+        self.loops = EagerQueue()
         self._on_event, self.on_result = on_event, on_result
         self._runs: dict[str, LoadedRun] = {}
         self._left_alone: dict[str, tuple[float, str]] = {}
@@ -98,7 +98,7 @@ class Executor:
         watch_bodies()
         with Watch():
             async with trio.open_nursery() as self.nursery:
-                for service in (self._ring, self._beat, self._hear, self.pumps.run):
+                for service in (self._ring, self._beat, self._hear, self.loops.run):
                     self.nursery.start_soon(service)
                 if self._loop is not None:
                     self.nursery.start_soon(self._loop.watch, lambda: self.steps.is_loop_used)
@@ -112,11 +112,11 @@ class Executor:
                 finally:
                     for run in list(self._runs.values()):
                         run.drop()
-                        run.stop_pump()
+                        run.stop_loop()
                     self._runs.clear()
 
     def spawn(self, function: Callable[..., Awaitable[object]], *args: object) -> None:
-        """Start a task. It sees the program's variables, not those of the pump that asks for it."""
+        """Start a task. It sees the program's variables, not those of the run loop that asks for it."""
         self.context.run(self.nursery.start_soon, function, *args)
 
     async def drain(self, grace_s: float) -> None:
@@ -142,7 +142,7 @@ class Executor:
             if run.is_quiet:
                 run.park_soon()
                 # a message may have come before it was parked, and a step has begun: it is not cut off here
-                while (run.is_pumped or run.activation.is_busy) and not run.is_gone:
+                while (run.is_looping or run.activation.is_busy) and not run.is_gone:
                     await self._wait_change()
             if not run.is_gone:
                 run.drop()
@@ -244,7 +244,7 @@ class Executor:
             if self._early.pop(leased.key, 0) is None:
                 run.look_again()
             self._on_event("taken" if leased.fresh else "resumed", leased, "")
-            run.poke()
+            run.wake_loop()
             self._note_change()
 
     def left(self, run: LoadedRun, event: str, detail: str) -> None:
@@ -314,7 +314,7 @@ class Executor:
     def arm(self, run: LoadedRun) -> None:
         """See to it that the run is looked at when its time comes."""
         self._note_change()
-        if run.is_gone or run.is_pumped:  # the pump arms it when it stops
+        if run.is_gone or run.is_looping:  # the run loop arms it when it stops
             return
         at = run.activation.next_due() - self._offset
         if run.is_quiet:
@@ -352,7 +352,7 @@ class Executor:
         return due
 
     def _alarm(self, run: LoadedRun) -> None:
-        if run.is_gone or run.is_pumped:
+        if run.is_gone or run.is_looping:
             return
         if run.activation.next_due() <= self.now():
             run.quiet_since = None
@@ -363,7 +363,7 @@ class Executor:
             and trio.current_time() >= run.quiet_since + self._park_after_s()
         ):
             run.wants_park = True
-            run.poke()
+            run.wake_loop()
         self.arm(run)
 
     # -- leases and mail

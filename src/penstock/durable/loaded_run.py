@@ -1,7 +1,7 @@
-"""One run that an executor has leased, and its pump: the one task that talks to the backend for it.
+"""One run that an executor has leased, and its run loop: the one task that talks to the backend for it.
 
 A run has no task while it waits. Whatever happens to it (a step has ended, somebody wrote to it, a deadline is due)
-leaves a note here and sees to it that the pump is at work, until there is nothing left to do. So appends of a run are
+leaves a note here and sees to it that the run loop is at work, until there is nothing left to do. So appends of a run are
 one at a time, each with all that has come together meanwhile, and what is delivered stands in the journal.
 """
 
@@ -97,10 +97,10 @@ class Keeper(Protocol):
     nursery: trio.Nursery
     context: Context
     """That of the program when the app was opened: each attempt at a step has a copy of it."""
-    pumps: EagerQueue
-    """Lets the pumps of runs begin, and go on when their batch has been applied."""
-    pump_context: Context
-    """That of pumps without a task, which marks it as its own while it is driven. Tasks begin in ``context``."""
+    loops: EagerQueue
+    """Lets the run loops of runs begin, and go on when their batch has been applied."""
+    loop_context: Context
+    """That of run loops without a task, which marks it as its own while it is driven. Tasks begin in ``context``."""
     on_result: Callable[[LeasedRun, str], None]
     """Hears what a run has completed with, as JSON: that is durable."""
 
@@ -113,7 +113,7 @@ class Keeper(Protocol):
         ...
 
     def spawn(self, function: Callable[..., Awaitable[object]], *args: object) -> None:
-        """Start a task of the executor. It sees the program's variables, not those of the pump that asks for it."""
+        """Start a task of the executor. It sees the program's variables, not those of the run loop that asks for it."""
         ...
 
     def arm(self, run: LoadedRun) -> None:
@@ -137,8 +137,8 @@ class LoadedRun:
     """One run under lease. Times are Trio's. It is its activation's host."""
 
     __slots__ = (
-        "activation", "alarm_at", "commits", "has_written", "leased", "is_again", "is_gone", "is_pumped", "is_started",
-        "keeper", "lease_ends", "lost", "mail", "must_read", "outbox", "overflow", "page", "pos", "pump", "quiet_since",
+        "activation", "alarm_at", "commits", "has_written", "leased", "is_again", "is_gone", "is_looping", "is_started",
+        "keeper", "lease_ends", "lost", "mail", "must_read", "outbox", "overflow", "page", "pos", "run_loop", "quiet_since",
         "records", "replaying", "scopes", "shown_before", "step_context", "unconfirmed", "wants_park",
     )  # fmt: skip
 
@@ -157,8 +157,8 @@ class LoadedRun:
         self.lost = leased.expiries  # leases that have ended with steps that are open
         self.must_read = self.replaying = not leased.fresh
         self.is_again = leased.attempt > 1  # what its journal has happened in a former life
-        self.is_started = self.is_pumped = self.is_gone = self.wants_park = self.has_written = False
-        self.pump: EagerCall | None = None  # the last one
+        self.is_started = self.is_looping = self.is_gone = self.wants_park = self.has_written = False
+        self.run_loop: EagerCall | None = None  # the last one
         self.commits: trio.Semaphore | None = None  # appends and commits of steps: one at a time
         self.quiet_since: float | None = None
         self.alarm_at = inf
@@ -179,7 +179,7 @@ class LoadedRun:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing happens unless somebody else, or the clock, does something."""
-        return not (self.is_pumped or self.outbox or self.must_read or self.activation.is_busy)
+        return not (self.is_looping or self.outbox or self.must_read or self.activation.is_busy)
 
     @property
     def seen(self) -> tuple[str | int | None, ...]:
@@ -202,22 +202,22 @@ class LoadedRun:
 
     # -- notes
 
-    def poke(self) -> None:
-        """Let the pump do what there is to do."""
-        if not (self.is_pumped or self.is_gone):
-            self.is_pumped = True
-            self.keeper.pumps.add(self._begin_pump)
+    def wake_loop(self) -> None:
+        """Let the run loop do what there is to do."""
+        if not (self.is_looping or self.is_gone):
+            self.is_looping = True
+            self.keeper.loops.add(self._begin_loop)
 
     def look_again(self) -> None:
         """Others have written into the journal."""
         self.must_read, self.page = True, None
-        self.poke()
+        self.wake_loop()
 
     def park_soon(self) -> None:
-        """Let the pump give the run up if it only waits; it is not `is_pumped` any more when that was tried."""
+        """Let the run loop give the run up if it only waits; it is not `is_looping` any more when that was tried."""
         if self.is_quiet and self.is_started and not self.is_gone:
             self.wants_park = True
-            self.poke()
+            self.wake_loop()
 
     def drop(self) -> None:
         """This copy counts no more. Its steps are cancelled and leave no record."""
@@ -227,31 +227,33 @@ class LoadedRun:
                 scope.cancel()
             self.activation.discard()
 
-    # -- the pump
+    # -- the run loop
 
-    def _begin_pump(self) -> None:
+    def _begin_loop(self) -> None:
         """Without a task: most of it is appends, which wait for nothing but their batch."""
         keeper = self.keeper
-        self.pump = EagerCall(self._pump(), keeper.pump_context, keeper.pumps, self._pump_ended, self._pump_in_task)
-        self.pump.step()
+        self.run_loop = EagerCall(
+            self._run_loop(), keeper.loop_context, keeper.loops, self._loop_ended, self._loop_in_task
+        )
+        self.run_loop.step()
 
-    def _pump_in_task(self) -> None:
-        assert self.pump is not None
-        self.keeper.spawn(self._finish_pump, self.pump)
+    def _loop_in_task(self) -> None:
+        assert self.run_loop is not None
+        self.keeper.spawn(self._finish_loop, self.run_loop)
 
-    async def _finish_pump(self, pump: EagerCall) -> None:
-        await pump.finish()
+    async def _finish_loop(self, run_loop: EagerCall) -> None:
+        await run_loop.finish()
 
-    def _pump_ended(self, error: Exception | None) -> None:
+    def _loop_ended(self, error: Exception | None) -> None:
         if error is not None:
             self.keeper.spawn(_raise, error)
 
-    def stop_pump(self) -> None:
-        """The executor ends. Call it in no pump."""
-        if self.pump is not None:
-            self.pump.abandon()
+    def stop_loop(self) -> None:
+        """The executor ends. Call it in no run loop."""
+        if self.run_loop is not None:
+            self.run_loop.abandon()
 
-    async def _pump(self) -> None:
+    async def _run_loop(self) -> None:
         self.quiet_since = None
         try:
             while not self.is_gone and await self._turn():
@@ -263,7 +265,7 @@ class LoadedRun:
         except Exception as error:  # of ours, or of the backend: other runs go on
             self._give_up(error)
         finally:
-            self.is_pumped = False
+            self.is_looping = False
         self.keeper.arm(self)
 
     async def _turn(self) -> bool:
@@ -458,9 +460,9 @@ class LoadedRun:
         return self.keeper.now()
 
     def write(self, run: Activation, record: Record) -> None:
-        """To be appended by the pump."""
+        """To be appended by the run loop."""
         self.outbox.append(record)
-        self.poke()
+        self.wake_loop()
 
     def step_failed(self, run: Activation, call: OpenCall, error: BaseException) -> None:
         """Tell it, with the user's traceback."""
