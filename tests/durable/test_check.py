@@ -285,7 +285,7 @@ def test_a_swap_whose_second_step_has_no_record(waits: list[tuple[str, str, str]
     saved = run_workflow(left_then_right).saved
     replay = Replay(right_then_left, saved.run_id, saved.arguments, saved.started_at)
     replay.start((), saved.records[:1], more=False)
-    replay.feed(saved.records[:1], more=False)
+    replay.apply_record(saved.records[:1], more=False)
     finding = replay.result(waits).finding
     assert finding is not None
     assert finding.patch == patch
@@ -301,7 +301,7 @@ def test_what_replaces_a_step_that_is_followed_by_it():
     saved = run_workflow(left_then_right).saved
     replay = Replay(right_alone, saved.run_id, saved.arguments, saved.started_at)
     replay.start((), saved.records[:1], more=False)
-    replay.feed(saved.records[:1], more=False)
+    replay.apply_record(saved.records[:1], more=False)
     finding = replay.result([("/1", "step", "right")]).finding
     assert finding is not None
     assert finding.patch == 'if not patched("without left"): await left(...)  # as before'

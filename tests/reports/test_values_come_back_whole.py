@@ -443,7 +443,7 @@ def test_a_call_of_an_old_journal_goes_on():
         memory = Memory(calls, "{}", {}, "test", dt.datetime(2030, 1, 1, tzinfo=dt.UTC), None)
         memory.activation.kernel.rules = memory.activation.kernel.newest = 0
         memory.activation.start()
-        memory.activation.settle()
+        memory.activation.issue_commands()
         memory.deliver(Record(0, Kind.DONE, "/0", "takes", "null", rules=rules))
         return memory
 

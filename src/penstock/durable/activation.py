@@ -1,6 +1,6 @@
 """One run in memory: its kernel, the calls that are open, and what is to be done about them. No I/O, no clock.
 
-An *activation* follows each record: the body runs until all of its branches wait. `feed` takes one record, `settle`
+An *activation* follows each record: the body runs until all of its branches wait. `apply_record` takes one record, `issue_commands`
 acts on what became of all that were fed: a start that a later record of the same group cancelled is not begun. So a
 replay is one large group, and going on after a crash is the same as going on (`executor`, and `penstock.testing` on a
 virtual clock, are its hosts).
@@ -124,7 +124,7 @@ class Host(Protocol):
         ...
 
     def write(self, run: Activation, record: Record) -> None:
-        """Append the record, then `feed` what was stored."""
+        """Append the record, then `apply_record` what was stored."""
         ...
 
     def step_failed(self, run: Activation, call: OpenCall, error: BaseException) -> None:
@@ -153,7 +153,7 @@ class Still:
 
 
 class Activation:
-    """One run. Raises `Blocked` from `start` and `feed` when this code can't go on with its journal."""
+    """One run. Raises `Blocked` from `start` and `apply_record` when this code can't go on with its journal."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class Activation:
         marks: Collection[str] = (),
     ) -> None:
         """The body's first activation. ``replaying``: it happened before, in a former life. ``records``: the first ones
-        of its journal, to `feed` then, or ``more`` of them; all of their ``marks`` are these."""
+        of its journal, to `apply_record` then, or ``more`` of them; all of their ``marks`` are these."""
         begun = records[0] if records and records[0].kind is Kind.BEGUN else None
         if begun is not None:
             self._begin_as(begun)
@@ -252,7 +252,7 @@ class Activation:
         self.info.continuation, self.info.view = begun.continuation, begun.view
         self.kernel.now = record.at
 
-    def feed(self, record: Record, *, replaying: bool = False, behind: bool = False) -> None:
+    def apply_record(self, record: Record, *, replaying: bool = False, behind: bool = False) -> None:
         """One record that is durable, and the activation that follows from it. ``replaying`` as in `start`;
         ``behind``: there are others behind it."""
         self.info.replaying, self.kernel.is_behind, self.pos = replaying, behind, record.pos
@@ -285,12 +285,12 @@ class Activation:
     def replay(self, records: Sequence[Record]) -> None:
         """A whole journal, as far as it goes; nothing of it is acted on. Raises `Blocked`."""
         self.start(replaying=True, records=records, marks=marks_of(records))
-        self.feed_again(records)
+        self.reapply_records(records)
 
-    def feed_again(self, records: Sequence[Record], *, more: bool = False) -> None:
+    def reapply_records(self, records: Sequence[Record], *, more: bool = False) -> None:
         """Records that a former life of the run was fed; with ``more`` its journal has others behind them."""
         for left, record in zip(range(len(records) - 1, -1, -1), records, strict=True):
-            self.feed(record, replaying=True, behind=more or left > 0)
+            self.apply_record(record, replaying=True, behind=more or left > 0)
 
     def marked(self, records: Sequence[Record] = ()) -> list[Record]:
         """Those to be appended next, with what `patched` said yes to since the last ones; where these are too few,
@@ -307,7 +307,7 @@ class Activation:
         ]
         return marked + [Record(at=kernel.now, kind=Kind.CLOCK, mark=mark, rules=kernel.newest) for mark in marks]
 
-    def settle(self, lost: int = 0) -> None:
+    def issue_commands(self, lost: int = 0) -> None:
         """Acts on what the records since the last time asked for. ``lost``: so many leases of the run have ended
         since its last record, so the steps that are open were cut off as often."""
         self.info.replaying = False

@@ -166,13 +166,13 @@ class Replay:
         except Blocked as error:
             self._blocked = error
 
-    def feed(self, records: Sequence[Record], *, more: bool) -> None:
+    def apply_record(self, records: Sequence[Record], *, more: bool) -> None:
         """The next records; with ``more`` others follow."""
         self._count += len(records)
         if self._blocked is not None:
             return
         try:
-            self._activation.feed_again(records, more=more)
+            self._activation.reapply_records(records, more=more)
         except Blocked as error:
             self._blocked = error
             self._names = [(each.path, each.name) for each in records]
@@ -209,7 +209,7 @@ def replay_run(workflow: Workflow[..., Any], saved: SavedRun) -> Replayed:
     """A whole journal."""
     replay = Replay(workflow, saved.run_id, saved.arguments, saved.started_at, rules=saved.rules)
     replay.start(marks_of(saved.records), saved.records, more=False)
-    replay.feed(saved.records, more=False)
+    replay.apply_record(saved.records, more=False)
     return replay.result(None)
 
 
@@ -217,7 +217,7 @@ def replay_open(workflow: Workflow[..., Any], run: OpenRun) -> Replayed:
     """A run whose whole journal is in its page."""
     replay = Replay(workflow, run.id, run.arguments, run.started_at)
     replay.start(marks_of(run.page.records), run.page.records, more=False)
-    replay.feed(run.page.records, more=False)
+    replay.apply_record(run.page.records, more=False)
     return replay.result(run.waits)
 
 
@@ -291,10 +291,10 @@ async def _replay(runs: Runs, workflow: Workflow[..., Any], run: OpenRun) -> Rep
         page = await runs.read_records(run.instance, 0)
     replay = Replay(workflow, run.id, run.arguments, run.started_at)
     replay.start(await runs.read_marks(run.instance), page.records, more=page.more)
-    replay.feed(page.records, more=page.more)
+    replay.apply_record(page.records, more=page.more)
     while page.more:
         page = await runs.read_records(run.instance, page.records[-1].pos if page.records else 0)
-        replay.feed(page.records, more=page.more)
+        replay.apply_record(page.records, more=page.more)
     return replay.result(run.waits)
 
 

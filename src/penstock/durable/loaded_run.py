@@ -301,7 +301,7 @@ class LoadedRun:
         self.is_started = True
         self.activation.start(replaying=self.is_again, records=records, more=more, marks=marks)
         if not self.replaying:
-            self.activation.settle()
+            self.activation.issue_commands()
 
     async def _read(self) -> None:
         await need_task()
@@ -313,7 +313,7 @@ class LoadedRun:
         for count, record in enumerate(page.records, 1):
             is_last = count == len(page.records) and not page.more
             woke_it = is_last and record.kind in TOLD  # no executor wrote after it: it is new
-            self._feed(record, replaying=is_again and not woke_it, behind=is_again and not is_last)
+            self._apply_records(record, replaying=is_again and not woke_it, behind=is_again and not is_last)
             if count % REPLAY_SLICE_RECORDS == 0:
                 await trio.lowlevel.checkpoint()
                 if self.is_gone:
@@ -332,7 +332,7 @@ class LoadedRun:
             self.unconfirmed = []
         self.replaying = False
         lost, self.lost = self.lost, 0
-        self.activation.settle(lost)
+        self.activation.issue_commands(lost)
 
     async def _append(self) -> None:
         if self.commits is None:
@@ -361,10 +361,10 @@ class LoadedRun:
             return
         self.keeper.sample(stored[-1].at, asked_at)
         for record, place in zip(batch, stored, strict=True):
-            self._feed(msgspec.structs.replace(record, pos=place.pos, at=place.at))
-        self.activation.settle()
+            self._apply_records(msgspec.structs.replace(record, pos=place.pos, at=place.at))
+        self.activation.issue_commands()
 
-    def _feed(self, record: Record, *, replaying: bool = False, behind: bool = False) -> None:
+    def _apply_records(self, record: Record, *, replaying: bool = False, behind: bool = False) -> None:
         self.pos = record.pos
         self.records += 1
         limits = self.keeper.limits
@@ -372,7 +372,7 @@ class LoadedRun:
             self.overflow = f"{self.records:,} records; {limits.journal_max_records:,} at most. {SHORTER}"
         if self.records == limits.journal_warn_records:
             log.warning("run %s has %d records in its journal", self.leased, self.records)
-        self.activation.feed(record, replaying=replaying, behind=behind)
+        self.activation.apply_record(record, replaying=replaying, behind=behind)
 
     async def _end(self) -> None:
         try:

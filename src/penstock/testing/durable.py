@@ -259,7 +259,7 @@ class Memory:
                 if not begun:
                     begun = True
                     self.activation.start()
-                    self.activation.settle()
+                    self.activation.issue_commands()
                 self._run_one()
             except Endless as error:
                 self.activation.discard()
@@ -288,8 +288,8 @@ class Memory:
         self.activation = self._activate()
         self.activation.start(records=self.journal)
         for record in self.journal:
-            self.activation.feed(record)
-        self.activation.settle()
+            self.activation.apply_record(record)
+        self.activation.issue_commands()
 
     def _run_one(self) -> None:
         while self.activation.result is None:  # another one after a crash
@@ -326,8 +326,8 @@ class Memory:
         for each in [record] if told else self.activation.marked([record]):
             stored = msgspec.structs.replace(each, at=self._at, pos=len(self.journal) + 1)
             self.journal.append(stored)
-            self.activation.feed(stored)
-        self.activation.settle()
+            self.activation.apply_record(stored)
+        self.activation.issue_commands()
 
     def seen(self, outcome: Outcome) -> WorkflowRun[Any]:
         """What a test sees of the run."""
@@ -354,7 +354,7 @@ class Memory:
         heapq.heapify(self._coming)
         self.activation = self._activate()
         self.activation.replay(self.journal)
-        self.activation.settle()
+        self.activation.issue_commands()
 
     def check_replay(self, first: Outcome) -> None:
         """The same body, the same records: the same result and view."""
