@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from penstock.engine.jobs.inline_jobs import HotJobs, KnownPoll, ParkedPoll
+from penstock.engine.jobs.inline_jobs import InlineJobs, KnownPoll, ParkedPoll
 from penstock.engine.queues.waiters import Waiters
 from penstock.engine.requests.answers import AnswerMemory, MemoryReservation
 
@@ -32,7 +32,7 @@ def test_a_poll_that_ends_takes_no_other_slot() -> None:
     )
     metrics = SimpleNamespace(empty_polls=SimpleNamespace(inc=int))
     settings = SimpleNamespace(through_kafka=False, poll_max_jobs=10)
-    jobs = HotJobs(*cast(Any, (settings, metrics, None, polls, None)))
+    jobs = InlineJobs(*cast(Any, (settings, metrics, None, polls, None)))
     caller = SimpleNamespace(go_on=lambda: jobs.take(poll, ends=False, gone=False))
     poll = ParkedPoll(KnownPoll("w", ("work",), 3, 30.0, 20.0), MemoryReservation(memory), cast(Any, caller))
     waiters.park(poll)

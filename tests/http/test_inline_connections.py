@@ -38,7 +38,7 @@ class Batches:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await echo(scope, receive, send)
 
-    def direct(self, cycle: Cycle) -> Coroutine[Any, Any, None] | None:
+    def taskless_call(self, cycle: Cycle) -> Coroutine[Any, Any, None] | None:
         named = cycle.path.removeprefix("/")
         if named == "unfindable":
             raise ZeroDivisionError

@@ -1,4 +1,4 @@
-"""Requests that the application takes as bytes (`Direct`, `Shape`): whole ones like the one before, and no others."""
+"""Requests that the application takes as bytes (`InlineConnection`, `Shape`): whole ones like the one before, and no others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import trio
 
 from penstock.http import HttpServer, Limits
 from penstock.http.asgi import Receive, Scope, Send
-from penstock.http.inline_connection import Direct, Handler
+from penstock.http.inline_connection import Handler, InlineConnection
 from penstock.loop.poller import HAVE_EPOLL
 from penstock.loop.taskless import need_task
 from tests.http.apps import echo
@@ -38,7 +38,7 @@ class Taking:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await echo(scope, receive, send)
 
-    def hot_call(self, wire: Direct) -> Call | None:
+    def inline_call(self, wire: InlineConnection) -> Call | None:
         if not self.there:
             return None
         self.calls.append(Call(self, wire))
@@ -52,7 +52,7 @@ class Taking:
 
 
 class Call:
-    def __init__(self, app: Taking, wire: Direct) -> None:
+    def __init__(self, app: Taking, wire: InlineConnection) -> None:
         self.app, self.wire = app, wire
         self.open = False
         self.sent_late = self.abandoned = 0

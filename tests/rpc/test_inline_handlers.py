@@ -13,7 +13,7 @@ from h2.errors import ErrorCodes
 
 from penstock.access.roles import read_grant
 from penstock.access.tokens import KnownToken, make_token
-from penstock.engine.jobs.inline_jobs import HotJobs
+from penstock.engine.jobs.inline_jobs import InlineJobs
 from penstock.testing.definitions import linear
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import decode_message, encode_message
@@ -53,7 +53,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
 
     def note(name: str) -> None:
-        begin = getattr(HotJobs, name)
+        begin = getattr(InlineJobs, name)
 
         def noted(*args: Any) -> Any:
             item = begin(*args)
@@ -61,7 +61,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 found.append(name)
             return item
 
-        monkeypatch.setattr(HotJobs, name, noted)
+        monkeypatch.setattr(InlineJobs, name, noted)
 
     note("claim")
     note("complete")

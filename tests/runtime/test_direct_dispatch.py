@@ -12,7 +12,7 @@ import trio
 from penstock.engine.queues.deliveries import Deliveries
 from penstock.http import HttpServer, listen
 from penstock.http.connection import Connection
-from penstock.http.inline_connection import Direct
+from penstock.http.inline_connection import InlineConnection
 from penstock.loop.poller import PolledStream
 from penstock.rest.app import make_app
 from penstock.testing.definitions import linear
@@ -31,7 +31,9 @@ class Turns(trio.abc.Instrument):
         self._note(patch, Deliveries, "deliver", lambda *_: "heard")
         self._note(patch, Connection, "send", lambda data: "sent" if b'"jobs":[{' in data else "other")
         self._note(patch, PolledStream, "send_nowait", lambda _: "sent")
-        self._note(patch, Direct, "answer", lambda *given: "sent" if b'"jobs":[{' in (given[2] or b"") else "other")
+        self._note(
+            patch, InlineConnection, "answer", lambda *given: "sent" if b'"jobs":[{' in (given[2] or b"") else "other"
+        )
 
     def _note(self, patch: pytest.MonkeyPatch, kind: type, name: str, what: Callable[..., str]) -> None:
         inner = getattr(kind, name)

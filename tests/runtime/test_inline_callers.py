@@ -43,7 +43,7 @@ def proof(role: str) -> tuple[str, ...]:
 
 async def known(both: Both, *lines: str, body: bytes = POLL) -> None:
     """Headers and poll."""
-    for client in (both.hot, both.plain):
+    for client in (both.inline, both.plain):
         for _ in range(2):
             await both.ask(client, POLLS, body, *lines)
 
@@ -51,7 +51,7 @@ async def known(both: Both, *lines: str, body: bytes = POLL) -> None:
 async def ask_both(engine: LocalEngine, both: Both, *lines: str) -> list[Answer]:
     """A poll and a completion by each; both are answered alike, and are not told apart by how they went."""
     said: list[list[Answer]] = []
-    for client in (both.plain, both.hot):
+    for client in (both.plain, both.inline):
         await engine.start("linear")
         both.taken.clear()
         polled = await both.ask(client, POLLS, POLL, *lines)
@@ -100,7 +100,7 @@ async def test_callers_on_one_connection_are_told_apart(engine: LocalEngine, mon
         for role, status in 3 * (("worker", 200), ("viewer", 403), ("", 401)):
             for _ in range(3):
                 both.taken.clear()
-                assert (await both.ask(both.hot, POLLS, POLL, *proof(role))).status == status
+                assert (await both.ask(both.inline, POLLS, POLL, *proof(role))).status == status
                 assert status == 200 or True not in both.taken
 
 
@@ -128,7 +128,7 @@ async def test_a_token_counts_no_longer_once_it_ends(engine: LocalEngine, monkey
     async with served(engine, monkeypatch, gate) as both:
         await known(both, line)
         both.taken.clear()
-        assert (await both.ask(both.hot, POLLS, POLL, line)).status == 200
+        assert (await both.ask(both.inline, POLLS, POLL, line)).status == 200
         assert both.taken == [True]
         gate.replace_tokens(
             [] if how == "revoked" else [KnownToken("x", "x", token.digest, read_grant("worker"), time.time() - 1)]
@@ -160,7 +160,7 @@ async def test_no_job_goes_to_a_token_that_ended(engine: LocalEngine, monkeypatc
         answers: list[Answer] = []
 
         async def poll() -> None:
-            answers.append(await both.ask(both.hot, POLLS, POLL, line))
+            answers.append(await both.ask(both.inline, POLLS, POLL, line))
 
         nursery.start_soon(poll)
         await reached.wait()

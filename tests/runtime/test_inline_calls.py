@@ -23,7 +23,7 @@ from penstock.http import HttpServer, listen
 from penstock.http.asgi import Receive, Scope, Send
 from penstock.loop.poller import HAVE_EPOLL
 from penstock.rest.app import RestApp, make_app
-from penstock.rest.inline_handler import HotCall
+from penstock.rest.inline_handler import InlineCall
 from penstock.testing.definitions import linear
 from tests.http.raw import Answer, RawClient
 from tests.runtime.conftest import StartLocal
@@ -42,7 +42,7 @@ class Plain:
 
     def __init__(self, app: RestApp) -> None:
         self.app = app
-        self.direct = app.direct
+        self.taskless_call = app.taskless_call
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.app(scope, receive, send)
@@ -51,8 +51,8 @@ class Plain:
 class Both:
     """The same engine by a connection whose calls are taken as bytes, and by one whose are not."""
 
-    def __init__(self, hot: RawClient, plain: RawClient, taken: list[bool]) -> None:
-        self.hot, self.plain, self.taken = hot, plain, taken
+    def __init__(self, inline: RawClient, plain: RawClient, taken: list[bool]) -> None:
+        self.inline, self.plain, self.taken = inline, plain, taken
 
     async def ask(self, client: RawClient, path: str, body: bytes, *lines: str) -> Answer:
         head = "\r\n".join((f"POST {path} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {len(body)}", *lines, "", ""))
@@ -63,14 +63,14 @@ class Both:
         id: str = found[0]["id"]
         return id
 
-    async def compare(self, path: str, body: bytes, *, hot: bool) -> Answer:
+    async def compare(self, path: str, body: bytes, *, inline: bool) -> Answer:
         """Ask for a job by each, and the same of it; whether it went as bytes to its end."""
         answers: list[Answer] = []
-        for client in (self.plain, self.hot):
+        for client in (self.plain, self.inline):
             id = await self.job(client) if "{id}" in path else ""
             self.taken.clear()
             answers.append(await self.ask(client, path.replace("{id}", id), body))
-        assert self.taken[-1:] == [hot] if hot else True not in self.taken
+        assert self.taken[-1:] == [inline] if inline else True not in self.taken
         plain, other = map(shown, answers)
         assert plain == other
         return answers[1]
@@ -105,16 +105,16 @@ async def served(
     engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, gate: Gate | None = None, limits: CallLimits | None = None
 ) -> AsyncGenerator[Both]:
     taken: list[bool] = []
-    begin = HotCall.begin
+    begin = InlineCall.begin
 
-    def noted(call: HotCall, line: bytes, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
+    def noted(call: InlineCall, line: bytes, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
         taken.append(begin(call, line, headers, body))
         return taken[-1]
 
-    monkeypatch.setattr(HotCall, "begin", noted)
-    async with clients_of(make_app(engine.engine, gate=gate, limits=limits)) as (hot, plain):
-        both = Both(hot, plain, taken)
-        for client in (hot, plain):  # now headers, host and poll are known
+    monkeypatch.setattr(InlineCall, "begin", noted)
+    async with clients_of(make_app(engine.engine, gate=gate, limits=limits)) as (inline, plain):
+        both = Both(inline, plain, taken)
+        for client in (inline, plain):  # now headers, host and poll are known
             await both.ask(client, "/v1/jobs/poll", POLL)
             await both.ask(client, "/v1/jobs/poll", SHORT_POLL)
         yield both
@@ -131,13 +131,13 @@ async def test_a_poll_and_a_completion_are_answered_alike(engine: LocalEngine, m
     async with served(engine, monkeypatch) as both:
         for _ in range(2):
             await engine.start("linear")
-        answer = await both.compare("/v1/jobs/poll", POLL, hot=True)
+        answer = await both.compare("/v1/jobs/poll", POLL, inline=True)
         (job,) = answer.json()["jobs"]
         assert job["workerId"] == "w"
         for _ in range(4):
             await engine.start("linear")
         answer = await both.compare(
-            "/v1/jobs/{id}/complete", b'{"workerId":"w","variables":{"a":"\xc3\xa4"}}', hot=True
+            "/v1/jobs/{id}/complete", b'{"workerId":"w","variables":{"a":"\xc3\xa4"}}', inline=True
         )
         assert (answer.status, answer.body) == (204, b"")
         found = engine.engine.metrics.http_request_seconds["POST", "/v1/jobs/{id}/complete", "204"]
@@ -146,7 +146,7 @@ async def test_a_poll_and_a_completion_are_answered_alike(engine: LocalEngine, m
 
 async def test_an_empty_queue_is_told_at_once(engine: LocalEngine, monkeypatch: Any) -> None:
     async with served(engine, monkeypatch) as both:
-        answer = await both.compare("/v1/jobs/poll", POLL, hot=True)
+        answer = await both.compare("/v1/jobs/poll", POLL, inline=True)
         assert answer.body == b'{"jobs":[]}'
 
 
@@ -164,7 +164,7 @@ async def test_completions_taken_as_bytes(engine: LocalEngine, monkeypatch: Any,
     async with served(engine, monkeypatch) as both:
         for _ in range(2):
             await engine.start("linear")
-        answer = await both.compare("/v1/jobs/{id}/complete", body, hot=True)
+        answer = await both.compare("/v1/jobs/{id}/complete", body, inline=True)
         assert answer.status == status
 
 
@@ -199,14 +199,14 @@ async def test_bad_completions_are_left_to_the_handler(engine: LocalEngine, monk
     async with served(engine, monkeypatch) as both:
         for _ in range(2):
             await engine.start("linear")
-        answer = await both.compare("/v1/jobs/{id}/complete", body, hot=False)
+        answer = await both.compare("/v1/jobs/{id}/complete", body, inline=False)
         assert answer.status in (400, 409, 413)
 
 
 @pytest.mark.parametrize("id", ["1-1-1", "x", "1-1-1/", "ffffffffffffffff-1-1", "1-1", "%31-1-1"])
 async def test_unknown_jobs_are_left_to_the_handler(engine: LocalEngine, monkeypatch: Any, id: str) -> None:
     async with served(engine, monkeypatch) as both:
-        assert (await both.compare(f"/v1/jobs/{id}/complete", b'{"workerId":"w"}', hot=False)).status == 404
+        assert (await both.compare(f"/v1/jobs/{id}/complete", b'{"workerId":"w"}', inline=False)).status == 404
 
 
 async def test_a_long_poll_parks_and_gets_the_next_job(engine: LocalEngine, monkeypatch: Any) -> None:
@@ -214,7 +214,7 @@ async def test_a_long_poll_parks_and_gets_the_next_job(engine: LocalEngine, monk
         return len(engine.engine.polls.waiters) == 1
 
     async with served(engine, monkeypatch) as both:
-        for client in (both.plain, both.hot):
+        for client in (both.plain, both.inline):
             got: list[Answer] = []
 
             async def poll(client: RawClient = client, got: list[Answer] = got) -> None:
@@ -233,7 +233,7 @@ async def test_a_job_of_many_bytes_arrives(engine: LocalEngine, monkeypatch: Any
     async with served(engine, monkeypatch) as both:
         for _ in range(2):
             await engine.start("linear", {"text": text})
-        answer = await both.compare("/v1/jobs/poll", POLL, hot=True)
+        answer = await both.compare("/v1/jobs/poll", POLL, inline=True)
         assert json.loads(answer.body)["jobs"][0]["variables"]["text"] == text
         assert engine.engine.answer_memory.used_bytes == 0
 
@@ -248,15 +248,15 @@ async def test_who_leaves_during_a_poll_keeps_no_job(engine: LocalEngine, monkey
 
         def leave_first(item: Any, **named: Any) -> None:
             submit(item, **named)
-            stream = both.hot.stream
+            stream = both.inline.stream
             assert isinstance(stream, trio.SocketStream)
             with socket.socket(fileno=os.dup(stream.socket.fileno())) as sock:
                 sock.shutdown(socket.SHUT_WR)
 
         with monkeypatch.context() as patch:
             patch.setattr(claims, "submit_nowait", leave_first)
-            await both.hot.send(head.encode() + SHORT_POLL)
-            answer = await both.hot.read()
+            await both.inline.send(head.encode() + SHORT_POLL)
+            answer = await both.inline.read()
         assert both.taken == [True]
         assert answer.json() == {"jobs": []}
         again = await both.ask(both.plain, "/v1/jobs/poll", WAITING_POLL)  # as soon as it is back
@@ -266,11 +266,11 @@ async def test_who_leaves_during_a_poll_keeps_no_job(engine: LocalEngine, monkey
 async def test_with_a_repeated_completion_nothing_is_applied_twice(engine: LocalEngine, monkeypatch: Any) -> None:
     async with served(engine, monkeypatch) as both:
         await engine.start("linear")
-        id = await both.job(both.hot)
+        id = await both.job(both.inline)
         for _ in range(2):
-            answer = await both.ask(both.hot, f"/v1/jobs/{id}/complete", b'{"workerId":"w","attempt":1}')
+            answer = await both.ask(both.inline, f"/v1/jobs/{id}/complete", b'{"workerId":"w","attempt":1}')
             assert answer.status == 204
-        assert await both.job(both.hot) != id
+        assert await both.job(both.inline) != id
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs/poll", "/v1/jobs/{id}/complete"])
@@ -286,12 +286,12 @@ async def test_a_fault_of_the_engine_is_answered_alike(engine: LocalEngine, monk
             await engine.start("linear")
         with monkeypatch.context() as patch:
             patch.setattr(commit_queue, "submit_nowait", fail)
-            answer = await both.compare(path, POLL if of_polls else b'{"workerId":"w"}', hot=True)
+            answer = await both.compare(path, POLL if of_polls else b'{"workerId":"w"}', inline=True)
         assert (answer.status, answer.header("content-type")) == (500, "application/json")
         assert answer.json()["error"] == "internal-error"
         found = engine.engine.metrics.http_request_seconds["POST", path, "500"]
         assert sum(found.counts()) == 2
-        assert await both.job(both.hot)  # by the same connection
+        assert await both.job(both.inline)  # by the same connection
 
 
 @pytest.mark.parametrize("found", ["a job", "nothing", "nothing at first", "a refusal"])
@@ -318,7 +318,7 @@ async def test_a_poll_counts_its_worker_once(engine: LocalEngine, monkeypatch: A
         monkeypatch.setattr(fresh, "note_poll", noting)
         monkeypatch.setattr(polls, "activity", fresh)
         both.taken.clear()
-        answer = await both.ask(both.hot, "/v1/jobs/poll", body)
+        answer = await both.ask(both.inline, "/v1/jobs/poll", body)
         assert both.taken == [True]
         assert answer.status == (503 if found == "a refusal" else 200)
         assert noted == ["w"]  # twice would halve how long it is taken to stay away
@@ -328,7 +328,7 @@ async def test_a_poll_counts_its_worker_once(engine: LocalEngine, monkeypatch: A
 @pytest.mark.parametrize("hot", [False, True])
 @pytest.mark.parametrize("resets", [False, True])
 async def test_who_drops_a_poll_costs_its_jobs_nothing(
-    engine: LocalEngine, monkeypatch: Any, resets: bool, hot: bool
+    engine: LocalEngine, monkeypatch: Any, resets: bool, inline: bool
 ) -> None:
     body = SHORT_POLL.replace(b'"maxJobs":1', b'"maxJobs":3')
     claims, left = engine.engine.polls.claims, trio.Event()
@@ -337,7 +337,7 @@ async def test_who_drops_a_poll_costs_its_jobs_nothing(
         await both.ask(both.plain, "/v1/jobs/poll", body)  # now it is known
         for _ in range(3):
             await engine.run(linear(1, definition_id="retried", retry_count=2))
-        stream = (both.hot if hot else both.plain).stream
+        stream = (both.inline if inline else both.plain).stream
         assert isinstance(stream, trio.SocketStream)
 
         def leave_first(item: Any, **named: Any) -> None:
@@ -354,7 +354,7 @@ async def test_who_drops_a_poll_costs_its_jobs_nothing(
                 b"POST /v1/jobs/poll HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
             )
             await left.wait()
-        assert both.taken == ([True] if hot else [])
+        assert both.taken == ([True] if inline else [])
         with trio.fail_after(20):  # of 30 s of lease
             jobs = [await engine.one("work", worker="next") for _ in range(3)]
         assert [(job.attempt, job.retries_remaining) for job in jobs] == [(2, 2)] * 3
@@ -370,7 +370,7 @@ class Parked:
 
     async def ask(self, body: bytes = WAITING_POLL) -> None:
         with suppress(trio.ClosedResourceError):  # where the test hangs up
-            self.answers.append(await self.both.ask(self.both.hot, "/v1/jobs/poll", body))
+            self.answers.append(await self.both.ask(self.both.inline, "/v1/jobs/poll", body))
 
     async def wait(self, nursery: trio.Nursery, body: bytes = WAITING_POLL) -> None:
         """Have it asked, until it is parked."""
@@ -466,7 +466,7 @@ async def test_a_parked_poll_is_answered_when_the_engine_stops(engine: LocalEngi
 
 async def test_who_closes_its_side_is_answered_at_once(engine: LocalEngine, monkeypatch: Any) -> None:
     async with parked(engine, monkeypatch) as poll:
-        stream = poll.both.hot.stream
+        stream = poll.both.inline.stream
         assert isinstance(stream, trio.SocketStream)
         await stream.send_eof()
     assert poll.answers[0].body == b'{"jobs":[]}'
@@ -485,7 +485,7 @@ async def test_who_left_while_its_job_was_born_costs_it_nothing(engine: LocalEng
     deliver = polls.deliveries.deliver
 
     def leave_first(*args: Any) -> None:
-        stream = poll.both.hot.stream
+        stream = poll.both.inline.stream
         assert isinstance(stream, trio.SocketStream)
         with socket.socket(fileno=os.dup(stream.socket.fileno())) as sock:
             sock.shutdown(socket.SHUT_WR)
@@ -503,7 +503,7 @@ async def test_who_left_while_its_job_was_born_costs_it_nothing(engine: LocalEng
 
 async def test_a_connection_that_breaks_takes_its_poll_along(engine: LocalEngine, monkeypatch: Any) -> None:
     async with parked(engine, monkeypatch) as poll:
-        stream = poll.both.hot.stream
+        stream = poll.both.inline.stream
         assert isinstance(stream, trio.SocketStream)
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         await stream.aclose()

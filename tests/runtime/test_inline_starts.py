@@ -76,7 +76,7 @@ def stream_of(client: RawClient) -> trio.SocketStream:
 
 async def test_a_start_is_answered_alike(engine: LocalEngine, monkeypatch: Any) -> None:
     async with served(engine, monkeypatch) as both:
-        answer = await both.compare(START, PLAIN, hot=True)
+        answer = await both.compare(START, PLAIN, inline=True)
     assert (answer.status, answer.json()["variables"], answer.json()["currentStepIds"]) == (201, {"a": 1}, ["task-1"])
     assert seconds_counted(engine, 201) == 2
     rows = engine.rows("SELECT business_key, started_by FROM instance")
@@ -118,7 +118,7 @@ async def test_starts_taken_as_bytes(engine: LocalEngine, monkeypatch: Any, body
             b'{"definitionId":"windowed","variables":{"order":1}}',
         ):
             assert (await both.ask(both.plain, START, first)).status == 201
-        answer = await both.compare(START, body, hot=True)
+        answer = await both.compare(START, body, inline=True)
     assert answer.status == status
     assert engine.engine.answer_memory.used_bytes == 0
 
@@ -156,7 +156,7 @@ async def test_odd_starts_are_left_to_the_handler(
     engine: LocalEngine, monkeypatch: Any, body: bytes, status: int
 ) -> None:
     async with served(engine, monkeypatch) as both:
-        assert (await both.compare(START, body, hot=False)).status == status
+        assert (await both.compare(START, body, inline=False)).status == status
     assert engine.engine.answer_memory.used_bytes == 0
 
 
@@ -174,7 +174,7 @@ async def test_headers_that_mean_something_are_left(
 ) -> None:
     async with served(engine, monkeypatch) as both:
         both.taken.clear()
-        answers = [await both.ask(client, START, PLAIN, line) for client in (both.plain, both.hot) for _ in range(3)]
+        answers = [await both.ask(client, START, PLAIN, line) for client in (both.plain, both.inline) for _ in range(3)]
     assert {answer.status for answer in answers} == {status}
     assert [shown(answer) for answer in answers[:3]] == [shown(answer) for answer in answers[3:]]
     assert both.taken == []
@@ -185,7 +185,7 @@ async def test_headers_that_mean_something_are_left(
 @pytest.mark.parametrize("path", ["/v1/instances?a=b", "/v1/instances/", "/v1//instances", "/v1/instances/batch"])
 async def test_other_paths_are_left(engine: LocalEngine, monkeypatch: Any, path: str) -> None:
     async with served(engine, monkeypatch) as both:
-        await both.compare(path, PLAIN, hot=False)
+        await both.compare(path, PLAIN, inline=False)
 
 
 async def test_starts_that_have_spans_are_left(engine: LocalEngine, monkeypatch: Any) -> None:
@@ -194,8 +194,8 @@ async def test_starts_that_have_spans_are_left(engine: LocalEngine, monkeypatch:
 
     monkeypatch.setattr(engine.engine, "traces", Traces())
     async with served(engine, monkeypatch) as both:
-        await both.compare(START, PLAIN, hot=False)
-        answer = await both.compare("/v1/jobs/poll", POLL, hot=True)
+        await both.compare(START, PLAIN, inline=False)
+        answer = await both.compare("/v1/jobs/poll", POLL, inline=True)
     assert len(answer.json()["jobs"]) == 1
 
 
@@ -206,10 +206,10 @@ async def test_a_full_queue_refuses_alike(engine: LocalEngine, monkeypatch: Any)
     async with served(engine, monkeypatch) as both:
         with monkeypatch.context() as patch:
             patch.setattr(engine.engine.starts.commit_queue, "_max_queue_items", 0)
-            answer = await both.compare(START, PLAIN, hot=False)
+            answer = await both.compare(START, PLAIN, inline=False)
             assert engine.engine.answer_memory.used_bytes == 0
         assert (answer.status, answer.header("retry-after")) == (429, "1")
-        assert (await both.compare(START, PLAIN, hot=True)).status == 201
+        assert (await both.compare(START, PLAIN, inline=True)).status == 201
 
 
 async def test_a_full_memory_of_answers_refuses_alike(engine: LocalEngine, monkeypatch: Any) -> None:
@@ -217,7 +217,7 @@ async def test_a_full_memory_of_answers_refuses_alike(engine: LocalEngine, monke
     async with served(engine, monkeypatch) as both:
         with monkeypatch.context() as patch:
             patch.setattr(memory, "used_bytes", memory.max_bytes)
-            answer = await both.compare(START, PLAIN, hot=False)
+            answer = await both.compare(START, PLAIN, inline=False)
         assert answer.status == 503
         assert memory.used_bytes == 0
 
@@ -229,7 +229,7 @@ async def test_a_stopping_engine_refuses_alike(engine: LocalEngine, monkeypatch:
     async with served(engine, monkeypatch) as both:
         with monkeypatch.context() as patch:
             patch.setattr(engine.engine.starts.commit_queue, "_once", closed)
-            answer = await both.compare(START, PLAIN, hot=True)
+            answer = await both.compare(START, PLAIN, inline=True)
         assert (answer.status, answer.header("retry-after")) == (503, "1")
     assert engine.engine.answer_memory.used_bytes == 0
 
@@ -241,10 +241,10 @@ async def test_a_fault_of_the_engine_is_answered_alike(engine: LocalEngine, monk
     async with served(engine, monkeypatch) as both:
         with monkeypatch.context() as patch:
             patch.setattr(engine.engine.starts.commit_queue, "submit_nowait", fail)
-            answer = await both.compare(START, PLAIN, hot=True)
+            answer = await both.compare(START, PLAIN, inline=True)
         assert (answer.status, answer.json()["error"]) == (500, "internal-error")
         assert seconds_counted(engine, 500) == 2
-        assert (await both.compare(START, PLAIN, hot=True)).status == 201  # by the same connection
+        assert (await both.compare(START, PLAIN, inline=True)).status == 201  # by the same connection
     assert engine.engine.answer_memory.used_bytes == 0
 
 
@@ -258,10 +258,10 @@ async def test_a_start_may_be_another_version_meanwhile(
     other = await start_local()
     async with served(engine, monkeypatch) as both:
         for later in (linear(3, definition_id="linear"), fork(2, 1, definition_id="linear")):
-            version = (await both.compare(START, PLAIN, hot=True)).json()["definitionVersion"]
+            version = (await both.compare(START, PLAIN, inline=True)).json()["definitionVersion"]
             await other.upload(later)
             both.taken.clear()
-            answer = await both.ask(both.hot, START, PLAIN)
+            answer = await both.ask(both.inline, START, PLAIN)
             assert (answer.status, answer.json()["definitionVersion"], both.taken) == (201, version + 1, [True])
 
 
@@ -276,10 +276,10 @@ async def test_a_start_that_is_tried_again_is_answered(engine: LocalEngine, monk
         return await start_fast(connection, items, **named)
 
     async with served(engine, monkeypatch) as both:
-        await both.ask(both.hot, START, PLAIN)
+        await both.ask(both.inline, START, PLAIN)
         both.taken.clear()
         monkeypatch.setattr(store, "start_fast", failing)
-        assert (await both.ask(both.hot, START, PLAIN)).status == 201
+        assert (await both.ask(both.inline, START, PLAIN)).status == 201
         assert (both.taken, len(tries)) == ([True], 2)
     assert engine.rows("SELECT count(*) FROM instance") == [(2,)]
 
@@ -289,7 +289,7 @@ async def test_a_start_that_stands_aside_is_answered_later(engine: LocalEngine, 
     answers: list[Answer] = []
 
     async def ask() -> None:
-        answers.append(await both.ask(both.hot, START, body))
+        answers.append(await both.ask(both.inline, START, body))
 
     async def is_aside() -> bool:
         return engine.engine.starts.keyed.statistics().aside == 1
@@ -317,7 +317,7 @@ async def test_a_start_that_another_queue_takes_is_answered(engine: LocalEngine,
     monkeypatch.setattr(engine.engine.starts._full, "_take_over", noted)
     async with served(engine, monkeypatch) as both:
         both.taken.clear()
-        answer = await both.ask(both.hot, START, b'{"definitionId":"long","variables":{"n":1,"order":7}}')
+        answer = await both.ask(both.inline, START, b'{"definitionId":"long","variables":{"n":1,"order":7}}')
     assert (answer.status, both.taken, len(moved)) == (201, [True], 1)
     assert answer.json()["status"] == "COMPLETED"
 
@@ -328,7 +328,7 @@ async def test_a_start_that_another_queue_takes_is_answered(engine: LocalEngine,
 @pytest.mark.parametrize("hot", [False, True])
 @pytest.mark.parametrize("resets", [False, True])
 async def test_who_hangs_up_has_started_nevertheless(
-    engine: LocalEngine, monkeypatch: Any, resets: bool, hot: bool
+    engine: LocalEngine, monkeypatch: Any, resets: bool, inline: bool
 ) -> None:
     commit_queue, left, go_on = engine.engine.starts.commit_queue, trio.Event(), trio.Event()
     apply = commit_queue._apply_in
@@ -338,7 +338,7 @@ async def test_who_hangs_up_has_started_nevertheless(
         await apply(*args)
 
     async with served(engine, monkeypatch) as both:
-        stream = stream_of(both.hot if hot else both.plain)
+        stream = stream_of(both.inline if inline else both.plain)
         submit = commit_queue.submit_nowait
 
         def leave_first(item: Any, **named: Any) -> None:
@@ -353,7 +353,7 @@ async def test_who_hangs_up_has_started_nevertheless(
         monkeypatch.setattr(commit_queue, "_apply_in", held_up)
         await stream.send_all(asked())
         await left.wait()
-        assert both.taken == ([True] if hot else [])
+        assert both.taken == ([True] if inline else [])
         go_on.set()
         await engine.one("work", wait=20)
         await commit_queue.wait_flushed()
@@ -363,7 +363,7 @@ async def test_who_hangs_up_has_started_nevertheless(
 
 @pytest.mark.parametrize("hot", [False, True])
 async def test_a_server_cancelled_meanwhile_has_started_nevertheless(
-    engine: LocalEngine, monkeypatch: Any, hot: bool
+    engine: LocalEngine, monkeypatch: Any, inline: bool
 ) -> None:
     commit_queue, begun, go_on = engine.engine.starts.commit_queue, trio.Event(), trio.Event()
     apply = commit_queue._apply_in
@@ -375,7 +375,7 @@ async def test_a_server_cancelled_meanwhile_has_started_nevertheless(
 
     async with served(engine, monkeypatch) as both:
         monkeypatch.setattr(commit_queue, "_apply_in", held_up)
-        await (both.hot if hot else both.plain).send(asked())
+        await (both.inline if inline else both.plain).send(asked())
         await begun.wait()
         assert engine.engine.answer_memory.used_bytes > 0
     assert engine.engine.answer_memory.used_bytes == 0
@@ -388,7 +388,7 @@ async def test_a_server_cancelled_meanwhile_has_started_nevertheless(
 async def test_who_closes_its_side_gets_its_answer(engine: LocalEngine, monkeypatch: Any) -> None:
     answers: list[Answer] = []
     async with served(engine, monkeypatch) as both:
-        for client in (both.plain, both.hot):
+        for client in (both.plain, both.inline):
             submit = engine.engine.starts.commit_queue.submit_nowait
 
             def leave_first(item: Any, client: RawClient = client, submit: Any = submit, **named: Any) -> None:
@@ -414,7 +414,7 @@ async def start_twice(both: Both, *lines: str) -> Answer:
     """By each connection, which knows the headers then."""
     answers: list[tuple[Any, ...]] = []
     last: Answer | None = None
-    for client in (both.plain, both.hot):
+    for client in (both.plain, both.inline):
         await both.ask(client, START, PLAIN, *lines)
         both.taken.clear()
         last = await both.ask(client, START, PLAIN, *lines)

@@ -25,7 +25,7 @@ from penstock.durable.news import UNSERVED_S, Unserved
 from penstock.durable.step_host import StepHost
 from penstock.durable.step_loop import StepLoop
 from penstock.durable.workflow import Workflow
-from penstock.loop.waking import EagerQueue
+from penstock.loop.waking import TasklessQueue
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class Executor:
         self.nursery: trio.Nursery
         self.context = copy_context()
         self.loop_context = self.context.copy()
-        self.loops = EagerQueue()
+        self.loops = TasklessQueue()
         self._on_event, self.on_result = on_event, on_result
         self._runs: dict[str, LoadedRun] = {}
         self._left_alone: dict[str, tuple[float, str]] = {}

@@ -53,8 +53,8 @@ from penstock.kernel.operation import Outcome
 from penstock.kernel.record import TOLD, Record
 from penstock.kernel.replay import marks_of
 from penstock.log.masking import mask_text
-from penstock.loop.taskless import EagerCall, need_task
-from penstock.loop.waking import EagerQueue
+from penstock.loop.taskless import TasklessCall, need_task
+from penstock.loop.waking import TasklessQueue
 from penstock.user_text import text_of
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ class Keeper(Protocol):
     nursery: trio.Nursery
     context: Context
     """That of the program when the app was opened: each attempt at a step has a copy of it."""
-    loops: EagerQueue
+    loops: TasklessQueue
     """Lets the run loops of runs begin, and go on when their batch has been applied."""
     loop_context: Context
     """That of run loops without a task, which marks it as its own while it is driven. Tasks begin in ``context``."""
@@ -158,7 +158,7 @@ class LoadedRun:
         self.must_read = self.replaying = not leased.fresh
         self.is_again = leased.attempt > 1  # what its journal has happened in a former life
         self.is_started = self.is_looping = self.is_gone = self.wants_park = self.has_written = False
-        self.run_loop: EagerCall | None = None  # the last one
+        self.run_loop: TasklessCall | None = None  # the last one
         self.commits: trio.Semaphore | None = None  # appends and commits of steps: one at a time
         self.quiet_since: float | None = None
         self.alarm_at = inf
@@ -232,7 +232,7 @@ class LoadedRun:
     def _begin_loop(self) -> None:
         """Without a task: most of it is appends, which wait for nothing but their batch."""
         keeper = self.keeper
-        self.run_loop = EagerCall(
+        self.run_loop = TasklessCall(
             self._run_loop(), keeper.loop_context, keeper.loops, self._loop_ended, self._loop_in_task
         )
         self.run_loop.step()
@@ -241,7 +241,7 @@ class LoadedRun:
         assert self.run_loop is not None
         self.keeper.spawn(self._finish_loop, self.run_loop)
 
-    async def _finish_loop(self, run_loop: EagerCall) -> None:
+    async def _finish_loop(self, run_loop: TasklessCall) -> None:
         await run_loop.finish()
 
     def _loop_ended(self, error: Exception | None) -> None:

@@ -34,7 +34,7 @@ from penstock.engine.instances.instances import Instances
 from penstock.engine.instances.messages import Messages
 from penstock.engine.instances.tasks import Tasks
 from penstock.engine.instances.views import view_instances
-from penstock.engine.jobs.inline_jobs import HotJobs
+from penstock.engine.jobs.inline_jobs import InlineJobs
 from penstock.engine.jobs.jobs import Jobs
 from penstock.engine.jobs.leases import Leases
 from penstock.engine.queues.attempts import Attempts
@@ -123,7 +123,7 @@ class Engine:
         self.starts = Starts(database, settings, metrics, self.definitions, self.polls, *whole)
         self.leases = Leases(database, settings, metrics, self.definitions, self.full_path, self.aside, *heard)
         self.jobs = Jobs(database, settings, metrics, self.definitions, self.polls, self.fast_path, self.full_path)
-        self.hot_jobs = HotJobs(settings, metrics, self.jobs, self.polls, self.fast_path)
+        self.inline_jobs = InlineJobs(settings, metrics, self.jobs, self.polls, self.fast_path)
         self.journal = Journal(database, settings, metrics, self.polls, self.jobs, self.timers, self.events.mailed)
         self.runs = Runs(database, settings, self.definitions, self.journal)
         self.messages = Messages(database, settings, metrics, self.definitions, self.full_path, self.timers, self.ids)

@@ -20,7 +20,7 @@ import trio
 
 from penstock.http.asgi import App, Pairs
 from penstock.http.cycle import Cycle
-from penstock.http.inline_connection import Direct, Handler, Hot, Over
+from penstock.http.inline_connection import Handler, InlineConnection, InlineRequests, Over
 from penstock.http.parser import Progress, RequestParser
 from penstock.http.refusal import Refusal, too_slow
 from penstock.http.request import Request
@@ -48,7 +48,7 @@ class Phase(enum.Enum):
     """A part of a request is there."""
     ANSWERING = enum.auto()
     """The application runs. No deadline: that is the application's business, unless it is to be told of one
-    (`Direct.waits_until`)."""
+    (`InlineConnection.waits_until`)."""
     WRITING = enum.auto()
     """An answer is on its way into the socket."""
     CLOSING = enum.auto()
@@ -90,16 +90,16 @@ class Connection:
         self._server = server
         self.heads = server.heads
         self._app = app
-        self._find_direct = getattr(app, "direct", None)
+        self._find_taskless_call = getattr(app, "direct", None)
         self._serve_by = getattr(app, "serve_by", None)
-        self._hot_call = getattr(app, "hot_call", None)
+        self._inline_call = getattr(app, "inline_call", None)
         self._limits = server.limits
         self._keep_alive_s = server.limits.keep_alive_timeout_seconds
         self.budget = server.body_budget
         self.parser = RequestParser(server.limits, server.body_budget)
         self._scope = trio.CancelScope()
         self._body_started_at: float | None = None
-        self._direct = None if sock is None else server.make_direct(self, sock)
+        self._inline_connection = None if sock is None else server.make_inline_connection(self, sock)
         self._guest = guest
         self._asked = guest is None  # a whole request has come
         self._unwanted = False
@@ -122,9 +122,11 @@ class Connection:
             pass
         finally:
             self.broken = True
-            if self._direct is not None:
-                self._direct.close()
-                self._direct = None  # each knows the other: thousands that end would wait for one long collection
+            if self._inline_connection is not None:
+                self._inline_connection.close()
+                self._inline_connection = (
+                    None  # each knows the other: thousands that end would wait for one long collection
+                )
             self.parser.close()
             try:
                 await self._server.wait_to_close()
@@ -139,13 +141,13 @@ class Connection:
         self.expires_at = math.inf
         if self.phase is Phase.WRITING:
             self._server.timed_out_total += 1
-            if self._direct is not None:
-                self._direct.close()
+            if self._inline_connection is not None:
+                self._inline_connection.close()
             await trio.aclose_forcefully(self.stream)
         elif self.phase in _INTERRUPTIBLE:
             self._scope.cancel()
-        elif self._direct is not None and self._direct.expires_at < math.inf:
-            self._server.expire_soon(self._direct)
+        elif self._inline_connection is not None and self._inline_connection.expires_at < math.inf:
+            self._server.expire_soon(self._inline_connection)
 
     def _end_for_room(self) -> bool:
         """End it for another's sake, unless it is being served or has sent what was not read."""
@@ -156,8 +158,8 @@ class Connection:
         return True
 
     def _has_input(self) -> bool:
-        if self._direct is not None:
-            return self._direct.has_input()
+        if self._inline_connection is not None:
+            return self._inline_connection.has_input()
         return isinstance(self.stream, trio.SocketStream | TlsStream) and has_input(self.stream.socket)
 
     def close_if_idle(self) -> None:
@@ -198,7 +200,7 @@ class Connection:
                 if self.phase is not Phase.IDLE:
                     self._server.timed_out_total += 1
                     raise self._timed_out()
-                if self._direct is None or not self._direct.has_input():
+                if self._inline_connection is None or not self._inline_connection.has_input():
                     return 0
             self._scope = trio.CancelScope()
             self.phase, self.expires_at = Phase.IDLE, math.inf  # the next wait sets a new deadline
@@ -206,7 +208,9 @@ class Connection:
     async def _serve_until_interrupted(self) -> None:
         """Raises Over."""
         while True:
-            cycle = await (self._wait_for_request() if self._direct is None else self._direct.wait())
+            cycle = await (
+                self._wait_for_request() if self._inline_connection is None else self._inline_connection.wait()
+            )
             await self._answer(cycle, self._run(cycle) or self._app(cycle.scope(), cycle.receive, cycle.send))
             self.end(cycle)
 
@@ -232,7 +236,7 @@ class Connection:
             if request is not None:
                 return self.begin(request)
 
-    # -- also for `Direct`
+    # -- also for `InlineConnection`
 
     def begin(self, request: Request) -> Cycle:
         """A request has come whole."""
@@ -250,12 +254,12 @@ class Connection:
         if self._guest is not None:
             self._guest.prove()
 
-    def make_hot(self, direct: Direct) -> Hot | None:
+    def make_inline(self, inline_connection: InlineConnection) -> InlineRequests | None:
         """What takes requests as bytes; None when the application does not."""
-        hot: Hot | None = None if self._hot_call is None else self._hot_call(direct)
+        hot: InlineRequests | None = None if self._inline_call is None else self._inline_call(inline_connection)
         return hot
 
-    def note_hot(self, size_bytes: int) -> None:
+    def on_inline(self, size_bytes: int) -> None:
         """A request with so large a body was taken as bytes."""
         self.phase, self.expires_at = Phase.ANSWERING, math.inf
         self._server.requests_total += 1
@@ -266,7 +270,7 @@ class Connection:
         """How often it is looked whether the deadline has passed."""
         return self._limits.deadline_tick_seconds
 
-    def leave_hot(self, size_bytes: int) -> None:
+    def leave_inline(self, size_bytes: int) -> None:
         """It begins once more, as others do."""
         self._server.requests_total -= 1
         self.budget.used_bytes -= size_bytes
@@ -278,7 +282,7 @@ class Connection:
         head, close = self.heads.encode(status, headers, body, "1.1", keep_alive=False)
         return head if body is None else head + body, close
 
-    def end_hot(self, size_bytes: int, now: float) -> None:
+    def end_inline(self, size_bytes: int, now: float) -> None:
         """Such a request was answered, and nothing more has come."""
         self.budget.used_bytes -= size_bytes
         self.phase = Phase.IDLE
@@ -295,7 +299,7 @@ class Connection:
         return None if running is None else self._answer(cycle, running)
 
     def _run(self, cycle: Cycle) -> Coroutine[Any, Any, None] | None:
-        return None if self._find_direct is None else self._find_direct(cycle)
+        return None if self._find_taskless_call is None else self._find_taskless_call(cycle)
 
     def end(self, cycle: Cycle) -> None:
         """A request was answered. Raises Over when no other may follow."""
@@ -365,10 +369,10 @@ class Connection:
 
     def peer_gone_nowait(self) -> bool:
         """Whether the client has closed its side, as far as the kernel knows: one look, 1 µs. Takes no byte."""
-        direct = self._direct
-        if self.input_ended or self.broken or (direct is not None and direct.hung_up):
+        inline_connection = self._inline_connection
+        if self.input_ended or self.broken or (inline_connection is not None and inline_connection.hung_up):
             return True
-        if direct is not None and direct.driving:
+        if inline_connection is not None and inline_connection.driving:
             return False  # that was looked at before the call went on, for all at once
         if not isinstance(self.stream, trio.SocketStream | TlsStream):
             return False
@@ -376,9 +380,9 @@ class Connection:
 
     def tell_gone(self, listener: Callable[[], None] | None) -> bool:
         """Have it called when the client closes its side (None: no more). False: nobody tells; `read_ahead` does."""
-        if self._direct is None:
+        if self._inline_connection is None:
             return False
-        self._direct.on_hang_up = listener
+        self._inline_connection.on_hang_up = listener
         return True
 
     def is_broken(self) -> bool:
@@ -389,9 +393,9 @@ class Connection:
         """Write all of it within `write_timeout_seconds` per slice. Sets ``broken`` instead of raising."""
         if self.broken:
             return
-        if self._direct is not None and current_call() is not None:
+        if self._inline_connection is not None and current_call() is not None:
             try:
-                data = data[self._direct.send_nowait(data) :]
+                data = data[self._inline_connection.send_nowait(data) :]
             except _GONE:
                 self.broken = True
                 return

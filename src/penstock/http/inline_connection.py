@@ -21,8 +21,8 @@ from penstock.http.cycle import Cycle
 from penstock.http.parser import Shape
 from penstock.http.response import CONTINUE
 from penstock.loop.poller import RECEIVE_BYTES, Poller, is_hung_up
-from penstock.loop.taskless import EagerCall
-from penstock.loop.waking import EagerQueue
+from penstock.loop.taskless import TasklessCall
+from penstock.loop.waking import TasklessQueue
 
 if TYPE_CHECKING:
     from penstock.http.connection import Connection
@@ -51,7 +51,7 @@ class _Unsent:
         self.closes = closes
 
 
-class Hot(Protocol):
+class InlineRequests(Protocol):
     """Calls of one connection that its application takes as bytes, one after the other. Each ends with `answer` or
     `leave` of what it was made for, never before `begin` returns."""
 
@@ -65,11 +65,11 @@ class Hot(Protocol):
         ...
 
     def go_on(self) -> None:
-        """What `Direct.go_on_soon` has asked for."""
+        """What `InlineConnection.go_on_soon` has asked for."""
         ...
 
     def expire(self) -> None:
-        """What `Direct.waits_until` was told."""
+        """What `InlineConnection.waits_until` was told."""
         ...
 
     def sent(self) -> None:
@@ -81,10 +81,10 @@ class Hot(Protocol):
         ...
 
 
-class Direct:
+class InlineConnection:
     """The part of one connection. `wait` and `close` are for its task, all else is called from others."""
 
-    def __init__(self, connection: Connection, sock: socket.socket, poller: Poller, queue: EagerQueue) -> None:
+    def __init__(self, connection: Connection, sock: socket.socket, poller: Poller, queue: TasklessQueue) -> None:
         """To be made in the connection's task."""
         self._connection = connection
         self._sock = sock
@@ -95,14 +95,14 @@ class Direct:
         self._task: trio.lowlevel.Task | None = None  # while it sleeps
         self._open = False  # it is in `wait`, and nothing was found for it
         self._found: Cycle | Exception | _Unsent | None = None
-        self._call: EagerCall | Hot | None = None
+        self._call: TasklessCall | InlineRequests | None = None
         self._cycle: Cycle | None = None  # of the call
         # There may be something in the socket that will not be told again. At first there mostly is, and the word of it
         # stands behind those of others.
         self._unread = True
-        self._hot: Hot | None = None
-        self._hot_data = b""  # the request of the hot call
-        self._hot_bytes = 0  # of its body
+        self._inline: InlineRequests | None = None
+        self._inline_data = b""  # the request of the hot call
+        self._inline_bytes = 0  # of its body
         self._expires_at = math.inf  # of a hot call that waits for long
         self.hung_up = False
         """The client has closed its side, or all of it, as far as was told."""
@@ -128,7 +128,7 @@ class Direct:
             elif self._call is None:
                 return found
             else:
-                assert isinstance(self._call, EagerCall)
+                assert isinstance(self._call, TasklessCall)
                 await self._call.finish()
                 self._call = self._cycle = None
                 self._connection.end(found)
@@ -163,10 +163,10 @@ class Direct:
         self._poller.remove(self._fd, self._heard)
         if self._call is not None:
             self._call.abandon()
-        if self._hot_bytes:
-            self._connection.end_hot(self._hot_bytes, math.inf)
-            self._hot_bytes = 0
-        self._hot = None  # each knows the other
+        if self._inline_bytes:
+            self._connection.end_inline(self._inline_bytes, math.inf)
+            self._inline_bytes = 0
+        self._inline = None  # each knows the other
 
     # -- for others
 
@@ -190,8 +190,8 @@ class Direct:
             self._unread = True
             if hung_up and self.on_hang_up is not None:
                 self.on_hang_up()
-            elif hung_up and self._expires_at < math.inf and self._hot is not None:
-                self._queue.add_last(self._hot.go_on)
+            elif hung_up and self._expires_at < math.inf and self._inline is not None:
+                self._queue.add_last(self._inline.go_on)
             return
         if hung_up:
             self._unread = True
@@ -230,7 +230,7 @@ class Direct:
             raise Over(0)
         # There may be more behind a full read, and the end behind the last bytes: neither is told again.
         self._unread = self.hung_up or len(data) == RECEIVE_BYTES
-        if not self._begin_hot(data):
+        if not self._begin_inline(data):
             self._connection.parser.receive(data)
             if not self._serve_next():
                 self._settle()
@@ -253,7 +253,7 @@ class Direct:
             self._give(cycle)
             return True
         self._cycle = cycle
-        self._call = EagerCall(coroutine, self._context, self._queue, self._ended, self._needs_task)
+        self._call = TasklessCall(coroutine, self._context, self._queue, self._ended, self._needs_task)
         self._call.step()
         return True
 
@@ -273,7 +273,7 @@ class Direct:
 
     # -- requests that the application takes as bytes
 
-    def _begin_hot(self, data: bytes) -> bool:
+    def _begin_inline(self, data: bytes) -> bool:
         """Begin the request that these bytes are, if they are one whole request which is taken so."""
         connection = self._connection
         shape = connection.parser.shape_of_next()
@@ -283,25 +283,25 @@ class Direct:
         body_at = shape.body_at(data, line_end)
         if not body_at or not (shape.takes or self._may_take(shape)):
             return False
-        hot, size_bytes = self._hot, len(data) - body_at
+        hot, size_bytes = self._inline, len(data) - body_at
         if hot is None or not connection.budget.fits(size_bytes):
             return False
         if not hot.begin(data[:line_end], shape.headers, data[body_at:]):
             self._expires_at = math.inf
             return False
-        self._call, self._hot_data, self._hot_bytes = hot, data, size_bytes
-        connection.note_hot(size_bytes)
+        self._call, self._inline_data, self._inline_bytes = hot, data, size_bytes
+        connection.on_inline(size_bytes)
         if self._expires_at < math.inf:  # it waits already
             connection.expires_at = self._expires_at - connection.tick_s
         return True
 
     def _may_take(self, shape: Shape) -> bool:
-        if self._hot is None:  # asked again each time: an application that still starts has none yet
-            self._hot = self._connection.make_hot(self)
-            if self._hot is None:
+        if self._inline is None:  # asked again each time: an application that still starts has none yet
+            self._inline = self._connection.make_inline(self)
+            if self._inline is None:
                 return False
         if shape.takes is None:
-            shape.takes = self._hot.takes(dict(shape.headers))
+            shape.takes = self._inline.takes(dict(shape.headers))
         return shape.takes
 
     @property
@@ -339,13 +339,13 @@ class Direct:
 
     def expire(self, deadline: float) -> None:
         """A call that was to wait until then has done so, if it is there still."""
-        if self._expires_at == deadline and self._hot is not None:
-            self._hot.expire()
+        if self._expires_at == deadline and self._inline is not None:
+            self._inline.expire()
 
     def go_on_soon(self) -> None:
         """For a hot call: have its `go_on` called in the next turn."""
-        if self._hot is not None:
-            self._queue.add(self._hot.go_on)
+        if self._inline is not None:
+            self._queue.add(self._inline.go_on)
 
     def answer(self, status: int, headers: Pairs, body: bytes | None) -> bool:
         """For a hot call: its whole answer; whether it has left, or never will, or `sent` tells of that."""
@@ -367,8 +367,8 @@ class Direct:
         if sent < len(data):
             self._give(_Unsent(data[sent:], closes))
             return False
-        connection.end_hot(self._hot_bytes, now)
-        self._call, self._hot_data, self._hot_bytes = None, b"", 0
+        connection.end_inline(self._inline_bytes, now)
+        self._call, self._inline_data, self._inline_bytes = None, b"", 0
         if closes or connection.peer_gone:
             self._give(connection.over())
         elif self._unread:
@@ -379,19 +379,19 @@ class Direct:
         """In the task. Raises Over when no other may follow."""
         connection = self._connection
         await connection.send(unsent.data)
-        connection.end_hot(self._hot_bytes, trio.current_time())
-        self._call, self._hot_data, self._hot_bytes = None, b"", 0
-        if self._hot is not None:
-            self._hot.sent()
+        connection.end_inline(self._inline_bytes, trio.current_time())
+        self._call, self._inline_data, self._inline_bytes = None, b"", 0
+        if self._inline is not None:
+            self._inline.sent()
         if unsent.closes or connection.peer_gone:
             raise connection.over()
 
     def leave(self, handler: Handler | None) -> None:
         """For a hot call: have its request served as others are, or by this handler."""
-        connection, data = self._connection, self._hot_data
+        connection, data = self._connection, self._inline_data
         self._expires_at = math.inf
-        connection.leave_hot(self._hot_bytes)
-        self._call, self._hot_data, self._hot_bytes = None, b"", 0
+        connection.leave_inline(self._inline_bytes)
+        self._call, self._inline_data, self._inline_bytes = None, b"", 0
         connection.parser.receive(data)
         try:
             self._serve_next_by(handler)

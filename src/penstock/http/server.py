@@ -14,7 +14,7 @@ import trio
 
 from penstock.http.asgi import App
 from penstock.http.connection import Connection, Phase
-from penstock.http.inline_connection import Direct
+from penstock.http.inline_connection import InlineConnection
 from penstock.http.interface import Statistics
 from penstock.http.limits import Limits
 from penstock.http.refusal import no_turn, too_slow
@@ -22,7 +22,7 @@ from penstock.http.request import BodyBudget, is_whole_request
 from penstock.http.response import DateHeader, Heads, encode_refusal
 from penstock.log.log import get_logger
 from penstock.loop.poller import HAVE_EPOLL, PlainStream, Poller, open_stream
-from penstock.loop.waking import EagerQueue
+from penstock.loop.waking import TasklessQueue
 from penstock.net.accept import Door, Guest, PerAddress
 from penstock.net.tls import Tls, TlsStream, accept_tls, names_of
 
@@ -75,10 +75,12 @@ class HttpServer:
             refusal=self._refuse_at_door if tls is None else None,
         )
         self._poller: Poller | None = None  # while it serves
-        self._calls = EagerQueue(self._look)
+        self._calls = TasklessQueue(self._look)
         self._drain = trio.Event()
         self.draining = False
-        self._waited: list[tuple[float, Direct]] = []  # calls whose time is over before the next look at deadlines
+        self._waited: list[
+            tuple[float, InlineConnection]
+        ] = []  # calls whose time is over before the next look at deadlines
 
     # -- the Server interface
 
@@ -136,11 +138,11 @@ class HttpServer:
 
     # -- connections
 
-    def make_direct(self, connection: Connection, sock: socket.socket) -> Direct | None:
+    def make_inline_connection(self, connection: Connection, sock: socket.socket) -> InlineConnection | None:
         """What serves a connection without its task, where that can be: not when the server has just ended."""
         if self._poller is None or self._poller.closed:
             return None
-        return Direct(connection, sock, self._poller, self._calls)
+        return InlineConnection(connection, sock, self._poller, self._calls)
 
     def _look(self) -> None:
         """Who has closed its side meanwhile gets no job."""
@@ -218,7 +220,7 @@ class HttpServer:
         if idle:
             min(idle, key=lambda connection: connection.idle_since).close_if_idle()
 
-    def expire_soon(self, direct: Direct) -> None:
+    def expire_soon(self, direct: InlineConnection) -> None:
         """The time of a call is over soon, that waits without a task."""
         self._waited.append((direct.expires_at, direct))
 
@@ -245,7 +247,7 @@ class HttpServer:
                 await trio.lowlevel.checkpoint()
 
 
-async def _expire_calls(calls: Sequence[tuple[float, Direct]]) -> None:
+async def _expire_calls(calls: Sequence[tuple[float, InlineConnection]]) -> None:
     for count, (deadline, direct) in enumerate(calls, 1):
         # one that is late costs no turn of the loop of its own: of a crowd the last would wait for all of them
         if deadline > trio.current_time() or count % EXPIRED_PER_TURN == 0:

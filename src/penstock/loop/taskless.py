@@ -13,14 +13,14 @@ from contextvars import Context, ContextVar
 from types import coroutine
 from typing import Any, Final
 
-from penstock.loop.waking import EagerQueue
+from penstock.loop.waking import TasklessQueue
 
 _PAUSE: Final = object()
 _NEED_TASK: Final = object()
-_driven: Final[ContextVar[EagerCall | None]] = ContextVar("penstock_eager_call", default=None)
+_driven: Final[ContextVar[TasklessCall | None]] = ContextVar("penstock_eager_call", default=None)
 
 
-def current_call() -> EagerCall | None:
+def current_call() -> TasklessCall | None:
     """The call that is driven by hand now; None in a task."""
     return _driven.get()
 
@@ -41,7 +41,7 @@ def _trap(kind: object) -> Generator[object, None, None]:
     yield kind
 
 
-class EagerCall:
+class TasklessCall:
     """One coroutine. ``on_end`` hears that it has ended, and by what error if by one; ``on_task`` that it needs a task,
     which then calls `finish`. ``context`` is that of the task, so that both see the same variables."""
 
@@ -51,7 +51,7 @@ class EagerCall:
         self,
         coroutine: Coroutine[Any, Any, None],
         context: Context,
-        queue: EagerQueue,
+        queue: TasklessQueue,
         on_end: Callable[[Exception | None], None],
         on_task: Callable[[], None],
     ) -> None:

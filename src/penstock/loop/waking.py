@@ -1,4 +1,4 @@
-"""How a task sleeps until others have work for it, and the queue of what goes on without a task (`eager`).
+"""How a task sleeps until others have work for it, and the queue of what goes on without a task (`taskless`).
 
 A lot for parking costs three times as much for each time, which most batches and turns of the loop are. A leaf.
 """
@@ -41,7 +41,7 @@ class Sleeper:
         return trio.lowlevel.Abort.SUCCEEDED
 
 
-class EagerQueue:
+class TasklessQueue:
     """Calls that can go on, and the task that lets them: one wake-up for all that one batch has answered."""
 
     def __init__(self, before: Callable[[], None] | None = None, after: Callable[[], None] | None = None) -> None:

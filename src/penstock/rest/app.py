@@ -1,4 +1,4 @@
-"""The ASGI application: hot routes without a framework, all others through one; CORS, metrics, traces for both.
+"""The ASGI application: inline route without a framework, all others through one; CORS, metrics, traces for both.
 
 A plain ASGI 3 application for any server (``http`` and ``lifespan`` scopes). Holds no state but counters. Must not
 decide what a request means.
@@ -53,7 +53,7 @@ from penstock.rest.exchange import (
 from penstock.rest.health import ALIVE, LIVE_PATH, HealthRoutes
 from penstock.rest.hiding import Hider
 from penstock.rest.inbox import InboxRoutes
-from penstock.rest.inline_handler import HotCall, HotRoutes, Wire
+from penstock.rest.inline_handler import InlineCall, InlineRoutes, Wire
 from penstock.rest.instances import InstanceRoutes
 from penstock.rest.jobs import JobRoutes
 from penstock.rest.me import MeRoutes
@@ -97,11 +97,11 @@ _ANSWER_LITTLE: Final = frozenset(
         *(f"/v1/jobs/{{id}}/{action}" for action in ("complete", "fail", "heartbeat")),
     }
 )
-"""Hot routes whose answers hold no variables: what workers say of their jobs. It spares them 1 µs."""
+"""Inline routes whose answers hold no variables: what workers say of their jobs. It spares them 1 µs."""
 _TASKLESS: Final = frozenset(
     {"/v1/jobs/poll", "/v1/instances", *(f"/v1/jobs/{{id}}/{action}" for action in ("complete", "fail", "heartbeat"))}
 )
-"""Hot routes whose handlers wait for items of lanes only, or say `need_task` before they wait for anything else."""
+"""Inline routes whose handlers wait for items of lanes only, or say `need_task` before they wait for anything else."""
 NO_SNIFF: Final = (b"x-content-type-options", b"nosniff")
 """Of every answer: no browser takes JSON with somebody's text in it for a page."""
 _NO_STORE: Final = (b"cache-control", b"no-store")
@@ -137,9 +137,9 @@ class RestApp:
         self._unknown_parameters = UnknownParameters(engine.metrics)
         self._jobs = JobRoutes(engine)
         routes = _routes(engine, degraded, gate, self._jobs)
-        hot = {operation.path: (operation, handler) for operation, handler in routes if operation.hot}
-        self._hot = {path: found for path, found in hot.items() if not path.startswith(_JOB)}
-        self._job_actions = {path.removeprefix(_JOB): found for path, found in hot.items() if path.startswith(_JOB)}
+        inline = {operation.path: (operation, handler) for operation, handler in routes if operation.inline}
+        self._inline = {path: found for path, found in inline.items() if not path.startswith(_JOB)}
+        self._job_actions = {path.removeprefix(_JOB): found for path, found in inline.items() if path.startswith(_JOB)}
         self._hider = Hider(engine.hiding, KINDS_BY_NAME)
         self._routed = RoutedApp(routes, self._unknown_parameters, self._hider)
         self._gate = gate
@@ -155,41 +155,41 @@ class RestApp:
         self._answer_memory = engine.answer_memory
         self._no_reservation = MemoryReservation(engine.answer_memory)
         self._engine = engine
-        self._hot_routes: HotRoutes | None = None  # made with the first connection that asks
+        self._inline_routes: InlineRoutes | None = None  # made with the first connection that asks
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         kind = scope["type"]
         if kind == "http":
             exchange = AsgiExchange(scope, receive, send)
-            return self._serve(exchange, self._find_hot(exchange), scope)
+            return self._serve(exchange, self._find_inline(exchange), scope)
         if kind == "lifespan":
             return _answer_lifespan(receive, send)
         raise ValueError(f"there is no {kind} here")
 
-    def direct(self, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
+    def taskless_call(self, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
         """What serves a request without ASGI, and without a task as far as that goes (`penstock.loop.taskless`); None for
         those that the framework serves."""
-        hot = self._find_hot(exchange)
-        return None if hot is None else self._serve(exchange, hot, {})
+        inline = self._find_inline(exchange)
+        return None if inline is None else self._serve(exchange, inline, {})
 
-    def hot_call(self, wire: Wire) -> HotCall | None:
+    def inline_call(self, wire: Wire) -> InlineCall | None:
         """What serves a connection's polls, completions and starts; None where calls are counted."""
         if self._limits is not None:
             return None
-        if self._hot_routes is None:
+        if self._inline_routes is None:
             engine = self._engine
-            self._hot_routes = HotRoutes(
-                engine.hot_jobs, self._jobs, StartRoutes(engine) if engine.traces is None else None,
+            self._inline_routes = InlineRoutes(
+                engine.inline_jobs, self._jobs, StartRoutes(engine) if engine.traces is None else None,
                 engine.answer_memory, engine.limits, engine.metrics, self._always, self._pages.pass_at_once, self._gate,
             )  # fmt: skip
-        return HotCall(self._hot_routes, wire)
+        return InlineCall(self._inline_routes, wire)
 
     def serve_by(self, exchange: Exchange, handler: Handler) -> Coroutine[Any, Any, None]:
-        """As `direct` for a poll, by another handler."""
-        operation, _ = self._hot["/v1/jobs/poll"]
+        """As `taskless_call` for a poll, by another handler."""
+        operation, _ = self._inline["/v1/jobs/poll"]
         return self._serve(exchange, (operation, handler, ""), {})
 
-    async def _serve(self, exchange: Exchange, hot: tuple[Operation, Handler, str] | None, scope: Scope) -> None:
+    async def _serve(self, exchange: Exchange, inline: tuple[Operation, Handler, str] | None, scope: Scope) -> None:
         """``scope``: of what is not hot."""
         started = perf_counter()
         request = exchange.request
@@ -204,7 +204,9 @@ class RestApp:
             caller, refusal = await self._admit(exchange, headers, scope)
         pattern, status = UNKNOWN_PATTERN, CLIENT_GONE_STATUS
         reservation = (
-            self._no_reservation if hot is not None and hot[0].path in _ANSWER_LITTLE else self._answer_memory.open()
+            self._no_reservation
+            if inline is not None and inline[0].path in _ANSWER_LITTLE
+            else self._answer_memory.open()
         )
         try:
             reply: Reply | None
@@ -212,8 +214,8 @@ class RestApp:
                 reply = problem_of(refusal)
             elif (unfit := _unfit(exchange.path, request.headers)) is not None:
                 reply = unfit
-            elif hot is not None:
-                operation, handler, job_id = hot
+            elif inline is not None:
+                operation, handler, job_id = inline
                 pattern = operation.path
                 reply = await self._answer(exchange, headers, operation, handler, job_id, caller)
             elif self._console is not None and (place := _console_place(exchange.path, headers)) is not None:
@@ -241,12 +243,12 @@ class RestApp:
             if span is not None:
                 end_call(span, label, pattern, status)
 
-    def _find_hot(self, exchange: Exchange) -> tuple[Operation, Handler, str] | None:
-        """(row, handler, job id) of the hot route that is asked for."""
+    def _find_inline(self, exchange: Exchange) -> tuple[Operation, Handler, str] | None:
+        """(row, handler, job id) of the inline route that is asked for."""
         path = exchange.path
         if exchange.request.method != "POST":
             return None
-        found = self._hot.get(path)
+        found = self._inline.get(path)
         if found is not None:
             return *found, ""
         if path.startswith(_JOBS):
@@ -300,7 +302,7 @@ class RestApp:
         job_id: str,
         caller: Identity | PenstockError | None,
     ) -> Reply | None:
-        """The reply of a hot route; None when the client went away in the middle of its request."""
+        """The reply of a inline route; None when the client went away in the middle of its request."""
         try:
             if caller is not None:
                 table.require(operation.needs, caller)

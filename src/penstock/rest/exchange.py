@@ -51,7 +51,7 @@ NO_CONTENT: Final = Reply(204)
 
 
 class RestRequest(NamedTuple):
-    """One request of a hot route."""
+    """One request of a inline route."""
 
     body: bytes
     headers: dict[bytes, bytes]
@@ -70,7 +70,7 @@ Handler: TypeAlias = Callable[[RestRequest], Awaitable[Reply]]
 
 
 class Request(Protocol):
-    """What a hot route needs to know of a request."""
+    """What a inline route needs to know of a request."""
 
     @property
     def method(self) -> str: ...

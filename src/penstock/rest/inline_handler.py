@@ -19,7 +19,7 @@ import msgspec
 from penstock.access.gate import Gate, reason_of
 from penstock.access.identity import Identity
 from penstock.access.roles import Permission
-from penstock.engine.jobs.inline_jobs import HotJobs, KnownPoll, ParkedPoll
+from penstock.engine.jobs.inline_jobs import InlineJobs, KnownPoll, ParkedPoll
 from penstock.engine.queues.claims import ClaimItem
 from penstock.engine.queues.fast_path import FastCompletion
 from penstock.engine.requests.answers import COPIES, AnswerMemory, MemoryReservation, current_reservation
@@ -79,11 +79,11 @@ class Wire(Protocol):
         ...
 
     def go_on_soon(self) -> None:
-        """Have `HotCall.go_on` called in the next turn of the loop."""
+        """Have `InlineCall.go_on` called in the next turn of the loop."""
         ...
 
     def waits_until(self, deadline: float) -> bool:
-        """Have `HotCall.expire` called at that trio time, and `HotCall.go_on` when the client closes its side, if the
+        """Have `InlineCall.expire` called at that trio time, and `InlineCall.go_on` when the client closes its side, if the
         call is not over then. False where that is too soon to be told."""
         ...
 
@@ -92,7 +92,7 @@ class Wire(Protocol):
         ...
 
     def answer(self, status: int, headers: Headers, body: bytes | None) -> bool:
-        """A whole answer. False: it has not left yet, `HotCall.sent` is called when it has."""
+        """A whole answer. False: it has not left yet, `InlineCall.sent` is called when it has."""
         ...
 
     def leave(self, handler: Callable[[RestRequest], Awaitable[Reply]] | None) -> None:
@@ -100,12 +100,12 @@ class Wire(Protocol):
         ...
 
 
-class HotRoutes:
+class InlineRoutes:
     """What the calls of all connections have in common."""
 
     def __init__(
         self,
-        jobs: HotJobs,
+        jobs: InlineJobs,
         handlers: JobRoutes,
         starts: StartRoutes | None,
         memory: AnswerMemory,
@@ -152,7 +152,7 @@ class HotRoutes:
         return poll
 
 
-class HotCall:
+class InlineCall:
     """One connection's call, one after the other."""
 
     __slots__ = (
@@ -160,7 +160,7 @@ class HotCall:
         "_routes", "_started", "_wire",
     )  # fmt: skip
 
-    def __init__(self, routes: HotRoutes, wire: Wire) -> None:
+    def __init__(self, routes: InlineRoutes, wire: Wire) -> None:
         self._routes = routes
         self._wire = wire
         self._reservation = MemoryReservation(routes.memory)
@@ -177,7 +177,7 @@ class HotCall:
         self._caller: Identity | None = None  # with a gate
 
     def takes(self, headers: Mapping[bytes, bytes]) -> bool:
-        """As `HotRoutes`."""
+        """As `InlineRoutes`."""
         return self._routes.takes(headers)
 
     def begin(self, line: bytes, headers: Sent, body: bytes) -> bool:

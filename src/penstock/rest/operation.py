@@ -68,7 +68,7 @@ _PATH_TEXTS: Final = {
     "key": "Instance key.",
     "position": "Of a message in the journal, as `rejected` of the run's tree has it.",
 }
-HOT: Final = frozenset({"JobRoutes", "StartRoutes"})
+INLINE: Final = frozenset({"JobRoutes", "StartRoutes"})
 """The classes whose handlers are served without the framework."""
 
 
@@ -96,7 +96,7 @@ class Operation(NamedTuple):
     method: str
     path: str
     handler: Bound
-    """A method of one of the classes of routes; those of `HOT` take a `RestRequest`, the others are the framework's."""
+    """A method of one of the classes of routes; those of `INLINE` take a `RestRequest`, the others are the framework's."""
     needs: Permission
     """Without which the call is refused."""
     id: str
@@ -131,9 +131,9 @@ class Operation(NamedTuple):
         return self.waits or (self.waits_with != b"" and (self.waits_with in body or b"\\u" in body))
 
     @property
-    def hot(self) -> bool:
+    def inline(self) -> bool:
         """Whether it is served without the framework."""
-        return self.room in HOT
+        return self.room in INLINE
 
     @property
     def room(self) -> str:

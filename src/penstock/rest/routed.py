@@ -116,7 +116,7 @@ def _make_quart(
     quart.url_map.converters.update(_CONVERTERS)
     routes = {operation.id: operation for operation, _ in every}
     for operation, handler in every:
-        if not operation.hot:
+        if not operation.inline:
             quart.add_url_rule(_rule(operation.path), operation.id, handler, methods=[operation.method])
 
     async def admit() -> None:

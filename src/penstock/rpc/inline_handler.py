@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
-from penstock.engine.jobs.inline_jobs import HotJobs, KnownPoll
+from penstock.engine.jobs.inline_jobs import InlineJobs, KnownPoll
 from penstock.engine.queues.claims import ClaimItem
 from penstock.engine.queues.fast_path import FastCompletion
 from penstock.engine.requests.answers import COPIES
@@ -40,12 +40,12 @@ _EMPTY: Final = b""
 _TRACE: Final = b"traceparent"
 
 
-class HotCalls:
+class InlineCalls:
     """What the calls of all connections have in common."""
 
     def __init__(
         self,
-        jobs: HotJobs,
+        jobs: InlineJobs,
         limits: PayloadLimits,
         answer: Callable[[Call, list[Job]], Awaitable[None]],
     ) -> None:
@@ -64,7 +64,7 @@ class HotCalls:
             poll = self._polls.get(message) or self._known_poll(message)
             if poll is None or (call.caller is not None and not self.jobs.lets_poll(poll, call.caller)):
                 return False
-            begun = _HotPoll(self, call, poll)
+            begun = _InlinePoll(self, call, poll)
             item = self.jobs.claim(poll, call.reservation, begun, call.started_at)
         except (PenstockError, DecodeError):  # the method says so, too
             return False
@@ -92,7 +92,7 @@ class HotCalls:
             output: Any = read.variables or None
             if not read.worker_id or (output is not None and not is_plain_object(output, self._limits)):
                 return False
-            begun = _HotCompletion(self, call, read.job_id)
+            begun = _InlineCompletion(self, call, read.job_id)
             types = None if call.caller is None else call.caller.job_types
             item = self.jobs.complete(read.job_id, read.worker_id, None, output, begun, call.started_at, types)
         except (PenstockError, DecodeError):  # the method says so, too
@@ -100,10 +100,10 @@ class HotCalls:
         return begun.expect(item)
 
 
-class _HotCall(Struct, Generic[AskedT], eq=False):
+class _InlineCall(Struct, Generic[AskedT], eq=False):
     """One call, from its item to its end."""
 
-    calls: HotCalls
+    calls: InlineCalls
     call: Call
     asked: AskedT
     """What is asked for: a poll, or the id of the job that is completed."""
@@ -156,7 +156,7 @@ class _HotCall(Struct, Generic[AskedT], eq=False):
         item.resumes(None)
 
 
-class _HotPoll(_HotCall[KnownPoll], eq=False):
+class _InlinePoll(_InlineCall[KnownPoll], eq=False):
     def _end(self, item: ClaimItem) -> bool:
         calls, call = self.calls, self.call
         found = calls.jobs.claimed(self.asked, item, self, call.connection.last_received)
@@ -185,7 +185,7 @@ class _HotPoll(_HotCall[KnownPoll], eq=False):
         self.calls.jobs.give_back(item)
 
 
-class _HotCompletion(_HotCall[str], eq=False):
+class _InlineCompletion(_InlineCall[str], eq=False):
     def _end(self, item: FastCompletion) -> bool:
         call = self.call
         if not self.calls.jobs.completed(self.asked, item):

@@ -13,8 +13,8 @@ from penstock.errors import DispatchModeConflict
 from penstock.loop.offload import INLINE_MAX_BYTES, run_sized
 from penstock.loop.taskless import need_task
 from penstock.rpc.call import ServerCall
-from penstock.rpc.inline_handler import HotCalls
-from penstock.rpc.methods import hot, taskless, unary
+from penstock.rpc.inline_handler import InlineCalls
+from penstock.rpc.methods import inline, taskless, unary
 from penstock.rpc.reading import read_variables, required
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message
@@ -39,15 +39,15 @@ class JobCalls:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._limits = engine.limits
-        self._hot = HotCalls(engine.hot_jobs, engine.limits, self.answer)
+        self._inline = InlineCalls(engine.inline_jobs, engine.limits, self.answer)
 
     def __mapping__(self) -> dict[str, Handler]:
         return {
-            f"{_PREFIX}PollJobs": hot(
-                Handler(self.poll, Cardinality.UNARY_UNARY, PollRequest, m.PollJobsResponse), self._hot.begin_poll
+            f"{_PREFIX}PollJobs": inline(
+                Handler(self.poll, Cardinality.UNARY_UNARY, PollRequest, m.PollJobsResponse), self._inline.begin_poll
             ),
-            f"{_PREFIX}CompleteJob": hot(
-                unary(self.complete, Completion, m.CompleteJobResponse), self._hot.begin_completion
+            f"{_PREFIX}CompleteJob": inline(
+                unary(self.complete, Completion, m.CompleteJobResponse), self._inline.begin_completion
             ),
             f"{_PREFIX}FailJob": unary(self.fail, Failure, m.FailJobResponse),
         }

@@ -17,7 +17,7 @@ RequestT = TypeVar("RequestT")
 AnswerT = TypeVar("AnswerT")
 RunT = TypeVar("RunT", bound=Callable[..., Any])
 _TASKLESS: Final = "__penstock_taskless__"
-_HOT: Final = "__penstock_hot__"
+_INLINE: Final = "__penstock_hot__"
 
 
 class Method(Struct, frozen=True):
@@ -42,7 +42,7 @@ class Method(Struct, frozen=True):
         client_streaming, server_streaming = cast("tuple[bool, bool]", cardinality.value)
         taskless = getattr(run, _TASKLESS, False) and not (client_streaming or server_streaming)
         package = package_at(path)
-        begin = getattr(run, _HOT, None) if taskless else None
+        begin = getattr(run, _INLINE, None) if taskless else None
         return cls(path, run, client_streaming, server_streaming, request_type, answer_type, package, taskless, begin)
 
 
@@ -52,14 +52,14 @@ def taskless(run: RunT) -> RunT:
     return run
 
 
-def hot(handler: Handler, begin: Callable[[Any], bool]) -> Handler:
+def inline(handler: Handler, begin: Callable[[Any], bool]) -> Handler:
     """Of a method without a task: see `Method.begin`."""
     inner = cast("tuple[Any, ...]", handler)[0]
 
     async def run(call: ServerCall[Any, Any]) -> None:
         await inner(call)
 
-    setattr(run, _HOT, begin)
+    setattr(run, _INLINE, begin)
     return handler._replace(func=taskless(run))
 
 

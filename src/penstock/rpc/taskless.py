@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from penstock.loop.taskless import EagerCall
-from penstock.loop.waking import EagerQueue
+from penstock.loop.taskless import TasklessCall
+from penstock.loop.waking import TasklessQueue
 from penstock.rpc.call import NO_REQUEST
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _FINISHED_KEPT: Final = 1_000
 """Calls with a deadline that have ended and are still looked through, beside as many as run."""
 
 
-class _Driver(EagerCall):
+class _Driver(TasklessCall):
     """Of one call."""
 
     __slots__ = ("_call", "_calls")
@@ -79,7 +79,7 @@ class Taskless:
         self._look = look
         self.end = end
         self.run_call = run_call
-        self.queue = EagerQueue(self._begin_turn, self._end_turn)
+        self.queue = TasklessQueue(self._begin_turn, self._end_turn)
         self._in_turn = False
         self._unsent: dict[Sending, None] = {}
         self._deadlines: list[tuple[float, int, Call]] = []

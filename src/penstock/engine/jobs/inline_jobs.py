@@ -46,7 +46,7 @@ class Parker(Protocol):
     """Whoever waits for jobs without a task."""
 
     def go_on(self) -> None:
-        """The poll may be over: look (`HotJobs.take`). Called where its jobs were committed; must not raise."""
+        """The poll may be over: look (`InlineJobs.take`). Called where its jobs were committed; must not raise."""
         ...
 
     def resume_soon(self) -> None:
@@ -74,7 +74,7 @@ class ParkedPoll(Waiter):
             self.caller.resume_soon()
 
 
-class HotJobs:
+class InlineJobs:
     """See the module. Who calls has been let pass already, but for the job types that a caller may be limited to."""
 
     def __init__(
