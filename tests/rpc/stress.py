@@ -116,18 +116,18 @@ class Storm:
 
     async def _connection(self, rng: random.Random, count: int) -> None:
         end = rng.choice(["leave", "close", "abort", "half a frame", "goaway"])
-        patience_s = 20.0 if end == "leave" else rng.random() * 0.3
+        timeout_s = 20.0 if end == "leave" else rng.random() * 0.3
         fates = [rng.choice(["answered", "answered", "reset", "reset", "torn", "late"]) for _ in range(count)]
         seeds = [rng.random() for _ in fates]
         self.fates[f"connection: {end}"] += 1
         stream = await trio.open_tcp_stream("127.0.0.1", self._run.port)
         try:
             async with client_on(stream) as client:
-                with trio.move_on_after(patience_s) as patience:
+                with trio.move_on_after(timeout_s) as scope:
                     async with trio.open_nursery() as nursery:
                         for fate, seed in zip(fates, seeds, strict=True):
                             nursery.start_soon(self._call, client, random.Random(seed), fate)
-                assert end != "leave" or not patience.cancelled_caught, "a call never ended"
+                assert end != "leave" or not scope.cancelled_caught, "a call never ended"
                 with contextlib.suppress(*GONE):
                     await self._say_goodbye(client, rng, end)
                 if end == "abort":  # RST in place of FIN

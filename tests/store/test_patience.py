@@ -9,7 +9,7 @@ import trio
 import trio.testing
 from psycopg.waiting import Wait
 
-from penstock.store.db.statement_watchdog import AGAIN_S, Patience, patience
+from penstock.store.db.statement_watchdog import AGAIN_S, StatementWatchdog, statement_watchdog
 from penstock.store.db.wait import wait_ready
 
 
@@ -18,7 +18,7 @@ def tasks() -> int:
 
 
 async def test_each_is_woken_when_its_time_is_over(autojump_clock: trio.testing.MockClock) -> None:
-    found, woken = Patience(), dict[str, float]()
+    found, woken = StatementWatchdog(), dict[str, float]()
     start = trio.current_time()
 
     def note(name: str) -> None:
@@ -38,7 +38,7 @@ async def test_each_is_woken_when_its_time_is_over(autojump_clock: trio.testing.
 
 
 async def test_who_goes_on_waiting_is_woken_again(autojump_clock: trio.testing.MockClock) -> None:
-    found, times = Patience(), list[float]()
+    found, times = StatementWatchdog(), list[float]()
     wait = found.begin(1, lambda: times.append(trio.current_time()))
     await trio.sleep(1 + 2.5 * AGAIN_S)
     found.end(wait)
@@ -46,8 +46,8 @@ async def test_who_goes_on_waiting_is_woken_again(autojump_clock: trio.testing.M
 
 
 async def test_nothing_runs_while_nobody_waits(autojump_clock: trio.testing.MockClock) -> None:
-    found = patience()
-    assert found is patience()
+    found = statement_watchdog()
+    assert found is statement_watchdog()
     before = tasks()
     for _ in range(2):
         wait = found.begin(10, lambda: None)

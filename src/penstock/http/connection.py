@@ -316,8 +316,8 @@ class Connection:
         if progress is Progress.NOTHING:
             if self.phase is not Phase.IDLE or self.expires_at == math.inf:
                 self.phase = Phase.IDLE
-                patience_s = limits.keep_alive_timeout_seconds if self._asked else limits.header_timeout_seconds
-                self.expires_at = now + patience_s
+                timeout_s = limits.keep_alive_timeout_seconds if self._asked else limits.header_timeout_seconds
+                self.expires_at = now + timeout_s
         elif progress is Progress.HEAD:
             if self.phase is not Phase.RECEIVING:
                 self.phase = Phase.RECEIVING

@@ -105,7 +105,7 @@ class Taskless:
         if not call.finished and call.deadline < math.inf:
             self._watch(call, call.deadline)
 
-    def expect(self, call: Call, patience_s: float) -> None:
+    def expect(self, call: Call, timeout_s: float) -> None:
         """Wait for the rest of a request, before `begin`, or its end."""
 
         def cancel() -> None:
@@ -113,7 +113,7 @@ class Taskless:
             self.end(call)
 
         call.on_cancel = cancel
-        self._watch(call, min(call.deadline, trio.current_time() + patience_s))
+        self._watch(call, min(call.deadline, trio.current_time() + timeout_s))
 
     # -- sends
 

@@ -41,7 +41,7 @@ from psycopg.rows import TupleRow, tuple_row
 from penstock.store.db.cursor import OneFlushPipeline, TrioCursor, TrioServerCursor
 from penstock.store.db.outcome import InDoubt, is_rolled_back, is_unreplicated
 from penstock.store.db.parameters import UNTYPED_ADAPTERS
-from penstock.store.db.statement_watchdog import patience
+from penstock.store.db.statement_watchdog import statement_watchdog
 from penstock.store.db.vault import Sealing, Vault, offloaded
 from penstock.store.db.wait import CLEANUP_TIMEOUT_S, ConnectionLock, Drive, drive_connecting
 
@@ -99,7 +99,7 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
         self.unanswered: int | None = None
         """Closed for that: a descriptor of the socket, on which something comes when the server's session ends. It
         belongs to whoever takes it from here."""
-        self._patience = patience()
+        self._statement_watchdog = statement_watchdog()
         self._unreplicated = False
         self._transformer: TransformerOf | None = None  # of `fetch`
         self.backend: tuple[int, str] | None = None
@@ -191,14 +191,14 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
     async def _wait_answer(self, drive: Drive[RV]) -> RV:
         if self.answer_within_s == math.inf:
             return await drive.run()
-        wait = self._patience.begin(self.answer_within_s, self._wake)
+        wait = self._statement_watchdog.begin(self.answer_within_s, self._wake)
         try:
             return await drive.run()
         except psycopg.OperationalError:
             if not (wait.is_over and drive.was_woken):
                 raise
         finally:
-            self._patience.end(wait)
+            self._statement_watchdog.end(wait)
         with suppress(OSError):  # no descriptor is free
             self.unanswered = os.dup(self.pgconn.socket)
         self._abandon(drive.generator, f"the server has not answered for {self.answer_within_s:g} s")

@@ -35,7 +35,7 @@ loop may be silent for a second."""
 
 STATEMENT_MS = 60_000
 """The server ends a statement of ours that takes so long."""
-PATIENCE_S = STATEMENT_MS / 1000 + 5
+STATEMENT_TIMEOUT_S = STATEMENT_MS / 1000 + 5
 """Past this a statement hangs: the server would have ended it."""
 
 # The statements say themselves how they find their rows (queries/jobs.sql). These are a second net: generic plans made
@@ -209,7 +209,7 @@ class Database:
         commits that were seen may be missing there, as after a failover to a standby that is not a synchronous one."""
         self._server_started: object = None
         self._meeting = trio.Lock()
-        self._patience_s = max(answer_timeout_s, PATIENCE_S)
+        self._statement_timeout_s = max(answer_timeout_s, STATEMENT_TIMEOUT_S)
         self.pool = Pool(
             self.dsn,
             max_size=max_connections,
@@ -247,7 +247,7 @@ class Database:
         statements may take as long as the server lets them. ``ahead``: for lanes and services, whose number is bounded:
         a crowd of callers who read holds up no work.
         """
-        return self.pool.connection(answer_within_s=self._patience_s if patient else None, ahead=ahead)
+        return self.pool.connection(answer_within_s=self._statement_timeout_s if patient else None, ahead=ahead)
 
     async def fetch(self, name: str, params: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
         """Run one named statement on a connection of the pool."""

@@ -28,8 +28,8 @@ class Wait:
         self.is_over = False
 
 
-class Patience:
-    """Of one run of the loop; see `patience`."""
+class StatementWatchdog:
+    """Of one run of the loop; see `statement_watchdog`."""
 
     __slots__ = ("_next", "_runs", "_scope", "_waits")
 
@@ -69,14 +69,14 @@ class Patience:
             self._runs, self._next, self._scope = False, math.inf, None
 
 
-_of_run: Final = trio.lowlevel.RunVar[Patience]("penstock_patience")
+_of_run: Final = trio.lowlevel.RunVar[StatementWatchdog]("penstock_patience")
 
 
-def patience() -> Patience:
+def statement_watchdog() -> StatementWatchdog:
     """That of the run of the loop which calls."""
     try:
         return _of_run.get()
     except LookupError:
-        found = Patience()
+        found = StatementWatchdog()
         _of_run.set(found)
         return found
