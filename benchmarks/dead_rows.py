@@ -20,7 +20,7 @@ import trio
 
 from benchmarks.batch_cost import FILL_INSTANCES, FILL_TOKENS, JOB_TYPE
 from benchmarks.calibration import tell
-from penstock.engine.queues.low_water_marks import FLOOR_MARGIN_IDS
+from penstock.engine.queues.low_water_marks import LOW_WATER_MARGIN_IDS
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import Database
 from penstock.store.db.schema import ensure_schema
@@ -35,12 +35,14 @@ ROUNDS = 30
 FILL_DEAD = "INSERT INTO ready (job_type, seq, token_id) SELECT 1, n * $2::int, -n FROM generate_series(1, $1::int) n"
 
 
-async def one(connection: TrioConnection, floors: Mapping[int, jobs.Floor], left: int) -> tuple[float, float]:
+async def one(
+    connection: TrioConnection, low_water_marks: Mapping[int, jobs.LowWaterMark], left: int
+) -> tuple[float, float]:
     """Seconds of a probe and of the claim after it."""
     began = time.perf_counter()
-    counts = await jobs.probe_ready(connection, [JOB_TYPE], 500, floors)
+    counts = await jobs.probe_ready(connection, [JOB_TYPE], 500, low_water_marks)
     probed = time.perf_counter()
-    claimed = await jobs.claim(connection, [jobs.Slot(JOB_TYPE, 1, "worker", 60.0)], floors)
+    claimed = await jobs.claim(connection, [jobs.Slot(JOB_TYPE, 1, "worker", 60.0)], low_water_marks)
     assert (min(counts[JOB_TYPE], left), len(claimed)) == (min(500, left), 1)
     return probed - began, time.perf_counter() - probed
 
@@ -60,7 +62,7 @@ async def run(dsn: str, dead: int) -> None:
             holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             holder.execute("SELECT FROM setting")
             await connection.fetch("DELETE FROM ready WHERE token_id < 0")
-            floor = {JOB_TYPE: jobs.Floor(5, dead * IDS_PER_JOB - FLOOR_MARGIN_IDS)}
+            floor = {JOB_TYPE: jobs.LowWaterMark(5, dead * IDS_PER_JOB - LOW_WATER_MARGIN_IDS)}
             seconds: dict[str, list[tuple[float, float]]] = {"from the start": [], "from the floor": []}
             for number in range(ROUNDS):
                 left = 2 * (ROUNDS - number)

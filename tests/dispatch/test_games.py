@@ -89,7 +89,7 @@ class PlayedThroughKafka(Played):
         id = f"{instance:x}-{token:x}-{seq:x}"
         for look in range(LOOKS_MAX):
             if look == LOOKS_LIMITED:
-                await self.turns.lift()
+                await self.fairness_order.lift()
             ((state, attempt, holder),) = self.engines[0].rows(
                 "SELECT state, attempt, claimed_by FROM token WHERE id = %s", token
             )

@@ -69,7 +69,7 @@ async def test_a_rate_spreads_what_is_published(kafka: KafkaDriver) -> None:
         await kafka.drain()
         published.append(len(kafka.producer.sent))
         kafka.clock.advance(1.0)
-        kafka.engine.polls.claims.turns.open(["work"])
+        kafka.engine.polls.claims.fairness_order.open(["work"])
     assert published == [2, 4, 5]
 
 
@@ -94,7 +94,7 @@ async def test_a_freed_key_is_admitted_behind_many_full_ones(make_kafka: MakeKaf
     await kafka.engine.queues.put("q", QueuePolicy(["work"], concurrency_per_key=1))
     for key in [f"k{number:02d}" for number in range(20)] * 2:
         await kafka.start("linear", flow_key=key)
-    turns = kafka.engine.polls.claims.turns
+    turns = kafka.engine.polls.claims.fairness_order
     for _ in range(5):  # five keys at a look
         await kafka.drain()
         turns.open(["work"])
@@ -114,7 +114,7 @@ async def test_more_keys_than_a_batch_has_room_for_are_remembered(make_kafka: Ma
     await kafka.engine.queues.put("q", QueuePolicy(["work"], concurrency_per_key=1))
     for key in [f"k{number:02d}" for number in range(20)] * 2:
         await kafka.start("linear", flow_key=key)
-    turns = kafka.engine.polls.claims.turns
+    turns = kafka.engine.polls.claims.fairness_order
     for _ in range(20):
         await kafka.drain()
         turns.open(["work"])

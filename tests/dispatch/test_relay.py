@@ -433,11 +433,11 @@ async def test_one_answer_for_each_record_is_counted(kafka: KafkaDriver) -> None
     assert [counted[result]._value.get() for result in results] == [1, 1, 0, 0]
 
 
-@pytest.mark.parametrize("margin", [0, relay.FLOOR_MARGIN_IDS])
+@pytest.mark.parametrize("margin", [0, relay.LOW_WATER_MARGIN_IDS])
 async def test_a_row_that_was_committed_after_later_ones_is_found(
     kafka: KafkaDriver, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, margin: int
 ) -> None:
-    monkeypatch.setattr(relay, "FLOOR_MARGIN_IDS", margin)
+    monkeypatch.setattr(relay, "LOW_WATER_MARGIN_IDS", margin)
     await kafka.upload(LINE)
     late, _ = await kafka.start("line"), await kafka.start("line")
     with psycopg.connect(kafka.dsn, autocommit=True) as connection:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import trio
 
-from penstock.durable.backend import Away, Beat, Ending, LeasedRun, LeaseLost, Page, Shown, Stored, Turn
+from penstock.durable.backend import AppendPermit, Away, Beat, Ending, LeasedRun, LeaseLost, Page, Shown, Stored
 from penstock.durable.child import ChildCall
 from penstock.durable.duration import Duration
 from penstock.durable.step import StepCall, StepInfo
@@ -170,7 +170,13 @@ class MemoryBackend:
         raise AssertionError("no run of these tests calls another one")
 
     async def transact(
-        self, leased: LeasedRun, call: StepCall, info: StepInfo, after: int, turn: Turn, limiter: trio.CapacityLimiter
+        self,
+        leased: LeasedRun,
+        call: StepCall,
+        info: StepInfo,
+        after: int,
+        permit: AppendPermit,
+        limiter: trio.CapacityLimiter,
     ) -> Outcome:
         raise AssertionError("no step of these tests is a transaction")
 

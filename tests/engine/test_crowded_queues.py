@@ -27,7 +27,7 @@ async def many_full_keys(driver: Driver) -> dict[str | None, Job]:
     await start(driver, *keys, *keys)
     held = {key_of(driver, job): job for _ in range(12) for job in await driver.poll("work", n=10)}
     assert len(held) == len(keys)
-    driver.engine.polls.claims.turns.open(["work"])
+    driver.engine.polls.claims.fairness_order.open(["work"])
     assert await driver.poll("work") == []  # ten keys were looked at
     return held
 
@@ -42,7 +42,7 @@ async def test_a_key_with_room_is_found_behind_full_ones(make_driver: MakeDriver
         return key_of(driver, job)
 
     def last() -> Job:
-        return held[json.loads(driver.engine.polls.claims.turns.cursor("work"))["5"]]
+        return held[json.loads(driver.engine.polls.claims.fairness_order.cursor("work"))["5"]]
 
     await driver.complete(job := last())
     assert await found() == key_of(driver, job)
@@ -71,7 +71,7 @@ async def test_keys_that_found_no_poll_are_remembered(make_driver: MakeDriver) -
     keys."""
     driver = make_driver(ready_probe_interval_seconds=60.0, flow_keys_per_claim=10)
     held = await many_full_keys(driver)
-    cursor = int(json.loads(driver.engine.polls.claims.turns.cursor("work"))["5"][1:])
+    cursor = int(json.loads(driver.engine.polls.claims.fairness_order.cursor("work"))["5"][1:])
     keys = [f"k{(cursor - number) % 120:03d}" for number in range(3)]  # to which a walk comes last
     for key in keys:
         await driver.complete(held[key])
@@ -87,7 +87,7 @@ async def test_worse_priorities_are_walked_to_behind_full_keys(make_driver: Make
     driver = make_driver(ready_probe_interval_seconds=60.0, flow_keys_per_claim=10)
     await many_full_keys(driver)
     await start(driver, "late", "later", priority=7)
-    turns, found = driver.engine.polls.claims.turns, list[Job]()
+    turns, found = driver.engine.polls.claims.fairness_order, list[Job]()
     turns.take_hints("work", 100)  # as after the engine was started anew
     for _ in range(4):
         turns.open(["work"])
@@ -114,7 +114,7 @@ async def test_a_crowded_type_of_the_queue_is_told_of_keys(driver: Driver) -> No
     polls, told = driver.engine.polls, list[tuple[str, str]]()
     driver.engine.events.key_opened.listen(lambda job_type, key: told.append((job_type, key)))
     for name, more in (("work", False), ("other", False), ("other", True)):
-        polls.claims.turns.note(name, cursor="k", found=1, more=more, retry_s=None, took_s=0.0)
+        polls.claims.fairness_order.note(name, cursor="k", found=1, more=more, retry_s=None, took_s=0.0)
         polls.hint_key("work", f"{name} {more}")
     assert told == [("work", "work False"), ("work", "other True")]
 

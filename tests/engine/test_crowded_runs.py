@@ -29,7 +29,7 @@ async def take_all(driver: Driver) -> dict[str, RunLease]:
 
 def come_to_last(driver: Driver, held: dict[str, RunLease]) -> RunLease:
     """The run whose key the next walk comes to last."""
-    return held[json.loads(driver.engine.polls.claims.turns.cursor(runs.ORDER.job_type))["5"]]
+    return held[json.loads(driver.engine.polls.claims.fairness_order.cursor(runs.ORDER.job_type))["5"]]
 
 
 def key_of(held: dict[str, RunLease], run: RunLease) -> str:
@@ -48,7 +48,7 @@ async def test_a_run_that_lets_go_tells_its_key(driver: Driver, how: str) -> Non
         for number in range(KEYS):
             await start(driver, flow_key=f"k{number:03d}")
     held = await take_all(driver)
-    driver.engine.polls.claims.turns.open([runs.ORDER.job_type])
+    driver.engine.polls.claims.fairness_order.open([runs.ORDER.job_type])
     assert await taken(driver) == []  # ten keys were looked at, all full
     run = come_to_last(driver, held)
     if how in ("expire", "return"):  # of this one alone
@@ -73,8 +73,8 @@ async def test_a_run_that_goes_on_tells_its_key(driver: Driver, how: str) -> Non
     assert await park(driver, run, driver.clock.now().timestamp() + 60.0)
     for key in held.keys() - {key_of(held, run)}:
         await start(driver, flow_key=key)
-    driver.engine.polls.claims.turns.take_hints(runs.ORDER.job_type, KEYS)  # the starts'
-    driver.engine.polls.claims.turns.open([runs.ORDER.job_type])
+    driver.engine.polls.claims.fairness_order.take_hints(runs.ORDER.job_type, KEYS)  # the starts'
+    driver.engine.polls.claims.fairness_order.open([runs.ORDER.job_type])
     assert await taken(driver) == []
     if how == "tell":
         await driver.engine.runs.send(f"{run.instance:x}", "go", b"1")

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.engine.queues import fairness_order
-from penstock.engine.queues.fairness_order import FlowTurns
+from penstock.engine.queues.fairness_order import FairnessOrder
 
 
-def looked(turns: FlowTurns, job_type: str, *, found: int = 0, more: bool = True, took_s: float = 0.01) -> None:
+def looked(turns: FairnessOrder, job_type: str, *, found: int = 0, more: bool = True, took_s: float = 0.01) -> None:
     turns.note(job_type, cursor="k", found=found, more=more, retry_s=None, took_s=took_s)
 
 
 def test_keys_are_noted_where_a_look_did_not_come_round() -> None:
-    turns = FlowTurns(lambda: 0.0)
+    turns = FairnessOrder(lambda: 0.0)
     turns.hint(["wide", "small"], "early")
     looked(turns, "wide")
     looked(turns, "small", more=False)
@@ -36,7 +36,7 @@ def test_keys_are_noted_where_a_look_did_not_come_round() -> None:
 def test_a_round_takes_its_looks_and_bounded_pauses(took_s: float) -> None:
     """10,000 full keys, 256 a look: one that nobody told of is come to within 3 s, if looks take 20 ms."""
     now, looks = 0.0, -(-10_000 // 256)
-    turns = FlowTurns(lambda: now)
+    turns = FairnessOrder(lambda: now)
     for _ in range(looks):
         now = max(now, turns.next_open_at(["wide"])) + took_s
         assert turns.is_open("wide")
@@ -46,13 +46,13 @@ def test_a_round_takes_its_looks_and_bounded_pauses(took_s: float) -> None:
 
 
 def test_a_look_that_hung_is_repeated_soon() -> None:
-    turns = FlowTurns(lambda: 0.0)
+    turns = FairnessOrder(lambda: 0.0)
     looked(turns, "small", more=False, took_s=30.0)
     assert turns.next_open_at(["small"]) == fairness_order.FRUITLESS_MAX_S
 
 
 def test_keys_stay_noted_where_nothing_could_be_looked_at() -> None:
-    turns = FlowTurns(lambda: 0.0)
+    turns = FairnessOrder(lambda: 0.0)
     looked(turns, "wide")
     turns.hint(["wide"], "a")
     turns.note("wide", cursor=None, found=0, more=False, retry_s=None, took_s=0.01)
@@ -62,7 +62,7 @@ def test_keys_stay_noted_where_nothing_could_be_looked_at() -> None:
 
 def test_a_round_of_long_ago_says_nothing_of_now() -> None:
     now = 100.0
-    turns = FlowTurns(lambda: now)
+    turns = FairnessOrder(lambda: now)
     assert turns.may_be_crowded("one")
     looked(turns, "one", more=False)
     now += fairness_order.ROUND_TRUSTED_S
@@ -76,7 +76,7 @@ def test_a_round_of_long_ago_says_nothing_of_now() -> None:
 
 def test_so_many_keys_are_noted_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fairness_order, "KEYS_MAX_ITEMS", 3)
-    turns = FlowTurns(lambda: 0.0)
+    turns = FairnessOrder(lambda: 0.0)
     looked(turns, "one")
     looked(turns, "other")
     for key in ("a", "b"):
@@ -91,7 +91,7 @@ def test_so_many_keys_are_noted_at_most(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_look_that_found_nothing_is_repeated_in_time() -> None:
     now = 100.0
-    turns = FlowTurns(lambda: now)
+    turns = FairnessOrder(lambda: now)
     assert turns.next_opening(["one"]) == math.inf
     looked(turns, "one")
     looked(turns, "other", more=False)
@@ -111,7 +111,7 @@ class Round:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.turns = FlowTurns(lambda: self.now)
+        self.fairness_order = FairnessOrder(lambda: self.now)
         self.waiting: set[str] = set()
         self.full: set[str] = set()
 
@@ -122,22 +122,26 @@ class Round:
 
     def hear(self, key: str) -> None:
         """Something happened to the key in this engine, which says so."""
-        self.turns.hint(["t"], key)
-        self.turns.open(["t"])
+        self.fairness_order.hint(["t"], key)
+        self.fairness_order.open(["t"])
 
     def look(self) -> None:
         """At the time at which the next look is worth its while."""
-        self.now = max(self.now, self.turns.next_open_at(["t"]))
-        assert self.turns.is_open("t")
+        self.now = max(self.now, self.fairness_order.next_open_at(["t"]))
+        assert self.fairness_order.is_open("t")
         keys = sorted(self.waiting)
-        begin = bisect_right(keys, self.turns.cursor("t"))
+        begin = bisect_right(keys, self.fairness_order.cursor("t"))
         seen = [*keys[begin:], *keys[:begin]][: self.AT_ONCE]
         found = set(seen) - self.full
         self.waiting -= found
         more, cursor = len(seen) >= self.AT_ONCE, seen[-1] if seen else None
-        self.turns.note("t", cursor=cursor, found=len(found), more=more, retry_s=None, took_s=0.01)
-        if more and len(found) < self.AT_ONCE and (hinted := {*self.turns.take_hints("t", self.AT_ONCE)} - self.full):
-            self.turns.open(["t"])
+        self.fairness_order.note("t", cursor=cursor, found=len(found), more=more, retry_s=None, took_s=0.01)
+        if (
+            more
+            and len(found) < self.AT_ONCE
+            and (hinted := {*self.fairness_order.take_hints("t", self.AT_ONCE)} - self.full)
+        ):
+            self.fairness_order.open(["t"])
             self.waiting -= hinted
 
 

@@ -6,16 +6,16 @@ import psycopg
 import pytest
 
 from penstock.engine.queues import low_water_marks
-from penstock.engine.queues.low_water_marks import FLOOR_MARGIN_IDS, LOOK_INTERVAL_S, LOOK_SHARE, QueueFloors
+from penstock.engine.queues.low_water_marks import LOOK_INTERVAL_S, LOOK_SHARE, LOW_WATER_MARGIN_IDS, LowWaterMarks
 from penstock.store.db.statements import SQL
 from penstock.store.rows import jobs as store
-from penstock.store.rows.jobs import Claimed, Floor
+from penstock.store.rows.jobs import Claimed, LowWaterMark
 from penstock.testing.definitions import linear
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
 from tests.store.test_plans import BLOCKS, NO_JOB
 
-FAR = 10 * FLOOR_MARGIN_IDS
+FAR = 10 * LOW_WATER_MARGIN_IDS
 
 
 class Clock:
@@ -35,14 +35,17 @@ def taken(job_type: int, *places: int, priority: int = 5) -> list[Claimed]:
 
 
 def test_a_floor_lies_below_the_last_row_that_was_taken() -> None:
-    floors = QueueFloors(Clock())
+    floors = LowWaterMarks(Clock())
     floors.note_taken(0, taken(1, FAR, FAR + 5) + taken(2, FAR + 1, priority=3))
-    assert floors.current()[0] == {1: Floor(5, FAR + 5 - FLOOR_MARGIN_IDS), 2: Floor(3, FAR + 1 - FLOOR_MARGIN_IDS)}
+    assert floors.current()[0] == {
+        1: LowWaterMark(5, FAR + 5 - LOW_WATER_MARGIN_IDS),
+        2: LowWaterMark(3, FAR + 1 - LOW_WATER_MARGIN_IDS),
+    }
 
 
 def test_floors_expire_and_later_when_whole_looks_are_dear() -> None:
     clock = Clock()
-    floors = QueueFloors(clock)
+    floors = LowWaterMarks(clock)
     assert not floors.drop_if_due()
     floors.note_taken(0, taken(1, FAR))
     assert not floors.drop_if_due()
@@ -59,7 +62,7 @@ def test_floors_expire_and_later_when_whole_looks_are_dear() -> None:
 
 def test_an_older_claim_hides_nothing_that_a_look_found() -> None:
     clock = Clock()
-    floors = QueueFloors(clock)
+    floors = LowWaterMarks(clock)
     floors.note_taken(0, taken(1, FAR))
     clock.now += LOOK_INTERVAL_S
     assert floors.drop_if_due()
@@ -67,7 +70,7 @@ def test_an_older_claim_hides_nothing_that_a_look_found() -> None:
     assert floors.current()[0] == {}
 
 
-async def blocks_of_a_claim(driver: Driver, floors: dict[int, Floor]) -> int:
+async def blocks_of_a_claim(driver: Driver, floors: dict[int, LowWaterMark]) -> int:
     """What the claim of one job fetches, rolled back."""
     [(job_type,)] = driver.rows("SELECT id FROM job_type WHERE name = 'work'")
     async with driver.engine.database.connection() as connection:
@@ -82,7 +85,7 @@ async def blocks_of_a_claim(driver: Driver, floors: dict[int, Floor]) -> int:
 
 
 async def test_dead_rows_of_a_held_snapshot_are_skipped(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(low_water_marks, "FLOOR_MARGIN_IDS", 0)
+    monkeypatch.setattr(low_water_marks, "LOW_WATER_MARGIN_IDS", 0)
     await driver.upload(linear(1))
     with psycopg.connect(driver.dsn) as holder:
         holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -95,7 +98,7 @@ async def test_dead_rows_of_a_held_snapshot_are_skipped(driver: Driver, monkeypa
         for _ in range(2):
             await driver.start("linear")
         await driver.one("work")
-        floors, _ = driver.engine.polls.claims.floors.current()
+        floors, _ = driver.engine.polls.claims.low_water_marks.current()
         assert await blocks_of_a_claim(driver, {}) > 200
         assert await blocks_of_a_claim(driver, dict(floors)) < 50
 
@@ -108,6 +111,6 @@ async def test_the_next_whole_look_finds_jobs_below_the_floor(make_driver: MakeD
     late = (await driver.start("linear")).id
     driver.rows("UPDATE token SET queued = 7 WHERE id = %s RETURNING 1", number(late))
     driver.rows("UPDATE ready SET seq = 7 RETURNING 1")
-    driver.engine.polls.claims.floors.note_taken(0, taken(driver.rows("SELECT id FROM job_type")[0][0], FAR))
+    driver.engine.polls.claims.low_water_marks.note_taken(0, taken(driver.rows("SELECT id FROM job_type")[0][0], FAR))
     assert await driver.poll("work") == []
     assert (await driver.one("work", wait=10)).instance_id == late

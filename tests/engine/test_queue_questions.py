@@ -39,7 +39,7 @@ async def asked(driver: Driver, question: str, *keys: str | None) -> QueuePolicy
 
 async def begin(driver: Driver, policy: QueuePolicy, after: float = 0.0) -> list[Job]:
     driver.clock.advance(after)
-    driver.engine.polls.claims.turns.open(policy.job_types)
+    driver.engine.polls.claims.fairness_order.open(policy.job_types)
     return await driver.poll(policy.job_types[0], n=100, lease=3600)
 
 
@@ -72,7 +72,7 @@ async def begun_in_three_minutes(driver: Driver, job_type: str) -> list[float]:
     began: list[float] = []
     driver.clock.advance(3_600)
     for second in range(180):
-        driver.engine.polls.claims.turns.open([job_type])
+        driver.engine.polls.claims.fairness_order.open([job_type])
         began += [float(second)] * len(await driver.poll(job_type, n=100, lease=3600))
         driver.clock.advance(1)
     return began

@@ -121,7 +121,7 @@ async def test_engines_together_keep_to_the_rates(make_driver: MakeDriver) -> No
 
     async def poll(driver: Driver, name: str) -> None:
         for _ in range(3):
-            driver.engine.polls.claims.turns.open(["work"])
+            driver.engine.polls.claims.fairness_order.open(["work"])
             await driver.poll("work", worker=name, n=2, wait=0.02)
 
     async def begun() -> list[int]:

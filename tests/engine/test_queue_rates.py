@@ -23,7 +23,7 @@ async def limited(driver: Driver, policy: QueuePolicy, *keys: str | None) -> Non
 async def begin(driver: Driver, *, after: float = 0.0) -> int:
     """How many jobs a poll gets when so much time has passed."""
     driver.clock.advance(after)
-    driver.engine.polls.claims.turns.open(["work"])
+    driver.engine.polls.claims.fairness_order.open(["work"])
     return len(await driver.poll("work", n=100))
 
 
@@ -73,7 +73,7 @@ async def test_what_a_rate_keeps_back_is_looked_for_in_time(driver: Driver, monk
     monkeypatch.setattr(fairness_order, "FRUITLESS_S", 1_000.0)
     monkeypatch.setattr(fairness_order, "FRUITLESS_MAX_S", 1_000.0)
     await limited(driver, QueuePolicy(["work"], rate=Rate(1, "PT20S")), None, None)
-    turns = driver.engine.polls.claims.turns
+    turns = driver.engine.polls.claims.fairness_order
     assert len(await driver.poll("work")) == 1
     assert await driver.poll("work") == []
     assert not turns.is_open("work")

@@ -120,7 +120,7 @@ async def test_open_runs_are_limited_however_long_they_wait(driver: Driver) -> N
     assert await park(driver, second)
     assert await taken(driver) == []
     assert await driver.due(4 * DAY_S) == 1
-    driver.engine.polls.claims.turns.open([runs.ORDER.job_type])
+    driver.engine.polls.claims.fairness_order.open([runs.ORDER.job_type])
     (again,) = await runs.take(driver, wait_s=0)
     assert again.run_lease.instance == first.instance
     await driver.engine.runs.send(f"{second.instance:x}", "go", b"1")

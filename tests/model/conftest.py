@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.engine.queues import fairness_order
-from penstock.engine.queues.low_water_marks import QueueFloors
+from penstock.engine.queues.low_water_marks import LowWaterMarks
 from tests.engine.conftest import driver, make_driver
 
 __all__ = ["driver", "make_driver"]
@@ -15,6 +15,6 @@ __all__ = ["driver", "make_driver"]
 def whole_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """No loop of these engines looks at the whole queue now and then, so every claim does: else a job of a better
     priority would stay below what was taken."""
-    monkeypatch.setattr(QueueFloors, "note_taken", lambda *_: None)
+    monkeypatch.setattr(LowWaterMarks, "note_taken", lambda *_: None)
     for pause in ("FRUITLESS_S", "FRUITLESS_SHARE", "ADOPT_INTERVAL_S"):
         monkeypatch.setattr(fairness_order, pause, 0.0)

@@ -89,8 +89,8 @@ class Played:
         self.seed = seed
         self.source = random.Random(seed)
         self.body = own_job_types(random_definition(self.source, failing=seed % 4 == 0, max_steps=20), seed)
-        self.turns = Turns(self, seed)
-        self.turns.give(self.body)
+        self.fairness_order = Turns(self, seed)
+        self.fairness_order.give(self.body)
         if seed % 3 == 0:  # an invariant compares them with the variables
             self.body["searchAttributes"] = {"n": "NUMBER", "flag": "BOOLEAN", "word": "STRING", "result": "STRING"}
         self.other, self.renamed = other_version(self.body, self.source)
@@ -136,7 +136,12 @@ class Played:
 
     @property
     def fields_of_start(self) -> dict[str, Any]:
-        return {"instance_key": self.key, "keep_instance_key": True, "delay": self.delay, **self.turns.of_start}
+        return {
+            "instance_key": self.key,
+            "keep_instance_key": True,
+            "delay": self.delay,
+            **self.fairness_order.of_start,
+        }
 
     async def start_in_batch(self) -> str:
         """As the item of a batch, which starts it once however many work on it."""
@@ -195,7 +200,7 @@ class Played:
         self.game = ReferenceModel(self.body, START_VARIABLES, self.clock.now(), MAX_AUTOMATIC, MAX_WORK)
         self.game.has_versions = True
         await self.upload(self.other)
-        await self.turns.limit()
+        await self.fairness_order.limit()
         await self.compare()
         drawing = Seeded(self.source)
         while len(self.moves) < MOVES_MAX:
@@ -377,11 +382,11 @@ class Played:
         id = f"{number(self.instance):x}-{token:x}-{seq:x}"
         for lifted in (False, True):
             if lifted:  # what others hold, or come before it for, keeps it back
-                await self.turns.lift()
-            before = self.turns.running()
+                await self.fairness_order.lift()
+            before = self.fairness_order.running()
             for job in await self.engine.poll(*self.types, worker=f"w{self.seed}", n=100):
                 self.jobs[job.id] = job
-            assert self.turns.keeps_to_its_limit(before)
+            assert self.fairness_order.keeps_to_its_limit(before)
             if id in self.jobs and self.is_held(token, self.jobs[id].attempt):
                 break
         return self.jobs[id]
@@ -431,7 +436,7 @@ class Played:
 
     async def disturb(self) -> None:
         """Something that changes nothing anybody can see."""
-        await self.turns.change()
+        await self.fairness_order.change()
         match self.source.randrange(6):
             case 0 if self.done:
                 job = self.source.choice(self.done)
@@ -537,7 +542,7 @@ class Played:
         ]
         assert seen == expected
         jobs = [(names[row[1]], *row[-2:]) for row in rows if row[2] == 0]
-        assert [job for job in jobs if self.turns.says_else(*job)] == []
+        assert [job for job in jobs if self.fairness_order.says_else(*job)] == []
         forked = Counter((names[row[1]], row[5], row[6]) for row in rows if row[2] == 3)
         assert forked == Counter((block.gateway, block.under_way, block.arrived) for block in game.blocks)
 

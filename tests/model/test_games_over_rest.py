@@ -186,11 +186,11 @@ class PlayedOverRest(Played):
         token = int(execution.split("-")[1], 16)
         for lifted in (False, True):
             if lifted:
-                await self.turns.lift()
-            before = self.turns.running()
+                await self.fairness_order.lift()
+            before = self.fairness_order.running()
             status, found = await self.call("POST", "/v1/jobs/poll", body)
             assert status == 200
-            assert self.turns.keeps_to_its_limit(before)
+            assert self.fairness_order.keeps_to_its_limit(before)
             for job in found["jobs"]:
                 assert (job["instanceId"], job["status"], job["workerId"]) == (self.instance, "LOCKED", self.worker)
                 assert job["id"] == job["stepExecutionId"]
@@ -322,7 +322,7 @@ class PlayedOverRest(Played):
 
     async def come_back(self) -> None:
         """A worker that took all jobs and lost them; one attempt more, and no retry less."""
-        await self.turns.lift()
+        await self.fairness_order.lift()
         body = {"workerId": self.worker, "jobTypes": self.types or ["none"], "maxJobs": 100, "leaseSeconds": 5}
         _, before = await self.call("POST", "/v1/jobs/poll", body)
         self.clock.advance(6)

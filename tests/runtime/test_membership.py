@@ -360,7 +360,7 @@ async def test_a_key_with_room_is_told_to_other_engines(start_local: StartLocal)
     await a.engine.queues.run_once()
     for key in [f"k{number:02d}" for number in range(20)] * 2:
         await b.start("linear", flow_key=key)
-    turns, jobs = b.engine.polls.claims.turns, list[Job]()
+    turns, jobs = b.engine.polls.claims.fairness_order, list[Job]()
     while len(jobs) < 20:
         turns.open(["work"])
         jobs += await b.poll("work", n=5)

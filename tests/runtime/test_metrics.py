@@ -279,7 +279,7 @@ async def test_queues(driver: Driver) -> None:
         await driver.start("keyed", flow_key=key)
     before = Growth(driver)
     assert len(await driver.poll("keyed")) == 2
-    driver.engine.polls.claims.turns.open(["keyed"])
+    driver.engine.polls.claims.fairness_order.open(["keyed"])
     await driver.poll("keyed")
     await driver.engine.queues.put("keys", QueuePolicy(["keyed"], concurrency_per_key=1))
     await driver.poll("keyed")

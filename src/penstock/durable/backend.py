@@ -44,7 +44,7 @@ COMMITTED: Final = Outcome(value=object())
 """Of a step: its own transaction has written the record, which is to be read."""
 
 
-class Turn(Protocol):
+class AppendPermit(Protocol):
     """The appends of a run, of which a step's own commit is one: only one of them at a time."""
 
     async def begin(self) -> None:
@@ -182,7 +182,13 @@ class Backend(Protocol):
         ...
 
     async def transact(
-        self, leased: LeasedRun, call: StepCall, info: StepInfo, after: int, turn: Turn, limiter: CapacityLimiter
+        self,
+        leased: LeasedRun,
+        call: StepCall,
+        info: StepInfo,
+        after: int,
+        permit: AppendPermit,
+        limiter: CapacityLimiter,
     ) -> Outcome:
         """Runs a step that is a transaction, in a thread of the limiter: `COMMITTED`, or what is to be recorded.
         ``after``: a position in the journal behind which its outcome will stand. Raises `LeaseLost`."""

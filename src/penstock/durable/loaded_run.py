@@ -593,7 +593,7 @@ class LoadedRun:
     async def _transact(self, call: StepCall, info: StepInfo, limiter: trio.CapacityLimiter) -> Outcome:
         if self.commits is None:
             self.commits = trio.Semaphore(1)
-        return await self.keeper.backend.transact(self.leased, call, info, self.pos, _CommitTurn(self), limiter)
+        return await self.keeper.backend.transact(self.leased, call, info, self.pos, _CommitPermit(self), limiter)
 
     async def _watch_stop(self, call: OpenCall, scope: trio.CancelScope | LoopCall) -> None:
         grace_s = self.keeper.limits.cancel_grace_s
@@ -613,7 +613,7 @@ def _is_same(stored: Record, sent: Record) -> bool:
     return (stored.kind, stored.path, stored.attempt) == (sent.kind, sent.path, sent.attempt)
 
 
-class _CommitTurn:
+class _CommitPermit:
     """The appends of a run, for a transaction that is about to write into its journal."""
 
     def __init__(self, run: LoadedRun) -> None:

@@ -19,6 +19,7 @@ from penstock.client.errors import Conflict, IdempotencyConflict, NotFound, erro
 from penstock.client.errors import PayloadTooLarge as TooLargeForClient
 from penstock.core.rules.state import InstanceStatus, TokenState
 from penstock.durable.backend import (
+    AppendPermit,
     Away,
     Beat,
     Ending,
@@ -31,7 +32,6 @@ from penstock.durable.backend import (
     Shown,
     Started,
     Stored,
-    Turn,
 )
 from penstock.durable.check import OpenRun, SavedRun
 from penstock.durable.child import ChildCall
@@ -207,7 +207,13 @@ class LocalBackend:
         await _asked(self._engine.journal.give_back(_lease(leased)))
 
     async def transact(
-        self, leased: LeasedRun, call: StepCall, info: StepInfo, after: int, turn: Turn, limiter: trio.CapacityLimiter
+        self,
+        leased: LeasedRun,
+        call: StepCall,
+        info: StepInfo,
+        after: int,
+        permit: AppendPermit,
+        limiter: trio.CapacityLimiter,
     ) -> Outcome:
         """A step that is a transaction."""
         if self._schema is None:
@@ -215,7 +221,7 @@ class LocalBackend:
         lease = _lease(leased)
         fence = Fence(lease.instance, lease.seq, lease.attempt, lease.holder, self._schema, leased.rules)
         max_bytes = self._engine.settings.payload_max_bytes
-        return await self._transactions.run(leased, fence, call, info, after, turn, limiter, max_bytes)
+        return await self._transactions.run(leased, fence, call, info, after, permit, limiter, max_bytes)
 
     async def end_session(self, session: Session) -> None:
         """Until it is gone."""

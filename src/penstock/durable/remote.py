@@ -35,6 +35,7 @@ from penstock.client.grpc.channel import Channel
 from penstock.client.grpc.connection import GrpcLimits
 from penstock.client.token import Token
 from penstock.durable.backend import (
+    AppendPermit,
     Away,
     Beat,
     Ending,
@@ -46,7 +47,6 @@ from penstock.durable.backend import (
     Refused,
     Shown,
     Stored,
-    Turn,
 )
 from penstock.durable.child import ChildCall
 from penstock.durable.errors import NonRetryable, SendRefused, StartRefused
@@ -331,7 +331,13 @@ class RemoteBackend:
         self._let_go(leased, done=True)
 
     async def transact(
-        self, leased: LeasedRun, call: StepCall, info: StepInfo, after: int, turn: Turn, limiter: trio.CapacityLimiter
+        self,
+        leased: LeasedRun,
+        call: StepCall,
+        info: StepInfo,
+        after: int,
+        permit: AppendPermit,
+        limiter: trio.CapacityLimiter,
     ) -> Outcome:
         """A step that is a transaction, in a database of the program's own."""
         from penstock.durable.transaction import Fence, Transactions
@@ -342,7 +348,7 @@ class RemoteBackend:
             self._transactions = Transactions("", None)
         max_bytes = self._runs.payload_max_bytes
         fence = Fence(0, 0, leased.attempt, "", "")  # of the journals' database: not used here
-        return await self._transactions.run(leased, fence, call, info, after, turn, limiter, max_bytes)
+        return await self._transactions.run(leased, fence, call, info, after, permit, limiter, max_bytes)
 
     def close(self) -> None:
         """End what transactions of steps have left open."""

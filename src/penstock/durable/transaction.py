@@ -25,7 +25,7 @@ import trio.from_thread
 from psycopg import sql
 from psycopg.rows import tuple_row
 
-from penstock.durable.backend import COMMITTED, LeasedRun, LeaseLost, Turn
+from penstock.durable.backend import COMMITTED, AppendPermit, LeasedRun, LeaseLost
 from penstock.durable.codec import decode
 from penstock.durable.errors import NonRetryable, PayloadTooLarge, Unencodable
 from penstock.durable.step import StepCall, StepInfo, current_step
@@ -123,7 +123,7 @@ class Transactions:
         call: StepCall,
         info: StepInfo,
         after: int,
-        turn: Turn,
+        permit: AppendPermit,
         limiter: trio.CapacityLimiter,
         max_bytes: int,
     ) -> Outcome:
@@ -135,7 +135,7 @@ class Transactions:
             began = trio.current_time()
             try:
                 return await trio.to_thread.run_sync(
-                    self._attempt, fence, call, info, path, turn, max_bytes, limiter=limiter
+                    self._attempt, fence, call, info, path, permit, max_bytes, limiter=limiter
                 )
             except _InDoubt as doubt:
                 lost: psycopg.Error | None = doubt.error
@@ -143,9 +143,9 @@ class Transactions:
                     assert self._journals is not None
                     await self._journals.end_session(doubt.session)
                     if await self._journals.is_written(leased, path, after):
-                        turn.end(committed=True)
+                        permit.end(committed=True)
                         return COMMITTED
-                    turn.end(committed=False)
+                    permit.end(committed=False)
             except _Lost as error:
                 lost = error.error
             except _Away:
@@ -175,7 +175,9 @@ class Transactions:
 
     # -- in a thread
 
-    def _attempt(self, fence: Fence, call: StepCall, info: StepInfo, path: str, turn: Turn, max_bytes: int) -> Outcome:
+    def _attempt(
+        self, fence: Fence, call: StepCall, info: StepInfo, path: str, permit: AppendPermit, max_bytes: int
+    ) -> Outcome:
         try:
             args, kwargs = call.step.parameters.arguments(call.arguments)
         except ValueError as error:
@@ -186,7 +188,7 @@ class Transactions:
                 try:
                     return self._in_session(
                         call, lambda connection: call.step.function(connection, *args, **kwargs),
-                        fence, info, path, turn, max_bytes,
+                        fence, info, path, permit, max_bytes,
                     )  # fmt: skip
                 except psycopg.Error as error:
                     if error.sqlstate == FENCE:
@@ -208,12 +210,12 @@ class Transactions:
         fence: Fence,
         info: StepInfo,
         path: str,
-        turn: Turn,
+        permit: AppendPermit,
         max_bytes: int,
     ) -> Outcome:
         dsn, run = call.step.database, info.key.removesuffix(path)
         connection, session = self._open(dsn or self._dsn)
-        has_turn = is_begun = is_sent = False
+        has_permit = is_begun = is_sent = False
         try:
             with connection.transaction():
                 which = (_fetch(connection, f"SELECT {_WHICH}") or ("",))[0]
@@ -224,21 +226,21 @@ class Transactions:
                 if dsn is not None:
                     is_written = connection.execute(_KEEP, (run, path, text, which)).rowcount == 1
                 else:
-                    trio.from_thread.run(turn.begin)
-                    has_turn = True
+                    trio.from_thread.run(permit.begin)
+                    has_permit = True
                     is_written = self._append(connection, fence, call, path, text, info.attempt, which)
                 if not is_written:
                     raise _Refused(_transaction_ended(call))
                 is_sent = True  # the COMMIT, by the end of this block
-            if has_turn:
-                trio.from_thread.run_sync(_end, turn, True)
-                has_turn = False
+            if has_permit:
+                trio.from_thread.run_sync(_end, permit, True)
+                has_permit = False
             return COMMITTED if dsn is None else Outcome(decode(text, call.step.parameters.result_type()))
         except _Refused as refused:
             return Outcome(error=refused.error)
         except psycopg.Error as error:
             if is_sent and not is_rolled_back(error):
-                has_turn = False  # the turn ends when it is known what became of it
+                has_permit = False  # the turn ends when it is known what became of it
                 raise _InDoubt(session, error) from error
             if dsn is not None and error.sqlstate == "23505" and error.diag.table_name == "penstock_step":
                 raise _Away from error  # somebody else has done it: it is read
@@ -246,8 +248,8 @@ class Transactions:
                 raise (_Lost(error) if is_begun else _Away()) from error
             raise
         finally:
-            if has_turn:
-                trio.from_thread.run_sync(_end, turn, False)
+            if has_permit:
+                trio.from_thread.run_sync(_end, permit, False)
             self._give_back(dsn or self._dsn, connection, session)
 
     def _append(
@@ -370,5 +372,5 @@ def _transaction_ended(call: StepCall) -> NonRetryable:
     )
 
 
-def _end(turn: Turn, committed: bool) -> None:
-    turn.end(committed=committed)
+def _end(permit: AppendPermit, committed: bool) -> None:
+    permit.end(committed=committed)

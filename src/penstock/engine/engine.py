@@ -165,7 +165,7 @@ class Engine:
         await self.queues.read_again(connection)
         self._cache.clear()
         self.polls.leases.doubt()
-        self.polls.claims.floors.drop()
+        self.polls.claims.low_water_marks.drop()
 
     @property
     def signatures(self) -> Signatures:

@@ -22,24 +22,24 @@ class Admission:
         self._queues = engine.queues
         self._definitions = engine.definitions
         self._settings = engine.settings
-        self._turns = engine.polls.claims.turns
+        self._fairness_order = engine.polls.claims.fairness_order
 
     async def run_once(self, connection: TrioConnection) -> list[int]:
         """Admit jobs of all types whose queues may have room; the types that have rows in the outbox now."""
-        names = [name for name in self._types() if self._turns.is_open(name)]
+        names = [name for name in self._types() if self._fairness_order.is_open(name)]
         if not names:
             return []
         await self._definitions.resolve_job_types(connection, names)
         known = self._definitions.job_type_ids
         types = {name: known[name] for name in names if name in known}
-        due = self._turns.to_adopt(types)
+        due = self._fairness_order.to_adopt(types)
         if due and await store.adopt(connection, [types[name] for name in due], ADOPT_MAX_ROWS) >= ADOPT_MAX_ROWS:
-            self._turns.adopt_again(due)
+            self._fairness_order.adopt_again(due)
         return [id for name, id in types.items() if await self._admit(connection, name, id)]
 
     def next_at(self) -> float:
         """When there may be something again, without a hint; trio time."""
-        return self._turns.next_open_at(self._types())
+        return self._fairness_order.next_open_at(self._types())
 
     def _types(self) -> list[str]:
         """Without those of runs of code, which executors claim in every mode."""
@@ -49,9 +49,9 @@ class Admission:
         """Go on with the round, then look at keys of which something was heard, as claims do; how many began."""
         started, keys_max = trio.current_time(), self._settings.flow_keys_per_claim
         wanted, deadline_s = self._settings.outbox_batch_size, self._settings.dispatch_timeout_seconds
-        cursor, after = self._turns.cursor(name), self._turns.after(name)
+        cursor, after = self._fairness_order.cursor(name), self._fairness_order.after(name)
         look, count = await store.admit(connection, job_type, wanted, cursor, keys_max, deadline_s, after)
-        self._turns.note(
+        self._fairness_order.note(
             name,
             cursor=look.cursor,
             found=count,
@@ -61,11 +61,11 @@ class Admission:
             ended_at=look.ended_at,
         )
         left = wanted - count
-        keys = self._turns.take_hints(name, keys_max) if left > 0 and look.visited >= keys_max else []
+        keys = self._fairness_order.take_hints(name, keys_max) if left > 0 and look.visited >= keys_max else []
         if not keys:
             return count
         look, hinted = await store.admit_hinted(connection, job_type, left, keys, deadline_s)
-        self._turns.keep(name, look.unserved(keys))
+        self._fairness_order.keep(name, look.unserved(keys))
         if hinted:
-            self._turns.open((name,))
+            self._fairness_order.open((name,))
         return count + hinted

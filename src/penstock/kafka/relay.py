@@ -25,7 +25,7 @@ main loop and tried again by a loop of its own with back-off, a few rows at a ti
 are tried. Order is kept within a job type and instance as far as acks come in order.
 
 Every published row leaves a dead one at the head of its type, and a transaction that somebody holds open keeps them
-there. So a look begins `FLOOR_MARGIN_IDS` before the last row that was taken, as transactions do not commit in order of
+there. So a look begins `LOW_WATER_MARGIN_IDS` before the last row that was taken, as transactions do not commit in order of
 ids; the whole outbox is looked at every `LOOK_INTERVAL_S`, or as seldom as its cost asks for.
 
 Memory is bounded by the batch (`outbox_batch_size` rows, `BATCH_BYTES_TARGET` of variables by the sizes seen so far)
@@ -68,7 +68,7 @@ LOOK_INTERVAL_S: Final = 1.0
 """Time between two looks at everything: covers hints that were lost, rows that waited aside, and late commits."""
 LOOK_SHARE: Final = 20
 """Such a look may take a twentieth of the time."""
-FLOOR_MARGIN_IDS: Final = 50_000
+LOW_WATER_MARGIN_IDS: Final = 50_000
 """Ids that transactions under way may have drawn: batches of some engines, with all that draws from the sequence."""
 LOCKED_RETRY_S: Final = 0.05
 """A row whose token another transaction holds is looked at again after this."""
@@ -95,7 +95,7 @@ class Relay:
         self._leadership = leadership
         self._inline: dict[int, None] = {}  # job types that may have rows, in turn
         self._names: dict[int, str] = {}
-        self._floors: dict[int, int] = {}  # by job type; those without one are looked at from the start
+        self._low_water_marks: dict[int, int] = {}  # by job type; those without one are looked at from the start
         self._recorder = AttemptRecorder(engine.settings)
         self._troubles = Troubles()
         self._admission = Admission(engine)
@@ -169,7 +169,7 @@ class Relay:
             else:
                 self._look_at = float("inf")
                 try:
-                    self._floors.clear()
+                    self._low_water_marks.clear()
                     self._put_back(await store.types_with_rows(connection))
                     look, records = await self._take_next(connection)
                 finally:
@@ -193,11 +193,11 @@ class Relay:
         per_type = max(1, limit // len(types))
         try:
             look, records = await self._take(
-                connection, {id: self._floors.get(id, 0) for id in types}, per_type, self._published
+                connection, {id: self._low_water_marks.get(id, 0) for id in types}, per_type, self._published
             )
         except DatabaseError as error:
             self._put_back(types)
-            await self._take_less(connection, types[0], self._floors.get(types[0], 0), error)
+            await self._take_less(connection, types[0], self._low_water_marks.get(types[0], 0), error)
             return NOTHING, []
         except BaseException:
             self._put_back(types)
@@ -206,9 +206,9 @@ class Relay:
         self._published.clear()
         self._put_back(id for id, count in look.looked.items() if count >= per_type or id in look.held)
         for row in look.outgoing:
-            self._floors[row.job_type] = row.id - FLOOR_MARGIN_IDS
+            self._low_water_marks[row.job_type] = row.id - LOW_WATER_MARGIN_IDS
         for job_type in look.held:
-            self._floors.pop(job_type, None)
+            self._low_water_marks.pop(job_type, None)
         return look, records
 
     async def _take_less(self, connection: TrioConnection, job_type: int, floor: int, error: DatabaseError) -> None:
@@ -248,12 +248,16 @@ class Relay:
         return self._troubles.rows_aside(trio.current_time()) + self._portion.waiting()
 
     async def _take(
-        self, connection: TrioConnection, floors: Mapping[int, int], per_type: int, published: Sequence[Published]
+        self,
+        connection: TrioConnection,
+        low_water_marks: Mapping[int, int],
+        per_type: int,
+        published: Sequence[Published],
     ) -> tuple[store.Look, list[Record | Result]]:
         with self._metrics.db_transaction_seconds["dispatch"].time():
             look = await store.take(
                 connection,
-                floors,
+                low_water_marks,
                 per_type,
                 self._rows_aside(),
                 self._settings.dispatch_timeout_seconds,
@@ -397,7 +401,7 @@ class Relay:
 
     def _recovered(self, job_type: int) -> None:
         if self._troubles.forget_type(job_type):
-            self._floors.pop(job_type, None)
+            self._low_water_marks.pop(job_type, None)
             self._put_back((job_type,))
             self._wake.set()
 

@@ -14,9 +14,9 @@ from penstock.engine.definitions.definitions import Definitions, LoadedDefinitio
 from penstock.engine.group_commit.item import Item
 from penstock.engine.group_commit.queue import GroupCommitQueue
 from penstock.engine.queues.deliveries import Deliveries, Delivery
-from penstock.engine.queues.fairness_order import FlowTurns
+from penstock.engine.queues.fairness_order import FairnessOrder
 from penstock.engine.queues.job_sizes import JobSizes
-from penstock.engine.queues.low_water_marks import QueueFloors
+from penstock.engine.queues.low_water_marks import LowWaterMarks
 from penstock.engine.queues.queue_counts import QueueCounts
 from penstock.engine.queues.queues import Queues
 from penstock.engine.queues.releases import Releases
@@ -109,16 +109,16 @@ class Claims(GroupCommitQueue[ClaimItem]):
         self._deliveries = deliveries
         self._releases = releases
         self._queues = queues
-        self.floors = QueueFloors(trio.current_time)
-        self.turns = FlowTurns(trio.current_time)
+        self.low_water_marks = LowWaterMarks(trio.current_time)
+        self.fairness_order = FairnessOrder(trio.current_time)
         self._turn = 0
         self._fell_short: set[str] = set()  # types of which the last claim found too few: there may be rows of no job
 
     def look_at_all(self, job_types: Sequence[str]) -> None:
         """The next claim of these types sees all that waits, however short ago the last look was."""
-        self.floors.drop()
-        self.turns.open(job_types)
-        self.turns.adopt_again(job_types)
+        self.low_water_marks.drop()
+        self.fairness_order.open(job_types)
+        self.fairness_order.adopt_again(job_types)
 
     async def _claim(self, connection: TrioConnection, items: list[ClaimItem], again: bool) -> None:
         waiters = [item.waiter for item in items]
@@ -154,19 +154,24 @@ class Claims(GroupCommitQueue[ClaimItem]):
                 for waiter in waiters:
                     self._reserve(waiter, counts, plan)
             if plan.slots:
-                floors, dropped = self.floors.current()
+                low_water_marks, dropped = self.low_water_marks.current()
                 clear, known = not self._fell_short.isdisjoint(plan.reserved), self._recollection.is_good
                 began = perf_counter()
                 try:
                     claimed = await store.claim(
-                        connection, plan.slots, floors, clear=clear, known=known, spared="job_type" in self.locked
+                        connection,
+                        plan.slots,
+                        low_water_marks,
+                        clear=clear,
+                        known=known,
+                        spared="job_type" in self.locked,
                     )
                 except InDoubt as doubt:
                     self._return_doubtful(doubt, plan)
                     raise
                 finally:
                     self._seconds.observe(perf_counter() - began)
-                self.floors.note_taken(dropped, claimed)
+                self.low_water_marks.note_taken(dropped, claimed)
                 self._note_claimed(plan, claimed)
                 remembered = self._remembered(claimed)
                 if claimed:
@@ -193,12 +198,12 @@ class Claims(GroupCommitQueue[ClaimItem]):
         await self._definitions.resolve_job_types(connection, [*types])
         ids = self._definitions.job_type_ids
         known = [name for name in types if name in ids]
-        due = self.turns.to_adopt(known)
+        due = self.fairness_order.to_adopt(known)
         if due and await flow_store.adopt(connection, [ids[name] for name in due], ADOPT_MAX_ROWS) >= ADOPT_MAX_ROWS:
-            self.turns.adopt_again(due)
+            self.fairness_order.adopt_again(due)
         first = self._turn % max(1, len(known))
         for name in (*known[first:], *known[:first]):
-            if self.turns.is_open(name) and (wanted := await self._claim_type(connection, waiters, name)):
+            if self.fairness_order.is_open(name) and (wanted := await self._claim_type(connection, waiters, name)):
                 await self._claim_hinted(connection, waiters, name, wanted)
 
     async def _claim_type(self, connection: TrioConnection, waiters: Sequence[Waiter], name: str) -> int:
@@ -207,15 +212,15 @@ class Claims(GroupCommitQueue[ClaimItem]):
         claim = partial(
             flow_store.claim,
             connection,
-            cursor=self.turns.cursor(name),
+            cursor=self.fairness_order.cursor(name),
             keys_max=keys_max,
-            after=self.turns.after(name),
+            after=self.fairness_order.after(name),
         )
         done = await self._claim_by(connection, waiters, name, claim)
         if done is None:
             return 0
         look, found, wanted = done
-        self.turns.note(
+        self.fairness_order.note(
             name,
             cursor=look.cursor,
             found=found,
@@ -235,14 +240,14 @@ class Claims(GroupCommitQueue[ClaimItem]):
         """After a look that did not come round: what waits under keys of which something was heard. Never before it, as
         a key that is freed all the time would be served for ever. Few at first, as a job of each is locked."""
         keys_left, number = self._settings.flow_keys_per_claim, max(wanted, HINTED_KEYS_MIN)
-        while wanted > 0 and (keys := self.turns.take_hints(name, min(number, keys_left))):
+        while wanted > 0 and (keys := self.fairness_order.take_hints(name, min(number, keys_left))):
             claim = partial(flow_store.claim_hinted, connection, keys=keys)
             done = await self._claim_by(connection, waiters, name, claim)
-            self.turns.keep(name, keys if done is None else done.look.unserved(keys))
+            self.fairness_order.keep(name, keys if done is None else done.look.unserved(keys))
             if done is None or not done.look.visited:
                 return
             if done.found:
-                self.turns.open((name,))
+                self.fairness_order.open((name,))
             wanted, keys_left, number = wanted - done.found, keys_left - len(keys), 2 * number
 
     async def _claim_by(
@@ -365,36 +370,38 @@ class Claims(GroupCommitQueue[ClaimItem]):
         versions = {name: self._counts.version(name) for name in types}
         await self._definitions.resolve_job_types(connection, list(types))
         names = {self._definitions.job_type_ids[name]: name for name in types if name in self._definitions.job_type_ids}
-        whole, started = self.floors.drop_if_due(), trio.current_time()
-        floors, _ = self.floors.current()
+        whole, started = self.low_water_marks.drop_if_due(), trio.current_time()
+        low_water_marks, _ = self.low_water_marks.current()
         limit = self._settings.batch_max_items
-        found = await self._count_ready(connection, list(names), limit, floors) if names else []
+        found = await self._count_ready(connection, list(names), limit, low_water_marks) if names else []
         if whole:
-            self.floors.note_whole(trio.current_time() - started)
+            self.low_water_marks.note_whole(trio.current_time() - started)
         counts = {names[row.job_type]: row.waiting for row in found if row.waiting and not row.keyed}
-        turns = {names[row.job_type]: row for row in found if row.flows or row.keyed}
-        if turns:
-            await self._know_turns(connection, turns)
-            counts.update((name, limit) for name in turns if self.turns.is_open(name))
+        fairness_order = {names[row.job_type]: row for row in found if row.flows or row.keyed}
+        if fairness_order:
+            await self._know_turns(connection, fairness_order)
+            counts.update((name, limit) for name in fairness_order if self.fairness_order.is_open(name))
         self._counts.note_probed(versions, counts)
         return counts
 
     async def _count_ready(
-        self, connection: TrioConnection, ids: list[int], limit: int, floors: Mapping[int, store.Floor]
+        self, connection: TrioConnection, ids: list[int], limit: int, low_water_marks: Mapping[int, store.LowWaterMark]
     ) -> list[store.Ready]:
         if self.locked.isdisjoint(TABLES_OF_TURNS):
             try:
-                return await store.probe_ready(connection, ids, limit, floors)
+                return await store.probe_ready(connection, ids, limit, low_water_marks)
             except LOCKED:
                 if connection.pgconn.transaction_status != 0:
                     raise
-        return await store.probe_ready(connection, ids, limit, floors, spared=True)
+        return await store.probe_ready(connection, ids, limit, low_water_marks, spared=True)
 
-    async def _know_turns(self, connection: TrioConnection, turns: Mapping[str, store.Ready]) -> None:
-        if any(row.keyed and name not in self._queues.keyed for name, row in turns.items()):
+    async def _know_turns(self, connection: TrioConnection, fairness_order: Mapping[str, store.Ready]) -> None:
+        if any(row.keyed and name not in self._queues.keyed for name, row in fairness_order.items()):
             await self._queues.refresh(connection)
         # what an instance with a key has started, or came to in another version: its types were not known by its start
-        await self._queues.note_keyed(connection, {name: row.job_type for name, row in turns.items() if row.flows})
+        await self._queues.note_keyed(
+            connection, {name: row.job_type for name, row in fairness_order.items() if row.flows}
+        )
 
 
 def groups_by_types(items: list[ClaimItem]) -> list[list[ClaimItem]]:

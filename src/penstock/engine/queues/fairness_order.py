@@ -32,7 +32,7 @@ KEYS_MAX_ITEMS: Final = 100_000
 """That may have room, of all types."""
 
 
-class FlowTurns:
+class FairnessOrder:
     """Of one engine."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -43,7 +43,7 @@ class FlowTurns:
         self._round_at: dict[str, float] = {}  # when a look came to the end of its keys; not of those in `_hinted`
         self._closed: dict[str, float] = {}
         self._adopt_at: dict[str, float] = {}
-        self._hinted: dict[str, dict[str, None]] = {}
+        self._fairness_order: dict[str, dict[str, None]] = {}
         self._hints = 0
 
     def after(self, job_type: str) -> int:
@@ -94,12 +94,12 @@ class FlowTurns:
         if cursor is None:
             pass  # nothing was looked at: the queue has no room, and of its keys nothing is known
         elif not more:
-            self._hints -= len(self._hinted.pop(job_type, ()))
+            self._hints -= len(self._fairness_order.pop(job_type, ()))
             if len(self._round_at) > TYPES_MAX_ITEMS:
                 self._round_at.clear()
             self._round_at[job_type] = self._clock()
-        elif len(self._hinted) < TYPES_MAX_ITEMS:
-            self._hinted.setdefault(job_type, {})
+        elif len(self._fairness_order) < TYPES_MAX_ITEMS:
+            self._fairness_order.setdefault(job_type, {})
         if cursor is not None:
             self._cursors[job_type] = cursor
             self._cursors.move_to_end(job_type)
@@ -119,7 +119,7 @@ class FlowTurns:
     def hint(self, job_types: Iterable[str], flow_key: str) -> None:
         """Jobs of this key may begin, of types whose keys the last look did not come to the end of."""
         for name in job_types:
-            keys = self._hinted.get(name)
+            keys = self._fairness_order.get(name)
             if keys is not None and flow_key not in keys:
                 if self._hints >= KEYS_MAX_ITEMS:  # walks come to them
                     self._forget_hints()
@@ -129,11 +129,14 @@ class FlowTurns:
     def may_be_crowded(self, job_type: str) -> bool:
         """Whether looks do not come to the end of its keys, or none was made here lately: then others are told of
         keys."""
-        return job_type in self._hinted or self._clock() > self._round_at.get(job_type, -math.inf) + ROUND_TRUSTED_S
+        return (
+            job_type in self._fairness_order
+            or self._clock() > self._round_at.get(job_type, -math.inf) + ROUND_TRUSTED_S
+        )
 
     def take_hints(self, job_type: str, number: int) -> list[str]:
         """Keys that may have room, the oldest first; they are forgotten here."""
-        keys = self._hinted.get(job_type, {})
+        keys = self._fairness_order.get(job_type, {})
         taken = [*islice(keys, number)]
         for key in taken:
             del keys[key]
@@ -146,7 +149,7 @@ class FlowTurns:
             self.hint((job_type,), key)
 
     def _forget_hints(self) -> None:
-        for keys in self._hinted.values():
+        for keys in self._fairness_order.values():
             keys.clear()
         self._hints = 0
 

@@ -3,7 +3,7 @@
 A transaction that somebody holds open keeps those versions from being removed, and every look would walk over them.
 Ids in the queue only grow, except that transactions do not commit in the order in which they drew them, and that a job
 of a better priority comes before what was taken, and that what is late (`LATE_PLACE`) stands behind all others. So a
-floor lies `FLOOR_MARGIN_IDS` below the last row that was taken, and all floors are dropped now and then: what lies
+floor lies `LOW_WATER_MARGIN_IDS` below the last row that was taken, and all floors are dropped now and then: what lies
 below one is found after `LOOK_INTERVAL_S`, or as seldom as its cost asks for. Pure bookkeeping, no I/O.
 """
 
@@ -12,39 +12,39 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from penstock.store.rows.jobs import LATE_PLACE, Claimed, Floor
+from penstock.store.rows.jobs import LATE_PLACE, Claimed, LowWaterMark
 
-FLOOR_MARGIN_IDS: Final = 50_000
+LOW_WATER_MARGIN_IDS: Final = 50_000
 """Ids that transactions under way may have drawn: batches of some engines, with all that draws from the sequence."""
 LOOK_INTERVAL_S: Final = 1.0
 LOOK_SHARE: Final = 20
 """Looks at the whole queue may take a twentieth of the time."""
 
 
-class QueueFloors:
+class LowWaterMarks:
     """By job type (its number); those without a floor are looked at from the start."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """``clock`` gives seconds."""
         self._clock = clock
-        self._floors: dict[int, Floor] = {}
+        self._low_water_marks: dict[int, LowWaterMark] = {}
         self._dropped = 0
         self._drop_at = 0.0
 
-    def current(self) -> tuple[Mapping[int, Floor], int]:
+    def current(self) -> tuple[Mapping[int, LowWaterMark], int]:
         """The floors, and what `note_taken` has to be told of them."""
-        return self._floors, self._dropped
+        return self._low_water_marks, self._dropped
 
     def drop_if_due(self) -> bool:
         """Drop the floors when it is time: then the next look is at the whole queue, and `note_whole` is told of it."""
-        if not self._floors or self._clock() < self._drop_at:
+        if not self._low_water_marks or self._clock() < self._drop_at:
             return False
         self.drop()
         return True
 
     def drop(self) -> None:
         """The next look is at the whole queue."""
-        self._floors = {}
+        self._low_water_marks = {}
         self._dropped += 1
 
     def note_whole(self, seconds: float) -> None:
@@ -65,7 +65,7 @@ class QueueFloors:
             before = last.get(row.job_type)
             if before is None or row.ordinal > before.ordinal:
                 last[row.job_type] = row
-        if last and not self._floors:
+        if last and not self._low_water_marks:
             self._drop_at = max(self._drop_at, self._clock() + LOOK_INTERVAL_S)
         for job_type, row in last.items():
-            self._floors[job_type] = Floor(row.priority, row.place - FLOOR_MARGIN_IDS)
+            self._low_water_marks[job_type] = LowWaterMark(row.priority, row.place - LOW_WATER_MARGIN_IDS)

@@ -164,7 +164,7 @@ class Polls:
         """A job of that type was committed to the queue by this engine."""
         self.queue.note_queued(job_type)
         if job_type in self.queues.keyed:
-            self.claims.turns.open((job_type,))
+            self.claims.fairness_order.open((job_type,))
         self._events.queued(job_type)
         if self.waiters.idle_for(job_type):
             self._wake.set()
@@ -183,13 +183,13 @@ class Polls:
         """To be told before `queued` and `freed`: of which flow key jobs may begin. Jobs without wait as one key."""
         if job_type in self.queues.keyed:
             types = self.queues.mates(job_type) or (job_type,)
-            if flow_key and any(map(self.claims.turns.may_be_crowded, types)):
+            if flow_key and any(map(self.claims.fairness_order.may_be_crowded, types)):
                 self._events.key_opened(job_type, flow_key)
             self.hear_key(job_type, flow_key or "")
 
     def hear_key(self, job_type: str, flow_key: str) -> None:
         """As `hint_key`, from wherever."""
-        self.claims.turns.hint(self.queues.mates(job_type) or (job_type,), flow_key)
+        self.claims.fairness_order.hint(self.queues.mates(job_type) or (job_type,), flow_key)
 
     def came_to_queue(self, job_type: str, flow_key: str | None) -> None:
         """A run of code waits to be taken."""
@@ -198,7 +198,7 @@ class Polls:
 
     def hint(self, job_types: Collection[str]) -> None:
         """Another engine says that it queued jobs of these types, or ended some, or their queues have changed."""
-        self.claims.turns.open(job_types)
+        self.claims.fairness_order.open(job_types)
         known = self.queue.waiting(job_types)
         for name in job_types:
             if name not in known:  # else more of what there is enough of: a count that is thrown away costs a probe
@@ -218,7 +218,7 @@ class Polls:
             await self._parked.wait()
             self._parked = trio.Event()
         interval_ends = trio.current_time() + self._settings.ready_probe_interval_seconds
-        with trio.move_on_at(min(interval_ends, self.claims.turns.next_opening(self.waiters.types()))):
+        with trio.move_on_at(min(interval_ends, self.claims.fairness_order.next_opening(self.waiters.types()))):
             await self._wake.wait()
         self._wake = trio.Event()
 

@@ -59,16 +59,16 @@ class Slot(NamedTuple):
     lease_s: float
 
 
-class Floor(NamedTuple):
+class LowWaterMark(NamedTuple):
     """From where on a look goes into the queue of a type."""
 
     priority: int
     place: int
 
 
-BOTTOM = Floor(0, 0)
+BOTTOM = LowWaterMark(0, 0)
 """Below all rows."""
-NO_FLOORS: Mapping[int, Floor] = MappingProxyType({})
+NO_LOW_WATER_MARKS: Mapping[int, LowWaterMark] = MappingProxyType({})
 
 
 class Claimed(NamedTuple):
@@ -307,13 +307,13 @@ async def probe_ready(
     connection: TrioConnection,
     job_types: Sequence[int],
     limit: int,
-    floors: Mapping[int, Floor] = NO_FLOORS,
+    low_water_marks: Mapping[int, LowWaterMark] = NO_LOW_WATER_MARKS,
     *,
     spared: bool = False,
 ) -> list[Ready]:
     """How many jobs wait per type, at most ``limit``; types with none are left out. ``spared``: without the tables of
     jobs that take turns, which somebody holds."""
-    priorities, places = _from(floors, job_types)
+    priorities, places = _from(low_water_marks, job_types)
     params = (arrays.ints(job_types), limit, priorities, places)
     found = [
         Ready(*cast(Any, row))
@@ -325,7 +325,7 @@ async def probe_ready(
 async def claim(
     connection: TrioConnection,
     slots: Sequence[Slot],
-    floors: Mapping[int, Floor] = NO_FLOORS,
+    low_water_marks: Mapping[int, LowWaterMark] = NO_LOW_WATER_MARKS,
     *,
     clear: bool = False,
     known: bool = False,
@@ -343,7 +343,7 @@ async def claim(
         arrays.numbers(counts),
         arrays.numbers(first),
         arrays.numbers(counts.values()),
-        *_from(floors, counts),
+        *_from(low_water_marks, counts),
         arrays.texts(workers),
         arrays.numbers(leases),
     )
@@ -378,9 +378,9 @@ def _opened(found: Sequence[Claimed], vault: Vault) -> list[Claimed]:
     ]
 
 
-def _from(floors: Mapping[int, Floor], job_types: Iterable[int]) -> tuple[str, str]:
+def _from(low_water_marks: Mapping[int, LowWaterMark], job_types: Iterable[int]) -> tuple[str, str]:
     """The floor of each type, as two columns."""
-    found = [floors.get(job_type, BOTTOM) for job_type in job_types]
+    found = [low_water_marks.get(job_type, BOTTOM) for job_type in job_types]
     return arrays.ints(floor.priority for floor in found), arrays.ints(floor.place for floor in found)
 
 

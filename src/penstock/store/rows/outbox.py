@@ -61,7 +61,7 @@ class Published(NamedTuple):
 
 async def take(
     connection: TrioConnection,
-    floors: Mapping[int, int],
+    low_water_marks: Mapping[int, int],
     per_type: int,
     aside: Collection[int],
     deadline_s: float,
@@ -71,10 +71,16 @@ async def take(
 ) -> Look:
     """Delete the rows ``published``, then mark and fold the next ones. One transaction, one round trip.
 
-    ``floors`` names the job types to look at, each with the id to look from; ``aside`` are rows to leave out.
+    ``low_water_marks`` names the job types to look at, each with the id to look from; ``aside`` are rows to leave out.
     When its answer is lost, call it again with the same: both halves can be repeated.
     """
-    parameters = (arrays.ints(floors), per_type, arrays.ints(aside), deadline_s, arrays.ints(floors.values()))
+    parameters = (
+        arrays.ints(low_water_marks),
+        per_type,
+        arrays.ints(aside),
+        deadline_s,
+        arrays.ints(low_water_marks.values()),
+    )
     statements: list[Statement] = [(SQL["take_outbox"], parameters)]
     if published:
         statements.insert(0, _deletion(published, audit))
