@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import psycopg
 import pytest
 
-from penstock.engine.instances.retention_rules import NEVER_DAYS, Keeping, shorter
+from penstock.engine.instances.retention_rules import NEVER_DAYS, RetentionRules, shorter
 from penstock.errors import BadRequest, NotFound
 from penstock.runtime import archive
 from penstock.runtime.retention import EARLY, Retention
@@ -44,13 +44,13 @@ RULES = ("loan=90", "loan:FAILED=365", "*:CANCELLED=7", "LOS::loan:COMPLETED=nev
     ],
 )
 def test_the_rule_that_says_more_counts(definition: str, days: tuple[float, ...]) -> None:
-    keeping = Keeping(RULES, 30)
+    keeping = RetentionRules(RULES, 30)
     early = tuple(each if each < 30 else NEVER_DAYS for each in days)
     expected = [] if min(early) == NEVER_DAYS else [(1, early)]
     assert shorter(keeping.of({1: definition}), 30) == expected
     assert keeping.days(definition) == days
     assert [kept.days for kept in keeping.of({1: definition})] == [days]
-    assert Keeping((), 30).of({1: definition}) == []
+    assert RetentionRules((), 30).of({1: definition}) == []
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_an_unreadable_rule_is_told_at_the_start(rule: str) -> None:
     (told,) = wrong_settings(Settings(retention_rules=(rule,)))
     assert told.startswith("retention_rules: ")
     with pytest.raises(BadRequest, match="another rule"):
-        Keeping(("loan=1", "loan=2"), None)
+        RetentionRules(("loan=1", "loan=2"), None)
 
 
 async def ended(engine: LocalEngine, definition: str, *, failed: bool = False) -> str:

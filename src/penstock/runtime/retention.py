@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import trio
 
 from penstock.engine.engine import Engine
-from penstock.engine.instances.retention_rules import ENDS, Keeping, Kept, shorter
+from penstock.engine.instances.retention_rules import ENDS, Kept, RetentionRules, shorter
 from penstock.engine.queues.activity import OverdueHistory
 from penstock.engine.requests.ids import show_instance
 from penstock.log.log import RateLimitedLog, get_logger
@@ -66,7 +66,7 @@ class Retention:
         self._removed_to: dict[str, int] = {}  # by partition: where to go on; from the start in the next process
         self._overdue: OverdueHistory | None = None
         settings = engine.settings
-        self._keeping = Keeping(settings.retention_rules, settings.retention_days)
+        self._rules = RetentionRules(settings.retention_rules, settings.retention_days)
         self._walks: deque[tuple[Kept, int]] = deque()  # versions to walk over, each with where to go on
         self._walk_at = 0.0
         self._move_at: dict[str, float] = {}  # by partition: not before
@@ -83,7 +83,7 @@ class Retention:
         busy = False
         async with self._engine.database.connection(patient=True) as connection:
             await prepare_partitions(connection, settings.partition_days)
-            kept = self._keeping.of(await store.versions(connection)) if self._keeping else []
+            kept = self._rules.of(await store.versions(connection)) if self._rules else []
             if kept:
                 busy |= await self._remove_early(connection, kept)
             if settings.retention_days is not None:
@@ -110,7 +110,7 @@ class Retention:
         """Some slices of what goes before its partition does; True when there are more."""
         now = trio.current_time()
         if not self._walks and now >= self._walk_at:
-            self._walks.extend((each, -1) for each in shorter(kept, self._keeping.otherwise))
+            self._walks.extend((each, -1) for each in shorter(kept, self._rules.otherwise))
             self._walk_at = now + WALK_INTERVAL_S
         for _ in range(REMOVALS_MAX):
             if not self._walks:

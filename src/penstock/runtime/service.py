@@ -17,7 +17,7 @@ import trio
 
 from penstock.access.gate import Gate
 from penstock.build import shown_version
-from penstock.engine.instances.retention_rules import Keeping
+from penstock.engine.instances.retention_rules import RetentionRules
 from penstock.errors import BadRequest, PenstockError, leaves
 from penstock.http import ListenError
 from penstock.log.log import configure_logging, get_logger
@@ -70,7 +70,7 @@ def wrong_settings(settings: Settings) -> list[str]:
 
 
 def _read_rules(settings: Settings) -> None:
-    Keeping(settings.retention_rules, settings.retention_days)
+    RetentionRules(settings.retention_rules, settings.retention_days)
 
 
 def _read_keys(settings: Settings) -> None:

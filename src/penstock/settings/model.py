@@ -17,7 +17,7 @@ import msgspec
 from penstock.log.masking import mask_text
 from penstock.settings.access import AccessSettings
 from penstock.settings.described import SettingInfo, bounds_of, checkable, says
-from penstock.settings.retention import ArchiveFormat, KeepingSettings
+from penstock.settings.retention import ArchiveFormat, RetentionSettings
 from penstock.settings.secret import Secret, redact_dsn
 
 __all__ = [
@@ -85,7 +85,7 @@ _runs = partial(says, "Durable functions")
 _kafka = partial(says, "Kafka")
 
 
-class Settings(KeepingSettings, frozen=True, kw_only=True):
+class Settings(RetentionSettings, frozen=True, kw_only=True):
     """All settings, checked. Made by ``load_settings``; tests may build one directly (``Settings(rest_port=0)``)."""
 
     postgres_dsn: Annotated[
@@ -474,7 +474,7 @@ def _shown(info: SettingInfo, value: object) -> object:
 
 def _describe() -> Iterator[SettingInfo]:
     hints = get_type_hints(Settings, include_extras=True)
-    bases = [{field.name for field in msgspec.structs.fields(base)} for base in (KeepingSettings, AccessSettings)]
+    bases = [{field.name for field in msgspec.structs.fields(base)} for base in (RetentionSettings, AccessSettings)]
     # a base class's fields come first, and in the documentation last
     for field in sorted(msgspec.structs.fields(Settings), key=lambda field: sum(field.name in base for base in bases)):
         annotation, meta = get_args(hints[field.name])

@@ -11,7 +11,7 @@ import msgspec
 from penstock.settings.batches import BatchSettings
 from penstock.settings.described import says
 
-__all__ = ["ArchiveFormat", "KeepingSettings"]
+__all__ = ["ArchiveFormat", "RetentionSettings"]
 
 _keeping = partial(says, "Retention")
 _Days = Annotated[float, msgspec.Meta(ge=0.01, le=36_500)]
@@ -22,7 +22,7 @@ class ArchiveFormat(StrEnum):
     PARQUET = "parquet"
 
 
-class KeepingSettings(BatchSettings, frozen=True, kw_only=True):
+class RetentionSettings(BatchSettings, frozen=True, kw_only=True):
     """Part of ``Settings``."""
 
     retention_days: Annotated[

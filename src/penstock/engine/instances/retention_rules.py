@@ -23,7 +23,7 @@ class Kept(NamedTuple):
     days: tuple[float, ...]
 
 
-class Keeping:
+class RetentionRules:
     """The rules: of a definition and status, of a definition, of a status (``*:FAILED=365``), and ``retention_days``
     for all others. The one that says more counts."""
 
